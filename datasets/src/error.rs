@@ -10,7 +10,8 @@ use crate::{DataChoice, IdxError};
 /// and what to do.
 ///
 /// ```
-/// use everburn_datasets::{DatasetError, ImageDataset};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{DatasetError, ImageDataset};
 ///
 /// let error = ImageDataset::new(vec![0; 7], vec![1], 10).unwrap_err();
 /// assert!(matches!(error, DatasetError::Shape(_)));
@@ -80,7 +81,7 @@ pub enum DatasetError {
         problem: &'static str,
     },
 
-    /// A file of one data set lies where another's is expected.
+    /// A file of one data set is where another's is expected.
     #[error(
         "{} is a file of {found}, not of {expected}; the two use the same file names: name a \
          folder that holds {expected} with --data-dir",

@@ -1,4 +1,4 @@
-//! The peer of collectives: gloo, in `crates/bench/peers/gloo_all_reduce.py`, one process a rank.
+//! The peer of collectives: gloo, in `crates/bench/peers/gloo_all_reduce.py`, one process per rank.
 
 use std::path::Path;
 use std::process::Command;

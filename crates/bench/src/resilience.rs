@@ -62,7 +62,7 @@ pub(crate) struct ResilienceBench {
     batch: usize,
 
     /// Steps of each run.
-    /// What is done behind a step counts for the next: the last comparison and checkpoint need one.
+    /// What is done after a step counts for the next: the last comparison and checkpoint need one.
     #[arg(long, default_value_t = 450, value_parser = at_least_1)]
     steps: usize,
 
@@ -175,7 +175,7 @@ fn table(rounds: &Rounds<f64>) -> String {
         let more = cells::more(rounds.more(side, milliseconds), 1);
         vec![name.to_string(), median, range, more]
     });
-    let header = ["ready by", "ms a step", "(min-max)", "more than nothing"];
+    let header = ["ready by", "ms / step", "(min-max)", "more than nothing"];
     aligned(&header, &rows.collect::<Vec<_>>(), &[])
 }
 

@@ -146,7 +146,7 @@ pub(crate) struct TrainArguments {
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) monitor: Option<String>,
 
-    /// Record where the time of each step goes on each rank, in the run's folder profile; `bottleneck --of RUN` reads it.
+    /// Record where the time of each step continues each rank, in the run's folder profile; `bottleneck --of RUN` reads it.
     #[arg(long)]
     pub(crate) profile: bool,
 
@@ -338,7 +338,7 @@ pub(crate) enum Strategy {
     Ddp,
     /// A thread of this process, with a device of its own.
     DataParallel,
-    /// A process whose model lies on several devices, one block after the other.
+    /// A process whose model is on several devices, one block after the other.
     ModelParallel,
 }
 

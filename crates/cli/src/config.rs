@@ -48,7 +48,7 @@ pub(crate) struct RanksConfig {
     pub(crate) timeout: u64,
     /// The heartbeat timeout of a rank, in seconds; 0 turns the heartbeat monitor off.
     pub(crate) heartbeat_timeout: u64,
-    /// With how many ranks the training goes on; absent if it ends with the first that is lost.
+    /// With how many ranks the training continues; absent if it ends with the first that is lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) elastic: Option<ElasticRange>,
     /// How often a lost rank is started again.
@@ -120,7 +120,7 @@ impl RunConfig {
             None => Ok(()),
             Some("text" | "gpt") => Err(CliError::usage_with_help(
                 format!("{model} does not read text"),
-                "--tokenizer, --sample-every, [text] and [gpt] are for models of text; --list shows \
+                "--tokenizer, --sample-every, [text] and [gpt] are for text models; --list shows \
                  which these are",
             )),
             Some("data") => Err(CliError::usage_with_help(
@@ -402,7 +402,7 @@ impl RunConfig {
     }
 }
 
-/// Forgets which files of tokens another run has read, where other data are named. A run that goes on remembers its own.
+/// Forgets which files of tokens another run has read, where other data are named. A run that continues remembers its own.
 fn forget_shards(table: &mut Table, flags: &DataFlags) {
     if flags.data.is_some()
         && let Some(Value::Table(text)) = table.get_mut("text")

@@ -30,7 +30,7 @@ struct Line {
     given: &'static str,
     /// The keys of the configuration that it changes, with their values; none where it is no part of that.
     becomes: Vec<&'static str>,
-    /// What stands before it on the command line, behind `train`.
+    /// What is before it on the command line, after `train`.
     before: &'static str,
     /// The file of a test that gives it to the binary, and the test's name.
     test: (&'static str, &'static str),
@@ -90,7 +90,7 @@ fn arguments() -> Vec<String> {
     names.collect()
 }
 
-/// The configuration by these words behind `train`, each of its keys with its value; what is wrong with them.
+/// The configuration by these words after `train`, each of its keys with its value; what is wrong with them.
 fn configuration(words: &str) -> Result<BTreeMap<String, String>, String> {
     let words = ["everburn", "train"]
         .into_iter()

@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<ExitCode, CliError> {
     let Some(writer) = Writer::of(&*task, device.clone())? else {
         return Err(CliError::usage_with_help(
             format!("{} does not write text", config.model),
-            "generate is for models of text, such as gpt-nano",
+            "generate is for text models, such as gpt-nano",
         ));
     };
     let which = Which {

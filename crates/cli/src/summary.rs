@@ -86,7 +86,7 @@ fn newest_checkpoint(run: &RunDirectory) -> Option<Place> {
     folder.places().ok()?.pop()
 }
 
-/// What a test has found: `test accuracy 97.10 %  loss 0.0912`, or `test loss 0.0123  mae 0.0841`. Behind the accuracy
+/// What a test has found: `test accuracy 97.10 %  loss 0.0912`, or `test loss 0.0123  mae 0.0841`. After the accuracy
 /// comes `of`.
 pub(crate) fn tested(
     accuracy: Option<f64>,

@@ -28,18 +28,19 @@ use crate::virtual_ranks::VirtualRanks;
 
 /// Keeps the replicas of a model equal, one a rank.
 ///
-/// It stands beside the model and does not wrap it, so parameter paths never change.
+/// It accompanies the model and does not wrap it, so parameter paths never change.
 ///
-/// - [`Ddp::begin`] starts a step whose gradients travel while the backward pass goes on.
+/// - [`Ddp::begin`] starts a step whose gradients travel while the backward pass continues.
 /// - [`Ddp::sync_gradients`] exchanges gradients after the backward pass.
 ///
 /// See the [crate's example](crate).
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
 /// use burn::nn::LinearConfig;
 /// use burn::prelude::*;
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::{Ddp, DdpConfig};
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::{Ddp, DdpConfig};
 ///
 /// let model = LinearConfig::new(3, 1).init(&Device::flex().autodiff());
 /// let alone = ProcessGroup::alone(GroupOptions::default());
@@ -79,11 +80,12 @@ impl Ddp {
     /// `exchange`. All ranks must hand in the same kind.
     ///
     /// ```
+    /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
     /// use std::sync::Arc;
     /// use burn::nn::LinearConfig;
     /// use burn::prelude::*;
-    /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-    /// use everburn_distributed::{Ddp, DdpConfig, HostExchange};
+    /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+    /// use everburn::distributed::{Ddp, DdpConfig, HostExchange};
     ///
     /// let device = Device::flex().autodiff();
     /// let group = ProcessGroup::alone(GroupOptions::default());
@@ -305,10 +307,11 @@ impl Ddp {
     /// Gradients are added up as they are: what [`DdpConfig::communication`] asks for is for other steps.
     ///
     /// ```
+    /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
     /// use burn::nn::LinearConfig;
     /// use burn::prelude::*;
-    /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-    /// use everburn_distributed::{Ddp, DdpConfig, VirtualRanks};
+    /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+    /// use everburn::distributed::{Ddp, DdpConfig, VirtualRanks};
     ///
     /// let device = Device::flex().autodiff();
     /// let group = ProcessGroup::alone(GroupOptions::default());
@@ -382,7 +385,7 @@ impl Ddp {
         }
     }
 
-    /// Compares the trained parameters of all ranks by hash, and tells whose are others than those of most
+    /// Compares the trained parameters of all ranks by hash, and returns the ranks that differ from most
     /// ranks; `None` where all are equal. Every rank calls it.
     ///
     /// # Errors

@@ -6,7 +6,8 @@ use everburn_nn::{SyncError, TensorParallelError};
 /// Why replicas of a model could not be made or kept equal.
 ///
 /// ```
-/// use everburn_distributed::{DdpConfig, DdpError};
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::{DdpConfig, DdpError};
 ///
 /// let config = DdpConfig { bucket_bytes: 0, ..DdpConfig::default() };
 /// let error = config.validate().unwrap_err();

@@ -15,16 +15,17 @@
 //! A training step of a rank:
 //!
 //! ```
+//! # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
 //! use burn::nn::LinearConfig;
 //! use burn::optim::SgdConfig;
 //! use burn::prelude::*;
-//! use everburn_collectives::group::{ProcessGroup, GroupOptions};
-//! use everburn_distributed::{Ddp, DdpConfig};
+//! use everburn::collectives::group::{ProcessGroup, GroupOptions};
+//! use everburn::distributed::{Ddp, DdpConfig};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let groups = ProcessGroup::over_threads(2, GroupOptions::default());
 //! let ranks = groups.into_iter().map(|group| {
-//!     std::thread::spawn(move || -> Result<f32, everburn_distributed::DdpError> {
+//!     std::thread::spawn(move || -> Result<f32, everburn::distributed::DdpError> {
 //!         let device = Device::flex().autodiff();
 //!         let model = LinearConfig::new(3, 1).init(&device);
 //!         let (ddp, model) = Ddp::new(model, group, DdpConfig::default())?;

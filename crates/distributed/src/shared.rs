@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     pub(crate) recorder: OnceLock<Recorder>,
 }
 
-/// Where gradients lie while they are added up.
+/// Where gradients are while they are added up.
 #[derive(Debug)]
 pub(crate) enum Medium {
     /// In host memory, in which the reducer adds them up.

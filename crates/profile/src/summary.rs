@@ -11,7 +11,8 @@ const MOST_ROWS: usize = 12;
 /// [`Analysis`] for people to read.
 ///
 /// ```
-/// use everburn_profile::{Analysis, Facts, Phase, Recorder, Summary};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{Analysis, Facts, Phase, Recorder, Summary};
 ///
 /// let recorder = Recorder::new(Facts::default());
 /// for step in 1..=4 {
@@ -69,7 +70,7 @@ fn device(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
         "{:<46}{:>10}{:>10}{:>8}  asked for in",
         format!("kernels of rank {number}, {} steps timed", device.steps),
         "a step",
-        "ms a step",
+        "ms / step",
         "share",
     )?;
     let all: f64 = device.kernels.iter().map(|kernel| kernel.seconds).sum();

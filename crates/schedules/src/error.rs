@@ -5,7 +5,8 @@ use crate::{Action, Deadlock, MAX_ACTIONS};
 /// Why a [`Schedule`](crate::Schedule) could not be made.
 ///
 /// ```
-/// use everburn_schedules::{Schedule, ScheduleKind};
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{Schedule, ScheduleKind};
 ///
 /// let error = Schedule::new(ScheduleKind::GPipe, 4, 8, 2).unwrap_err();
 /// assert_eq!(

@@ -7,10 +7,11 @@ use everburn_distributed::{DdpError, SamplerError};
 
 use crate::device::verification::WrongNumbers;
 
-/// Why a run could not start, go on or be recorded.
+/// Why a run could not start, continue or be recorded.
 ///
 /// ```
-/// use everburn_train::TrainError;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::TrainError;
 ///
 /// fn is_diverged(error: &TrainError) -> bool {
 ///     matches!(error, TrainError::LossNotFinite { .. })
@@ -184,7 +185,7 @@ pub enum TrainError {
     /// Ranks wait to join: the present group ends, so that another can be formed.
     #[error("ranks wait to take part")]
     SomebodyWaits,
-    /// A rank was given the others' state: they go on from it.
+    /// A rank was given the others' state: they continue from it.
     #[error("a rank received the state of the others")]
     Repaired,
     /// The others have finished the job without this rank.
@@ -202,7 +203,7 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// Whether the ranks that are left can go on: others were lost, do not answer or gave up.
+    /// Whether the ranks that are left can continue: others were lost, do not answer or gave up.
     pub(crate) fn may_be_outlived(&self) -> bool {
         let collective = match self {
             Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => error,
@@ -302,7 +303,7 @@ fn several(ranks: &[usize], one: &str, many: &str) -> String {
 
 fn change(is_new: bool) -> &'static str {
     match is_new {
-        true => "was not among those that were reported first",
+        true => "was not among the first reported",
         false => "is not reported any more",
     }
 }

@@ -1,4 +1,4 @@
-//! Windows of a text that lies in files of tokens.
+//! Windows of a text that is in files of tokens.
 
 use std::path::Path;
 

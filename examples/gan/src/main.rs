@@ -1,6 +1,6 @@
 //! A GAN in a loop of its own: two models, each with a `Ddp` and an optimizer, learn to make points of a ring.
 //!
-//! `gan [RANKS [STEPS [FOLDER]]]`, started again with the same folder, goes on behind the newest checkpoint there.
+//! `gan [RANKS [STEPS [FOLDER]]]`, started again with the same folder, continues after the newest checkpoint there.
 
 mod checkpoint;
 mod data;
@@ -21,7 +21,7 @@ use crate::net::Net;
 const BATCH: usize = 64;
 /// The learning rate of both models.
 const RATE: f64 = 1e-3;
-/// How many steps lie between two checkpoints.
+/// How many steps are between two checkpoints.
 const CHECKPOINT_EVERY: usize = 20;
 
 // This runs in each process: in the one that the user starts, which only launches, and in each rank.

@@ -1,4 +1,4 @@
-//! Two ranks, each a process, of which one is killed, go on and learn what undisturbed ones learn, to the bit.
+//! Two ranks, each a process, of which one is killed, continue and learn what undisturbed ones learn, to the bit.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

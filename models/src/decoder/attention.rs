@@ -26,7 +26,7 @@ pub(crate) fn heads(x: Tensor<3>, head_width: usize) -> Tensor<4> {
 /// - output: `[B, T, H * W]`
 ///
 /// # Panics
-/// Panics if `T` is not 1 behind tokens of the cache.
+/// Panics if `T` is not 1 after tokens of the cache.
 pub(crate) fn attend(
     q: Tensor<4>,
     [k, v]: [Tensor<4>; 2],

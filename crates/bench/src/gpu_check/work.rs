@@ -38,7 +38,7 @@ pub(super) struct Check<'a> {
 type CheckResult = Result<(f64, String), String>;
 
 impl Check<'_> {
-    /// Does `task`, or says why not. Whatever is wrong with it stands in its rows.
+    /// Does `task`, or says why not. Whatever is wrong with it is in its rows.
     pub(super) fn run(&self, task: &Task, record: &mut Record) -> std::io::Result<()> {
         let names = task.work.checks();
         if let Some(why) = &task.skipped {
@@ -391,7 +391,7 @@ fn fill(record: &mut Record, name: &str, found: CheckResult, spent: Spent) -> st
         Ok((value, note)) => {
             row.value = Some(value);
             row.note = note;
-            // What is no number is not below the limit either.
+            // What is not a number is not below the limit either.
             let passed = value <= row.limit;
             row.state = if passed { State::Passed } else { State::Failed };
         }

@@ -48,7 +48,7 @@ pub(crate) struct SyncBench {
     #[arg(long, default_value_t = 100, value_parser = at_least_1)]
     steps: usize,
 
-    /// How many steps a rank takes by itself.
+    /// How many steps per rank takes by itself.
     #[arg(long, default_value_t = 50, value_name = "H", value_parser = at_least_1)]
     every: usize,
 

@@ -71,7 +71,7 @@ impl Kind {
     }
 }
 
-/// What stands below the manifest of an example, whose workspace has it.
+/// What is below the manifest of an example, whose workspace has it.
 const PROFILE: &str = "
 [workspace]
 

@@ -19,7 +19,7 @@ use super::verify::read_hashes;
 use super::{ToolError, failed, task_or, this_program};
 
 /// For this many seconds a killed rank may stop the training, in the median of all: it is found at once, and the
-/// others go on without it.
+/// others continue without it.
 const LONGEST_MEDIAN: f64 = 3.0;
 
 /// Train repeatedly with random faults: ranks are killed, stopped or lose connections.
@@ -162,7 +162,7 @@ impl Soak<'_> {
         if let Some(median) = median(&stalls) {
             say!(
                 "a stopped rank stops the training for {median:.2} s (median of {}), {} s of them until it is \
-                 taken for lost",
+                 counted as lost",
                 stalls.len(),
                 self.options.heartbeat_timeout
             );
@@ -223,7 +223,7 @@ impl Soak<'_> {
                 .push("it went on with too few ranks".to_string()),
             (false, false) => found.wrong.push(format!("it failed:\n{}", said())),
             (false, true) => {
-                if !ended.stderr.contains("cannot go on") {
+                if !ended.stderr.contains("cannot continue") {
                     found
                         .wrong
                         .push(format!("it gives no reason for its end:\n{}", said()));
@@ -303,7 +303,7 @@ fn tells_of_a_fault(stderr: &str, step: u64) -> bool {
 }
 
 /// How long the training stood still at each loss: "ranks [0, 2] have made step 9, 0.31 s after the step
-/// before". Where more ranks go on than before, some have come.
+/// before". Where more ranks continue than before, some have come.
 fn seconds_lost(stderr: &str, ranks: u64) -> Vec<f64> {
     let lines = stderr.lines().filter_map(|line| {
         let (before, behind) = line.split_once("] have made step ")?;

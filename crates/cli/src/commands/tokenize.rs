@@ -28,7 +28,7 @@ const TELL_EVERY: Duration = Duration::from_secs(5);
 /// --data
 /// FOLDER` needs no more. Memory is bounded, whatever the size of the input.
 ///
-/// A token of the tokenizer, such as <|endoftext|>, stands behind each document, as in nanoGPT and Megatron-LM.
+/// A token of the tokenizer, such as <|endoftext|>, is after each document, as in nanoGPT and Megatron-LM.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tokenize --train --vocabulary 8192 corpus/ --output tokenizer.json\n  \
@@ -344,7 +344,7 @@ mod tests {
         for line in [
             "to train on: 1,500 tokens in 2 documents and 1 file",
             "held out: 100 tokens in 1 document and 1 file",
-            "2.50 bytes per token, a vocabulary of 50,257, <|endoftext|> (50256) behind each document",
+            "2.50 bytes per token, a vocabulary of 50,257, <|endoftext|> (50256) after each document",
             "train gpt-nano --data out",
         ] {
             assert!(text.contains(line), "{line}: {text}");

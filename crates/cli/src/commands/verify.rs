@@ -193,7 +193,7 @@ impl VerifyArguments {
     }
 }
 
-/// The step at which all ranks are lost that a run with a checkpoint every `after` steps is resumed behind:
+/// The step at which all ranks are lost that a run with a checkpoint every `after` steps is resumed after:
 /// before there is another one.
 fn lost_at(after: usize) -> usize {
     after + STEPS_TO_LOSE.min(after - 1)

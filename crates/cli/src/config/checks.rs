@@ -8,7 +8,7 @@ use crate::error::CliError;
 use crate::{elastic, model_parallel};
 
 impl RunConfig {
-    /// Refuses low-rank adaptation of weights that are not pretrained, or lie on several devices.
+    /// Refuses low-rank adaptation of weights that are not pretrained, or are on several devices.
     pub(super) fn check_lora(&self, over_ranks: bool) -> Result<(), CliError> {
         let Some(_) = &self.training.lora else {
             return Ok(());

@@ -155,7 +155,7 @@ pub(super) fn add_gradient_flags(layer: &mut Layer, flags: &GradientFlags) -> Re
     let sync_batch_norm = given(flags.sync_batch_norm);
     layer.set(&["training", "sync_batch_norm"], sync_batch_norm.as_ref())?;
     let whole = flags.shard.is_some_and(|shard| shard.0.is_none());
-    // A run that goes on without slices has nothing to keep elsewhere.
+    // A run that continues without slices has nothing to keep elsewhere.
     let offload = given(flags.offload_optimizer).or(whole.then_some(false));
     layer.set(&["training", "offload_optimizer"], offload.as_ref())?;
     let mut set_ddp =

@@ -289,7 +289,7 @@ fn seconds_of_all_reduce(ranks: usize, bytes: u64, link: Link) -> f64 {
     2.0 * link.latency + all_reduce_bytes(ranks, bytes) as f64 / link.bytes_per_second
 }
 
-/// How long the backward pass goes on during which gradients can travel: that of the last micro-batch.
+/// How long the backward pass continues during which gradients can travel: that of the last micro-batch.
 fn hiding(schedule: &Schedule, position: usize, costs: &Costs) -> f64 {
     let stages = schedule.stages_of(position);
     stages.map(|stage| costs.stages[stage].backward()).sum()

@@ -1,4 +1,4 @@
-//! What is done before a training starts: its folder, its data, what its ranks are told.
+//! What is done before a training starts: its folder, its data, what its ranks are notified.
 
 use std::path::{Path, PathBuf};
 

@@ -20,7 +20,8 @@ pub const DEFAULT_START_AFTER: u64 = 10;
 /// command line and in files.
 ///
 /// ```
-/// use everburn_distributed::CommunicationHookConfig;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::CommunicationHookConfig;
 ///
 /// let config: CommunicationHookConfig = "power-sgd:4".parse()?;
 /// assert_eq!(config.to_string(), "power-sgd:4");
@@ -82,7 +83,8 @@ impl From<CommunicationHookConfig> for String {
 /// A text that names no communication hook.
 ///
 /// ```
-/// use everburn_distributed::CommunicationHookConfig;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::CommunicationHookConfig;
 ///
 /// let error = "power-sgd".parse::<CommunicationHookConfig>().unwrap_err();
 /// assert!(error.to_string().contains("power-sgd:4"));

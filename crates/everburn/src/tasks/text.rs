@@ -111,7 +111,7 @@ impl<C: DecoderConfig> Text<C> {
     }
 }
 
-/// The settings of a model of text.
+/// The settings of a text model.
 ///
 /// ```
 /// use everburn::tasks::TextConfig;
@@ -165,7 +165,7 @@ impl TextConfig {
 }
 
 impl DataConfig {
-    /// What the name says: a set, or what lies at a path, which is made absolute, so that the run finds it from any
+    /// What the name says: a set, or what is at a path, which is made absolute, so that the run finds it from any
     /// working directory.
     fn resolve(&mut self) -> Result<(DataChoice, Option<PathBuf>, TokenFormat), TaskError> {
         if let Some(path) = self.name.strip_prefix(NANOGPT) {

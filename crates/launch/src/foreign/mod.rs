@@ -7,7 +7,7 @@
 //!    here): `srun torchrun ...` starts one `torchrun` a machine, whose SLURM_PROCID is no rank.
 //! 2. MPI's variables come before Slurm's: inside of a job `mpirun` starts its helpers by `srun`, and
 //!    ranks inherit the helpers' variables. Only where PMI's rank and world size are Slurm's as well was it
-//!    `srun --mpi=pmi2`, and Slurm knows more.
+//!    `srun --mpi=pmi2`, and Slurm has more.
 //! 3. Slurm comes before Kubernetes: there are Slurm clusters in pods, and no pods in Slurm jobs.
 //!
 //! A claim to be the only rank is none: the process trains as if started by hand, and may launch ranks.

@@ -12,8 +12,9 @@ const MAX_NAME_BYTES: usize = 128;
 /// What this rank's side of a group is; but for `rank` and `device` the same on all its ranks.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nccl as nccl; }
 /// use std::time::Duration;
-/// use everburn_nccl::NcclConfig;
+/// use everburn::nccl::NcclConfig;
 ///
 /// // Rank 1 of 4, on the first GPU that it may see.
 /// let world = NcclConfig::world(1, 4, 0);
@@ -41,7 +42,7 @@ pub struct NcclConfig {
     pub device: usize,
     /// The deadline of every operation, and of connecting.
     pub timeout: Duration,
-    /// The time between two heartbeats in the store, which tell the others of a failure, and of each rank's progress
+    /// The time between two heartbeats in the store, which report a failure to the others, and of each rank's progress
     /// for the error of a missed deadline.
     pub heartbeat: Duration,
     /// How often operations in flight are checked: whether they are complete, have failed or are late.

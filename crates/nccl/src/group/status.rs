@@ -6,7 +6,8 @@ use std::fmt;
 /// An answer of NCCL: `ncclResult_t`.
 ///
 /// ```
-/// use everburn_nccl::Status;
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// use everburn::nccl::Status;
 ///
 /// assert_eq!(Status::from_code(6), Status::RemoteError);
 /// assert_eq!(Status::RemoteError.to_string(), "ncclRemoteError");

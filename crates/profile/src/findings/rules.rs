@@ -184,7 +184,7 @@ pub(super) fn exchange(analysis: &Analysis) -> Option<Finding> {
         layer: None,
         share: exposed / analysis.step_seconds.max(f64::MIN_POSITIVE),
         text: format!(
-            "{} of a step waits for the exchange of gradients ({} of {} are not hidden behind the backward pass)",
+            "{} of a step waits for the exchange of gradients ({} of {} are not hidden by the backward pass)",
             percent(exposed, analysis.step_seconds),
             units::seconds(exposed),
             units::seconds(all)

@@ -19,7 +19,7 @@ fn layers_of_burns_own_on_the_cpu_are_told_with_the_import_that_replaces_them() 
         ..Samples::default()
     };
     for step in &slow.steps[..12] {
-        // A forward pass of 30 ms behind one of data: 20 of convolution, 5 of pooling, 3 of our layers.
+        // A forward pass of 30 ms after one of data: 20 of convolution, 5 of pooling, 3 of our layers.
         for millisecond in 1..31 {
             slow.samples.samples.push(Sample {
                 at: step.at + millisecond * MILLISECOND,

@@ -307,7 +307,7 @@ impl<'a> Machine<'a> {
         self.push(Value::Other)
     }
 
-    /// The instructions that make something of what lies on the stack.
+    /// The instructions that make something of what is on the stack.
     fn build(&mut self, opcode: u8) -> Result<(), WeightsError> {
         match opcode {
             b')' => self.push_tuple(0),

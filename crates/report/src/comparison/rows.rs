@@ -137,7 +137,7 @@ impl Comparison {
     fn settings(&self) -> Vec<Row> {
         let mut keys: Vec<&str> = Vec::new();
         for (key, _) in self.runs.iter().flat_map(|run| run.config.iter()) {
-            // The name of the model stands among the first rows.
+            // The name of the model is among the first rows.
             if key != "model" && !keys.contains(&key) {
                 keys.push(key);
             }

@@ -31,7 +31,7 @@ pub(super) fn title(run: &Run) -> String {
     plain::line(&title, 120)
 }
 
-/// What stands below it.
+/// What is below it.
 pub(super) fn subtitle(run: &Run) -> String {
     let started = run
         .environment

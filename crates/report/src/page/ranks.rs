@@ -9,7 +9,7 @@ use crate::run::{Quantity, RankTimes, RankTotal, Run};
 /// How many rows a map has: more are thinner than a line.
 const MOST_ROWS: usize = 64;
 
-/// How many ranks stand in the table.
+/// How many ranks are in the table.
 const MOST_RANKS: usize = 64;
 
 pub(super) fn section(run: &Run, data: &mut Data) -> Option<Section> {

@@ -1,4 +1,4 @@
-//! What stands in tables: events, epochs, configuration, environment, files.
+//! What is in tables: events, epochs, configuration, environment, files.
 
 use everburn_record::{Event, EventKind, plain, units};
 

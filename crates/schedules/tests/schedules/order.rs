@@ -26,7 +26,7 @@ proptest! {
     ) {
         let chunks = if kind.has_chunks() { chunks } else { 1 };
         let schedule = Schedule::new(kind, ranks, micro_batches, chunks).unwrap();
-        // The lists stand the checks that lists of one's own have to stand.
+        // The lists stand the checks that lists of your own have to stand.
         let again = Schedule::from_actions(micro_batches, chunks, lists_of(&schedule)).unwrap();
         prop_assert_eq!(again.kind(), None);
         let stage = StageCosts {

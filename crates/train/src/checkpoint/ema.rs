@@ -19,7 +19,8 @@ use crate::error::TrainError;
 /// Running statistics are not averaged: those of the model go with the averaged parameters.
 ///
 /// ```
-/// use everburn_train::EmaConfig;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::EmaConfig;
 ///
 /// let config: EmaConfig = toml::from_str("decay = 0.999").unwrap();
 /// assert!(!config.sharded && !config.validate);

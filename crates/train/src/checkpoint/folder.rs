@@ -21,8 +21,9 @@ const REPLACED: &str = ".replaced-";
 /// The folder in which a run keeps its checkpoints.
 ///
 /// ```
-/// use everburn_train::TrainError;
-/// use everburn_train::checkpoint::CheckpointFolder;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::TrainError;
+/// use everburn::train::checkpoint::CheckpointFolder;
 ///
 /// fn show(folder: &CheckpointFolder) -> Result<(), TrainError> {
 ///     for place in folder.places()? {

@@ -15,7 +15,8 @@ use crate::trainer::{Trainer, TrainingData};
 /// How samples come to the device.
 ///
 /// ```
-/// use everburn_train::InputConfig;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::InputConfig;
 ///
 /// let config: InputConfig = toml::from_str("workers = 2\nprefetch = 4").unwrap();
 /// assert!(!config.on_device);
@@ -27,9 +28,9 @@ pub struct InputConfig {
     /// devices that compute by themselves, and none on processors, which have the same work to do either way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<usize>,
-    /// How many batches may lie ready.
+    /// How many batches may be ready.
     pub prefetch: usize,
-    /// The whole data set lies on the device.
+    /// The whole data set is on the device.
     pub on_device: bool,
 }
 
@@ -58,7 +59,7 @@ impl InputConfig {
     pub(crate) fn prefetch(&self, device: &Device, patience: Duration) -> Prefetch {
         let automatic = usize::from(is_gpu(device));
         Prefetch {
-            // What lies on the device is picked there: threads would only get in each other's way.
+            // What is on the device is picked there: threads would only get in each other's way.
             workers: match self.on_device {
                 true => 0,
                 false => self.workers.unwrap_or(automatic),

@@ -15,10 +15,11 @@ use crate::error::TrainError;
 /// checkpoints have both.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::module::Module;
 /// use burn::nn::LinearConfig;
 /// use burn::prelude::*;
-/// use everburn_train::{LoraConfig, Patterns};
+/// use everburn::train::{LoraConfig, Patterns};
 ///
 /// let lora = LoraConfig { rank: 2, alpha: None, targets: Patterns::from("weight") };
 /// let model = LinearConfig::new(8, 4).init(&Device::flex());

@@ -21,7 +21,8 @@ const CHUNKS: usize = 2;
 /// is decided by [`ParallelConfig::resolve`].
 ///
 /// ```
-/// use everburn_train::ParallelConfig;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::ParallelConfig;
 ///
 /// let config: ParallelConfig = toml::from_str("mesh = 'pipeline=2'\nschedule = 'zb-h1'").unwrap();
 /// let parallelism = config.resolve(2, 64).unwrap();
@@ -49,7 +50,7 @@ pub struct ParallelConfig {
 }
 
 impl ParallelConfig {
-    /// Decides what is left open, for `world_size` ranks that read `batch_size` samples a step.
+    /// Decides what is left open, for `world_size` ranks that read `batch_size` samples per step.
     ///
     /// # Errors
     /// [`ParallelError`] if numbers do not go together.
@@ -111,7 +112,8 @@ impl ParallelConfig {
 /// [`ParallelConfig::resolve`].
 ///
 /// ```
-/// use everburn_train::{ParallelConfig, Stages};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{ParallelConfig, Stages};
 ///
 /// let config = ParallelConfig { mesh: Some("pipeline=2".parse()?), ..Default::default() };
 /// let parallelism = config.resolve(2, 32)?;
@@ -233,7 +235,8 @@ fn named_cuts(starts: &[String], names: &[&str]) -> Vec<Range<usize>> {
 /// Written `auto`, `even`, or the names of the blocks that begin a stage, without the first block.
 ///
 /// ```
-/// use everburn_train::Stages;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::Stages;
 ///
 /// let stages: Stages = "conv2,fc1".parse()?;
 /// assert_eq!(stages, Stages::Named(vec!["conv2".into(), "fc1".into()]));
@@ -271,7 +274,8 @@ impl From<Stages> for String {
 /// A text that says nothing of [`Stages`].
 ///
 /// ```
-/// use everburn_train::Stages;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::Stages;
 ///
 /// assert!("conv1,,fc1".parse::<Stages>().unwrap_err().to_string().contains("conv1,,fc1"));
 /// ```
@@ -310,7 +314,8 @@ impl TryFrom<String> for Stages {
 /// Why a model cannot be shared out as it was asked for.
 ///
 /// ```
-/// use everburn_train::ParallelConfig;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::ParallelConfig;
 ///
 /// let config = ParallelConfig { mesh: Some("data=2,pipeline=2".parse()?), ..Default::default() };
 /// let error = config.resolve(3, 64).unwrap_err();

@@ -15,10 +15,11 @@ use crate::error::TrainError;
 /// By how much [`Schedule::Step`] multiplies the learning rate, unless another number is given.
 const DECAY_FACTOR: f64 = 0.1;
 
-/// How the learning rate changes over the steps, behind those of a warm-up.
+/// How the learning rate changes over the steps, after those of a warm-up.
 ///
 /// ```
-/// use everburn_train::{Schedule, TrainingConfig};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{Schedule, TrainingConfig};
 ///
 /// let config = TrainingConfig { schedule: Schedule::Cosine, ..TrainingConfig::default() };
 /// assert_ne!(config.schedule, Schedule::default());
@@ -42,7 +43,8 @@ pub enum Schedule {
 /// The numbers of a schedule; what is absent is not asked for, or has its usual value.
 ///
 /// ```
-/// use everburn_train::{Schedule, ScheduleNumbers, TrainingConfig};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{Schedule, ScheduleNumbers, TrainingConfig};
 ///
 /// let numbers = ScheduleNumbers { warmup_steps: 2, ..ScheduleNumbers::default() };
 /// let mut config = TrainingConfig {

@@ -21,10 +21,11 @@ const NEWEST: f64 = 0.1;
 /// [`HeartbeatMonitor::statuses`](everburn_collectives::heartbeat::HeartbeatMonitor::statuses).
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_train as train; }
 /// use std::sync::Arc;
 ///
-/// use everburn_collectives::heartbeat::HeartbeatMonitor;
-/// use everburn_train::RankStatuses;
+/// use everburn::collectives::heartbeat::HeartbeatMonitor;
+/// use everburn::train::RankStatuses;
 ///
 /// fn of(monitor: Arc<HeartbeatMonitor>) -> RankStatuses {
 ///     Arc::new(move || monitor.statuses())
@@ -49,7 +50,7 @@ struct State {
     stepped: Option<Instant>,
 }
 
-/// The file of a run that goes on. When it is dropped, the file says that the run is over.
+/// The file of a run that continues. When it is dropped, the file says that the run is over.
 pub(crate) struct LiveFile {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -81,7 +82,7 @@ impl LiveFile {
         let mut state = lock(&self.shared);
         change(&mut state.live);
         state.due = true;
-        // What lies between two phases is no step.
+        // What is between two phases is no step.
         state.stepped = None;
         drop(state);
         self.shared.changed.notify_all();

@@ -26,7 +26,7 @@ const COSTS: [&str; 4] = [
     "Learning Rate",
 ];
 
-/// The width of a line that stays in place: what fits a terminal of 80 columns, behind the launcher's `[rank 0] `.
+/// The width of a line that stays in place: what fits a terminal of 80 columns, after the launcher's `[rank 0] `.
 const COLUMNS: usize = 80;
 const PREFIX: usize = "[rank 0] ".len();
 
@@ -41,9 +41,10 @@ const PROGRESS: &str = "EVERBURN_PROGRESS";
 /// in place during a split.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn_train::logger::TrainingProgressLogger;
 ///
-/// let mut lines = everburn_train::renderer::Lines::new(Box::new(std::io::sink()));
+/// let mut lines = everburn::train::renderer::Lines::new(Box::new(std::io::sink()));
 /// lines.start(3, 1, None, None);
 /// lines.start_split("train", 100);
 /// lines.update_split(64);
@@ -123,7 +124,7 @@ impl Lines {
         }
     }
 
-    /// The metrics so far, each as it stands in a line.
+    /// The metrics so far, each as it is in a line.
     fn metrics(&self) -> impl Iterator<Item = String> {
         self.metrics.iter().map(|(name, text)| match name.as_str() {
             "Samples per second" => format!("  {text} samples/s"),

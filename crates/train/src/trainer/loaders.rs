@@ -1,4 +1,4 @@
-//! Which samples a rank reads for what.
+//! Which samples per rank reads for what.
 
 use std::sync::Arc;
 

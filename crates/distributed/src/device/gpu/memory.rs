@@ -16,7 +16,8 @@ use crate::device::exchange::{DeviceMemory, Lent};
 /// The memory of tensors on CUDA, in the primary context of their GPU, which NCCL's groups use too.
 ///
 /// ```
-/// use everburn_distributed::{CudaMemory, DeviceMemory};
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::{CudaMemory, DeviceMemory};
 ///
 /// // A tensor elsewhere is refused.
 /// let device = burn::prelude::Device::flex();

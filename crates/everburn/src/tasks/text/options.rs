@@ -1,10 +1,10 @@
-//! The section `[text]`: how a model of text reads, and what a run remembers of it.
+//! The section `[text]`: how a text model reads, and what a run remembers of it.
 
 use everburn_datasets::{ShardsRecord, Tokenizer, TokenizerKind};
 use everburn_train::TaskError;
 use serde::{Deserialize, Serialize};
 
-/// How a model of text reads, and shows what it writes.
+/// How a text model reads, and shows what it writes.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct TextOptions {
