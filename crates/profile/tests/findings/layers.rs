@@ -40,7 +40,7 @@ fn layers_of_burns_own_on_the_cpu_are_told_with_the_import_that_replaces_them() 
         found[0].to_string(),
         "25 % of rank 0's step goes into Burn's own layers on the CPU (convolution 20 %, pooling 5 %): write `use \
          everburn::nn` for `use burn::nn` in the model, and `use everburn::tensor` for `use burn::tensor`: the same \
-         layers and checkpoints with faster kernels (wins up to 25 % of a step)"
+         layers and checkpoints with faster kernels (saves up to 25 % of a step)"
     );
 }
 

@@ -125,7 +125,7 @@ fn scales(id: &str, html: &mut Html) {
 fn legend(chart: &Chart, html: &mut Html) {
     html.put(format_args!(r#"<div class="keys">"#));
     for (index, curve) in chart.curves.iter().enumerate() {
-        // A faint line is after its mean and has no name to itself.
+        // A faint line is drawn behind its mean and has no name to itself.
         if curve.style == Style::Faint {
             continue;
         }

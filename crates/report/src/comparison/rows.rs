@@ -231,12 +231,12 @@ impl Comparison {
             self.numbers("steps", Count, steps),
             self.numbers("time", Seconds, |run| run.results.as_ref()?.seconds),
             self.numbers("time in training steps", Seconds, train),
-            self.numbers("  a step", Seconds, |run| Some(train(run)? / made(run)?)),
+            self.numbers("  per step", Seconds, |run| Some(train(run)? / made(run)?)),
             self.numbers("waiting for gradients", Seconds, |run| {
                 run.results.as_ref()?.exposed_seconds
             }),
             self.numbers("gradients of rank 0", Bytes, sent),
-            self.numbers("  a step", Bytes, |run| Some(sent(run)? / made(run)?)),
+            self.numbers("  per step", Bytes, |run| Some(sent(run)? / made(run)?)),
             self.numbers("peak memory per rank", Bytes, peak),
         ];
         rows.into_iter().flatten().collect()
