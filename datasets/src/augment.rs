@@ -33,7 +33,8 @@ const MAGNITUDES: usize = 31;
 /// sample, so that any number of ranks sees the same images.
 ///
 /// ```
-/// use everburn_datasets::{ImageAugmentation, RgbItem};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{ImageAugmentation, RgbItem};
 /// use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 ///
 /// let augmentation: ImageAugmentation = "crop:0.5,flip,color:0.2".parse()?;
@@ -71,7 +72,8 @@ enum Change {
 /// A text that describes no [`ImageAugmentation`].
 ///
 /// ```
-/// use everburn_datasets::ImageAugmentation;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::ImageAugmentation;
 ///
 /// let error = "flip,warp".parse::<ImageAugmentation>().unwrap_err();
 /// assert!(error.to_string().starts_with("`warp` is no change of images"));

@@ -14,9 +14,10 @@ use crate::image_folder::RgbItem;
 /// - labels `[B]`, class indices
 ///
 /// ```
+/// # mod everburn { pub use everburn_datasets as datasets; }
 /// use burn::data::dataloader::batcher::Batcher;
 /// use burn::prelude::*;
-/// use everburn_datasets::{ImageBatcher, ImageItem};
+/// use everburn::datasets::{ImageBatcher, ImageItem};
 ///
 /// let items = vec![ImageItem { pixels: [255; 784], label: 7 }];
 /// let (images, labels) = ImageBatcher::unit().batch(items, &Device::flex());
@@ -44,7 +45,7 @@ impl ImageBatcher {
         }
     }
 
-    /// Pixels as `0.0..=255.0`, as they lie in the file.
+    /// Pixels as `0.0..=255.0`, as they are in the file.
     pub fn bytes() -> Self {
         Self {
             scale: 1.0,
@@ -94,9 +95,10 @@ impl Batcher<ImageItem, (Tensor<4>, Tensor<1, Int>)> for ImageBatcher {
 /// Panics if the images of a batch differ in size; those of an [`ImageFolder`](crate::ImageFolder) do not.
 ///
 /// ```
+/// # mod everburn { pub use everburn_datasets as datasets; }
 /// use burn::data::dataloader::batcher::Batcher;
 /// use burn::prelude::*;
-/// use everburn_datasets::{RgbBatcher, RgbItem};
+/// use everburn::datasets::{RgbBatcher, RgbItem};
 ///
 /// let item = RgbItem { pixels: vec![255; 3 * 2 * 4].into(), size: [2, 4],
 ///     file: std::path::Path::new("1.png").into(), class: 1 };

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 /// The data set that a run asks for.
 ///
 /// ```
-/// use everburn_datasets::DataChoice;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::DataChoice;
 ///
 /// assert_eq!("fashion-mnist".parse(), Ok(DataChoice::FashionMnist));
 /// assert_eq!(DataChoice::Auto.to_string(), "auto");
@@ -38,7 +39,8 @@ pub enum DataChoice {
 /// A name that is none of [`DataChoice::ALL`].
 ///
 /// ```
-/// let error = "cifar".parse::<everburn_datasets::DataChoice>().unwrap_err();
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// let error = "cifar".parse::<everburn::datasets::DataChoice>().unwrap_err();
 /// assert_eq!(
 ///     error.to_string(),
 ///     "unknown data set 'cifar': expected auto, mnist, fashion-mnist, synthetic, \

@@ -10,7 +10,8 @@ use crate::{DataChoice, IdxError};
 /// and what to do.
 ///
 /// ```
-/// use everburn_datasets::{DatasetError, ImageDataset};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{DatasetError, ImageDataset};
 ///
 /// let error = ImageDataset::new(vec![0; 7], vec![1], 10).unwrap_err();
 /// assert!(matches!(error, DatasetError::Shape(_)));
@@ -80,7 +81,7 @@ pub enum DatasetError {
         problem: &'static str,
     },
 
-    /// A file of one data set lies where another's is expected.
+    /// A file of one data set is where another's is expected.
     #[error(
         "{} is a file of {found}, not of {expected}; the two use the same file names: name a \
          folder that holds {expected} with --data-dir",
@@ -198,9 +199,7 @@ pub enum DatasetError {
 
     /// A text has a character that the tokenizer does not know.
     #[error(
-        "byte {offset} of the text begins {character:?}, which is none of the {known} characters \
-         that the tokenizer knows: a model can read only what the text it was trained on has, \
-         unless its tokenizer is byte"
+        "byte {offset} of the text begins {character:?}, which is none of the tokenizer's {known} characters: a model reads only the characters of its training text, unless its tokenizer is byte"
     )]
     UnknownCharacter {
         /// The character.

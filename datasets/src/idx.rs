@@ -23,7 +23,8 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// A file that is not the IDX file that it should be.
 ///
 /// ```
-/// use everburn_datasets::{IdxError, IdxProblem};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{IdxError, IdxProblem};
 ///
 /// let error = IdxError {
 ///     path: "labels.gz".into(),
@@ -44,7 +45,8 @@ pub struct IdxError {
 /// What is wrong with an IDX file: see [`IdxError`].
 ///
 /// ```
-/// use everburn_datasets::IdxProblem;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::IdxProblem;
 ///
 /// let problem = IdxProblem::Label { index: 2, found: 10 };
 /// assert_eq!(problem.to_string(), "has label 10 at index 2: expected 0 to 9");

@@ -20,7 +20,8 @@ pub const IMAGE_PIXELS: usize = IMAGE_HEIGHT * IMAGE_WIDTH;
 /// Labelled grey images, `[n, 28, 28]` as one contiguous block. Cloning shares the block.
 ///
 /// ```
-/// use everburn_datasets::{IMAGE_PIXELS, ImageDataset};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{IMAGE_PIXELS, ImageDataset};
 ///
 /// let set = ImageDataset::new(vec![0; 2 * IMAGE_PIXELS], vec![3, 7], 10)?;
 /// assert_eq!(set.len(), 2);
@@ -45,8 +46,9 @@ struct Block {
 /// One image and its label, as [`burn_dataset::Dataset`] hands them to a batcher.
 ///
 /// ```
+/// # mod everburn { pub use everburn_datasets as datasets; }
 /// use burn_dataset::Dataset;
-/// use everburn_datasets::{ImageItem, SyntheticDigits, Split};
+/// use everburn::datasets::{ImageItem, SyntheticDigits, Split};
 ///
 /// let set = SyntheticDigits::new(0).generate(Split::Train, 10)?;
 /// let item: ImageItem = set.get(4).unwrap();

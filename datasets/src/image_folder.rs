@@ -33,7 +33,8 @@ const CACHE_BYTES: usize = 1 << 30;
 /// names that begin with a dot.
 ///
 /// ```
-/// use everburn_datasets::ImageFolder;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::ImageFolder;
 ///
 /// let folder = tempfile::tempdir()?;
 /// for class in ["tulips", "roses"] {
@@ -61,7 +62,8 @@ pub struct ImageFolder {
 /// An image and its class.
 ///
 /// ```
-/// use everburn_datasets::RgbItem;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::RgbItem;
 ///
 /// fn show(item: &RgbItem) {
 ///     let [height, width] = item.size;

@@ -11,12 +11,13 @@
 //! 4. [`ImageDataset`] gives pixels and labels by index, and is a [`burn_dataset::Dataset`].
 //!
 //! For text these are [`TextRequest`], [`load_text`], [`LoadedText`] and [`TextDataset`]; a
-//! [`Tokenizer`] stands between text and tokens. Text that is larger than memory is turned into files of tokens once, by
+//! [`Tokenizer`] is between text and tokens. Text that is larger than memory is turned into files of tokens once, by
 //! [`tokenize`], and read from there: [`TokenFiles`] are those of a folder, [`TokenShards`] a sequence of tokens in several
 //! files.
 //!
 //! ```
-//! use everburn_datasets::{DataChoice, DataRequest, load};
+//! # mod everburn { pub use everburn_datasets as datasets; }
+//! use everburn::datasets::{DataChoice, DataRequest, load};
 //!
 //! let request = DataRequest {
 //!     choice: DataChoice::Synthetic,

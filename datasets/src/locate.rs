@@ -10,7 +10,8 @@ use crate::{DatasetError, Surroundings};
 /// A folder that was looked in, and what was there.
 ///
 /// ```
-/// use everburn_datasets::Place;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::Place;
 ///
 /// let place = Place {
 ///     folder: "/data/mnist".into(),
@@ -76,7 +77,7 @@ pub(crate) fn look(
     Ok(places)
 }
 
-/// The folders in which the files of a data set with this sub-folder may lie, the first to look in
+/// The folders in which the files of a data set with this sub-folder may be, the first to look in
 /// first, each with the setting that names it. Where a folder was named, no other one is taken in its
 /// place; a folder that was named and is not there is an error.
 pub(crate) fn folders(

@@ -18,7 +18,8 @@ pub const DEFAULT_SYNTHETIC_SEED: u64 = 0;
 /// What is wanted, and what may be done to get it.
 ///
 /// ```
-/// use everburn_datasets::{DataChoice, DataRequest};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{DataChoice, DataRequest};
 ///
 /// let request = DataRequest { choice: DataChoice::Mnist, ..DataRequest::default() };
 /// assert!(request.download && request.data_dir.is_none());
@@ -54,7 +55,8 @@ impl Default for DataRequest {
 /// A training set, a test set, and what they are: the answer of [`load`].
 ///
 /// ```
-/// use everburn_datasets::{DataChoice, DataRequest, LoadedData, load};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{DataChoice, DataRequest, LoadedData, load};
 ///
 /// let request = DataRequest {
 ///     choice: DataChoice::Synthetic,
@@ -80,7 +82,8 @@ pub struct LoadedData {
 /// the report. Displayed on one line.
 ///
 /// ```
-/// use everburn_datasets::DatasetDescription;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::DatasetDescription;
 ///
 /// let description = DatasetDescription {
 ///     name: "synthetic-digits".into(),

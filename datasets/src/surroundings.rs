@@ -12,7 +12,8 @@ use crate::DatasetError;
 /// set a variable for the whole process.
 ///
 /// ```
-/// use everburn_datasets::{DataChoice, DataRequest, Surroundings, load_in};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{DataChoice, DataRequest, Surroundings, load_in};
 ///
 /// let nowhere = Surroundings::new(|name| (name == "EVERBURN_OFFLINE").then(|| "1".into()), None);
 /// let request = DataRequest { choice: DataChoice::Mnist, ..DataRequest::default() };

@@ -24,7 +24,8 @@ use random::{Purpose, Stream};
 /// A part of a data set.
 ///
 /// ```
-/// use everburn_datasets::{Split, SyntheticDigits};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{Split, SyntheticDigits};
 ///
 /// let digits = SyntheticDigits::new(0);
 /// let train = digits.generate(Split::Train, 10)?;
@@ -43,7 +44,8 @@ pub enum Split {
 /// The generator of synthetic digits.
 ///
 /// ```
-/// use everburn_datasets::{Split, SyntheticDigits};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{Split, SyntheticDigits};
 ///
 /// let digits = SyntheticDigits::new(0);
 /// let few = digits.generate(Split::Train, 100)?;

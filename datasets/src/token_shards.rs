@@ -4,7 +4,7 @@
 //! ([`TokenFormat`]): ours, that of llm.c and modded-nanogpt, and that of nanoGPT, which has no header. Ours is written by
 //! [`tokenize`](crate::tokenize), and says in addition which tokenizer made the tokens.
 //!
-//! Documents lie one behind the other with a token between them that says so, as in nanoGPT, in llm.c and in Megatron-LM
+//! Documents are one after the other with a token between them that says so, as in nanoGPT, in llm.c and in Megatron-LM
 //! with `--append-eod`: a model learns what the token means, and a window may begin anywhere. An index of documents beside
 //! the tokens, which Megatron-LM has too, would only serve attention that ends at documents.
 //!
@@ -31,7 +31,8 @@ pub(crate) use self::writer::{ShardOptions, ShardWriter};
 /// How a file of tokens is laid out.
 ///
 /// ```
-/// use everburn_datasets::TokenFormat;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::TokenFormat;
 ///
 /// assert_eq!(TokenFormat::LlmC.to_string(), "llm.c");
 /// assert_eq!(TokenFormat::default(), TokenFormat::Detect);

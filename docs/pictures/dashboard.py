@@ -1,21 +1,19 @@
 #!/usr/bin/env python3
-"""Draws the dashboard of a real training as docs/pictures/dashboard.svg. Needs tmux and an installed `everburn`.
+"""Draws the dashboard and the report of a real training: dashboard.svg and report.png. Needs tmux and `everburn`.
 
-Run from the root of the checkout; the first argument is the binary, the second the file (both optional):
+The first argument is the binary, the second the folder of the pictures (both optional):
 
-    python3 docs/pictures/dashboard.py everburn docs/pictures/dashboard.svg
+    python3 docs/pictures/dashboard.py everburn docs/pictures
 
-The script starts `everburn train mnist --ranks 2` in a terminal of tmux, waits until the second of its three epochs,
-captures the screen with its colours, ends the terminal, and writes the SVG.
-
-docs/pictures/report.png is the top of such a run's report:
-
-    chromium --headless --hide-scrollbars --window-size=1100,888 --screenshot=docs/pictures/report.png runs/mnist/report.html
+The script starts `everburn train mnist --ranks 2` in a terminal of tmux, captures the screen with its colours in the
+second of its three epochs, and waits for the end. A headless Chromium draws the top of the run's report; without one, the
+picture of the report stays as it was.
 """
 
 import html
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,25 +31,43 @@ def tmux(server, *arguments):
     return subprocess.run(["tmux", "-L", server, *arguments], check=True, capture_output=True, text=True).stdout
 
 
-def capture(binary):
-    """The screen of a training, as text with ANSI colours."""
+def picture(binary, folder):
+    """The screen of a training, as text with ANSI colours; the picture of its report goes into the folder."""
     server = f"everburn-picture-{os.getpid()}"
-    with tempfile.TemporaryDirectory() as folder:
-        command = f"cd {folder} && {binary} train mnist --ranks 2 --run-dir runs/mnist"
+    with tempfile.TemporaryDirectory() as work:
+        command = f"cd {work} && {binary} train mnist --ranks 2 --run-dir runs/mnist; sleep 60"
         tmux(server, "-f", "/dev/null", "new-session", "-d", "-x", str(COLUMNS), "-y", str(ROWS), command)
         try:
-            deadline = time.monotonic() + 300
-            while time.monotonic() < deadline:
-                time.sleep(1)
-                screen = tmux(server, "capture-pane", "-e", "-p")
-                plain = re.sub(r"\x1b\[[0-9;:]*m", "", screen)
-                if re.search(r"2/3|Epoch\s*:?\s*2\b", plain):
-                    time.sleep(5)
-                    return tmux(server, "capture-pane", "-e", "-p")
-            sys.exit(f"the training has not come to its second epoch; the screen:\n{plain}")
+            screen = wait_for(server, lambda plain: re.search(r"2/3|Epoch\s*:?\s*2\b", plain))
+            report = os.path.join(work, "runs/mnist/report.html")
+            wait_for(server, lambda _: os.path.exists(report))
+            draw_report(report, os.path.join(folder, "report.png"))
+            return screen
         finally:
             subprocess.run(["tmux", "-L", server, "kill-server"], check=False)
             time.sleep(3)
+
+
+def wait_for(server, is_there):
+    """The screen a few seconds after `is_there` says yes to its text."""
+    deadline = time.monotonic() + 300
+    plain = ""
+    while time.monotonic() < deadline:
+        time.sleep(1)
+        plain = re.sub(r"\x1b\[[0-9;:]*m", "", tmux(server, "capture-pane", "-e", "-p"))
+        if is_there(plain):
+            time.sleep(5)
+            return tmux(server, "capture-pane", "-e", "-p")
+    sys.exit(f"the training has not come so far in 5 minutes; the screen:\n{plain}")
+
+
+def draw_report(report, file):
+    browser = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome", "chrome"])), None)
+    if browser is None:
+        print(f"no Chromium: {file} is not drawn anew", file=sys.stderr)
+        return
+    options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1100,888"]
+    subprocess.run([browser, *options, f"--screenshot={os.path.abspath(file)}", f"file://{report}"], check=True)
 
 
 def of_256(number):
@@ -137,9 +153,10 @@ def draw(screen):
 
 
 def main():
-    binary, file = (sys.argv[1:] + ["everburn", "docs/pictures/dashboard.svg"][len(sys.argv) - 1 :])[:2]
-    with open(file, "w", encoding="utf-8") as picture:
-        picture.write(draw(capture(binary)))
+    binary, folder = (sys.argv[1:] + ["everburn", "docs/pictures"][len(sys.argv) - 1 :])[:2]
+    drawn = draw(picture(os.path.abspath(binary) if os.path.exists(binary) else binary, folder))
+    with open(os.path.join(folder, "dashboard.svg"), "w", encoding="utf-8") as file:
+        file.write(drawn)
 
 
 if __name__ == "__main__":

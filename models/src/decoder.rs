@@ -17,10 +17,11 @@ pub(crate) use rotary::Rotation;
 /// A model that scores the next token of a text (a causal language model).
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
 /// use burn::tensor::Int;
-/// use everburn_models::decoder::{Decoder, KeyValueCache};
-/// use everburn_models::gpt::GptConfig;
+/// use everburn::models::decoder::{Decoder, KeyValueCache};
+/// use everburn::models::gpt::GptConfig;
 ///
 /// let device = Device::flex();
 /// let model = GptConfig::new(65).with_layers(2).init(&device);
@@ -34,7 +35,7 @@ pub(crate) use rotary::Rotation;
 pub trait Decoder:
     Module + Display + Sync + TensorParallel<Input = Tensor<2, Int>, Output = Tensor<3>>
 {
-    /// Scores of the token that follows each of `tokens`, which stand behind those of `cache`. Their keys and values
+    /// Scores of the token that follows each of `tokens`, which are after those of `cache`. Their keys and values
     /// are added to the cache, so that no token of a text is computed twice.
     ///
     /// # Shapes
@@ -42,7 +43,7 @@ pub trait Decoder:
     /// - output: logits `[B, T, V]`
     ///
     /// # Panics
-    /// Panics if the text with the tokens of the cache is longer than the model's context, or if `T` is not 1 behind
+    /// Panics if the text with the tokens of the cache is longer than the model's context, or if `T` is not 1 after
     /// tokens of the cache.
     fn forward_cached(&self, tokens: Tensor<2, Int>, cache: &mut KeyValueCache) -> Tensor<3>;
 }
@@ -50,9 +51,10 @@ pub trait Decoder:
 /// The numbers of a [`Decoder`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
-/// use everburn_models::decoder::DecoderConfig;
-/// use everburn_models::gpt::GptConfig;
+/// use everburn::models::decoder::DecoderConfig;
+/// use everburn::models::gpt::GptConfig;
 ///
 /// let config = GptConfig::new(65).with_layers(2).with_context(32);
 /// config.check().unwrap();
@@ -91,7 +93,8 @@ pub trait DecoderConfig: Config + Clone + PartialEq + Send + Sync + 'static {
 /// A model that cannot be built, and why.
 ///
 /// ```
-/// use everburn_models::gpt::GptConfig;
+/// # mod everburn { pub use everburn_models as models; }
+/// use everburn::models::gpt::GptConfig;
 ///
 /// let error = GptConfig::new(65).with_width(30).check().unwrap_err();
 /// assert_eq!(error.to_string(), "4 heads cannot share a width of 30: it must be a multiple");
@@ -137,7 +140,8 @@ pub(crate) fn check_sizes(layers: usize, sizes: &[(&str, usize)]) -> Result<(), 
 /// It holds `2 * layers * B * tokens * kv_heads * head_width` numbers.
 ///
 /// ```
-/// use everburn_models::decoder::KeyValueCache;
+/// # mod everburn { pub use everburn_models as models; }
+/// use everburn::models::decoder::KeyValueCache;
 ///
 /// assert_eq!(KeyValueCache::new().tokens(), 0);
 /// ```

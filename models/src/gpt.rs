@@ -24,10 +24,11 @@ use attention::Attention;
 pub use layer::Layer;
 use layer::{FeedForward, Linear, LinearConfig};
 
-/// How a decoder knows where in the text a token stands.
+/// How a decoder encodes positions.
 ///
 /// ```
-/// use everburn_models::gpt::{GptConfig, Positions};
+/// # mod everburn { pub use everburn_models as models; }
+/// use everburn::models::gpt::{GptConfig, Positions};
 ///
 /// let config = GptConfig::new(65).with_positions(Positions::Rotary);
 /// assert_ne!(config.positions, Positions::default());
@@ -45,7 +46,8 @@ pub enum Positions {
 /// Between the two products of a feed-forward net: the Gaussian error linear unit.
 ///
 /// ```
-/// use everburn_models::gpt::{Activation, GptConfig};
+/// # mod everburn { pub use everburn_models as models; }
+/// use everburn::models::gpt::{Activation, GptConfig};
 ///
 /// // As in OpenAI's GPT-2.
 /// let config = GptConfig::new(50_257).with_activation(Activation::GeluTanh);
@@ -64,8 +66,9 @@ pub enum Activation {
 /// Configuration of [`Gpt`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
-/// use everburn_models::gpt::GptConfig;
+/// use everburn::models::gpt::GptConfig;
 ///
 /// let config = GptConfig::new(65).with_width(32).with_heads(2).with_layers(2);
 /// let model = config.init(&Device::flex());
@@ -91,14 +94,14 @@ pub struct GptConfig {
     /// The share of activations that dropout sets to zero while training.
     #[config(default = 0.0)]
     pub dropout: f64,
-    /// How the model knows positions.
+    /// How the model encodes positions.
     #[config(default = "Positions::Learned")]
     pub positions: Positions,
     /// The standard deviation of the initial weights. GPT-2's suits a width of 768; a narrow model
     /// learns faster from more, about the inverse root of its width.
     #[config(default = 0.02)]
     pub deviation: f64,
-    /// What stands between the two products of a feed-forward net.
+    /// What is between the two products of a feed-forward net.
     #[config(default = "Activation::Gelu")]
     pub activation: Activation,
 }
@@ -106,9 +109,10 @@ pub struct GptConfig {
 /// A decoder.
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
 /// use burn::tensor::Int;
-/// use everburn_models::gpt::GptConfig;
+/// use everburn::models::gpt::GptConfig;
 ///
 /// let device = Device::flex();
 /// let model = GptConfig::new(65).with_layers(2).init(&device);
@@ -269,7 +273,7 @@ impl Gpt {
         &self.wte.weight
     }
 
-    /// Vectors of tokens where they stand, behind `start` others.
+    /// Vectors of tokens where they stand, after `start` others.
     ///
     /// # Shapes
     /// - tokens: `[B, T]`

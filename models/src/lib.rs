@@ -1,4 +1,4 @@
-//! Models as ordinary Burn modules: one file a model, none of which knows of ranks or devices.
+//! Models as ordinary Burn modules: one file per model, without code for ranks or devices.
 //!
 //! Each model is a `Config` that builds a `Module`, exactly as in Burn's own crates, and can be
 //! used from any Burn project by one dependency line:

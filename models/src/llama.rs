@@ -26,9 +26,10 @@ const DEVIATION: f64 = 0.02;
 /// Configuration of [`Llama`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
-/// use everburn_models::decoder::DecoderConfig;
-/// use everburn_models::llama::LlamaConfig;
+/// use everburn::models::decoder::DecoderConfig;
+/// use everburn::models::llama::LlamaConfig;
 ///
 /// let config = LlamaConfig::new(65).with_width(32).with_heads(4).with_kv_heads(2);
 /// let config = config.with_layers(2).with_feed_forward(64);
@@ -82,9 +83,10 @@ pub struct LlamaConfig {
 /// `Qwen2ForCausalLM`, so that their weights load: `model.embed_tokens`, `model.layers.0.self_attn.q_proj`, `lm_head`.
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
 /// use burn::tensor::Int;
-/// use everburn_models::llama::LlamaConfig;
+/// use everburn::models::llama::LlamaConfig;
 ///
 /// let device = Device::flex();
 /// let config = LlamaConfig::new(65).with_width(32).with_layers(2).with_heads(4).with_kv_heads(2);
@@ -238,7 +240,7 @@ impl Llama {
         self.blocks().forward(self, tokens)
     }
 
-    /// Vectors of tokens that stand behind `start` others.
+    /// Vectors of tokens that are after `start` others.
     ///
     /// # Shapes
     /// - tokens: `[B, T]`

@@ -10,8 +10,9 @@ use everburn_nn::{
 /// Configuration of [`Mlp`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
-/// use everburn_models::mlp::MlpConfig;
+/// use everburn::models::mlp::MlpConfig;
 ///
 /// let device = Device::flex();
 /// let model = MlpConfig::new().with_hidden(vec![32]).init(&device);
@@ -33,8 +34,9 @@ pub struct MlpConfig {
 /// A perceptron with relu between its layers.
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
-/// use everburn_models::mlp::MlpConfig;
+/// use everburn::models::mlp::MlpConfig;
 ///
 /// let device = Device::flex();
 /// let model = MlpConfig::new().with_hidden(vec![32]).init(&device);

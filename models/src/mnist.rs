@@ -12,8 +12,9 @@ use everburn_nn::{
 /// Configuration of [`Mnist`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
-/// use everburn_models::mnist::MnistConfig;
+/// use everburn::models::mnist::MnistConfig;
 ///
 /// let device = Device::flex();
 /// let model = MnistConfig::new().with_classes(5).init(&device);
@@ -29,8 +30,9 @@ pub struct MnistConfig {
 /// The two-convolution net of the PyTorch tutorials, for images of 28 x 28 pixels in `0..=1`.
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
-/// use everburn_models::mnist::MnistConfig;
+/// use everburn::models::mnist::MnistConfig;
 ///
 /// let device = Device::flex();
 /// let model = MnistConfig::new().init(&device);

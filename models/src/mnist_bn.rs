@@ -12,8 +12,9 @@ use everburn_nn::{
 /// Configuration of [`MnistBn`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
-/// use everburn_models::mnist_bn::MnistBnConfig;
+/// use everburn::models::mnist_bn::MnistBnConfig;
 ///
 /// let device = Device::flex();
 /// let model = MnistBnConfig::new().with_dropout(0.1).init(&device);
@@ -38,12 +39,13 @@ pub struct MnistBnConfig {
 
 /// Three convolutions with batch norm, global average pooling and a hidden layer of 256.
 ///
-/// Takes images of 28 x 28 pixels in `0..=255`, as they lie in the file: the rescaling is the
+/// Takes images of 28 x 28 pixels in `0..=255`, as they are in the file: the rescaling is the
 /// model's first layer.
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
-/// use everburn_models::mnist_bn::MnistBnConfig;
+/// use everburn::models::mnist_bn::MnistBnConfig;
 ///
 /// let device = Device::flex();
 /// let model = MnistBnConfig::new().init(&device);

@@ -14,8 +14,9 @@ use crate::resnet50::{Stem, batch_norm, convolution, mean_over_pixels};
 /// Configuration of [`ResNet18`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
-/// use everburn_models::resnet18::ResNet18Config;
+/// use everburn::models::resnet18::ResNet18Config;
 ///
 /// let device = Device::flex();
 /// let model = ResNet18Config::new().with_width(4).with_classes(3).init(&device);
@@ -42,9 +43,10 @@ pub struct ResNet18Config {
 /// `[3, 4, 6, 3]` it is ResNet-34. Pipelines divide it into `stem`, the blocks, and `head`.
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
-/// use everburn_models::resnet18::ResNet18Config;
-/// use everburn_models::resnet50::Stem;
+/// use everburn::models::resnet18::ResNet18Config;
+/// use everburn::models::resnet50::Stem;
 ///
 /// let device = Device::flex();
 /// let config = ResNet18Config::new().with_stem(Stem::Cifar).with_width(4).with_classes(3);
@@ -154,8 +156,9 @@ impl TensorParallel for ResNet18 {}
 /// Configuration of [`BasicBlock`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
-/// use everburn_models::resnet18::BasicBlockConfig;
+/// use everburn::models::resnet18::BasicBlockConfig;
 ///
 /// let device = Device::flex();
 /// let model = BasicBlockConfig::new(4, 8).with_stride(2).init(&device);
@@ -176,8 +179,9 @@ pub struct BasicBlockConfig {
 /// the shortcut is a strided 1 x 1 convolution with batch norm: `downsample.0` and `downsample.1`.
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
-/// use everburn_models::resnet18::BasicBlockConfig;
+/// use everburn::models::resnet18::BasicBlockConfig;
 ///
 /// let device = Device::flex();
 /// let model = BasicBlockConfig::new(8, 8).init(&device);

@@ -20,8 +20,9 @@ pub(crate) use stem::max_pool;
 /// Configuration of [`ResNet50`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
-/// use everburn_models::resnet50::ResNet50Config;
+/// use everburn::models::resnet50::ResNet50Config;
 ///
 /// let device = Device::flex();
 /// let model = ResNet50Config::new().with_width(4).with_classes(3).init(&device);
@@ -53,9 +54,10 @@ pub struct ResNet50Config {
 /// each bottleneck, and `head`.
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_models::resnet50::{ResNet50Config, Stem};
-/// use everburn_nn::InBlocks;
+/// use everburn::models::resnet50::{ResNet50Config, Stem};
+/// use everburn::nn::InBlocks;
 ///
 /// let device = Device::flex();
 /// let config = ResNet50Config::new().with_stem(Stem::Cifar).with_classes(10);

@@ -16,8 +16,9 @@ use crate::resnet50::{
 /// Configuration of [`TwoPartResNet`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
-/// use everburn_models::two_part_resnet::TwoPartResNetConfig;
+/// use everburn::models::two_part_resnet::TwoPartResNetConfig;
 ///
 /// let device = Device::flex();
 /// let model = TwoPartResNetConfig::new().with_width(4).init(&device);
@@ -40,9 +41,10 @@ pub struct TwoPartResNetConfig {
 /// block of convolutions with a linear layer: two blocks, of which a device each can be given one.
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_models::two_part_resnet::TwoPartResNetConfig;
-/// use everburn_nn::Placement;
+/// use everburn::models::two_part_resnet::TwoPartResNetConfig;
+/// use everburn::nn::Placement;
 ///
 /// let (first, second) = (Device::flex().autodiff(), Device::flex().autodiff());
 /// let model = TwoPartResNetConfig::new().with_width(4).init(&first);

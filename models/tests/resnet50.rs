@@ -161,7 +161,7 @@ fn a_last_gamma_of_zero_makes_a_block_its_shortcut() {
     let config = everburn_models::resnet50::BottleneckConfig::new(16, 4);
     let x = Tensor::<4>::random([1, 16, 5, 5], burn::tensor::Distribution::Default, &device);
     let zero = config.clone().with_zero_last_gamma(true).init(&device);
-    // The numbers lie in 0..1: relu changes none.
+    // The numbers are in 0..1: relu changes none.
     zero.forward(x.clone())
         .into_data()
         .assert_eq(&x.clone().into_data(), true);

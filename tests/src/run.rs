@@ -47,7 +47,7 @@ impl Run {
         let report = self.report();
         report[name]
             .as_f64()
-            .unwrap_or_else(|| panic!("`{name}` is no number in {report:#}"))
+            .unwrap_or_else(|| panic!("`{name}` is not a number in {report:#}"))
     }
 
     /// The whole lines of `metrics.jsonl` so far; none while there is no such file.

@@ -89,7 +89,7 @@ fn on_a_full_disk_the_training_goes_on_and_the_earlier_checkpoint_stays() {
     let kept = Run::new(folder.path().join("kept"));
     assert_eq!(kept.epochs(), 3);
     assert!(kept.path.join("model.safetensors").is_file());
-    // The earlier one is good: the run goes on from it where there is space.
+    // The earlier one is good: the run continues from it where there is space.
     let arguments = ["train", "--resume", "--run-dir", "kept"];
     let resumed = Everburn::new(folder.path(), arguments).run().succeeded();
     assert!(

@@ -104,6 +104,7 @@ pages! {
     getting_started: "docs/getting-started.md",
     launching: "docs/launching.md",
     long_runs: "docs/long-runs.md",
+    losing_a_rank: "docs/losing-a-rank.md",
     mixed_precision: "docs/mixed-precision.md",
     optimizers: "docs/optimizers.md",
     parallel_models: "docs/parallel-models.md",

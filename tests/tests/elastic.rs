@@ -1,4 +1,4 @@
-//! Processes of ranks are killed, stopped and cut off, and the training goes on without a difference.
+//! Processes of ranks are killed, stopped and cut off, and the training continues without a difference.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -44,7 +44,7 @@ fn disturbed(folder: &Path, name: &str, chaos: &str, more: &[&str]) -> Ended {
         name,
         &["--ranks", "3", "--elastic", "2:3", "--chaos", chaos],
     )
-    // Longer than a process stands without a core on a busy machine: only who is stopped is taken for lost.
+    // Longer than a process waits for a core on a busy machine: only who is stopped is counted as lost.
     .args(["--heartbeat-timeout", "6", "--checkpoint-every", "5steps"])
     .args(more)
     .run()
@@ -96,7 +96,7 @@ fn too_few_ranks_end_with_an_error_and_a_checkpoint_that_goes_on() {
     let chaos = "kill=1@step:11,kill=2@step:11";
     let ended = disturbed(folder.path(), "run", chaos, &["--max-restarts", "0"]);
     assert_ne!(ended.code(), 0, "{ended}");
-    for message in ["cannot go on", "--resume", "rank 1", "SIGKILL"] {
+    for message in ["cannot continue", "--resume", "rank 1", "SIGKILL"] {
         assert!(ended.stderr.contains(message), "{message}: {ended}");
     }
     let again = ["train", "--resume", "--run-dir", "run", "--ranks", "2"];

@@ -3,7 +3,7 @@
 use everburn_tests::{DEADLINE, Everburn, Job, ORPHAN_DEADLINE, Run};
 use rustix::process::Signal;
 
-/// A training that goes on until it is ended, in the middle of it: two epochs are recorded.
+/// A training that continues until it is ended, in the middle of it: two epochs are recorded.
 fn in_the_middle(folder: &std::path::Path, ranks: usize) -> (Job, Run) {
     let number = ranks.to_string();
     let mut job = Everburn::train_for_long(folder, "mnist")

@@ -41,14 +41,18 @@ fn a_pipeline_is_planned_with_given_figures() {
 const PIPELINE: &str = "\
 mnist on 4 ranks: data=2,pipeline=2,tensor=1, 1f1b; a global batch of 64, 8 micro-batches of 4 samples
 
-ranks  stages  parameters  gradients  optimizer  activations  together  buckets  sent on  sent to replicas    idle  blocks
-0, 1   0         1.02 KiB   1.02 KiB   2.03 KiB      312 KiB   317 KiB        1  360 KiB          1.02 KiB  75.8 %  conv1
-2, 3   1         84.3 KiB   84.3 KiB    169 KiB      199 KiB   536 KiB        1  360 KiB          84.3 KiB   3.1 %  conv2 to fc2
+ranks  stages  parameters  gradients  optimizer  activations    total
+0, 1   0         1.02 KiB   1.02 KiB   2.03 KiB      312 KiB  317 KiB
+2, 3   1         84.3 KiB   84.3 KiB    169 KiB      199 KiB  536 KiB
 
-a step: 397 ms, 161 samples/s (396 ms of passes, 286 µs of waiting for gradients)
+ranks  buckets  sent on  sent to replicas    idle  blocks
+0, 1         1  360 KiB          1.02 KiB  75.8 %  conv1
+2, 3         1  360 KiB          84.3 KiB   3.1 %  conv2 to fc2
+
+time per step: 397 ms, 161 samples/s (396 ms of passes, 286 µs of waiting for gradients)
 bubble: 39.4 %; 11.1 % in theory, if stages were equal
 times and activations: as figures.toml says
-between ranks: 100 µs a message, 954 MiB a second
+between ranks: 100 µs per message, 954 MiB per second
 not counted: the optimizer's time, reading data, workspace of operations
 ";
 
@@ -71,12 +75,15 @@ fn replicas_are_planned_with_given_figures() {
 const REPLICAS: &str = "\
 mnist on 4 ranks: data=4,pipeline=1,tensor=1; a global batch of 64, 2 micro-batches of 8 samples
 
-ranks   stages  parameters  gradients  optimizer  activations  together  buckets  sent on  sent to replicas   idle  blocks
-0 to 3  0         85.3 KiB   85.3 KiB        0 B      710 KiB   880 KiB        1      0 B           128 KiB  0.0 %  conv1 to fc2
+ranks   stages  parameters  gradients  optimizer  activations    total
+0 to 3  0         85.3 KiB   85.3 KiB        0 B      710 KiB  880 KiB
 
-a step: 240 ms, 266 samples/s (240 ms of passes, 331 µs of waiting for gradients)
+ranks   buckets  sent on  sent to replicas   idle  blocks
+0 to 3        1      0 B           128 KiB  0.0 %  conv1 to fc2
+
+time per step: 240 ms, 266 samples/s (240 ms of passes, 331 µs of waiting for gradients)
 times and activations: as figures.toml says
-between ranks: 100 µs a message, 954 MiB a second
+between ranks: 100 µs per message, 954 MiB per second
 not counted: the optimizer's time, reading data, workspace of operations
 ";
 
@@ -95,7 +102,7 @@ fn without_figures_blocks_are_measured() {
         "{planned}"
     );
     // A step takes some time, whatever the machine.
-    assert!(!text.contains("a step: 0 s"), "{planned}");
+    assert!(!text.contains("time per step: 0 s"), "{planned}");
 }
 
 #[test]

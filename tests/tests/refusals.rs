@@ -59,7 +59,7 @@ fn a_batch_smaller_than_the_ranks() {
 #[test]
 fn more_validation_samples_than_there_are() {
     let flags = ["--validation-samples", "600"];
-    let messages = ["--validation-samples 600 leaves nothing of the 600"];
+    let messages = ["--validation-samples 600 leaves none of the 600"];
     let folder = tempfile::tempdir().unwrap();
     let ended = Everburn::train(folder.path(), "mlp").args(flags).run();
     // The data has to be looked at first: a folder may have been made, no step was.

@@ -61,7 +61,7 @@ fn opened(page: &Path, profile: &Path) -> (String, Vec<String>) {
     )
 }
 
-/// The page with our script behind its own, which it would not allow.
+/// The page with our script after its own, which it would not allow.
 fn with_reader(page: &str) -> String {
     let start = page.find("<meta http-equiv=\"Content-Security-Policy\"");
     let start = start.expect("the page says what it allows");

@@ -1,4 +1,4 @@
-//! Going on from a checkpoint.
+//! Continuing from a checkpoint.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ fn train(folder: &Path, name: &str, epochs: &str) -> Run {
     Run::new(folder.join(name))
 }
 
-/// Goes on until this many epochs have been made, with the run's own configuration.
+/// Continues until this many epochs have been made, with the run's own configuration.
 fn resume(folder: &Path, name: &str, epochs: &str, ranks: &str) -> Ended {
     let arguments = ["train", "--resume", "--run-dir", name, "--epochs", epochs];
     Everburn::new(folder, arguments)
@@ -123,7 +123,7 @@ fn where_there_is_no_checkpoint_the_message_says_so() {
     let ended = resume(folder.path(), "run", "3", "1");
     ended.failed_with(
         2,
-        &["no checkpoint had been written when the run ended; start without --resume"],
+        &["it contains no checkpoint: the run ended before its first one; start without --resume"],
     );
 }
 

@@ -95,7 +95,7 @@ fn those_who_read_an_open_store_and_wait_there_neither_disturb_the_job_nor_learn
 fn the_secret_is_in_no_command_line_and_in_no_file_of_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let secret = "a secret that nobody else knows";
-    // It goes on until it has been looked at.
+    // It continues until it has been looked at.
     let flags = ["--ranks", "2", "--steps", "1000000", "--epochs", "1000000"];
     let run = train(folder.path(), "run", &flags).env("EVERBURN_JOB_TOKEN", secret);
     let mut job = run.start();

@@ -1,4 +1,4 @@
-//! Models of text: from the command line to what they write.
+//! Text models: from the command line to what they write.
 
 use std::path::Path;
 
@@ -199,7 +199,7 @@ fn what_a_model_of_text_cannot_do_is_refused_before_anything_starts() {
 fn a_model_over_the_ranks_of_a_mesh_writes_and_goes_on_in_another_mesh() {
     let folder = tempfile::tempdir().unwrap();
     let small = SMALL_GPT.replace("dropout = 0.1", "dropout = 0.0");
-    // A schedule that knows no end can go on after an epoch.
+    // A schedule that knows no end can continue after an epoch.
     let small = format!("{small}schedule = \"constant\"\n");
     std::fs::write(folder.path().join("plain.toml"), small).unwrap();
     let train = |name: &str, flags: &[&str]| {

@@ -211,9 +211,7 @@ fn build(name: &'static str, features: Option<&str>) -> miette::Result<Option<Pa
     match program {
         _ if !status.success() => Ok(None),
         Some(program) => Ok(Some(program)),
-        None => Err(miette!(
-            "cargo has built {name} and does not say where it is"
-        )),
+        None => Err(miette!("cargo has built {name} and does not name its path")),
     }
 }
 

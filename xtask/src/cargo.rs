@@ -68,7 +68,7 @@ fn users_library_path(paths: &OsString, target: &Path) -> Option<OsString> {
         .filter(|paths| !paths.is_empty())
 }
 
-/// `EVERBURN_DATA_DIR` for those who have not set it: the data that lies beside the workspace.
+/// `EVERBURN_DATA_DIR` for those who have not set it: the data that is beside the workspace.
 pub fn data_dir_beside() -> Option<PathBuf> {
     if std::env::var_os("EVERBURN_DATA_DIR").is_some_and(|folder| !folder.is_empty()) {
         return None;

@@ -29,7 +29,7 @@ pub fn run(arguments: &[OsString]) -> miette::Result<ExitCode> {
         findings.push(Finding::warn(
             "data folder",
             "EVERBURN_DATA_DIR is not set",
-            "set it to the folder with `mnist` in it that lies beside this workspace",
+            "set it to the folder that contains `mnist`",
         ));
     }
     for finding in &findings {

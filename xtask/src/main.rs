@@ -44,7 +44,7 @@ enum Command {
     /// Write what a run's model predicts, as in `predict runs/a --output predictions.jsonl`
     #[command(disable_help_flag = true)]
     Predict(PassthroughArguments),
-    /// Let a run's model of text write, as in `generate runs/a --prompt "To be"`
+    /// Generate text with a run's model, as in `generate runs/a --prompt "To be"`
     #[command(disable_help_flag = true)]
     Generate(PassthroughArguments),
     /// Write a run's model for PyTorch, as in `export runs/a --to pt-names`
@@ -97,7 +97,7 @@ enum Command {
     },
     /// Run everything that CI runs: format, repository's rules, lints, documents, tests
     Check {
-        /// Go on after a step that fails, and say at the end which did
+        /// Continue after a step that fails, and say at the end which did
         #[arg(long)]
         keep_going: bool,
         /// Also run what takes an hour or more: all conversions, `verify`, a soak of 100 runs
@@ -110,8 +110,8 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Check a GPU: results against the processor, ranks, throughput against PyTorch; or build what does so elsewhere
     GpuCheck(gpu_check::Options),
-    /// Say what this machine has and lacks for training, and with `--ranks N` what the ways between ranks
-    /// are worth, and what to do about it
+    /// Check this machine for training: CPU, memory, GPUs, NCCL. With `--ranks N`, also test the connections between
+    /// ranks
     #[command(disable_help_flag = true)]
     Doctor(PassthroughArguments),
     /// Check the repository's own rules (part of `check`)

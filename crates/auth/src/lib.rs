@@ -55,7 +55,7 @@ pub enum AuthError {
     )]
     TokenNotText,
     /// The other side has not proved that it knows the job's secret.
-    #[error("the other side does not know the job's secret")]
+    #[error("the other side does not have the job's secret")]
     WrongSecret,
     /// The operating system gives no random bytes.
     #[error("the operating system gives no random bytes: {reason}")]

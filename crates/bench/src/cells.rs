@@ -1,4 +1,4 @@
-//! How figures stand in the tables of benchmarks.
+//! How figures are in the tables of benchmarks.
 
 use everburn_record::statistics::Spread;
 

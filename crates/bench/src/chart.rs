@@ -29,7 +29,7 @@ const LEGEND_LINE: f64 = 22.0;
 #[derive(Debug, Clone)]
 pub(super) struct Curve {
     pub(super) name: String,
-    /// Drawn dashed and grey, behind the others.
+    /// Drawn dashed and grey, after the others.
     pub(super) peer: bool,
     /// Bytes and GB/s, by bytes; both positive.
     pub(super) points: Vec<(u64, f64)>,
@@ -74,7 +74,7 @@ pub(super) fn svg(title: &str, subtitle: &str, panels: &[Panel]) -> String {
         let left = panel_width * index as f64 + LEFT;
         line(format_args!(r#"<g transform="translate({left} {TOP})">"#));
         axes.draw(&panel.title, &mut line);
-        // The peer first, so that ours lie above it.
+        // The peer first, so that ours are above it.
         for peer in [true, false] {
             for curve in panel.curves.iter().filter(|curve| curve.peer == peer) {
                 axes.draw_curve(curve, &style(&names, &curve.name), &mut line);

@@ -1,4 +1,4 @@
-//! The peer of collectives: gloo, in `crates/bench/peers/gloo_all_reduce.py`, one process a rank.
+//! The peer of collectives: gloo, in `crates/bench/peers/gloo_all_reduce.py`, one process per rank.
 
 use std::path::Path;
 use std::process::Command;
@@ -65,7 +65,7 @@ pub(super) fn times_of(who: &str, answers: &[Value], repeats: usize) -> Result<V
     let times = answers
         .first()
         .and_then(|answer| answer["times_us"].as_array());
-    let times = times.ok_or_else(|| broken("rank 0 has told none".into()))?;
+    let times = times.ok_or_else(|| broken("rank 0 has reported none".into()))?;
     let times: Vec<f64> = times.iter().filter_map(Value::as_f64).collect();
     if times.len() != repeats {
         return Err(broken(format!("{} of {repeats} calls", times.len())));
@@ -88,7 +88,7 @@ mod tests {
         let told = |answer: Value| times_of("gloo", &[answer, json!({})], 2);
         assert_eq!(told(json!({ "times_us": [1.5, 2] })), Ok(vec![1.5, 2.0]));
         let wrong = |answer| told(answer).unwrap_err().to_string();
-        assert!(wrong(json!({})).contains("rank 0 has told none"));
+        assert!(wrong(json!({})).contains("rank 0 has reported none"));
         assert!(wrong(json!({ "times_us": [1.5] })).contains("1 of 2 calls"));
         assert!(wrong(json!({ "times_us": [1.5, null] })).contains("1 of 2 calls"));
         assert!(wrong(json!({ "times_us": [1.5, 0] })).contains("0 us is none"));

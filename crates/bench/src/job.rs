@@ -118,7 +118,7 @@ impl<'a> Job<'a> {
         let found = found
             .filter_map(|line| serde_json::from_value(line).ok())
             .next();
-        found.ok_or_else(|| Failure::new("rank 0 has told no result"))
+        found.ok_or_else(|| Failure::new("rank 0 has reported no result"))
     }
 
     /// Lets the ranks end, then the store; returns what rank 0 has still said.

@@ -9,7 +9,7 @@
     reason = "a command talks to its user"
 )]
 
-/// Prints a line; where nobody reads any more (`| head`), the work goes on all the same.
+/// Prints a line; where nobody reads any more (`| head`), the work continues all the same.
 macro_rules! say {
     ($($text:tt)*) => {{
         use std::io::Write;

@@ -17,7 +17,7 @@ pub(super) struct Owner {
 impl Owner {
     pub(super) fn this_process() -> Result<Self, Failure> {
         Self::of(std::process::id())
-            .ok_or_else(|| Failure::new("/proc does not tell when this process has started"))
+            .ok_or_else(|| Failure::new("/proc does not show when this process was started"))
     }
 
     fn of(pid: u32) -> Option<Self> {

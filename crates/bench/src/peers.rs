@@ -1,4 +1,4 @@
-//! The scripts of the peers, which lie beside this crate.
+//! The scripts of the peers, which are beside this crate.
 
 use std::path::{Path, PathBuf};
 

@@ -128,7 +128,7 @@ impl PeerResult {
         }
         // A net that computes nothing sensible may be fast.
         if result["loss"].as_f64().is_none_or(|loss| !loss.is_finite()) {
-            return Err(broken(&format!("its loss is no number: {line}")));
+            return Err(broken(&format!("its loss is NaN: {line}")));
         }
         let rate = result["samples_per_second"].as_f64();
         Ok(Self {

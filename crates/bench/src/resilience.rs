@@ -53,7 +53,7 @@ pub(crate) struct ResilienceBench {
     #[arg(long, default_value = "mnist")]
     model: String,
 
-    /// How many ranks.
+    /// The number of ranks.
     #[arg(long, default_value_t = 2, value_parser = at_least_1)]
     ranks: usize,
 
@@ -62,7 +62,7 @@ pub(crate) struct ResilienceBench {
     batch: usize,
 
     /// Steps of each run.
-    /// What is done behind a step counts for the next: the last comparison and checkpoint need one.
+    /// What is done after a step counts for the next: the last comparison and checkpoint need one.
     #[arg(long, default_value_t = 450, value_parser = at_least_1)]
     steps: usize,
 
@@ -97,7 +97,7 @@ impl ResilienceBench {
 impl Bench for ResilienceBench {
     const NAME: &'static str = "resilience";
     const ABOUT: &'static str =
-        "what heartbeats, comparisons, checkpoints and readiness to lose ranks cost a step";
+        "the cost per step of heartbeats, comparisons, checkpoints and --elastic";
 
     /// Milliseconds a step, by round and side.
     type Results = Rounds<f64>;
@@ -117,7 +117,7 @@ impl Bench for ResilienceBench {
         };
         Rounds::in_turn(self.rounds, SIDES.len(), run, |sides| {
             let told = sides.iter().map(|time| format!("{time:.2}"));
-            format!("{} ms a step", told.collect::<Vec<_>>().join(", "))
+            format!("{} ms per step", told.collect::<Vec<_>>().join(", "))
         })
     }
 
@@ -159,8 +159,8 @@ impl Bench for ResilienceBench {
 fn milliseconds_a_step(run: &Path, batch: usize) -> Result<f64, Failure> {
     let rate = read_json(&run.join("report.json"))?["samples_per_second"].as_f64();
     let rate = rate.filter(|rate| *rate > 0.0);
-    let rate =
-        rate.ok_or_else(|| Failure::new(format!("{} trains no samples a second", run.display())))?;
+    let rate = rate
+        .ok_or_else(|| Failure::new(format!("{} trains no samples per second", run.display())))?;
     Ok(batch as f64 / rate * 1_000.0)
 }
 
@@ -175,7 +175,7 @@ fn table(rounds: &Rounds<f64>) -> String {
         let more = cells::more(rounds.more(side, milliseconds), 1);
         vec![name.to_string(), median, range, more]
     });
-    let header = ["ready by", "ms a step", "(min-max)", "more than nothing"];
+    let header = ["ready by", "ms / step", "(min-max)", "more than nothing"];
     aligned(&header, &rows.collect::<Vec<_>>(), &[])
 }
 

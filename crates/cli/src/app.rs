@@ -21,6 +21,7 @@ const RESERVED: [&str; 7] = [
 /// A program with every command of Everburn, on tasks of its own.
 ///
 /// ```no_run
+/// # mod everburn { pub use everburn_cli::{App, devices, kernels}; }
 /// # use std::sync::Arc;
 /// # use burn::nn::{Linear, LinearConfig};
 /// # use burn::prelude::*;
@@ -43,7 +44,7 @@ const RESERVED: [&str; 7] = [
 /// # }
 /// use std::process::ExitCode;
 ///
-/// use everburn_cli::App;
+/// use everburn::App;
 ///
 /// fn main() -> ExitCode {
 ///     App::new().task("flowers", Flowers).main()
@@ -89,12 +90,13 @@ impl App {
         self
     }
 
-    /// Adds a hook to every training: code that is called behind steps, epochs, checkpoints and failures. Each rank makes
+    /// Adds a hook to every training: code that is called after steps, epochs, checkpoints and failures. Each rank makes
     /// its own by `make`; they are called in the order in which they were added.
     ///
     /// ```
-    /// use everburn_cli::App;
-    /// use everburn_train::{EpochLines, Hook, HookError, Run};
+    /// # mod everburn { pub use everburn_cli::{App, devices, kernels}; pub use everburn_train as train; }
+    /// use everburn::App;
+    /// use everburn::train::{EpochLines, Hook, HookError, Run};
     ///
     /// struct Tell;
     ///

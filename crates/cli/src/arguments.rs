@@ -138,7 +138,8 @@ pub(crate) struct TrainArguments {
     #[arg(long)]
     pub(crate) profile: bool,
 
-    /// Start with these weights: a PyTorch state dict (.safetensors, .pt, .pth, .ckpt, .bin), a run's folder, or a folder of Hugging
+    /// Start with these weights: a PyTorch state dict (.safetensors, .pt, .pth, .ckpt, .bin), a run's folder, or a
+    /// folder of Hugging
     /// Face's transformers, whose config.json says which model it is.
     #[arg(long, value_name = "FILE")]
     pub(crate) init_from: Option<PathBuf>,
@@ -217,7 +218,7 @@ pub(crate) enum Strategy {
     Ddp,
     /// A thread of this process, with a device of its own.
     DataParallel,
-    /// A process whose model lies on several devices, one block after the other.
+    /// A process whose model is on several devices, one block after the other.
     ModelParallel,
 }
 
@@ -233,7 +234,7 @@ pub(crate) struct RankFlags {
     #[arg(long, requires = "ranks.nodes")]
     pub(crate) node_rank: Option<usize>,
 
-    /// HOST:PORT of machine 0, where the ranks rendezvous.
+    /// HOST:PORT of machine 0, where the ranks meet.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) rendezvous: Option<String>,
 
@@ -247,7 +248,7 @@ pub(crate) struct RankFlags {
     )]
     pub(crate) job_token: Option<GivenToken>,
 
-    /// Serve the job's store without a secret, for PyTorch's clients. Everybody who can reach it can read and change
+    /// Serve the job's store without a secret, for PyTorch's clients. Anyone who can reach it can read and change
     /// every key.
     #[arg(long)]
     pub(crate) open_store: bool,

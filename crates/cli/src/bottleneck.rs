@@ -20,8 +20,8 @@ use crate::train;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BottleneckArguments {
-    /// Train nothing, and look at what `train --profile` has recorded in this run; given again, at what its ranks on
-    /// other machines have.
+    /// Analyse the recording of `train --profile` in this run, without training. Repeat the flag for the folders of
+    /// other machines.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["model", "config", "run_dir"])]
     pub(crate) of: Vec<PathBuf>,
 
@@ -151,10 +151,7 @@ pub(crate) fn recorder(
         && arguments.run_dir.is_none()
     {
         return Err(CliError::usage_with_help(
-            format!(
-                "rank {} does not know where to put its recording",
-                environment.rank
-            ),
+            format!("rank {} has no folder for its recording", environment.rank),
             "give all ranks the same --run-dir",
         ));
     }

@@ -137,14 +137,13 @@ impl RunConfig {
             None => Ok(()),
             Some("text" | "gpt") => Err(CliError::usage_with_help(
                 format!("{model} does not read text"),
-                "--tokenizer, --sample-every, [text] and [gpt] are for models of text; --list shows \
+                "--tokenizer, --sample-every, [text] and [gpt] are for text models; --list shows \
                  which these are",
             )),
             Some("data") => Err(CliError::usage_with_help(
                 format!("{model} has data of its own"),
                 format!(
-                    "--data, --data-dir, --train-samples, --test-samples and [data] are not for it; its \
-                     settings stand in [{}]",
+                    "--data, --data-dir, --train-samples, --test-samples and [data] are not for it; its settings are in [{}]",
                     own.join("], [")
                 ),
             )),
@@ -337,7 +336,7 @@ fn require_average(table: &Table) -> Result<(), CliError> {
     match ema.is_some_and(|ema| !ema.contains_key("decay")) {
         true => Err(CliError::usage_with_help(
             "--ema-sharded and --ema-validate are about a moving average of the parameters, and there is none",
-            "add --ema 0.999, say",
+            "add --ema, as in --ema 0.999",
         )),
         false => Ok(()),
     }

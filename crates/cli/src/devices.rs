@@ -10,7 +10,8 @@ use crate::kernels;
 /// Why a device cannot be used.
 ///
 /// ```
-/// fn show(error: &everburn_cli::devices::DeviceError) {
+/// # mod everburn { pub use everburn_cli::{App, devices, kernels}; }
+/// fn show(error: &everburn::devices::DeviceError) {
 ///     eprintln!("{}", error.message);
 ///     if let Some(help) = &error.help {
 ///         eprintln!("{help}");
@@ -86,7 +87,7 @@ pub fn built_for() -> Vec<&'static str> {
 }
 
 /// The first `count` GPUs of the best API that has any here: CUDA, then ROCm, Metal, Vulkan, WebGPU. Where there are
-/// fewer, or none, the names go on: [`check`] says what is missing.
+/// fewer, or none, the names continue: [`check`] says what is missing.
 #[must_use]
 pub fn first_gpus(count: usize) -> Vec<String> {
     let nvidia = cfg!(feature = "cuda") && gpus().is_ok();
@@ -177,7 +178,7 @@ pub fn of_rank(names: &[String], local_rank: usize) -> Result<Device, DeviceErro
 }
 
 /// How much memory the rank with this number on its machine may count on, in bytes: an equal part for each of
-/// the `ranks` that have the same device. `None` where the system does not tell.
+/// the `ranks` that have the same device. `None` where the system does not report it.
 ///
 /// # Panics
 /// If there are no names.

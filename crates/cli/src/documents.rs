@@ -46,7 +46,7 @@ fn lines(page: &str) -> Vec<String> {
     lines
 }
 
-/// The words behind `everburn` or `cargo xtask` of a line, if it has such.
+/// The words after `everburn` or `cargo xtask` of a line, if it has such.
 fn words(line: &str) -> Option<Vec<String>> {
     let line = line.trim_start().trim_start_matches("$ ");
     let all = shlex::split(line)?;
@@ -61,7 +61,7 @@ fn words(line: &str) -> Option<Vec<String>> {
     is_name.then_some(words)
 }
 
-/// What is wrong with the words behind the program's name.
+/// What is wrong with the words after the program's name.
 fn fault(words: &[String]) -> Option<String> {
     let line = std::iter::once("everburn".to_string()).chain(words.iter().cloned());
     let parsed = match Arguments::try_of(line.map(Into::into)) {

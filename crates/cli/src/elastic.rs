@@ -16,7 +16,7 @@ use crate::error::CliError;
 use crate::rank;
 
 /// How long ranks that have lost one wait for others that neither come nor are known to have ended: as long
-/// as a stopped rank may be silent, within these bounds. One that computes for longer is taken for lost.
+/// as a stopped rank may be silent, within these bounds. One that computes for longer is counted as lost.
 const PATIENCE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 
 /// Where the first rank of a job writes what it trains.
@@ -28,7 +28,7 @@ const WAIT_FOR_MIN: Duration = Duration::from_secs(60);
 /// How long a rank that was lost is left alone at first, before it is started again.
 const BACKOFF: Duration = Duration::from_secs(1);
 
-/// With how many ranks a training goes on.
+/// With how many ranks a training continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ElasticRange {
     pub(crate) min: usize,
@@ -36,7 +36,7 @@ pub(crate) struct ElasticRange {
 }
 
 impl ElasticRange {
-    /// The range of another number of ranks: what was wanted of a run that others go on with.
+    /// The range of another number of ranks: what was wanted of a run that others continue with.
     pub(crate) fn of(self, world_size: usize) -> Self {
         Self {
             min: self.min.min(world_size),

@@ -1,4 +1,4 @@
-//! What the user is told when something is wrong.
+//! Error messages for the user.
 
 use std::path::PathBuf;
 
@@ -106,16 +106,16 @@ impl From<DeviceError> for CliError {
 }
 
 impl CliError {
-    /// Tells the user: the error, what it came from, what to do.
+    /// Prints the error, its causes, and what to do.
     pub(crate) fn print(&self) {
-        let mut told = self.to_string();
-        eprintln!("error: {told}");
+        let mut text = self.to_string();
+        eprintln!("error: {text}");
         let mut source = std::error::Error::source(self);
         while let Some(cause) = source {
             let cause_text = with_flags(&cause.to_string());
             if !told.contains(&cause_text) {
                 eprintln!("  because: {cause_text}");
-                told = cause_text;
+                text = cause_text;
             }
             source = cause.source();
         }

@@ -26,7 +26,7 @@ pub(crate) struct EvalArguments {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Where rank 0 leaves its result for the launcher.
+    /// The file in which rank 0 passes its result to the launcher.
     #[arg(long, hide = true, value_name = "FILE")]
     pub(crate) result_file: Option<PathBuf>,
 }

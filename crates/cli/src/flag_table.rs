@@ -1,7 +1,9 @@
 //! Every argument of `train`: what it puts into the configuration, and by which test the binary is given it.
 //!
 //! The table is `flag_table/flags.txt`. An argument without a line fails here, and so does one that changes nothing, or
-//! something else than its line says. What the line says is what `docs/flags.md` tells people.
+//! something else than its line says. `docs/flags.md` is generated from the lines.
+
+mod configuration;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -28,7 +30,7 @@ struct Line {
     given: &'static str,
     /// The keys of the configuration that it changes, with their values; none where it is no part of that.
     becomes: Vec<&'static str>,
-    /// What stands before it on the command line, behind `train`.
+    /// What is before it on the command line, after `train`.
     before: &'static str,
     /// The file of a test that gives it to the binary, and the test's name.
     test: (&'static str, &'static str),
@@ -88,7 +90,7 @@ fn arguments() -> Vec<String> {
     names.collect()
 }
 
-/// The configuration by these words behind `train`, each of its keys with its value; what is wrong with them.
+/// The configuration by these words after `train`, each of its keys with its value; what is wrong with them.
 fn configuration(words: &str) -> Result<BTreeMap<String, String>, String> {
     let words = ["everburn", "train"]
         .into_iter()
@@ -168,9 +170,9 @@ fn each_argument_changes_what_its_line_says_and_nothing_else() {
         let Line { given, before, .. } = line;
         let _ = match changes(&line) {
             Ok(changed) if changed == line.becomes => Ok(()),
-            Ok(changed) => writeln!(wrong, "{given} behind {before} changes {changed:?}"),
+            Ok(changed) => writeln!(wrong, "{given} after {before} changes {changed:?}"),
             Err(_) if UNTRIED.contains(&line.name()) => Ok(()),
-            Err(error) => writeln!(wrong, "{given} behind {before}: {error}"),
+            Err(error) => writeln!(wrong, "{given} after {before}: {error}"),
         };
     }
     assert!(
@@ -252,6 +254,7 @@ fn document() -> String {
          This file is generated from `crates/cli/src/flag_table/flags.txt`, which \
          `crates/cli/src/flag_table.rs` checks: it has a line for each argument, each line changes the keys that it \
          names and no others, and the tests are there. After a change:\n\n\
+         <!-- needs: a checkout -->\n\
          ```sh\n{WRITE}=1 cargo test --release -p everburn-cli --lib flag_table\n```\n\n\
          | Argument | In `config.toml` | After `train` | Test |\n|---|---|---|---|\n",
         arguments.len()

@@ -32,11 +32,11 @@ pub(crate) struct GenerateArguments {
     #[arg(long, default_value_t = 0.8, allow_negative_numbers = true)]
     pub(crate) temperature: f64,
 
-    /// Draw only from this many of the likeliest tokens.
+    /// Sample from the K most likely tokens only.
     #[arg(long)]
     pub(crate) top_k: Option<usize>,
 
-    /// Draw only from the likeliest tokens that together have this probability, as in 0.9.
+    /// Sample from the most likely tokens whose probabilities sum to P, as in 0.9.
     #[arg(long)]
     pub(crate) top_p: Option<f64>,
 
@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<ExitCode, CliError> {
     let Some(writer) = Writer::of(&*task, device.clone())? else {
         return Err(CliError::usage_with_help(
             format!("{} does not write text", config.model),
-            "generate is for models of text, such as gpt-nano",
+            "generate is for text models, such as gpt-nano",
         ));
     };
     let which = Which {
@@ -99,6 +99,6 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<ExitCode, CliError> {
     let rate = drawn as f64 / begin.elapsed().as_secs_f64();
     drop(out);
     say!("");
-    eprintln!("{drawn} tokens, {rate:.0} a second");
+    eprintln!("{drawn} tokens, {rate:.0} per second");
     Ok(ExitCode::SUCCESS)
 }

@@ -118,7 +118,7 @@ pub(crate) fn connector(
     })
 }
 
-/// Where a rank may be lost, the others go on from the newest whole step: a step must not count before its
+/// Where a rank may be lost, the others continue from the newest whole step: a step must not count before its
 /// gradients have arrived.
 fn waits(config: &RunConfig) -> Waits {
     match config.ranks.elastic {

@@ -1,4 +1,4 @@
-//! What glibc's allocator is told where no launcher of Everburn has told it.
+//! Settings of glibc's allocator, for processes without Everburn's launcher.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;

@@ -6,11 +6,11 @@
 //! that sets `RANK` and `WORLD_SIZE`), it is a *rank*.
 //!
 //! `everburn` registers the tasks that come with it, `everburn-bench` the same, to measure what users run, and a
-//! program of one's own whatever it trains.
+//! your own program whatever it trains.
 
 #![allow(clippy::print_stderr, reason = "a command talks to its user")]
 
-/// Prints a line; where nobody reads any more (`| head`), the work goes on all the same.
+/// Prints a line; where nobody reads any more (`| head`), the work continues all the same.
 macro_rules! say {
     ($($text:tt)*) => {{
         use std::io::Write;

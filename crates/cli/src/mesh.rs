@@ -50,9 +50,7 @@ fn refuse_flags_of_pipelines(arguments: &TrainArguments) -> Result<(), CliError>
     if let Some(count) = keys.get("parallel.micro_batches") {
         return Err(CliError::usage_with_help(
             format!("--micro-batches {count} is for pipelines"),
-            format!(
-                "without one, the same is --accumulate {count}; with one, add --pipeline 2 say"
-            ),
+            format!("without one, the same is --accumulate {count}; with one, add --pipeline 2"),
         ));
     }
     let old = arguments.schedule.iter().find_map(|flag| match flag {
@@ -65,7 +63,7 @@ fn refuse_flags_of_pipelines(arguments: &TrainArguments) -> Result<(), CliError>
         None => Ok(()),
         Some(flag) => Err(CliError::usage_with_help(
             format!("{flag} is for pipelines"),
-            "add --pipeline 2 say, or leave it away",
+            "add --pipeline 2, or leave it out",
         )),
     }
 }

@@ -120,7 +120,7 @@ fn wanted(arguments: &TrainArguments) -> Result<Option<(&str, JobToken)>, CliErr
 
 fn needs_token(flag: &str, address: &str) -> CliError {
     CliError::usage_with_help(
-        format!("{flag} {address} needs a job token, which monitors must know too"),
+        format!("{flag} {address} needs a job token, which monitors need too"),
         format!(
             "make one with `export EVERBURN_JOB_TOKEN=$(openssl rand -hex 32)`, and set it where you monitor; \
              on this machine `monitor RUN` needs neither {flag} nor a token"
@@ -143,7 +143,7 @@ pub(crate) fn serve(
     };
     let server = MonitorServer::start(address, run.path(), &token)?;
     say!(
-        "monitors that know the job's token can connect to {}",
+        "monitors with the job's token can connect to {}",
         server.address()
     );
     Ok(Some(server))

@@ -20,12 +20,12 @@ pub(crate) struct PredictArguments {
     #[command(flatten)]
     pub(crate) trained: TrainedFlags,
 
-    /// The samples: test, train or validation of the task's data, or a file that the task reads [default: test].
+    /// The samples: test, train or validation, or a file or folder that the task reads [default: test].
     #[arg(long, value_name = "WHAT")]
     pub(crate) input: Option<PredictionInput>,
 
-    /// The file that the predictions are written to, a line of JSON for each sample, whole or not at all
-    /// [default: they are printed].
+    /// The file for the predictions, one line of JSON per sample. It appears when it is complete [default: standard
+    /// output].
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }

@@ -22,13 +22,13 @@ pub(crate) struct SimulateArguments {
     #[arg(long)]
     schedule: Option<ScheduleKind>,
 
-    /// Draw the schedule of this file (TOML or JSON): for each rank what it does in order, as in
-    /// actions = ["F0 F1 B0 B1", "F0 B0 F1 B1"]. `F` is a forward pass, `B` a backward pass, or if there
-    /// is a `W` for the same micro-batch, the parts of it for inputs and for weights.
+    /// Draw the schedule in this file (TOML or JSON): the actions of each rank in order, as in actions = ["F0 F1 B0
+    /// B1", "F0 B0 F1 B1"]. `F` is a forward pass, `B` a backward pass. With a `W` for the same micro-batch, `B` is
+    /// the backward pass for inputs and `W` that for weights.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["schedule", "pipeline", "micro_batches"])]
     from: Option<PathBuf>,
 
-    /// How many ranks the pipeline has.
+    /// The number of ranks of the pipeline.
     #[arg(
         long,
         alias = "stages",
@@ -38,15 +38,15 @@ pub(crate) struct SimulateArguments {
     )]
     pipeline: usize,
 
-    /// Into how many micro-batches a step is cut.
+    /// The number of micro-batches per step.
     #[arg(long, value_name = "M", default_value_t = 8)]
     micro_batches: usize,
 
-    /// How many stages each rank has with the schedule interleaved [default: 2].
+    /// The number of stages per rank with the schedule interleaved [default: 2].
     #[arg(long, value_name = "V")]
     chunks: Option<usize>,
 
-    /// How long a forward pass through one rank's stages takes, in seconds.
+    /// The time of a forward pass through one rank's stages.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -55,7 +55,7 @@ pub(crate) struct SimulateArguments {
     )]
     forward: f64,
 
-    /// How long the gradients of inputs take.
+    /// The time of the backward pass for inputs.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -64,7 +64,7 @@ pub(crate) struct SimulateArguments {
     )]
     backward_input: f64,
 
-    /// How long the gradients of weights take.
+    /// The time of the backward pass for weights.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -73,7 +73,7 @@ pub(crate) struct SimulateArguments {
     )]
     backward_weight: f64,
 
-    /// How long what passes between two ranks is on its way.
+    /// The time of a transfer between two ranks.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -82,15 +82,15 @@ pub(crate) struct SimulateArguments {
     )]
     transfer: f64,
 
-    /// A rank that sends waits until the other has taken it.
+    /// A sender waits until the receiver has received.
     #[arg(long)]
     blocking_sends: bool,
 
-    /// Draw the picture to this file.
+    /// Write the drawing to this SVG file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 
-    /// How many columns the drawing may have.
+    /// The width of the drawing in columns.
     #[arg(long, value_name = "COLUMNS", default_value_t = 100)]
     width: usize,
 }

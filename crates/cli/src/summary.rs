@@ -31,7 +31,7 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
         None => String::new(),
     };
     say!(
-        "{result}{} on {}  {}{}  {}  {:.0} samples/s  {:.1} s",
+        "{result}{} on {}  {}{}  {}  {} samples/s  {}",
         report.model,
         report.dataset,
         match report.epochs {
@@ -40,8 +40,8 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
         },
         counted(report.steps, "step"),
         counted(report.world_size, "rank"),
-        report.samples_per_second,
-        report.seconds
+        units::rate(report.samples_per_second),
+        units::seconds(report.seconds)
     );
     let waited = 100.0 * report.exposed_seconds / report.train_seconds;
     let steps = report.steps_since_resume.max(1) as u64;
@@ -73,7 +73,7 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
         say!("gradients travelled by {way}");
     }
     if let Some(bytes) = report.peak_memory {
-        say!("peak memory of a rank: {}", units::bytes(bytes));
+        say!("peak memory per rank: {}", units::bytes(bytes));
     }
     if let Some(run) = run {
         say!("recorded in {}", run.path().display());
@@ -86,7 +86,7 @@ fn newest_checkpoint(run: &RunDirectory) -> Option<Place> {
     folder.places().ok()?.pop()
 }
 
-/// What a test has found: `test accuracy 97.10 %  loss 0.0912`, or `test loss 0.0123  mae 0.0841`. Behind the accuracy
+/// What a test has found: `test accuracy 97.10 %  loss 0.0912`, or `test loss 0.0123  mae 0.0841`. After the accuracy
 /// comes `of`.
 pub(crate) fn tested(
     accuracy: Option<f64>,

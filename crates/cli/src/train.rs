@@ -299,7 +299,7 @@ impl<'a> RankJob<'a> {
             stop: StopSignal::from_flag(stop.flag()),
             model_devices: None,
             parallelism: None,
-            kernels: KernelCache::Nowhere("nobody has said where".to_string()),
+            kernels: KernelCache::Nowhere("no folder was given".to_string()),
             recorder: None,
         })
     }

@@ -1,4 +1,4 @@
-//! What a rank tells of its process and device while it goes on.
+//! Process metrics: what a rank reports of its process and device during training.
 
 use crate::devices::DeviceName;
 use everburn_nccl::GpuSensor;

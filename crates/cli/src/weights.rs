@@ -24,7 +24,7 @@ use crate::trained::{Which, load_parameters};
 /// What is exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExportFormat {
-    /// A safetensors file by PyTorch's names, in its layouts
+    /// A safetensors file with PyTorch's names and layouts
     Safetensors,
     /// A state dict that `torch.load` opens
     PtNames,
@@ -42,8 +42,8 @@ pub(crate) struct ExportArguments {
     #[arg(long, value_name = "FORMAT")]
     pub(crate) to: ExportFormat,
 
-    /// Where it is written [default: state-dict.safetensors, state-dict.pt or hugging-face in the run's folder]. With
-    /// pt-names it may end in .pt, .pth or .safetensors.
+    /// The file or folder to write [default: state-dict.safetensors, state-dict.pt or hugging-face in the run's
+    /// folder]. With pt-names it may end in .pt, .pth or .safetensors.
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
@@ -64,11 +64,11 @@ pub(crate) struct ImportArguments {
     /// The model, one of `train --list`.
     pub(crate) model: Option<String>,
 
-    /// Take the model and its numbers from this file, a run's config.toml say.
+    /// Read the model and its settings from this file, such as a run's config.toml.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Where the run is made that `eval`, `generate` and `export` take [default: runs/<model>-<number>].
+    /// The folder of the new run, for `eval`, `generate` and `export` [default: runs/<model>-<number>].
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 

@@ -101,7 +101,7 @@ impl<'a> Script<'a> {
 }
 
 /// Both ends of a connection over loopback. Closing either resets it, so that a million of them leave
-/// no ports behind that wait.
+/// no ports after that wait.
 pub(crate) fn connection() -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let near = TcpStream::connect(listener.local_addr()?)?;

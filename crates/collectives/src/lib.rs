@@ -13,7 +13,8 @@
 //! 7. [`worker::Worker`]: a thread with a task queue, for background work.
 //!
 //! ```
-//! use everburn_collectives::group::{GroupOptions, ProcessGroup, ReduceOp};
+//! # mod everburn { pub use everburn_collectives as collectives; }
+//! use everburn::collectives::group::{GroupOptions, ProcessGroup, ReduceOp};
 //!
 //! let groups = ProcessGroup::over_threads(2, GroupOptions::default());
 //! let ranks = groups.into_iter().map(|group| {

@@ -5,7 +5,8 @@
 /// a store or another process has said, in errors, logs and views.
 ///
 /// ```
-/// use everburn_collectives::printable;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::printable;
 ///
 /// assert_eq!(printable("it's \u{1b}[2J gone", 14), "it's \\u{1b}[2J");
 /// ```

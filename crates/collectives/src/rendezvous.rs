@@ -24,11 +24,12 @@ use crate::store::{
     TcpStore, TcpStoreServer, resolve,
 };
 
-/// What a rank knows of itself before it joins; `None` is filled from the init method.
+/// What a rank has before it joins; `None` is filled from the init method.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
 /// use std::time::Duration;
-/// use everburn_collectives::rendezvous::RendezvousRequest;
+/// use everburn::collectives::rendezvous::RendezvousRequest;
 ///
 /// // Rank and world size come from RANK and WORLD_SIZE.
 /// let request = RendezvousRequest {
@@ -55,8 +56,9 @@ pub struct RendezvousRequest {
 /// A rank that has reached the store: everything that a process group is built from.
 ///
 /// ```no_run
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_collectives::rendezvous::{RendezvousRequest, rendezvous};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::collectives::rendezvous::{RendezvousRequest, rendezvous};
 ///
 /// let joined = rendezvous("env://", RendezvousRequest::default())?;
 /// println!("rank {} of {}", joined.rank, joined.world_size);
@@ -106,7 +108,8 @@ pub struct Rendezvous {
 /// all later operations of the store have the request's deadline, by default [`DEFAULT_STORE_TIMEOUT`].
 ///
 /// ```
-/// use everburn_collectives::rendezvous::{RendezvousRequest, rendezvous};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::rendezvous::{RendezvousRequest, rendezvous};
 ///
 /// let request = RendezvousRequest {
 ///     rank: Some(0),
@@ -269,7 +272,7 @@ fn reach_file(path: &Path, world_size: usize, timeout: Duration) -> Result<Reach
 /// The address on which rank 0 listens so that all reach it under `host`.
 ///
 /// That is the host's own address if this machine has it. It has not where the host is a name of
-/// a service or lies behind address translation, and on many machines the own name stands for
+/// a service or is behind address translation, and on many machines the own name stands for
 /// 127.0.1.1: then, given a token, every address serves.
 fn listening_address(
     host: &str,

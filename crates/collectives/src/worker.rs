@@ -20,7 +20,8 @@ const DROP_TIMEOUT: Duration = Duration::from_secs(5);
 /// A job without a result.
 ///
 /// ```
-/// use everburn_collectives::worker::WorkerError;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::worker::WorkerError;
 ///
 /// let error = WorkerError::Panicked("index out of bounds".to_owned());
 /// assert_eq!(error.to_string(), "its thread panicked: index out of bounds");
@@ -48,8 +49,9 @@ pub enum WorkerError {
 /// it may be inconsistent. Dropping the worker waits at most 5 seconds for queued jobs; a thread that hangs is detached.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
 /// use std::time::Duration;
-/// use everburn_collectives::worker::{Worker, WorkerError};
+/// use everburn::collectives::worker::{Worker, WorkerError};
 ///
 /// let worker = Worker::start("adder", 40, |_| ())?;
 /// let limit = Duration::from_secs(60);
@@ -249,11 +251,12 @@ impl<S> fmt::Debug for Worker<S> {
 /// The pending result of a job.
 ///
 /// ```
-/// use everburn_collectives::worker::{Answer, Worker};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::worker::{Answer, Worker};
 ///
 /// let worker = Worker::start("counter", 0, |_| ())?;
 /// let answer: Answer<u32> = worker.ask(|count| { *count += 1; *count });
-/// // Other work can go on here.
+/// // Other work can continue here.
 /// assert_eq!(answer.wait(), Ok(1));
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -337,7 +340,8 @@ impl<S> ThreadState<S> {
 /// The message of a panic.
 ///
 /// ```
-/// use everburn_collectives::worker::message_of;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::worker::message_of;
 ///
 /// let panic = std::panic::catch_unwind(|| panic!("no such device")).unwrap_err();
 /// assert_eq!(message_of(&*panic), "no such device");

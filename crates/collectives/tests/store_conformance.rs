@@ -117,7 +117,7 @@ fn waiters_are_woken(open: &dyn Fn() -> SharedStore) {
         let by_set = scope.spawn(move || by_set.get_within("w/set", LONG));
         let by_add = open();
         let by_add = scope.spawn(move || by_add.wait_within(&["w/add", "w/set"], LONG));
-        // While another thread waits on the same store object, this one goes on.
+        // While another thread waits on the same store object, this one continues.
         let same = Arc::clone(&store);
         let by_compare = scope.spawn(move || same.get_within("w/compare", LONG));
         store.set("w/set", b"woken").unwrap();

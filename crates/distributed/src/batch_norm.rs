@@ -8,16 +8,16 @@ use everburn_collectives::group::ProcessGroup;
 use crate::error::DdpError;
 use crate::module_ranks::ModuleRanks;
 
-/// Lets every [`everburn_nn::BatchNorm`] of `model` take its training statistics over the
+/// Lets every [`everburn::nn::BatchNorm`](everburn_nn::BatchNorm) of `model` take its training statistics over the
 /// samples of all ranks of `group`.
 ///
 /// All ranks call it, once, before training; before or after [`crate::Ddp::new`]. From then on a
 /// training step's forward and backward passes are collective operations. A rank without samples
 /// takes part through [`crate::Synchronization::watch_stand_in`], or, where the others pass no watched
-/// copies, [`everburn_nn::without_samples`]. Gradients are those of the mean loss over
+/// copies, [`everburn::nn::without_samples`](everburn_nn::without_samples). Gradients are those of the mean loss over
 /// all samples once [`crate::Ddp::sync_gradients`] has averaged them.
 ///
-/// If an exchange fails within a step, the step goes on with this rank's own statistics, and `group`
+/// If an exchange fails within a step, the step continues with this rank's own statistics, and `group`
 /// is aborted: the step's own synchronisation then fails, on every rank, with the reason.
 ///
 /// Ranks that are threads of one process must not share parameters that require gradients, as
@@ -25,10 +25,11 @@ use crate::module_ranks::ModuleRanks;
 /// that wait for each other would wait for that lock. [`crate::Ddp::new`] and `fork` separate them.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::synchronize_batch_norms;
-/// use everburn_nn::BatchNormConfig;
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::synchronize_batch_norms;
+/// use everburn::nn::BatchNormConfig;
 ///
 /// let ranks = ProcessGroup::over_threads(2, GroupOptions::default()).into_iter().map(|group| {
 ///     std::thread::spawn(move || {
@@ -37,7 +38,7 @@ use crate::module_ranks::ModuleRanks;
 ///         let model = synchronize_batch_norms(model, &group)?;
 ///         let mine = Tensor::<2>::from_floats([[group.rank() as f32 * 4.0]], &device);
 ///         let _output = model.forward(mine);
-///         Ok::<f32, everburn_distributed::DdpError>(model.running_mean.value_sync().into_scalar())
+///         Ok::<f32, everburn::distributed::DdpError>(model.running_mean.value_sync().into_scalar())
 ///     })
 /// });
 /// for rank in ranks.collect::<Vec<_>>() {

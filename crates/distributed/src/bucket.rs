@@ -11,9 +11,10 @@ use crate::communication_hook::ParameterSlot;
 /// A parameter whose gradient is exchanged.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::module::ParamId;
 /// use burn::tensor::DType;
-/// use everburn_distributed::BucketEntry;
+/// use everburn::distributed::BucketEntry;
 ///
 /// let (path, id) = ("fc1.weight".to_owned(), ParamId::new());
 /// let entry = BucketEntry { path, id, shape: vec![4, 2], dtype: DType::F32 };
@@ -46,7 +47,8 @@ impl BucketEntry {
 /// How large buckets may become, in bytes.
 ///
 /// ```
-/// use everburn_distributed::BucketLimits;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::BucketLimits;
 ///
 /// let limits = BucketLimits { first: 1 << 20, others: 25 << 20 };
 /// assert!(limits.first < limits.others);
@@ -75,7 +77,7 @@ fn tapered(limit: usize, rest: usize) -> usize {
 
 impl BucketLimits {
     /// Limits for a model whose gradients are `bytes` long: a model of a few buckets' size is cut
-    /// finer, so that most of it can travel while the backward pass goes on.
+    /// finer, so that most of it can travel while the backward pass continues.
     #[must_use]
     pub fn for_model(self, bytes: usize) -> Self {
         let finer = (bytes / FEWEST_BUCKETS).max(SMALLEST_CUT);
@@ -89,9 +91,10 @@ impl BucketLimits {
 /// Gradients that travel together: one type of element, one message.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::module::ParamId;
 /// use burn::tensor::DType;
-/// use everburn_distributed::{Bucket, BucketEntry, BucketLimits, BucketPlan};
+/// use everburn::distributed::{Bucket, BucketEntry, BucketLimits, BucketPlan};
 ///
 /// let (path, id) = ("fc1.weight".to_owned(), ParamId::new());
 /// let entry = BucketEntry { path, id, shape: vec![4, 2], dtype: DType::F32 };
@@ -109,7 +112,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// The parameters' numbers in order of registration, as they lie in the bucket.
+    /// The parameters' numbers in order of registration, as they are in the bucket.
     pub fn parameters(&self) -> &[usize] {
         &self.parameters
     }
@@ -155,9 +158,10 @@ impl Bucket {
 /// gradients of a bucket have one type of element.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::module::ParamId;
 /// use burn::tensor::DType;
-/// use everburn_distributed::{BucketEntry, BucketLimits, BucketPlan};
+/// use everburn::distributed::{BucketEntry, BucketLimits, BucketPlan};
 ///
 /// let parameter = |path: &str, length: usize| BucketEntry {
 ///     path: path.to_string(),

@@ -106,9 +106,10 @@ impl Ddp {
 /// The numbers of a model that are not trained: running statistics, say, or what is frozen.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::nn::BatchNormConfig;
 /// use burn::prelude::*;
-/// use everburn_distributed::Buffers;
+/// use everburn::distributed::Buffers;
 ///
 /// let norm = BatchNormConfig::new(2).init(&Device::flex().autodiff());
 /// let buffers = Buffers::read(&norm)?;

@@ -22,7 +22,8 @@ pub const DEFAULT_FIRST_BUCKET_BYTES: usize = 1024 * 1024;
 /// samples.
 ///
 /// ```
-/// use everburn_distributed::{BufferSync, DdpConfig};
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::{BufferSync, DdpConfig};
 ///
 /// assert_eq!("broadcast".parse(), Ok(BufferSync::Broadcast));
 /// assert_eq!(DdpConfig::default().buffers, BufferSync::Average);
@@ -61,7 +62,8 @@ impl fmt::Display for BufferSync {
 /// How gradients are synchronised; the same on all ranks.
 ///
 /// ```
-/// use everburn_distributed::DdpConfig;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::DdpConfig;
 ///
 /// let config = DdpConfig { max_gradient_norm: Some(1.0), ..DdpConfig::default() };
 /// config.validate()?;

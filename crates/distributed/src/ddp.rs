@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use burn::module::Module;
@@ -27,18 +28,19 @@ use crate::virtual_ranks::VirtualRanks;
 
 /// Keeps the replicas of a model equal, one a rank.
 ///
-/// It stands beside the model and does not wrap it, so parameter paths never change.
+/// It accompanies the model and does not wrap it, so parameter paths never change.
 ///
-/// - [`Ddp::begin`] starts a step whose gradients travel while the backward pass goes on.
+/// - [`Ddp::begin`] starts a step whose gradients travel while the backward pass continues.
 /// - [`Ddp::sync_gradients`] exchanges gradients after the backward pass.
 ///
 /// See the [crate's example](crate).
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
 /// use burn::nn::LinearConfig;
 /// use burn::prelude::*;
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::{Ddp, DdpConfig};
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::{Ddp, DdpConfig};
 ///
 /// let model = LinearConfig::new(3, 1).init(&Device::flex().autodiff());
 /// let alone = ProcessGroup::alone(GroupOptions::default());
@@ -78,11 +80,12 @@ impl Ddp {
     /// `exchange`. All ranks must hand in the same kind.
     ///
     /// ```
+    /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
     /// use std::sync::Arc;
     /// use burn::nn::LinearConfig;
     /// use burn::prelude::*;
-    /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-    /// use everburn_distributed::{Ddp, DdpConfig, HostExchange};
+    /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+    /// use everburn::distributed::{Ddp, DdpConfig, HostExchange};
     ///
     /// let device = Device::flex().autodiff();
     /// let group = ProcessGroup::alone(GroupOptions::default());
@@ -239,6 +242,7 @@ impl Ddp {
             limits,
             parameters,
             tied,
+            finished: AtomicUsize::new(0),
             reducer,
             medium,
             gradient_buckets: MemoryTracker::default(),
@@ -303,10 +307,11 @@ impl Ddp {
     /// Gradients are added up as they are: what [`DdpConfig::communication`] asks for is for other steps.
     ///
     /// ```
+    /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
     /// use burn::nn::LinearConfig;
     /// use burn::prelude::*;
-    /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-    /// use everburn_distributed::{Ddp, DdpConfig, VirtualRanks};
+    /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+    /// use everburn::distributed::{Ddp, DdpConfig, VirtualRanks};
     ///
     /// let device = Device::flex().autodiff();
     /// let group = ProcessGroup::alone(GroupOptions::default());
@@ -367,9 +372,10 @@ impl Ddp {
         step.finish(model)
     }
 
-    /// Makes the places of tied weights equal again: Burn's optimizers change the first place of a
-    /// parameter that a model holds more than once, and leave the others as they were. Called after
-    /// each optimizer step; gives other models back as they are.
+    /// Makes the places of tied weights equal again: Burn's optimizers change only the first place of a
+    /// parameter that a model holds more than once. Call it after each optimizer step:
+    /// `model = ddp.tie(optimizer.step(rate, model, gradients))`. A model without tied weights comes back unchanged. A
+    /// loop that forgets it gets [`DdpError::Untied`] from its second step.
     #[must_use]
     pub fn tie<M: Module>(&self, model: M) -> M {
         if self.shared.tied {
@@ -379,7 +385,7 @@ impl Ddp {
         }
     }
 
-    /// Compares the trained parameters of all ranks by hash, and tells whose are others than those of most
+    /// Compares the trained parameters of all ranks by hash, and returns the ranks that differ from most
     /// ranks; `None` where all are equal. Every rank calls it.
     ///
     /// # Errors

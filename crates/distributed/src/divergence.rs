@@ -10,7 +10,8 @@ use crate::replicas::{FINGERPRINT_BYTES, fingerprint, read_trained};
 /// Replicas that are not equal.
 ///
 /// ```
-/// use everburn_distributed::Divergence;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::Divergence;
 ///
 /// let found = Divergence { ranks: vec![1], parameter: "fc1.weight".into(), trusted: Some(0) };
 /// assert!(!found.ranks.contains(&found.trusted.unwrap()));
@@ -49,8 +50,8 @@ impl<'a> Extra<'a> {
     }
 }
 
-/// Compares the trained parameters of all ranks of `group` by hash, all of which call it, and tells whose are
-/// others than those of most ranks; `None` where all are equal. Then 32 bytes a rank travel.
+/// Compares the trained parameters of all ranks of `group` by hash, all of which call it, and returns whose are
+/// others than those of most ranks; `None` where all are equal. Then 32 bytes per rank travel.
 ///
 /// # Errors
 /// [`DdpError::Collective`] if the exchange fails; [`DdpError::Read`] if a device does not give the numbers.

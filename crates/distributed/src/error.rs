@@ -6,7 +6,8 @@ use everburn_nn::{SyncError, TensorParallelError};
 /// Why replicas of a model could not be made or kept equal.
 ///
 /// ```
-/// use everburn_distributed::{DdpConfig, DdpError};
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::{DdpConfig, DdpError};
 ///
 /// let config = DdpConfig { bucket_bytes: 0, ..DdpConfig::default() };
 /// let error = config.validate().unwrap_err();
@@ -101,6 +102,15 @@ pub enum DdpError {
     OtherModel {
         /// The first difference.
         difference: String,
+    },
+    /// The optimizer has changed one place of a tied parameter only.
+    #[error(
+        "`{parameter}` is a tied parameter, and its places hold different values: optimizers change only the first; call \
+         `model = ddp.tie(optimizer.step(..))`"
+    )]
+    Untied {
+        /// The path of the place that was left behind.
+        parameter: String,
     },
     /// The model has no trainable parameter.
     #[error(

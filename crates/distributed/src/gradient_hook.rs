@@ -384,7 +384,7 @@ mod tests {
     }
 
     /// The identity on an activation: gives `moments` its name when the backward pass goes through.
-    /// (It is a hook on a copy, added at weight zero, so that the gradient goes on.)
+    /// (It is a hook on a copy, added at weight zero, so that the gradient continues.)
     fn clock(rows: Tensor<2>, moments: &Arc<Moments>, name: &'static str) -> Tensor<2> {
         let sink: Arc<dyn GradientSink> = Arc::new(Moment(moments.clone(), name));
         let anchor = Tensor::<1>::zeros([1], &rows.device());

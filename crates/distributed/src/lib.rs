@@ -15,16 +15,17 @@
 //! A training step of a rank:
 //!
 //! ```
+//! # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
 //! use burn::nn::LinearConfig;
 //! use burn::optim::SgdConfig;
 //! use burn::prelude::*;
-//! use everburn_collectives::group::{ProcessGroup, GroupOptions};
-//! use everburn_distributed::{Ddp, DdpConfig};
+//! use everburn::collectives::group::{ProcessGroup, GroupOptions};
+//! use everburn::distributed::{Ddp, DdpConfig};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let groups = ProcessGroup::over_threads(2, GroupOptions::default());
 //! let ranks = groups.into_iter().map(|group| {
-//!     std::thread::spawn(move || -> Result<f32, everburn_distributed::DdpError> {
+//!     std::thread::spawn(move || -> Result<f32, everburn::distributed::DdpError> {
 //!         let device = Device::flex().autodiff();
 //!         let model = LinearConfig::new(3, 1).init(&device);
 //!         let (ddp, model) = Ddp::new(model, group, DdpConfig::default())?;
@@ -37,7 +38,7 @@
 //!         drop(loss.backward()); // gradients leave while it runs
 //!         let synced = step.finish(&model)?;
 //!         assert_eq!(synced.samples, 3);
-//!         let model = optimizer.step(0.1, model, synced.gradients);
+//!         let model = ddp.tie(optimizer.step(0.1, model, synced.gradients));
 //!         ddp.verify_replicas(&model)?;
 //!         Ok(model.weight.val().sum().into_scalar::<f32>())
 //!     })
@@ -91,6 +92,7 @@ mod sharding;
 mod shared;
 mod synchronization;
 mod tensor_parallel;
+mod ties;
 mod virtual_ranks;
 
 pub use batch_norm::synchronize_batch_norms;

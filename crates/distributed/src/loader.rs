@@ -25,7 +25,8 @@ use crate::sampler::{DistributedSampler, SamplerError};
 /// Samples that go through the model together.
 ///
 /// ```
-/// use everburn_distributed::MicroBatch;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::MicroBatch;
 ///
 /// let part = MicroBatch { batch: vec![0.5, 0.25], samples: 2, index: 0 };
 /// assert_eq!(part.batch.len(), part.samples);
@@ -44,7 +45,8 @@ pub struct MicroBatch<B> {
 /// A rank's share of one global batch.
 ///
 /// ```
-/// use everburn_distributed::{MicroBatch, ShareOfBatch};
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::{MicroBatch, ShareOfBatch};
 ///
 /// let part = MicroBatch { batch: vec![0.5, 0.25], samples: 2, index: 0 };
 /// let share = ShareOfBatch { micro_batches: vec![part], rounds: 1, samples: 2, global_samples: 8 };
@@ -68,11 +70,12 @@ pub struct ShareOfBatch<B> {
 /// `I` is what the data set yields, `B` what the batcher makes of several of them.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use std::sync::Arc;
 /// use burn::data::dataloader::batcher::Batcher;
 /// use burn::data::dataset::InMemDataset;
 /// use burn::prelude::*;
-/// use everburn_distributed::{DistributedLoader, DistributedSampler, SamplerConfig, Tail};
+/// use everburn::distributed::{DistributedLoader, DistributedSampler, SamplerConfig, Tail};
 ///
 /// struct Sum;
 /// impl Batcher<i64, i64> for Sum {
@@ -175,7 +178,7 @@ impl<I, B> DistributedLoader<I, B> {
         Self { prefetch, ..self }
     }
 
-    /// The same, whose threads tell `recorder` when they assemble a batch.
+    /// The same, whose threads report to `recorder` when they assemble a batch.
     #[must_use]
     pub fn recording(self, recorder: Option<Recorder>) -> Self {
         Self { recorder, ..self }
@@ -200,7 +203,7 @@ impl<I, B> DistributedLoader<I, B> {
     }
 
     /// A batch of one sample, for a rank whose samples have run out while others still compute
-    /// statistics over all ranks ([`everburn_nn::without_samples`]).
+    /// statistics over all ranks ([`everburn::nn::without_samples`](everburn_nn::without_samples)).
     ///
     /// # Errors
     /// Those of the data set.
@@ -231,7 +234,8 @@ impl<I, B> DistributedLoader<I, B> {
 /// The iterator of [`DistributedLoader::epoch`].
 ///
 /// ```
-/// use everburn_distributed::{DistributedLoader, EpochBatches, InputError};
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::{DistributedLoader, EpochBatches, InputError};
 ///
 /// /// How many samples this rank has in the rest of epoch 3, of which `done` batches are over.
 /// fn left<I: 'static, B: Send + 'static>(
@@ -258,7 +262,7 @@ enum Source<B> {
 type Made<B> = Result<ShareOfBatch<B>, InputError>;
 
 impl<I, B> EpochBatches<'_, I, B> {
-    /// The batches behind the first `batches`, of which nothing is read.
+    /// The batches after the first `batches`, of which nothing is read.
     #[must_use]
     pub fn behind(mut self, batches: usize) -> Self {
         if let Source::Orders(orders) = &mut self.source {

@@ -6,16 +6,17 @@ use everburn_nn::{StatisticsGroup, SyncError, TensorGroup};
 use crate::error::DdpError;
 
 /// The ranks of a process group, as modules see them: batch norms over several ranks, layers that are cut over them, and
-/// [`everburn_nn::all_reduce_sum`].
+/// [`everburn::nn::all_reduce_sum`](everburn_nn::all_reduce_sum).
 ///
 /// It has a sub-group of its own, so that what modules exchange within a step never mixes with what the step exchanges
-/// beside them. Sums have the same bits on all ranks; with [`everburn_collectives::group::ReductionOrder::Rank`] the order
+/// beside them. Sums have the same bits on all ranks; with [`everburn::collectives::group::ReductionOrder::Rank`](everburn_collectives::group::ReductionOrder::Rank) the order
 /// is that of the ranks, whatever carries them.
 ///
 /// ```
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::ModuleRanks;
-/// use everburn_nn::{StatisticsGroup, TensorGroup};
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; pub use everburn_nn as nn; }
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::ModuleRanks;
+/// use everburn::nn::{StatisticsGroup, TensorGroup};
 ///
 /// let ranks = ModuleRanks::new(&ProcessGroup::alone(GroupOptions::default())).unwrap();
 /// let (mut statistics, mut values) = ([1.0, 2.0], [3.0]);

@@ -28,7 +28,7 @@ const CHUNK: usize = 1 << 20;
 /// The algorithm is DiLoCo (Douillard et al. 2023, arXiv 2311.08105). All ranks begin with the parameters
 /// `b`. Each takes `H` steps with an optimizer and samples of its own, the *inner* ones, without a word to
 /// the others, and comes to parameters `p`. In an *outer* step the ranks average their differences,
-/// `d = sum of w (b - p)` with `w` a rank's share of all samples in between, and all go on from
+/// `d = sum of w (b - p)` with `w` a rank's share of all samples in between, and all continue from
 ///
 /// ```text
 ///   v := momentum v + d
@@ -43,15 +43,16 @@ const CHUNK: usize = 1 << 20;
 /// gradients; with [`OuterCompression::Int8`] it takes about a quarter of that. All ranks then hold the same
 /// bits, which [`OuterLoop::find_divergence`] compares.
 ///
-/// It stands beside the model and keeps the common parameters, and with momentum or compression as much again
+/// It accompanies the model and keeps the common parameters, and with momentum or compression as much again
 /// for each of them, in the host's memory.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
 /// use burn::nn::LinearConfig;
 /// use burn::optim::{GradientsParams, SgdConfig};
 /// use burn::prelude::*;
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::{Ddp, DdpConfig, DdpError, OuterConfig, OuterLoop};
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::{Ddp, DdpConfig, DdpError, OuterConfig, OuterLoop};
 ///
 /// let groups = ProcessGroup::over_threads(2, GroupOptions::default());
 /// let ranks = groups.into_iter().map(|group| {
@@ -97,8 +98,9 @@ pub struct OuterLoop {
 /// What an outer step will have changed, once it is [committed](OuterLoop::commit).
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::module::Module;
-/// use everburn_distributed::{DdpError, OuterLoop, OuterStep};
+/// use everburn::distributed::{DdpError, OuterLoop, OuterStep};
 ///
 /// /// An outer step of two ranks that have had 50 samples each.
 /// fn step<M: Module>(outer: &mut OuterLoop, model: M) -> Result<M, DdpError> {
@@ -190,7 +192,7 @@ impl OuterLoop {
     }
 
     /// Takes an outer step, with a model that has learnt from `samples` samples since the last one. Every
-    /// rank calls it. It yields the model from which all go on, and what the exchange has cost.
+    /// rank calls it. It yields the model from which all continue, and what the exchange has cost.
     ///
     /// # Errors
     /// As [`exchange`](Self::exchange); [`DdpError::NoSamples`] if no rank had a sample.
@@ -245,7 +247,7 @@ impl OuterLoop {
         })
     }
 
-    /// Makes an outer step count, of which `model` was told: the model from which all ranks go on.
+    /// Makes an outer step count, which returned `model`: the model from which all ranks continue.
     ///
     /// # Errors
     /// [`DdpError::Read`] if a device does not give numbers back.
@@ -265,7 +267,7 @@ impl OuterLoop {
     }
 
     /// Compares the parameters of `model` and what the outer optimizer remembers over all ranks, after an
-    /// outer step, and tells whose are others than those of most ranks; `None` where all are equal. Every
+    /// outer step, and returns the ranks that differ from most; `None` where all are equal. Every
     /// rank calls it.
     ///
     /// # Errors
@@ -322,7 +324,7 @@ impl OuterLoop {
         (base.collect(), velocity)
     }
 
-    /// The running statistics with which all ranks go on, if there are any.
+    /// The running statistics with which all ranks continue, if there are any.
     fn average_buffers<M: Module>(
         &self,
         model: &M,

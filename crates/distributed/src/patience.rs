@@ -1,4 +1,4 @@
-//! How long a thread of one's own is waited for that exchanges with other ranks.
+//! How long a thread is waited for that exchanges with other ranks.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ impl Patience {
 }
 
 /// Ends `worker` as its owner is dropped. Where it does not end within `limit`, `group` is given up with `reason`,
-/// which ends an exchange with other ranks; a thread that hangs in something else goes on by itself.
+/// which ends an exchange with other ranks; a thread that hangs in something else continues by itself.
 pub(crate) fn end<S>(worker: &mut Worker<S>, limit: Duration, group: &ProcessGroup, reason: &str) {
     if !worker.end_within(limit) {
         group.abort(reason);

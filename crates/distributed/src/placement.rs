@@ -40,9 +40,10 @@ pub(crate) fn gradients_stay_there(device: &Device) -> bool {
 /// computed on another rank's GPU, or take its memory.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::nn::LinearConfig;
 /// use burn::prelude::*;
-/// use everburn_distributed::check_placement;
+/// use everburn::distributed::check_placement;
 ///
 /// let device = Device::flex();
 /// let model = LinearConfig::new(3, 1).init(&device);
@@ -101,9 +102,10 @@ pub fn check_placement<M: Module>(model: &M, device: &Device) -> Result<(), DdpE
 /// `cuda:1`, `flex`: as flags have it.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::prelude::Device;
 ///
-/// assert_eq!(everburn_distributed::name_of(&Device::flex().autodiff()), "flex");
+/// assert_eq!(everburn::distributed::name_of(&Device::flex().autodiff()), "flex");
 /// ```
 #[must_use]
 pub fn name_of(device: &Device) -> String {

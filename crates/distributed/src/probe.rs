@@ -14,16 +14,17 @@ use crate::gradient_hook::{GradientSink, watch};
 use crate::reducer::lock;
 use crate::shared::Shared;
 
-/// Tells a [`Recorder`] when a forward and backward pass comes to each parameter, and keeps the gradients.
+/// Reports to a [`Recorder`] when a forward and backward pass comes to each parameter, and keeps the gradients.
 ///
-/// Where [`Ddp::begin`] starts a step, its watched copies tell the recorder themselves.
+/// Where [`Ddp::begin`] starts a step, its watched copies report to the recorder themselves.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; pub use everburn_profile as profile; }
 /// use burn::nn::LinearConfig;
 /// use burn::prelude::*;
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::{Ddp, DdpConfig};
-/// use everburn_profile::{Facts, Phase, Recorder};
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::{Ddp, DdpConfig};
+/// use everburn::profile::{Facts, Phase, Recorder};
 ///
 /// let device = Device::flex().autodiff();
 /// let group = ProcessGroup::alone(GroupOptions::default());
@@ -62,7 +63,7 @@ impl GradientSink for Kept {
 }
 
 impl Ddp {
-    /// Tells `recorder` from now on when passes come to parameters and when buckets travel; the first recorder stays.
+    /// Reports to `recorder` from now on when passes come to parameters and when buckets travel; the first recorder stays.
     pub fn record_into(&self, recorder: &Recorder) {
         let parameters = self.parameters().iter();
         recorder.name_parameters(parameters.map(|entry| entry.path.clone()));

@@ -1,4 +1,4 @@
-//! The threads that exchange gradients while the backward pass goes on.
+//! The threads that exchange gradients while the backward pass continues.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -189,7 +189,7 @@ impl Reducer {
             })
     }
 
-    /// Tells the other ranks that this one does not go on with the step.
+    /// Tells the other ranks that this one does not continue with the step.
     pub(crate) fn abort(&self, reason: &str) {
         for hand in &self.hands {
             hand.group.abort(reason);

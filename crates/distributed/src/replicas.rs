@@ -139,12 +139,13 @@ pub(crate) fn fingerprint(data: &TensorData) -> [u8; FINGERPRINT_BYTES] {
     hash.finalize().into()
 }
 
-/// What tells a tensor of a model from another one with other numbers.
+/// The identity of a tensor's values.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::nn::LinearConfig;
 /// use burn::prelude::*;
-/// use everburn_distributed::Fingerprint;
+/// use everburn::distributed::Fingerprint;
 ///
 /// let linear = LinearConfig::new(2, 1).init(&Device::flex());
 /// let fingerprints = Fingerprint::of_all(&linear)?;

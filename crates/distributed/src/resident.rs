@@ -1,4 +1,4 @@
-//! Data sets that lie on the device as a whole.
+//! Data sets that are on the device as a whole.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -19,9 +19,10 @@ const PLACED_AT_ONCE: usize = 4096;
 /// Implemented for tensors and for pairs of what implements it.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::prelude::*;
 /// use burn::tensor::Int;
-/// use everburn_distributed::Rows;
+/// use everburn::distributed::Rows;
 ///
 /// let device = Device::flex();
 /// let labels = Tensor::<1, Int>::from_ints([7, 8, 9], &device);
@@ -101,11 +102,12 @@ impl<A: Rows, B: Rows> Rows for (A, B) {
     }
 }
 
-/// A sample that lies on the device: its number among all that do.
+/// A sample that is on the device: its number among all that do.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::{data::dataloader::batcher::Batcher, prelude::*};
-/// use everburn_distributed::{Resident, Row, Rows};
+/// use everburn::distributed::{Resident, Row, Rows};
 ///
 /// /// The batch of these samples, picked on the device.
 /// fn batch<B: Rows>(resident: &Resident<B>, rows: Vec<Row>, device: &Device) -> B {
@@ -122,12 +124,13 @@ pub struct Row(usize);
 /// It is the batcher of the [`ResidentSet`]s that it was made with.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use std::sync::Arc;
 /// use burn::data::dataloader::batcher::Batcher;
 /// use burn::data::dataset::{Dataset, InMemDataset};
 /// use burn::prelude::*;
 /// use burn::tensor::Int;
-/// use everburn_distributed::Resident;
+/// use everburn::distributed::Resident;
 ///
 /// struct Double;
 /// impl Batcher<i64, Tensor<1, Int>> for Double {
@@ -231,7 +234,7 @@ fn batch_of<I, B>(
 
 impl<B: Rows> Batcher<Row, B> for Resident<B> {
     /// # Panics
-    /// If the rows lie on another device than `device`.
+    /// If the rows are on another device than `device`.
     fn batch(&self, rows: Vec<Row>, device: &Device) -> B {
         assert_eq!(
             *device, self.device,
@@ -249,8 +252,9 @@ impl<B: Rows> Batcher<Row, B> for Resident<B> {
 /// One of the data sets that a [`Resident`] was made of: yields the numbers of its rows.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::data::dataset::Dataset;
-/// use everburn_distributed::{ResidentSet, Row};
+/// use everburn::distributed::{ResidentSet, Row};
 ///
 /// /// The rows of all samples of the set.
 /// fn rows(set: &ResidentSet) -> Vec<Row> {

@@ -11,7 +11,8 @@ use crate::virtual_ranks::{TooFewVirtualRanks, VirtualRanks};
 /// What happens to the samples that do not fill the last global batch.
 ///
 /// ```
-/// use everburn_distributed::{DistributedSampler, SamplerConfig, Tail};
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::{DistributedSampler, SamplerConfig, Tail};
 ///
 /// let batches = [Tail::Keep, Tail::Drop].map(|tail| {
 ///     let config = SamplerConfig { num_samples: 10, batch_size: 4, shuffle: None, tail };
@@ -32,7 +33,8 @@ pub enum Tail {
 /// Why a sampler cannot be made.
 ///
 /// ```
-/// use everburn_distributed::{DistributedSampler, SamplerConfig, SamplerError, Tail};
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::{DistributedSampler, SamplerConfig, SamplerError, Tail};
 ///
 /// let config = SamplerConfig { num_samples: 10, batch_size: 2, shuffle: None, tail: Tail::Keep };
 /// let error = DistributedSampler::new(config, 0, 4).unwrap_err();
@@ -68,7 +70,8 @@ pub enum SamplerError {
 /// What a [`DistributedSampler`] is made from.
 ///
 /// ```
-/// use everburn_distributed::{DistributedSampler, SamplerConfig, Tail};
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::{DistributedSampler, SamplerConfig, Tail};
 ///
 /// let config = SamplerConfig { num_samples: 10, batch_size: 4, shuffle: Some(7), tail: Tail::Drop };
 /// let sampler = DistributedSampler::new(config, 0, 2)?;
@@ -97,7 +100,8 @@ pub struct SamplerConfig {
 /// The epoch is an argument, so that it cannot be forgotten (PyTorch's `set_epoch`).
 ///
 /// ```
-/// use everburn_distributed::{DistributedSampler, SamplerConfig, Tail};
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::{DistributedSampler, SamplerConfig, Tail};
 ///
 /// let config = SamplerConfig { num_samples: 10, batch_size: 4, shuffle: Some(7), tail: Tail::Keep };
 /// let ranks = [0, 1].map(|rank| DistributedSampler::new(config.clone(), rank, 2).unwrap());
@@ -165,7 +169,8 @@ impl DistributedSampler {
     /// batches.
     ///
     /// ```
-    /// use everburn_distributed::{DistributedSampler, SamplerConfig, Tail};
+    /// # mod everburn { pub use everburn_distributed as distributed; }
+    /// use everburn::distributed::{DistributedSampler, SamplerConfig, Tail};
     ///
     /// let config = SamplerConfig { num_samples: 4, batch_size: 4, shuffle: None, tail: Tail::Keep };
     /// let alone = DistributedSampler::new(config, 0, 1)?;

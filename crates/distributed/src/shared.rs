@@ -1,6 +1,7 @@
 //! What a [`crate::Ddp`] and its steps know together.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use burn::module::{Module, ParamId};
@@ -17,6 +18,11 @@ use crate::reducer::{Outcome, Reducer, Report, lock};
 use crate::replicas::{self, TensorKind};
 use crate::sharding::MemoryTracker;
 use crate::sharding::layout::ShardLayout;
+use crate::ties;
+
+/// Tied parameters are compared once, when the second step ends: a loop without [`crate::Ddp::tie`] shows itself after
+/// its first optimizer step, and one comparison costs nothing in a long training.
+const TIES_CHECKED: usize = 2;
 
 /// What a [`crate::Ddp`] shares with its steps.
 #[derive(Debug)]
@@ -30,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) numbers: HashMap<ParamId, usize>,
     /// The model holds a parameter more than once.
     pub(crate) tied: bool,
+    /// Steps finished so far, up to [`TIES_CHECKED`].
+    pub(crate) finished: AtomicUsize,
     /// `None` for a rank that is alone.
     pub(crate) reducer: Option<Reducer>,
     pub(crate) medium: Medium,
@@ -40,7 +48,7 @@ pub(crate) struct Shared {
     pub(crate) recorder: OnceLock<Recorder>,
 }
 
-/// Where gradients lie while they are added up.
+/// Where gradients are while they are added up.
 #[derive(Debug)]
 pub(crate) enum Medium {
     /// In host memory, in which the reducer adds them up.
@@ -69,6 +77,20 @@ pub(crate) struct Plan {
 }
 
 impl Shared {
+    /// Counts a finished step of `model`, and refuses tied parameters that the optimizer has pulled apart.
+    pub(crate) fn check_ties<M: Module>(&self, model: &M) -> Result<(), DdpError> {
+        if !self.tied || self.finished.load(Ordering::Relaxed) >= TIES_CHECKED {
+            return Ok(());
+        }
+        if self.finished.fetch_add(1, Ordering::Relaxed) + 1 < TIES_CHECKED {
+            return Ok(());
+        }
+        match ties::untied(model)? {
+            Some(parameter) => Err(DdpError::Untied { parameter }),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn parameters(&self) -> &[BucketEntry] {
         &self.parameters
     }

@@ -35,11 +35,12 @@ use crate::virtual_ranks::VirtualRanks;
 /// What [`Synchronization::finish`] yields.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::optim::GradientsParams;
-/// use everburn_distributed::SyncedGradients;
+/// use everburn::distributed::SyncedGradients;
 ///
-/// /// Tells what the exchange cost, and hands on what the optimizer takes.
-/// fn told(synced: SyncedGradients) -> GradientsParams {
+/// /// Prints the cost of the exchange, and returns what the optimizer takes.
+/// fn report(synced: SyncedGradients) -> GradientsParams {
 ///     println!("{} samples, {} bytes sent", synced.samples, synced.communication.bytes);
 ///     synced.gradients
 /// }
@@ -61,7 +62,8 @@ pub struct SyncedGradients {
 /// What a step's exchange cost a rank.
 ///
 /// ```
-/// use everburn_distributed::Communication;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::Communication;
 ///
 /// let cost = Communication::default();
 /// assert!(cost.exposed.is_zero() && cost.busy.is_zero());
@@ -78,7 +80,7 @@ pub struct Communication {
     pub bytes: u64,
 }
 
-/// One training step's exchange, which runs while the backward pass goes on.
+/// One training step's exchange, which runs while the backward pass continues.
 ///
 /// Made by [`Ddp::begin`]. The model that [`Synchronization::watch`] gives back is run forward and
 /// backward; each bucket of gradients leaves as soon as its last gradient is there.
@@ -88,10 +90,11 @@ pub struct Communication {
 /// exchange on all ranks, because it cannot be completed.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
 /// use burn::nn::LinearConfig;
 /// use burn::prelude::*;
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::{Ddp, DdpConfig};
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::{Ddp, DdpConfig};
 ///
 /// let device = Device::flex().autodiff();
 /// let group = ProcessGroup::alone(GroupOptions::default());
@@ -210,7 +213,7 @@ impl Synchronization {
     }
 
     /// A copy of `model` with which a rank whose samples have run out takes part in a pass of the
-    /// others, where the model computes over all ranks: [`everburn_nn::without_samples`]. Nothing of
+    /// others, where the model computes over all ranks: [`everburn::nn::without_samples`](everburn_nn::without_samples). None of
     /// its gradients is kept.
     ///
     /// Its backward pass runs in the order of the other ranks' watched copies, which is not that of
@@ -275,23 +278,25 @@ impl Synchronization {
     /// A parameter that was used on some ranks only counts as zero on the others.
     ///
     /// # Errors
-    /// On all ranks, which can go on: [`DdpError::NoSamples`] if no rank had one, and
-    /// [`DdpError::GradientNotFinite`] if gradients were to be clipped that are not numbers.
+    /// On all ranks, which can continue: [`DdpError::NoSamples`] if no rank had one, and
+    /// [`DdpError::GradientNotFinite`] if gradients to clip are NaN or infinite.
     ///
     /// What this rank has done wrong, which ends the step on all of them:
     /// [`DdpError::MicroBatches`] if the passes do not add up to the samples announced;
     /// [`DdpError::NoBackward`] if a watched model was not run backward;
     /// [`DdpError::GradientTwice`] and [`DdpError::LateGradient`] if a gradient came after its
     /// parameter or the step was complete; [`DdpError::OtherModel`] if `model` is not the one that
-    /// [`Ddp::new`] was given; [`DdpError::StaticGraph`] if a static model used other parameters.
+    /// [`Ddp::new`] was given; [`DdpError::StaticGraph`] if a static model used other parameters;
+    /// [`DdpError::Untied`] if the loop does not call [`Ddp::tie`].
     ///
     /// [`DdpError::Collective`] and [`DdpError::Reducer`] if the exchange fails.
     pub fn finish<M: Module>(mut self, model: &M) -> Result<SyncedGradients, DdpError> {
         let on_device = matches!(lock(&self.step).contents, Contents::Device(_));
-        let result = match on_device {
+        let tied = self.ddp.shared().check_ties(model);
+        let result = tied.and_then(|()| match on_device {
             true => self.complete_on_device().and_then(|sum| sum.give(model)),
             false => self.complete().and_then(|summed| summed.give(model)),
-        };
+        });
         if let Err(error) = &result
             && !error.is_verdict_of_all()
         {
@@ -302,7 +307,7 @@ impl Synchronization {
         result
     }
 
-    /// Ends the step on all ranks, which are told `reason`.
+    /// Ends the step on all ranks, which receive `reason`.
     pub fn give_up(mut self, reason: &str) {
         self.abort(reason);
         self.finished = true;

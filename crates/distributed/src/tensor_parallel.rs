@@ -11,8 +11,8 @@ use crate::error::DdpError;
 use crate::module_ranks::ModuleRanks;
 use crate::replicas;
 
-/// Cuts the [`everburn_nn::Linear`] layers of `model` over the ranks of `group`, as `rules` say:
-/// [`everburn_nn::tensor_parallel`] over a process group.
+/// Cuts the [`everburn::nn::Linear`](everburn_nn::Linear) layers of `model` over the ranks of `group`, as `rules` say:
+/// [`everburn::nn::tensor_parallel`](everburn_nn::tensor_parallel) over a process group.
 ///
 /// All ranks of `group` call it, once, with equal whole models, before training. In a mesh `group` is
 /// the tensor dimension's sub-group, and [`ModuleRanks::within`] lets its failures end the whole job.
@@ -20,7 +20,7 @@ use crate::replicas;
 /// The ranks of `group` see the same samples. [`crate::Ddp`] is for ranks that see others: those with
 /// the same place in their tensor groups, which hold the same parts.
 ///
-/// If an exchange fails within a step, the step goes on with this rank's own numbers, and `group` is
+/// If an exchange fails within a step, the step continues with this rank's own numbers, and `group` is
 /// aborted: whatever the step does next with it fails, on every rank, with the reason.
 ///
 /// Ranks that are threads of one process must not share parameters that require gradients, as plain
@@ -28,12 +28,13 @@ use crate::replicas;
 /// wait for each other would wait for that lock. `Module::valid`, then `train`, separates them.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; pub use everburn_nn as nn; }
 /// use burn::module::Module;
 /// use burn::nn::Initializer;
 /// use burn::prelude::*;
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::tensor_parallel;
-/// use everburn_nn::{Linear, LinearConfig, TensorRule};
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::tensor_parallel;
+/// use everburn::nn::{Linear, LinearConfig, TensorRule};
 ///
 /// #[derive(Module, Debug)]
 /// struct FeedForward {
@@ -53,7 +54,7 @@ use crate::replicas;
 ///         let model = tensor_parallel(model, &rules, &group)?;
 ///         let hidden = model.up.forward(Tensor::<2>::ones([1, 1], &device));
 ///         assert_eq!(hidden.dims(), [1, 2]);
-///         Ok::<f32, everburn_distributed::DdpError>(model.down.forward(hidden).into_scalar())
+///         Ok::<f32, everburn::distributed::DdpError>(model.down.forward(hidden).into_scalar())
 ///     })
 /// });
 /// for rank in ranks.collect::<Vec<_>>() {

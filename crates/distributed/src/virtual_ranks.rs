@@ -2,7 +2,7 @@
 //!
 //! A global batch is cut into a fixed number of shares, the virtual ranks; a rank computes several, one
 //! after the other (Or et al. 2022, "VirtualFlow"; Li et al. 2023, "EasyScale"). What is added up over
-//! them is added up along one binary tree over the virtual ranks, whoever holds them: floating-point
+//! them is added up along one binary tree over the virtual ranks, whichever rank holds them: floating-point
 //! sums depend on their order, and this one is always the same.
 
 use std::ops::Range;
@@ -14,7 +14,8 @@ use crate::sampler::share_of;
 /// Which virtual ranks this rank computes.
 ///
 /// ```
-/// use everburn_distributed::VirtualRanks;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::VirtualRanks;
 ///
 /// // Four virtual ranks on three ranks.
 /// let own = [0, 1, 2].map(|rank| VirtualRanks::new(4, rank, 3).unwrap().own());
@@ -31,7 +32,8 @@ pub struct VirtualRanks {
 /// Fewer virtual ranks than ranks.
 ///
 /// ```
-/// use everburn_distributed::{TooFewVirtualRanks, VirtualRanks};
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::{TooFewVirtualRanks, VirtualRanks};
 ///
 /// let error = VirtualRanks::new(2, 0, 3).unwrap_err();
 /// assert_eq!(error, TooFewVirtualRanks { count: 2, world_size: 3 });
@@ -95,7 +97,8 @@ impl VirtualRanks {
     /// The sum of what all virtual ranks have, in their order, along the tree.
     ///
     /// ```
-    /// use everburn_distributed::VirtualRanks;
+    /// # mod everburn { pub use everburn_distributed as distributed; }
+    /// use everburn::distributed::VirtualRanks;
     ///
     /// let ranks = VirtualRanks::new(3, 0, 1).unwrap();
     /// assert_eq!(ranks.fold([1.0, 2.0, 3.0], |a, b| a + b), Some(6.0));

@@ -6,7 +6,7 @@
 //!
 //! The teacher is `mnist-bn`, the student a perceptron of a quarter of its size. The student is trained three
 //! times: on the labels alone, on both, and on what the teacher says alone, which has seen the labels in its
-//! place. An objective of one's own is all that this takes.
+//! place. An objective of your own is all that this takes.
 
 #![allow(clippy::print_stdout)] // what an example is for
 

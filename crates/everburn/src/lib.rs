@@ -13,7 +13,7 @@
 //! | [`schedules`] | what the ranks of a pipeline do, and how long it takes |
 //! | [`train`] | burn-train over ranks, checkpoints, run directories |
 //! | [`nccl`] | what GPUs there are, and groups of ranks on them |
-//! | [`launch`] | one process a rank, started, watched and ended together |
+//! | [`launch`] | one process per rank, started, watched and ended together |
 //! | [`devices`] | devices by name: `flex`, `cuda:0` |
 //! | [`kernels`] | where the kernels of GPUs are kept |
 //!
@@ -83,10 +83,15 @@ pub struct Readme;
 #[doc = include_str!("../../../docs/from-pytorch.md")]
 pub struct FromPyTorch;
 
-/// The page on loops of one's own, compiled with the tests.
+/// The page on custom loops, compiled with the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/own-loop.md")]
 pub struct OwnLoop;
+
+/// The page on your own data, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/your-own-data.md")]
+pub struct YourOwnData;
 
 /// The page on half precision, compiled with the tests.
 #[cfg(doctest)]

@@ -1,13 +1,13 @@
 //! The tasks that come with Everburn: its models, each with the data it learns from.
 //!
-//! They are tasks like any other. [`Images`] trains a model of one's own on MNIST as well:
+//! They are tasks like any other. [`Images`] trains your own model on MNIST as well:
 //!
 //! ```no_run
 //! use std::process::ExitCode;
 //!
 //! use everburn::prelude::*;
 //! use everburn::tasks::Images;
-//! use everburn_models::mlp::MlpConfig;
+//! use everburn::models::mlp::MlpConfig;
 //!
 //! fn main() -> ExitCode {
 //!     let mine = Images::new("a perceptron", |device| MlpConfig::new().init(device));
@@ -93,7 +93,7 @@ pub fn mlp() -> Images<Mlp> {
     })
 }
 
-/// The residual net of 18 layers, on images of one's own.
+/// The residual net of 18 layers, on your own images.
 pub fn resnet18() -> ImageFolders<ResNet18> {
     ImageFolders::new(
         "the residual net of 18 layers, on a folder of images: --data FOLDER",
@@ -135,7 +135,7 @@ pub fn gpt_nano() -> Text<GptConfig> {
         GptConfig::nano(TINYSHAKESPEARE_CHARACTERS),
     )
     // Large steps, which a falling rate ends and a limit on gradients keeps from going astray. More
-    // samples a step take longer and hardly teach more.
+    // samples per step take longer and hardly teach more.
     .with_preset(toml::toml! {
         [training]
         batch_size = 32

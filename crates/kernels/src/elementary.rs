@@ -145,7 +145,7 @@ mod tests {
         [exp, erf]
     }
 
-    /// How many units in the last place of `expected` lie between both.
+    /// How many units in the last place of `expected` are between both.
     fn units(actual: f32, expected: f64) -> f64 {
         let nearest = expected as f32;
         let unit = f64::from(nearest.abs().next_up()) - f64::from(nearest.abs());

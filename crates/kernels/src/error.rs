@@ -65,8 +65,8 @@ pub enum KernelError {
         /// How many there are.
         classes: usize,
     },
-    /// An index of a maximum that lies outside its plane.
-    #[error("{operation}: index {index} lies outside a plane of {plane} values")]
+    /// An index of a maximum outside its plane.
+    #[error("{operation}: index {index} is outside a plane of {plane} values")]
     Index {
         /// The operation.
         operation: &'static str,

@@ -33,7 +33,7 @@ pub struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// A matrix of `[rows, columns]` that lies row after row.
+    /// A matrix of `[rows, columns]` that is row after row.
     pub fn new(values: &'a [f32], extent: [usize; 2]) -> Self {
         Self {
             values,
@@ -72,7 +72,7 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Whether every element lies in `values`.
+    /// Whether every element is in `values`.
     fn is_whole(&self) -> bool {
         let Some(last) = self.last() else {
             return true;
@@ -80,7 +80,7 @@ impl<'a> Matrix<'a> {
         last < self.values.len()
     }
 
-    /// Where the last element lies, if there is any.
+    /// Where the last element is, if there is any.
     fn last(&self) -> Option<usize> {
         let [rows, columns] = self.extent;
         let row = rows.checked_sub(1)?.saturating_mul(self.strides[0]);
@@ -153,7 +153,7 @@ pub fn matmul(
     Ok(())
 }
 
-/// As many matrices as `batch` says, that lie anywhere in a slice.
+/// As many matrices as `batch` says, that are anywhere in a slice.
 ///
 /// ```
 /// use everburn_kernels::Matrices;
@@ -177,7 +177,7 @@ impl<'a> Matrices<'a> {
     /// the next row and the next column `strides`.
     ///
     /// # Errors
-    /// Elements behind the end of `values`.
+    /// Elements after the end of `values`.
     pub fn new(
         values: &'a [f32],
         batch: [usize; 2],
@@ -305,7 +305,7 @@ pub(crate) fn multiply(left: Matrix<'_>, right: Matrix<'_>, sum: Sum, output: &m
     let [left_row, left_column] = left.strides.map(usize::cast_signed);
     let [right_row, right_column] = right.strides.map(usize::cast_signed);
     // SAFETY: `gemm` reads `left` and `right` at the places that extents and strides name, which
-    // lie in their slices, and writes `rows * columns` values of `output`, which has as many and is
+    // are in their slices, and writes `rows * columns` values of `output`, which has as many and is
     // borrowed by nobody else. With `read_dst` false it does not read them.
     unsafe {
         gemm::gemm(

@@ -9,7 +9,7 @@ use crate::parallel::each_piece;
 const ROPE: &str = "rope";
 
 /// Vectors of the tokens of several texts and heads: `[texts, heads, tokens, 2 * half]`, of which the
-/// numbers of a vector lie side by side.
+/// numbers of a vector are side by side.
 ///
 /// ```
 /// use everburn_kernels::RopeShape;
@@ -40,7 +40,7 @@ pub enum RopeDirection {
 }
 
 /// Rotates each pair `(a, b)` of `input` by the angle of its token and place, whose cosines and sines
-/// are `[tokens, half]`: `(a cos - b sin, b cos + a sin)`. The output lies row after row.
+/// are `[tokens, half]`: `(a cos - b sin, b cos + a sin)`. The output is row after row.
 ///
 /// ```
 /// use everburn_kernels::{RopeShape, RopeDirection, rope};

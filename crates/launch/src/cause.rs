@@ -22,7 +22,7 @@ pub(crate) fn root_cause(ended: &[EndedRank]) -> Option<usize> {
 pub(crate) enum Blame {
     /// It failed by itself.
     Own,
-    /// It lost a peer, or was told to give up.
+    /// It lost a peer, or was asked to give up.
     Victim,
     /// The launcher ended it: it had neither failed nor noticed anything.
     Bystander,

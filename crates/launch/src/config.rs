@@ -13,7 +13,8 @@ use crate::error::LaunchError;
 /// What to start, how often, and how patient to be when it ends.
 ///
 /// ```
-/// use everburn_launch::LaunchConfig;
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::LaunchConfig;
 ///
 /// let config = LaunchConfig {
 ///     args: vec!["train".into(), "mnist".into()],
@@ -58,7 +59,7 @@ pub struct LaunchConfig {
     /// standard input and output are a terminal and the launcher is in its foreground; elsewhere
     /// the ranks' lines are printed.
     pub dashboard: bool,
-    /// Whether ranks that end are started again, and the others go on meanwhile. `None`: the first failure
+    /// Whether ranks that end are started again, and the others continue meanwhile. `None`: the first failure
     /// ends the job.
     pub elastic: Option<ElasticLaunch>,
     /// After the first failure: how long the other ranks may take to end by themselves.
@@ -69,11 +70,12 @@ pub struct LaunchConfig {
     pub stop_patience: Duration,
 }
 
-/// How a job goes on when ranks end.
+/// How a job continues when ranks end.
 ///
 /// ```
+/// # mod everburn { pub use everburn_launch as launch; }
 /// use std::time::Duration;
-/// use everburn_launch::ElasticLaunch;
+/// use everburn::launch::ElasticLaunch;
 ///
 /// let elastic = ElasticLaunch { max_restarts: 10, ..ElasticLaunch::new(2, 4) };
 /// assert_eq!(elastic.pause_before(1), Duration::from_secs(1));
@@ -190,7 +192,7 @@ impl LaunchConfig {
         self.log_dir.join(format!("rank-{rank}.error.json"))
     }
 
-    /// Where the report of process `incarnation` of rank `rank` lies once the next one has been started.
+    /// Where the report of process `incarnation` of rank `rank` is once the next one has been started.
     #[must_use]
     pub fn earlier_error_path(&self, rank: usize, incarnation: u64) -> PathBuf {
         self.log_dir

@@ -1,4 +1,4 @@
-//! The rank's side: who am I, where is the store, and whom do I tell when I fail.
+//! The rank's side: who am I, where is the store, and where do I report a failure.
 
 use std::path::PathBuf;
 
@@ -57,10 +57,11 @@ pub mod variables {
     pub(crate) const TORCHRUN_ID: &str = "TORCHELASTIC_RUN_ID";
 }
 
-/// What a launcher (ours, `torchrun`, or a person) told this process about its place.
+/// What a launcher (ours, `torchrun`, or a person) passed to this process about its place.
 ///
 /// ```no_run
-/// use everburn_launch::{RankEnvironment, ReportKind};
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::{RankEnvironment, ReportKind};
 ///
 /// # fn train() -> Result<(), String> { Ok(()) }
 /// if RankEnvironment::is_present() {
@@ -126,7 +127,8 @@ impl RankEnvironment {
     /// what counts where there are variables of several launchers.
     ///
     /// ```
-    /// use everburn_launch::{RankEnvironment, StartedBy};
+    /// # mod everburn { pub use everburn_launch as launch; }
+    /// use everburn::launch::{RankEnvironment, StartedBy};
     ///
     /// let told = [
     ///     ("OMPI_COMM_WORLD_RANK", "1"),
@@ -286,10 +288,11 @@ impl RankEnvironment {
         }
     }
 
-    /// Which launcher counts and what it has told, in one line for the user.
+    /// The launcher that counts and its values, in one line for the user.
     ///
     /// ```
-    /// use everburn_launch::RankEnvironment;
+    /// # mod everburn { pub use everburn_launch as launch; }
+    /// use everburn::launch::RankEnvironment;
     ///
     /// let told = [
     ///     ("RANK", "0"),
@@ -326,7 +329,7 @@ impl RankEnvironment {
     /// before a dashboard changes the terminal. Without our launcher it does nothing.
     ///
     /// On Linux the kernel sends SIGKILL. A rank that owns a terminal, and any rank elsewhere, has
-    /// a thread that looks for its launcher five times a second instead; it puts the terminal back
+    /// a thread that looks for its launcher five times per second instead; it puts the terminal back
     /// in order before it ends the process.
     ///
     /// # Errors
@@ -339,7 +342,7 @@ impl RankEnvironment {
         }
     }
 
-    /// Tells the launcher why this rank ends; the first report of a failure stands. Without a launcher, or
+    /// Reports to the launcher why this rank ends; the first report of a failure counts. Without a launcher, or
     /// when the file cannot be written, it does nothing: the error is on its way to the log anyway.
     pub fn report(&self, kind: ReportKind, step: Option<u64>, message: &str) {
         let file = match kind.is_failure() {
@@ -359,10 +362,10 @@ impl RankEnvironment {
         }
     }
 
-    /// Tells the launcher that this rank has done all of its work: call it once the last file is written, and
+    /// Reports to the launcher that this rank has done all of its work: call it once the last file is written, and
     /// end with 0 then. Our launcher takes a rank that ends with 0 and has not called this for failed. A rank
     /// that was stopped or not needed ([`ReportKind::Stopped`], [`ReportKind::NotNeeded`]) has reported that by
-    /// [`report`](Self::report) before, and the first report stands.
+    /// [`report`](Self::report) before, and the first report counts.
     pub fn report_finished(&self) {
         self.report(ReportKind::Finished, None, "");
     }

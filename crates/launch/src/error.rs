@@ -10,7 +10,8 @@ use everburn_collectives::rendezvous::RendezvousError;
 /// Why nothing was started, or why what was started has been ended again.
 ///
 /// ```
-/// use everburn_launch::{LaunchConfig, LaunchError, Launcher};
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::{LaunchConfig, LaunchError, Launcher};
 ///
 /// let error = Launcher::new(LaunchConfig::new("sh", 0, "logs")).run().unwrap_err();
 /// assert!(matches!(error, LaunchError::NoRanks));
@@ -174,10 +175,11 @@ pub enum LaunchError {
     },
 }
 
-/// Why a process does not know which rank it is, or must not go on as one.
+/// Why a process does not know which rank it is, or must not continue as one.
 ///
 /// ```
-/// use everburn_launch::RankEnvironment;
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::RankEnvironment;
 ///
 /// let error = RankEnvironment::from_lookup(|_| None).unwrap_err();
 /// assert!(error.to_string().contains("RANK"));
@@ -267,10 +269,11 @@ pub enum RankEnvironmentError {
 /// Why a rank could not join the others.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_launch as launch; }
 /// use std::error::Error;
 ///
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup, ReduceOp};
-/// use everburn_launch::JoinError;
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup, ReduceOp};
+/// use everburn::launch::JoinError;
 ///
 /// let alone = ProcessGroup::alone(GroupOptions::default());
 /// let failure = alone.all_reduce(vec![1], ReduceOp::Mean).wait().unwrap_err();

@@ -3,7 +3,8 @@
 /// Something that has just happened to a rank, or to the job.
 ///
 /// ```
-/// use everburn_launch::LaunchEvent;
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::LaunchEvent;
 ///
 /// let event = LaunchEvent::Lost { rank: 2, text: "rank 2 was killed by SIGKILL".into() };
 /// assert_eq!(event.rank(), Some(2));

@@ -14,8 +14,8 @@ pub const EXIT_PEER_LOST: i32 = 75;
 /// It is `EX_PROTOCOL` of `sysexits.h`: what was to come did not.
 pub const EXIT_STALLED: i32 = 76;
 
-/// The exit code by which a rank says "whoever does the same again fails again", so that an elastic launcher
-/// does not try: replicas that have diverged, a loss that is no number, ranks that do not fit together.
+/// The exit code by which a rank says "the same run would fail again", so that an elastic launcher
+/// does not try: replicas that have diverged, a loss that is not a number, ranks that do not fit together.
 ///
 /// It is `EX_CONFIG` of `sysexits.h`.
 pub const EXIT_FAILS_AGAIN: i32 = 78;
@@ -23,7 +23,8 @@ pub const EXIT_FAILS_AGAIN: i32 = 78;
 /// How a rank's process ended.
 ///
 /// ```
-/// use everburn_launch::RankExit;
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::RankExit;
 ///
 /// assert_eq!(RankExit::Code(3).exit_code(), 3);
 /// assert_eq!(RankExit::Signal(9).exit_code(), 137);
@@ -47,7 +48,7 @@ impl RankExit {
         }
     }
 
-    /// Whether this is exit code 0. It alone does not say that the rank has finished.
+    /// Whether this is exit code 0. It alone does not prove that the rank has finished.
     #[must_use]
     pub fn is_success(self) -> bool {
         self == Self::Code(0)
@@ -124,7 +125,7 @@ fn explain(signal: i32) -> Option<(&'static str, &'static str)> {
         ),
         s::SIGQUIT => ("SIGQUIT", "quit from the keyboard"),
         s::SIGHUP => ("SIGHUP", "its terminal was closed"),
-        s::SIGPIPE => ("SIGPIPE", "it wrote to a pipe that nobody reads"),
+        s::SIGPIPE => ("SIGPIPE", "it wrote to a pipe without a reader"),
         s::SIGXCPU => ("SIGXCPU", "it used up its allotted processor time"),
         s::SIGSYS => ("SIGSYS", "a system call that this sandbox forbids"),
         _ => return None,

@@ -11,10 +11,11 @@ use serde::{Deserialize, Serialize};
 /// The longest report that is read, in bytes: its message is an error with its causes.
 const LONGEST_REPORT: u64 = 1 << 20;
 
-/// What a rank says of its end: that it has finished or was stopped, or whose fault its failure is as far as it can tell.
+/// What a rank says of its end: that it has finished or was stopped, or whose fault its failure is as far as it can see.
 ///
 /// ```
-/// use everburn_launch::ReportKind;
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::ReportKind;
 ///
 /// assert!(ReportKind::Panic.is_own_failure());
 /// assert!(!ReportKind::PeerLost.is_own_failure());
@@ -28,7 +29,7 @@ pub enum ReportKind {
     Finished,
     /// The rank was asked to stop, by a signal or a key, and has stopped before it had done all of its work.
     Stopped,
-    /// The rank came when the others had finished an elastic job without it, and has done nothing.
+    /// The rank came after the others had finished an elastic job without it, and has done nothing.
     NotNeeded,
     /// The rank failed by itself: an error of its own.
     Own,
@@ -36,7 +37,7 @@ pub enum ReportKind {
     Panic,
     /// A peer went away: its connection broke or it did not answer in time.
     PeerLost,
-    /// Another rank told this one to give up.
+    /// Another rank asked this one to give up.
     Aborted,
     /// A kind that this version does not know; counts as a failure of the rank's own.
     #[serde(other)]
@@ -61,7 +62,8 @@ impl ReportKind {
 /// `EVERBURN_ERROR_FILE`, that of a good end to the one named by `EVERBURN_FINISHED_FILE`.
 ///
 /// ```
-/// use everburn_launch::{RankReport, ReportKind, write_report};
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::{RankReport, ReportKind, write_report};
 ///
 /// let folder = tempfile::tempdir()?;
 /// let file = folder.path().join("rank-1.error.json");
@@ -120,7 +122,7 @@ impl RankReport {
     }
 }
 
-/// Writes `report` to `path`, whole or not at all. The first report in a file stands: a later one
+/// Writes `report` to `path`, whole or not at all. The first report in a file stays: a later one
 /// is dropped, because what goes wrong while a rank ends is seldom why it ends.
 ///
 /// # Errors

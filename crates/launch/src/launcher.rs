@@ -29,7 +29,8 @@ const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
 /// A running store; it ends when this is dropped.
 ///
 /// ```no_run
-/// use everburn_launch::{HostedStore, LaunchConfig, Launcher};
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::{HostedStore, LaunchConfig, Launcher};
 ///
 /// let config = LaunchConfig::new(std::env::current_exe()?, 4, "runs/a/logs");
 /// let launcher = Launcher::new(config).host_store_with(|listener, _access| {
@@ -43,10 +44,11 @@ pub type HostedStore = Box<dyn Any + Send>;
 
 type HostStore = Box<dyn FnOnce(TcpListener, StoreAccess) -> Result<HostedStore, String>>;
 
-/// Starts one process a rank and stays with them until the last has ended.
+/// Starts one process per rank and stays with them until the last has ended.
 ///
 /// ```no_run
-/// use everburn_launch::{LaunchConfig, Launcher};
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::{LaunchConfig, Launcher};
 ///
 /// let program = std::env::current_exe()?;
 /// let config = LaunchConfig {

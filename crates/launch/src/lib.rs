@@ -28,7 +28,7 @@
 //!
 //! # Elastic jobs
 //! With [`LaunchConfig::elastic`] a failure does not end the job: the rank is restarted after a growing pause, up to
-//! [`ElasticLaunch::max_restarts`] times, while the others continue ([`everburn_collectives::elastic`]). A process that
+//! [`ElasticLaunch::max_restarts`] times, while the others continue ([`everburn::collectives::elastic`](everburn_collectives::elastic)). A process that
 //! the others have continued without is killed first. A rank that refuses its arguments (exit code 2) is not restarted.
 //! When fewer than [`ElasticLaunch::min`] ranks can ever be running, the job ends as after a failure; when one rank has
 //! finished, no rank is restarted, and the others have [`LaunchConfig::stop_patience`] to finish too.

@@ -1,4 +1,4 @@
-//! Who told a process which rank it is.
+//! Where a process has its rank from.
 
 use std::fmt;
 
@@ -7,7 +7,8 @@ use crate::environment::variables;
 /// What started a rank.
 ///
 /// ```
-/// use everburn_launch::{RankEnvironment, StartedBy};
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::{RankEnvironment, StartedBy};
 ///
 /// let told = [
 ///     ("RANK", "0"),
@@ -29,7 +30,7 @@ pub enum StartedBy {
     Everburn,
     /// PyTorch's `torchrun`.
     Torchrun,
-    /// Whoever has set RANK and WORLD_SIZE: a person, or a launcher that is not known by name.
+    /// A person, or an unknown launcher, has set RANK and WORLD_SIZE.
     Variables,
     /// `mpirun` of Open MPI.
     OpenMpi,
@@ -96,10 +97,11 @@ impl fmt::Display for StartedBy {
     }
 }
 
-/// What started a rank, and where each thing that it knows comes from.
+/// What started a rank, and where each of its values comes from.
 ///
 /// ```
-/// use everburn_launch::{Origin, StartedBy};
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::{Origin, StartedBy};
 ///
 /// let origin = Origin {
 ///     started_by: StartedBy::Slurm,

@@ -1,4 +1,4 @@
-//! How a job ended, and what the user is told about it.
+//! How a job ended, and the message for the user.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,7 +11,8 @@ use crate::failure::{RankReport, ReportKind};
 /// How a job ended. Its text is what the user should read.
 ///
 /// ```
-/// use everburn_launch::Outcome;
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::Outcome;
 ///
 /// assert_eq!(Outcome::Succeeded.exit_code(), 0);
 /// assert_eq!(Outcome::Interrupted { signal: 2 }.exit_code(), 130);
@@ -70,7 +71,8 @@ impl fmt::Display for Outcome {
 /// A rank that has ended, and how.
 ///
 /// ```
-/// use everburn_launch::{EndedRank, RankExit};
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::{EndedRank, RankExit};
 ///
 /// let rank = EndedRank {
 ///     rank: 2,
@@ -129,7 +131,7 @@ impl fmt::Display for EndedRank {
         if self.ended_by_launcher {
             f.write_str("was ended by the launcher")?;
         } else if self.was_not_needed() {
-            f.write_str("came when the others had finished")?;
+            f.write_str("came after the others had finished")?;
         } else if self.was_stopped() {
             f.write_str("was stopped on request")?;
         } else if self.exit.is_success() && !self.has_finished() {
@@ -150,8 +152,9 @@ impl fmt::Display for EndedRank {
 /// A process of an elastic job that ended, and after which its rank was started again.
 ///
 /// ```
+/// # mod everburn { pub use everburn_launch as launch; }
 /// use std::time::Duration;
-/// use everburn_launch::{EndedRank, Restart, RankExit};
+/// use everburn::launch::{EndedRank, Restart, RankExit};
 ///
 /// let restart = Restart {
 ///     ended: EndedRank {
@@ -234,7 +237,8 @@ pub(crate) fn loss(ended: &EndedRank, incarnation: u64, expelled: bool) -> Strin
 /// Why a job failed: the rank that is to blame first, then what became of the others.
 ///
 /// ```
-/// use everburn_launch::{EndedRank, JobFailure, RankExit};
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::{EndedRank, JobFailure, RankExit};
 ///
 /// let failure = JobFailure {
 ///     cause: EndedRank {
@@ -266,7 +270,7 @@ pub struct JobFailure {
     pub others: Vec<EndedRank>,
     /// An elastic job's restarts on this machine, in order.
     pub restarts: Vec<Restart>,
-    /// Why an elastic job could not go on.
+    /// Why an elastic job could not continue.
     pub given_up: Option<String>,
     /// Why an elastic job that is said to have finished has not succeeded.
     pub unproved: Option<String>,

@@ -11,7 +11,7 @@ const MAX_LINE_BYTES: u64 = 64 * 1024;
 /// How much of a log's end is searched for its last lines.
 const TAIL_BYTES: u64 = 32 * 1024;
 
-/// Copies `from` line by line to `log` and, behind `prefix`, to `screen`, until `from` ends.
+/// Copies `from` line by line to `log` and, after `prefix`, to `screen`, until `from` ends.
 ///
 /// A log or screen that cannot be written (disk full, pipe closed) must not stop the reading: the
 /// rank would block on its full pipe.

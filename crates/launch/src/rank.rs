@@ -23,14 +23,15 @@ type GroupSlot = Mutex<Option<ProcessGroup>>;
 /// One rank of a job, as [`run`](crate::run) passes it to the work: its rank, and its connection to the others.
 ///
 /// ```no_run
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_launch as launch; }
 /// use std::error::Error;
 /// use std::process::ExitCode;
 ///
-/// use everburn_collectives::group::ReduceOp;
-/// use everburn_launch::Rank;
+/// use everburn::collectives::group::ReduceOp;
+/// use everburn::launch::Rank;
 ///
 /// fn main() -> ExitCode {
-///     everburn_launch::run(4, work)
+///     everburn::launch::run(4, work)
 /// }
 ///
 /// fn work(rank: &Rank) -> Result<(), Box<dyn Error>> {
@@ -111,9 +112,10 @@ impl Rank {
     /// the first call hold.
     ///
     /// ```no_run
+    /// # mod everburn { pub use everburn_collectives as collectives; }
     /// # use everburn_launch::{JoinError, Rank};
     /// use std::time::Duration;
-    /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+    /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
     ///
     /// # fn join(rank: &Rank) -> Result<ProcessGroup, JoinError> {
     /// let timeout = Some(Duration::from_secs(30));
@@ -256,7 +258,7 @@ mod tests {
             text.starts_with("the training failed\n  because: rank 1 aborted"),
             "{text}"
         );
-        // The group's own error stands behind the one that repeats it.
+        // The group's own error is after the one that repeats it.
         assert_eq!(text.matches("because").count(), 1, "{text}");
     }
 

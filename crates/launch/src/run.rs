@@ -20,20 +20,21 @@ const EXIT_USAGE: u8 = 2;
 /// The same program plays both parts. Started by a user it is the [`Launcher`]: it starts itself `ranks` times,
 /// with the arguments that it was given, and stays until the last rank has ended. Started by a launcher it is a
 /// rank, and does the work. That launcher may also be `torchrun`, `srun`, `mpirun` or whatever else
-/// [`RankEnvironment::detect`] knows; then it says how many ranks there are, and `ranks` does not count. One rank
+/// [`RankEnvironment::detect`] finds; then it says how many ranks there are, and `ranks` does not count. One rank
 /// needs no launcher: the work is done in the process that the user has started.
 ///
-/// Call it from `main`, and let `main` return what it yields. What stands before and behind the call happens in each
+/// Call it from `main`, and let `main` return what it yields. What is before and after the call happens in each
 /// process, the launcher's too: read arguments there, and do all else in `work`.
 ///
 /// ```no_run
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_launch as launch; }
 /// use std::error::Error;
 /// use std::process::ExitCode;
 ///
-/// use everburn_collectives::group::ReduceOp;
+/// use everburn::collectives::group::ReduceOp;
 ///
 /// fn main() -> ExitCode {
-///     everburn_launch::run(2, |rank| -> Result<(), Box<dyn Error>> {
+///     everburn::launch::run(2, |rank| -> Result<(), Box<dyn Error>> {
 ///         let group = rank.group()?; // all ranks meet here
 ///         let sum = group.all_reduce(vec![rank.rank() as i64], ReduceOp::Sum).wait()?;
 ///         println!("rank {} of {}: the sum is {}", rank.rank(), rank.world_size(), sum[0]);
@@ -44,7 +45,7 @@ const EXIT_USAGE: u8 = 2;
 ///
 /// # How it ends
 /// - All ranks have returned `Ok`: [`ExitCode::SUCCESS`].
-/// - A rank fails: the others are told at once, have 5 s to end, and are ended then. The launcher prints which
+/// - A rank fails: the others are notified at once, have 5 s to end, and are ended then. The launcher prints which
 ///   rank failed first, with its error, the end of its log and what became of the others, and yields its exit
 ///   code, which is never 0. The logs are kept then, in a folder for temporary files that the message names.
 /// - Ctrl-C or SIGTERM at the launcher: each rank gets SIGTERM, which ends it unless it listens

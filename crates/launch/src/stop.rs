@@ -12,7 +12,8 @@ use signal_hook::flag;
 /// Stopping is a collective decision: one rank's answer must be agreed on by all before any acts.
 ///
 /// ```
-/// use everburn_launch::StopRequest;
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::StopRequest;
 ///
 /// let stop = StopRequest::listen(false)?;
 /// assert!(!stop.is_set());

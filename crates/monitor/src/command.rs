@@ -19,8 +19,8 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Where runs are recorded where nothing else is said.
 const RUNS: &str = "runs";
 
-/// Monitor a run, live or finished: curves, ranks, events. Any number of monitors may attach to a run,
-/// come and go; none can change anything.
+/// Monitor a run, live or finished: curves, ranks, events. Any number of monitors can attach to a run; none can
+/// change it.
 ///
 /// ```
 /// use clap::Parser;
@@ -37,11 +37,11 @@ const RUNS: &str = "runs";
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct MonitorCommand {
-    /// The folder of the run, or HOST:PORT where it is served [default: the run in runs/ that was written to last]
+    /// The folder of the run, or HOST:PORT where it is served [default: the newest run in runs/]
     #[arg(value_name = "RUN|HOST:PORT")]
     pub run: Option<String>,
 
-    /// Print what is learnt of the run as lines of JSON, until it is over; so it is without a terminal, too
+    /// Print updates as lines of JSON until the run is over; the default without a terminal
     #[arg(long)]
     pub json: bool,
 
@@ -49,8 +49,8 @@ pub struct MonitorCommand {
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "json")]
     pub listen: Option<String>,
 
-    /// The job's token, with --listen or HOST:PORT [default with --listen: a new one, which is printed]. The
-    /// environment is the better place: other users of the machine can read command lines
+    /// The job's token, with --listen or HOST:PORT [default with --listen: a new one, which is printed]. Prefer the
+    /// environment variable: other users can read command lines
     #[arg(
         long,
         env = "EVERBURN_JOB_TOKEN",
@@ -120,7 +120,7 @@ pub fn print_json(mut source: Source, output: &mut dyn Write) {
         }
         // Who holds the run may have ended without a word; who has said so may still be at its report.
         if !running {
-            tracing::debug!("the run is over; it had said so: {ended}");
+            tracing::debug!("the run is over; it had reported: {ended}");
             return;
         }
         std::thread::sleep(LOOK);

@@ -69,7 +69,7 @@ fn hostile_client(bytes: &[u8]) {
         ..ScriptedConnection::default()
     };
     let accepted = wire::accept(&mut connection, &key());
-    assert!(accepted.is_err(), "a stranger was let in");
+    assert!(accepted.is_err(), "a stranger was accepted");
     let most = GREETING.len() + CHALLENGE_BYTES;
     assert!(connection.outgoing.len() <= most);
 }

@@ -41,7 +41,7 @@ use crate::view::{RanksView, draw_ranks};
 /// How often the screen is drawn at most, while somebody presses keys.
 const FRAME: Duration = Duration::from_millis(100);
 
-/// How often what the dashboard paints is taken and drawn while nobody presses any: it paints ten times a second, which
+/// How often what the dashboard paints is taken and drawn while nobody presses any: it paints ten times per second, which
 /// is more than a reader sees, and what it costs is taken from the training.
 const CALM_FRAME: Duration = Duration::from_millis(400);
 
@@ -63,7 +63,7 @@ const LEAVE: &[u8] = b"\x1b[?1006l\x1b[?1003l\x1b[?1002l\x1b[?1000l\x1b[?25h\x1b
 /// What the screen is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Purpose {
-    /// To look on: `q` leaves, and the run goes on. There may be no dashboard to show beside the ranks.
+    /// To look on: `q` leaves, and the run continues. There may be no dashboard to show beside the ranks.
     LookOn {
         /// Whether burn-train's dashboard is fed, too, in this process.
         dashboard: bool,
@@ -304,7 +304,7 @@ impl Shown {
         }
     }
 
-    /// How long a picture stands at least.
+    /// How long a picture is at least.
     fn frame(&self) -> Duration {
         match self.pressed {
             Some(pressed) if pressed.elapsed() < AT_THE_KEYS => FRAME,

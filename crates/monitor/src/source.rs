@@ -22,7 +22,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// How long a server may take for an update, or for a piece of a long one: it says every second whether the run
-/// goes on.
+/// continues.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// The pause before a lost connection is tried again.

@@ -121,7 +121,7 @@ impl RunState {
         }
     }
 
-    /// Which ranks are lost or silent, while the training goes on; `None` if all are there.
+    /// Which ranks are lost or silent, while the training continues; `None` if all are there.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         let ranks = self.ranks();

@@ -14,7 +14,7 @@ use self::lines::Lines;
 use crate::error::MonitorError;
 use crate::update::Update;
 
-/// The longest document that is read: a configuration, or what stands in `live.json`.
+/// The longest document that is read: a configuration, or what is in `live.json`.
 const LONGEST_DOCUMENT: u64 = 4 << 20;
 
 /// How often it is told whether a process has the run.

@@ -26,7 +26,7 @@ const SMALLEST: (u16, u16) = (40, 12);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RanksView {
-    /// How many ranks lie above the first one that is shown.
+    /// How many ranks are above the first one that is shown.
     pub scrolled: usize,
     /// The map shows the whole run, not the newest steps one by one.
     pub whole: bool,

@@ -21,7 +21,8 @@ use crate::version::NcclVersion;
 /// [`NcclApi::destroy`].
 ///
 /// ```
-/// use everburn_nccl::api::NcclApi;
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// use everburn::nccl::api::NcclApi;
 ///
 /// /// What a log says of a rank's GPU.
 /// fn describe(api: &dyn NcclApi) -> String {
@@ -121,10 +122,11 @@ pub trait NcclApi: Send + Sync {
     fn wait_all(&self, event: &Event) -> Result<(), LibraryError>;
 }
 
-/// `ncclUniqueId`: by what the ranks of a communicator find each other. Whoever has it can join.
+/// `ncclUniqueId`: by which the ranks of a communicator find each other. Any process that has it can join.
 ///
 /// ```
-/// use everburn_nccl::api::UniqueId;
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// use everburn::nccl::api::UniqueId;
 ///
 /// let id = UniqueId::new([7; UniqueId::BYTES]);
 /// assert_eq!(id.bytes(), &[7; 128]);
@@ -161,7 +163,8 @@ impl fmt::Debug for UniqueId {
 /// A communicator that has not been destroyed or aborted, since both take it away.
 ///
 /// ```
-/// assert_eq!(everburn_nccl::api::Communicator::new(7).handle(), 7);
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// assert_eq!(everburn::nccl::api::Communicator::new(7).handle(), 7);
 /// ```
 #[derive(Debug)]
 pub struct Communicator(usize);
@@ -169,7 +172,8 @@ pub struct Communicator(usize);
 /// A stream of the GPU that has not been destroyed.
 ///
 /// ```
-/// assert_eq!(everburn_nccl::api::Stream::new(7).handle(), 7);
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// assert_eq!(everburn::nccl::api::Stream::new(7).handle(), 7);
 /// ```
 #[derive(Debug)]
 pub struct Stream(usize);
@@ -177,7 +181,8 @@ pub struct Stream(usize);
 /// An event of the GPU that has not been destroyed.
 ///
 /// ```
-/// assert_eq!(everburn_nccl::api::Event::new(7).handle(), 7);
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// assert_eq!(everburn::nccl::api::Event::new(7).handle(), 7);
 /// ```
 #[derive(Debug)]
 pub struct Event(usize);

@@ -7,7 +7,8 @@ use crate::version::NcclVersion;
 /// Why a library of the GPU, or a GPU, cannot be used.
 ///
 /// ```
-/// use everburn_nccl::LibraryError;
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// use everburn::nccl::LibraryError;
 ///
 /// let error = LibraryError::NoDriver { reason: "libcuda.so.1 is not there".to_owned() };
 /// assert!(error.to_string().starts_with("no driver: libcuda.so.1 is not there; install"));

@@ -12,7 +12,8 @@ const GIB: f64 = (1u64 << 30) as f64;
 /// One GPU that this process may use.
 ///
 /// ```
-/// let gpu = everburn_nccl::Gpu {
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// let gpu = everburn::nccl::Gpu {
 ///     index: 0,
 ///     name: "NVIDIA H200".to_owned(),
 ///     memory_bytes: 150_754_820_096,
@@ -30,11 +31,11 @@ pub struct Gpu {
     pub name: String,
     /// All of its memory, in bytes.
     pub memory_bytes: u64,
-    /// What of it nobody had when it was asked, in bytes; `None` where NVML does not tell.
+    /// Its free memory when it was asked, in bytes; `None` where NVML does not report it.
     pub free_bytes: Option<u64>,
     /// What kernels it runs: (9, 0) for Hopper.
     pub compute_capability: (u32, u32),
-    /// What tells it from all others in the world.
+    /// Its identity: no other GPU has it.
     pub uuid: String,
 }
 
@@ -54,14 +55,15 @@ impl fmt::Display for Gpu {
 /// As text it is one line: GPUs, driver, CUDA, NCCL.
 ///
 /// ```
-/// match everburn_nccl::gpus() {
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// match everburn::nccl::gpus() {
 ///     Ok(inventory) => println!("{inventory}"),
 ///     Err(error) => println!("{error}"),
 /// }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inventory {
-    /// The driver's version, such as `580.159.03`; `None` where neither NVML nor `/proc` tells.
+    /// The driver's version, such as `580.159.03`; `None` where neither NVML nor `/proc` has it.
     pub driver: Option<String>,
     /// The newest CUDA that the driver can do.
     pub cuda: CudaVersion,

@@ -26,7 +26,8 @@ const IN_PACKAGES: &str = "nvidia/nccl/lib";
 /// The paths where NCCL is searched.
 ///
 /// ```
-/// use everburn_nccl::{Library, LibraryPaths};
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// use everburn::nccl::{Library, LibraryPaths};
 ///
 /// // A named file is used or refused; nothing else is searched.
 /// let named = Some("/no/such/libnccl.so.2".into());
@@ -98,7 +99,8 @@ fn python_packages(root: &Path) -> Vec<PathBuf> {
 /// `LD_LIBRARY_PATH` first. Opens nothing.
 ///
 /// ```
-/// assert_eq!(everburn_nccl::find_library("libno-such-thing.so"), None);
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// assert_eq!(everburn::nccl::find_library("libno-such-thing.so"), None);
 /// ```
 #[must_use]
 pub fn find_library(name: &str) -> Option<PathBuf> {
@@ -118,7 +120,8 @@ pub fn find_library(name: &str) -> Option<PathBuf> {
 /// Where an NVIDIA driver shows on this machine, if it does: quick, and nothing is opened.
 ///
 /// ```
-/// if let Some(path) = everburn_nccl::nvidia_driver() {
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// if let Some(path) = everburn::nccl::nvidia_driver() {
 ///     assert!(path.exists());
 /// }
 /// ```

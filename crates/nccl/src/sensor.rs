@@ -5,7 +5,8 @@ use crate::foreign::{Driver, Nvml};
 /// A GPU that can be asked how it is, by NVML.
 ///
 /// ```
-/// if let Some(sensor) = everburn_nccl::GpuSensor::of(0) {
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// if let Some(sensor) = everburn::nccl::GpuSensor::of(0) {
 ///     println!("{:?}", sensor.read());
 /// }
 /// ```
@@ -14,10 +15,11 @@ pub struct GpuSensor {
     uuid: String,
 }
 
-/// What a GPU says of itself; what it does not say is absent.
+/// What a GPU reports of itself; the rest is absent.
 ///
 /// ```
-/// let reading = everburn_nccl::GpuReading { celsius: Some(61), ..Default::default() };
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// let reading = everburn::nccl::GpuReading { celsius: Some(61), ..Default::default() };
 /// assert_eq!(reading.percent, None);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,7 +48,7 @@ impl GpuSensor {
         Some(Self { nvml, uuid })
     }
 
-    /// How it is now. Takes less than a millisecond, and nothing of the GPU.
+    /// How it is now. Takes less than a millisecond, and no time of the GPU.
     #[must_use]
     pub fn read(&self) -> GpuReading {
         let memory = self.nvml.all_and_free_memory(&self.uuid);

@@ -5,7 +5,8 @@ use std::fmt;
 /// A version of NCCL.
 ///
 /// ```
-/// use everburn_nccl::NcclVersion;
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// use everburn::nccl::NcclVersion;
 ///
 /// let version = NcclVersion::from_code(22105);
 /// assert_eq!(version.to_string(), "2.21.5");
@@ -49,7 +50,8 @@ impl fmt::Display for NcclVersion {
 /// A version of CUDA.
 ///
 /// ```
-/// use everburn_nccl::CudaVersion;
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// use everburn::nccl::CudaVersion;
 ///
 /// assert_eq!(CudaVersion::from_code(12040).to_string(), "12.4");
 /// ```

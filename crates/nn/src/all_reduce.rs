@@ -31,11 +31,12 @@ use crate::rank_ops::RankOps;
 /// rank alone, and the group makes the failure visible ([`StatisticsGroup::abort`]).
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// # use everburn_nn::{StatisticsGroup, SyncError};
 /// use std::sync::Arc;
 ///
 /// use burn::prelude::*;
-/// use everburn_nn::all_reduce_sum;
+/// use everburn::nn::all_reduce_sum;
 ///
 /// /// Two ranks of which the other one always does what this one does.
 /// #[derive(Debug)]
@@ -90,7 +91,7 @@ fn sum_of_data(
     Ok(TensorData::new(values, data.shape().clone()).convert_dtype(dtype))
 }
 
-/// A device's error, of which the other ranks are told: they wait for this one.
+/// A device's error, of which the other ranks are notified: they wait for this one.
 pub(crate) fn unread(group: &Arc<dyn StatisticsGroup>, error: &dyn std::fmt::Display) -> SyncError {
     let error = SyncError::Read {
         reason: error.to_string(),

@@ -24,8 +24,9 @@ use crate::statistics::Statistics;
 /// Configuration of [`BatchNorm`]: the same as [`burn::nn::BatchNormConfig`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::BatchNormConfig;
+/// use everburn::nn::BatchNormConfig;
 ///
 /// let device = Device::flex();
 /// let norm = BatchNormConfig::new(3).with_momentum(0.01).init(&device);
@@ -71,15 +72,16 @@ impl BatchNormConfig {
 /// same bits. A rank without samples takes part through [`crate::without_samples`], or with an input
 /// of zero rows where the rest of the model can bear it.
 ///
-/// If an exchange fails, this step's statistics are those of this rank alone. The group tells the
+/// If an exchange fails, this step's statistics are those of this rank alone. The group reports it to the
 /// step ([`StatisticsGroup`]), for a forward pass cannot return an error.
 ///
 /// Clones, copies by `valid`, `fork` and `to_device`, and what an optimizer returns keep the group.
 /// As with Burn's module, clones share the running statistics.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::{BatchNorm, BatchNormConfig};
+/// use everburn::nn::{BatchNorm, BatchNormConfig};
 ///
 /// let device = Device::flex().autodiff();
 /// let norm = BatchNormConfig::new(3).with_momentum(0.01).init(&device);

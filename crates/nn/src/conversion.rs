@@ -1,7 +1,7 @@
 //! Changing all [`BatchNorm`](crate::BatchNorm)s of a module at once.
 //!
 //! A module tree can be walked by `Module::map` only, whose mappers see tensors and not the modules
-//! that hold them, and have no way to hand anything to a module. So what is to be changed lies in a
+//! that hold them, and have no way to hand anything to a module. So what is to be changed is in a
 //! variable of this thread while `map` runs, where [`converted`] finds it. It never outlives the
 //! call, a panic included.
 
@@ -59,8 +59,9 @@ pub fn synchronize_batch_norms<M: Module>(
 /// statistics are its own again.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::{BatchNormConfig, isolate_batch_norms};
+/// use everburn::nn::{BatchNormConfig, isolate_batch_norms};
 ///
 /// let norm = BatchNormConfig::new(3).init(&Device::flex());
 /// assert_eq!(isolate_batch_norms(norm).world_size(), 1);
@@ -88,7 +89,7 @@ pub fn isolate_batch_norms<M: Module>(model: M) -> M {
 ///
 /// All ranks must run their backward passes through the same layers in the same order. Where the
 /// others train a copy of the model that something has been added to, add it to this one too: in
-/// `everburn_distributed`, `Synchronization::watch_stand_in` is for that.
+/// `everburn::distributed`, `Synchronization::watch_stand_in` is for that.
 ///
 /// The statistics of the others enter the running statistics of `model` too, which clones share.
 /// This works where a batch of zero rows does not: Burn's operations are not made for those.
@@ -101,8 +102,9 @@ pub fn without_samples<M: Module>(model: M) -> M {
 /// samples must take part: see [`without_samples`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::{BatchNormConfig, spans_ranks};
+/// use everburn::nn::{BatchNormConfig, spans_ranks};
 ///
 /// assert!(!spans_ranks(&BatchNormConfig::new(3).init(&Device::flex())));
 /// ```

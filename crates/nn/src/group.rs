@@ -34,7 +34,8 @@ pub trait StatisticsGroup: Send + Sync + Debug {
 /// accordingly.
 ///
 /// ```
-/// use everburn_nn::LossReduction;
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use everburn::nn::LossReduction;
 ///
 /// let reduction = LossReduction::MeanOverSamples; // a mean loss, as in most models
 /// assert_ne!(reduction, LossReduction::Sum);
@@ -52,7 +53,8 @@ pub enum LossReduction {
 /// Why a module could not compute over all ranks.
 ///
 /// ```
-/// use everburn_nn::SyncError;
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use everburn::nn::SyncError;
 ///
 /// let error = SyncError::Exchange { reason: "rank 2 has ended".into() };
 /// assert_eq!(error.to_string(), "rank 2 has ended");

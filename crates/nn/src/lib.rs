@@ -5,8 +5,9 @@
 //! (two exceptions below):
 //!
 //! ```
+//! # mod everburn { pub use everburn_nn as nn; }
 //! use burn::prelude::*;
-//! use everburn_nn as nn; // `use everburn::nn;` with the façade; before: `use burn::nn;`
+//! use everburn::nn; // before: `use burn::nn;`
 //! use nn::conv::{Conv2d, Conv2dConfig};
 //!
 //! #[derive(Module, Debug)]
@@ -75,13 +76,14 @@
 //! - [`Recording`] is work that a GPU has recorded, and replays as one launch.
 //!
 //! ```
+//! # mod everburn { pub use everburn_nn as nn; }
 //! use std::sync::Arc;
 //!
 //! use burn::module::Module;
 //! use burn::prelude::*;
-//! use everburn_nn::{BatchNorm, BatchNormConfig, StatisticsGroup, SyncError};
+//! use everburn::nn::{BatchNorm, BatchNormConfig, StatisticsGroup, SyncError};
 //!
-//! /// A group of one rank; `everburn_distributed` makes them from process groups.
+//! /// A group of one rank; `everburn::distributed` makes them from process groups.
 //! #[derive(Debug)]
 //! struct Alone;
 //!
@@ -105,7 +107,7 @@
 //! # fn main() -> Result<(), SyncError> {
 //! let device = Device::flex().autodiff();
 //! let model = Model { norm: BatchNormConfig::new(3).init(&device) };
-//! let model = everburn_nn::synchronize_batch_norms(model, Arc::new(Alone))?;
+//! let model = everburn::nn::synchronize_batch_norms(model, Arc::new(Alone))?;
 //! let output = model.norm.forward(Tensor::<4>::ones([2, 3, 4, 4], &device));
 //! assert_eq!(output.dims(), [2, 3, 4, 4]);
 //! # Ok(())

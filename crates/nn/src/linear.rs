@@ -19,8 +19,9 @@ use crate::tensor_parallel::{self, Membership, TensorShard};
 /// Configuration of [`Linear`]: the same as [`burn::nn::LinearConfig`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::LinearConfig;
+/// use everburn::nn::LinearConfig;
 ///
 /// let device = Device::flex();
 /// let linear = LinearConfig::new(3, 2).with_bias(false).init(&device);
@@ -64,8 +65,9 @@ impl LinearConfig {
 /// for any number of threads.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::{Linear, LinearConfig};
+/// use everburn::nn::{Linear, LinearConfig};
 ///
 /// let device = Device::flex();
 /// let linear = LinearConfig::new(3, 2).with_bias(false).init(&device);
@@ -118,8 +120,9 @@ impl Linear {
     /// As [`Linear::forward`].
     ///
     /// ```
+    /// # mod everburn { pub use everburn_nn as nn; }
     /// use burn::prelude::*;
-    /// use everburn_nn::{Linear, LinearConfig};
+    /// use everburn::nn::{Linear, LinearConfig};
     ///
     /// let device = Device::flex();
     /// let [q, k] = [8, 4].map(|features| LinearConfig::new(3, features).init(&device));
@@ -169,13 +172,14 @@ impl Linear {
 /// Panics if the last dimension of the input is not the first of the weight.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::nn::EmbeddingConfig;
 /// use burn::prelude::*;
 ///
 /// let device = Device::flex();
 /// let embedding = EmbeddingConfig::new(10, 4).init(&device);
 /// let hidden = Tensor::<2>::ones([3, 4], &device);
-/// let logits = everburn_nn::tensor::module::linear(hidden, embedding.weight.val().transpose(), None);
+/// let logits = everburn::nn::tensor::module::linear(hidden, embedding.weight.val().transpose(), None);
 /// assert_eq!(logits.dims(), [3, 10]);
 /// ```
 pub fn linear<const D: usize>(

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! where the sums run over all ranks, because every sample has moved the statistics of all. They
-//! are exchanged once, both in one message. The gradients of γ and β are left to whoever sums up
+//! are exchanged once, both in one message. The gradients of γ and β are left to the code that sums up
 //! the gradients of parameters.
 //!
 //! If each rank's loss is the mean over its own samples and gradients are averaged by samples later
@@ -55,7 +55,7 @@ impl GlobalBatch {
     /// ranks as this rank is to count them.
     fn means_over_ranks(&self, sums: &[f64]) -> Result<Vec<f64>, SyncError> {
         let weighted = sums.iter().map(|sum| match self.weight {
-            // Also where the gradient of what stands in for samples is not a number.
+            // Also where the gradient of what is in for samples is not a number.
             0.0 => 0.0,
             weight => sum * weight,
         });

@@ -25,8 +25,9 @@ use burn::tensor::{DType, FloatDType};
 /// The dtype in which layers multiply.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::tensor::FloatDType;
-/// use everburn_nn::ComputeType;
+/// use everburn::nn::ComputeType;
 ///
 /// assert_eq!(ComputeType::Bf16.low(), Some(FloatDType::BF16));
 /// assert_eq!(ComputeType::F32.low(), None);
@@ -63,9 +64,10 @@ thread_local! {
 /// Runs `work` on this thread, with the layers of this crate multiplying in `compute`.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
 /// use burn::tensor::DType;
-/// use everburn_nn::{ComputeType, LinearConfig, autocast, cast_for_matmul};
+/// use everburn::nn::{ComputeType, LinearConfig, autocast, cast_for_matmul};
 ///
 /// let device = Device::flex();
 /// let linear = LinearConfig::new(3, 2).init(&device);
@@ -94,7 +96,8 @@ pub fn autocast<R>(compute: ComputeType, work: impl FnOnce() -> R) -> R {
 /// The dtype in which the layers of this crate currently multiply on this thread.
 ///
 /// ```
-/// use everburn_nn::{ComputeType, autocast, compute_type};
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use everburn::nn::{ComputeType, autocast, compute_type};
 ///
 /// assert_eq!(compute_type(), ComputeType::F32);
 /// autocast(ComputeType::F16, || assert_eq!(compute_type(), ComputeType::F16));
@@ -118,9 +121,10 @@ pub fn low_products() -> u64 {
 /// - input, output: any
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
 /// use burn::tensor::DType;
-/// use everburn_nn::{ComputeType, autocast, cast_for_matmul};
+/// use everburn::nn::{ComputeType, autocast, cast_for_matmul};
 ///
 /// let input = Tensor::<1>::ones([2], &Device::flex());
 /// assert_eq!(cast_for_matmul(input.clone()).dtype(), DType::F32);
@@ -189,9 +193,10 @@ pub(crate) fn is_half(dtype: DType) -> bool {
 /// - output: that of `compute`
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
 /// use burn::tensor::{DType, FloatDType};
-/// use everburn_nn::in_f32;
+/// use everburn::nn::in_f32;
 ///
 /// let low = Tensor::<2>::ones([1, 1000], &Device::flex()).cast(FloatDType::BF16);
 /// let sum = in_f32(low, |row| row.sum_dim(1));

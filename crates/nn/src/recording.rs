@@ -2,7 +2,7 @@
 //!
 //! A step of a small model is hundreds of kernels, each of which the host takes longer to launch than the GPU to
 //! run. CUDA can record what is launched on a stream as a graph, and launch all of it at once; CubeCL and Burn hand
-//! that through ([`Backend::graph_start_capture`] and what stands beside it). What is recorded is launches with their
+//! that through ([`Backend::graph_start_capture`] and its companions). What is recorded is launches with their
 //! addresses and numbers, not operations: a replay reads and writes the memory of the recording, whatever tensors
 //! have been given names since.
 
@@ -19,8 +19,9 @@ use burn::prelude::*;
 /// Why work could not be recorded, or replayed.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::Recording;
+/// use everburn::nn::Recording;
 ///
 /// let error = Recording::of(&Device::flex(), || ()).err().unwrap();
 /// assert!(error.to_string().starts_with("opening the recording failed"), "{error}");
@@ -51,8 +52,9 @@ impl RecordingError {
 /// work on the device it keeps.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::Recording;
+/// use everburn::nn::Recording;
 ///
 /// let device = Device::flex(); // `Device::cuda(0)` on a machine with a GPU
 /// let numbers = Tensor::<1>::ones([4], &device);
@@ -68,7 +70,7 @@ pub struct Recording<T> {
     graph: DispatchGraph,
     device: Device,
     yielded: T,
-    /// A replay comes behind what its thread has asked of the device before, and no other thread's.
+    /// A replay comes after what its thread has asked of the device before, and no other thread's.
     of_its_thread: PhantomData<*const ()>,
 }
 
@@ -111,16 +113,16 @@ impl<T> Recording<T> {
         })
     }
 
-    /// Does the recorded work once more, behind all that this thread has asked of the device; does not wait for it.
+    /// Does the recorded work once more, after all that this thread has asked of the device; does not wait for it.
     ///
     /// # Errors
     /// [`RecordingError`] if the device refuses.
     pub fn replay(&mut self) -> Result<(), RecordingError> {
         // SAFETY: the memory that the launches read and write is guarded by the graph for as long as it lives
         // (`Graph::_guards` in cubecl-server: no page of it is freed, moved or handed out), and `self` has the
-        // graph. The thread is the one that recorded, since `Self` is not `Send`, so the replay is ordered behind
+        // graph. The thread is the one that recorded, since `Self` is not `Send`, so the replay is ordered after
         // what that has asked for; `&mut self` keeps it from being replayed while `yielded` is borrowed, and
-        // clones of what was yielded are read behind the replay by the same order or, on another thread, behind
+        // clones of what was yielded are read after the replay by the same order or, on another thread, after
         // an event that CubeCL puts between streams.
         let replayed = unsafe { Dispatch::graph_replay(self.device.as_dispatch(), &self.graph) };
         replayed.map_err(RecordingError::at("replaying"))

@@ -24,9 +24,10 @@ const INFERENCE: u64 = 1 << 60;
 /// number it is given, on the ranks that need it. See the [crate's example](crate).
 ///
 /// ```
+/// # mod everburn { pub use everburn_pipeline as pipeline; }
 /// # use burn::{nn::Linear, prelude::*};
 /// # use everburn_nn::AnyActivation;
-/// use everburn_pipeline::PipelinePass;
+/// use everburn::pipeline::PipelinePass;
 ///
 /// struct Pass(Linear, Tensor<2>);
 /// impl PipelinePass<Linear> for Pass {
@@ -52,9 +53,10 @@ pub trait PipelinePass<M> {
 /// One rank's end of a pipeline of stages. See the [crate's example](crate).
 ///
 /// ```
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_pipeline::{Pipeline, Stages};
-/// use everburn_schedules::ScheduleKind;
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_pipeline as pipeline; pub use everburn_schedules as schedules; }
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::pipeline::{Pipeline, Stages};
+/// use everburn::schedules::ScheduleKind;
 ///
 /// let alone = ProcessGroup::alone(GroupOptions::default());
 /// let stages = Stages::even(4, 1, 1).unwrap();
@@ -451,7 +453,7 @@ impl<M: Module + 'static, I, O> Step<'_, M, I, O> {
             return Ok(values);
         }
         let Some(expected) = self.schedule.receives(action) else {
-            let reason = "the schedule has it from nobody".to_string();
+            let reason = "the schedule has no sender for it".to_string();
             let rank = self.pipeline.group.rank();
             return Err(received(action.stage(), rank, micro_batch, reason));
         };

@@ -7,7 +7,8 @@ use everburn_schedules::{Action, ScheduleError};
 /// Why a model could not be run, or put together, over several ranks.
 ///
 /// ```
-/// use everburn_pipeline::PipelineError;
+/// # mod everburn { pub use everburn_pipeline as pipeline; }
+/// use everburn::pipeline::PipelineError;
 ///
 /// /// Whether another rank may be the cause.
 /// fn is_exchange(error: &PipelineError) -> bool {

@@ -1,28 +1,29 @@
 //! Pipeline parallelism: each rank holds some blocks of a model, and micro-batches pass through them.
 //!
-//! - [`Stages`] assigns the blocks of a model ([`everburn_nn::InBlocks`]) to stages, and its parameters to the ranks of
+//! - [`Stages`] assigns the blocks of a model ([`everburn::nn::InBlocks`](everburn_nn::InBlocks)) to stages, and its parameters to the ranks of
 //!   the pipeline.
 //! - [`distribute`] gives each rank the parameters of its own stages. The others are *unmaterialised*: empty tensors at
 //!   the same path, so that the model's type, code and parameter paths stay the same. [`gather`] joins the full model
 //!   again, for checkpoints that load under any parallel layout.
-//! - [`Pipeline`] runs the actions of a schedule ([`everburn_schedules`]): it sends activations forward and gradients
+//! - [`Pipeline`] runs the actions of a schedule ([`everburn::schedules`](everburn_schedules)): it sends activations forward and gradients
 //!   back, as messages of a process group.
 //! - [`SharedParameters`] sums the gradients of parameters that several stages hold (tied weights), and clips by the
 //!   norm over all stages.
 //!
-//! Data parallelism over replicas of a stage is [`everburn_distributed::Ddp`]'s, which sees only the stage's own
+//! Data parallelism over replicas of a stage is [`everburn::distributed::Ddp`](everburn_distributed::Ddp)'s, which sees only the stage's own
 //! parameters, because unmaterialised ones require no gradient.
 //!
 //! A step of two micro-batches in two stages:
 //!
 //! ```
+//! # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; pub use everburn_nn as nn; pub use everburn_pipeline as pipeline; pub use everburn_schedules as schedules; }
 //! use burn::nn::{Linear, LinearConfig};
 //! use burn::prelude::*;
-//! use everburn_collectives::group::{GroupOptions, ProcessGroup};
-//! use everburn_distributed::{Ddp, DdpConfig, Synchronization};
-//! use everburn_nn::{AnyActivation, Blocks, InBlocks};
-//! use everburn_pipeline::{Pipeline, PipelinePass, Stages, distribute};
-//! use everburn_schedules::ScheduleKind;
+//! use everburn::collectives::group::{GroupOptions, ProcessGroup};
+//! use everburn::distributed::{Ddp, DdpConfig, Synchronization};
+//! use everburn::nn::{AnyActivation, Blocks, InBlocks};
+//! use everburn::pipeline::{Pipeline, PipelinePass, Stages, distribute};
+//! use everburn::schedules::ScheduleKind;
 //!
 //! #[derive(Module, Debug)]
 //! struct Pair {

@@ -1,6 +1,6 @@
 //! Tensors as bytes, between two stages.
 //!
-//! A message is the numbers of all tensors as they lie in memory, one tensor after the other; then for each
+//! A message is the numbers of all tensors as they are in memory, one tensor after the other; then for each
 //! of them a type, a number of dimensions and the dimensions; then the count of tensors, and the length of
 //! what describes them. All of these are little-endian `u64`. A tensor that is not there (a gradient that
 //! nobody has) has the type 0 and nothing else.
@@ -26,7 +26,7 @@ const TYPES: [DType; 9] = [
     DType::Bool(BoolStore::Native),
 ];
 
-/// What stands at the end of a message: the count of tensors and the length of what describes them.
+/// What is at the end of a message: the count of tensors and the length of what describes them.
 const END: usize = 16;
 
 pub(crate) fn encode(tensors: &[Option<TensorData>]) -> Result<Vec<u8>, String> {
@@ -178,7 +178,7 @@ mod tests {
         let place = message.as_ptr();
         let tensors = decode(message).unwrap();
         let data = tensors[0].as_ref().unwrap();
-        // Memory that does not lie well for numbers is left; `malloc` gives none such.
+        // Memory that is not well for numbers is left; `malloc` gives none such.
         if (place as usize).is_multiple_of(size_of::<f32>()) {
             assert_eq!(data.as_bytes().as_ptr(), place);
         }
@@ -194,7 +194,7 @@ mod tests {
         }
         let longer = [&[0], &*whole].concat();
         assert!(decode(longer).unwrap_err().contains("1 bytes too many"));
-        // Behind 8 bytes of numbers: type, dimensions, the only dimension, count, length.
+        // After 8 bytes of numbers: type, dimensions, the only dimension, count, length.
         let with = |place: usize, number: u64| {
             let mut message = whole.clone();
             message[place..place + 8].copy_from_slice(&number.to_le_bytes());

@@ -19,11 +19,12 @@ const NORM_EPSILON: f64 = 1e-6;
 /// equal (Narayanan et al. 2021, section 2.2), and those that count for the norm.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_pipeline as pipeline; }
 /// use burn::nn::LinearConfig;
 /// use burn::optim::GradientsParams;
 /// use burn::prelude::*;
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_pipeline::SharedParameters;
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::pipeline::SharedParameters;
 ///
 /// let groups = ProcessGroup::over_threads(2, GroupOptions::default());
 /// let ranks = groups.into_iter().map(|group| {
@@ -90,7 +91,7 @@ impl SharedParameters {
     }
 
     /// The same, whose norm is that of the gradients on all ranks of `group`: those of the pipeline, and
-    /// others that hold parts of its parameters. `counts` tells for each parameter's path whether this
+    /// others that hold parts of its parameters. `counts` says for each parameter's path whether this
     /// rank's part counts, if the rank is also the first of its pipeline that holds it: what several
     /// ranks have alike counts on one.
     #[must_use]
@@ -222,7 +223,7 @@ impl Sum<'_> {
             }
             None => vec![0.0; shape.num_elements()],
         };
-        // Behind them, whether there is one: what nobody used keeps no gradient.
+        // After them, whether there is one: what nobody used keeps no gradient.
         values.push(f32::from(u8::from(has_one)));
         group.all_reduce_in_place(&mut values, ReduceOp::Sum)?;
         if values.pop() > Some(0.0) {
@@ -278,7 +279,7 @@ impl Verify<'_> {
         match all.iter().position(|other| *other != all[0]) {
             None => Ok(()),
             Some(rank) => Err(wrong(format!(
-                "rank {rank} of those that share it has other numbers than the first"
+                "rank {rank}, which shares it, has other values than the first"
             ))),
         }
     }

@@ -8,7 +8,8 @@ use everburn_nn::{BlockError, Blocks, parameter_paths};
 /// The stages of a model over the ranks of a pipeline: stage `s` is on rank `s` modulo their number.
 ///
 /// ```
-/// use everburn_pipeline::Stages;
+/// # mod everburn { pub use everburn_pipeline as pipeline; }
+/// use everburn::pipeline::Stages;
 ///
 /// // Five blocks in four stages over two ranks: an interleaved pipeline.
 /// let stages = Stages::even(5, 2, 2).unwrap();
@@ -25,7 +26,8 @@ pub struct Stages {
 /// Why a model cannot be cut so.
 ///
 /// ```
-/// use everburn_pipeline::{Stages, StagesError};
+/// # mod everburn { pub use everburn_pipeline as pipeline; }
+/// use everburn::pipeline::{Stages, StagesError};
 ///
 /// let error = Stages::even(3, 2, 2).unwrap_err();
 /// assert!(matches!(error, StagesError::TooMany { stages: 4, blocks: 3, .. }));

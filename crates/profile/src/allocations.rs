@@ -15,7 +15,8 @@ static BYTES: AtomicU64 = AtomicU64::new(0);
 /// The system's allocator, which counts what is allocated while that is asked for.
 ///
 /// ```
-/// use everburn_profile::CountingAllocator;
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::CountingAllocator;
 ///
 /// #[global_allocator]
 /// static ALLOCATOR: CountingAllocator = CountingAllocator;

@@ -22,7 +22,8 @@ const MOST_UNLIKE: usize = 3;
 /// Where the time of the steps went, by rank.
 ///
 /// ```
-/// use everburn_profile::{Analysis, Facts, Phase, Recorder};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{Analysis, Facts, Phase, Recorder};
 ///
 /// let recorder = Recorder::new(Facts { world_size: 2, ..Facts::default() });
 /// for step in 1..=4 {
@@ -52,7 +53,8 @@ pub struct Analysis {
 /// Where a rank's time went. Times are means of the steps that were looked at, in seconds.
 ///
 /// ```
-/// use everburn_profile::{Analysis, RankProfile};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{Analysis, RankProfile};
 ///
 /// /// The rank that is busy with itself the longest: all others wait for it.
 /// fn slowest(analysis: &Analysis) -> Option<&RankProfile> {
@@ -72,7 +74,7 @@ pub struct RankProfile {
     pub hidden_exchange: f64,
     /// How long the threads that assemble batches were at work, added up.
     pub loading: f64,
-    /// How long the training thread was ready to compute and another had the core; `None` where nobody tells.
+    /// How long the training thread was ready to compute and another had the core; `None` where the system does not report it.
     pub kept_waiting: Option<f64>,
     /// The most memory, in bytes, if it is known.
     pub peak_memory: Option<u64>,
@@ -93,7 +95,8 @@ pub struct RankProfile {
 /// What a phase took a step.
 ///
 /// ```
-/// use everburn_profile::{Phase, PhaseCost, RankProfile};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{Phase, PhaseCost, RankProfile};
 ///
 /// /// Which part of a step the forward pass takes.
 /// fn forward_share(rank: &RankProfile) -> f64 {
@@ -302,7 +305,7 @@ pub(crate) fn segments_of(recording: &Recording) -> Vec<layers::Segment<'_>> {
     layers::segments(recording, &recording.phases)
 }
 
-/// How much of the union of `busy`, sorted, lies outside of `exposed`, sorted and disjoint.
+/// How much of the union of `busy`, sorted, is outside of `exposed`, sorted and disjoint.
 fn hidden(busy: &[(u64, u64)], exposed: &[(u64, u64)]) -> u64 {
     let overlap = |span: &(u64, u64)| -> u64 {
         // Those that end before the span cannot meet it.

@@ -16,12 +16,12 @@ pub(crate) fn thread_cpu() -> u64 {
     Clock::Thread.nanoseconds()
 }
 
-/// When `instant` was, by [`now`]. An instant of this process that lies in the past.
+/// When `instant` was, by [`now`]. An instant of this process that is in the past.
 pub(crate) fn at(instant: Instant) -> u64 {
     converter()(instant)
 }
 
-/// Tells when instants of this process that lie in the past were, by [`now`]: as far from each other as they are.
+/// Tells when instants of this process that are in the past were, by [`now`]: as far from each other as they are.
 pub(crate) fn converter() -> impl Fn(Instant) -> u64 {
     let (here, there) = (Instant::now(), now());
     move |instant| there.saturating_sub(here.saturating_duration_since(instant).as_nanos() as u64)
@@ -38,9 +38,10 @@ pub(crate) fn converter() -> impl Fn(Instant) -> u64 {
 /// nanoseconds; `None` without exchanges.
 ///
 /// ```
+/// # mod everburn { pub use everburn_profile as profile; }
 /// // The other clock is 1000 ahead. The second exchange was the quicker one.
 /// let exchanges = [(0, 1090, 100), (200, 1205, 210)];
-/// assert_eq!(everburn_profile::clock_offset(&exchanges), Some((1000, 5)));
+/// assert_eq!(everburn::profile::clock_offset(&exchanges), Some((1000, 5)));
 /// ```
 pub fn clock_offset(exchanges: &[(u64, u64, u64)]) -> Option<(i64, u64)> {
     let shortest = exchanges

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 /// Why there is no profile.
 ///
 /// ```
-/// use everburn_profile::{ProfileError, Recording};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{ProfileError, Recording};
 ///
 /// let empty = tempfile::tempdir().unwrap();
 /// let error = Recording::read_all(empty.path()).unwrap_err();
@@ -29,7 +30,7 @@ pub enum ProfileError {
         folder.display()
     )]
     NoRecordings {
-        /// Where they would lie.
+        /// Where they would be.
         folder: PathBuf,
     },
     /// The file is of another version.

@@ -1,10 +1,10 @@
 //! What is worth mending, in plain words.
 //!
-//! Each rule asks "what if": how long would a step take if this were mended? All ranks wait for the slowest, so a step
+//! Each rule asks "what if": how long would a step take if this were fixed? All ranks wait for the slowest, so a step
 //! is as long as the longest own work of a rank (what it does without waiting for others) and what the exchange takes
-//! when nobody is late. A finding's share is what mending would win of the step; those that win most come first.
+//! when nobody is late. A finding's share is what a fix would save of the step; the largest come first.
 //!
-//! Behind them comes what is no fault and promises nothing: a layer that computes far below what the machine can, and
+//! After them comes what is no fault and promises nothing: a layer that computes far below what the machine can, and
 //! the layer that takes most of the time.
 
 mod below_peak;
@@ -24,9 +24,10 @@ const LEAST_SHARE: f64 = 0.03;
 /// What makes steps longer than they need be.
 ///
 /// ```
-/// use everburn_profile::{Finding, FindingKind};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{Finding, FindingKind};
 ///
-/// /// Whether there is something to mend, and not only something to know.
+/// /// Whether there is something to fix, and not only something to know.
 /// fn is_fault(finding: &Finding) -> bool {
 ///     !matches!(finding.kind, FindingKind::BelowPeak | FindingKind::LargestLayer)
 /// }
@@ -61,7 +62,8 @@ pub enum FindingKind {
 /// What was found, and what to do about it.
 ///
 /// ```
-/// use everburn_profile::{Finding, FindingKind};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{Finding, FindingKind};
 ///
 /// let finding = Finding {
 ///     kind: FindingKind::Data,
@@ -71,7 +73,7 @@ pub enum FindingKind {
 ///     text: "71 % of rank 1's step waits for data".to_owned(),
 ///     advice: "raise --workers".to_owned(),
 /// };
-/// assert_eq!(finding.to_string(), "71 % of rank 1's step waits for data: raise --workers (wins up to 60 % of a step)");
+/// assert_eq!(finding.to_string(), "71 % of rank 1's step waits for data: raise --workers (saves up to 60 % of a step)");
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
@@ -95,7 +97,7 @@ impl std::fmt::Display for Finding {
         if self.share > 0.0 {
             write!(
                 f,
-                " (wins up to {} of a step)",
+                " (saves up to {} of a step)",
                 units::percent(self.share, 0)
             )?;
         }

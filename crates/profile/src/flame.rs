@@ -25,7 +25,7 @@ const LETTERS: f64 = 11.0;
 const TOP: f64 = 40.0;
 
 /// Stacks and how often each was found, as flame-graph programs and `speedscope` read them: functions with `;` between,
-/// the outermost first, behind rank and thread; then a space and the count. Samples within steps only.
+/// the outermost first, after rank and thread; then a space and the count. Samples within steps only.
 ///
 /// Threads that are asked as time passes are not counted once more as they compute.
 pub fn collapsed(recordings: &[Recording]) -> BTreeMap<String, u64> {
@@ -91,12 +91,13 @@ struct Node {
     children: BTreeMap<String, Node>,
 }
 
-/// A picture of [`collapsed`] stacks: boxes tell their function and share when pointed at, and fill the width when
+/// A picture of [`collapsed`] stacks: boxes show their function and share when pointed at, and fill the width when
 /// clicked.
 ///
 /// ```
+/// # mod everburn { pub use everburn_profile as profile; }
 /// let stacks = [("rank 0;training;step;forward".to_owned(), 3), ("rank 0;training;step".to_owned(), 1)];
-/// let svg = everburn_profile::flame_graph(&stacks.into(), "a run");
+/// let svg = everburn::profile::flame_graph(&stacks.into(), "a run");
 /// assert!(svg.starts_with("<svg") && svg.contains("forward: 3 samples, 75.0 %"));
 /// ```
 pub fn flame_graph(stacks: &BTreeMap<String, u64>, title: &str) -> String {
@@ -119,7 +120,7 @@ pub fn flame_graph(stacks: &BTreeMap<String, u64>, title: &str) -> String {
         .line(Element::new("style").verbatim("g:hover rect{stroke:#000} text{pointer-events:none}"))
         .line(Element::rect(0, 0, "100%", "100%").with("fill", "#fff"))
         .line(Element::label(8, 16, &title).with("font-size", 14))
-        .line(Element::label(8, 32, advice).with("id", "told"));
+        .line(Element::label(8, 32, advice).with("id", "label"));
     for element in boxes {
         svg.put_line(element);
     }
@@ -130,14 +131,14 @@ pub fn flame_graph(stacks: &BTreeMap<String, u64>, title: &str) -> String {
 /// Scales the boxes so that the clicked one fills the width.
 const SCRIPT: &str = "<![CDATA[
 const root=document.documentElement,boxes=[...root.querySelectorAll('g')],W=1200;
-const told=document.getElementById('told');
+const label=document.getElementById('label');
 function show(x,w){for(const g of boxes){const r=g.querySelector('rect'),t=g.querySelector('text');
 let a=(g.dataset.x-x)*W/w,b=a+g.dataset.w*W/w;a=Math.max(a,0);b=Math.min(b,W);
 g.style.display=b-a<0.3?'none':'';r.setAttribute('x',a);r.setAttribute('width',Math.max(b-a,0));
 if(t){t.setAttribute('x',a+3);const n=Math.floor((b-a-6)/7);t.textContent=n<3?'':g.dataset.n.slice(0,n);}}}
 for(const g of boxes){g.addEventListener('click',()=>show(+g.dataset.x,+g.dataset.w));
-g.addEventListener('mousemove',()=>{told.textContent=g.querySelector('title').textContent;});}
-told.style.pointerEvents='auto';told.addEventListener('click',()=>show(0,W));
+g.addEventListener('mousemove',()=>{label.textContent=g.querySelector('title').textContent;});}
+label.style.pointerEvents='auto';label.addEventListener('click',()=>show(0,W));
 ]]>";
 
 fn draw(

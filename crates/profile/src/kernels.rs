@@ -17,7 +17,8 @@ const MOST_LAUNCHES: usize = 1 << 20;
 /// one.
 ///
 /// ```
-/// use everburn_profile::{Facts, KernelTimer, Recorder, TimedKernel};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{Facts, KernelTimer, Recorder, TimedKernel};
 ///
 /// /// For a device on which nothing ever runs.
 /// struct Idle;
@@ -39,10 +40,11 @@ pub trait KernelTimer: Send {
 /// A kernel that has run.
 ///
 /// ```
+/// # mod everburn { pub use everburn_profile as profile; }
 /// use std::time::{Duration, Instant};
 ///
 /// let asked = Instant::now();
-/// let kernel = everburn_profile::TimedKernel {
+/// let kernel = everburn::profile::TimedKernel {
 ///     name: "matmul".to_owned(),
 ///     asked,
 ///     began: asked + Duration::from_micros(8),
@@ -65,7 +67,8 @@ pub struct TimedKernel {
 /// The kernels of the steps in which they were timed.
 ///
 /// ```
-/// use everburn_profile::{KernelLaunch, Kernels};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{KernelLaunch, Kernels};
 ///
 /// let launch = KernelLaunch { name: 0, asked: 10, begin: 14, end: 20 };
 /// let kernels = Kernels { names: vec!["matmul".to_owned()], launches: vec![launch], dropped: 0 };
@@ -85,7 +88,8 @@ pub struct Kernels {
 /// A kernel that has run once.
 ///
 /// ```
-/// use everburn_profile::KernelLaunch;
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::KernelLaunch;
 ///
 /// let launch = KernelLaunch { name: 0, asked: 10, begin: 14, end: 20 };
 /// assert_eq!(launch.begin - launch.asked, 4); // it waited
@@ -103,7 +107,7 @@ pub struct KernelLaunch {
     pub end: u64,
 }
 
-/// Whether kernels are timed in the step behind `recorded` others.
+/// Whether kernels are timed in the step after `recorded` others.
 pub(crate) fn is_timed(recorded: usize) -> bool {
     recorded >= FIRST && (recorded - FIRST).is_multiple_of(EVERY)
 }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 /// to it.
 ///
 /// ```
-/// use everburn_profile::Phase;
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::Phase;
 ///
 /// assert_eq!(Phase::Data.name(), "data");
 /// assert!(Phase::Exchange.waits() && !Phase::Forward.waits());
@@ -26,7 +27,7 @@ pub enum Phase {
     Optimizer,
     /// Waiting for the other ranks' verdict on the step.
     Waiting,
-    /// What is done behind a step: records, comparisons, checkpoints.
+    /// What is done after a step: records, comparisons, checkpoints.
     Records,
     /// All else.
     Other,
@@ -45,7 +46,7 @@ impl Phase {
         Self::Other,
     ];
 
-    /// As it stands in files and tables.
+    /// As it is in files and tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Data => "data",

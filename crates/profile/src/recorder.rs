@@ -22,7 +22,8 @@ const MARKS: usize = 1 << 14;
 /// Records where a rank's time goes. Clones record into one place; who has none records nothing.
 ///
 /// ```
-/// use everburn_profile::{Facts, Phase, Recorder};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{Facts, Phase, Recorder};
 ///
 /// let recorder = Recorder::new(Facts::default());
 /// for step in 1..=2 {
@@ -44,7 +45,7 @@ pub struct Recorder {
 #[derive(Default)]
 struct State {
     recording: Recording,
-    /// What has been entered since the counters were last read: the newest is still going on.
+    /// What has been entered since the counters were last read: the newest is still continuing.
     open: Vec<Open>,
     counters: Counters,
     /// Tells how many floating point operations the process has counted.
@@ -102,7 +103,7 @@ impl Recorder {
         }
     }
 
-    /// The same, which has `sampler` ask what the threads of this process do while steps go on.
+    /// The same, which has `sampler` ask what the threads of this process do while steps continue.
     #[must_use]
     pub fn sampling(self, sampler: Sampler) -> Self {
         self.lock().sampler = Some(sampler);
@@ -178,7 +179,7 @@ impl Recorder {
         }
     }
 
-    /// The step was in `phase` since `instant`, which lies behind the beginning of the phase before. That one has
+    /// The step was in `phase` since `instant`, which is behind the beginning of the phase before. That one has
     /// computed this many `operations`; where it is not known, they are shared out by time.
     pub fn enter_at(&self, phase: Phase, instant: Instant, operations: Option<u64>) {
         let at = clock::at(instant);
@@ -214,7 +215,7 @@ impl Recorder {
         }
     }
 
-    /// The paths of the parameters that [`mark`](Self::mark) tells the numbers of.
+    /// The paths of the parameters that [`mark`](Self::mark) takes the numbers of.
     pub fn name_parameters(&self, paths: impl IntoIterator<Item = String>) {
         self.lock().recording.parameters = paths.into_iter().collect();
     }
@@ -325,7 +326,7 @@ impl State {
         }
     }
 
-    /// Ends what is going on; when, if anything was.
+    /// Ends what is continuing; when, if anything was.
     fn close(&mut self) -> Option<u64> {
         let first = self.open.first()?.begin;
         let (now, counters) = (clock::now(), self.read_counters());
@@ -390,7 +391,7 @@ mod tests {
         recorder.enter(Phase::Forward);
         let earlier = Instant::now();
         recorder.enter_at(Phase::Backward, earlier, None);
-        // Before the phase that goes on: it takes no time.
+        // Before the phase that continues: it takes no time.
         recorder.enter_at(Phase::Exchange, earlier, None);
         recorder.enter(Phase::Optimizer);
         recorder.begin_step(8);

@@ -1,4 +1,4 @@
-//! What a rank has recorded, as it lies in a file.
+//! What a rank has recorded, as it is in a file.
 
 use std::fs;
 use std::io::Write;
@@ -11,7 +11,7 @@ use crate::error::ProfileError;
 use crate::kernels::Kernels;
 use crate::phase::Phase;
 
-/// The folder of a run in which its ranks' recordings lie.
+/// The folder of a run in which its ranks' recordings are.
 pub const FOLDER: &str = "profile";
 
 /// The longest recording that is read, in bytes: a rank's recorder holds far less.
@@ -23,7 +23,8 @@ pub(crate) const FORMAT: u32 = 1;
 /// What a rank has recorded of a training. Times are in nanoseconds of the clock of its machine.
 ///
 /// ```
-/// use everburn_profile::Recording;
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::Recording;
 ///
 /// let folder = tempfile::tempdir().unwrap();
 /// let recording = Recording { clock_offset: -3, ..Recording::default() };
@@ -57,10 +58,11 @@ pub struct Recording {
     pub kernels: Kernels,
 }
 
-/// What a rank is, and with what it was told to train.
+/// A rank, and the settings of its training.
 ///
 /// ```
-/// use everburn_profile::{Facts, Recorder};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{Facts, Recorder};
 ///
 /// let recorder = Recorder::new(Facts { rank: 1, world_size: 2, ..Facts::default() });
 /// recorder.know(|facts| facts.model = "lenet".to_owned());
@@ -106,7 +108,8 @@ pub struct Facts {
 /// The beginning of a step.
 ///
 /// ```
-/// use everburn_profile::{Facts, Recorder, StepStart};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{Facts, Recorder, StepStart};
 ///
 /// let recorder = Recorder::new(Facts::default());
 /// recorder.begin_step(1);
@@ -120,9 +123,9 @@ pub struct StepStart {
     pub step: u32,
     /// When it began.
     pub at: u64,
-    /// How long the training thread had been kept waiting for a core by then; 0 where nobody tells.
+    /// How long the training thread had been kept waiting for a core by then; 0 where the system does not report it.
     pub kept_waiting: u64,
-    /// The most memory that the rank used in the step, in bytes; 0 where nobody tells.
+    /// The most memory that the rank used in the step, in bytes; 0 where the system does not report it.
     pub peak_memory: u64,
     /// Whether each kernel of the device was timed, which makes the step longer.
     #[serde(default)]
@@ -132,7 +135,8 @@ pub struct StepStart {
 /// A phase of a step.
 ///
 /// ```
-/// use everburn_profile::{Facts, Phase, PhaseSpan, Recorder};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{Facts, Phase, PhaseSpan, Recorder};
 ///
 /// let recorder = Recorder::new(Facts::default());
 /// recorder.begin_step(1);
@@ -144,7 +148,7 @@ pub struct StepStart {
 pub struct PhaseSpan {
     /// What was done.
     pub phase: Phase,
-    /// In which step; 0 behind the last.
+    /// In which step; 0 after the last.
     pub step: u32,
     /// From when.
     pub begin: u64,
@@ -165,7 +169,8 @@ pub struct PhaseSpan {
 /// The moment in which a pass came to a parameter.
 ///
 /// ```
-/// use everburn_profile::{Mark, Pass};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{Mark, Pass};
 ///
 /// let mark = Mark { parameter: 3, pass: Pass::Backward, at: 1_500, operations: 0 };
 /// assert!(mark.pass == Pass::Backward && mark.at > 1_000);
@@ -186,7 +191,8 @@ pub struct Mark {
 /// A way through the model.
 ///
 /// ```
-/// use everburn_profile::{Layer, Pass};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{Layer, Pass};
 ///
 /// /// How long a layer takes in a pass, in seconds.
 /// fn seconds_in(layer: &Layer, pass: Pass) -> f64 {
@@ -218,7 +224,8 @@ impl Pass {
 /// Something that another thread than the training's did.
 ///
 /// ```
-/// use everburn_profile::{BackgroundSpan, Track};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{BackgroundSpan, Track};
 ///
 /// let span = BackgroundSpan { track: Track::Reducer(0), name: "bucket 2".to_owned(), begin: 100, end: 350 };
 /// assert_eq!(span.end - span.begin, 250);
@@ -238,7 +245,8 @@ pub struct BackgroundSpan {
 /// A thread beside the training's.
 ///
 /// ```
-/// use everburn_profile::Track;
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::Track;
 ///
 /// let text = match Track::Reducer(1) {
 ///     Track::Reducer(number) => format!("reducer {number}"),
@@ -261,7 +269,8 @@ pub enum Track {
 /// What the CPU was found doing, at regular moments.
 ///
 /// ```
-/// use everburn_profile::{Sample, Samples};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{Sample, Samples};
 ///
 /// /// The names of the functions in which a thread was found, each calling the next.
 /// fn names(samples: &Samples, sample: Sample) -> Vec<&str> {
@@ -272,7 +281,7 @@ pub enum Track {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Samples {
-    /// How long lies between two samples of a thread, in nanoseconds.
+    /// How long is between two samples of a thread, in nanoseconds.
     pub period: u64,
     /// How many did not fit.
     pub dropped: u64,
@@ -289,7 +298,8 @@ pub struct Samples {
 /// What a thread was found doing.
 ///
 /// ```
-/// use everburn_profile::{Sample, Samples};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{Sample, Samples};
 ///
 /// /// How many samples show a thread that computed.
 /// fn computing(samples: &Samples, thread: u32) -> usize {

@@ -18,7 +18,8 @@ use crate::trace::write_trace;
 /// What was made of a run's recordings.
 ///
 /// ```no_run
-/// use everburn_profile::write_results;
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::write_results;
 ///
 /// let results = write_results("runs/lenet".as_ref(), &[])?;
 /// for finding in &results.findings {

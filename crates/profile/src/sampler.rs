@@ -1,6 +1,6 @@
 //! What the CPU does, asked at regular moments.
 //!
-//! `pprof` does the like. It keeps no time with a sample, so that none could be told to be a layer's, and sees only
+//! `pprof` does the like. It keeps no time with a sample, so that none could be assigned to a layer, and sees only
 //! threads that compute: not where a rank waits for a device. perf_event_open(2) is closed to most users.
 
 mod signal;
@@ -20,9 +20,9 @@ const DEPTH: usize = 96;
 /// How many samples there is room for: half a minute of two busy threads and more, in 13 MB.
 const CAPACITY: usize = 1 << 14;
 
-/// 211 times a second: often enough for a few seconds of training, and not in step with anything that happens at round
+/// 211 times per second: often enough for a few seconds of training, and not in step with anything that happens at round
 /// intervals. A walk of a stack takes about 0.1 ms, and a training thread that computes is asked twice, by the time
-/// that passes and by the time it computes: 499 times a second were 9 % of the steps of `mnist`.
+/// that passes and by the time it computes: 499 times per second were 9 % of the steps of `mnist`.
 const PERIOD: Duration = Duration::from_nanos(1_000_000_000 / 211);
 
 /// There is one handler of signals in a process.
@@ -39,7 +39,8 @@ struct Raw {
 /// Asks the threads of this process at regular moments what they do. One at a time in a process.
 ///
 /// ```
-/// use everburn_profile::Sampler;
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::Sampler;
 ///
 /// let sampler = Sampler::start()?;
 /// sampler.follow_this_thread()?;
@@ -83,7 +84,7 @@ impl Sampler {
         Ok(())
     }
 
-    /// Goes on.
+    /// Continues.
     pub fn resume(&self) {
         signal::activate(true);
         // A system without this timer still has those of threads.
@@ -151,7 +152,7 @@ impl Names {
             let mut names = frame.iter().map(|number| &self.functions[*number as usize]);
             names.any(|name| name.contains(signal::HANDLER))
         };
-        // Behind the handler lies what the kernel has it return to.
+        // After the handler is what the kernel has it return to.
         let interrupted = inner_first
             .iter()
             .position(is_handler)

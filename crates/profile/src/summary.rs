@@ -11,7 +11,8 @@ const MOST_ROWS: usize = 12;
 /// [`Analysis`] for people to read.
 ///
 /// ```
-/// use everburn_profile::{Analysis, Facts, Phase, Recorder, Summary};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{Analysis, Facts, Phase, Recorder, Summary};
 ///
 /// let recorder = Recorder::new(Facts::default());
 /// for step in 1..=4 {
@@ -36,7 +37,7 @@ impl Display for Summary<'_> {
         };
         writeln!(
             f,
-            "{steps} steps of {:.2} ms, the first {left_out} not counted{timed}; milliseconds a step by rank:",
+            "{steps} steps of {:.2} ms, the first {left_out} not counted{timed}; milliseconds per step by rank:",
             analysis.step_seconds * 1e3
         )?;
         if !analysis.missing.is_empty() {
@@ -69,7 +70,7 @@ fn device(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
         "{:<46}{:>10}{:>10}{:>8}  asked for in",
         format!("kernels of rank {number}, {} steps timed", device.steps),
         "a step",
-        "ms a step",
+        "ms / step",
         "share",
     )?;
     let all: f64 = device.kernels.iter().map(|kernel| kernel.seconds).sum();
@@ -94,7 +95,7 @@ fn device(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
     }
     writeln!(
         f,
-        "{:.0} kernels a step, at least one of them running for {:.2} ms",
+        "{:.0} kernels per step, at least one of them running for {:.2} ms",
         device.launches,
         device.busy * 1e3
     )?;
@@ -201,7 +202,7 @@ fn layers(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
     writeln!(f)?;
     let number = rank.facts.rank;
     let behind = match rank.facts.is_asynchronous {
-        true => ", as the host asks for them: the device computes behind its back",
+        true => ", as the host requests them: the device computes asynchronously",
         false => "",
     };
     writeln!(

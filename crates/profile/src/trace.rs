@@ -24,7 +24,8 @@ const LOADERS: u32 = 100;
 /// Those of `output`.
 ///
 /// ```
-/// use everburn_profile::{Facts, Recorder, write_trace};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{Facts, Recorder, write_trace};
 ///
 /// let recorder = Recorder::new(Facts::default());
 /// recorder.begin_step(1);

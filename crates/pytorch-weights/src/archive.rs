@@ -1,7 +1,7 @@
 //! ZIP archives of files that are stored as they are, the shell of a `.pt` file (PKWARE's APPNOTE 6.3).
 //!
 //! `torch.save` never compresses, so nothing here does: what is read is never longer than the file. Of the
-//! archive only the directory is held, and it is checked before anything of it is believed: it lies in the file,
+//! archive only the directory is held, and it is checked before anything of it is believed: it is in the file,
 //! each name is there once, no two files share a byte.
 
 mod write;
@@ -70,7 +70,7 @@ impl<'a> Bytes<'a> {
 
 /// A file in the archive.
 struct Entry {
-    /// Where its name lies in the directory.
+    /// Where its name is in the directory.
     name: (usize, usize),
     /// Where its local header begins.
     offset: u64,
@@ -143,7 +143,7 @@ impl<R: Read + Seek> Archive<R> {
         found.ok()
     }
 
-    /// How many bytes a file has.
+    /// How many bytes per file has.
     ///
     /// # Errors
     /// A compressed one: `torch.jit.save` compresses its code, `torch.save` nothing.
@@ -174,7 +174,7 @@ impl<R: Read + Seek> Archive<R> {
         read(&mut self.source, content + begin, size)
     }
 
-    /// Where the content of a file begins, behind its local header.
+    /// Where the content of a file begins, after its local header.
     fn content(&mut self, file: usize) -> Result<u64, WeightsError> {
         let entry = &self.entries[file];
         let name = name_of(&self.directory, entry);
@@ -254,7 +254,7 @@ impl Directory {
         Ok(directory)
     }
 
-    /// The directory of a large archive, and where it must have ended. `before` lies before the end's record.
+    /// The directory of a large archive, and where it must have ended. `before` is before the end's record.
     fn find_64<R: Read + Seek>(
         source: &mut R,
         before: &[u8],

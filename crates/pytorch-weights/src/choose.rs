@@ -13,7 +13,7 @@ use crate::pickle::{Built, Id, LONGEST_NAME, Value};
 /// Entries of a checkpoint that are the model's state dict, in PyTorch's tutorials and elsewhere.
 const IN_CHECKPOINTS: [&[u8]; 3] = [b"state_dict", b"model_state_dict", b"model"];
 
-/// How many dicts weights may lie in: a checkpoint of a checkpoint is two deep.
+/// How many dicts weights may be in: a checkpoint of a checkpoint is two deep.
 const DEEPEST: usize = 4;
 
 /// How many dicts an error names.
@@ -23,7 +23,7 @@ const NAMED: usize = 8;
 struct Met<'a> {
     dict: Id,
     key: &'a [u8],
-    /// The dict that it lies in, by its place among those met.
+    /// The dict that it is in, by its place among those met.
     parent: Option<usize>,
     depth: usize,
     /// Whether a key on the way is one of [`IN_CHECKPOINTS`].

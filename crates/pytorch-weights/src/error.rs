@@ -6,7 +6,7 @@ use std::io;
 /// How much of a text of the file is shown.
 const SHOWN: usize = 80;
 
-/// Why a file, or a tensor of it, is not read or written. Texts of the file stand in it escaped and cut.
+/// Why a file, or a tensor of it, is not read or written. Texts of the file are in it escaped and cut.
 ///
 /// ```
 /// use everburn_pytorch_weights::{WeightsError, WeightsFile};

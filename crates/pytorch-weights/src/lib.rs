@@ -34,13 +34,13 @@
 //! # What a stranger's file can do
 //!
 //! - **Nothing in it is called.** A pickle may name about what `torch.load(weights_only=True)` takes; any other
-//!   name ends the reading, and stands in the error.
+//!   name ends the reading, and is in the error.
 //! - **Memory is in proportion to the file.** To open one takes its pickle, its directory, and at most
 //!   8 MiB and 32 bytes for each byte of the pickle (what is built is counted); to load a tensor takes its bytes in the
 //!   file and its numbers, which are no more. Nothing is inflated, nothing repeated.
 //! - **Time is in proportion too.** Containers are named by number and never copied, names and shapes that many tensors
 //!   share are short, and no depth in the file is one on the stack.
-//! - **Texts of the file** stand in errors escaped and cut. Names of tensors are what the file says: escape them
+//! - **Texts of the file** are in errors escaped and cut. Names of tensors are what the file says: escape them
 //!   where they are shown.
 //!
 //! Checksums are not compared: a file whose numbers were changed is another file.

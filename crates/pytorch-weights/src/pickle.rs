@@ -4,7 +4,7 @@
 //! or a dict is recognised by its name, values that weights do not need become [`Value::Other`], and every
 //! name that is not known ends the reading.
 //!
-//! Containers lie in an arena and values say where, so that a dict that is memoised before it is filled, as
+//! Containers are in an arena and values say where, so that a dict that is memoised before it is filled, as
 //! PyTorch's are, is one thing and not a copy, and one in itself does no harm. Texts stay where they are in
 //! the pickle. What is built is paid for from a [`Budget`] in proportion to the pickle.
 
@@ -19,7 +19,7 @@ pub(crate) use machine::load;
 /// The longest name of a tensor or a storage, in bytes.
 pub(crate) const LONGEST_NAME: usize = 1024;
 
-/// Where a text lies in the pickle.
+/// Where a text is in the pickle.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Text {
     at: u32,
@@ -34,7 +34,7 @@ impl Text {
     }
 }
 
-/// Where the items of a tuple lie in the arena: it does not change once it is made.
+/// Where the items of a tuple are in the arena: it does not change once it is made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tuple {
     at: u32,

@@ -93,7 +93,7 @@ impl View {
         numbers
     }
 
-    /// Whether the numbers lie one after the other. The stride of a dimension of length 1 says nothing.
+    /// Whether the numbers are one after the other. The stride of a dimension of length 1 says nothing.
     fn strides_are_in_order(&self) -> bool {
         let mut expected = 1;
         let mut dimensions = self.shape.iter().zip(&self.strides).rev();
@@ -126,7 +126,7 @@ impl View {
     }
 }
 
-/// The strides of numbers that lie in order.
+/// The strides of numbers that are in order.
 pub(crate) fn in_order(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1_usize; shape.len()];
     for axis in (1..shape.len()).rev() {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub enum EventKind {
     /// A training has begun.
     Start,
-    /// It went on from a checkpoint.
+    /// It continued from a checkpoint.
     Resume,
     /// A checkpoint was written.
     Checkpoint,
@@ -16,7 +16,7 @@ pub enum EventKind {
     Loss,
     /// A rank was started again.
     Restart,
-    /// Ranks formed a new group and went on.
+    /// Ranks formed a new group and continued.
     Regroup,
     /// A rank missed its heartbeat timeout or a deadline.
     Stall,

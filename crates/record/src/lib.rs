@@ -14,7 +14,7 @@
 //!
 //! Training writes some files of a run directory for its readers: [`RankLine`]s (`ranks.jsonl`), [`Event`]s
 //! (`events.jsonl`), a [`ConfusionMatrix`] (`confusion.json`), its [`Environment`] (`environment.json`), and [`Live`]
-//! (`live.json`) while it goes on. A line of `metrics.jsonl` is read as a [`MetricRecord`].
+//! (`live.json`) while it continues. A line of `metrics.jsonl` is read as a [`MetricRecord`].
 //!
 //! ```
 //! use everburn_record::file;

@@ -1,4 +1,4 @@
-//! `live.json`: how a run stands at this moment.
+//! `live.json`: how a run is at this moment.
 
 use serde::{Deserialize, Serialize};
 
@@ -46,7 +46,7 @@ impl Phase {
     }
 }
 
-/// What `live.json` holds, which rank 0 writes anew about every second while the run goes on.
+/// What `live.json` holds, which rank 0 writes anew about every second while the run continues.
 ///
 /// ```
 /// use everburn_record::{Live, Phase};

@@ -22,13 +22,13 @@ pub struct MetricRecord {
     pub epoch: u64,
     /// How many steps have been made over all epochs.
     pub step: u64,
-    /// The mean loss of a prediction; absent where it is no number.
+    /// The mean loss of a prediction; absent where it is not a number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
     /// The share of predictions that were correct, where the objective has such.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
-    /// The other metrics of the objective, by name; NaN where one is no number.
+    /// The other metrics of the objective, by name; NaN where one is not a number.
     #[serde(
         default,
         deserialize_with = "numbers_or_nan",

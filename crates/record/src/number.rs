@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
-/// Reads a number, and NaN where there is `null`: as which `serde_json` writes what is no number.
+/// Reads a number, and NaN where there is `null`: as which `serde_json` writes what is not a number.
 ///
 /// ```
 /// #[derive(serde::Deserialize)]

@@ -42,7 +42,7 @@ const SECRETS: [&str; 6] = [
     "api_key",
 ];
 
-/// What stands in place of a secret.
+/// What is in place of a secret.
 const HIDDEN: &str = "(not shown)";
 
 /// Whether a setting or a flag of this name holds what a report must not.

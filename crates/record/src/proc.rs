@@ -24,7 +24,7 @@ pub fn total_memory() -> Option<u64> {
 }
 
 /// The resident set of this process (`VmRSS`), in bytes. The kernel adds it up from counters of each thread, which may
-/// be some hundred KiB behind.
+/// be some hundred KiB after.
 #[must_use]
 pub fn resident_memory() -> Option<u64> {
     bytes_in(&text("/proc/self/status")?, "VmRSS")
@@ -248,7 +248,7 @@ fn bytes_in(text: &str, name: &str) -> Option<u64> {
     kibibytes.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The words of a `stat` behind the process's name, which stands in parentheses and may hold anything.
+/// The words of a `stat` after the process's name, which is in parentheses and may hold anything.
 fn stat_words(stat: &str) -> impl Iterator<Item = &str> {
     let behind_name = stat.rsplit_once(')').map_or("", |(_, words)| words);
     behind_name.split_whitespace()

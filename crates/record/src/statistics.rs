@@ -75,7 +75,7 @@ pub fn geometric_mean(ratios: &[f64]) -> Option<f64> {
     (!ratios.is_empty()).then(|| (logarithms / ratios.len() as f64).exp())
 }
 
-/// The value below which the share `part` of `values` lies, between the two nearest of them. `None`
+/// The value below which the share `part` of `values` is, between the two nearest of them. `None`
 /// where there are none.
 #[must_use]
 pub fn percentile(values: &[f64], part: f64) -> Option<f64> {

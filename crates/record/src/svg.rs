@@ -36,7 +36,7 @@ impl Element {
     }
 
     /// The root of a file that needs nothing else, this many pixels wide and high, with text in `font` of this many pixels.
-    /// What it is given as children stands on lines of its own: [`line`](Self::line).
+    /// What it is given as children is on lines of its own: [`line`](Self::line).
     pub fn file(width: f64, height: f64, font: Font, size: f64) -> Self {
         Self::new("svg")
             .with("xmlns", "http://www.w3.org/2000/svg")
@@ -76,14 +76,14 @@ impl Element {
         self
     }
 
-    /// With text, behind what is in it.
+    /// With text, after what is in it.
     pub fn text(mut self, text: &str) -> Self {
         // Writing to a string does not fail.
         let _ = Escaping(&mut self.content).write_str(text);
         self
     }
 
-    /// With a child, behind what is in it.
+    /// With a child, after what is in it.
     pub fn child(mut self, child: Self) -> Self {
         self.put(child);
         self
@@ -101,7 +101,7 @@ impl Element {
         self
     }
 
-    /// Adds a child, behind what is in it.
+    /// Adds a child, after what is in it.
     pub fn put(&mut self, child: Self) {
         let Self {
             name,

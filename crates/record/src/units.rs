@@ -106,18 +106,22 @@ pub fn count(count: u64) -> String {
     grouped
 }
 
-/// How many of something there are per second: a whole number with commas from 100 on.
+/// How many of something there are per second: a whole number with commas from 100 on, thousands and millions with
+/// three digits from 10,000 on.
 ///
 /// ```
 /// use everburn_record::units::rate;
 ///
-/// assert_eq!([7.0, 1234.4, 2e12].map(rate), ["7.0", "1,234", "2e12"]);
+/// assert_eq!([7.0, 1234.4, 26_109.0, 2e7].map(rate), ["7.0", "1,234", "26.1 k", "20 M"]);
 /// ```
 #[must_use]
 pub fn rate(per_second: f64) -> String {
     match per_second {
         ..99.95 => format!("{per_second:.1}"),
-        ..1e12 => count(per_second.round() as u64),
+        ..9_999.5 => count(per_second.round() as u64),
+        // What is rounded to 1000 k is 1 M.
+        ..999_500.0 => format!("{} k", three_digits(per_second / 1e3)),
+        ..1e12 => format!("{} M", three_digits(per_second / 1e6)),
         _ => significant(per_second, 3),
     }
 }
@@ -205,7 +209,8 @@ mod tests {
     fn numbers_are_short() {
         assert_eq!([0, 999, 1000].map(count), ["0", "999", "1,000"]);
         assert_eq!([99.96, 0.04].map(rate), ["100", "0.0"]);
-        assert_eq!(rate(f64::INFINITY), "unknown");
+        assert_eq!([9_999.6, 999_600.0].map(rate), ["10 k", "1 M"]);
+        assert_eq!([2e12, f64::INFINITY].map(rate), ["2e12", "unknown"]);
         assert_eq!(significant(-1500.0, 2), "-1500");
         assert_eq!(significant(-0.0, 2), "0");
         assert_eq!(significant(f64::NAN, 2), "unknown");

@@ -23,7 +23,7 @@ const LEAST_MEAN: u64 = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
     Solid,
-    /// Behind the others.
+    /// After the others.
     Faint,
     /// With a dot for each point.
     Dotted,

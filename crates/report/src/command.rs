@@ -51,7 +51,7 @@ impl ReportCommand {
     }
 }
 
-/// Lay runs side by side: what differs in their configurations, how they ended, how fast they were.
+/// Compare runs: configurations, results, speed.
 ///
 /// ```
 /// use clap::Parser;
@@ -73,7 +73,7 @@ pub struct CompareCommand {
     #[arg(value_name = "RUN", required = true, num_args = 2..)]
     pub runs: Vec<PathBuf>,
 
-    /// Also write a page with the curves of all runs laid over each other
+    /// Also write an HTML page with the curves of all runs in one chart
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 }

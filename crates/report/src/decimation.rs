@@ -99,7 +99,7 @@ impl Series {
         }
     }
 
-    /// Puts a point at the end. A value that is no number, or beyond 1e300, is counted and left out. A point that lies before the
+    /// Puts a point at the end. A value that is not a number, or beyond 1e300, is counted and left out. A point that is before the
     /// end takes the place of all from there on: a run that was resumed makes its steps again.
     pub fn push(&mut self, x: u64, y: f64) {
         if y.is_nan() || y.abs() > LARGEST {
@@ -122,7 +122,7 @@ impl Series {
         }
     }
 
-    /// Takes out what lies at `x` or behind, as far as that can be told.
+    /// Takes out what is at `x` or after, as far as that can be told.
     fn cut(&mut self, x: u64) {
         let index = x / self.width;
         while self.buckets.last().is_some_and(|last| last.index > index) {

@@ -18,7 +18,7 @@ struct Cli {
 enum Command {
     /// Make a run's report: one HTML file with curves, ranks, events, configuration and results
     Report(ReportCommand),
-    /// Lay runs side by side: what differs in their configurations, how they ended, how fast they were
+    /// Compare runs: configurations, results, speed
     Compare(CompareCommand),
 }
 

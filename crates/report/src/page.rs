@@ -65,7 +65,7 @@ impl Section {
 impl Run {
     /// The run as one HTML file of at most about 2 MB, which needs neither network nor other files: curves, throughput,
     /// ranks, events, confusion matrix, configuration, environment and results, and what of these could not be read.
-    /// All text in it is text, whatever stands in the run directory, and it allows no script but its own.
+    /// All text in it is text, whatever is in the run directory, and it allows no script but its own.
     ///
     /// ```
     /// let folder = tempfile::tempdir().unwrap();

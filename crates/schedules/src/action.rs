@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 /// last one. Chunk `c` of rank `r` of `p` is stage `c * p + r`.
 ///
 /// ```
-/// use everburn_schedules::{Action, Pass};
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{Action, Pass};
 ///
 /// let action = Action::BackwardInput { micro_batch: 3, stage: 1 };
 /// assert_eq!((action.pass(), action.micro_batch(), action.stage()), (Pass::BackwardInput, 3, 1));
@@ -94,7 +95,8 @@ impl fmt::Display for Action {
 /// The kinds of [`Action`].
 ///
 /// ```
-/// use everburn_schedules::Pass;
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::Pass;
 ///
 /// assert_eq!(Pass::ALL.map(Pass::letter), ['F', 'B', 'B', 'W']);
 /// assert_eq!(Pass::BackwardWeight.to_string(), "backward for weights");
@@ -147,7 +149,8 @@ impl fmt::Display for Pass {
 /// What passes from one rank to another between two stages.
 ///
 /// ```
-/// use everburn_schedules::{Action, Carried, Schedule, ScheduleKind};
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{Action, Carried, Schedule, ScheduleKind};
 ///
 /// let schedule = Schedule::new(ScheduleKind::GPipe, 2, 4, 1)?;
 /// let message = schedule.sends(Action::Forward { micro_batch: 1, stage: 0 }).expect("to rank 1");
@@ -213,14 +216,15 @@ impl fmt::Display for Message {
 /// Which tensor a [`Message`] carries.
 ///
 /// ```
-/// use everburn_schedules::Carried;
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::Carried;
 ///
 /// assert_eq!(Carried::Gradient.to_string(), "gradient");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Carried {
-    /// The output of a stage, for the one behind it.
+    /// The output of a stage, for the one after it.
     Activation,
     /// The gradient of a stage's input, for the one before it.
     Gradient,

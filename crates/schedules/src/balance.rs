@@ -27,7 +27,8 @@ pub const MAX_BLOCKS: usize = 1024;
 /// it would take.
 ///
 /// ```
-/// use everburn_schedules::{Block, balance};
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{Block, balance};
 ///
 /// let blocks = [4.0, 1.0, 1.0, 1.0, 1.0].map(|seconds| Block::of_forward("block", seconds));
 /// assert_eq!(balance(&blocks, 2, None)?, [0..1, 1..5]);
@@ -98,11 +99,11 @@ fn best_cuts<T: Copy + PartialOrd>(
     cost: impl Fn(usize, usize, usize) -> Option<T>,
     combine: impl Fn(T, T) -> T,
 ) -> Option<(T, Vec<Range<usize>>)> {
-    // By stage and by the block behind it: the cost so far, and where the stage begins.
+    // By stage and by the block after it: the cost so far, and where the stage begins.
     let mut best: Vec<Vec<Option<(T, usize)>>> = Vec::with_capacity(parts);
     for stage in 0..parts {
         let mut row = vec![None; count + 1];
-        // Each stage before and behind has at least one block.
+        // Each stage before and after has at least one block.
         for to in stage + 1..=count - (parts - 1 - stage) {
             let starts = if stage == 0 { 0..1 } else { stage..to };
             for from in starts {
@@ -204,7 +205,8 @@ fn prefix_sums<T: Copy>(values: impl Iterator<Item = T>, zero: T, add: fn(T, T) 
 /// Why a model cannot be cut so.
 ///
 /// ```
-/// use everburn_schedules::{Block, balance};
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{Block, balance};
 ///
 /// let blocks = [1.0, 1.0].map(|seconds| Block::of_forward("block", seconds));
 /// let error = balance(&blocks, 3, None).unwrap_err();

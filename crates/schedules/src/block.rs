@@ -9,7 +9,8 @@ use crate::{Costs, Sends, StageCosts};
 /// What one block of a model costs, for one micro-batch. Times are in seconds.
 ///
 /// ```
-/// use everburn_schedules::Block;
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::Block;
 ///
 /// let block = Block { parameter_bytes: 4096, ..Block::of_forward("layers.0", 0.010) };
 /// assert_eq!(block.total(), 0.030);
@@ -32,7 +33,7 @@ pub struct Block {
     /// Bytes of these, and of output gradients, that the gradients of weights need: kept from the
     /// backward pass for inputs on, if that for weights comes later.
     pub deferred_bytes: u64,
-    /// Bytes of its output: what crosses a cut behind it.
+    /// Bytes of its output: what crosses a cut after it.
     pub output_bytes: u64,
 }
 
@@ -67,7 +68,8 @@ impl Block {
 /// The costs of stages that consist of the blocks in `cuts`, with `link` between their ranks.
 ///
 /// ```
-/// use everburn_schedules::{Block, Link, balance, stage_costs};
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{Block, Link, balance, stage_costs};
 ///
 /// let block = |name| Block { output_bytes: 1000, ..Block::of_forward(name, 0.5) };
 /// let blocks = [block("a"), block("b"), block("c"), block("d")];
@@ -106,7 +108,8 @@ pub fn stage_costs(blocks: &[Block], cuts: &[Range<usize>], link: Link) -> Costs
 /// The way between two neighbouring ranks.
 ///
 /// ```
-/// use everburn_schedules::Link;
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::Link;
 ///
 /// let ethernet = Link { latency: 50e-6, bytes_per_second: 125e6 };
 /// assert_eq!(ethernet.seconds(125_000), 0.00105);

@@ -7,7 +7,8 @@ use crate::{Schedule, SimulationError};
 /// The costs of one stage, for one micro-batch. Times are in seconds.
 ///
 /// ```
-/// use everburn_schedules::StageCosts;
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::StageCosts;
 ///
 /// let costs = StageCosts { transfer: 0.002, ..StageCosts::of_forward(0.010) };
 /// assert_eq!(costs.backward(), 0.020);
@@ -77,7 +78,8 @@ impl StageCosts {
 /// What [`simulate`](crate::simulate) goes by: the costs of every stage.
 ///
 /// ```
-/// use everburn_schedules::{Costs, Schedule, ScheduleKind, StageCosts, simulate};
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{Costs, Schedule, ScheduleKind, StageCosts, simulate};
 ///
 /// let schedule = Schedule::new(ScheduleKind::GPipe, 2, 2, 1)?;
 /// // The second stage is the slower one.
@@ -91,7 +93,7 @@ impl StageCosts {
 pub struct Costs {
     /// One entry a stage, from the first to the last of the model.
     pub stages: Vec<StageCosts>,
-    /// When a rank goes on after a send.
+    /// When a rank continues after a send.
     pub sends: Sends,
 }
 
@@ -117,10 +119,11 @@ impl Costs {
     }
 }
 
-/// When a rank goes on after a send.
+/// When a rank continues after a send.
 ///
 /// ```
-/// use everburn_schedules::{Costs, Schedule, ScheduleKind, Sends, simulate};
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{Costs, Schedule, ScheduleKind, Sends, simulate};
 ///
 /// let schedule = Schedule::new(ScheduleKind::OneForwardOneBackward, 2, 4, 1)?;
 /// let buffered = Costs::equal(2);

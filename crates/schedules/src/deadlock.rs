@@ -4,10 +4,11 @@ use std::fmt;
 
 use crate::{Action, Message};
 
-/// Ranks that wait for each other in a circle, so that none of them can go on.
+/// Ranks that wait for each other in a circle, so that none of them can continue.
 ///
 /// ```
-/// use everburn_schedules::{Action, Schedule, ScheduleError};
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{Action, Schedule, ScheduleError};
 ///
 /// // The backward pass first: it waits for a forward pass that comes after it.
 /// let backward = Action::Backward { micro_batch: 0, stage: 0 };
@@ -81,7 +82,7 @@ impl fmt::Display for Deadlock {
             for wait in rest {
                 write!(f, ", {}", wait.rank)?;
             }
-            write!(f, " cannot go on)")?;
+            write!(f, " cannot continue)")?;
         }
         let blocked_by_sends =
             |wait: &Wait| matches!(wait.awaited, Awaited::Taken(_)) && wait.partner() != wait.rank;
@@ -95,7 +96,8 @@ impl fmt::Display for Deadlock {
 /// What a stuck rank waits for.
 ///
 /// ```
-/// use everburn_schedules::{Awaited, Costs, Schedule, ScheduleKind, Sends, SimulationError, simulate};
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{Awaited, Costs, Schedule, ScheduleKind, Sends, SimulationError, simulate};
 ///
 /// let schedule = Schedule::new(ScheduleKind::OneForwardOneBackward, 2, 2, 1)?;
 /// let costs = Costs { sends: Sends::Blocking, ..Costs::equal(2) };
@@ -146,8 +148,7 @@ impl fmt::Display for Wait {
             ),
             Awaited::Own(other) => write!(
                 f,
-                "rank {rank} waits for itself: the {action} (action {position} of its list) stands \
-                 before the {other}"
+                "rank {rank} waits for itself: the {action} (action {position} of its list) comes before the {other}"
             ),
         }
     }
@@ -160,6 +161,6 @@ pub enum Awaited {
     Received(Message),
     /// That another rank takes a message. Only if sends block.
     Taken(Message),
-    /// An action that stands further down in its own list.
+    /// An action that is further down in its own list.
     Own(Action),
 }

@@ -5,7 +5,8 @@ use crate::{Action, Deadlock, MAX_ACTIONS};
 /// Why a [`Schedule`](crate::Schedule) could not be made.
 ///
 /// ```
-/// use everburn_schedules::{Schedule, ScheduleKind};
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{Schedule, ScheduleKind};
 ///
 /// let error = Schedule::new(ScheduleKind::GPipe, 4, 8, 2).unwrap_err();
 /// assert_eq!(
@@ -38,11 +39,10 @@ pub enum ScheduleError {
     },
     /// More passes than any training has in a step.
     #[error(
-        "{ranks} ranks of {chunks} chunks with {micro_batches} micro-batches are more than \
-         {MAX_ACTIONS} passes a step: use fewer micro-batches"
+        "{ranks} ranks of {chunks} chunks with {micro_batches} micro-batches are more than {MAX_ACTIONS} passes per step: use fewer micro-batches"
     )]
     TooLarge {
-        /// How many ranks.
+        /// The number of ranks.
         ranks: usize,
         /// How many micro-batches.
         micro_batches: usize,

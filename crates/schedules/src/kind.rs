@@ -9,10 +9,11 @@ use crate::ScheduleError;
 
 /// A schedule by name. Flags, files and [`Display`](fmt::Display) use the same names.
 ///
-/// What each costs stands at [`theoretical_idle`](crate::theoretical_idle).
+/// What each costs is at [`theoretical_idle`](crate::theoretical_idle).
 ///
 /// ```
-/// use everburn_schedules::ScheduleKind;
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::ScheduleKind;
 ///
 /// let kind: ScheduleKind = "1f1b".parse()?;
 /// assert_eq!(kind, ScheduleKind::OneForwardOneBackward);

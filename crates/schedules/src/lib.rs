@@ -20,7 +20,8 @@
 //!   the time of a step, and [`memory_of`] the memory of each rank.
 //!
 //! ```
-//! use everburn_schedules::*;
+//! # mod everburn { pub use everburn_schedules as schedules; }
+//! use everburn::schedules::*;
 //!
 //! let blocks: Vec<Block> = (0..12)
 //!     .map(|index| Block {
@@ -44,7 +45,7 @@
 //!
 //! # What is deliberately absent
 //! Tensors, processes, real messages, and schedules that depend on the clock: an order is fixed before the step, so
-//! every rank knows the orders of all ranks.
+//! every rank has the orders of all ranks.
 
 mod action;
 mod balance;

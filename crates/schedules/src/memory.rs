@@ -7,7 +7,8 @@ use crate::{Block, Costs, Schedule, SimulationError};
 /// What an optimizer keeps, in copies of the parameters.
 ///
 /// ```
-/// use everburn_schedules::OptimizerState;
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::OptimizerState;
 ///
 /// // Two moments.
 /// assert_eq!(OptimizerState::ADAM.bytes(1000), 2000);
@@ -39,11 +40,12 @@ impl OptimizerState {
 
 /// What one rank's memory holds, in bytes. Made by [`memory_of`].
 ///
-/// What no formula tells of is not in it: workspace of single operations, buffers of the exchange,
+/// Not included, because no formula has it: workspace of single operations, buffers of the exchange,
 /// what an allocator keeps in reserve.
 ///
 /// ```
-/// use everburn_schedules::RankMemory;
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::RankMemory;
 ///
 /// let memory = RankMemory { parameters: 10, gradients: 10, optimizer: 20, activations: 5 };
 /// assert_eq!(memory.total(), 45);
@@ -79,7 +81,8 @@ impl RankMemory {
 /// [`SimulationError::OtherStages`] if `costs` are of another number of stages.
 ///
 /// ```
-/// use everburn_schedules::{Costs, OptimizerState, Schedule, ScheduleKind, StageCosts, memory_of};
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{Costs, OptimizerState, Schedule, ScheduleKind, StageCosts, memory_of};
 ///
 /// let schedule = Schedule::new(ScheduleKind::OneForwardOneBackward, 2, 8, 1)?;
 /// let stage = StageCosts {
@@ -117,7 +120,8 @@ pub fn memory_of(
 /// How much memory each stage may take, and what it takes for a block.
 ///
 /// ```
-/// use everburn_schedules::{Block, MemoryLimit, Schedule, ScheduleKind, OptimizerState};
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{Block, MemoryLimit, Schedule, ScheduleKind, OptimizerState};
 ///
 /// let schedule = Schedule::new(ScheduleKind::OneForwardOneBackward, 4, 8, 1)?;
 /// let limit = MemoryLimit::of_schedule(&schedule, 8 << 30, OptimizerState::ADAM);

@@ -17,7 +17,8 @@ pub const MAX_ACTIONS: usize = 1 << 20;
 /// worked through by ranks whose sends do not block: both constructors make sure of it.
 ///
 /// ```
-/// use everburn_schedules::{Action, Schedule, ScheduleKind};
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{Action, Schedule, ScheduleKind};
 ///
 /// let schedule = Schedule::new(ScheduleKind::OneForwardOneBackward, 2, 3, 1)?;
 /// let last = schedule.actions(1);
@@ -76,14 +77,15 @@ impl Schedule {
         })
     }
 
-    /// A schedule of one's own: a list of actions for each rank.
+    /// A custom schedule: a list of actions for each rank.
     ///
     /// # Errors
     /// A [`ScheduleError`] that names the rank and the action, if a pass is missing, twice there or
     /// in another rank's list, or if the order cannot be worked through.
     ///
     /// ```
-    /// use everburn_schedules::{Action, Schedule};
+    /// # mod everburn { pub use everburn_schedules as schedules; }
+    /// use everburn::schedules::{Action, Schedule};
     ///
     /// let forward = Action::Forward { micro_batch: 0, stage: 0 };
     /// let backward = Action::Backward { micro_batch: 0, stage: 0 };

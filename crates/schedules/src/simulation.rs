@@ -20,7 +20,8 @@ use crate::{
 /// [`Sends::Buffered`]); the other variants if `costs` are not those of this schedule's stages.
 ///
 /// ```
-/// use everburn_schedules::{Costs, Schedule, ScheduleKind, simulate};
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{Costs, Schedule, ScheduleKind, simulate};
 ///
 /// let schedule = Schedule::new(ScheduleKind::OneForwardOneBackward, 4, 8, 1)?;
 /// let timeline = simulate(&schedule, &Costs::equal(4))?;
@@ -46,7 +47,8 @@ pub fn simulate(schedule: &Schedule, costs: &Costs) -> Result<Timeline, Simulati
 /// Why there is no [`Timeline`].
 ///
 /// ```
-/// use everburn_schedules::{Costs, Schedule, ScheduleKind, simulate};
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{Costs, Schedule, ScheduleKind, simulate};
 ///
 /// let schedule = Schedule::new(ScheduleKind::GPipe, 4, 8, 1)?;
 /// let error = simulate(&schedule, &Costs::equal(3)).unwrap_err();
@@ -236,7 +238,7 @@ impl<'a> Simulation<'a> {
         true
     }
 
-    /// A blocking send and its receive, if both ranks are there. Both go on then.
+    /// A blocking send and its receive, if both ranks are there. Both continue then.
     fn hand_over(&mut self, message: Message) -> bool {
         let Message {
             from_rank, to_rank, ..
@@ -279,7 +281,7 @@ impl<'a> Simulation<'a> {
         })
     }
 
-    /// What `action` needs that the same rank has not done yet, and, as it stands at `action`, will
+    /// What `action` needs that the same rank has not done yet, and, as it is at `action`, will
     /// never do.
     fn awaited_of_itself(&self, action: Action) -> Option<Action> {
         let (micro_batch, stage) = (action.micro_batch(), action.stage());

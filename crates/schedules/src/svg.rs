@@ -45,10 +45,11 @@ impl Timeline {
     /// The timeline as an SVG file that needs nothing else: a row a rank, the number of the
     /// micro-batch in each box, a colour for each pass (a lighter one for each further chunk), an
     /// axis of time, and each rank's figures. It suits light and dark pages, and has a title and a
-    /// description for those who do not see it. A box tells more when pointed at.
+    /// description for those who do not see it. A box shows more when pointed at.
     ///
     /// ```
-    /// use everburn_schedules::{Costs, Schedule, ScheduleKind, simulate};
+    /// # mod everburn { pub use everburn_schedules as schedules; }
+    /// use everburn::schedules::{Costs, Schedule, ScheduleKind, simulate};
     ///
     /// let schedule = Schedule::new(ScheduleKind::ZeroBubbleH1, 4, 8, 1)?;
     /// let svg = simulate(&schedule, &Costs::equal(4))?.to_svg();
@@ -95,7 +96,7 @@ struct Drawing<'a> {
 }
 
 impl Drawing<'_> {
-    /// Where a time lies.
+    /// Where a time is.
     fn x(&self, seconds: f64) -> f64 {
         LEFT + self.width * self.axis.place(seconds)
     }
@@ -250,7 +251,7 @@ fn colour(pass: Pass, chunk: usize) -> String {
     )
 }
 
-/// Two digits behind the point are enough for pixels.
+/// Two digits after the point are enough for pixels.
 fn round(pixels: f64) -> f64 {
     (pixels * 100.0).round() / 100.0
 }

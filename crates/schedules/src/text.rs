@@ -2,7 +2,7 @@
 //!
 //! A box is a letter (`F`, `B`, `W`), the number of the micro-batch, and filling to its end. Because
 //! every box begins with its letter, numbers of any length cannot be read wrongly. Time runs to the
-//! right, at one scale for the whole drawing; what is wider than the page goes on below.
+//! right, at one scale for the whole drawing; what is wider than the page continues below.
 
 mod grid;
 
@@ -20,12 +20,13 @@ impl Timeline {
     /// The timeline as text of at most `width` columns (at least 40): a line a rank, a legend, and a
     /// summary.
     ///
-    /// A step that is too long for one line a rank goes on in further lines below. Of one that would go
+    /// A step that is too long for one line a rank continues in further lines below. Of one that would go
     /// on for too long the middle is left out, and boxes that are much shorter than the others show
     /// their letter only.
     ///
     /// ```
-    /// use everburn_schedules::{Costs, Schedule, ScheduleKind, simulate};
+    /// # mod everburn { pub use everburn_schedules as schedules; }
+    /// use everburn::schedules::{Costs, Schedule, ScheduleKind, simulate};
     ///
     /// let schedule = Schedule::new(ScheduleKind::OneForwardOneBackward, 2, 2, 1)?;
     /// let text = simulate(&schedule, &Costs::equal(2))?.to_text(80);
@@ -125,7 +126,7 @@ impl Timeline {
         text
     }
 
-    /// What stands in a box: the micro-batch, and a letter for the chunk where there are several.
+    /// What is in a box: the micro-batch, and a letter for the chunk where there are several.
     pub(crate) fn label(&self, span: &Span) -> String {
         let (micro_batch, schedule) = (span.action.micro_batch(), self.schedule());
         if schedule.chunks() == 1 {
@@ -195,7 +196,7 @@ fn wrapped(entries: &[String], separator: &str, width: usize) -> String {
 
 /// The names to the left of the lines.
 struct Names {
-    /// With the space behind them.
+    /// With the space after them.
     width: usize,
 }
 

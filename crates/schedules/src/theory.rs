@@ -25,7 +25,8 @@ use crate::ScheduleKind;
 /// rank follow. The tests compare all of these with the simulation.
 ///
 /// ```
-/// use everburn_schedules::{ScheduleKind, theoretical_idle};
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{ScheduleKind, theoretical_idle};
 ///
 /// assert_eq!(theoretical_idle(ScheduleKind::GPipe, 4, 8, 1), 3.0 / 11.0);
 /// assert_eq!(theoretical_idle(ScheduleKind::Interleaved1F1B, 4, 8, 2), 3.0 / 19.0);

@@ -7,7 +7,8 @@ use crate::{Action, Costs, Schedule};
 /// One action of a rank, with its time from the start of the step.
 ///
 /// ```
-/// use everburn_schedules::{Action, Costs, Schedule, ScheduleKind, Span, simulate};
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{Action, Costs, Schedule, ScheduleKind, Span, simulate};
 ///
 /// let schedule = Schedule::new(ScheduleKind::GPipe, 2, 1, 1)?;
 /// let timeline = simulate(&schedule, &Costs::equal(2))?;
@@ -38,7 +39,8 @@ impl Span {
 /// [`measured`](Self::measured); drawn by [`to_text`](Self::to_text) and [`to_svg`](Self::to_svg).
 ///
 /// ```
-/// use everburn_schedules::{Costs, Schedule, ScheduleKind, simulate};
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{Costs, Schedule, ScheduleKind, simulate};
 ///
 /// let schedule = Schedule::new(ScheduleKind::GPipe, 4, 8, 1)?;
 /// let timeline = simulate(&schedule, &Costs::equal(4))?;
@@ -71,14 +73,15 @@ impl Timeline {
     }
 
     /// The timeline of a step that has really been run: what each rank has measured, from the start
-    /// of the step on, by rank. It tells nothing of bytes.
+    /// of the step on, by rank. It has no bytes.
     ///
     /// # Errors
     /// [`TimelineError`] if the actions are not those of `schedule`, in its order, or if the times of
     /// a rank do not follow each other.
     ///
     /// ```
-    /// use everburn_schedules::{Action, Schedule, ScheduleKind, Span, Timeline};
+    /// # mod everburn { pub use everburn_schedules as schedules; }
+    /// use everburn::schedules::{Action, Schedule, ScheduleKind, Span, Timeline};
     ///
     /// let schedule = Schedule::new(ScheduleKind::GPipe, 1, 1, 1)?;
     /// let forward = Action::Forward { micro_batch: 0, stage: 0 };
@@ -167,7 +170,8 @@ impl Timeline {
 /// Why measured times are no [`Timeline`] of a schedule.
 ///
 /// ```
-/// use everburn_schedules::{Schedule, ScheduleKind, Timeline};
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{Schedule, ScheduleKind, Timeline};
 ///
 /// let schedule = Schedule::new(ScheduleKind::GPipe, 2, 1, 1)?;
 /// let error = Timeline::measured(&schedule, vec![vec![]]).unwrap_err();
@@ -192,9 +196,9 @@ pub enum TimelineError {
         rank: usize,
         /// The first place that differs, from 0.
         position: usize,
-        /// What stands there in the schedule.
+        /// What is there in the schedule.
         expected: Option<Action>,
-        /// What stands there in the times.
+        /// What is there in the times.
         found: Option<Action>,
     },
     /// An action that ends before it starts, or starts before the one before it has ended, or at no
@@ -235,7 +239,7 @@ fn check_spans(schedule: &Schedule, rank: usize, spans: &[Span]) -> Result<(), T
     }
     let mut before = 0.0;
     for (position, &Span { start, end, .. }) in spans.iter().enumerate() {
-        // Comparisons with what is no number are false.
+        // Comparisons with what is not a number are false.
         if !(before <= start && start <= end && end.is_finite()) {
             return Err(TimelineError::OutOfTime {
                 rank,

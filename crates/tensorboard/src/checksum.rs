@@ -1,6 +1,6 @@
 //! CRC-32C under TensorFlow's mask.
 
-/// The checksum as it stands in a file.
+/// The checksum as it is in a file.
 pub(crate) fn masked(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
         .rotate_right(15)

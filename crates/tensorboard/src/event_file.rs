@@ -10,7 +10,7 @@ use crate::protocol;
 /// How many files of one second and process there may be: more is an error of the caller.
 const MOST_FILES: u32 = 1000;
 
-/// An event file that is open for writing. Each call is one write, so that TensorBoard can read while it goes on.
+/// An event file that is open for writing. Each call is one write, so that TensorBoard can read while it continues.
 /// See the [crate's example](crate).
 #[derive(Debug)]
 pub struct EventFile {

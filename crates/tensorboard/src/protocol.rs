@@ -1,6 +1,6 @@
 //! The few messages of protocol buffers that scalars need.
 
-/// The kinds of fields, as they stand in a tag.
+/// The kinds of fields, as they are in a tag.
 const VARINT: u64 = 0;
 const FIXED_64: u64 = 1;
 const BYTES: u64 = 2;

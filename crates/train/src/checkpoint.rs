@@ -48,7 +48,8 @@ pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, TensorEntry};
 /// Where a training stood when the checkpoint was made.
 ///
 /// ```
-/// use everburn_train::checkpoint::Progress;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::checkpoint::Progress;
 ///
 /// fn show(progress: &Progress) {
 ///     println!("{}: epoch {}, step {}", progress.model, progress.epoch, progress.step);
@@ -97,10 +98,11 @@ pub struct Progress {
     pub loss_scaling: Option<LossScaling>,
 }
 
-/// Where in a training a checkpoint stands; later ones are greater.
+/// The position of a checkpoint in a training; later ones are greater.
 ///
 /// ```
-/// use everburn_train::checkpoint::Place;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::checkpoint::Place;
 ///
 /// let place = Place { epoch: 3, batches: 120 };
 /// assert_eq!(place.to_string(), "epoch-0003-batch-000120");
@@ -135,7 +137,8 @@ impl fmt::Display for Place {
 /// A name that is no checkpoint's.
 ///
 /// ```
-/// use everburn_train::checkpoint::{NotAPlace, Place};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::checkpoint::{NotAPlace, Place};
 ///
 /// let error: NotAPlace = "latest".parse::<Place>().unwrap_err();
 /// assert!(error.to_string().contains("latest"));
@@ -186,7 +189,7 @@ impl Progress {
         }
     }
 
-    /// Checks that a run of `self` can go on from where `checkpoint` stood.
+    /// Checks that a run of `self` can continue from where `checkpoint` stood.
     ///
     /// # Errors
     /// What differs, in words.
@@ -232,7 +235,8 @@ impl Progress {
 /// Everything that a continuation needs.
 ///
 /// ```
-/// use everburn_train::checkpoint::{Checkpoint, CheckpointFolder, Progress};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::checkpoint::{Checkpoint, CheckpointFolder, Progress};
 ///
 /// let folder = tempfile::tempdir().unwrap();
 /// let checkpoints = CheckpointFolder::new(folder.path(), 2);
@@ -253,7 +257,8 @@ pub struct Checkpoint {
 /// A checkpoint that was read, and those that were passed over for being damaged.
 ///
 /// ```
-/// use everburn_train::checkpoint::Loaded;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::checkpoint::Loaded;
 ///
 /// fn show(loaded: &Loaded) {
 ///     println!("{}, {} damaged ones before it", loaded.path.display(), loaded.refused.len());

@@ -1,4 +1,4 @@
-//! What a training run can be told, all of it written to `config.toml`.
+//! The configuration of a training run, as in `config.toml`.
 
 pub(crate) mod activation_checkpointing;
 pub(crate) mod best_by;
@@ -52,7 +52,8 @@ use crate::seeds::mix;
 /// When to stop before the last epoch.
 ///
 /// ```
-/// use everburn_train::{EarlyStopping, TrainingConfig};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{EarlyStopping, TrainingConfig};
 ///
 /// let config = TrainingConfig {
 ///     early_stopping: Some(EarlyStopping { patience: 2 }),
@@ -71,7 +72,8 @@ pub struct EarlyStopping {
 /// The part of a run's configuration that says how to train, whatever the model and the data.
 ///
 /// ```
-/// use everburn_train::TrainingConfig;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::TrainingConfig;
 ///
 /// let config = TrainingConfig { epochs: 2, ..TrainingConfig::default() };
 /// let text = toml::to_string(&config).unwrap();

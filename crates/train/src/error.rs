@@ -7,10 +7,11 @@ use everburn_distributed::{DdpError, SamplerError};
 
 use crate::device::verification::WrongNumbers;
 
-/// Why a run could not start, go on or be recorded.
+/// Why a run could not start, continue or be recorded.
 ///
 /// ```
-/// use everburn_train::TrainError;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::TrainError;
 ///
 /// fn is_diverged(error: &TrainError) -> bool {
 ///     matches!(error, TrainError::LossNotFinite { .. })
@@ -151,7 +152,7 @@ pub enum TrainError {
     /// A hook failed on one of the ranks.
     #[error(
         "the hook `{hook}` of rank {rank} failed after step {step}: {reason}; all steps are in the newest checkpoint of \
-         the run directory, if there is one: --resume goes on from it"
+         the run directory, if there is one: --resume continues from it"
     )]
     Hook {
         /// The hook's name.
@@ -170,7 +171,7 @@ pub enum TrainError {
     #[error(
         "after step {step}, `{parameter}` of rank {} differs from the other ranks': its memory or its \
          arithmetic cannot be trusted, or it has changed its parameters outside the synchronised step; \
-         --resume goes on from a checkpoint, --on-divergence repair gives it the others' state",
+         --resume continues from a checkpoint, --on-divergence repair gives it the others' state",
         .ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
     )]
     Diverged {
@@ -184,14 +185,14 @@ pub enum TrainError {
     /// Ranks wait to join: the present group ends, so that another can be formed.
     #[error("ranks wait to take part")]
     SomebodyWaits,
-    /// A rank was given the others' state: they go on from it.
-    #[error("a rank was given the state of the others")]
+    /// A rank was given the others' state: they continue from it.
+    #[error("a rank received the state of the others")]
     Repaired,
     /// The others have finished the job without this rank.
     #[error("the job was finished without this rank")]
     JobFinished,
     /// No group could be formed any more.
-    #[error("the training cannot go on: {0}")]
+    #[error("the training cannot continue: {0}")]
     Elastic(String),
     /// This process has no part in the job any more, or was not accepted.
     #[error("this process cannot join the job: {0}")]
@@ -202,7 +203,7 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// Whether the ranks that are left can go on: others were lost, do not answer or gave up.
+    /// Whether the ranks that are left can continue: others were lost, do not answer or gave up.
     pub(crate) fn may_be_outlived(&self) -> bool {
         let collective = match self {
             Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => error,
@@ -302,7 +303,7 @@ fn several(ranks: &[usize], one: &str, many: &str) -> String {
 
 fn change(is_new: bool) -> &'static str {
     match is_new {
-        true => "was not among those that were reported first",
+        true => "was not among the first reported",
         false => "is not reported any more",
     }
 }

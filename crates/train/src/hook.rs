@@ -13,7 +13,8 @@ use crate::strategy::Run;
 /// Why a hook failed. Any error goes into it by `?`.
 ///
 /// ```
-/// use everburn_train::HookError;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::HookError;
 ///
 /// fn parse(text: &str) -> Result<u32, HookError> {
 ///     Ok(text.parse()?)
@@ -26,7 +27,7 @@ pub type HookError = Box<dyn Error + Send + Sync>;
 /// Code that a training calls after each step, epoch, checkpoint and failure: a tracker, an alarm, a stopping rule.
 ///
 /// Every rank has its own hooks and calls them in the same order with the same numbers. Work for one rank alone goes
-/// behind `if run.rank() == 0`. A hook may use the collectives of [`Run::group`] if it does so in the same call on all
+/// after `if run.rank() == 0`. A hook may use the collectives of [`Run::group`] if it does so in the same call on all
 /// ranks.
 ///
 /// A hook that fails or panics ends the training on all ranks: after the next step the ranks write a checkpoint
@@ -35,7 +36,8 @@ pub type HookError = Box<dyn Error + Send + Sync>;
 /// An elastic job that loses a rank during validation validates again, and calls [`Hook::after_epoch`] twice.
 ///
 /// ```
-/// use everburn_train::{Hook, HookError, MetricLine, Run};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{Hook, HookError, MetricLine, Run};
 ///
 /// /// Stops the training at a target loss.
 /// struct GoodEnough(f64);
@@ -120,7 +122,8 @@ pub trait Hook: Send + 'static {
 /// The metrics of an epoch over all ranks.
 ///
 /// ```
-/// use everburn_train::EpochLines;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::EpochLines;
 ///
 /// fn validation_loss(lines: &EpochLines) -> Option<f64> {
 ///     lines.validation.as_ref().map(|line| line.loss)
@@ -137,7 +140,8 @@ pub struct EpochLines {
 /// The user's hooks of a training, in the order of the calls.
 ///
 /// ```
-/// use everburn_train::{Hook, Hooks};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{Hook, Hooks};
 ///
 /// #[derive(Default)]
 /// struct Tracker;

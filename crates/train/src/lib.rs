@@ -16,9 +16,9 @@
 //! | [`ParallelConfig`], [`Parallelism`], [`Mesh`] | how a model is shared out over ranks |
 //! | [`keep_kernels`], [`Trainer::warm_up`] | what a GPU is given, compiled once |
 //! | [`data_parallel()`] | several devices in one process |
-//! | [`Hook`], [`Run`] | code of one's own that is called behind steps, epochs, checkpoints and failures |
+//! | [`Hook`], [`Run`] | your own code that is called after steps, epochs, checkpoints and failures |
 //! | [`RunDirectory`] | what a run leaves behind |
-//! | [`checkpoint`] | how an interrupted run goes on |
+//! | [`checkpoint`] | how an interrupted run continues |
 //! | [`load_state_dict`], [`save_state_dict`] | weights from PyTorch and for it |
 //! | [`renderer`] | what a run looks like |
 //! | [`Samples`], [`Generation`] | what a language model writes, while it trains and after |

@@ -56,7 +56,8 @@ impl NewestReport {
 /// own weight, in whole numbers.
 ///
 /// ```
-/// use everburn_train::RankMetric;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::RankMetric;
 /// use burn_train::metric::Metric;
 ///
 /// assert_eq!(*RankMetric::accuracy().name(), "Accuracy");

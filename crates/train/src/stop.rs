@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// step.
 ///
 /// ```
-/// let stop = everburn_train::StopSignal::default();
+/// # mod everburn { pub use everburn_train as train; }
+/// let stop = everburn::train::StopSignal::default();
 /// let for_the_handler = stop.clone();
 /// for_the_handler.set();
 /// assert!(stop.is_set());

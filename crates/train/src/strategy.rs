@@ -94,9 +94,9 @@ pub(crate) struct RankSetup {
     pub(crate) agreement: Agreement,
     /// By which way gradients travel that are on GPUs.
     pub(crate) exchange: Option<Arc<dyn ConnectExchange>>,
-    /// How the training goes on when ranks are lost or come.
+    /// How the training continues when ranks are lost or come.
     pub(crate) regroup: Option<Arc<dyn Regroup>>,
-    /// Goes on from the newest good checkpoint where no rank remembers more.
+    /// Continues from the newest good checkpoint where no rank remembers more.
     pub(crate) resume_wanted: bool,
     /// This process took the place of one that was lost.
     pub(crate) begun_before: bool,
@@ -104,7 +104,7 @@ pub(crate) struct RankSetup {
     pub(crate) test: Option<AnyLoader>,
     /// The names of the classes, where there are any.
     pub(crate) class_names: Vec<String>,
-    /// What rank 0 shows of the run while it goes on.
+    /// What rank 0 shows of the run while it continues.
     pub(crate) live: LiveSlot,
     /// The status of each rank.
     pub(crate) rank_statuses: Option<RankStatuses>,
@@ -375,7 +375,7 @@ impl RankLoop {
         }
         self.outcome.batches = progress.batches;
         self.outcome.so_far = progress.so_far.clone();
-        // A run that goes on in another precision begins with it.
+        // A run that continues in another precision begins with it.
         if let (Some(own), Some(before)) = (&mut self.outcome.loss_scaling, progress.loss_scaling) {
             *own = before;
         }
@@ -434,12 +434,12 @@ impl RankLoop {
         Ok(model)
     }
 
-    /// Where ranks may be lost, `model` is what the training goes on with if one is.
+    /// Where ranks may be lost, `model` is what the training continues with if one is.
     fn take_snapshot(&mut self, model: &AnyModel) -> Result<(), TrainError> {
         if self.setup.regroup.is_none() {
             return Ok(());
         }
-        // Running statistics change behind a clone's back.
+        // Running statistics change after a clone's back.
         self.snapshot = Some((model.clone(), Buffers::read(model)?));
         Ok(())
     }

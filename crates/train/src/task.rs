@@ -45,13 +45,14 @@ const EVALUATION_BATCH: usize = 1_000;
 /// Three methods are required. The others have defaults; each unlocks something more.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use std::sync::Arc;
 ///
 /// use burn::data::dataloader::batcher::Batcher;
 /// use burn::data::dataset::InMemDataset;
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::prelude::*;
-/// use everburn_train::{Loss, Task, TaskData, TaskError, TrainingData};
+/// use everburn::train::{Loss, Task, TaskData, TaskError, TrainingData};
 /// use serde::{Deserialize, Serialize};
 ///
 /// /// Learns y = 2 x.
@@ -102,7 +103,7 @@ const EVALUATION_BATCH: usize = 1_000;
 /// }
 /// ```
 pub trait Task: Sized + Send + Sync + 'static {
-    /// The task's own settings. They stand in `config.toml` in a section of the task's name, and are set by
+    /// The task's own settings. They are in `config.toml` in a section of the task's name, and are set by
     /// `--set NAME.KEY=VALUE`. `#[serde(default, deny_unknown_fields)]` refuses keys with a typing error.
     type Config: Clone + Default + Serialize + DeserializeOwned + Send + Sync + 'static;
     /// An ordinary Burn module.
@@ -182,11 +183,12 @@ pub trait Task: Sized + Send + Sync + 'static {
     /// groups by [`ParamGroup`](burn::module::ParamGroup), or one's own. The learning rate is the schedule's.
     ///
     /// ```
+    /// # mod everburn { pub use everburn_train as train; }
     /// # use burn::nn::{Linear, LinearConfig};
     /// # use burn::prelude::*;
     /// # use everburn_train::{Loss, TaskData};
     /// use burn::optim::{LionConfig, ModuleOptimizer};
-    /// use everburn_train::{Task, TaskError};
+    /// use everburn::train::{Task, TaskError};
     ///
     /// struct Line;
     ///
@@ -227,7 +229,7 @@ pub trait Task: Sized + Send + Sync + 'static {
     }
 
     /// A schedule of the learning rate of the task's own, in the place of the configuration's, for a run of
-    /// `total_steps` steps. A run that goes on must say the same steps again.
+    /// `total_steps` steps. A run that continues must say the same steps again.
     ///
     /// # Errors
     /// If there is none with these settings.
@@ -281,7 +283,8 @@ pub trait Task: Sized + Send + Sync + 'static {
 /// The data of a task, and their description.
 ///
 /// ```
-/// use everburn_train::{TaskData, TrainingData};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{TaskData, TrainingData};
 ///
 /// fn describe<I, B>(data: TrainingData<I, B>) -> TaskData<I, B> {
 ///     TaskData { description: "my photos".into(), ..TaskData::from(data) }

@@ -58,8 +58,9 @@ const EVALUATION_BATCH: usize = 1_000;
 /// ([`ProcessGroup::alone`]) trains on a single device by the same code.
 ///
 /// ```
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_train::{Trainer, TrainingConfig};
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_train as train; }
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::train::{Trainer, TrainingConfig};
 ///
 /// let group = ProcessGroup::alone(GroupOptions::default()); // or a group of several ranks
 /// let trainer = Trainer::new(TrainingConfig::default(), group);
@@ -74,7 +75,7 @@ pub struct Trainer {
     pub device: Device,
     /// Where rank 0 records the run; `None` to record nothing.
     pub run: Option<RunDirectory>,
-    /// Go on from the newest good checkpoint of the run directory.
+    /// Continue from the newest good checkpoint of the run directory.
     pub resume: bool,
     /// How rank 0 shows the progress.
     pub display: Display,
@@ -87,11 +88,11 @@ pub struct Trainer {
     /// By which way gradients travel that are on GPUs; `None` for [`Ddp::new`](everburn_distributed::Ddp::new)'s
     /// own choice.
     pub exchange: Option<Arc<dyn ConnectExchange>>,
-    /// How the training goes on when ranks are lost or come; `None` to end then. The first group is
+    /// How the training continues when ranks are lost or come; `None` to end then. The first group is
     /// [`Regroup::group`]; every rank needs the run directory, because any may become rank 0.
     pub regroup: Option<Arc<dyn Regroup>>,
     /// This process takes the place of one that was lost: where no rank remembers anything, the training
-    /// goes on from the newest checkpoint.
+    /// continues from the newest checkpoint.
     pub begun_before: bool,
     /// The names of the classes, in the order of their numbers; for the report of a classifier.
     pub class_names: Vec<String>,
@@ -106,10 +107,10 @@ pub struct Trainer {
     /// The task whose model is trained: its settings must be the same on all ranks, and an optimizer or a schedule of
     /// its own takes the place of the configuration's.
     pub task: Option<Arc<dyn ConfiguredTask>>,
-    /// Is told where each step's time goes; on all ranks or on none. On a device that computes by itself, each phase
+    /// Records where each step's time goes; on all ranks or on none. On a device that computes by itself, each phase
     /// of a step is then waited for.
     pub recorder: Option<Recorder>,
-    /// Code of the user's own that is called behind steps, epochs, checkpoints and failures; the same on all ranks.
+    /// Code of the user's own that is called after steps, epochs, checkpoints and failures; the same on all ranks.
     pub hooks: Hooks,
 }
 
@@ -132,7 +133,7 @@ impl Trainer {
             class_names: Vec::new(),
             rank_statuses: None,
             warm_up: None,
-            kernels: KernelCache::Nowhere("nobody has said where".to_string()),
+            kernels: KernelCache::Nowhere("no folder was given".to_string()),
             task: None,
             recorder: None,
             hooks: Hooks::default(),
@@ -359,7 +360,7 @@ impl Trainer {
             Some(_) => training.metric_train_numeric(RankMetric::peak_memory()),
             None => training,
         };
-        // A run that goes on within its first epoch has none behind it.
+        // A run that continues within its first epoch has none after it.
         let training = match resumed_after_epoch.filter(|epoch| *epoch > 0) {
             Some(epoch) => training.checkpoint(epoch),
             None => training,

@@ -1,4 +1,4 @@
-//! What is not the digit: clutter, blur, contrast and noise. Nothing here knows the label.
+//! What is not the digit: clutter, blur, contrast and noise. Nothing here uses the label.
 
 use super::pen::{Ink, Point, draw_segment};
 use super::random::Stream;

@@ -191,7 +191,7 @@ impl Bend {
     }
 }
 
-/// Inks what lies within `radius` of the segment from `a` to `b`, with an edge of one pixel.
+/// Inks what is within `radius` of the segment from `a` to `b`, with an edge of one pixel.
 pub(super) fn draw_segment(ink: &mut Ink, a: Point, b: Point, radius: f32) {
     let reach = radius + 0.5;
     let pixels = |low: f32, high: f32, size: usize| {

@@ -12,9 +12,10 @@ use super::TextItem;
 /// - inputs and targets `[B, context]`; target `t` of a window is input `t + 1`
 ///
 /// ```
+/// # mod everburn { pub use everburn_datasets as datasets; }
 /// use burn::data::dataloader::batcher::Batcher;
 /// use burn::prelude::*;
-/// use everburn_datasets::{TextBatcher, TextItem};
+/// use everburn::datasets::{TextBatcher, TextItem};
 ///
 /// let items = vec![TextItem { tokens: vec![5, 6, 7] }];
 /// let (inputs, targets) = TextBatcher.batch(items, &Device::flex());

@@ -13,7 +13,8 @@ use crate::{DatasetError, TokenShards};
 /// Cloning shares the text. The tokens are in memory, or in files: see [`of_shards`](Self::of_shards).
 ///
 /// ```
-/// use everburn_datasets::TextDataset;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::TextDataset;
 ///
 /// let text = TextDataset::new(vec![0, 1, 2, 3, 4, 5, 6, 7], 3);
 /// assert_eq!(text.len(), 2);
@@ -39,8 +40,9 @@ enum Tokens {
 /// A window of a text, as [`burn_dataset::Dataset`] hands it to a batcher.
 ///
 /// ```
+/// # mod everburn { pub use everburn_datasets as datasets; }
 /// use burn_dataset::Dataset;
-/// use everburn_datasets::{TextDataset, TextItem};
+/// use everburn::datasets::{TextDataset, TextItem};
 ///
 /// let text = TextDataset::new(vec![5, 6, 7], 2);
 /// assert_eq!(text.get(0).unwrap(), TextItem { tokens: vec![5, 6, 7] });
@@ -64,7 +66,8 @@ impl TextDataset {
     /// than memory.
     ///
     /// ```
-    /// use everburn_datasets::{TextDataset, TokenFormat, TokenShards};
+    /// # mod everburn { pub use everburn_datasets as datasets; }
+    /// use everburn::datasets::{TextDataset, TokenFormat, TokenShards};
     ///
     /// let folder = tempfile::tempdir()?;
     /// let file = folder.path().join("train.bin");

@@ -21,7 +21,8 @@ const BLOCK: usize = 64 << 10;
 /// Where documents end in a file.
 ///
 /// ```
-/// use everburn_datasets::Documents;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::Documents;
 ///
 /// let separated = Documents::Separated("<|endoftext|>".into());
 /// assert_ne!(separated, Documents::Files);
@@ -31,7 +32,7 @@ pub enum Documents {
     /// Each file is a document.
     #[default]
     Files,
-    /// This text stands between two documents, and is a part of none.
+    /// This text is between two documents, and is a part of none.
     Separated(String),
     /// Each line is a JSON object, and this field of it the document.
     JsonLines(String),
@@ -65,7 +66,7 @@ struct Open {
     from: Box<dyn Read + Send>,
     /// What was read and belongs to no part yet.
     buffer: Vec<u8>,
-    /// How many bytes, or lines of JSON, lie before the buffer.
+    /// How many bytes, or lines of JSON, are before the buffer.
     before: u64,
     /// What is left of the document of a line of JSON.
     line: Option<String>,
@@ -119,7 +120,7 @@ impl<'a> DocumentReader<'a> {
         }
     }
 
-    /// The next part, or `None` behind the last. A document without anything but white space is none.
+    /// The next part, or `None` after the last. A document without anything but white space is none.
     pub(super) fn next(&mut self, cut: Cut<'_>) -> Result<Option<Part>, DatasetError> {
         loop {
             let most = self.most.unwrap_or(usize::MAX);
@@ -137,7 +138,7 @@ impl<'a> DocumentReader<'a> {
             };
             match part {
                 None => self.open = None,
-                // Nothing, or what stands behind the last separator.
+                // Nothing, or what is after the last separator.
                 Some(part) if part.begins && part.ends && part.text.trim().is_empty() => {}
                 Some(part) => {
                     open.given += part.text.len();
@@ -219,7 +220,7 @@ impl Open {
         }
     }
 
-    /// Takes the first `length` bytes from the buffer, and leaves out as many as `separator` behind them.
+    /// Takes the first `length` bytes from the buffer, and leaves out as many as `separator` after them.
     fn take(&mut self, length: usize, separator: usize, ends: bool) -> Result<Part, DatasetError> {
         let text = match std::str::from_utf8(&self.buffer[..length]) {
             Ok(text) => text.to_owned(),
@@ -317,8 +318,7 @@ impl Open {
             path: self.path.clone(),
             place,
             problem: format!(
-                "the tokenizer allows no cut in {LONGEST} bytes from here, and a document is not read whole; say where \
-                 documents end by --document-separator"
+                "the tokenizer allows no cut in {LONGEST} bytes from here, and documents are not read into memory as a whole; name the text between documents with --document-separator"
             ),
         }
     }

@@ -1,4 +1,4 @@
-//! Windows of a text that lies in files of tokens.
+//! Windows of a text that is in files of tokens.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub(super) fn load(path: &Path, request: &TextRequest) -> Result<LoadedText, Dat
         }
         (Some(vocabulary), _) | (None, Some(vocabulary)) => vocabulary,
         (None, None) => {
-            let problem = "the files do not say it: name their tokenizer with --tokenizer, or the number of its tokens \
+            let problem = "the files do not contain it: name their tokenizer with --tokenizer, or the number of its tokens \
                            with --set gpt.vocabulary=50257";
             return Err(wrong("vocabulary", problem.to_owned()));
         }

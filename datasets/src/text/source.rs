@@ -28,7 +28,8 @@ const LARGEST_FILE: u64 = 1 << 30;
 /// Which text is wanted, and how it is cut.
 ///
 /// ```
-/// use everburn_datasets::{TextRequest, TokenizerKind};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{TextRequest, TokenizerKind};
 ///
 /// let request = TextRequest { context: 32, ..TextRequest::default() };
 /// assert_eq!(request.tokenizer, TokenizerKind::Char);
@@ -102,7 +103,8 @@ impl TextRequest {
 /// Training windows, test windows, and what they are: the answer of [`load_text`].
 ///
 /// ```
-/// use everburn_datasets::{DataChoice, TextRequest, load_text};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{DataChoice, TextRequest, load_text};
 ///
 /// let request = TextRequest { choice: DataChoice::Embedded, ..TextRequest::default() };
 /// let text = load_text(&request)?;
@@ -122,7 +124,7 @@ pub struct LoadedText {
     pub kind: TokenizerKind,
     /// How many different tokens there are; each is below it.
     pub vocabulary: usize,
-    /// Of files of tokens, what tells them from others.
+    /// The fingerprint of files of tokens.
     pub shards: Option<ShardsRecord>,
     /// What these are.
     pub description: DatasetDescription,
@@ -148,7 +150,7 @@ impl LoadedText {
 ///
 /// `request.file` is looked at: a folder, or a file that begins as one of tokens, is read window by window, and the
 /// description says what it was taken for; any other file is a text, which is read whole. Files of tokens are those of
-/// [`TokenFiles::open`]; a tokenizer that lies in their folder is theirs.
+/// [`TokenFiles::open`]; a tokenizer that is in their folder is theirs.
 ///
 /// # Errors
 ///

@@ -25,7 +25,8 @@ const END_NAMES: [&str; 5] = [
 /// What is to be tokenized, and how.
 ///
 /// ```
-/// use everburn_datasets::TokenizeRequest;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::TokenizeRequest;
 ///
 /// let request = TokenizeRequest { validation: 0.01, ..TokenizeRequest::default() };
 /// assert_eq!(request.shard_tokens, 100_000_000);
@@ -38,13 +39,13 @@ pub struct TokenizeRequest {
     pub documents: Documents,
     /// The tokenizer: a file, or bytes.
     pub tokenizer: TokenizerKind,
-    /// The token behind each document.
+    /// The token after each document.
     pub end_of_document: EndOfDocument,
     /// The folder of the files of tokens, which is made.
     pub output: PathBuf,
     /// Whether a folder of files of tokens that is there is replaced.
     pub replace: bool,
-    /// How many tokens a file has at most.
+    /// How many tokens per file has at most.
     pub shard_tokens: u64,
     /// The share of tokens, in whole documents, that go into files to validate by.
     pub validation: f64,
@@ -66,10 +67,11 @@ impl Default for TokenizeRequest {
     }
 }
 
-/// Which token stands behind each document.
+/// Which token is after each document.
 ///
 /// ```
-/// use everburn_datasets::EndOfDocument;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::EndOfDocument;
 ///
 /// assert_eq!("none".parse(), Ok(EndOfDocument::None));
 /// assert_eq!("</s>".parse(), Ok(EndOfDocument::Token("</s>".into())));
@@ -99,7 +101,8 @@ impl std::str::FromStr for EndOfDocument {
 /// What has been tokenized: the answer of [`tokenize`].
 ///
 /// ```
-/// use everburn_datasets::Tokenized;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::Tokenized;
 ///
 /// let done = Tokenized { bytes: 400, tokens: [90, 10], ..Tokenized::default() };
 /// assert_eq!(done.bytes_per_token(), 4.0);
@@ -108,7 +111,7 @@ impl std::str::FromStr for EndOfDocument {
 pub struct Tokenized {
     /// How many bytes of text were read.
     pub bytes: u64,
-    /// How many tokens there are to train on, and to validate by; those behind documents included.
+    /// How many tokens there are to train on, and to validate by; those after documents included.
     pub tokens: [u64; 2],
     /// How many documents there are to train on, and to validate by.
     pub documents: [u64; 2],
@@ -116,12 +119,12 @@ pub struct Tokenized {
     pub files: [usize; 2],
     /// Each token is below it.
     pub vocabulary: usize,
-    /// The name and the number of the token behind each document.
+    /// The name and the number of the token after each document.
     pub end_of_document: Option<(String, u32)>,
 }
 
 impl Tokenized {
-    /// How many bytes of text a token stands for, on average.
+    /// Bytes of text per token, on average.
     pub fn bytes_per_token(&self) -> f64 {
         self.bytes as f64 / self.tokens.iter().sum::<u64>() as f64
     }
@@ -133,9 +136,10 @@ impl Tokenized {
 /// that it is there whole or not at all. `told` is called with the number of bytes read, again and again, and may end it.
 ///
 /// ```
+/// # mod everburn { pub use everburn_datasets as datasets; }
 /// use std::ops::ControlFlow;
 ///
-/// use everburn_datasets::{EndOfDocument, TokenFiles, TokenFormat, TokenizeRequest, TokenizerKind, tokenize};
+/// use everburn::datasets::{EndOfDocument, TokenFiles, TokenFormat, TokenizeRequest, TokenizerKind, tokenize};
 ///
 /// let folder = tempfile::tempdir()?;
 /// std::fs::write(folder.path().join("a.txt"), "abc")?;
@@ -154,8 +158,10 @@ impl Tokenized {
 /// ```
 ///
 /// # Errors
-/// - [`DatasetError::Tokenize`] if the request cannot be met: a folder that is there, a tokenizer that no file can name, a
-///   tokenizer without a token that ends a document where there are several, nothing to train on or to validate by; and if
+/// - [`DatasetError::Tokenize`] if the request cannot be met: a folder that is there, a tokenizer that no file can
+///   name, a
+///   tokenizer without a token that ends a document where there are several, nothing to train on or to validate by;
+/// and if
 ///   `told` has ended it;
 /// - [`DatasetError::Read`], [`DatasetError::NotText`] and [`DatasetError::Document`] for a text, with the file;
 /// - [`DatasetError::Tokenizer`] for the tokenizer;
@@ -235,7 +241,7 @@ pub fn tokenize(
     Ok(done)
 }
 
-/// The token behind each document, by name and number.
+/// The token after each document, by name and number.
 fn end_of_document(
     tokenizer: &Tokenizer,
     request: &TokenizeRequest,
@@ -306,8 +312,7 @@ impl Work<'_> {
         }
         if held_out.tokens() == 0 && self.validation > 0.0 {
             return Err(DatasetError::Tokenize(
-                "there is only one document, and documents are not divided: say where they end by \
-                 --document-separator or --jsonl, or leave --validation away, then a training takes the last tenth"
+                "there is only one document, and documents are not divided: name their ends with --document-separator or --jsonl, or leave out --validation, then a training takes the last tenth"
                     .to_owned(),
             ));
         }

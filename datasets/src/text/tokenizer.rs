@@ -20,7 +20,8 @@ const MOST_TRIES: usize = 64;
 /// Which tokenizer: `char`, `byte`, or a file.
 ///
 /// ```
-/// use everburn_datasets::TokenizerKind;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::TokenizerKind;
 ///
 /// assert_eq!(serde_json::to_string(&TokenizerKind::Byte).unwrap(), "\"byte\"");
 /// let file: TokenizerKind = "gpt2/tokenizer.json".parse()?;
@@ -43,7 +44,8 @@ pub enum TokenizerKind {
 /// A name that is no tokenizer.
 ///
 /// ```
-/// use everburn_datasets::{TokenizerKind, UnknownTokenizer};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{TokenizerKind, UnknownTokenizer};
 ///
 /// let error: UnknownTokenizer = "chars".parse::<TokenizerKind>().unwrap_err();
 /// assert!(error.to_string().starts_with("`chars` is no tokenizer: use char, byte"));
@@ -100,7 +102,8 @@ impl fmt::Display for TokenizerKind {
 /// the file's [hash](Self::file_hash).
 ///
 /// ```
-/// use everburn_datasets::Tokenizer;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::Tokenizer;
 ///
 /// let tokenizer = Tokenizer::of_characters_in("hello")?;
 /// assert_eq!(tokenizer.alphabet(), Some("ehlo".to_string()));
@@ -259,7 +262,7 @@ impl Tokenizer {
     /// A place at which `text` can be cut so that the tokens of its parts are those of the whole: the last that is found.
     ///
     /// Where a tokenizer of a file may be cut depends on its rules for words, which differ. So it is tried out: a place is
-    /// taken if it makes no difference to the tokens of its surroundings, [`SURROUNDINGS`] bytes before and behind it.
+    /// taken if it makes no difference to the tokens of its surroundings, [`SURROUNDINGS`] bytes before and after it.
     pub(super) fn cut(&self, text: &str) -> Result<Option<usize>, DatasetError> {
         let Tokens::File(file) = &self.0 else {
             return Ok(Some(text.len()).filter(|length| *length > 0));

@@ -1,4 +1,4 @@
-//! A tokenizer of one's own.
+//! A custom tokenizer.
 
 use std::path::PathBuf;
 
@@ -26,7 +26,8 @@ const MOST_BYTES: usize = 1 << 30;
 /// What a tokenizer is to learn from.
 ///
 /// ```
-/// use everburn_datasets::{Documents, TokenizerRequest};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{Documents, TokenizerRequest};
 ///
 /// let request = TokenizerRequest {
 ///     inputs: vec!["a.txt".into()],
@@ -51,7 +52,8 @@ pub struct TokenizerRequest {
 /// Of a large text 1 GiB is read, the same number of bytes of each file. The same text gives the same tokenizer.
 ///
 /// ```
-/// use everburn_datasets::{Documents, Tokenizer, TokenizerRequest, train_tokenizer};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{Documents, Tokenizer, TokenizerRequest, train_tokenizer};
 ///
 /// let folder = tempfile::tempdir()?;
 /// std::fs::write(folder.path().join("a.txt"), "the keeper of the fires ".repeat(9))?;

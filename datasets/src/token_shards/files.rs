@@ -17,7 +17,8 @@ const HELD_OUT: [&str; 4] = ["val", "valid", "validation", "test"];
 /// The files of a folder or one file, as sequences of tokens to train on and to measure by.
 ///
 /// ```
-/// use everburn_datasets::{TokenFiles, TokenFormat};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{TokenFiles, TokenFormat};
 ///
 /// let folder = tempfile::tempdir()?;
 /// for (name, tokens) in [("train.bin", [5_u16, 6, 7]), ("val.bin", [7, 8, 9])] {
@@ -36,10 +37,11 @@ pub struct TokenFiles {
     pub held_out: Option<TokenShards>,
 }
 
-/// What a run remembers of its files, so that it goes on with no others.
+/// What a run remembers of its files, so that it continues with no others.
 ///
 /// ```
-/// use everburn_datasets::ShardsRecord;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::ShardsRecord;
 ///
 /// let record = ShardsRecord { files: 3, tokens: 1000, sha256: "0f..".into() };
 /// assert_eq!(record.to_string(), "3 files of 1000 tokens");

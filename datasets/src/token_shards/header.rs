@@ -1,4 +1,4 @@
-//! What stands before the tokens of a file.
+//! What is before the tokens of a file.
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
@@ -51,10 +51,10 @@ const FILE: u32 = 2;
 /// | 24 | vocabulary, `u64`: each token is below it |
 /// | 32 | documents that begin in the file, `u64` |
 /// | 40 | flags, `u32`: 1 if the next field means something |
-/// | 44 | the token behind each document, `u32` |
+/// | 44 | the token after each document, `u32` |
 /// | 48 | the tokenizer, `u32`: 1 bytes, 2 a file |
 /// | 64 | SHA-256 of the tokenizer's file |
-/// | 96 | SHA-256 of the tokens, as they lie in the file |
+/// | 96 | SHA-256 of the tokens, as they are in the file |
 /// | 224 | SHA-256 of the 224 bytes before |
 ///
 /// What is not listed is zero.

@@ -13,10 +13,11 @@ use crate::DatasetError;
 /// How many files are held open at most: a process may often have 1024. Of more, each is opened when it is read.
 const HELD_OPEN: usize = 256;
 
-/// The tokens of several files, one file behind the other, read where they are asked for.
+/// The tokens of several files, one file after the other, read where they are asked for.
 ///
 /// ```
-/// use everburn_datasets::{TokenFormat, TokenShards};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{TokenFormat, TokenShards};
 ///
 /// let folder = tempfile::tempdir()?;
 /// let file = folder.path().join("train.bin");
@@ -30,7 +31,7 @@ const HELD_OPEN: usize = 256;
 #[derive(Debug)]
 pub struct TokenShards {
     shards: Vec<Shard>,
-    /// How many tokens lie before each file; last, how many there are.
+    /// How many tokens are before each file; last, how many there are.
     starts: Vec<usize>,
     /// Each token is below it: of the files, or else as it was given.
     vocabulary: Option<u64>,
@@ -107,7 +108,7 @@ impl TokenShards {
             .and_then(|vocabulary| usize::try_from(vocabulary).ok())
     }
 
-    /// The token behind each document, if the files name one.
+    /// The token after each document, if the files name one.
     pub fn end_of_document(&self) -> Option<u32> {
         self.shards.first().and_then(Shard::end_of_document)
     }
@@ -118,7 +119,8 @@ impl TokenShards {
         first.map_or(TokenFormat::Detect, Shard::format)
     }
 
-    /// SHA-256, in hexadecimal, of the files' names, lengths, headers, and 64 places of each: all of a file of up to 4 MiB.
+    /// SHA-256, in hexadecimal, of the files' names, lengths, headers, and 64 places of each: all of a file of up to
+    /// 4 MiB.
     /// Our headers hold the SHA-256 of all tokens.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
@@ -184,8 +186,8 @@ impl TokenShards {
 /// Refuses two files of different tokens.
 fn belongs(first: &Shard, other: &Shard) -> Result<(), DatasetError> {
     let end = |shard: &Shard| match shard.end_of_document() {
-        Some(token) => format!("the token {token} behind each document"),
-        None => "no token behind a document".to_owned(),
+        Some(token) => format!("the token {token} after each document"),
+        None => "no token after a document".to_owned(),
     };
     let vocabulary = |shard: &Shard| match shard.vocabulary() {
         Some(tokens) => format!("a vocabulary of {tokens}"),

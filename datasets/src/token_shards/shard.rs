@@ -169,7 +169,7 @@ impl Shard {
         }
     }
 
-    /// Adds the file to a hash: its name, its length, its header and what lies at [`SAMPLES`] places of it.
+    /// Adds the file to a hash: its name, its length, its header and what is at [`SAMPLES`] places of it.
     ///
     /// A hash of terabytes would keep each rank from its work for an hour. The header of our file has one of all
     /// its tokens.

@@ -224,7 +224,7 @@ fn files_of_another_tokenizer_are_refused_by_name() {
                 end_of_document: None,
                 ..options(300)
             },
-            "no token behind a document",
+            "no token after a document",
         ),
     ];
     for (other, expected) in others {

@@ -21,7 +21,7 @@ pub(crate) struct ShardOptions {
     pub(crate) vocabulary: usize,
     pub(crate) made_by: MadeBy,
     pub(crate) end_of_document: Option<u32>,
-    /// How many tokens a file has at most.
+    /// How many tokens per file has at most.
     pub(crate) most: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Two ranks, each a process, are killed once and go on: they learn what undisturbed ones learn, to the bit.
+//! Two ranks, each a process, are killed once and continue: they learn what undisturbed ones learn, to the bit.
 
 use std::path::Path;
 use std::process::Command;

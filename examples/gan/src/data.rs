@@ -24,7 +24,7 @@ pub fn noise(count: usize, device: &Device) -> Tensor<2> {
     Tensor::random([count, NOISE], Distribution::Normal(0.0, 1.0), device)
 }
 
-/// Where a point lies follows from its number, so every rank sees the same points.
+/// Where a point is follows from its number, so every rank sees the same points.
 fn point(number: usize) -> [f32; 2] {
     let angle = (number % 8) as f32 * std::f32::consts::FRAC_PI_4;
     // Box and Muller make a Gaussian of two even numbers between 0 and 1.

@@ -1,6 +1,6 @@
 //! A GAN in a loop of its own: two models, each with a `Ddp` and an optimizer, learn to make points of a ring.
 //!
-//! `gan [RANKS [STEPS [FOLDER]]]`, started again with the same folder, goes on behind the newest checkpoint there.
+//! `gan [RANKS [STEPS [FOLDER]]]`, started again with the same folder, continues after the newest checkpoint there.
 
 mod checkpoint;
 mod data;
@@ -21,7 +21,7 @@ use crate::net::Net;
 const BATCH: usize = 64;
 /// The learning rate of both models.
 const RATE: f64 = 1e-3;
-/// How many steps lie between two checkpoints.
+/// How many steps are between two checkpoints.
 const CHECKPOINT_EVERY: usize = 20;
 
 // This runs in each process: in the one that the user starts, which only launches, and in each rank.
@@ -51,7 +51,7 @@ fn train(rank: &Rank, steps: usize, folder: &Path) -> Result<(), Box<dyn Error>>
         let load = |name, net, optimizer| checkpoint::load(folder, done, name, net, optimizer);
         (generator, generator_optimizer) = load("generator", generator, generator_optimizer)?;
         (discriminator, discriminator_optimizer) = load("discriminator", discriminator, discriminator_optimizer)?;
-        println!("goes on behind step {done}");
+        println!("continues after step {done}");
     }
     // All ranks meet here. Each model has a `Ddp` of its own, which gives all ranks the weights of rank 0.
     let group = rank.group()?;
@@ -78,7 +78,8 @@ fn train(rank: &Rank, steps: usize, folder: &Path) -> Result<(), Box<dyn Error>>
         drop(discriminator_loss.backward());
         let synced = sync.finish(&discriminator)?;
         samples += synced.samples;
-        discriminator = discriminator_optimizer.step(RATE, discriminator, synced.gradients);
+        let stepped = discriminator_optimizer.step(RATE, discriminator, synced.gradients);
+        discriminator = discriminator_ddp.tie(stepped);
 
         // The generator learns to make points that the discriminator, which learns nothing here, takes for real.
         let sync = generator_ddp.begin(count)?;
@@ -86,7 +87,7 @@ fn train(rank: &Rank, steps: usize, folder: &Path) -> Result<(), Box<dyn Error>>
         let generator_loss = softplus(-discriminator.forward(fake), 1.0).mean();
         drop(generator_loss.backward());
         let synced = sync.finish(&generator)?;
-        generator = generator_optimizer.step(RATE, generator, synced.gradients);
+        generator = generator_ddp.tie(generator_optimizer.step(RATE, generator, synced.gradients));
 
         if step % CHECKPOINT_EVERY == 0 || step == steps {
             // What a rank sees is the loss of its own samples; every rank takes part in the mean.

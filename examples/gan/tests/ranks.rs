@@ -1,4 +1,4 @@
-//! Two ranks, each a process, of which one is killed, go on and learn what undisturbed ones learn, to the bit.
+//! Two ranks, each a process, of which one is killed, continue and learn what undisturbed ones learn, to the bit.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -61,7 +61,7 @@ fn a_gan_of_which_a_rank_was_killed_goes_on_and_learns_the_same() {
     let done = kill_in_the_middle(&killed);
     let steps = done + 30;
     let (again, undisturbed) = (said_by(gan(2, steps, &killed)), said_by(gan(2, steps, &whole)));
-    assert!(again.contains(&format!("goes on behind step {done}\n")), "{again}");
+    assert!(again.contains(&format!("continues after step {done}\n")), "{again}");
     // Both losses, and what the generator makes, to the last bit.
     let last = format!("step {steps}:");
     assert_eq!(line(&again, &last), line(&undisturbed, &last));

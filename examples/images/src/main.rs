@@ -123,7 +123,7 @@ impl Task for ImageFolders {
     }
 }
 
-/// What `predict` writes of each image, behind the name of its file.
+/// What `predict` writes of each image, after the name of its file.
 #[derive(Serialize)]
 struct Prediction {
     class: String,

@@ -1,4 +1,4 @@
-//! Two ranks, each a process, learn images in folders; they are killed once and go on, and learn what undisturbed ones
+//! Two ranks, each a process, learn images in folders; they are killed once and continue, and learn what undisturbed ones
 //! learn, to the bit.
 
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use image::{Rgb, RgbImage};
 
-/// Stripes that lie or stand, in images of several sizes, in a folder for each class.
+/// Stripes that are or stand, in images of several sizes, in a folder for each class.
 fn draw(folder: &Path) {
     for (part, count) in [("train", 120), ("test", 20)] {
         for class in ["lying", "standing"] {

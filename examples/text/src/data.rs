@@ -12,7 +12,7 @@ use crate::TextConfig;
 /// The places of a line's words, from 1, and the number of its class.
 pub type Line = (Vec<i32>, i32);
 
-/// Words `[B, W]`, with 0 behind the end of shorter lines, and classes `[B]`.
+/// Words `[B, W]`, with 0 after the end of shorter lines, and classes `[B]`.
 pub type Lines = (Tensor<2, Int>, Tensor<1, Int>);
 
 /// The lines of all files to learn from, and those to test on; the names of the files are the classes.

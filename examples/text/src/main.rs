@@ -91,7 +91,7 @@ impl Task for Texts {
 
     fn loss(&self, _config: &TextConfig, model: &WordBag, (words, classes): Lines) -> Loss {
         let count = classes.dims()[0];
-        // The mean over the words of a line; place 0 stands behind the end of shorter ones.
+        // The mean over the words of a line; place 0 is after the end of shorter ones.
         let there = words.clone().greater_elem(0).float().unsqueeze_dim::<3>(2);
         let numbers = (model.words.forward(words) * there.clone()).sum_dim(1);
         let scores = model.output.forward((numbers / there.sum_dim(1)).squeeze_dim::<2>(1));

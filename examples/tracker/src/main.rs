@@ -11,7 +11,7 @@ use everburn::prelude::*;
 use everburn::tasks;
 use serde_json::{Value, json};
 
-// The tasks that come with Everburn, or your own, and a hook behind every training.
+// The tasks that come with Everburn, or your own, and a hook after every training.
 fn main() -> ExitCode {
     App::new().task("mlp", tasks::mlp()).hook(|| Tracker { log: None, alarm: false }).main()
 }
@@ -33,7 +33,7 @@ impl Tracker {
 }
 
 impl Hook for Tracker {
-    // Before the first step. A run that goes on from a checkpoint has made some already.
+    // Before the first step. A run that continues from a checkpoint has made some already.
     fn at_start(&mut self, run: &mut Run<'_>) -> Result<(), HookError> {
         if run.rank() == 0
             && let Some(folder) = run.directory()
@@ -60,7 +60,7 @@ impl Hook for Tracker {
     fn after_epoch(&mut self, epoch: &EpochLines, run: &mut Run<'_>) -> Result<(), HookError> {
         let validation = epoch.validation.as_ref();
         let accuracy = validation.and_then(|line| line.accuracy);
-        // A rule of one's own for stopping: the run ends with its test and its report.
+        // A rule of your own for stopping: the run ends with its test and its report.
         if accuracy.is_some_and(|accuracy| accuracy > 0.999) {
             run.stop("the validation has next to no errors left");
         }

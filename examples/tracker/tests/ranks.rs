@@ -1,4 +1,4 @@
-//! Two ranks, each a process, are killed once and go on; the tracker has each step once or, of those that were made
+//! Two ranks, each a process, are killed once and continue; the tracker has each step once or, of those that were made
 //! again, twice, and never another loss.
 
 use std::collections::BTreeMap;

@@ -26,7 +26,7 @@ pub(crate) fn heads(x: Tensor<3>, head_width: usize) -> Tensor<4> {
 /// - output: `[B, T, H * W]`
 ///
 /// # Panics
-/// Panics if `T` is not 1 behind tokens of the cache.
+/// Panics if `T` is not 1 after tokens of the cache.
 pub(crate) fn attend(
     q: Tensor<4>,
     [k, v]: [Tensor<4>; 2],
@@ -45,7 +45,7 @@ pub(crate) fn attend(
     let shares = match length {
         _ if length == seen => causal_softmax(scores, scale),
         1 => softmax(scores * scale, 3),
-        _ => panic!("behind tokens of a cache stands one token at a time, and these are {length}"),
+        _ => panic!("with a cache, one token at a time is added, and these are {length}"),
     };
     matmul(dropout.forward(shares), v)
         .swap_dims(1, 2) // [B, T, H, W]

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 /// How the angles of rotary positions change for texts that are longer than those a model learned from.
 ///
 /// ```
-/// use everburn_models::decoder::RotaryScaling;
+/// # mod everburn { pub use everburn_models as models; }
+/// use everburn::models::decoder::RotaryScaling;
 ///
 /// let scaling = RotaryScaling::Linear { factor: 4.0 };
 /// assert_eq!(scaling.frequency(1.0), 0.25);
@@ -89,7 +90,7 @@ pub(crate) struct Rotation {
 }
 
 impl Rotation {
-    /// For `length` tokens behind `start` others. The angles fall by `base` from the first pair to the last.
+    /// For `length` tokens after `start` others. The angles fall by `base` from the first pair to the last.
     pub(crate) fn new(
         (start, length): (usize, usize),
         head_width: usize,

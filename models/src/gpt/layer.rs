@@ -13,8 +13,9 @@ use crate::decoder::LayerCache;
 /// Attention, then a feed-forward net, each on normalised inputs and added to what came in.
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::module::Module;
-/// use everburn_models::gpt::Layer;
+/// use everburn::models::gpt::Layer;
 ///
 /// fn parameters(layer: &Layer) -> usize {
 ///     layer.num_params()

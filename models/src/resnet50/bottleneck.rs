@@ -12,8 +12,9 @@ pub const EXPANSION: usize = 4;
 /// Configuration of [`Bottleneck`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
-/// use everburn_models::resnet50::BottleneckConfig;
+/// use everburn::models::resnet50::BottleneckConfig;
 ///
 /// let device = Device::flex();
 /// let model = BottleneckConfig::new(8, 4).init(&device);
@@ -43,8 +44,9 @@ pub struct BottleneckConfig {
 /// its batch norm.
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
-/// use everburn_models::resnet50::BottleneckConfig;
+/// use everburn::models::resnet50::BottleneckConfig;
 ///
 /// let device = Device::flex();
 /// let block = BottleneckConfig::new(8, 4).with_stride(2).init(&device);

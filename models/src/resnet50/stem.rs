@@ -11,8 +11,9 @@ use super::bottleneck::convolution;
 /// the four stages make them eight times smaller still.
 ///
 /// ```
+/// # mod everburn { pub use everburn_models as models; }
 /// use burn::prelude::*;
-/// use everburn_models::resnet50::{ResNet50Config, Stem};
+/// use everburn::models::resnet50::{ResNet50Config, Stem};
 ///
 /// let device = Device::flex();
 /// let config = ResNet50Config::new().with_blocks([1, 1, 1, 1]).with_width(4);

@@ -73,7 +73,7 @@ impl Memory {
     }
 }
 
-/// Where `range` lies in the piece at `start`.
+/// Where `range` is in the piece at `start`.
 fn within(start: Option<u64>, len: Option<usize>, range: &Range<u64>) -> Range<usize> {
     let start = start.expect("a piece begins before");
     let [from, to] = [range.start - start, range.end - start]

@@ -15,7 +15,7 @@ pub trait Number: Copy + Send + 'static {
     /// Its type.
     const DTYPE: DType;
 
-    /// As it lies in memory.
+    /// As it is in memory.
     fn bytes(self) -> Vec<u8>;
 
     /// From memory; missing bytes count as zeros.

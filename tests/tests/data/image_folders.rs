@@ -187,5 +187,5 @@ fn augmented_images_are_the_same_on_any_number_of_ranks_and_threads() {
     let resident = Everburn::new(here, resident)
         .args(["--set", "data.augment=shift"])
         .run();
-    resident.failed_with(2, &["--data-on-device", "changed at random"]);
+    resident.failed_with(2, &["--data-on-device", "are augmented"]);
 }

@@ -73,7 +73,7 @@ fn a_decoder_trains_on_files_of_tokens_on_any_ranks_goes_on_and_writes() {
     for words in [
         "to train on: ",
         "held out: ",
-        "a vocabulary of 300, <|endoftext|> (0) behind each document",
+        "a vocabulary of 300, <|endoftext|> (0) after each document",
         "train gpt-nano --data tokens",
     ] {
         assert!(said.contains(words), "{words}: {said}");

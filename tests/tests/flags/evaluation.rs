@@ -1,4 +1,4 @@
-//! `eval`: what its ranks are told of the flags.
+//! `eval`: what its ranks are notified of the flags.
 
 use everburn_tests::{DEADLINE, Everburn, Process, holds_within};
 use rustix::process::Signal;

@@ -121,7 +121,7 @@ impl Installed {
             let said = self.everburn(line)?;
             if !said.contains(expected) || said.contains("cargo") {
                 return Err(miette!(
-                    "{which}: `everburn {line}` does not say `{expected}`:\n{said}"
+                    "{which}: `everburn {line}` does not print `{expected}`:\n{said}"
                 ));
             }
             println!("{which}: everburn {line}: ok");

@@ -20,7 +20,7 @@ pub(super) fn check(file: &TextFile) -> Vec<String> {
         let mut complain = |what: &str| complaints.push(file.complain(index, what));
         let is_burn = name == "burn" || name.starts_with("burn-");
         if is_burn && !from_the_table(line) {
-            complain("write `workspace = true`: Burn's version stands in one table");
+            complain("write `workspace = true`: Burn's version is in one table");
         }
         if is_burn && file.is_under(&["crates/collectives/", "crates/nccl/", "tests/nccl-fake/"]) {
             complain("`collectives`, `nccl` and its stand-in do without Burn");
@@ -34,46 +34,46 @@ pub(super) fn check(file: &TextFile) -> Vec<String> {
             "everburn-distributed" | "everburn-collectives" | "everburn"
         );
         if ours && file.path.starts_with("models/") {
-            complain("models know one device: they depend on Burn and `everburn-nn`");
+            complain("models have one device: they depend on Burn and `everburn-nn`");
         }
         let of_ours = name.starts_with("everburn") && name != "everburn-kernels";
         if of_ours && file.path.starts_with("crates/nn/") {
-            complain("`nn` stands on Burn and `everburn-kernels` alone");
+            complain("`nn` depends on Burn and `everburn-kernels` alone");
         }
         // The harness of the tests is nobody's ground; `record` is everybody's.
         let shared = ["everburn-record", "everburn-tests"];
         let ours = name.starts_with("everburn") && !shared.contains(&name);
         if (is_burn || ours) && file.path.starts_with("crates/record/") {
-            complain("`record` stands on nothing of ours, nor on Burn");
+            complain("`record` depends on no crate of this workspace, nor on Burn");
         }
         if (is_burn || ours) && file.path.starts_with("crates/schedules/") {
-            complain("`schedules` stands on `everburn-record` alone, and not on Burn");
+            complain("`schedules` depends on `everburn-record` alone, and not on Burn");
         }
         if (is_burn || ours) && file.path.starts_with("crates/report/") {
-            complain("`report` stands on `everburn-record` alone, and not on Burn");
+            complain("`report` depends on `everburn-record` alone, and not on Burn");
         }
         let of_monitor = ours && name != "everburn-auth";
         if (is_burn || of_monitor) && file.path.starts_with("crates/monitor/") {
             complain(
-                "`monitor` stands on `everburn-record` and `everburn-auth` alone, and not on Burn",
+                "`monitor` depends on `everburn-record` and `everburn-auth` alone, and not on Burn",
             );
         }
         if (is_burn || ours) && file.path.starts_with("crates/profile/") {
-            complain("`profile` stands on `everburn-record` alone, and not on Burn");
+            complain("`profile` depends on `everburn-record` alone, and not on Burn");
         }
         if (is_burn || ours) && file.path.starts_with("crates/pytorch-weights/") {
-            complain("`pytorch-weights` stands on nothing of ours, nor on Burn");
+            complain("`pytorch-weights` depends on no crate of this workspace, nor on Burn");
         }
         if (is_burn || ours) && file.path.starts_with("crates/tensorboard/") {
-            complain("`tensorboard` stands on nothing of ours, nor on Burn");
+            complain("`tensorboard` depends on no crate of this workspace, nor on Burn");
         }
         let commands = name == "everburn-cli" && !file.is_under(&["crates/everburn/"]);
         if commands || name == "everburn-bench" {
-            complain("only the façade stands on `everburn-cli`, and nothing on `everburn-bench`");
+            complain("only the façade depends on `everburn-cli`, and nothing on `everburn-bench`");
         }
         let may_train = ["crates/train/", "crates/everburn/"];
         if name == "burn-train" && !file.is_under(&may_train) {
-            complain("only `crates/train` and the façade know burn-train");
+            complain("only `crates/train` and the façade use burn-train");
         }
     }
     complaints
@@ -159,7 +159,9 @@ mod tests {
             ] {
                 assert!(complaints(path, dependency).contains("`everburn-record` alone"));
             }
-            assert!(complaints("crates/record/Cargo.toml", dependency).contains("nothing of ours"));
+            assert!(
+                complaints("crates/record/Cargo.toml", dependency).contains("no crate of this")
+            );
         }
         for dependency in [burn, ddp] {
             let refused = |path| !complaints(path, dependency).is_empty();

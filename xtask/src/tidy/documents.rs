@@ -56,7 +56,7 @@ fn commands_named(line: &str) -> impl Iterator<Item = &str> {
         })
 }
 
-/// What stands between backticks and looks like a file or folder of the repository.
+/// What is between backticks and looks like a file or folder of the repository.
 fn paths_named(line: &str) -> impl Iterator<Item = &str> {
     let between = line.split('`').skip(1).step_by(2);
     between.filter_map(|word| {

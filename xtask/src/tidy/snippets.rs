@@ -45,6 +45,9 @@ fn check_page(page: &TextFile, doctests: &str) -> Vec<String> {
             Some("rust") if language.contains("ignore") => {
                 Some("Rust that is not compiled".to_owned())
             }
+            Some("python") if !above.starts_with(NEEDS) => Some(format!(
+                "Python that no test runs: write `{NEEDS} ... -->` above"
+            )),
             // `sh` is run; other commands say why they are not.
             Some("text" | "console" | "") if has_commands && !above.starts_with(NEEDS) => {
                 Some(format!(
@@ -90,6 +93,7 @@ mod tests {
             format!("docs/b.md:1: Rust on a page that `{DOCTESTS}` does not compile")
         );
         assert!(complaints("```rust,ignore\n```").contains("docs/a.md:1: Rust that is not"));
+        assert!(complaints("```python\n```").contains("docs/a.md:1: Python that no test runs"));
     }
 
     #[test]
@@ -101,6 +105,7 @@ mod tests {
         );
         for page in [
             "<!-- needs: a GPU -->\n```sh\ncargo build\n```",
+            "<!-- needs: PyTorch -->\n```python\nimport torch\n```",
             "```sh\n[rank 0] everburn\n```",
             "```toml\neverburn = 1\n```",
         ] {

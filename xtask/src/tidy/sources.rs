@@ -38,7 +38,7 @@ pub(super) fn check(file: &TextFile) -> Vec<String> {
     }
     if let Some(name) = drawer(&file.path) {
         complaints.push(format!(
-            "{}: `{name}` is a drawer; name what is in it",
+            "{}: `{name}` is a drawer: name the file for its content",
             file.path
         ));
     }
@@ -77,7 +77,7 @@ fn stranger(path: &str, line: &str, code: &str) -> Option<&'static str> {
     if path.starts_with("models/")
         && (lower.contains("distributed") || lower.contains("collectives"))
     {
-        return Some("models know one device: nothing of `distributed` or `collectives`");
+        return Some("models have one device: no `distributed` or `collectives`");
     }
     let without_burn = ["crates/collectives/", "crates/nccl/", "tests/nccl-fake/"];
     if without_burn.iter().any(|folder| path.starts_with(folder)) && uses_crate(code, "burn") {
@@ -91,7 +91,7 @@ fn stranger(path: &str, line: &str, code: &str) -> Option<&'static str> {
         "xtask/",
     ];
     if uses_crate(code, "burn_train") && !may_train.iter().any(|folder| path.starts_with(folder)) {
-        return Some("only `crates/train` and the façade know burn-train");
+        return Some("only `crates/train` and the façade use burn-train");
     }
     None
 }

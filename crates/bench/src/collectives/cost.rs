@@ -16,7 +16,7 @@
 //!
 //! **Inside a machine** a rank cannot do with less than bringing each byte that it receives from the
 //! other's memory into its own once, where a reduction counts as a copy, at the rate that `memcpy`
-//! has while all ranks copy pieces as large as the message: `bound = received / memcpy`. What lies
+//! has while all ranks copy pieces as large as the message: `bound = received / memcpy`. What is
 //! between the two, a ring in shared memory or the kernel's buffers, may stay in a cache and does
 //! not count.
 //!

@@ -256,7 +256,9 @@ fn slowest(answers: &[Value]) -> Result<f64, Failure> {
     let slowest = rates.fold(f64::INFINITY, f64::min);
     match slowest.is_finite() && slowest > 0.0 {
         true => Ok(slowest),
-        false => Err(Failure::new("no rank has told a rate of bytes a second")),
+        false => Err(Failure::new(
+            "no rank has reported a rate in bytes per second",
+        )),
     }
 }
 

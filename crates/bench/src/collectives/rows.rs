@@ -23,7 +23,7 @@ pub(super) struct CollectiveMeasurement {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Times(pub(super) Vec<Vec<f64>>);
 
-/// Rates of what the ranks stand on, in bytes per second.
+/// Rates of what the ranks are on, in bytes per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Ground {
     /// Of a rank that copies pieces as large as the message, alone.

@@ -11,7 +11,7 @@ use everburn::train::{MetricKind, MetricLine, Objective, OptimizerConfig, Optimi
 use super::models::{CheckedModel, SEED, Visitor};
 use crate::failure::Failure;
 
-/// How many samples a step has.
+/// How many samples per step has.
 pub(super) fn batch_size(model: CheckedModel) -> usize {
     match model {
         CheckedModel::GptNano => 32,
@@ -103,7 +103,7 @@ pub(super) fn furthest(one: &[f64], other: &[f64]) -> Option<(f64, usize)> {
     }
     let apart = one.iter().zip(other).enumerate();
     let apart = apart.map(|(index, (a, b))| ((a - b).abs() / a.abs().max(b.abs()), index + 1));
-    // What is no number is further than any.
+    // What is not a number is further than any.
     apart.reduce(|worst, next| match worst.0.is_nan() || next.0 <= worst.0 {
         true => worst,
         false => next,

@@ -132,7 +132,7 @@ fn in_cell(text: &str) -> String {
     words.replace('|', "\\|")
 }
 
-/// `12,345`, or with a digit behind the point below a hundred.
+/// `12,345`, or with a digit after the point below a hundred.
 fn grouped(value: f64) -> String {
     if value < 100.0 {
         return format!("{value:.1}");

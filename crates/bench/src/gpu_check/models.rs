@@ -77,7 +77,7 @@ impl CheckedModel {
 pub(super) trait Visitor {
     type Output;
 
-    /// The model lies on the processor.
+    /// The model is on the processor.
     fn visit<M, O, I>(
         self,
         model: M,

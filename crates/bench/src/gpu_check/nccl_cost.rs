@@ -25,7 +25,7 @@ use super::models::SEED;
 use super::throughput::{gpt2, gpt2_optimizer, texts};
 use crate::failure::Failure;
 
-/// How many samples a step has.
+/// How many samples per step has.
 const BATCH: usize = 8;
 
 /// How often each way is measured, by turns, so that what the machine does meanwhile falls on both.

@@ -31,7 +31,7 @@ enum Line {
         side: Side,
         per_second: f64,
     },
-    /// Why there is no number.
+    /// Why there is not a number.
     Failure {
         name: String,
         side: Side,

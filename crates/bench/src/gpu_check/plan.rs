@@ -220,7 +220,7 @@ fn no_nccl(arguments: &GpuCheckArguments, has: &Capabilities) -> Option<String> 
 /// The row of half precision.
 pub(super) const HALF: &str = "gpt2-124m, 8 x 1024, bf16";
 
-/// What is measured, with how many samples a step and under which name: what there are goals for, or what explains
+/// What is measured, with how many samples per step and under which name: what there are goals for, or what explains
 /// them; then the rest.
 #[allow(clippy::type_complexity, reason = "two lists of the same")]
 fn benchmarks() -> (

@@ -52,7 +52,7 @@ impl Benchmarked {
 /// What a run of a benchmark yields.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Rate {
-    /// Samples, or tokens of a model of text.
+    /// Samples, or tokens of a text model.
     pub(super) per_second: f64,
     pub(super) steps: usize,
 }
@@ -186,7 +186,7 @@ fn mnist(device: &Device, batch: usize, quick: bool) -> Result<Rate, Failure> {
     })
 }
 
-/// Steps on one batch that lies on the device: forward, backward, optimizer, nothing read back.
+/// Steps on one batch that is on the device: forward, backward, optimizer, nothing read back.
 fn one_batch<M, O>(
     model: M,
     batch: impl FnOnce(&Device) -> (O::Input, O::Targets),

@@ -38,7 +38,7 @@ pub(super) struct Check<'a> {
 type CheckResult = Result<(f64, String), String>;
 
 impl Check<'_> {
-    /// Does `task`, or says why not. Whatever is wrong with it stands in its rows.
+    /// Does `task`, or says why not. Whatever is wrong with it is in its rows.
     pub(super) fn run(&self, task: &Task, record: &mut Record) -> std::io::Result<()> {
         let names = task.work.checks();
         if let Some(why) = &task.skipped {
@@ -106,7 +106,7 @@ impl Check<'_> {
                     true => {
                         let seconds = limit.as_secs_f64();
                         let note = format!(
-                            "no number after {seconds:.0} s, kernels' compilation included"
+                            "no result after {seconds:.0} s, with the compilation of kernels"
                         );
                         SideThroughput::without(State::NotReached, note)
                     }
@@ -290,7 +290,7 @@ impl Check<'_> {
         let ended = child::run(command, limit, &record.log(), |_| {})?;
         Ok(result::<ExchangeCost>(&ended).map(|found| {
             let note = format!(
-                "gpt2-124m, {:.1} ms a step without; the median of turns of {} steps",
+                "gpt2-124m, {:.1} ms per step without; the median of turns of {} steps",
                 found.step_ms, found.steps
             );
             (found.share, note)
@@ -391,7 +391,7 @@ fn fill(record: &mut Record, name: &str, found: CheckResult, spent: Spent) -> st
         Ok((value, note)) => {
             row.value = Some(value);
             row.note = note;
-            // What is no number is not below the limit either.
+            // What is not a number is not below the limit either.
             let passed = value <= row.limit;
             row.state = if passed { State::Passed } else { State::Failed };
         }

@@ -122,7 +122,7 @@ pub(super) fn sent_bytes(namespace: &Netns, device: &str) -> Result<u64, Failure
     let sent = sent.and_then(|links| links[0]["stats64"]["tx"]["bytes"].as_u64());
     sent.ok_or_else(|| {
         Failure::new(format!(
-            "`ip` does not say what {device} of {name} has sent"
+            "`ip` does not report what {device} of {name} has sent"
         ))
     })
 }

@@ -30,7 +30,7 @@ pub(super) enum Part {
         EVERBURN_BIN       a built everburn-bench to measure in place of this one"
 )]
 pub(crate) struct PipelineBench {
-    /// How many ranks the pipeline has. With more ranks than cores they take time from each other.
+    /// The number of ranks of the pipeline. With more ranks than cores they take time from each other.
     #[arg(long, default_value_t = 2, value_parser = at_least_1)]
     pub(super) ranks: usize,
 

@@ -96,7 +96,7 @@ fn bubble_table(schedules: &[ScheduleRounds]) -> String {
         "theory",
         "off",
         "with measured costs",
-        "ms a step",
+        "ms / step",
         "MiB kept by rank",
         "live",
     ];
@@ -302,7 +302,7 @@ pub(super) mod tests {
     #[test]
     fn each_part_has_its_table_and_its_goal() {
         let expected = "\
-schedule    idle    (min-max)  theory    off  with measured costs  ms a step  MiB kept by rank  live
+schedule    idle    (min-max)  theory    off  with measured costs  ms / step  MiB kept by rank  live
 gpipe     11.0 %  (10.9-12.0)  10.0 %  +10 %               10.5 %        900        20.0, 10.0  2, 1
 1f1b      11.8 %  (11.0-12.0)  10.0 %  +18 %               10.5 %        900        20.0, 10.0  2, 1
 

@@ -42,7 +42,7 @@ fn loss(side: &Side) -> f64 {
 pub(crate) fn table(measured: &RecomputeResults) -> String {
     let header = [
         "kept by",
-        "ms a step",
+        "ms / step",
         "(min-max)",
         "time",
         "peak MiB",

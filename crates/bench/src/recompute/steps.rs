@@ -105,7 +105,7 @@ pub(crate) fn run(arguments: &BenchRecomputeArguments) -> Result<(), Failure> {
         milliseconds: median(&milliseconds).unwrap_or(f64::NAN),
         peak_bytes: memory
             .bytes()
-            .ok_or_else(|| Failure::new("this system does not tell a process's peak memory"))?,
+            .ok_or_else(|| Failure::new("this system does not report a process's peak memory"))?,
         parameters: model.num_params(),
         loss,
     };

@@ -63,7 +63,7 @@ impl Server {
 impl Bench for StoreBench {
     const NAME: &'static str = "store";
     const ABOUT: &'static str =
-        "gets, adds and sets a second, and 1,000 clients at once; --against pytorch";
+        "gets, adds and sets per second, and 1,000 clients at once; --against pytorch";
 
     type Results = StoreResults;
 
@@ -246,9 +246,9 @@ impl Processes<'_> {
 fn read(answers: &[Value]) -> Result<Answer, Failure> {
     let answer = answers.first().cloned().unwrap_or_default();
     match serde_json::from_value(answer.clone()) {
-        Ok(Answer { seconds, .. }) if !(seconds.is_finite() && seconds > 0.0) => {
-            Err(Failure::new(format!("a client has told no time: {answer}")))
-        }
+        Ok(Answer { seconds, .. }) if !(seconds.is_finite() && seconds > 0.0) => Err(Failure::new(
+            format!("a client has reported no time: {answer}"),
+        )),
         read => Ok(read?),
     }
 }

@@ -32,7 +32,7 @@ pub(super) struct Crowd {
 pub(crate) struct StoreResults {
     pub(super) series: Vec<Series>,
     pub(super) crowds: Vec<Crowd>,
-    /// Bare messages a second, there and back.
+    /// Bare messages per second, there and back.
     pub(super) echoes: Vec<f64>,
 }
 

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 
 #[derive(Debug, Args)]
 pub(crate) struct ServerArguments {
-    /// Where to listen; port 0 takes a free one
+    /// The address to listen on; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
 

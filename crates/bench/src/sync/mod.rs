@@ -36,7 +36,7 @@ pub(crate) struct SyncBench {
     #[arg(long, default_value = "gpt-nano")]
     model: String,
 
-    /// How many ranks.
+    /// The number of ranks.
     #[arg(long, default_value_t = 4, value_parser = at_least_1)]
     ranks: usize,
 
@@ -48,7 +48,7 @@ pub(crate) struct SyncBench {
     #[arg(long, default_value_t = 100, value_parser = at_least_1)]
     steps: usize,
 
-    /// How many steps a rank takes by itself.
+    /// How many steps per rank takes by itself.
     #[arg(long, default_value_t = 50, value_name = "H", value_parser = at_least_1)]
     every: usize,
 
@@ -124,8 +124,7 @@ impl SyncBench {
 
 impl Bench for SyncBench {
     const NAME: &'static str = "sync";
-    const ABOUT: &'static str =
-        "bytes, time and loss of ranks that become equal every so many steps; --link 10mbit";
+    const ABOUT: &'static str = "bytes, time and loss of DDP and of local steps; --link 10mbit";
 
     type Results = SyncResults;
 

@@ -53,8 +53,7 @@ impl Setting {
         } = self;
         let links = self.network.as_ref().map(|network| format!("\n{network}"));
         format!(
-            "method:  {steps} steps of {model} on {ranks} ranks, {batch} samples a step over all of them; \
-             DDP, and {every} steps\n         of each rank between outer steps; once each, in processes of \
+            "method:  {steps} steps of {model} on {ranks} ranks, {batch} samples per step over all of them; DDP, and {every} steps\n         of each rank between outer steps; once each, in processes of \
              its own{}",
             links.unwrap_or_default()
         )
@@ -92,7 +91,7 @@ impl Row {
 
     pub(super) fn sentence(&self) -> String {
         format!(
-            "{:.1} s, {:.2} MB a rank, validation loss {:.4}",
+            "{:.1} s, {:.2} MB per rank, validation loss {:.4}",
             self.seconds,
             self.bytes / 1e6,
             self.validation_loss
@@ -129,7 +128,7 @@ pub(super) fn table(measured: &SyncResults) -> String {
     });
     let header = [
         "side",
-        "kB a step and rank",
+        "kB per step and rank",
         "of ddp",
         "MB on the wire",
         "seconds",

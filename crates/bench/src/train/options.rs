@@ -9,7 +9,7 @@ use super::ours::Data;
 use crate::bench::{Common, at_least_1};
 use crate::failure::Failure;
 
-/// Measures samples/s of `everburn train` in real processes; of models of text, tokens/s.
+/// Measures samples/s of `everburn train` in real processes; of text models, tokens/s.
 ///
 /// Every case runs once a round, each beside its peer, so that a slow minute of the machine falls
 /// on both; ratios are medians over the rounds.
@@ -51,7 +51,7 @@ pub(crate) struct TrainBench {
     #[arg(long, default_value_t = 3, value_parser = at_least_1)]
     pub(super) repeats: usize,
 
-    /// auto, mnist, fashion-mnist or synthetic; tinyshakespeare or embedded for models of text.
+    /// auto, mnist, fashion-mnist or synthetic; tinyshakespeare or embedded for text models.
     #[arg(long, value_name = "NAME", default_value = "auto")]
     data: String,
 
@@ -74,7 +74,7 @@ pub(super) enum Peer {
     Pytorch,
 }
 
-/// Models of text, and the tokens of a sample.
+/// Text models, and the tokens of a sample.
 const TEXT_MODELS: [(&str, usize); 2] = [("gpt-nano", 64), ("gpt2-124m", 1024)];
 
 /// What is measured: a line of the table.
@@ -84,12 +84,12 @@ pub(crate) struct Case {
     pub(crate) ranks: usize,
     /// Of each rank.
     pub(crate) threads: usize,
-    /// Samples a step of all ranks together.
+    /// Samples per step of all ranks together.
     pub(crate) batch: usize,
 }
 
 impl Case {
-    /// The tokens of a sample, for a model of text: by them its speed is told.
+    /// The tokens of a sample, for a text model: its speed is in tokens.
     pub(crate) fn tokens(&self) -> Option<usize> {
         let known = TEXT_MODELS.iter().find(|(model, _)| *model == self.model);
         known.map(|(_, tokens)| *tokens)

@@ -20,15 +20,14 @@ pub(crate) use self::rank::RankArguments;
 pub(super) use self::rank::run as run_rank;
 use self::report::Problem;
 
-/// Say what this machine has and lacks for training, and with `--ranks N` what the ways between ranks
-/// are worth, and what to do about it
+/// Check this machine for training: CPU, memory, GPUs, NCCL. With `--ranks N`, also test the connections between ranks
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArguments {
-    /// Also examine the ways between as many ranks on this machine [default with --nodes: 1]
+    /// Also test the connections between N ranks on this machine [default with --nodes: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Option<u16>,
 
-    /// How many machines take part, each with as many ranks; start the same command on each
+    /// The number of machines, each with the same number of ranks; start the same command on each
     #[arg(long, value_name = "M", requires = "rendezvous", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     nodes: u16,

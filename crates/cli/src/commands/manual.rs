@@ -12,7 +12,7 @@ use crate::arguments::Arguments;
 /// Where to.
 #[derive(Debug, Args)]
 pub(crate) struct ManualArguments {
-    /// The folder, which is made if it is not there: everburn.1, everburn-train.1, ...
+    /// The folder, created if missing: everburn.1, everburn-train.1, ...
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }

@@ -1,5 +1,5 @@
 //! Commands around training: they start this program's other commands, serve, examine, describe, and prepare text. None of
-//! them has a model, so none knows Burn.
+//! them has a model, so none uses Burn.
 
 mod completions;
 mod devices;

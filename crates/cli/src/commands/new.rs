@@ -29,12 +29,12 @@ pub(crate) struct NewArguments {
     /// The folder, whose name is the project's and the task's: small letters, digits, - and _.
     path: PathBuf,
 
-    /// What it learns from.
+    /// The kind of data.
     #[arg(long, value_enum, default_value_t = Kind::Custom)]
     kind: Kind,
 
-    /// Where Everburn's sources are, for a build from there and not from the registry [default: where this program was
-    /// built, if they are still there].
+    /// The folder of Everburn's sources, to build from instead of the registry [default: the folder where this
+    /// program was built, if it exists].
     #[arg(long, value_name = "DIR")]
     everburn: Option<PathBuf>,
 }
@@ -71,7 +71,7 @@ impl Kind {
     }
 }
 
-/// What stands below the manifest of an example, whose workspace has it.
+/// What is below the manifest of an example, whose workspace has it.
 const PROFILE: &str = "
 [workspace]
 

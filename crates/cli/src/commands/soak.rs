@@ -19,52 +19,51 @@ use super::verify::read_hashes;
 use super::{ToolError, failed, task_or, this_program};
 
 /// For this many seconds a killed rank may stop the training, in the median of all: it is found at once, and the
-/// others go on without it.
+/// others continue without it.
 const LONGEST_MEDIAN: f64 = 3.0;
 
-/// Train again and again while ranks are killed, stopped and cut off, as in `soak --runs 50`.
+/// Train repeatedly with random faults: ranks are killed, stopped or lose connections.
 ///
-/// Trains a model again and again while ranks are killed, stopped or lose their connections, at steps and
-/// ranks that a seed draws. Each run must learn what an undisturbed one learns, to the bit; where fewer
-/// ranks are left than needed, it must say so and leave a checkpoint from which a resumed run does.
+/// Trains a model repeatedly while ranks are killed, stopped or lose their connections, at random steps. Each run
+/// must end with the same bits as an undisturbed one. If too few ranks remain, it must say so and leave a checkpoint
+/// from which a resumed run ends with these bits.
 ///
-/// Ends with 1 if a run hangs, learns something else, leaves a process behind or loses its checkpoints, or if
-/// killed ranks stop the training for more than 3 s in the median.
+/// Exits with 1 if a run hangs, differs, leaves a process running or loses its checkpoints, or if killed ranks
+/// interrupt the training for more than 3 s in the median.
 #[derive(Debug, Args)]
 pub(crate) struct SoakArguments {
     /// The model to train [default: that of a program with one, else mnist-bn].
     model: Option<String>,
 
-    /// How many runs.
+    /// The number of runs.
     #[arg(long, default_value_t = 50)]
     runs: u64,
 
-    /// The seed from which faults are drawn [default: the time]. Run k of a soak is drawn from seed + k:
-    /// `--runs 1 --seed S` is one of them again.
+    /// The seed of the faults [default: the time]. Run k of a soak has seed + k: `--runs 1 --seed S` repeats one of them.
     #[arg(long)]
     seed: Option<u64>,
 
-    /// How many ranks.
+    /// The number of ranks.
     #[arg(long, default_value_t = 4)]
     ranks: u64,
 
-    /// With how many of them a training goes on.
+    /// The fewest ranks to continue with.
     #[arg(long, default_value_t = 2)]
     min: u64,
 
-    /// How many steps are trained.
+    /// The number of steps.
     #[arg(long, default_value_t = 40)]
     steps: u64,
 
-    /// A stopped rank is taken for lost after this many seconds.
+    /// The seconds without a heartbeat after which a rank counts as lost.
     #[arg(long, default_value_t = 3)]
     heartbeat_timeout: u64,
 
-    /// A run that takes longer than this many seconds hangs.
+    /// The longest time of a run in seconds; a longer one counts as a hang.
     #[arg(long, default_value_t = 180)]
     run_timeout: u64,
 
-    /// More flags of `train`, behind `--`, as in `-- --data synthetic --transport tcp`.
+    /// More flags of `train`, after `--`, as in `-- --data synthetic --transport tcp`.
     #[arg(last = true, value_name = "FLAGS")]
     train: Vec<OsString>,
 }
@@ -163,7 +162,7 @@ impl Soak<'_> {
         if let Some(median) = median(&stalls) {
             say!(
                 "a stopped rank stops the training for {median:.2} s (median of {}), {} s of them until it is \
-                 taken for lost",
+                 counted as lost",
                 stalls.len(),
                 self.options.heartbeat_timeout
             );
@@ -224,10 +223,10 @@ impl Soak<'_> {
                 .push("it went on with too few ranks".to_string()),
             (false, false) => found.wrong.push(format!("it failed:\n{}", said())),
             (false, true) => {
-                if !ended.stderr.contains("cannot go on") {
+                if !ended.stderr.contains("cannot continue") {
                     found
                         .wrong
-                        .push(format!("it does not say why it ends:\n{}", said()));
+                        .push(format!("it gives no reason for its end:\n{}", said()));
                 }
                 let resumed = self
                     .resume(&directory)
@@ -304,7 +303,7 @@ fn tells_of_a_fault(stderr: &str, step: u64) -> bool {
 }
 
 /// How long the training stood still at each loss: "ranks [0, 2] have made step 9, 0.31 s after the step
-/// before". Where more ranks go on than before, some have come.
+/// before". Where more ranks continue than before, some have come.
 fn seconds_lost(stderr: &str, ranks: u64) -> Vec<f64> {
     let lines = stderr.lines().filter_map(|line| {
         let (before, behind) = line.split_once("] have made step ")?;
@@ -330,7 +329,7 @@ fn left_behind(directory: &Path) -> Vec<String> {
     let processes = everburn_record::proc::command_lines().into_iter();
     let left = processes
         .filter(|(process, line)| *process != std::process::id() && line.contains(&wanted))
-        .map(|(process, line)| format!("process {process} is left behind: {line}"));
+        .map(|(process, line)| format!("process {process} is still running: {line}"));
     left.collect()
 }
 

@@ -21,12 +21,12 @@ use super::{ToolError, failed};
     EVERBURN_JOB_TOKEN    the secret of the job, which every client has to know (16 bytes or\n                        \
     more, as from `openssl rand -hex 32`); needed without --open")]
 pub(crate) struct StoreArguments {
-    /// Where to listen; port 0 takes a free one
+    /// The address to listen on; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
 
-    /// Ask for no secret: everybody who can reach the address, on 127.0.0.1 every user of this
-    /// machine, can read and change every key. PyTorch's clients need this
+    /// Require no secret: anyone who can reach the address (on 127.0.0.1 every user of this machine) can read and
+    /// change every key. PyTorch's clients need this
     #[arg(long)]
     open: bool,
 }

@@ -24,10 +24,11 @@ const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// Tokenize text of any size into files that `train` reads without loading them, or train a tokenizer.
 ///
-/// Writes train_000000.bin, val_000000.bin and so on into a folder, with the tokenizer beside them: `train gpt-nano --data
+/// Writes train_000000.bin, val_000000.bin and so on into a folder, with the tokenizer beside them: `train gpt-nano
+/// --data
 /// FOLDER` needs no more. Memory is bounded, whatever the size of the input.
 ///
-/// A token of the tokenizer, such as <|endoftext|>, stands behind each document, as in nanoGPT and Megatron-LM.
+/// A token of the tokenizer, such as <|endoftext|>, is after each document, as in nanoGPT and Megatron-LM.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tokenize --train --vocabulary 8192 corpus/ --output tokenizer.json\n  \
@@ -35,7 +36,7 @@ const TELL_EVERY: Duration = Duration::from_secs(5);
     tokenize web.jsonl.gz --jsonl text --tokenizer gpt2/ --output tokens --validation 0.001\n  \
     tokenize stories.txt --document-separator '<|endoftext|>' --tokenizer gpt2/ --output tokens")]
 pub(crate) struct TokenizeArguments {
-    /// Files of text in UTF-8, or folders of these. A name that ends in .gz is unpacked.
+    /// UTF-8 text files, or folders of these. Files that end in .gz are unpacked.
     #[arg(required = true, value_name = "INPUT")]
     inputs: Vec<PathBuf>,
 
@@ -56,17 +57,17 @@ pub(crate) struct TokenizeArguments {
     #[arg(long, value_name = "TEXT")]
     document_separator: Option<String>,
 
-    /// Each line is a JSON object, and this field of it a document.
+    /// The input has one JSON object per line; this field is the document.
     #[arg(long, value_name = "FIELD", conflicts_with = "document_separator")]
     jsonl: Option<String>,
 
-    /// The token behind each document, or none [default: the tokenizer's <|endoftext|>, <|end_of_text|>, </s>, <eos> or
+    /// The token after each document, or none [default: the tokenizer's <|endoftext|>, <|end_of_text|>, </s>, <eos> or
     /// <|eos|>].
     #[arg(long, value_name = "TOKEN|none", conflicts_with = "train")]
     end_of_document: Option<EndOfDocument>,
 
-    /// The share of the tokens to hold out in val_*.bin, in whole documents spread over the text. Without it, `train` tests
-    /// by the last tenth.
+    /// The fraction of the tokens to hold out in val_*.bin, in whole documents from all over the text. Without it,
+    /// `train` tests on the last tenth.
     #[arg(
         long,
         value_name = "FRACTION",
@@ -75,7 +76,7 @@ pub(crate) struct TokenizeArguments {
     )]
     validation: f64,
 
-    /// The most tokens in a file.
+    /// The maximum number of tokens per file.
     #[arg(
         long,
         value_name = "N",
@@ -84,7 +85,7 @@ pub(crate) struct TokenizeArguments {
     )]
     shard_tokens: u64,
 
-    /// Replace a folder of tokens, or a tokenizer, that is there.
+    /// Replace an existing folder of tokens or tokenizer.
     #[arg(long)]
     force: bool,
 
@@ -236,8 +237,8 @@ fn summary(done: &Tokenized, arguments: &TokenizeArguments) -> String {
         lines.push(format!("held out: {}", of(1)));
     }
     let end = match &done.end_of_document {
-        Some((name, number)) => format!("{name} ({number}) behind each document"),
-        None => "no token behind a document".to_owned(),
+        Some((name, number)) => format!("{name} ({number}) after each document"),
+        None => "no token after a document".to_owned(),
     };
     lines.push(format!(
         "{:.2} bytes per token, a vocabulary of {}, {end}",
@@ -343,7 +344,7 @@ mod tests {
         for line in [
             "to train on: 1,500 tokens in 2 documents and 1 file",
             "held out: 100 tokens in 1 document and 1 file",
-            "2.50 bytes per token, a vocabulary of 50,257, <|endoftext|> (50256) behind each document",
+            "2.50 bytes per token, a vocabulary of 50,257, <|endoftext|> (50256) after each document",
             "train gpt-nano --data out",
         ] {
             assert!(text.contains(line), "{line}: {text}");

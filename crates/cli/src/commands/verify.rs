@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::Args;
 use everburn_launch::{Children, EndedChild};
+use everburn_record::units;
 use serde_json::Value;
 
 use self::compare::{Difference, compare};
@@ -17,17 +18,17 @@ use super::{ToolError, failed, task_or, this_program};
 
 /// Train the same on several numbers of ranks and compare, as in `verify mnist-bn --ranks 1,2,4`.
 ///
-/// Trains the same steps of a model on several numbers of ranks, with as many virtual ranks on each, and
-/// compares parameters, buffers, optimizer state and loss after each step, to the bit.
+/// Trains the same steps of a model on several numbers of ranks, with the same number of virtual ranks, and compares
+/// parameters, buffers, optimizer state and loss after each step, bit by bit.
 ///
-/// Ends with 1 and names the first step and tensor that differ, if any do. At the end it prints what the
-/// order of virtual ranks costs beside one share a rank.
+/// If runs differ, it names the first step and tensor and exits with 1. At the end it prints the cost of virtual
+/// ranks, compared with a run without.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArguments {
     /// The model to train [default: that of a program with one].
     model: Option<String>,
 
-    /// On how many ranks.
+    /// The numbers of ranks.
     #[arg(
         long,
         value_delimiter = ',',
@@ -36,19 +37,19 @@ pub(crate) struct VerifyArguments {
     )]
     ranks: Vec<usize>,
 
-    /// Into how many shares each global batch is cut [default: the most ranks].
+    /// The number of logical shards per global batch [default: the largest number of ranks].
     #[arg(long, value_name = "V")]
     virtual_ranks: Option<usize>,
 
-    /// How many steps are trained.
+    /// The number of steps.
     #[arg(long, default_value_t = 50)]
     steps: usize,
 
-    /// By which transports: auto, shm, tcp.
+    /// The transports: auto, shm, tcp.
     #[arg(long, value_delimiter = ',', default_value = "auto")]
     transport: Vec<String>,
 
-    /// Also lose all ranks soon after this step, and go on from its checkpoint on the next number of ranks.
+    /// Also kill all ranks soon after this step, and resume from its checkpoint on the next number of ranks.
     #[arg(long, value_name = "STEP")]
     resume_after: Option<usize>,
 
@@ -56,19 +57,19 @@ pub(crate) struct VerifyArguments {
     #[arg(long, requires = "elastic", value_name = "FAULTS")]
     chaos: Option<String>,
 
-    /// With how many ranks the training with faults goes on.
+    /// The fewest and the most ranks of the training with faults.
     #[arg(long, requires = "chaos", value_name = "MIN:MAX")]
     elastic: Option<String>,
 
-    /// A training that takes longer than this many seconds hangs.
+    /// The longest time of a training in seconds; a longer one counts as a hang.
     #[arg(long, default_value_t = 3600)]
     run_timeout: u64,
 
-    /// Do not measure what it costs.
+    /// Do not measure the cost of virtual ranks.
     #[arg(long)]
     no_cost: bool,
 
-    /// More flags of `train`, behind `--`, as in `-- --batch-size 128 --data synthetic`.
+    /// More flags of `train`, after `--`, as in `-- --batch-size 128 --data synthetic`.
     #[arg(last = true, value_name = "FLAGS")]
     train: Vec<OsString>,
 }
@@ -192,7 +193,7 @@ impl VerifyArguments {
     }
 }
 
-/// The step at which all ranks are lost that a run with a checkpoint every `after` steps is resumed behind:
+/// The step at which all ranks are lost that a run with a checkpoint every `after` steps is resumed after:
 /// before there is another one.
 fn lost_at(after: usize) -> usize {
     after + STEPS_TO_LOSE.min(after - 1)
@@ -250,15 +251,17 @@ pub(crate) fn run(options: &VerifyArguments) -> Result<ExitCode, ToolError> {
         let ours = speed(&train("virtual", &run, &over_virtual)?)?;
         let free = speed(&train("free", &run, &[])?)?;
         say!(
-            "on {run}: {ours:.0} samples/s with virtual ranks, {free:.0} with a share for each rank: {:.2}x",
+            "on {run}: {} samples/s with virtual ranks, {} without: {:.2}x",
+            units::rate(ours),
+            units::rate(free),
             ours / free
         );
     }
     if differences > 0 {
-        say!("{differences} of the trainings learnt something else");
+        say!("{differences} of the trainings differ");
         return Ok(ExitCode::FAILURE);
     }
-    say!("every training learnt the same, to the bit");
+    say!("all trainings have the same bits");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -367,12 +370,7 @@ fn speed(run: &Path) -> Result<f64, ToolError> {
     let path = run.join("report.json");
     let report: Value = serde_json::from_str(&read(&path)?).map_err(failed)?;
     let speed = report["samples_per_second"].as_f64();
-    speed.ok_or_else(|| {
-        failed(format!(
-            "{} does not tell samples_per_second",
-            path.display()
-        ))
-    })
+    speed.ok_or_else(|| failed(format!("{} has no samples_per_second", path.display())))
 }
 
 /// A short name of the state in the end.

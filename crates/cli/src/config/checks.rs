@@ -35,7 +35,7 @@ impl RunConfig {
     pub(super) fn validate_ranks(&self) -> Result<(), CliError> {
         if self.ranks.ranks == 0 {
             return Err(CliError::usage_with_help(
-                "--ranks 0 leaves nobody to train",
+                "--ranks 0 leaves no rank to train",
                 "use --ranks 1 or more",
             ));
         }

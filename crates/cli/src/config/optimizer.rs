@@ -9,7 +9,7 @@ use crate::error::CliError;
 /// The section at the top that is short for `[training.optimizer]`.
 pub(super) const SHORT: &str = "optimizer";
 
-/// Puts what stands in `[optimizer]` of `layer` into `[training.optimizer]`, where `name` is `kind`.
+/// Puts what is in `[optimizer]` of `layer` into `[training.optimizer]`, where `name` is `kind`.
 pub(super) fn lift(layer: &mut Table) -> Result<(), CliError> {
     let short = match layer.remove(SHORT) {
         None => Table::new(),

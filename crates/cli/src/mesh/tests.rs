@@ -79,7 +79,7 @@ fn the_mesh_is_written_and_read_back() {
         config
     );
 
-    // What was cut into two may go on in another cut, or whole.
+    // What was cut into two may continue in another cut, or whole.
     let cut = format!("{again} --pipeline 4 --stages auto");
     assert_eq!(resolved(&cut).unwrap().mesh.pipeline, 4);
     let whole = format!("{again} --ranks 1 --mesh data=1");

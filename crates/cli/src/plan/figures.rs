@@ -12,7 +12,7 @@ use crate::error::CliError;
 /// The largest file of figures that is read, in bytes.
 const LARGEST_FILE: u64 = 4 << 20;
 
-/// What lies between two ranks unless it is given: about what processes of one machine exchange.
+/// What is between two ranks unless it is given: about what processes of one machine exchange.
 const LOCAL_LINK: Link = Link {
     latency: 50e-6,
     bytes_per_second: 1e9,
@@ -25,7 +25,7 @@ pub(super) struct Figures {
     /// Whose they are, for the reader.
     #[serde(skip)]
     pub(super) origin: String,
-    /// What lies between two ranks.
+    /// What is between two ranks.
     #[serde(default = "local_link")]
     pub(super) link: Link,
     /// One entry a block, in the order of the model.

@@ -8,7 +8,7 @@ use burn::tensor::DType;
 use everburn_distributed::{BucketEntry, BucketPlan};
 use everburn_nn::ParameterPath;
 use everburn_record::table::aligned;
-use everburn_record::units::{bytes, percent, seconds};
+use everburn_record::units::{bytes, percent, rate, seconds};
 use everburn_schedules::{
     Block, Costs, Link, OptimizerState, RankMemory, Schedule, Timeline, memory_of, simulate,
     stage_costs, theoretical_idle,
@@ -289,7 +289,7 @@ fn seconds_of_all_reduce(ranks: usize, bytes: u64, link: Link) -> f64 {
     2.0 * link.latency + all_reduce_bytes(ranks, bytes) as f64 / link.bytes_per_second
 }
 
-/// How long the backward pass goes on during which gradients can travel: that of the last micro-batch.
+/// How long the backward pass continues during which gradients can travel: that of the last micro-batch.
 fn hiding(schedule: &Schedule, position: usize, costs: &Costs) -> f64 {
     let stages = schedule.stages_of(position);
     stages.map(|stage| costs.stages[stage].backward()).sum()
@@ -330,14 +330,14 @@ fn notes(config: &RunConfig, mesh: Mesh, figures: &Figures) -> Vec<String> {
             bytes_per_second,
         } = figures.link;
         notes.push(format!(
-            "between ranks: {} a message, {} a second",
+            "between ranks: {} per message, {} per second",
             seconds(latency),
             bytes(bytes_per_second as u64)
         ));
     }
     if mesh.tensor > 1 {
         notes.push(
-            "of a block whose layers are shared, a rank has a part of times and activations as of parameters"
+            "where layers are sharded, a rank has the same part of times and activations as of parameters"
                 .to_string(),
         );
     }
@@ -349,9 +349,6 @@ fn notes(config: &RunConfig, mesh: Mesh, figures: &Figures) -> Vec<String> {
     );
     notes
 }
-
-/// Where the column of what goes to those who share layers stands.
-const LAYERS_COLUMN: usize = 9;
 
 /// `0`, `0 to 3`, `0, 2`
 fn listed(numbers: &[usize]) -> String {
@@ -366,30 +363,21 @@ fn listed(numbers: &[usize]) -> String {
     }
 }
 
-impl fmt::Display for Outlook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}\n", self.headline)?;
-        let shares_layers = self.positions.iter().any(|p| p.layers_sent > 0);
-        let mut heads = vec![
+impl Outlook {
+    /// What each position holds. Two tables, so that each fits a terminal.
+    fn memory_table(&self) -> String {
+        let heads = [
             "ranks",
             "stages",
             "parameters",
             "gradients",
             "optimizer",
             "activations",
-            "together",
-            "buckets",
-            "sent on",
-            "sent to replicas",
-            "idle",
-            "blocks",
+            "total",
         ];
-        if shares_layers {
-            heads.insert(LAYERS_COLUMN, "sent in layers");
-        }
-        let rows = self.positions.iter().enumerate().map(|(at, position)| {
+        let rows = self.positions.iter().map(|position| {
             let memory = &position.memory;
-            let mut row = vec![
+            vec![
                 listed(&position.ranks),
                 listed(&position.stages),
                 bytes(memory.parameters),
@@ -397,26 +385,51 @@ impl fmt::Display for Outlook {
                 bytes(memory.optimizer),
                 bytes(memory.activations),
                 bytes(memory.total()),
+            ]
+        });
+        aligned(&heads, &rows.collect::<Vec<_>>(), &[1])
+    }
+
+    /// What each position sends per step, and the share of the step in which it is idle.
+    fn traffic_table(&self) -> String {
+        let shares_layers = self.positions.iter().any(|p| p.layers_sent > 0);
+        let mut heads = vec!["ranks", "buckets", "sent on"];
+        if shares_layers {
+            heads.push("sent in layers");
+        }
+        heads.extend(["sent to replicas", "idle", "blocks"]);
+        let rows = self.positions.iter().enumerate().map(|(at, position)| {
+            let mut row = vec![
+                listed(&position.ranks),
                 position.buckets.to_string(),
                 bytes(position.sent),
+            ];
+            if shares_layers {
+                row.push(bytes(position.layers_sent));
+            }
+            row.extend([
                 bytes(position.gradients_sent),
                 percent(self.timeline.idle_share_of(at), 1),
                 position.blocks.join("; "),
-            ];
-            if shares_layers {
-                row.insert(LAYERS_COLUMN, bytes(position.layers_sent));
-            }
+            ]);
             row
         });
-        let rows = rows.collect::<Vec<_>>();
-        writeln!(f, "{}\n", aligned(&heads, &rows, &[1, heads.len() - 1]))?;
+        aligned(&heads, &rows.collect::<Vec<_>>(), &[heads.len() - 1])
+    }
+}
+
+impl fmt::Display for Outlook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n", self.headline)?;
+        writeln!(f, "{}\n", self.memory_table())?;
+        writeln!(f, "{}\n", self.traffic_table())?;
         let passes = self.timeline.makespan();
         let step = passes + self.exposed;
         write!(
             f,
-            "a step: {}, {:.0} samples/s",
+            "time per step: {}, {} samples/s",
             seconds(step),
-            self.batch_size as f64 / step
+            rate(self.batch_size as f64 / step)
         )?;
         if self.exposed > 0.0 {
             let (passes, exposed) = (seconds(passes), seconds(self.exposed));

@@ -1,4 +1,4 @@
-//! A schedule of one's own, from a file.
+//! A custom schedule, from a file.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -13,7 +13,7 @@ use crate::error::CliError;
 /// The largest file that is read, in bytes: as many passes as a schedule may have need less.
 const LARGEST_FILE: u64 = 64 << 20;
 
-/// What stands in the file.
+/// What is in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ScheduleFile {

@@ -1,4 +1,4 @@
-//! What is done before a training starts: its folder, its data, what its ranks are told.
+//! What is done before a training starts: its folder, its data, what its ranks are notified.
 
 use std::path::{Path, PathBuf};
 
@@ -91,7 +91,7 @@ pub(crate) fn prepare_run_directory(
         && let Some(aside) = RunDirectory::move_aside(&path)?
     {
         say!(
-            "{} had a run in it: moved to {}",
+            "{} contained a run, which is now in {}",
             path.display(),
             aside.display()
         );

@@ -21,7 +21,7 @@ pub(super) fn run(
     let over_devices = config.ranks.strategy == crate::arguments::Strategy::ModelParallel;
     if over_devices || mesh::check(config)?.is_some() {
         return Err(CliError::usage_with_help(
-            "--warmup is for models that a rank holds as a whole",
+            "--warmup is for models that are on one rank as a whole",
             "train without it: kernels are compiled in the first steps, and kept all the same",
         ));
     }

@@ -11,9 +11,10 @@ use crate::store::{SharedStore, StoreError};
 /// responsible for its own slots.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
 /// use std::sync::Arc;
-/// use everburn_collectives::elastic::MembershipCoordinator;
-/// use everburn_collectives::store::HashStore;
+/// use everburn::collectives::elastic::MembershipCoordinator;
+/// use everburn::collectives::store::HashStore;
 ///
 /// let coordinator = MembershipCoordinator::new(Arc::new(HashStore::new()));
 /// assert_eq!(coordinator.next_incarnation(3)?, 1);

@@ -9,7 +9,8 @@ use crate::store::StoreError;
 /// The state of a missing slot.
 ///
 /// ```
-/// use everburn_collectives::elastic::{MissingSlot, SlotState};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::elastic::{MissingSlot, SlotState};
 ///
 /// let missing = MissingSlot { slot: 1, incarnation: 0, state: SlotState::NotStarted };
 /// assert_eq!(missing.state, SlotState::NotStarted);
@@ -28,7 +29,8 @@ pub enum SlotState {
 /// A slot that is missing in a round.
 ///
 /// ```
-/// use everburn_collectives::elastic::{MissingSlot, SlotState};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::elastic::{MissingSlot, SlotState};
 ///
 /// let missing = MissingSlot { slot: 2, incarnation: 1, state: SlotState::Ended };
 /// assert_eq!(missing.to_string(), "slot 2 (its process 1 has ended)");
@@ -59,7 +61,8 @@ impl fmt::Display for MissingSlot {
 /// The reason for which a process is not a member of a group.
 ///
 /// ```
-/// use everburn_collectives::elastic::ElasticError;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::elastic::ElasticError;
 ///
 /// let text = ElasticError::GivenUp { reason: "slot 1 has no restarts left".into() }.to_string();
 /// assert!(text.contains("no restarts left"));

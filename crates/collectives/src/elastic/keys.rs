@@ -65,7 +65,7 @@ pub(super) fn number(store: &dyn Store, key: &str) -> Result<u64, StoreError> {
     text.parse().map_err(|_| {
         unreadable(
             key,
-            &format!("`{}` is no number", printable(text, LONGEST_NUMBER)),
+            &format!("`{}` is not a number", printable(text, LONGEST_NUMBER)),
         )
     })
 }

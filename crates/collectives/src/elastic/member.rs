@@ -11,7 +11,8 @@ const MOST_GENERATIONS: u64 = u64::MAX >> 1;
 /// A process that is, or wants to be, in a generation.
 ///
 /// ```
-/// use everburn_collectives::elastic::Member;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::elastic::Member;
 ///
 /// let member = Member { slot: 3, incarnation: 2, committed_step: 40, process: 4711, node: 0 };
 /// assert_eq!(member.to_string(), "slot 3 (process 4711, number 2)");
@@ -53,7 +54,8 @@ impl std::fmt::Display for Member {
 /// The result of a round: the members of a process group.
 ///
 /// ```
-/// use everburn_collectives::elastic::{Generation, Member};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::elastic::{Generation, Member};
 ///
 /// let member = |slot| Member { slot, incarnation: 1, committed_step: 0, process: 1, node: 0 };
 /// let generation = Generation { number: 1, members: vec![member(0), member(2)], before: vec![] };

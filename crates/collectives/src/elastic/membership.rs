@@ -34,10 +34,11 @@ pub(super) const LONGEST_REASON: usize = 1000;
 /// The membership of this process in an elastic job.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use everburn_collectives::elastic::{ElasticOptions, Membership};
-/// use everburn_collectives::store::HashStore;
+/// use everburn::collectives::elastic::{ElasticOptions, Membership};
+/// use everburn::collectives::store::HashStore;
 ///
 /// let here = "127.0.0.1".parse()?;
 /// let options = ElasticOptions::new((1, 1), 0, 1);

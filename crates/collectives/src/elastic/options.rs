@@ -12,7 +12,8 @@ const DEFAULT_WAIT_FOR_MIN: Duration = Duration::from_secs(60);
 /// Options of a member of an elastic job.
 ///
 /// ```
-/// use everburn_collectives::elastic::ElasticOptions;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::elastic::ElasticOptions;
 ///
 /// let options = ElasticOptions::new((2, 4), 3, 1);
 /// assert_eq!((options.min, options.max), (2, 4));

@@ -15,8 +15,9 @@ use crate::store::{PrefixStore, SharedStore};
 /// A closed round, with this process as a member.
 ///
 /// ```
-/// use everburn_collectives::elastic::Round;
-/// use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::elastic::Round;
+/// use everburn::collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
 ///
 /// /// The process group of a round that `Membership::join` has returned.
 /// fn connect(round: &Round) -> Result<ProcessGroup, CollectiveError> {

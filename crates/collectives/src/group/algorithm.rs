@@ -22,7 +22,7 @@
 //! To these come n-1 headers of 64 bytes a collective, with the signature of each rank for each
 //! other rank, in one burst with the first data. Where `p < n`, the `n - p` ranks that are too
 //! many hand their values to a neighbour first and get the result from it last. No step waits for
-//! the end of the one before: each byte goes on as soon as the bytes that it depends on are there.
+//! the end of the one before: each byte continues as soon as the bytes that it depends on are there.
 //!
 //! 1. R. Thakur, R. Rabenseifner, W. Gropp: Optimization of Collective Communication Operations
 //!    in MPICH. Int. J. High Performance Computing Applications 19(1), 2005.
@@ -43,11 +43,12 @@ use std::str::FromStr;
 ///
 /// Flat and direct reduce in rank order; each of the others in an order of its own, which depends
 /// on the numbers of ranks and hosts only. With any of them all ranks hold the same bits. Only
-/// all_reduce knows all six; for reduce and broadcast the ones for small messages stand for
+/// all_reduce has all six; for reduce and broadcast the ones for small messages stand for
 /// [`Algorithm::Flat`], the others for [`Algorithm::Direct`].
 ///
 /// ```
-/// use everburn_collectives::group::{Algorithm, GroupOptions};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::group::{Algorithm, GroupOptions};
 ///
 /// let algorithm: Algorithm = "halving-doubling".parse()?;
 /// assert_eq!(algorithm, Algorithm::HalvingDoubling);

@@ -1,4 +1,4 @@
-//! One collective, as whoever runs it sees it; and the exchange of frames by which the group's
+//! One collective, as its caller sees it; and the exchange of frames by which the group's
 //! first collective establishes the channels.
 
 use std::sync::Arc;

@@ -10,7 +10,8 @@ use super::arithmetic::{Accumulator, ConvertF16, conversion};
 /// The type of the numbers in a message, as it travels on the wire.
 ///
 /// ```
-/// use everburn_collectives::group::DType;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::group::DType;
 ///
 /// assert_eq!(DType::Bf16.to_string(), "bf16");
 /// assert_eq!(DType::Bf16.size(), 2);
@@ -105,7 +106,8 @@ mod sealed {
 /// The trait is sealed: the wire has a code for each of these types and for no other.
 ///
 /// ```
-/// use everburn_collectives::group::{DType, Element};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::group::{DType, Element};
 ///
 /// assert_eq!(<half::f16 as Element>::DTYPE, DType::F16);
 /// ```

@@ -9,7 +9,8 @@ use crate::store::StoreError;
 /// What one rank called at the place where the ranks disagree.
 ///
 /// ```
-/// use everburn_collectives::group::RankCall;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::group::RankCall;
 ///
 /// let call = RankCall { rank: 3, call: Some("barrier".to_owned()) };
 /// assert_eq!(call.rank, 3);
@@ -31,7 +32,8 @@ pub struct RankCall {
 /// [`super::ProcessGroup::set_step`].
 ///
 /// ```
-/// use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
 ///
 /// let group = ProcessGroup::over_threads(1, GroupOptions::default()).remove(0);
 /// let error = group.all_reduce(vec![1i32], ReduceOp::Mean).wait().unwrap_err();
@@ -272,7 +274,8 @@ impl CollectiveError {
     /// group that had failed before counts as what it failed of.
     ///
     /// ```
-    /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+    /// # mod everburn { pub use everburn_collectives as collectives; }
+    /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
     ///
     /// let mut groups = ProcessGroup::over_threads(2, GroupOptions::default());
     /// let (other, own) = (groups.pop().unwrap(), groups.pop().unwrap());

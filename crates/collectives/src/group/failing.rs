@@ -23,7 +23,8 @@ impl ProcessGroup {
     /// wait. Ranks that have left the group in good order are not included.
     ///
     /// ```
-    /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+    /// # mod everburn { pub use everburn_collectives as collectives; }
+    /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
     ///
     /// let mut groups = ProcessGroup::over_threads(2, GroupOptions::default());
     /// let (other, own) = (groups.pop().unwrap(), groups.pop().unwrap());

@@ -23,7 +23,8 @@ pub(crate) const NO_LABEL: u32 = u32::MAX;
 /// How far an operation has come.
 ///
 /// ```
-/// use everburn_collectives::group::FlightState;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::group::FlightState;
 ///
 /// assert!(FlightState::Failed.is_over() && !FlightState::Queued.is_over());
 /// ```
@@ -51,7 +52,8 @@ impl FlightState {
 /// One operation in [`super::ProcessGroup::flight_record`].
 ///
 /// ```
-/// use everburn_collectives::group::{FlightState, GroupOptions, ProcessGroup, ReduceOp};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::group::{FlightState, GroupOptions, ProcessGroup, ReduceOp};
 ///
 /// let group = ProcessGroup::alone(GroupOptions::default());
 /// group.set_label(Some(3));

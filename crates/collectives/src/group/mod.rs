@@ -17,7 +17,7 @@
 //!   [`CollectiveError::Mismatch`], all do.
 //! - Every wait has a deadline. After an error the group is unusable on all its ranks.
 //!
-//! What is deliberately absent: global state, and a way to cancel an operation or to mend a group
+//! What is deliberately absent: global state, and a way to cancel an operation or to repair a group
 //! that has failed (make a new one).
 
 mod algorithm;
@@ -76,7 +76,8 @@ pub(crate) const WORLD: u64 = 1;
 /// two seconds for what is still under way; [`ProcessGroup::destroy`] waits.
 ///
 /// ```
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup, ReduceOp};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup, ReduceOp};
 ///
 /// let groups = ProcessGroup::over_threads(4, GroupOptions::default());
 /// let ranks: Vec<_> = groups
@@ -85,7 +86,7 @@ pub(crate) const WORLD: u64 = 1;
 ///         std::thread::spawn(move || {
 ///             let sum = group.all_reduce(vec![group.rank() as i64], ReduceOp::Sum).wait()?;
 ///             group.destroy()?;
-///             Ok::<_, everburn_collectives::group::CollectiveError>(sum)
+///             Ok::<_, everburn::collectives::group::CollectiveError>(sum)
 ///         })
 ///     })
 ///     .collect();
@@ -169,7 +170,8 @@ impl ProcessGroup {
     /// communication thread do, instead of spinning for the answer.
     ///
     /// ```
-    /// use everburn_collectives::group::{GroupOptions, ProcessGroup, ReduceOp};
+    /// # mod everburn { pub use everburn_collectives as collectives; }
+    /// use everburn::collectives::group::{GroupOptions, ProcessGroup, ReduceOp};
     ///
     /// let group = ProcessGroup::alone(GroupOptions::default());
     /// let beside = group.in_background();
@@ -266,7 +268,8 @@ impl ProcessGroup {
     /// that this rank has left.
     ///
     /// ```
-    /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+    /// # mod everburn { pub use everburn_collectives as collectives; }
+    /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
     ///
     /// let group = ProcessGroup::alone(GroupOptions::default());
     /// assert_eq!(group.failure(), None);
@@ -304,7 +307,7 @@ impl ProcessGroup {
 
     /// Leaves the group in good order: finishes what was issued, sends what is queued and waits
     /// until all other ranks have left too, so that nobody's last message is cut off. Other
-    /// handles of the group fail from then on; sub-groups go on. A group that has failed is left
+    /// handles of the group fail from then on; sub-groups continue. A group that has failed is left
     /// at once.
     ///
     /// # Errors
@@ -350,7 +353,8 @@ impl ProcessGroup {
 /// The failure of a group, as returned by [`ProcessGroup::failure`].
 ///
 /// ```
-/// use everburn_collectives::group::GroupFailure;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::group::GroupFailure;
 ///
 /// let failure = GroupFailure { by: 1, lost: Some(3), reason: "it was killed".to_owned() };
 /// assert_eq!(failure.lost, Some(3));

@@ -37,7 +37,8 @@ impl ProcessGroup {
     /// Those of [`Work::wait`]. What `values` hold after an error is not specified.
     ///
     /// ```
-    /// use everburn_collectives::group::{GroupOptions, ProcessGroup, ReduceOp};
+    /// # mod everburn { pub use everburn_collectives as collectives; }
+    /// use everburn::collectives::group::{GroupOptions, ProcessGroup, ReduceOp};
     ///
     /// let group = ProcessGroup::alone(GroupOptions::default());
     /// let mut values = [1.0f32, 2.0];

@@ -13,7 +13,8 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 /// What carries the data of collectives between two ranks.
 ///
 /// ```
-/// use everburn_collectives::group::TransportKind;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::group::TransportKind;
 ///
 /// assert_eq!("shm".parse(), Ok(TransportKind::SharedMemory));
 /// assert_eq!(TransportKind::Auto.to_string(), "auto");
@@ -65,7 +66,8 @@ impl FromStr for TransportKind {
 /// either way.
 ///
 /// ```
-/// use everburn_collectives::group::{GroupOptions, ReductionOrder};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::group::{GroupOptions, ReductionOrder};
 ///
 /// // The same bits over any transport.
 /// let options = GroupOptions { order: ReductionOrder::Rank, ..GroupOptions::default() };
@@ -82,8 +84,9 @@ pub enum ReductionOrder {
 /// How a group behaves; the same on all its ranks.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
 /// use std::time::Duration;
-/// use everburn_collectives::group::{GroupOptions, TransportKind};
+/// use everburn::collectives::group::{GroupOptions, TransportKind};
 ///
 /// let options = GroupOptions {
 ///     timeout: Some(Duration::from_secs(60)),

@@ -22,7 +22,8 @@ use super::element::Element;
 /// and `Max` return NaN where a rank contributed NaN, so that a diverged rank is seen.
 ///
 /// ```
-/// use everburn_collectives::group::ReduceOp;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::group::ReduceOp;
 ///
 /// assert_eq!(ReduceOp::Mean.to_string(), "mean");
 /// ```
@@ -106,7 +107,7 @@ pub(crate) fn reduce_in_rank_order<T: Element>(
     run_combining!(set, op, mean: Mean { ranks }, Reduce { contributions, result });
 }
 
-/// Combines the contribution of `own_rank`, which lies in `own`, with those of the `others`, given
+/// Combines the contribution of `own_rank`, which is in `own`, with those of the `others`, given
 /// in rank order, into `own`: the same bits as by [`reduce_in_rank_order`].
 pub(crate) fn reduce_in_place_in_rank_order<T: Element>(
     op: ReduceOp,

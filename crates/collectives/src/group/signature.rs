@@ -10,7 +10,8 @@ use super::reduce::ReduceOp;
 /// The collectives.
 ///
 /// ```
-/// use everburn_collectives::group::Operation;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::group::Operation;
 ///
 /// assert_eq!(Operation::AllGatherVaried.name(), "all_gather_varied");
 /// ```
@@ -87,7 +88,8 @@ impl Operation {
 /// the same verdict. What may differ (a length in [`Operation::AllGatherVaried`]) is `None`.
 ///
 /// ```
-/// use everburn_collectives::group::{DType, Operation, ReduceOp, Signature};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::group::{DType, Operation, ReduceOp, Signature};
 ///
 /// let signature = Signature {
 ///     operation: Operation::AllReduce,

@@ -61,8 +61,9 @@ pub(crate) enum Partner {
 /// its group alive.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
 /// use std::time::Duration;
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
 ///
 /// let group = ProcessGroup::over_threads(1, GroupOptions::default()).remove(0);
 /// let gathered = group.all_gather(vec![1u8, 2]);

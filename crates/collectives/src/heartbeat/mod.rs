@@ -40,8 +40,9 @@ const DROP_TIMEOUT: Duration = Duration::from_millis(200);
 /// The options of a [`HeartbeatMonitor`]; the same on all ranks.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
 /// use std::time::Duration;
-/// use everburn_collectives::heartbeat::HeartbeatOptions;
+/// use everburn::collectives::heartbeat::HeartbeatOptions;
 ///
 /// let options = HeartbeatOptions { timeout: Some(Duration::from_secs(5)), ..HeartbeatOptions::default() };
 /// assert_eq!(options.interval, Duration::from_secs(1));
@@ -68,9 +69,10 @@ impl Default for HeartbeatOptions {
 /// Why a [`HeartbeatMonitor`] could not be started.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
 /// use std::sync::Arc;
-/// use everburn_collectives::store::HashStore;
-/// use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions};
+/// use everburn::collectives::store::HashStore;
+/// use everburn::collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions};
 ///
 /// let store = Arc::new(HashStore::new());
 /// let error = HeartbeatMonitor::start(store, 4, 2, HeartbeatOptions::default()).unwrap_err();
@@ -113,10 +115,11 @@ pub enum HeartbeatError {
 /// monitored group. Dropping it publishes a goodbye, within milliseconds.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
 /// use std::sync::Arc;
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_collectives::store::HashStore;
-/// use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions};
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::collectives::store::HashStore;
+/// use everburn::collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions};
 ///
 /// let group = ProcessGroup::alone(GroupOptions::default());
 /// let monitor = HeartbeatMonitor::start(Arc::new(HashStore::new()), 0, 1, HeartbeatOptions::default())?;

@@ -27,7 +27,8 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The source of a rank's activity.
 ///
 /// ```
-/// use everburn_collectives::heartbeat::Evidence;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::heartbeat::Evidence;
 ///
 /// assert_ne!(Evidence::Answer, Evidence::Beat);
 /// ```
@@ -47,7 +48,8 @@ pub enum Evidence {
 /// The activity of one rank.
 ///
 /// ```
-/// use everburn_collectives::heartbeat::HangReport;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::heartbeat::HangReport;
 ///
 /// fn steps(report: &HangReport) -> Vec<Option<u64>> {
 ///     report.ranks.iter().map(|activity| activity.step).collect()
@@ -79,7 +81,8 @@ pub struct RankActivity {
 /// it for the user.
 ///
 /// ```
-/// use everburn_collectives::heartbeat::HangReport;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::heartbeat::HangReport;
 ///
 /// fn exclude(report: &HangReport) -> Option<usize> {
 ///     report.stalled

@@ -14,9 +14,10 @@ const LATE_BEATS: u32 = 3;
 /// The status of one member, as of its last beat.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
 /// use std::sync::Arc;
-/// use everburn_collectives::store::HashStore;
-/// use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions};
+/// use everburn::collectives::store::HashStore;
+/// use everburn::collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions};
 ///
 /// let monitor = HeartbeatMonitor::start(Arc::new(HashStore::new()), 0, 1, HeartbeatOptions::default())?;
 /// let statuses = monitor.statuses();

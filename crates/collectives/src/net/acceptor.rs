@@ -299,7 +299,7 @@ impl Thread {
             Verdict::Taken => {
                 return Err(format!("rank {} is connected already", hello.rank));
             }
-            Verdict::NotExpected => return Err(format!("nobody waits for it: {hello:?}")),
+            Verdict::NotExpected => return Err(format!("it is not expected: {hello:?}")),
         }
         drop(state);
         self.shared.changed.notify_all();

@@ -102,7 +102,7 @@ impl Hello {
             return Err(format!("it speaks version {version}, not {VERSION}"));
         }
         if number(bytes, 28) != 0 {
-            return Err("it uses a field that this version does not know".to_owned());
+            return Err("it has a field that this version does not support".to_owned());
         }
         let purpose = match number(bytes, 12) {
             1 => Purpose::Mesh,

@@ -10,7 +10,7 @@
 //! | dialer | proof | 32 |
 //! | acceptor | [`Verdict`] | 4 |
 //!
-//! The proofs cover all cleartext fields. A dialer that knows the secret always receives the verdict, so
+//! The proofs cover all cleartext fields. A dialer with the secret always receives the verdict, so
 //! it never uses a connection that the acceptor has refused.
 
 mod acceptor;

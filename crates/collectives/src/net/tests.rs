@@ -67,7 +67,7 @@ fn refused_dialers_get_a_reason_only_if_they_know_the_secret() {
     let other_secret = Key::from_secret(&[4; 32], "test");
     let reason = refusal(&acceptor, &other_secret, &HELLO);
     assert!(
-        reason.contains("does not know the job's secret"),
+        reason.contains("does not have the job's secret"),
         "{reason}"
     );
     let elsewhere = [

@@ -9,7 +9,8 @@ use crate::store::StoreError;
 /// Why a rank could not join.
 ///
 /// ```
-/// use everburn_collectives::rendezvous::{RendezvousError, RendezvousRequest, rendezvous};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::rendezvous::{RendezvousError, RendezvousRequest, rendezvous};
 ///
 /// let error = rendezvous("udp://127.0.0.1:29500", RendezvousRequest::default()).unwrap_err();
 /// assert!(matches!(error, RendezvousError::UnknownMethod(..)));

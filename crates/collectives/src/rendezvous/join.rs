@@ -1,6 +1,6 @@
 //! Ranks that have reached the store agree on who they are.
 //!
-//! All keys lie below `everburn/join`, apart from those of PyTorch's ranks on the same store:
+//! All keys are below `everburn/join`, apart from those of PyTorch's ranks on the same store:
 //!
 //! | key | value |
 //! |---|---|

@@ -101,7 +101,7 @@ impl Drop for RankStore {
         }
         if let Err(error) = self.backend.add_within(&key, 1, LEAVE) {
             // The host has gone first, which is no fault.
-            tracing::debug!("rank {rank} could not say that it leaves: {error}");
+            tracing::debug!("rank {rank} could not report that it leaves: {error}");
         }
     }
 }

@@ -27,7 +27,8 @@ pub const SWITCH: &str = "0, 1, false or true";
 /// and `false` do not. `None`: it is neither.
 ///
 /// ```
-/// use everburn_collectives::rendezvous::switch;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::rendezvous::switch;
 ///
 /// assert_eq!(switch("True"), Some(true));
 /// assert_eq!(switch("0"), Some(false));

@@ -1,4 +1,4 @@
-//! What stands at the start of a segment, by which whoever opens one knows it.
+//! The start of a segment, by which a process that opens it recognises it.
 
 use super::Layout;
 use super::segment::Nonce;
@@ -12,7 +12,7 @@ const MAGIC: [u8; 8] = *b"everburn";
 const VERSION: u32 = 1;
 
 impl Layout {
-    /// What stands at the start of a segment.
+    /// What is at the start of a segment.
     pub(super) fn header(&self, nonce: &Nonce) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
         header[..8].copy_from_slice(&MAGIC);

@@ -1,4 +1,4 @@
-//! Where everything lies in a segment.
+//! Where everything is in a segment.
 //!
 //! ```text
 //! 0                 header, one page: magic, version, ranks, capacity, bytes, nonce

@@ -57,7 +57,7 @@ impl Memory {
         }
     }
 
-    /// Maps the file behind `descriptor`, which must have all bytes of `layout` and be sealed
+    /// Maps the file after `descriptor`, which must have all bytes of `layout` and be sealed
     /// against losing them: that is the caller's to check, and if it does not, a touch of what is
     /// missing ends the process by SIGBUS.
     #[cfg(target_os = "linux")]

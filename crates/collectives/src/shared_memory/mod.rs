@@ -1,6 +1,6 @@
 //! Memory that the ranks of one machine share: rings for bytes, doorbells for sleep.
 //!
-//! A [`Segment`] is one piece of memory for `n` ranks. In it lie, for each ordered pair of ranks, a
+//! A [`Segment`] is one piece of memory for `n` ranks. In it are, for each ordered pair of ranks, a
 //! ring that one rank writes ([`RingSender`]) and the other reads ([`RingReceiver`]), and for each
 //! rank a [`Doorbell`], on which it sleeps when none of its rings has moved.
 //!
@@ -23,7 +23,7 @@
 //! that at least one sees the other, so no wake-up is lost, and no system call is made while
 //! nobody sleeps.
 //!
-//! **Whom it trusts.** Whoever can write to the memory can change the bytes that a rank receives,
+//! **Whom it trusts.** A process that can write to the memory can change the bytes that a rank receives,
 //! as with any other transport. It cannot make a rank read or write outside the memory: positions
 //! that come from it are checked ([`RingError`]), sizes are computed from checked numbers, and the
 //! seals keep the memory from shrinking.

@@ -1,7 +1,7 @@
 //! The two ends of a ring of bytes, one producer and one consumer.
 //!
 //! Positions count bytes since the ring was made; they never wrap (at 100 GB/s, 2^64 bytes last
-//! five years). The byte at position `p` lies at `p % capacity`.
+//! five years). The byte at position `p` is at `p % capacity`.
 
 #![expect(
     unsafe_code,
@@ -32,7 +32,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Where the byte at `position` lies, and how many lie behind it before the ring's end.
+    /// Where the byte at `position` is, and how many are behind it before the ring's end.
     fn locate(&self, position: u64) -> (usize, usize) {
         // A power of two, so the conversion cuts off only what the remainder would.
         let offset = position as usize & (self.capacity - 1);
@@ -99,7 +99,7 @@ impl RingSender {
     }
 
     fn known_free(&self) -> usize {
-        // At most the capacity, as `consumed` is never ahead of `written` nor further behind.
+        // At most the capacity, as `consumed` is never ahead of `written` nor further after.
         self.ring.capacity - (self.written - self.consumed) as usize
     }
 

@@ -10,7 +10,8 @@ use super::{DEFAULT_STORE_TIMEOUT, Store, StoreError, check_key, check_value};
 /// A [`Store`] in the memory of this process; clones share one content.
 ///
 /// ```
-/// use everburn_collectives::store::{HashStore, Store};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::store::{HashStore, Store};
 ///
 /// let store = HashStore::new();
 /// let same = store.clone();

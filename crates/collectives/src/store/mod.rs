@@ -42,8 +42,9 @@ const NEVER_STORED: &[u8] = b"\0everburn: nobody's value\0";
 /// What can go wrong with a store operation.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
 /// use std::time::Duration;
-/// use everburn_collectives::store::{HashStore, Store, StoreError};
+/// use everburn::collectives::store::{HashStore, Store, StoreError};
 ///
 /// let error = HashStore::new().get_within("address", Duration::from_millis(1)).unwrap_err();
 /// assert!(matches!(error, StoreError::Timeout { keys, .. } if keys == ["address"]));
@@ -117,7 +118,7 @@ pub enum StoreError {
         /// Which other writes are in question, in words; mostly empty.
         others: String,
     },
-    /// The arguments can never succeed (a key or value too long, a counter that is no number).
+    /// The arguments can never succeed (a key or value too long, a counter that is not a number).
     #[error(
         "invalid store operation `{operation}`: {}",
         printable(reason, LONGEST_REASON)
@@ -189,7 +190,8 @@ pub(crate) fn check_value(
 /// [`MAX_VALUE_BYTES`]. All methods may be called from many threads.
 ///
 /// ```
-/// use everburn_collectives::store::{HashStore, Store, StoreError};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::store::{HashStore, Store, StoreError};
 ///
 /// /// The number of ranks that have come so far.
 /// fn arrive(store: &dyn Store) -> Result<i64, StoreError> {
@@ -225,7 +227,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// waits its whole deadline for a key that was deleted in between.
     ///
     /// ```
-    /// use everburn_collectives::store::{HashStore, Store};
+    /// # mod everburn { pub use everburn_collectives as collectives; }
+    /// use everburn::collectives::store::{HashStore, Store};
     ///
     /// let store = HashStore::new();
     /// assert_eq!(store.try_get("address")?, None);
@@ -319,8 +322,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 /// A store that can be handed to many owners.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
 /// use std::sync::Arc;
-/// use everburn_collectives::store::{HashStore, SharedStore};
+/// use everburn::collectives::store::{HashStore, SharedStore};
 ///
 /// let store: SharedStore = Arc::new(HashStore::new());
 /// let same = Arc::clone(&store);

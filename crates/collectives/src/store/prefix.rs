@@ -10,8 +10,9 @@ use super::{SharedStore, Store, StoreError};
 /// the whole store below, as PyTorch's does.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
 /// use std::sync::Arc;
-/// use everburn_collectives::store::{HashStore, PrefixStore, Store};
+/// use everburn::collectives::store::{HashStore, PrefixStore, Store};
 ///
 /// let whole = Arc::new(HashStore::new());
 /// let group = PrefixStore::new("group0", whole.clone());

@@ -23,7 +23,7 @@ use super::frame::HEADER_BYTES;
 use crate::sync::lock;
 
 /// How long a reader waits once after its peer was paused, so that the request arrives before the peer has
-/// sent much more. Aborts behind the data are delayed by at most this.
+/// sent much more. Aborts after the data are delayed by at most this.
 const READER_WAIT: Duration = Duration::from_millis(100);
 
 /// Requests a pause (`true`) or a resume of a peer. It is called under a lock and must not block.

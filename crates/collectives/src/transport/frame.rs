@@ -15,7 +15,8 @@ const MAX_CONTROL_BYTES: u64 = 64 << 10;
 /// What a frame is for.
 ///
 /// ```
-/// use everburn_collectives::transport::FrameKind;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::transport::FrameKind;
 ///
 /// assert_ne!(FrameKind::Message { tag: 1 }, FrameKind::Message { tag: 2 });
 /// ```
@@ -59,7 +60,8 @@ impl FrameKind {
 /// Where a frame belongs.
 ///
 /// ```
-/// use everburn_collectives::transport::{FrameKind, Header};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::transport::{FrameKind, Header};
 ///
 /// let header = Header { group: 1, step: 40, kind: FrameKind::Leave };
 /// assert_eq!(header.kind, FrameKind::Leave);
@@ -78,7 +80,8 @@ pub struct Header {
 /// will be.
 ///
 /// ```
-/// use everburn_collectives::transport::{Frame, FrameKind, Header, Payload, WrittenHook};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::transport::{Frame, FrameKind, Header, Payload, WrittenHook};
 ///
 /// let hook: WrittenHook = Box::new(|result| match result {
 ///     Ok(()) => println!("the frame is out"),
@@ -92,7 +95,8 @@ pub type WrittenHook = Box<dyn FnOnce(Result<(), String>) + Send>;
 /// One message between two ranks of a job.
 ///
 /// ```
-/// use everburn_collectives::transport::{Frame, FrameKind, Header, Payload};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::transport::{Frame, FrameKind, Header, Payload};
 ///
 /// let header = Header { group: 1, step: 0, kind: FrameKind::Message { tag: 7 } };
 /// let frame = Frame { header, payload: Payload::from_vec(vec![1u8]), written: None };

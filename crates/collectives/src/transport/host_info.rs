@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 /// The machine, process and address of a rank. They decide between shared memory and TCP.
 ///
 /// ```
-/// use everburn_collectives::transport::HostInfo;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::transport::HostInfo;
 ///
 /// let here = HostInfo::of_this_process();
 /// assert_eq!(here.process, std::process::id());

@@ -25,7 +25,8 @@ const MAX_GROUPS: usize = 1 << 16;
 /// sending, and [`Inbox::lost`] once when the connection to a peer ends.
 ///
 /// ```
-/// use everburn_collectives::transport::Inbox;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::transport::Inbox;
 ///
 /// let inbox = Inbox::new();
 /// inbox.lost(3, "its connection closed");

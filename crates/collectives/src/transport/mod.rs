@@ -58,7 +58,8 @@ pub(crate) use tcp::forget_meshes;
 /// Frames between two ranks arrive in the order in which they were sent.
 ///
 /// ```
-/// use everburn_collectives::transport::{ThreadMesh, Transport};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::transport::{ThreadMesh, Transport};
 ///
 /// let mesh = ThreadMesh::new(2);
 /// assert_eq!((mesh[1].rank(), mesh[1].world_size()), (1, 2));

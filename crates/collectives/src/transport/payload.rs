@@ -31,7 +31,8 @@ impl<T: Element> Owner for Vec<T> {
 /// network into a `Vec` of the right type, which [`Payload::into_vec`] hands out as it is.
 ///
 /// ```
-/// use everburn_collectives::transport::Payload;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::transport::Payload;
 ///
 /// let payload = Payload::from_vec(vec![1.0f32, 2.0]);
 /// assert_eq!(payload.as_slice::<f32>().unwrap(), [1.0, 2.0]);

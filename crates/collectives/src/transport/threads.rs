@@ -19,7 +19,8 @@ pub(crate) const CLOSED_WITHOUT_GOODBYE: &str =
 /// and its elements are shared, not copied.
 ///
 /// ```
-/// use everburn_collectives::transport::{ThreadMesh, Transport};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::transport::{ThreadMesh, Transport};
 ///
 /// let ranks = ThreadMesh::new(3);
 /// assert_eq!(ranks[2].name(), "threads");

@@ -27,7 +27,7 @@ fn a_rank_that_dies_is_named_by_all_survivors() {
                 meeting.wait();
                 return;
             }
-            // Under way, queued behind it and point to point.
+            // Under way, queued after it and point to point.
             let sum = group.all_reduce(vec![0f32; 3], ReduceOp::Sum);
             let barrier = group.barrier();
             let message = group.recv::<u8>(2, 0);
@@ -245,7 +245,7 @@ fn whoever_watches_beside_the_group_learns_why_it_failed_and_nothing_of_a_good_e
 fn a_rank_that_has_aborted_finds_the_group_failed_at_once() {
     for wire in WIRES {
         on_all_ranks(wire, 3, options(), |group| {
-            // Channels are there: nothing but the abort stands in the barrier's way.
+            // Channels are there: nothing but the abort is in the barrier's way.
             group.barrier().wait().unwrap();
             group.abort("on every rank");
             let error = error(group.barrier().wait());

@@ -164,7 +164,7 @@ fn unfinished_requests_take_of_what_may_be_held() {
         })
         .collect();
     let start = Instant::now();
-    // All go on in turn until each has been refused.
+    // All continue in turn until each has been refused.
     while !senders.is_empty() {
         senders.retain_mut(|raw| raw.0.write_all(&piece).is_ok());
         assert!(server.held_bytes() <= LIMIT);

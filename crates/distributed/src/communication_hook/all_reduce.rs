@@ -8,8 +8,9 @@ use super::{CommunicationHook, GradientBucket};
 /// Sums the gradients as they are, in `f32`: what happens without a hook.
 ///
 /// ```
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::{AllReduce, CommunicationHook, GradientBucket};
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::{AllReduce, CommunicationHook, GradientBucket};
 ///
 /// let group = ProcessGroup::alone(GroupOptions::default());
 /// let mut values = vec![1.0, 2.0];

@@ -20,7 +20,8 @@ pub const DEFAULT_START_AFTER: u64 = 10;
 /// command line and in files.
 ///
 /// ```
-/// use everburn_distributed::CommunicationHookConfig;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::CommunicationHookConfig;
 ///
 /// let config: CommunicationHookConfig = "power-sgd:4".parse()?;
 /// assert_eq!(config.to_string(), "power-sgd:4");
@@ -82,7 +83,8 @@ impl From<CommunicationHookConfig> for String {
 /// A text that names no communication hook.
 ///
 /// ```
-/// use everburn_distributed::CommunicationHookConfig;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::CommunicationHookConfig;
 ///
 /// let error = "power-sgd".parse::<CommunicationHookConfig>().unwrap_err();
 /// assert!(error.to_string().contains("power-sgd:4"));
@@ -97,7 +99,7 @@ pub enum InvalidCommunicationHook {
         name: String,
     },
     /// PowerSGD without a rank.
-    #[error("power-sgd needs the rank of its factors: write power-sgd:4, say")]
+    #[error("power-sgd needs the rank of its factors: write it, as in power-sgd:4")]
     RankMissing,
     /// The rank of PowerSGD is not a number that can be used.
     #[error(
@@ -216,7 +218,7 @@ mod tests {
             ("", "use none, fp16, bf16 or power-sgd:RANK"),
             ("fp8", "no communication hook `fp8`"),
             ("fp16:2", "no communication hook `fp16:2`"),
-            ("power-sgd", "write power-sgd:4"),
+            ("power-sgd", "as in power-sgd:4"),
             ("power-sgd:", "`` cannot be the rank"),
             ("power-sgd:0", "`0` cannot be the rank"),
             ("power-sgd:-1", "at least 1"),

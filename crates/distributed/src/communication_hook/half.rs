@@ -45,8 +45,9 @@ const BLOCK: usize = 1024;
 /// Scaled by a power of two, and in `f32` where even that would overflow: see the source.
 ///
 /// ```
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::{CommunicationHook, Fp16, GradientBucket};
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::{CommunicationHook, Fp16, GradientBucket};
 ///
 /// let group = ProcessGroup::alone(GroupOptions::default());
 /// let mut hook = Fp16::default();
@@ -104,8 +105,9 @@ impl CommunicationHook for Fp16 {
 /// range of `f32`.
 ///
 /// ```
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::{Bf16, CommunicationHook, GradientBucket};
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::{Bf16, CommunicationHook, GradientBucket};
 ///
 /// let group = ProcessGroup::alone(GroupOptions::default());
 /// let mut values = vec![1.001, f32::MAX];

@@ -34,7 +34,8 @@ pub use self::power_sgd::PowerSgd;
 /// A parameter's place in a bucket.
 ///
 /// ```
-/// use everburn_distributed::ParameterSlot;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::ParameterSlot;
 ///
 /// let weight = ParameterSlot { path: "fc1.weight".to_owned(), shape: vec![4, 2], offset: 0 };
 /// let bias = ParameterSlot { path: "fc1.bias".to_owned(), shape: vec![2], offset: 8 };
@@ -56,7 +57,8 @@ pub struct ParameterSlot {
 /// is the mean gradient. Values that belong to no slot are summed too.
 ///
 /// ```
-/// use everburn_distributed::{GradientBucket, ParameterSlot};
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::{GradientBucket, ParameterSlot};
 ///
 /// let slots = [ParameterSlot { path: "bias".to_owned(), shape: vec![2], offset: 0 }];
 /// let mut values = [1.0, -3.0];
@@ -67,7 +69,7 @@ pub struct ParameterSlot {
 pub struct GradientBucket<'a> {
     /// The bucket's place in the order in which buckets are reduced.
     pub index: usize,
-    /// Which parameters lie where.
+    /// Which parameters are where.
     pub slots: &'a [ParameterSlot],
     /// The gradients, one after the other; afterwards their sum over all ranks.
     pub values: &'a mut [f32],
@@ -76,8 +78,9 @@ pub struct GradientBucket<'a> {
 /// How the gradients of a bucket become their sum over all ranks.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// # use everburn_collectives::group::{CollectiveError, ProcessGroup};
-/// use everburn_distributed::{AllReduce, CommunicationHook, GradientBucket};
+/// use everburn::distributed::{AllReduce, CommunicationHook, GradientBucket};
 ///
 /// #[derive(Debug)]
 /// struct Loud;

@@ -54,9 +54,10 @@ use super::{CommunicationHook, GradientBucket, ParameterSlot};
 /// not part of a checkpoint: a resumed training begins with `start_after` whole steps again.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
 /// use std::num::NonZeroUsize;
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::{CommunicationHook, GradientBucket, ParameterSlot, PowerSgd};
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::{CommunicationHook, GradientBucket, ParameterSlot, PowerSgd};
 ///
 /// let group = ProcessGroup::alone(GroupOptions::default());
 /// let mut hook = PowerSgd::new(NonZeroUsize::MIN, 0);
@@ -84,7 +85,7 @@ pub struct PowerSgd {
 struct Matrix {
     path: String,
     memory: Memory,
-    /// Where it lies in the bucket.
+    /// Where it is in the bucket.
     place: Range<usize>,
     left: Vec<f32>,
 }
@@ -282,7 +283,7 @@ fn place_of(slot: &ParameterSlot, length: usize) -> Result<Range<usize>, String>
         })
 }
 
-/// What lies between the matrices, which are in the order of the bucket.
+/// What is between the matrices, which are in the order of the bucket.
 fn plain_places(matrices: &[Matrix], length: usize) -> impl Iterator<Item = Range<usize>> {
     let starts = std::iter::once(0).chain(matrices.iter().map(|matrix| matrix.place.end));
     let ends = matrices.iter().map(|matrix| matrix.place.start);

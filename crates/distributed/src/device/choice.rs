@@ -11,7 +11,8 @@ use crate::error::DdpError;
 /// The backend that gradients travel by.
 ///
 /// ```
-/// use everburn_distributed::GradientBackend;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::GradientBackend;
 ///
 /// assert_eq!("nccl".parse(), Ok(GradientBackend::Nccl));
 /// assert_eq!(GradientBackend::default().to_string(), "auto");
@@ -58,7 +59,8 @@ impl fmt::Display for GradientBackend {
 /// What a rank supports, exchanged before the ranks choose.
 ///
 /// ```
-/// use everburn_distributed::Abilities;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::Abilities;
 ///
 /// let on_cpu = Abilities::default();
 /// assert_eq!((&*on_cpu.device, on_cpu.gpu), ("flex", None));
@@ -90,8 +92,9 @@ impl Default for Abilities {
 /// The backend that all ranks agreed on.
 ///
 /// ```
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::{Abilities, Choice, GradientBackend};
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::{Abilities, Choice, GradientBackend};
 ///
 /// let group = ProcessGroup::alone(GroupOptions::default());
 /// let choice = Choice::agree(&group, GradientBackend::Auto, Abilities::default())?;

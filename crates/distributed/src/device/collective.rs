@@ -14,8 +14,9 @@ use crate::error::DdpError;
 /// that matters, take [`NcclExchange`](crate::NcclExchange), which serves threads as well.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::prelude::Device;
-/// use everburn_distributed::{BurnExchange, DeviceExchange};
+/// use everburn::distributed::{BurnExchange, DeviceExchange};
 ///
 /// // Burn has such a collective on CUDA only.
 /// let refused = BurnExchange::new(vec![Device::flex(), Device::flex()]).unwrap_err();

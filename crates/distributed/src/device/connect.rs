@@ -21,9 +21,10 @@ const GENERATIONS: &str = "everburn/nccl/generations";
 /// Connects the ranks that hold the same model, again after each change of the process group.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// # use std::sync::Arc;
 /// # use everburn_collectives::group::ProcessGroup;
-/// use everburn_distributed::{Choice, ConnectExchange, DdpError, DeviceExchange};
+/// use everburn::distributed::{Choice, ConnectExchange, DdpError, DeviceExchange};
 ///
 /// /// Gradients go by the group itself, whatever the devices are.
 /// #[derive(Debug)]
@@ -54,10 +55,11 @@ type JoinNccl = dyn Fn(NcclConfig, Option<Arc<dyn FailureMonitor>>) -> Result<Nc
 /// Chooses with the other ranks how gradients travel, and connects them.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
 /// use std::sync::Arc;
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_collectives::store::HashStore;
-/// use everburn_distributed::{Abilities, ConnectExchange, Connector, GradientBackend};
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::collectives::store::HashStore;
+/// use everburn::distributed::{Abilities, ConnectExchange, Connector, GradientBackend};
 ///
 /// let connector = Connector::new(
 ///     GradientBackend::Auto,
@@ -101,7 +103,7 @@ impl Connector {
         }
     }
 
-    /// With NCCL's library, for the GPU `device`, on which tensors lie in `memory`.
+    /// With NCCL's library, for the GPU `device`, on which tensors are in `memory`.
     #[must_use]
     pub fn with_nccl(
         self,

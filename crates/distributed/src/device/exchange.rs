@@ -1,4 +1,4 @@
-//! How buckets that lie on devices are added up over the ranks.
+//! How buckets that are on devices are added up over the ranks.
 
 use std::any::Any;
 use std::fmt;
@@ -10,13 +10,14 @@ use crate::error::DdpError;
 
 /// A way to add up buckets of gradients over the ranks that leaves them on their devices, as far as it can.
 ///
-/// All ranks begin the same sums in the same order. A sum goes on while the backward pass does;
+/// All ranks begin the same sums in the same order. A sum continues while the backward pass does;
 /// [`PendingSum::collect`] yields it.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
 /// use burn::prelude::*;
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::{DeviceExchange, HostExchange};
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::{DeviceExchange, HostExchange};
 ///
 /// let alone = ProcessGroup::alone(GroupOptions::default());
 /// let exchange = HostExchange::start(alone)?;
@@ -62,8 +63,9 @@ pub trait DeviceExchange: Send + Sync + fmt::Debug {
 /// A sum over ranks under way.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::prelude::*;
-/// use everburn_distributed::{DdpError, PendingSum};
+/// use everburn::distributed::{DdpError, PendingSum};
 ///
 /// /// The sum over one rank.
 /// struct Own(Tensor<1>);
@@ -79,7 +81,7 @@ pub trait DeviceExchange: Send + Sync + fmt::Debug {
 /// # Ok::<(), DdpError>(())
 /// ```
 pub trait PendingSum: Send {
-    /// The sum. What the device is given from now on comes behind it; where that cannot be had, this
+    /// The sum. What the device is given from now on comes after it; where that cannot be had, this
     /// thread waits for the sum.
     ///
     /// # Errors
@@ -92,8 +94,9 @@ pub trait PendingSum: Send {
 /// `CudaMemory` is that of Burn's tensors on CUDA; tests have a stand-in.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::prelude::*;
-/// use everburn_distributed::DeviceMemory;
+/// use everburn::distributed::DeviceMemory;
 ///
 /// /// Lends the numbers to an operation, and takes them back.
 /// fn lend_and_take(memory: &dyn DeviceMemory, numbers: Tensor<1>) -> Result<Tensor<1>, String> {
@@ -110,7 +113,7 @@ pub trait DeviceMemory: Send + Sync + fmt::Debug {
     /// A tensor that is elsewhere, or whose memory cannot be had, in words.
     fn lend(&self, numbers: Tensor<1>) -> Result<Lent, String>;
 
-    /// The tensor again, when all that the device is given from now on comes behind the operations.
+    /// The tensor again, when all that the device is given from now on comes after the operations.
     ///
     /// # Errors
     /// Memory that was lent by something else, in words.
@@ -126,7 +129,8 @@ pub trait DeviceMemory: Send + Sync + fmt::Debug {
 /// The memory of a tensor that is lent to operations.
 ///
 /// ```
-/// use everburn_distributed::Lent;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::Lent;
 /// use everburn_nccl_fake::FakeCluster;
 ///
 /// let cluster = FakeCluster::new(1);

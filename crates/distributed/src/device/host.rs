@@ -2,7 +2,7 @@
 //! GPU, or there is no NCCL.
 //!
 //! A thread reads each bucket from its device, adds it up over a process group, and puts the sum back, while
-//! the backward pass goes on. On CUDA, CubeCL reads into memory that is pinned, in which the sum is then
+//! the backward pass continues. On CUDA, CubeCL reads into memory that is pinned, in which the sum is then
 //! made, so that the way back is a copy by the GPU's own hands too.
 
 use std::sync::{Arc, Mutex};
@@ -23,8 +23,9 @@ use crate::reducer::lock;
 /// See [`DeviceExchange`] for an example.
 ///
 /// ```
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::{DeviceExchange, HostExchange};
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::{DeviceExchange, HostExchange};
 ///
 /// let exchange = HostExchange::start(ProcessGroup::alone(GroupOptions::default()))?;
 /// assert_eq!(exchange.name(), "host");

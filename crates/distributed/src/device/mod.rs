@@ -2,7 +2,7 @@
 //!
 //! On CPUs a finished gradient is in host memory and is copied into a bucket there (`host.rs`). On a GPU it must stay
 //! where it is. There a full bucket is copied into one flat buffer by one kernel (`flat.rs`), which multiplies by the
-//! rank's share; a [`DeviceExchange`] sums the buffer over the ranks while the backward pass goes on; and the mean
+//! rank's share; a [`DeviceExchange`] sums the buffer over the ranks while the backward pass continues; and the mean
 //! gradients are views of the buffer. The other values that ranks exchange (sample counts, used parameters, the order
 //! of gradients) are on the host: they go through the process group and wait for no GPU.
 //!
@@ -42,9 +42,10 @@ pub use self::nccl::{NcclExchange, Waits};
 /// A timer of the kernels that this process runs on `device`; `None` if it is no GPU.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::prelude::Device;
 ///
-/// assert!(everburn_distributed::kernel_timer(&Device::flex()).is_none());
+/// assert!(everburn::distributed::kernel_timer(&Device::flex()).is_none());
 /// ```
 #[must_use]
 pub fn kernel_timer(device: &Device) -> Option<Box<dyn KernelTimer>> {
@@ -57,13 +58,14 @@ pub fn kernel_timer(device: &Device) -> Option<Box<dyn KernelTimer>> {
     }
 }
 
-/// Whether `device` is a GPU, or a driver that stands for one: kernels are generated for it, and what is computed there
+/// Whether `device` is a GPU, or a driver that acts as one: kernels are generated for it, and what is computed there
 /// is not in the memory that the process reads.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::prelude::Device;
 ///
-/// assert!(!everburn_distributed::is_gpu(&Device::flex().autodiff()));
+/// assert!(!everburn::distributed::is_gpu(&Device::flex().autodiff()));
 /// ```
 #[must_use]
 pub fn is_gpu(device: &Device) -> bool {
@@ -79,9 +81,10 @@ pub fn is_gpu(device: &Device) -> bool {
 /// The index of the GPU `device` among `CUDA_VISIBLE_DEVICES`; `None` if it is no NVIDIA GPU.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::prelude::Device;
 ///
-/// assert_eq!(everburn_distributed::cuda_index(&Device::flex().autodiff()), None);
+/// assert_eq!(everburn::distributed::cuda_index(&Device::flex().autodiff()), None);
 /// ```
 #[must_use]
 pub fn cuda_index(device: &Device) -> Option<usize> {
@@ -97,8 +100,9 @@ pub fn cuda_index(device: &Device) -> Option<usize> {
 /// What a GPU says of itself.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::prelude::Device;
-/// use everburn_distributed::{GpuDescription, describe_gpu};
+/// use everburn::distributed::{GpuDescription, describe_gpu};
 ///
 /// match describe_gpu(&Device::flex()) {
 ///     Some(GpuDescription { name, memory_bytes, .. }) => println!("{name}: {memory_bytes:?} bytes"),
@@ -109,7 +113,7 @@ pub fn cuda_index(device: &Device) -> Option<usize> {
 pub struct GpuDescription {
     /// As its driver names it.
     pub name: String,
-    /// All of its memory, in bytes; `None` where the driver does not tell.
+    /// All of its memory, in bytes; `None` where the driver does not report it.
     pub memory_bytes: Option<u64>,
     /// How its kernels are sent: `cuda<...>`, `wgpu<wgsl>`, `wgpu<spirv>`.
     pub runtime: &'static str,
@@ -120,9 +124,10 @@ pub struct GpuDescription {
 /// What the GPU `device` says of itself; `None` if it is no GPU. Opens the device.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::prelude::Device;
 ///
-/// assert_eq!(everburn_distributed::describe_gpu(&Device::flex()), None);
+/// assert_eq!(everburn::distributed::describe_gpu(&Device::flex()), None);
 /// ```
 #[must_use]
 pub fn describe_gpu(device: &Device) -> Option<GpuDescription> {
@@ -139,7 +144,8 @@ pub fn describe_gpu(device: &Device) -> Option<GpuDescription> {
 /// that computes on the processor. Empty in a build without GPUs.
 ///
 /// ```
-/// for name in everburn_distributed::gpu_names() {
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// for name in everburn::distributed::gpu_names() {
 ///     println!("{name}");
 /// }
 /// ```

@@ -11,7 +11,8 @@ use burn::prelude::Device;
 /// discrete GPUs come first, then integrated ones, then those of virtual machines.
 ///
 /// ```
-/// use everburn_distributed::DeviceName;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::DeviceName;
 ///
 /// assert_eq!("cuda:1".parse(), Ok(DeviceName::Cuda(1)));
 /// assert_eq!(DeviceName::WebGpuCpu.to_string(), "webgpu:cpu");
@@ -127,7 +128,8 @@ impl fmt::Display for DeviceName {
 /// A text that names no device.
 ///
 /// ```
-/// use everburn_distributed::{DeviceName, UnknownDevice};
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::{DeviceName, UnknownDevice};
 ///
 /// let error: UnknownDevice = "gpu:0".parse::<DeviceName>().unwrap_err();
 /// assert_eq!(error.to_string(), "there is no device called `gpu:0`");
@@ -139,7 +141,8 @@ pub struct UnknownDevice(String);
 /// Why a device that was named cannot be used.
 ///
 /// ```
-/// use everburn_distributed::{DeviceName, DeviceUnavailable};
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::{DeviceName, DeviceUnavailable};
 ///
 /// let name = DeviceName::Vulkan(4000);
 /// let error: DeviceUnavailable = name.open().unwrap_err();

@@ -1,4 +1,4 @@
-//! Buckets that are added up by NCCL where they lie.
+//! Buckets that are added up by NCCL where they are.
 
 use std::sync::Arc;
 
@@ -12,30 +12,32 @@ use crate::error::DdpError;
 /// Who waits for the sums of a step.
 ///
 /// ```
-/// use everburn_distributed::Waits;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::Waits;
 ///
 /// assert_eq!(Waits::default(), Waits::Device);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Waits {
-    /// The device: what comes behind a sum on it waits, and the host goes on. An error is found at the next
+    /// The device: what comes after a sum on it waits, and the host continues. An error is found at the next
     /// [`DeviceExchange::check`], when the optimizer may have run with numbers that mean nothing.
     #[default]
     Device,
-    /// The host, before the gradients of a step are handed out: for runs that go on from the newest whole
+    /// The host, before the gradients of a step are handed out: for runs that continue from the newest whole
     /// step when a rank is lost.
     Host,
 }
 
-/// Adds buckets up by NCCL, on the GPUs that they lie on, without a copy.
+/// Adds buckets up by NCCL, on the GPUs that they are on, without a copy.
 ///
 /// A sum runs on a stream of its own as soon as the kernels that were asked for before it have run, beside
 /// the rest of the backward pass. Deadlines, lost ranks and errors are [`NcclGroup`]'s.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use std::sync::Arc;
 /// use burn::prelude::*;
-/// use everburn_distributed::{DeviceExchange, NcclExchange, Waits};
+/// use everburn::distributed::{DeviceExchange, NcclExchange, Waits};
 /// use everburn_distributed_fake::FakeMemory;
 /// use everburn_nccl_fake::FakeCluster;
 ///

@@ -1,7 +1,7 @@
 //! Work that threads do ahead of the one who needs it.
 //!
 //! Jobs are numbered as they are begun. A thread takes the next one as soon as fewer than `depth` are begun
-//! and not yet handed out, so that no more results than that lie in memory; results wait until those before
+//! and not yet handed out, so that no more results than that are in memory; results wait until those before
 //! them have been taken. So they come in the order of the jobs, whichever thread was faster: the number of
 //! threads changes nothing but the time.
 
@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 /// How batches are assembled beside the training.
 ///
 /// ```
-/// use everburn_distributed::Prefetch;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::Prefetch;
 ///
 /// assert_eq!(Prefetch::default().workers, 0, "by whoever asks for them");
 /// ```
@@ -129,7 +130,7 @@ impl<J: Send + 'static, T: Send + 'static> Ahead<J, T> {
             patience: prefetch.patience,
             stuck: false,
         };
-        // More threads than results that may lie there would only wait.
+        // More threads than results that may be there would only wait.
         for _ in 0..prefetch.workers.min(ahead.shared.depth) {
             let (shared, work) = (ahead.shared.clone(), work.clone());
             let thread = thread::Builder::new().name("everburn-input".into());

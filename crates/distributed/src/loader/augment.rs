@@ -10,7 +10,8 @@ use rand_chacha::rand_core::SeedableRng;
 /// `rand` takes them.
 ///
 /// ```
-/// use everburn_distributed::SampleRng;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::SampleRng;
 /// use rand_chacha::rand_core::Rng;
 ///
 /// fn coin(rng: &mut SampleRng) -> bool {
@@ -22,8 +23,9 @@ pub type SampleRng = ChaCha8Rng;
 /// A random change of a sample, such as a flip of an image.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use std::sync::Arc;
-/// use everburn_distributed::Augment;
+/// use everburn::distributed::Augment;
 /// use rand_chacha::rand_core::Rng;
 ///
 /// let noise: Augment<f32> = Arc::new(|sample, rng| sample + rng.next_u32() as f32 / u32::MAX as f32);

@@ -5,7 +5,8 @@ use std::time::Duration;
 /// Why a rank's share of a batch could not be had.
 ///
 /// ```
-/// use everburn_distributed::{BatchNumber, InputError};
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::{BatchNumber, InputError};
 ///
 /// let error = InputError::Sample {
 ///     batch: BatchNumber { epoch: 2, batch: 3 },
@@ -52,8 +53,7 @@ pub enum InputError {
     },
     /// The threads that assemble batches have not brought this one in time.
     #[error(
-        "rank {rank} waited {:.1} s for {batch}, which threads read ahead ({workers} of them); check the disk \
-         or network that the data lie on, or give the reading more time with --timeout",
+        "rank {rank} waited {:.1} s for {batch}, which threads read ahead ({workers} of them); check the disk or network with the data, or allow more time with --timeout",
         .waited.as_secs_f64()
     )]
     TooLate {
@@ -77,7 +77,8 @@ pub enum InputError {
 /// A batch, both numbers counted from 1; epoch 0 is that of an evaluation.
 ///
 /// ```
-/// use everburn_distributed::BatchNumber;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::BatchNumber;
 ///
 /// assert_eq!(BatchNumber { epoch: 2, batch: 3 }.to_string(), "batch 3 of epoch 2");
 /// assert_eq!(BatchNumber { epoch: 0, batch: 1 }.to_string(), "batch 1 of an evaluation");

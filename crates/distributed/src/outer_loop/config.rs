@@ -17,7 +17,8 @@ const MOMENTUM: f64 = 0.9;
 /// What is made of the averaged differences.
 ///
 /// ```
-/// use everburn_distributed::OuterOptimizer;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::OuterOptimizer;
 ///
 /// assert_eq!("average".parse(), Ok(OuterOptimizer::Average));
 /// assert_eq!(OuterOptimizer::default().to_string(), "nesterov");
@@ -35,7 +36,8 @@ pub enum OuterOptimizer {
 /// How differences travel.
 ///
 /// ```
-/// use everburn_distributed::{OuterCompression, OuterConfig};
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::{OuterCompression, OuterConfig};
 ///
 /// let compression: OuterCompression = "int8".parse()?;
 /// let config = OuterConfig { compression, ..OuterConfig::default() };
@@ -82,7 +84,8 @@ named!(OuterCompression, "compression of differences", Self::None => "none", Sel
 /// How parameters become equal that ranks have changed by themselves; the same on all ranks.
 ///
 /// ```
-/// use everburn_distributed::{OuterConfig, OuterOptimizer};
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::{OuterConfig, OuterOptimizer};
 ///
 /// let config = OuterConfig::default();
 /// assert_eq!((config.rate(), config.kept()), (0.7, 0.9));

@@ -9,7 +9,7 @@ use burn::tensor::{DType, TensorData};
 use crate::error::DdpError;
 use crate::replicas::{self, TensorDescription};
 
-/// Where each trained parameter lies in the row. What a model holds twice lies there once.
+/// Where each trained parameter is in the row. What a model holds twice is there once.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Parameters {
     slots: Vec<Slot>,

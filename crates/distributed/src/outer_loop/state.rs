@@ -5,10 +5,10 @@ use everburn_collectives::group::{CollectiveError, ReduceOp};
 
 use super::{CHUNK, OuterLoop};
 
-/// What the outer optimizer remembers of a parameter, behind its path.
+/// What the outer optimizer remembers of a parameter, after its path.
 const VELOCITY: &str = "momentum";
 
-/// What was rounded away of a parameter's differences, behind its path.
+/// What was rounded away of a parameter's differences, after its path.
 const RESIDUAL: &str = "residual";
 
 impl OuterLoop {

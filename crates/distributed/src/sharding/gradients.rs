@@ -9,10 +9,11 @@ use crate::synchronization::Communication;
 /// combined by [`add`](Self::add).
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
 /// use burn::nn::LinearConfig;
 /// use burn::prelude::*;
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::{Ddp, DdpConfig, GradientShards, ShardStage};
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::{Ddp, DdpConfig, GradientShards, ShardStage};
 ///
 /// let device = Device::flex().autodiff();
 /// let group = ProcessGroup::alone(GroupOptions::default());

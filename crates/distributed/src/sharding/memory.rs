@@ -1,4 +1,4 @@
-//! How many bytes a rank holds, and the peak of what is held for a while.
+//! How many bytes per rank holds, and the peak of what is held for a while.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 /// replicated, about 1/`W` where it is sharded.
 ///
 /// ```
-/// use everburn_distributed::HeldBytes;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::HeldBytes;
 ///
 /// let held = HeldBytes { parameters: 400, gradients: 100, optimizer: 200, ..HeldBytes::default() };
 /// assert_eq!(held.total(), 700);

@@ -34,7 +34,8 @@ pub use pass::ShardedPass;
 /// What is sharded over the ranks.
 ///
 /// ```
-/// use everburn_distributed::ShardStage;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::ShardStage;
 ///
 /// assert_eq!("gradients".parse(), Ok(ShardStage::Gradients));
 /// assert!(ShardStage::Parameters.shards_gradients());

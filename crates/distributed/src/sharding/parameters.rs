@@ -27,7 +27,8 @@ use crate::synchronization::{GradientNorm, NORM_EPSILON, SyncedGradients};
 /// module that an optimizer can update.
 ///
 /// ```
-/// use everburn_distributed::LocalShards;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::LocalShards;
 ///
 /// /// How many numbers the optimizer of this rank updates.
 /// fn numbers(shards: &LocalShards) -> usize {
@@ -50,15 +51,16 @@ const SMALLEST_CHUNK: usize = 256 << 10;
 /// where it first uses it.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
 /// use burn::nn::LinearConfig;
 /// use burn::optim::AdamWConfig;
 /// use burn::prelude::*;
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::{Ddp, DdpConfig, ParameterShards, ShardStage};
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::{Ddp, DdpConfig, ParameterShards, ShardStage};
 ///
 /// let groups = ProcessGroup::over_threads(2, GroupOptions::default());
 /// let ranks = groups.into_iter().map(|group| {
-///     std::thread::spawn(move || -> Result<u64, everburn_distributed::DdpError> {
+///     std::thread::spawn(move || -> Result<u64, everburn::distributed::DdpError> {
 ///         let device = Device::flex().autodiff();
 ///         let shard = Some(ShardStage::Parameters);
 ///         let config = DdpConfig { shard, ..DdpConfig::default() };

@@ -19,15 +19,16 @@ use crate::reducer::lock;
 /// [`Synchronization::watch_sharded`](crate::Synchronization::watch_sharded) takes it. Every rank begins one, and drops
 /// it when its pass is over.
 ///
-/// The parameters of a checkpointed segment ([`everburn_nn::checkpoint`]) are there while it computes, and are gathered
+/// The parameters of a checkpointed segment ([`everburn::nn::checkpoint`](everburn_nn::checkpoint)) are there while it computes, and are gathered
 /// again when it is recomputed. Parameters outside segments stay until the backward pass is over.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; pub use everburn_nn as nn; }
 /// use burn::nn::LinearConfig;
 /// use burn::prelude::*;
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::{Ddp, DdpConfig, ParameterShards, ShardStage};
-/// use everburn_nn::checkpoint;
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::{Ddp, DdpConfig, ParameterShards, ShardStage};
+/// use everburn::nn::checkpoint;
 ///
 /// let device = Device::flex().autodiff();
 /// let group = ProcessGroup::alone(GroupOptions::default());

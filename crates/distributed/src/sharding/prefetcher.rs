@@ -1,7 +1,7 @@
 //! Parameters gathered just before a pass uses them and dropped right after (ZeRO 3).
 //!
 //! Before a segment computes, the shards of its parameters are gathered; after it they are dropped, and gathered
-//! again when the backward pass recomputes the segment ([`everburn_nn::with_parameters_from`]). All ranks gather
+//! again when the backward pass recomputes the segment ([`everburn::nn::with_parameters_from`](everburn_nn::with_parameters_from)). All ranks gather
 //! the same chunks in the same order, registration order forward and its reverse backward, whatever their models
 //! ask for: a pass gathers every chunk up to the one it asks for, and one more that travels while the model
 //! computes. At the end of the pass it gathers the rest, because other ranks need it.

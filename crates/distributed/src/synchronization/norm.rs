@@ -12,7 +12,8 @@ pub(crate) const NORM_EPSILON: f64 = 1e-6;
 /// With gradients on a GPU it stays there until [`read`](Self::read) waits for it.
 ///
 /// ```
-/// use everburn_distributed::GradientNorm;
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::GradientNorm;
 ///
 /// assert_eq!(GradientNorm::known(2.5).read()?, 2.5);
 /// # Ok::<(), everburn_distributed::DdpError>(())

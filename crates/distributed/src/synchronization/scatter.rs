@@ -145,7 +145,7 @@ impl Synchronization {
     /// rank's shards of the mean gradients.
     ///
     /// # Errors
-    /// As [`finish`](Synchronization::finish), but for gradients that are not numbers.
+    /// As [`finish`](Synchronization::finish), but for gradients that are NaN or infinite.
     pub fn finish_sharded(mut self) -> Result<GradientShards, DdpError> {
         let result = self.complete_sharded();
         if let Err(error) = &result

@@ -66,7 +66,7 @@ impl VirtualStep {
         self.ranks
     }
 
-    /// How many samples the own virtual rank `own` has, and whether none behind it has any.
+    /// How many samples the own virtual rank `own` has, and whether none after it has any.
     pub(super) fn pass(&self, own: usize) -> (usize, bool) {
         let rest = self.samples.get(own + 1..).unwrap_or_default();
         let samples = self.samples.get(own).copied().unwrap_or(0);

@@ -111,7 +111,7 @@ impl<C: DecoderConfig> Text<C> {
     }
 }
 
-/// The settings of a model of text.
+/// The settings of a text model.
 ///
 /// ```
 /// use everburn::tasks::TextConfig;
@@ -165,7 +165,7 @@ impl TextConfig {
 }
 
 impl DataConfig {
-    /// What the name says: a set, or what lies at a path, which is made absolute, so that the run finds it from any
+    /// What the name says: a set, or what is at a path, which is made absolute, so that the run finds it from any
     /// working directory.
     fn resolve(&mut self) -> Result<(DataChoice, Option<PathBuf>, TokenFormat), TaskError> {
         if let Some(path) = self.name.strip_prefix(NANOGPT) {
@@ -262,7 +262,7 @@ impl<C: PretrainedDecoder> Task for Text<C> {
 
     fn check(&self, config: &TextConfig) -> Result<(), TaskError> {
         let help = format!(
-            "the numbers of the model stand in [{}] of the configuration file",
+            "the sizes of the model are in [{}] of the configuration file",
             C::SECTION
         );
         let numbers = self
@@ -332,7 +332,7 @@ impl<C: PretrainedDecoder> Task for Text<C> {
             (TokenizerKind::Char, None) if config.text.shards.is_some() => return Ok(None),
             (TokenizerKind::Char, None) => {
                 return Err(TaskError::new(
-                    "the run's config.toml does not say which characters its tokenizer knows",
+                    "the run's config.toml does not list the characters of its tokenizer",
                 ));
             }
         };

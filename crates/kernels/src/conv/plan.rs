@@ -209,7 +209,7 @@ pub(crate) fn extents(shape: &Conv2dShape) -> [usize; 2] {
     shape.output().unwrap_or([0, 0])
 }
 
-/// Where each pixel of an image lies in a plane of rows of `width`, `before` rows and columns in.
+/// Where each pixel of an image is in a plane of rows of `width`, `before` rows and columns in.
 pub(crate) fn places(image: [usize; 2], before: [usize; 2], width: usize) -> Vec<u32> {
     let mut places = Vec::with_capacity(image[0] * image[1]);
     for y in 0..image[0] {

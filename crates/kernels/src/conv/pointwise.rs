@@ -1,4 +1,4 @@
-//! Convolutions whose kernels are single pixels: products of matrices as they lie, one an image.
+//! Convolutions whose kernels are single pixels: products of matrices as they are, one an image.
 //!
 //! An image is `[C_in, pixels]`, the weights are `[C_out, C_in]`. Nothing is gathered or packed by
 //! us; the `gemm` crate's kernels pack what they need.

@@ -30,7 +30,7 @@ impl Window {
         let sides = [0, 1].map(|axis| {
             let [first, end] = shape.taps(axis, at[axis]);
             let start = at[axis] * shape.stride[axis];
-            // A window that lies in the padding has no place in the plane.
+            // A window that is in the padding has no place in the plane.
             let place = |tap: usize| (start + tap).saturating_sub(shape.padding[axis]);
             let inside = [first, end].map(|tap| place(tap).min(shape.input[axis]));
             let padded = (shape.input[axis] + 2 * shape.padding[axis]).saturating_sub(start);

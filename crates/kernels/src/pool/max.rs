@@ -176,7 +176,7 @@ impl<T: Float, I: PlaneIndex> WithSimd for Task<'_, T, I> {
     }
 }
 
-/// The windows that lie within the input's rows or columns, from the first to behind the last.
+/// The windows that are within the input's rows or columns, from the first to after the last.
 fn inner(shape: &Pool2dShape, axis: usize, windows: usize) -> [usize; 2] {
     let whole = |&window: &usize| shape.taps(axis, window) == [0, shape.kernel[axis]];
     match (0..windows).find(whole) {
@@ -214,7 +214,7 @@ fn wins<T: Float>(value: T, best: T) -> bool {
     (value > best) | unordered
 }
 
-/// Windows of one output row that lie within the input.
+/// Windows of one output row that are within the input.
 struct Line<'a, T> {
     /// From the windows' first row on.
     input: &'a [T],
@@ -266,7 +266,7 @@ impl<T: Float> Line<'_, T> {
 /// Adds each value of `gradient` to where its maximum was; everything else becomes zero.
 ///
 /// # Errors
-/// A shape that is no pooling, slices of other lengths than it says, and indices that lie outside
+/// A shape that is no pooling, slices of other lengths than it says, and indices that are outside
 /// their plane.
 pub fn max_pool2d_backward<T: Float, I: PlaneIndex>(
     shape: &Pool2dShape,

@@ -8,7 +8,7 @@ pub enum Rounding {
     /// It is left out.
     #[default]
     Floor,
-    /// It is kept, cut at the padding's end, unless it would begin behind the input: Burn's and
+    /// It is kept, cut at the padding's end, unless it would begin after the input: Burn's and
     /// PyTorch's `ceil_mode`.
     Ceil,
 }
@@ -124,7 +124,7 @@ impl Pool2dShape {
         }
     }
 
-    /// The taps of window `at` that lie in the input, from the first to behind the last.
+    /// The taps of window `at` that are in the input, from the first to after the last.
     pub(crate) fn taps(&self, axis: usize, at: usize) -> [usize; 2] {
         let (start, dilation) = (at * self.stride[axis], self.dilation[axis]);
         let kernel = self.kernel[axis];

@@ -197,7 +197,7 @@ fn an_index_outside_its_plane_is_named() {
     let result = max_pool2d_backward(&shape, &[1.0], &[4_i64], &mut [0.0; 4]);
     assert_eq!(
         result.unwrap_err().to_string(),
-        "max_pool2d: index 4 lies outside a plane of 4 values"
+        "max_pool2d: index 4 is outside a plane of 4 values"
     );
 }
 

@@ -1,5 +1,5 @@
 //! Children of a coordinator that are no ranks of a [`Launcher`](crate::Launcher): each with a deadline, none left
-//! behind. [`Children`] runs programs to their end; a [`WorkerPool`] takes orders while it lives.
+//! after. [`Children`] runs programs to their end; a [`WorkerPool`] takes orders while it lives.
 
 mod worker_pool;
 
@@ -43,7 +43,8 @@ const NOT_HANDED_ON: [&str; 9] = [
 /// Why a child has not done its work.
 ///
 /// ```
-/// use everburn_launch::ChildError;
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::ChildError;
 ///
 /// let error = ChildError::new("the disk is full");
 /// assert_eq!(error, ChildError::Failed("the disk is full".to_owned()));
@@ -96,9 +97,10 @@ impl ChildError {
 /// Starts programs and ends them when the user asks for it.
 ///
 /// ```
+/// # mod everburn { pub use everburn_launch as launch; }
 /// use std::process::Command;
 /// use std::time::Duration;
-/// use everburn_launch::Children;
+/// use everburn::launch::Children;
 ///
 /// let children = Children::listen()?;
 /// let folder = tempfile::tempdir()?;
@@ -210,7 +212,8 @@ impl Children {
 /// How a child ended, and what it said.
 ///
 /// ```
-/// use everburn_launch::EndedChild;
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::EndedChild;
 ///
 /// /// The first line that a child has written, if it has succeeded.
 /// fn first_line(ended: &EndedChild) -> Option<&str> {
@@ -227,7 +230,7 @@ pub struct EndedChild {
     pub stderr: String,
 }
 
-/// Takes from `command` what would tell it that it is a rank of something else. Call it before the command is told
+/// Removes from `command` the variables of a rank of another job. Call it before the command is given
 /// what it is.
 pub fn forget_ranks(command: &mut Command) {
     for variable in NOT_HANDED_ON {

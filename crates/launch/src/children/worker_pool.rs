@@ -24,9 +24,10 @@ const ENDING: Duration = Duration::from_secs(10);
 /// Processes that answer in lines of JSON, in rank order.
 ///
 /// ```
+/// # mod everburn { pub use everburn_launch as launch; }
 /// use std::process::Command;
 /// use std::time::Duration;
-/// use everburn_launch::{Children, WorkerPool};
+/// use everburn::launch::{Children, WorkerPool};
 ///
 /// let children = Children::listen()?;
 /// let folder = tempfile::tempdir()?;
@@ -100,7 +101,7 @@ impl<'a> WorkerPool<'a> {
         self.signal(Signal::STOP);
     }
 
-    /// Lets all processes go on.
+    /// Lets all processes continue.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }

@@ -9,12 +9,13 @@ use everburn_collectives::rendezvous::{
 use super::RankEnvironment;
 
 impl RankEnvironment {
-    /// Meets the other ranks of the job, whoever has started them, within `timeout`, by default that of
+    /// Meets the other ranks of the job, whatever has started them, within `timeout`, by default that of
     /// [`rendezvous`].
     ///
     /// ```no_run
-    /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-    /// use everburn_launch::RankEnvironment;
+    /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_launch as launch; }
+    /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+    /// use everburn::launch::RankEnvironment;
     ///
     /// let rank = RankEnvironment::from_env()?;
     /// let group = ProcessGroup::connect(rank.rendezvous(None)?, GroupOptions::default())?;

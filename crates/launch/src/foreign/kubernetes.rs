@@ -1,6 +1,6 @@
 //! Ranks that are the pods of a Kubernetes job with `completionMode: Indexed`.
 //!
-//! A pod knows its index; how many there are, and the name of the service that gives pods theirs, only the
+//! A pod has its index; how many there are, and the name of the service that gives pods theirs, only the
 //! manifest does. So an index alone makes no rank: pods may well train a model each.
 
 use super::{Claim, Derived, EnvNumber, EnvVariables};

@@ -7,7 +7,7 @@
 //!    here): `srun torchrun ...` starts one `torchrun` a machine, whose SLURM_PROCID is no rank.
 //! 2. MPI's variables come before Slurm's: inside of a job `mpirun` starts its helpers by `srun`, and
 //!    ranks inherit the helpers' variables. Only where PMI's rank and world size are Slurm's as well was it
-//!    `srun --mpi=pmi2`, and Slurm knows more.
+//!    `srun --mpi=pmi2`, and Slurm has more.
 //! 3. Slurm comes before Kubernetes: there are Slurm clusters in pods, and no pods in Slurm jobs.
 //!
 //! A claim to be the only rank is none: the process trains as if started by hand, and may launch ranks.
@@ -256,8 +256,7 @@ fn contradiction(
     RankEnvironmentError::Contradiction {
         found: variable.collect::<Vec<_>>().join(", "),
         advice: format!(
-            "they seem to be of {what}: unset those that are not meant, or name the launcher that \
-             counts in {}",
+            "they seem to be of {what}: unset the wrong ones, or name the launcher in {}",
             v::LAUNCHER
         ),
     }

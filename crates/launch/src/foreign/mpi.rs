@@ -108,7 +108,7 @@ pub(super) fn master(claim: &Claim) -> Result<Derived<String>, RankEnvironmentEr
         found: found(claim),
         missing: vec![v::MASTER_ADDR.into()],
         advice: format!(
-            "{} does not say which machine rank 0 is on: {}",
+            "{} does not name the machine of rank 0: {}",
             claim.started_by,
             claim.started_by.sets(v::MASTER_ADDR)
         ),

@@ -72,7 +72,7 @@ fn expand(part: &str, hosts: &mut Vec<String>) -> Result<(), String> {
     Ok(())
 }
 
-/// The numbers of what stands in brackets, as they are written.
+/// The numbers of what is in brackets, as they are written.
 fn numbers(ranges: &str) -> Result<Vec<String>, String> {
     let mut numbers = Vec::new();
     for range in ranges.split(',') {

@@ -169,7 +169,7 @@ impl<'a> Supervisor<'a> {
         self.running.iter().any(Option::is_some) || self.will_start()
     }
 
-    /// Whether ranks of other machines go on without this machine's, and with its store.
+    /// Whether ranks of other machines continue without this machine's, and with its store.
     fn serves_others(&mut self) -> bool {
         let Some(store) = self.hosted.filter(|_| self.config.nodes > 1) else {
             return false;

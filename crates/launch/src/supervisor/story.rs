@@ -42,9 +42,9 @@ impl Story {
         let killed = killed.map_or(String::new(), |killed| format!(" ({killed})"));
         Some(format!(
             "the job's store says that the job has finished, and no rank of this machine has reported that \
-             it had{killed}. That is no success: who can write to the store can write that. See whether ranks \
+             it had{killed}. That is no success: any process that can write to the store can write that. See whether ranks \
              of other machines have finished, by their launchers; whether another job meets at the same \
-             address; and who can reach the store, if it is open, or knows its token"
+             address; and who can reach the store, if it is open, or has its token"
         ))
     }
 

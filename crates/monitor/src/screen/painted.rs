@@ -24,13 +24,13 @@ const LEAVES: &[u8] = b"\x1b[?1049l";
 /// How much of what came last is kept, to find what was said after the end.
 const KEPT: usize = 64 << 10;
 
-/// Whoever paints goes on sooner than that within a picture, and pauses longer behind it.
+/// Whoever paints continues sooner than that within a picture, and pauses longer after it.
 const PAUSE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 5_000_000,
 };
 
-/// Behind a pause or not, what has come by then is shown.
+/// After a pause or not, what has come by then is shown.
 const LONGEST_PICTURE: Duration = Duration::from_millis(50);
 
 pub(super) struct Painted {
@@ -162,7 +162,7 @@ fn say_what_q_does(area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// Whether `bytes` put something on a screen. A dashboard paints ten times a second: mostly nothing but colours being
+/// Whether `bytes` put something on a screen. A dashboard paints ten times per second: mostly nothing but colours being
 /// reset and the cursor being hidden, for which the screen need not be drawn.
 fn shows(bytes: &[u8]) -> bool {
     let mut rest = bytes;

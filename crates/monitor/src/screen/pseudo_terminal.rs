@@ -2,7 +2,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "rustix has pseudo terminals behind a feature that would build Burn anew"
+    reason = "rustix has pseudo terminals only with a feature that would build Burn anew"
 )]
 
 use std::fs::{File, OpenOptions};

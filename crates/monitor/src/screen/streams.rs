@@ -1,4 +1,4 @@
-//! The process' own standard streams, and what stands in their place.
+//! The process' own standard streams, and what is in their place.
 
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter};
@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use super::pseudo_terminal::PseudoTerminal;
 
-/// The terminal behind standard input and output, whatever stands in their place.
+/// The terminal after standard input and output, whatever is in their place.
 pub(super) struct OwnStreams {
     input: File,
     output: File,
@@ -43,7 +43,7 @@ impl OwnStreams {
 pub(super) enum Pace {
     /// As it likes.
     Free,
-    /// As fast as its picture is read: else it paints ten times a second for nobody.
+    /// As fast as its picture is read: else it paints ten times per second for nobody.
     OfTheReader,
 }
 

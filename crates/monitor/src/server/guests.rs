@@ -148,7 +148,7 @@ impl Refusals {
         let [unproved, crowded, full] = std::mem::take(&mut counts.counts);
         let all = unproved + crowded + full;
         let parts = [
-            (unproved, "did not prove that they know the job's token"),
+            (unproved, "did not prove that they have the job's token"),
             (crowded, "made room for newer ones before they had"),
             (
                 full,

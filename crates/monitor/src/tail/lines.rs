@@ -48,7 +48,7 @@ impl Lines {
         self.more
     }
 
-    /// Hands out the whole lines of the next piece. A file that was replaced, as a training does that goes on from an
+    /// Hands out the whole lines of the next piece. A file that was replaced, as a training does that continues from an
     /// earlier step, is read from its beginning: who is told a step again knows it.
     pub(super) fn read(&mut self, folder: &Folder, mut each: impl FnMut(&[u8])) {
         self.more = false;

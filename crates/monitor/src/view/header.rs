@@ -125,7 +125,10 @@ fn numbers_of(state: &RunState, ranks: &[RankState]) -> Line<'static> {
     let longest = longest.reduce(f64::max);
     add("step", longest.map(units::seconds));
     if let Some(line) = &state.step {
-        add("rate", line.learning_rate.map(|rate| format!("{rate:.2e}")));
+        add(
+            "rate",
+            line.learning_rate.map(|rate| units::significant(rate, 3)),
+        );
         add("norm", line.gradient_norm.map(|norm| number(norm, 3)));
     }
     let dim = Style::new().fg(Color::DarkGray);

@@ -1,4 +1,4 @@
-//! What a step is spent on, as a bar of letters.
+//! Where the time of a step goes, as a bar of letters.
 
 use everburn_record::RankStep;
 use ratatui::style::{Color, Style};

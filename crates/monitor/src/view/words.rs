@@ -18,7 +18,7 @@ pub(super) fn plain(text: &str) -> String {
 /// From here on digits say less than how many there are.
 const LARGE: f64 = 1e6;
 
-/// A number with this many digits behind the point.
+/// A number with this many digits after the point.
 pub(super) fn number(value: f64, digits: usize) -> String {
     match value.abs() >= LARGE {
         true => format!("{value:.2e}"),

@@ -17,7 +17,8 @@ use crate::group::NcclError;
 /// GPU has finished it, so what the buffer was made of is not let go too early.
 ///
 /// ```
-/// use everburn_collectives::group::DType;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::group::DType;
 /// use everburn_nccl_fake::FakeCluster;
 ///
 /// let cluster = FakeCluster::new(1);
@@ -37,7 +38,7 @@ pub struct DeviceBuffer {
 impl DeviceBuffer {
     /// `len` numbers of type `dtype` at `pointer`, which stay there while `owner` lives.
     ///
-    /// `owner` is often dropped by the thread that finds an operation over first, and whoever else waits
+    /// `owner` is often dropped by the thread that finds an operation over first, and any other that waits
     /// for the group waits for that: its `drop` must not wait for the group itself.
     ///
     /// # Errors
@@ -46,7 +47,7 @@ impl DeviceBuffer {
     /// # Safety
     /// Until `owner` is dropped, `pointer` is the address of at least `len` numbers in memory that
     /// the GPU of the group can read and write. Whatever else reads or writes them is given to
-    /// the GPU before the operation, or comes behind it (`Work`).
+    /// the GPU before the operation, or comes after it (`Work`).
     pub unsafe fn new<T: Send + 'static>(
         pointer: u64,
         len: usize,
@@ -109,7 +110,7 @@ impl DeviceBuffer {
                 ),
             });
         }
-        // It lies within the buffer, whose length in bytes has been checked.
+        // It is within the buffer, whose length in bytes has been checked.
         let offset = (range.start * self.dtype.size()) as u64;
         Ok(Self {
             pointer: self.pointer + offset,

@@ -122,7 +122,8 @@ impl Library {
     /// NCCL's answer, with what to check.
     ///
     /// ```
-    /// if let Ok(nccl) = everburn_nccl::Library::load() {
+    /// # mod everburn { pub use everburn_nccl as nccl; }
+    /// if let Ok(nccl) = everburn::nccl::Library::load() {
     ///     match nccl.probe_network() {
     ///         Ok(()) => println!("NCCL can connect ranks"),
     ///         Err(status) => println!("{status}: {}", status.advice()),

@@ -16,8 +16,9 @@ use crate::group::NcclError;
 /// A piece of a GPU's memory, of one type of number.
 ///
 /// ```
-/// use everburn_collectives::group::DType;
-/// use everburn_nccl::GpuMemory;
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_nccl as nccl; }
+/// use everburn::collectives::group::DType;
+/// use everburn::nccl::GpuMemory;
 ///
 /// // Without a GPU, the error says what is missing.
 /// match GpuMemory::allocate(0, 4, DType::U8) {

@@ -46,7 +46,8 @@ functions! {
 /// NCCL, opened for as long as the process runs.
 ///
 /// ```
-/// use everburn_nccl::Library;
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// use everburn::nccl::Library;
 ///
 /// match Library::load() {
 ///     Ok(nccl) => println!("NCCL {} at {}", nccl.version(), nccl.path().display()),

@@ -1,4 +1,4 @@
-//! NVML: what the driver's library does not tell without a context on the GPU.
+//! NVML: what the driver's library does not report without a context on the GPU.
 
 #![expect(unsafe_code, reason = "NVML is a library of C")]
 

@@ -24,7 +24,8 @@ const HEADER: &str = "include/cuda_runtime.h";
 /// does without.
 ///
 /// ```
-/// match everburn_nccl::nvrtc() {
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// match everburn::nccl::nvrtc() {
 ///     Ok(path) => println!("{}", path.display()),
 ///     Err(error) => assert!(error.to_string().starts_with("no NVRTC: ")),
 /// }

@@ -12,8 +12,9 @@ const MAX_NAME_BYTES: usize = 128;
 /// What this rank's side of a group is; but for `rank` and `device` the same on all its ranks.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nccl as nccl; }
 /// use std::time::Duration;
-/// use everburn_nccl::NcclConfig;
+/// use everburn::nccl::NcclConfig;
 ///
 /// // Rank 1 of 4, on the first GPU that it may see.
 /// let world = NcclConfig::world(1, 4, 0);
@@ -41,7 +42,7 @@ pub struct NcclConfig {
     pub device: usize,
     /// The deadline of every operation, and of connecting.
     pub timeout: Duration,
-    /// The time between two heartbeats in the store, which tell the others of a failure, and of each rank's progress
+    /// The time between two heartbeats in the store, which report a failure to the others, and of each rank's progress
     /// for the error of a missed deadline.
     pub heartbeat: Duration,
     /// How often operations in flight are checked: whether they are complete, have failed or are late.
@@ -89,7 +90,7 @@ impl NcclConfig {
         } else if rank >= world_size || i32::try_from(world_size).is_err() {
             format!("rank {rank} does not exist in a group of {world_size}")
         } else if members.len() != world_size {
-            format!("the same rank stands twice among {:?}", self.job_ranks)
+            format!("the same rank is twice in {:?}", self.job_ranks)
         } else if self.timeout.is_zero() || self.heartbeat.is_zero() || self.tick.is_zero() {
             "timeout, heartbeat and tick must be longer than zero".to_owned()
         } else {
@@ -139,7 +140,7 @@ mod tests {
             job_ranks: vec![4, 4],
             ..world.clone()
         };
-        assert!(refused(twice).contains("stands twice among [4, 4]"));
+        assert!(refused(twice).contains("is twice in [4, 4]"));
         let heartbeat = Duration::ZERO;
         assert!(refused(NcclConfig { heartbeat, ..world }).contains("longer than zero"));
     }

@@ -16,9 +16,10 @@ use crate::error::LibraryError;
 /// [`NcclGroup::set_step`](crate::NcclGroup::set_step).
 ///
 /// ```
-/// use everburn_collectives::group::ReduceOp;
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_nccl as nccl; }
+/// use everburn::collectives::group::ReduceOp;
 /// use everburn_nccl_fake::FakeCluster;
-/// use everburn_nccl::NcclError;
+/// use everburn::nccl::NcclError;
 ///
 /// let cluster = FakeCluster::new(1);
 /// let group = cluster.alone();
@@ -105,7 +106,7 @@ pub enum NcclError {
     NoAnswer {
         /// This rank.
         rank: usize,
-        /// What it was asked for, or what waited behind that.
+        /// What it was asked for, or what waited after that.
         operation: String,
         /// The step.
         step: u64,

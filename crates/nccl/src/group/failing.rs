@@ -1,8 +1,8 @@
-//! How a group fails: what each call is told, who else is, and that NCCL lets go of the GPU.
+//! How a group fails: what each call and the other ranks receive, and that NCCL lets go of the GPU.
 //!
-//! Whoever notices first forms the error (for a deadline, from the others' last heartbeats),
+//! The thread that notices first forms the error (for a deadline, from the others' last heartbeats),
 //! notifies the failure monitor and the store, and aborts the communicator, so that its kernels leave the GPU
-//! and nothing that waits behind them on a stream waits for ever. Each of these has a deadline.
+//! and nothing that waits after them on a stream waits for ever. Each of these has a deadline.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

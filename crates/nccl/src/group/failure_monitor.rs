@@ -7,7 +7,8 @@ use super::error::NcclError;
 /// Why the ranks can no longer continue together.
 ///
 /// ```
-/// let ended = everburn_nccl::Ended { by: 2, lost: None, reason: "out of memory".to_owned() };
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// let ended = everburn::nccl::Ended { by: 2, lost: None, reason: "out of memory".to_owned() };
 /// assert_eq!(ended.by, 2);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +25,8 @@ pub struct Ended {
 /// connections detect at once a lost rank that NCCL would wait for.
 ///
 /// ```
-/// use everburn_nccl::{Ended, FailureMonitor, NcclError};
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// use everburn::nccl::{Ended, FailureMonitor, NcclError};
 ///
 /// /// Knows of no lost rank, and shows how the NCCL group failed.
 /// struct Log;

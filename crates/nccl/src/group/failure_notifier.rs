@@ -219,7 +219,7 @@ impl FailureNotifier {
     /// Notifies the others of a failure before the thread has started.
     pub(crate) fn tell_at_once(&self, error: &NcclError, by: usize) {
         if let Err(error) = self.store.compare_set(FAILURE, b"", &notice(error, by)) {
-            tracing::debug!(rank = self.rank, "the others are not told: {error}");
+            tracing::debug!(rank = self.rank, "the others are not notified: {error}");
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! One thread at a time: all ranks issue the same operations in the same order, and the stream keeps
 //! it. The first operation between two ranks may have to connect them; then NCCL answers that it is
-//! under way, and whoever issues waits, with the group's deadline, until the operation is on the
+//! under way, and the caller waits, with the group's deadline, until the operation is on the
 //! stream. Otherwise nothing here waits for another rank, nor for the GPU.
 
 use std::sync::Arc;

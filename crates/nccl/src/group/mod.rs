@@ -50,10 +50,11 @@ use crate::version::NcclVersion;
 ///
 /// Cloning is cheap and gives another handle on the same group. Dropping the last handle (a [`Work`]
 /// counts as one) leaves the group, for at most four seconds in good order, else by an abort;
-/// [`NcclGroup::destroy`] waits longer and tells.
+/// [`NcclGroup::destroy`] waits longer and reports.
 ///
 /// ```
-/// use everburn_collectives::group::ReduceOp;
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_nccl as nccl; }
+/// use everburn::collectives::group::ReduceOp;
 /// use everburn_nccl_fake::FakeCluster;
 ///
 /// // Two ranks, as threads, on a stand-in for GPUs.
@@ -62,7 +63,7 @@ use crate::version::NcclVersion;
 ///     let gradients = cluster.allocate(rank, &[rank as f32, 1.0]);
 ///     group.all_reduce(&gradients, ReduceOp::Sum)?.wait()?;
 ///     group.destroy()?;
-///     Ok::<_, everburn_nccl::NcclError>(cluster.read::<f32>(&gradients))
+///     Ok::<_, everburn::nccl::NcclError>(cluster.read::<f32>(&gradients))
 /// });
 /// for gradients in results {
 ///     assert_eq!(gradients.unwrap(), [1.0, 2.0]);

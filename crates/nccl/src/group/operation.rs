@@ -9,8 +9,9 @@ use crate::foreign::DeviceBuffer;
 /// One call of this rank. Ranks in it are numbers in the group.
 ///
 /// ```
-/// use everburn_collectives::group::ReduceOp;
-/// use everburn_nccl::api::Operation;
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_nccl as nccl; }
+/// use everburn::collectives::group::ReduceOp;
+/// use everburn::nccl::api::Operation;
 /// use everburn_nccl_fake::FakeCluster;
 ///
 /// let buffer = FakeCluster::new(1).allocate(0, &[1f32, 2.0]);
@@ -157,7 +158,7 @@ impl Operation {
         ))
     }
 
-    /// Input and output are the same memory, or nothing of it: in place, a rank's part lies where it
+    /// Input and output are the same memory, or nothing of it: in place, a rank's part is where it
     /// belongs in the whole.
     fn overlap(&self, rank: usize) -> Option<String> {
         let (send, Some(receive)) = self.buffers() else {

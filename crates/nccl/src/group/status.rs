@@ -6,7 +6,8 @@ use std::fmt;
 /// An answer of NCCL: `ncclResult_t`.
 ///
 /// ```
-/// use everburn_nccl::Status;
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// use everburn::nccl::Status;
 ///
 /// assert_eq!(Status::from_code(6), Status::RemoteError);
 /// assert_eq!(Status::RemoteError.to_string(), "ncclRemoteError");
@@ -65,12 +66,11 @@ impl Status {
     pub const fn advice(self) -> &'static str {
         match self {
             Self::UnhandledCudaError => {
-                "look for an earlier error of this GPU, and for Xid in `dmesg`; NCCL_DEBUG=INFO \
-                 tells which call failed"
+                "look for an earlier error of this GPU, and for Xid in `dmesg`; NCCL_DEBUG=INFO shows which call failed"
             }
             Self::SystemError => {
                 "check shared memory (`df /dev/shm`, in a container --shm-size), `ulimit -l` and the \
-                 network interfaces (NCCL_SOCKET_IFNAME); NCCL_DEBUG=INFO tells which call failed"
+                 network interfaces (NCCL_SOCKET_IFNAME); NCCL_DEBUG=INFO shows which call failed"
             }
             Self::RemoteError => {
                 "look at the logs of the other ranks for the first error, and check the network \
@@ -80,7 +80,7 @@ impl Status {
                 "check that all ranks make the same calls with the same arguments, and that no two \
                  share a GPU; NCCL_DEBUG=WARN names the argument"
             }
-            _ => "run again with NCCL_DEBUG=INFO, which tells where it happens",
+            _ => "run again with NCCL_DEBUG=INFO, which shows where it happens",
         }
     }
 }

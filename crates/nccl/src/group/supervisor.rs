@@ -1,5 +1,5 @@
 //! The thread that looks after what is under way, whether or not anybody waits for it: a host that is
-//! in a call of its own (reading a loss back, say) behind a collective that will never end is freed
+//! in a call of its own (reading a loss back, say) after a collective that will never end is freed
 //! by the abort.
 
 use std::sync::Arc;

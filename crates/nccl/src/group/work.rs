@@ -14,11 +14,12 @@ const ASKING: Duration = Duration::from_millis(10);
 
 /// An operation that this rank has put on the group's stream.
 ///
-/// It goes on whether or not it is waited for; dropping a `Work` does not cancel it. A `Work` keeps
+/// It continues whether or not it is waited for; dropping a `Work` does not cancel it. A `Work` keeps
 /// its group alive.
 ///
 /// ```
-/// use everburn_collectives::group::ReduceOp;
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::group::ReduceOp;
 /// use everburn_nccl_fake::FakeCluster;
 ///
 /// let cluster = FakeCluster::new(1);

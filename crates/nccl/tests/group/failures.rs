@@ -8,7 +8,7 @@ use everburn_nccl_fake::{FakeCluster, Fault};
 
 use crate::harness::{BEAT, Meeting, error, hurried, hurried_alone};
 
-/// All ranks but `last` wait in a collective; `last` does `deed`. What the others are told.
+/// All ranks but `last` wait in a collective; `last` does `deed`. What the others are notified.
 fn others_are_told(
     cluster: &FakeCluster,
     size: usize,

@@ -93,7 +93,7 @@ impl Gate {
     pub fn kernel(&mut self) -> impl FnOnce() + Send + use<> + 'static {
         let wait = self.wait.take().expect("a gate has one kernel");
         move || {
-            // Opened, dropped or too late: the stream goes on.
+            // Opened, dropped or too late: the stream continues.
             let _ = wait.recv_timeout(GENEROUS);
         }
     }

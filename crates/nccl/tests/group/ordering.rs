@@ -1,4 +1,4 @@
-//! Work of the GPU before and behind an operation waits for it, the host does not.
+//! Work of the GPU before and after an operation waits for it, the host does not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -153,7 +153,7 @@ fn buffers_of_a_call_that_fails_after_it_was_queued_are_held_until_the_stream_is
     let told = error(group.all_reduce(&buffer, ReduceOp::Sum));
     assert!(told.to_string().contains("ncclInternalError"), "{told}");
     drop(buffer);
-    // The stream still waits for the kernel, and has the operation behind it.
+    // The stream still waits for the kernel, and has the operation after it.
     assert_eq!(gone.try_recv(), Err(TryRecvError::Empty));
     gate.open();
     gone.recv_timeout(GENEROUS).unwrap();

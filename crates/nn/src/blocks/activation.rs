@@ -13,8 +13,9 @@ use burn::tensor::{Gradients, Int, TensorData};
 /// and put together again. Whole numbers have no gradient.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::Activation;
+/// use everburn::nn::Activation;
 ///
 /// let device = Device::flex().autodiff();
 /// let x = Tensor::<1>::from_floats([1.0, 2.0], &device);
@@ -50,7 +51,7 @@ pub trait Activation: Clone + Send + 'static {
     fn gradients(&self, gradients: &Gradients) -> Result<Vec<Option<TensorData>>, ActivationError>;
 
     /// The number whose gradients with regard to these tensors are `gradients`: the start of a
-    /// backward pass that goes on from another device. `None` if no tensor has a gradient.
+    /// backward pass that continues from another device. `None` if no tensor has a gradient.
     ///
     /// # Errors
     /// If there are more or fewer gradients than tensors, or gradients of other shapes.
@@ -82,7 +83,8 @@ pub trait Activation: Clone + Send + 'static {
 /// What is wrong with an activation that came from elsewhere.
 ///
 /// ```
-/// use everburn_nn::ActivationError;
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use everburn::nn::ActivationError;
 ///
 /// let error = ActivationError::Count { expected: 1, found: 2 };
 /// assert_eq!(error.to_string(), "2 tensors have come where the block takes 1");
@@ -318,8 +320,9 @@ impl<A: Activation, B: Activation> Activation for (A, B) {
 /// An [`Activation`] whose type is known to the blocks on both of its sides only.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::AnyActivation;
+/// use everburn::nn::AnyActivation;
 ///
 /// let activation: Box<dyn AnyActivation> = Box::new(Tensor::<2>::ones([4, 8], &Device::flex()));
 /// assert_eq!(activation.shapes(), [[4, 8]]);

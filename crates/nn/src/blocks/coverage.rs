@@ -9,9 +9,10 @@ use super::Blocks;
 /// A parameter or buffer of a model.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::nn::LinearConfig;
 /// use burn::prelude::*;
-/// use everburn_nn::parameter_paths;
+/// use everburn::nn::parameter_paths;
 ///
 /// let linear = LinearConfig::new(3, 2).init(&Device::flex());
 /// let weight = &parameter_paths(&linear)[0];
@@ -29,11 +30,12 @@ pub struct ParameterPath {
 /// those that have none yet.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::nn::LinearConfig;
 /// use burn::prelude::*;
 ///
 /// let linear = LinearConfig::new(2, 3).init(&Device::flex());
-/// let paths = everburn_nn::parameter_paths(&linear);
+/// let paths = everburn::nn::parameter_paths(&linear);
 /// assert_eq!(paths[0].path, "weight");
 /// assert_eq!(paths[0].shape, [2, 3]);
 /// ```
@@ -83,9 +85,10 @@ impl ModuleVisitor for Paths {
 /// What is wrong with a model's blocks.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::prelude::*;
-/// use everburn_nn::{BlockError, Blocks};
+/// use everburn::nn::{BlockError, Blocks};
 ///
 /// let linear = LinearConfig::new(3, 2).init(&Device::flex());
 /// let blocks = Blocks::first("weight", ["weight"], |layer: &Linear, x: Tensor<2>| layer.forward(x));
@@ -151,7 +154,7 @@ impl<M: Module, I, O> Blocks<M, I, O> {
     }
 }
 
-/// Whether `path` is `module`, or lies in it.
+/// Whether `path` is `module`, or is in it.
 pub(crate) fn lies_under(path: &str, module: &str) -> bool {
     path.strip_prefix(module)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))

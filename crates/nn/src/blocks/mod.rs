@@ -23,10 +23,11 @@ pub use coverage::{BlockError, ParameterPath, parameter_paths};
 /// [`Blocks::forward`], so that there is one definition:
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::prelude::*;
 /// use burn::tensor::activation::relu;
-/// use everburn_nn::{Blocks, InBlocks};
+/// use everburn::nn::{Blocks, InBlocks};
 ///
 /// #[derive(Module, Debug)]
 /// struct Mlp {
@@ -126,9 +127,10 @@ pub(crate) fn typed<A: Activation>(activation: Box<dyn AnyActivation>) -> A {
 /// The blocks of a model `M` that together turn an `I` into an `O`: see [`InBlocks`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::prelude::*;
-/// use everburn_nn::Blocks;
+/// use everburn::nn::Blocks;
 ///
 /// let linear = LinearConfig::new(3, 2).init(&Device::flex());
 /// let blocks = Blocks::first("flatten", [""; 0], |_: &Linear, x: Tensor<3>| x.flatten::<2>(1, 2))

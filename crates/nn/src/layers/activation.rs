@@ -14,10 +14,11 @@ use super::operations::LayerOps;
 /// input, which most layers that follow keep anyway.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
 ///
 /// let input = Tensor::<1>::from_floats([1.0, -2.0], &Device::flex());
-/// assert_eq!(everburn_nn::tensor::activation::relu(input).to_data(), TensorData::from([1.0_f32, 0.0]));
+/// assert_eq!(everburn::nn::tensor::activation::relu(input).to_data(), TensorData::from([1.0_f32, 0.0]));
 /// ```
 pub fn relu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(<Dispatch as LayerOps>::relu(input.into_dispatch()))
@@ -27,10 +28,11 @@ pub fn relu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
 /// kernels of `everburn-kernels` on CPUs.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
 ///
 /// let input = Tensor::<1>::from_floats([0.0, 100.0], &Device::flex());
-/// assert_eq!(everburn_nn::tensor::activation::gelu(input).to_data(), TensorData::from([0.0_f32, 100.0]));
+/// assert_eq!(everburn::nn::tensor::activation::gelu(input).to_data(), TensorData::from([0.0_f32, 100.0]));
 /// ```
 pub fn gelu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(<Dispatch as LayerOps>::gelu(input.into_dispatch()))
@@ -40,8 +42,9 @@ pub fn gelu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
 /// [`relu`](crate::tensor::activation::relu).
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::Relu;
+/// use everburn::nn::Relu;
 ///
 /// let input = Tensor::<1>::from_floats([1.0, -2.0], &Device::flex());
 /// assert_eq!(Relu::new().forward(input).to_data(), TensorData::from([1.0_f32, 0.0]));
@@ -74,8 +77,9 @@ impl From<Relu> for burns::Activation {
 /// [`gelu`](crate::tensor::activation::gelu). The approximation is Burn's.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::Gelu;
+/// use everburn::nn::Gelu;
 ///
 /// let input = Tensor::<1>::from_floats([0.0, 100.0], &Device::flex());
 /// assert_eq!(Gelu::new().forward(input).to_data(), TensorData::from([0.0_f32, 100.0]));
@@ -129,10 +133,11 @@ impl From<Gelu> for burns::Activation {
 /// Panics if the last two extents differ.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
 ///
 /// let scores = Tensor::<4>::zeros([1, 1, 2, 2], &Device::flex());
-/// let shares = everburn_nn::causal_softmax(scores, 0.5).to_data();
+/// let shares = everburn::nn::causal_softmax(scores, 0.5).to_data();
 /// assert_eq!(shares, TensorData::from([[[[1.0_f32, 0.0], [0.5, 0.5]]]]));
 /// ```
 pub fn causal_softmax(scores: Tensor<4>, scale: f64) -> Tensor<4> {
@@ -153,12 +158,13 @@ pub fn causal_softmax(scores: Tensor<4>, scale: f64) -> Tensor<4> {
 /// Panics if the tables have another shape.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
 ///
 /// let device = Device::flex();
 /// let vectors = Tensor::<4>::from_floats([[[[3.0, 4.0]]]], &device);
 /// let [cosines, sines] = [0.0, 1.0].map(|x| Tensor::<4>::full([1, 1, 1, 1], x, &device));
-/// let rotated = everburn_nn::rope(vectors, cosines, sines).to_data();
+/// let rotated = everburn::nn::rope(vectors, cosines, sines).to_data();
 /// assert_eq!(rotated, TensorData::from([[[[-4.0_f32, 3.0]]]]));
 /// ```
 pub fn rope(vectors: Tensor<4>, cosines: Tensor<4>, sines: Tensor<4>) -> Tensor<4> {

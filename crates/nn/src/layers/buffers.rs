@@ -12,7 +12,7 @@ use burn::backend::{AllocationProperty, Bytes};
 /// Shorter vectors are zeroed in less time than it takes to look for a used one.
 const SHORT: usize = 1 << 12;
 
-/// What may lie here beside the most that was ever lent at a time: 64 MiB.
+/// What may be here beside the most that was ever lent at a time: 64 MiB.
 const SPARE: usize = 16 << 20;
 
 /// All buffers that were not lent anew since they came back.
@@ -21,7 +21,7 @@ static UNUSED: Mutex<Unused> = Mutex::new(Unused::new());
 struct Unused {
     /// The one that came first in front.
     buffers: Vec<Vec<f32>>,
-    /// How many values lie here, how many are lent, and the most that ever were.
+    /// How many values are here, how many are lent, and the most that ever were.
     values: usize,
     lent: usize,
     most_lent: usize,
@@ -40,7 +40,7 @@ impl Unused {
     fn take(&mut self, length: usize) -> Option<Vec<f32>> {
         self.lent += length;
         self.most_lent = self.most_lent.max(self.lent);
-        // The last one given back may still lie in a cache.
+        // The last one given back may still are in a cache.
         let of_length = |buffer: &Vec<f32>| buffer.len() == length;
         let Some(index) = self.buffers.iter().rposition(of_length) else {
             self.shrink();

@@ -17,8 +17,9 @@ use crate::precision::CastMatmul;
 /// Configuration of [`Conv2d`]: the same as [`burn::nn::conv::Conv2dConfig`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::conv::Conv2dConfig;
+/// use everburn::nn::conv::Conv2dConfig;
 ///
 /// let device = Device::flex();
 /// let conv = Conv2dConfig::new([1, 4], [3, 3]).with_stride([2, 2]).init(&device);
@@ -75,8 +76,9 @@ impl Conv2dConfig {
 /// same bits for any number of threads; on other back ends it *is* Burn's module.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::conv::{Conv2d, Conv2dConfig};
+/// use everburn::nn::conv::{Conv2d, Conv2dConfig};
 ///
 /// let device = Device::flex();
 /// let conv = Conv2dConfig::new([3, 8], [5, 5]).init(&device);
@@ -124,13 +126,14 @@ impl Conv2d {
 /// Panics if the shapes do not fit together.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
 /// use burn::tensor::ops::ConvOptions;
 ///
 /// let device = Device::flex();
 /// let [input, weight] = [[1, 2, 5, 5], [3, 2, 3, 3]].map(|dims| Tensor::<4>::ones(dims, &device));
 /// let options = ConvOptions::new([2, 2], [0, 0], [1, 1], 1);
-/// let output = everburn_nn::tensor::module::conv2d(input, weight, None, options);
+/// let output = everburn::nn::tensor::module::conv2d(input, weight, None, options);
 /// assert_eq!(output.dims(), [1, 3, 2, 2]);
 /// ```
 pub fn conv2d(

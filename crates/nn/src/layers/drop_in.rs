@@ -1,4 +1,4 @@
-//! What stands in the place of a module of Burn's.
+//! What is in the place of a module of Burn's.
 
 /// Makes `$ours`, which has one field `$field` of Burn's type, behave as that to everything that
 /// visits, maps, moves or prints modules: the same parameter paths, and the same container type, by

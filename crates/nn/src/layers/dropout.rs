@@ -11,8 +11,9 @@ use super::operations::LayerOps;
 /// Configuration of [`Dropout`]: the same as [`burn::nn::DropoutConfig`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::DropoutConfig;
+/// use everburn::nn::DropoutConfig;
 ///
 /// let device = Device::flex();
 /// let dropout = DropoutConfig::new(0.1).init();
@@ -39,8 +40,9 @@ impl DropoutConfig {
 /// of one for each value, and keeps no mask for the backward pass.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::DropoutConfig;
+/// use everburn::nn::DropoutConfig;
 ///
 /// let dropout = DropoutConfig::new(0.5).init();
 /// let ones = Tensor::<1>::ones([1000], &Device::flex().autodiff());

@@ -14,8 +14,9 @@ use crate::precision::{in_f32, is_half};
 /// Configuration of [`LayerNorm`]: the same as [`burn::nn::LayerNormConfig`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::LayerNormConfig;
+/// use everburn::nn::LayerNormConfig;
 ///
 /// let device = Device::flex();
 /// let norm = LayerNormConfig::new(8).init(&device);
@@ -48,9 +49,10 @@ impl LayerNormConfig {
 /// pass each. Parameters, their paths and records are the same, so a checkpoint loads either way.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
 /// use burn::tensor::Tolerance;
-/// use everburn_nn::LayerNormConfig;
+/// use everburn::nn::LayerNormConfig;
 ///
 /// let device = Device::flex();
 /// let norm = LayerNormConfig::new(2).init(&device);

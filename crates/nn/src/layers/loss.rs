@@ -23,12 +23,13 @@ use crate::precision::is_half;
 /// Panics if there are not as many targets as rows, and where Burn's own does.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
 ///
 /// let device = Device::flex();
 /// let logits = Tensor::<2>::from_floats([[0.0, 0.0], [100.0, 0.0]], &device);
 /// let targets = Tensor::<1, Int>::from_ints([1, 0], &device);
-/// let loss = everburn_nn::cross_entropy(logits, targets).into_scalar::<f32>();
+/// let loss = everburn::nn::cross_entropy(logits, targets).into_scalar::<f32>();
 /// assert!((loss - 2.0_f32.ln() / 2.0).abs() < 1e-6);
 /// ```
 pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
@@ -47,9 +48,10 @@ pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
 /// Configuration of [`CrossEntropyLoss`]: the same as [`burn::nn::loss::CrossEntropyLossConfig`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
 /// use burn::tensor::Int;
-/// use everburn_nn::loss::CrossEntropyLossConfig;
+/// use everburn::nn::loss::CrossEntropyLossConfig;
 ///
 /// let device = Device::flex();
 /// let loss = CrossEntropyLossConfig::new().init(&device);
@@ -89,8 +91,9 @@ impl CrossEntropyLossConfig {
 /// come in and neither padding, weights nor smoothing are asked for; else it *is* Burn's.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::loss::CrossEntropyLossConfig;
+/// use everburn::nn::loss::CrossEntropyLossConfig;
 ///
 /// let device = Device::flex();
 /// let loss = CrossEntropyLossConfig::new().init(&device);

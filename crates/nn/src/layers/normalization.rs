@@ -13,8 +13,9 @@ use crate::batch_norm::{BatchNorm, BatchNormConfig};
 /// Configuration of [`Normalization`]: the same as [`burn::nn::norm::NormalizationConfig`].
 ///
 /// ```
-/// use everburn_nn::BatchNormConfig;
-/// use everburn_nn::norm::NormalizationConfig;
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use everburn::nn::BatchNormConfig;
+/// use everburn::nn::norm::NormalizationConfig;
 ///
 /// let any_width: NormalizationConfig = BatchNormConfig::new(0).into();
 /// assert_eq!(any_width.with_num_features(12).num_features(), 12);
@@ -79,9 +80,10 @@ impl NormalizationConfig {
 /// Burn's [`burn::nn::norm::Normalization`], of which [`BatchNorm`] and [`LayerNorm`] are those of this crate.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::BatchNormConfig;
-/// use everburn_nn::norm::NormalizationConfig;
+/// use everburn::nn::BatchNormConfig;
+/// use everburn::nn::norm::NormalizationConfig;
 ///
 /// let device = Device::flex();
 /// let norm = NormalizationConfig::from(BatchNormConfig::new(3)).init(&device);

@@ -71,7 +71,7 @@ pub(crate) trait LayerOps: Backend {
         window.maximum_alone::<Self>(input)
     }
 
-    /// The largest value of each window, and where in its plane it lies.
+    /// The largest value of each window, and where in its plane it is.
     fn max_pool_with_indices(
         input: FloatTensor<Self>,
         window: Window,

@@ -22,7 +22,7 @@ pub(super) fn padding_of(
     }
 }
 
-/// As much as makes `extent / stride` windows, rounded up; an odd one comes behind.
+/// As much as makes `extent / stride` windows, rounded up; an odd one comes after.
 fn same(extent: usize, kernel: usize, stride: usize) -> (usize, usize) {
     let windows = extent.div_ceil(stride);
     let total = match windows.checked_sub(1) {

@@ -14,8 +14,9 @@ use super::window::Window;
 /// Configuration of [`MaxPool2d`]: the same as [`burn::nn::pool::MaxPool2dConfig`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::pool::MaxPool2dConfig;
+/// use everburn::nn::pool::MaxPool2dConfig;
 ///
 /// let device = Device::flex();
 /// let pool = MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init();
@@ -56,8 +57,9 @@ impl MaxPool2dConfig {
 /// results to the bit.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::pool::MaxPool2dConfig;
+/// use everburn::nn::pool::MaxPool2dConfig;
 ///
 /// let pool = MaxPool2dConfig::new([2, 2]).init();
 /// let device = Device::flex();
@@ -100,8 +102,9 @@ impl MaxPool2d {
 /// Configuration of [`AvgPool2d`]: the same as [`burn::nn::pool::AvgPool2dConfig`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::pool::AvgPool2dConfig;
+/// use everburn::nn::pool::AvgPool2dConfig;
 ///
 /// let device = Device::flex();
 /// let pool = AvgPool2dConfig::new([2, 2]).init();
@@ -141,8 +144,9 @@ impl AvgPool2dConfig {
 /// Burn's [`burn::nn::pool::AvgPool2d`], with the kernels of `everburn-kernels` on CPUs.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::pool::AvgPool2dConfig;
+/// use everburn::nn::pool::AvgPool2dConfig;
 ///
 /// let pool = AvgPool2dConfig::new([3, 3]).with_strides([2, 2]).init();
 /// let device = Device::flex();
@@ -189,8 +193,9 @@ impl AvgPool2d {
 /// [`burn::nn::pool::AdaptiveAvgPool2dConfig`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::pool::AdaptiveAvgPool2dConfig;
+/// use everburn::nn::pool::AdaptiveAvgPool2dConfig;
 ///
 /// let device = Device::flex();
 /// let pool = AdaptiveAvgPool2dConfig::new([1, 1]).init();
@@ -214,8 +219,9 @@ impl AdaptiveAvgPool2dConfig {
 /// Burn's [`burn::nn::pool::AdaptiveAvgPool2d`], with the kernels of `everburn-kernels` on CPUs.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::pool::AdaptiveAvgPool2dConfig;
+/// use everburn::nn::pool::AdaptiveAvgPool2dConfig;
 ///
 /// let pool = AdaptiveAvgPool2dConfig::new([1, 1]).init();
 /// let device = Device::flex();

@@ -8,7 +8,7 @@ use super::operations::LayerOps;
 use crate::precision::CastMatmul;
 
 /// The product of each pair of matrices: [`Tensor::matmul`] but for rounding, with the `gemm` crate on
-/// CPUs and without copies of matrices that do not lie row after row.
+/// CPUs and without copies of matrices that are not row after row.
 ///
 /// # Shapes
 /// - left: `[B, heads, rows, inner]`
@@ -19,11 +19,12 @@ use crate::precision::CastMatmul;
 /// Panics if the factors do not fit together.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
 ///
 /// let device = Device::flex();
 /// let [left, right] = [[2, 3, 4, 5], [2, 3, 5, 6]].map(|dims| Tensor::<4>::ones(dims, &device));
-/// assert_eq!(everburn_nn::matmul(left, right).dims(), [2, 3, 4, 6]);
+/// assert_eq!(everburn::nn::matmul(left, right).dims(), [2, 3, 4, 6]);
 /// ```
 pub fn matmul(left: Tensor<4>, right: Tensor<4>) -> Tensor<4> {
     let [batch, heads, _, inner] = left.dims();

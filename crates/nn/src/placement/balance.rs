@@ -12,7 +12,8 @@ use super::PlacementError;
 /// rest. Tabulated in `O(blocks^2 * parts)` steps; the earliest of equally good cuts is taken.
 ///
 /// ```
-/// let parts = everburn_nn::balanced_parts(&[1.0, 1.0, 1.0, 3.0], 2).unwrap();
+/// # mod everburn { pub use everburn_nn as nn; }
+/// let parts = everburn::nn::balanced_parts(&[1.0, 1.0, 1.0, 3.0], 2).unwrap();
 /// assert_eq!(parts, [0..3, 3..4]);
 /// ```
 ///

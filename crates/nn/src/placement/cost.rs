@@ -15,9 +15,10 @@ const TIMED_RUNS: usize = 3;
 /// for the first.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::prelude::*;
-/// use everburn_nn::{Blocks, InBlocks, parameter_counts};
+/// use everburn::nn::{Blocks, InBlocks, parameter_counts};
 ///
 /// #[derive(Module, Debug)]
 /// struct Two {
@@ -108,9 +109,10 @@ impl DeviceSplit {
 /// The times of two calls differ, and so may the cuts. What is computed is the same.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::prelude::*;
-/// use everburn_nn::{Blocks, InBlocks, split_by_time};
+/// use everburn::nn::{Blocks, InBlocks, split_by_time};
 ///
 /// #[derive(Module, Debug)]
 /// struct Deep {

@@ -5,7 +5,8 @@ use crate::blocks::BlockError;
 /// Why a model cannot be placed on devices in this way.
 ///
 /// ```
-/// use everburn_nn::{InBlocks, Placement, PlacementError};
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use everburn::nn::{InBlocks, Placement, PlacementError};
 ///
 /// fn is_misspelt<M: InBlocks>(placement: &Placement, model: &M) -> bool {
 ///     matches!(placement.split(model), Err(PlacementError::NoSuchBlock { .. }))

@@ -21,9 +21,10 @@ pub use split::{DeviceSplit, Move, Moved, Part};
 /// [`Placement::balanced`]. [`Placement::split`] checks it against a model.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::prelude::*;
-/// use everburn_nn::{Blocks, InBlocks, Placement};
+/// use everburn::nn::{Blocks, InBlocks, Placement};
 ///
 /// #[derive(Module, Debug)]
 /// struct Mlp {
@@ -77,7 +78,7 @@ impl Placement {
         Self::default()
     }
 
-    /// Puts blocks on `device`: those whose name is `path` or lies under it (`layer3` stands for
+    /// Puts blocks on `device`: those whose name is `path` or is under it (`layer3` stands for
     /// `layer3.0`, `layer3.1`, ...), or if there are none, those that use the parameters under it.
     ///
     /// A block that no call names follows the block before it. Where two calls name the same block,

@@ -12,7 +12,7 @@ use burn::tensor::{Bool, Int};
 use crate::blocks::{AnyActivation, Blocks, InBlocks};
 use crate::recompute::{Randomness, checkpointed_run};
 
-/// How a model lies on several devices: made by [`Placement::split`](super::Placement::split), and
+/// How a model is on several devices: made by [`Placement::split`](super::Placement::split), and
 /// good for every copy of the model, with or without autodiff.
 ///
 /// [`DeviceSplit::place`] moves the parameters, [`DeviceSplit::forward`] runs the blocks and moves what
@@ -37,7 +37,8 @@ pub struct DeviceSplit {
 /// Consecutive blocks on one device: a part of a [`DeviceSplit`].
 ///
 /// ```
-/// use everburn_nn::DeviceSplit;
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use everburn::nn::DeviceSplit;
 ///
 /// fn show(split: &DeviceSplit) {
 ///     for part in split.parts() {
@@ -61,7 +62,8 @@ pub struct Part {
 /// backward pass brings back.
 ///
 /// ```
-/// use everburn_nn::DeviceSplit;
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use everburn::nn::DeviceSplit;
 ///
 /// fn show(split: &DeviceSplit) {
 ///     for step in split.moves() {
@@ -84,7 +86,8 @@ pub struct Move {
 /// What a [`Move`] moves.
 ///
 /// ```
-/// use everburn_nn::{DeviceSplit, Moved};
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use everburn::nn::{DeviceSplit, Moved};
 ///
 /// /// The parameters that several devices use.
 /// fn shared(split: &DeviceSplit) -> usize {

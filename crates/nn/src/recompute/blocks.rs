@@ -16,9 +16,10 @@ use crate::blocks::{AnyActivation, Blocks, InBlocks};
 /// one block; with longer ones less of the former and more of the latter.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::prelude::*;
-/// use everburn_nn::{Blocks, InBlocks, Randomness, checkpointed_forward};
+/// use everburn::nn::{Blocks, InBlocks, Randomness, checkpointed_forward};
 ///
 /// #[derive(Module, Debug)]
 /// struct Mlp {
@@ -62,9 +63,10 @@ pub fn checkpointed_forward<M: InBlocks + 'static>(
 /// a model, whose backward pass does not follow at once.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::prelude::*;
-/// use everburn_nn::{Blocks, Randomness, checkpointed_run};
+/// use everburn::nn::{Blocks, Randomness, checkpointed_run};
 ///
 /// type Layers = Vec<Linear>;
 ///

@@ -9,7 +9,7 @@
 //! The forward pass runs the segment on tensors without a graph, and leaves one operation in the graph in
 //! its place (`operations.rs`). Its backward step runs the segment again, on leaves of a graph of its own,
 //! which it goes through at once, and hands the leaves' gradients to what they were copied from: the
-//! segment's input and the parameters that it asked for, through whatever stands between these and their
+//! segment's input and the parameters that it asked for, through whatever is between these and their
 //! leaves. burn-autodiff holds a lock on a graph while it runs its backward pass, so the inner graph must
 //! share no node with the outer one: all that the recomputation sees are copies.
 
@@ -59,10 +59,11 @@ pub use value::SegmentValue;
 /// Where nothing has a graph (`valid()`) this is `segment(module, input)`.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::prelude::*;
 /// use burn::tensor::activation::gelu;
-/// use everburn_nn::checkpoint;
+/// use everburn::nn::checkpoint;
 ///
 /// let device = Device::flex().autodiff();
 /// let layers: Vec<Linear> = (0..4).map(|_| LinearConfig::new(8, 8).init(&device)).collect();
@@ -91,9 +92,10 @@ where
 /// [`checkpoint`] with a word on the segment's random numbers.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::prelude::*;
-/// use everburn_nn::{Randomness, checkpoint_with};
+/// use everburn::nn::{Randomness, checkpoint_with};
 ///
 /// let device = Device::flex().autodiff();
 /// let linear: Linear = LinearConfig::new(8, 8).init(&device);
@@ -165,7 +167,7 @@ where
         slots.push(slot.clone());
         <Dispatch as RecomputeOps>::emit(tensor, marker, slot)
     };
-    // The outputs stand behind the segment, which must know their slots: so its node takes them later.
+    // The outputs are after the segment, which must know their slots: so its node takes them later.
     let outputs = Outputs::default();
     let segment = Segment {
         module,
@@ -194,7 +196,8 @@ thread_local! {
 /// computing its output, such as counting, it has done before.
 ///
 /// ```
-/// assert!(!everburn_nn::recomputing());
+/// # mod everburn { pub use everburn_nn as nn; }
+/// assert!(!everburn::nn::recomputing());
 /// ```
 pub fn recomputing() -> bool {
     RECOMPUTATIONS.with(|depth| depth.get() > 0)
@@ -358,7 +361,7 @@ fn root_of<O: SegmentValue>(
         };
         assert!(
             gradient.shape() == tensor.shape(),
-            "a checkpointed segment yields a tensor of shape {:?} when it is recomputed, and one of {:?} \
+            "a checkpointed segment returns a tensor of shape {:?} when it is recomputed, and one of {:?} \
              in the forward pass; a segment must do the same each time",
             tensor.shape(),
             gradient.shape(),

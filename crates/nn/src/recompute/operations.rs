@@ -56,7 +56,7 @@ impl GradientSlot {
         // A segment may move between devices of one kind; its gradients come back on the way it went.
         Some(
             gradient
-                .expect("a gradient lies where its tensor does")
+                .expect("a gradient is on the device of its tensor")
                 .float(),
         )
     }

@@ -13,7 +13,8 @@ use burn::tensor::{Distribution, Int, try_read_sync};
 /// Whether a segment draws random numbers, as dropout does.
 ///
 /// ```
-/// use everburn_nn::Randomness;
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use everburn::nn::Randomness;
 ///
 /// assert_eq!(Randomness::default(), Randomness::Replayed);
 /// ```

@@ -12,8 +12,9 @@ use burn::module::ParamId;
 /// Both tensors have the parameter's shape, type and device.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::module::ParamId;
-/// use everburn_nn::ParameterSource;
+/// use everburn::nn::ParameterSource;
 ///
 /// fn is_elsewhere(source: &dyn ParameterSource, id: ParamId) -> bool {
 ///     source.has(id)
@@ -34,7 +35,8 @@ pub trait ParameterSource: Send + Sync {
 /// A source shared by tensors and threads.
 ///
 /// ```
-/// use everburn_nn::{ParameterSource, SharedSource};
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use everburn::nn::{ParameterSource, SharedSource};
 ///
 /// fn share(source: impl ParameterSource + 'static) -> SharedSource {
 ///     std::sync::Arc::new(source)
@@ -50,10 +52,11 @@ thread_local! {
 /// pass.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use std::sync::Arc;
 /// use burn::backend::DispatchTensor;
 /// use burn::module::ParamId;
-/// use everburn_nn::{ParameterSource, with_parameters_from};
+/// use everburn::nn::{ParameterSource, with_parameters_from};
 ///
 /// struct Nothing;
 ///
@@ -86,7 +89,8 @@ pub fn with_parameters_from<R>(source: SharedSource, pass: impl FnOnce() -> R) -
 /// fetches it for nothing.
 ///
 /// ```
-/// assert!(!everburn_nn::has_parameter_source());
+/// # mod everburn { pub use everburn_nn as nn; }
+/// assert!(!everburn::nn::has_parameter_source());
 /// ```
 pub fn has_parameter_source() -> bool {
     SOURCE.with_borrow(Option::is_some)

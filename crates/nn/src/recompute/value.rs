@@ -8,8 +8,9 @@ use crate::blocks::{Activation, AnyActivation};
 /// the blocks on its sides know.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::SegmentValue;
+/// use everburn::nn::SegmentValue;
 ///
 /// fn takes(_: impl SegmentValue) {}
 ///

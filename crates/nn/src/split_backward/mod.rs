@@ -8,9 +8,10 @@
 //! backward pass through its output is the first part; [`WeightBackward::run`] is the second:
 //!
 //! ```
+//! # mod everburn { pub use everburn_nn as nn; }
 //! use burn::optim::GradientsParams;
 //! use burn::prelude::*;
-//! use everburn_nn::{LinearConfig, split_backward};
+//! use everburn::nn::{LinearConfig, split_backward};
 //!
 //! let device = Device::flex().autodiff();
 //! let layer = LinearConfig::new(3, 2).init(&device);
@@ -30,7 +31,7 @@
 //! burn-autodiff consumes a graph in one backward pass, so a weight must not be part of the graph of the first. Inside
 //! a recorded forward pass a layer's operation has the weight as a constant; its backward step computes `dx` and leaves
 //! `x` and `dy` in a [`Slot`]. [`WeightBackward`] keeps the weight's tensor meanwhile, with the graph between it and
-//! the parameter: a transposition, a gradient hook of `everburn_distributed`. The second pass begins at a second
+//! the parameter: a transposition, a gradient hook of `everburn::distributed`. The second pass begins at a second
 //! operation on that tensor, whose value is zero and whose backward step takes the operands from the slot. Each number
 //! is computed by the same operation on the same operands as in an unsplit backward pass, so the bits are the same;
 //! only the order of summation can differ, for a weight used three times or more within one recording.
@@ -80,11 +81,12 @@ pub fn record<R>(forward: impl FnOnce() -> R) -> (R, WeightBackward) {
 /// and the second would panic in Burn about a consumed graph. Outside a recording it is `value` itself.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::nn::EmbeddingConfig;
 /// use burn::prelude::*;
 /// use burn::tensor::module::embedding;
-/// use everburn_nn::split_backward;
-/// use everburn_nn::tensor::module::linear;
+/// use everburn::nn::split_backward;
+/// use everburn::nn::tensor::module::linear;
 ///
 /// let device = Device::flex().autodiff();
 /// let tied = EmbeddingConfig::new(5, 3).init(&device);
@@ -214,8 +216,9 @@ impl Recording {
 /// running frees them; the weights then have no gradient from this pass.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::{LinearConfig, split_backward};
+/// use everburn::nn::{LinearConfig, split_backward};
 ///
 /// let device = Device::flex().autodiff();
 /// let layer = LinearConfig::new(3, 2).init(&device);
@@ -235,9 +238,10 @@ pub struct WeightBackward {
 /// Why the gradients of weights could not be computed.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::split_backward::{SplitBackwardError, record};
-/// use everburn_nn::LinearConfig;
+/// use everburn::nn::split_backward::{SplitBackwardError, record};
+/// use everburn::nn::LinearConfig;
 ///
 /// let device = Device::flex().autodiff();
 /// let layer = LinearConfig::new(3, 2).init(&device);

@@ -1,7 +1,7 @@
 //! Cutting the linear layers of a whole model.
 //!
 //! As in `crate::conversion`, layers are reached through `Module::visit` and `Module::map`, and what
-//! they are to do lies in a variable of this thread meanwhile. First a visit finds all layers; when
+//! they are to do is in a variable of this thread meanwhile. First a visit finds all layers; when
 //! the rules fit them, and all ranks have found the same, a map cuts them.
 
 use std::cell::RefCell;
@@ -47,25 +47,26 @@ pub(crate) struct Site {
 /// of its weight that is this rank's, and exchanges with the others from now on.
 ///
 /// All ranks call it with the same whole model (the same values too) and the same rules, before
-/// training. Paths of parameters stay, shapes do not; [`crate::parameter_shards`] tells which
+/// training. Paths of parameters stay, shapes do not; [`crate::parameter_shards`] returns which
 /// parameters are parts of what, so that a checkpoint of the whole can be put together. With a group
 /// of one the rules are checked and nothing is changed.
 ///
 /// Each forward pass through a row shard is then a collective operation, with or without autodiff,
 /// and each backward pass through a column shard: all ranks run the same layers in the same order,
-/// with equal inputs. If an exchange fails, the pass goes on with this rank's own numbers, and the
-/// group tells the step ([`TensorGroup`]), for a pass cannot return an error.
+/// with equal inputs. If an exchange fails, the pass continues with this rank's own numbers, and the
+/// group reports it to the step ([`TensorGroup`]), for a pass cannot return an error.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; pub use everburn_nn as nn; }
 /// use std::sync::Arc;
 ///
 /// use burn::module::Module;
 /// use burn::prelude::*;
-/// use everburn_nn::{
+/// use everburn::nn::{
 ///     Linear, LinearConfig, SyncError, TensorGroup, TensorRule, parameter_shards, tensor_parallel,
 /// };
 ///
-/// /// A group of one rank; `everburn_distributed::tensor_parallel` makes one of a process group.
+/// /// A group of one rank; `everburn::distributed::tensor_parallel` makes one of a process group.
 /// #[derive(Debug)]
 /// struct Alone;
 ///

@@ -63,7 +63,7 @@ impl Crossing {
         digits.map(|digit| f32::from((digit & 0xff) as u8))
     }
 
-    /// A device's error, of which the other ranks are told: they wait for this one.
+    /// A device's error, of which the other ranks are notified: they wait for this one.
     pub(crate) fn unread(&self, error: &dyn std::fmt::Display) -> SyncError {
         let error = SyncError::Read {
             reason: error.to_string(),

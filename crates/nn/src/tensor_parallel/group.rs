@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use crate::group::SyncError;
 
-/// The ranks over which layers are cut, seen from one of them. `everburn_distributed::ModuleRanks`
+/// The ranks over which layers are cut, seen from one of them. `everburn::distributed::ModuleRanks`
 /// makes one of a process group.
 ///
 /// A model holds it as `Arc<dyn TensorGroup>` and calls it inside its forward and backward passes.

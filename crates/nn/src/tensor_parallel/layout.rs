@@ -9,8 +9,9 @@ use super::rules::{TensorParallelError, TensorRule, TensorShard};
 /// A parameter of which this rank holds a part.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::tensor::TensorData;
-/// use everburn_nn::ParameterShard;
+/// use everburn::nn::ParameterShard;
 ///
 /// let shard = |part| ParameterShard { path: "up.weight".into(), dim: 1, part, parts: 2 };
 /// let whole = TensorData::from([[1.0f32, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]]);
@@ -20,7 +21,7 @@ use super::rules::{TensorParallelError, TensorRule, TensorShard};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParameterShard {
-    /// Where it lies in the model: the same for the part and for the whole.
+    /// Where it is in the model: the same for the part and for the whole.
     pub path: String,
     /// Along which dimension it is cut.
     pub dim: usize,
@@ -33,7 +34,8 @@ pub struct ParameterShard {
 /// Why parts could not be put together, or a whole not be cut.
 ///
 /// ```
-/// use everburn_nn::ShardError;
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use everburn::nn::ShardError;
 ///
 /// let error = ShardError::Count { path: "fc1.weight".into(), parts: 4, found: 3 };
 /// assert_eq!(error.to_string(), "`fc1.weight` has 4 parts, and 3 have come");
@@ -96,12 +98,13 @@ pub fn parameter_shards<M: Module>(model: &M) -> Vec<ParameterShard> {
 }
 
 /// The parameters of which rank `part` of `parts` will hold a part when [`crate::tensor_parallel`] has
-/// cut `model` as `rules` say; what [`parameter_shards`] will tell then. No parameter is drawn, and
+/// cut `model` as `rules` say; what [`parameter_shards`] will return then. No parameter is drawn, and
 /// nobody is asked.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::{LinearConfig, TensorRule, planned_shards};
+/// use everburn::nn::{LinearConfig, TensorRule, planned_shards};
 ///
 /// let linear = LinearConfig::new(4, 6).init(&Device::flex());
 /// let shards = planned_shards(&linear, &[TensorRule::column("")], 1, 3)?;
@@ -204,7 +207,7 @@ impl ParameterShard {
         Ok(TensorData::from_bytes_vec(bytes, shape, first.dtype()))
     }
 
-    /// The bytes of all that lies behind one index of the dimensions before `dim`.
+    /// The bytes of all that is behind one index of the dimensions before `dim`.
     fn row_bytes(&self, data: &TensorData) -> Result<usize, ShardError> {
         if matches!(data.dtype(), DType::QFloat(_)) {
             return Err(self.wrong_type(data.dtype()));

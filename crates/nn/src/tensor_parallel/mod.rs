@@ -10,7 +10,7 @@
 //!   the input, which is what a column shard yields, and its product is a part of a sum, which is
 //!   added up over the ranks in the forward pass (operator g). The bias is added once, to the sum.
 //!
-//! Between the two lies what works on each feature by itself: an activation function, or the heads
+//! Between the two is what works on each feature by itself: an activation function, or the heads
 //! of an attention. All else is the same on all ranks, to the bit: inputs, norms, embeddings, the
 //! loss, and the gradients of these, for every rank gets the same bits from an exchange. So nothing
 //! keeps them equal but that they begin equal.

@@ -6,7 +6,8 @@ use crate::group::SyncError;
 /// How a linear layer is cut.
 ///
 /// ```
-/// use everburn_nn::{TensorRule, TensorShard};
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use everburn::nn::{TensorRule, TensorShard};
 ///
 /// assert_eq!(TensorRule::column("layers.*.fc1").shard, TensorShard::Column);
 /// assert_eq!(TensorRule::row("layers.*.fc2").shard, TensorShard::Row);
@@ -24,7 +25,8 @@ pub enum TensorShard {
 /// Layers that are cut alike.
 ///
 /// ```
-/// use everburn_nn::TensorRule;
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use everburn::nn::TensorRule;
 ///
 /// // The queries of every layer; a rank gets whole heads of 64 features.
 /// let rule = TensorRule::column("layers.*.attention.q").in_units_of(64);
@@ -33,7 +35,7 @@ pub enum TensorShard {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TensorRule {
-    /// The path of a layer, in which `*` stands for any one name or number.
+    /// The path of a layer, in which `*` matches any one name or number.
     pub pattern: String,
     /// How the layers are cut.
     pub shard: TensorShard,
@@ -83,7 +85,7 @@ impl TensorRule {
     }
 }
 
-/// A model that knows how it can be cut over ranks.
+/// A model with the rules for sharding it over ranks.
 ///
 /// Its `forward` must bear that a column shard yields fewer features: an attention reads the number
 /// of its heads from what its layers yield. Dropout on what is whole must draw the same numbers on
@@ -91,10 +93,11 @@ impl TensorRule {
 /// model with dropout there has no rules for these layers.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::module::Module;
 /// use burn::prelude::*;
 /// use burn::tensor::activation::gelu;
-/// use everburn_nn::{Blocks, InBlocks, Linear, TensorParallel, TensorRule};
+/// use everburn::nn::{Blocks, InBlocks, Linear, TensorParallel, TensorRule};
 ///
 /// #[derive(Module, Debug)]
 /// struct FeedForward {
@@ -129,7 +132,8 @@ pub trait TensorParallel: InBlocks {
 /// Why a model could not be cut over ranks.
 ///
 /// ```
-/// use everburn_nn::TensorParallelError;
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use everburn::nn::TensorParallelError;
 ///
 /// let error = TensorParallelError::UnmatchedRule { pattern: "layers.*.fc1".into() };
 /// assert!(error.to_string().starts_with("no layer of the model matches `layers.*.fc1`"));
@@ -140,7 +144,7 @@ pub enum TensorParallelError {
     /// A rule is about no layer.
     #[error(
         "no layer of the model matches `{pattern}`: a rule names the path of an `everburn_nn::Linear`, \
-         in which `*` stands for one name or number"
+         in which `*` matches one name or number"
     )]
     UnmatchedRule {
         /// What the rule says.
@@ -179,7 +183,7 @@ pub enum TensorParallelError {
         /// The layer.
         path: String,
     },
-    /// More ranks than places can be told apart by.
+    /// More ranks than placements support.
     #[error("a layer cannot be cut over {ranks} ranks: {most} at most")]
     TooManyRanks {
         /// How many there are.

@@ -14,8 +14,9 @@ use crate::linear::{Linear, LinearConfig};
 /// Configuration of [`MultiHeadAttention`]: the same as [`burn::nn::attention::MultiHeadAttentionConfig`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::attention::{MhaInput, MultiHeadAttentionConfig};
+/// use everburn::nn::attention::{MhaInput, MultiHeadAttentionConfig};
 ///
 /// let device = Device::flex();
 /// let attention = MultiHeadAttentionConfig::new(8, 2).init(&device);
@@ -86,8 +87,9 @@ impl MultiHeadAttentionConfig {
 /// paths and records.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::attention::{MhaInput, MultiHeadAttentionConfig};
+/// use everburn::nn::attention::{MhaInput, MultiHeadAttentionConfig};
 ///
 /// let device = Device::flex();
 /// let attention = MultiHeadAttentionConfig::new(8, 2).init(&device);
@@ -104,7 +106,7 @@ pub struct MultiHeadAttention {
     pub key: Linear,
     /// The layer of values.
     pub value: Linear,
-    /// The layer behind the heads.
+    /// The layer after the heads.
     pub output: Linear,
     /// Of the weights.
     pub dropout: Dropout,
@@ -144,8 +146,9 @@ impl ModuleDisplay for MultiHeadAttention {
 /// What goes into a [`MultiHeadAttention`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::attention::MhaInput;
+/// use everburn::nn::attention::MhaInput;
 ///
 /// let device = Device::flex();
 /// let (query, memory) = (Tensor::ones([3, 5, 8], &device), Tensor::ones([3, 7, 8], &device));
@@ -211,8 +214,9 @@ impl MhaInput {
 /// What comes out of a [`MultiHeadAttention`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::attention::{MhaInput, MultiHeadAttentionConfig};
+/// use everburn::nn::attention::{MhaInput, MultiHeadAttentionConfig};
 ///
 /// let device = Device::flex();
 /// let attention = MultiHeadAttentionConfig::new(8, 2).init(&device);
@@ -221,7 +225,7 @@ impl MhaInput {
 /// ```
 #[derive(Debug, Clone)]
 pub struct MhaOutput {
-    /// How much each token looks at each, behind the dropout: `[B, heads, T, S]`.
+    /// How much each token looks at each, after the dropout: `[B, heads, T, S]`.
     pub weights: Tensor<4>,
     /// The tokens' vectors: `[B, T, E]`.
     pub context: Tensor<3>,
@@ -314,8 +318,9 @@ impl MultiHeadAttention {
 /// What a [`MultiHeadAttention`] keeps of a text while it is being written.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::attention::{MhaCache, MhaInput, MultiHeadAttentionConfig};
+/// use everburn::nn::attention::{MhaCache, MhaInput, MultiHeadAttentionConfig};
 ///
 /// let device = Device::flex();
 /// let attention = MultiHeadAttentionConfig::new(8, 2).init(&device);

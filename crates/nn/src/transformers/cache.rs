@@ -5,7 +5,8 @@ use burn::prelude::*;
 /// A tensor that is kept from one token to the next: [`burn::nn::cache::TensorCache`] of this crate's transformers.
 ///
 /// ```
-/// let _nothing_yet = everburn_nn::cache::TensorCache::<3>::empty();
+/// # mod everburn { pub use everburn_nn as nn; }
+/// let _nothing_yet = everburn::nn::cache::TensorCache::<3>::empty();
 /// ```
 #[derive(Debug, Clone)]
 pub struct TensorCache<const D: usize> {
@@ -18,7 +19,7 @@ impl<const D: usize> TensorCache<D> {
         Self { kept: None }
     }
 
-    /// `compute` of all tokens: what is kept, and behind it that of the last token of `input`; at first of all `input`.
+    /// `compute` of all tokens: what is kept, and after it that of the last token of `input`; at first of all `input`.
     ///
     /// # Shapes
     /// - input: `[B, T, E]`, one token more each time

@@ -14,8 +14,9 @@ use crate::layers::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig};
 /// Configuration of [`TransformerEncoder`]: the same as [`burn::nn::transformer::TransformerEncoderConfig`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::transformer::{TransformerEncoderConfig, TransformerEncoderInput};
+/// use everburn::nn::transformer::{TransformerEncoderConfig, TransformerEncoderInput};
 ///
 /// let device = Device::flex();
 /// let encoder = TransformerEncoderConfig::new(8, 32, 2, 3).init(&device);
@@ -35,7 +36,7 @@ pub struct TransformerEncoderConfig {
     /// The share of values that become zero while training.
     #[config(default = 0.1)]
     pub dropout: f64,
-    /// Whether norms come before attentions and nets; else behind them.
+    /// Whether norms come before attentions and nets; else after them.
     #[config(default = false)]
     pub norm_first: bool,
     /// Whether a head may look at nothing.
@@ -44,7 +45,7 @@ pub struct TransformerEncoderConfig {
     /// How the parameters are drawn.
     #[config(default = "Initializer::KaimingUniform{gain:1.0/f64::sqrt(3.0), fan_out_only:false}")]
     pub initializer: Initializer,
-    /// What lies within a feed-forward net.
+    /// What is within a feed-forward net.
     #[config(default = "ActivationConfig::Gelu")]
     pub activation: ActivationConfig,
     /// What is added to the variance in a norm.
@@ -76,8 +77,9 @@ impl TransformerEncoderConfig {
 /// records.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::transformer::{TransformerEncoderConfig, TransformerEncoderInput};
+/// use everburn::nn::transformer::{TransformerEncoderConfig, TransformerEncoderInput};
 ///
 /// let device = Device::flex();
 /// let encoder = TransformerEncoderConfig::new(8, 32, 2, 3).init(&device);
@@ -128,9 +130,10 @@ impl ModuleDisplay for TransformerEncoder {
 /// What goes into a [`TransformerEncoder`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::attention::generate_autoregressive_mask;
-/// use everburn_nn::transformer::TransformerEncoderInput;
+/// use everburn::nn::attention::generate_autoregressive_mask;
+/// use everburn::nn::transformer::TransformerEncoderInput;
 ///
 /// let device = Device::flex();
 /// let mask = generate_autoregressive_mask(2, 5, &device);
@@ -220,8 +223,9 @@ impl TransformerEncoder {
 /// A layer of a [`TransformerEncoder`]: attention, then a feed-forward net, each added to what came in.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::transformer::TransformerEncoderConfig;
+/// use everburn::nn::transformer::TransformerEncoderConfig;
 ///
 /// let device = Device::flex();
 /// let encoder = TransformerEncoderConfig::new(8, 32, 2, 3).init(&device);
@@ -235,9 +239,9 @@ pub struct TransformerEncoderLayer {
     pub mha: MultiHeadAttention,
     /// The feed-forward net.
     pub pwff: PositionWiseFeedForward,
-    /// Before the feed-forward net; without `norm_first` behind the attention.
+    /// Before the feed-forward net; without `norm_first` after the attention.
     pub norm_1: LayerNorm,
-    /// Before the attention; without `norm_first` behind the feed-forward net.
+    /// Before the attention; without `norm_first` after the feed-forward net.
     pub norm_2: LayerNorm,
     /// Of what is added.
     pub dropout: Dropout,
@@ -366,8 +370,9 @@ fn appended(
 /// What a [`TransformerEncoderLayer`] keeps of a text while it is being written.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::transformer::{
+/// use everburn::nn::transformer::{
 ///     TransformerEncoderConfig, TransformerEncoderLayerAutoregressiveCache,
 /// };
 ///
@@ -406,8 +411,9 @@ impl TransformerEncoderLayerAutoregressiveCache {
 /// [`TransformerEncoder::new_autoregressive_cache`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::transformer::{TransformerEncoderConfig, TransformerEncoderInput};
+/// use everburn::nn::transformer::{TransformerEncoderConfig, TransformerEncoderInput};
 ///
 /// let device = Device::flex();
 /// let encoder = TransformerEncoderConfig::new(8, 32, 2, 3).init(&device);

@@ -1,4 +1,4 @@
-//! The feed-forward net behind an attention.
+//! The feed-forward net after an attention.
 
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
@@ -13,8 +13,9 @@ use crate::linear::{Linear, LinearConfig};
 /// [`burn::nn::transformer::PositionWiseFeedForwardConfig`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::transformer::PositionWiseFeedForwardConfig;
+/// use everburn::nn::transformer::PositionWiseFeedForwardConfig;
 ///
 /// let device = Device::flex();
 /// let net = PositionWiseFeedForwardConfig::new(8, 32).init(&device);
@@ -32,7 +33,7 @@ pub struct PositionWiseFeedForwardConfig {
     /// How the parameters are drawn.
     #[config(default = "Initializer::KaimingUniform{gain:1.0/f64::sqrt(3.0), fan_out_only:false}")]
     pub initializer: Initializer,
-    /// What lies between the two layers.
+    /// What is between the two layers.
     #[config(default = "ActivationConfig::Gelu")]
     pub activation: ActivationConfig,
 }
@@ -58,8 +59,9 @@ impl PositionWiseFeedForwardConfig {
 /// and records.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::transformer::PositionWiseFeedForwardConfig;
+/// use everburn::nn::transformer::PositionWiseFeedForwardConfig;
 ///
 /// let device = Device::flex();
 /// let net = PositionWiseFeedForwardConfig::new(8, 32).init(&device);
@@ -72,7 +74,7 @@ pub struct PositionWiseFeedForward {
     pub linear_inner: Linear,
     /// From `d_ff` to `d_model` features.
     pub linear_outer: Linear,
-    /// Behind the activation.
+    /// After the activation.
     pub dropout: Dropout,
     /// Between the layers; as in Burn, parameters of its own are in no record.
     #[module(skip)]

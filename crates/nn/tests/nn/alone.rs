@@ -19,7 +19,7 @@ const ALONE: &str = "EVERBURN_TEST_ALONE";
 /// Panics if the test fails there, or has not run.
 #[track_caller]
 pub fn alone<F: FnOnce()>(work: F) {
-    // A closure's name is that of the function it stands in: `nn::replay::a_test::{{closure}}`.
+    // A closure's name is that of the function it is in: `nn::replay::a_test::{{closure}}`.
     let closure = type_name::<F>();
     let path = closure.split_once("::").map(|(_program, path)| path);
     let test = path.and_then(|path| path.strip_suffix("::{{closure}}"));

@@ -1,6 +1,6 @@
 //! Models over several devices: what is moved, and what is refused.
 //!
-//! The build has one device, flex, so that all parts lie on it; what is moved where is seen from
+//! The build has one device, flex, so that all parts are on it; what is moved where is seen from
 //! activations that note it, and from the moves that are planned.
 
 use std::sync::{Arc, Mutex};

@@ -1,8 +1,8 @@
 //! Burn's own layers on the CPU, where `everburn::nn` has faster ones under the same names.
 //!
-//! A recording knows modules by their parameters and not by their types. So which implementation ran is seen by where
+//! A recording has modules by their parameters and not by their types. So which implementation ran is seen by where
 //! the training thread is found: a sample within a pass whose stack goes through one of burn-flex's layers is Burn's,
-//! unless a layer of `everburn_nn` has called it, which falls back to it where no kernel fits.
+//! unless a layer of `everburn::nn` has called it, which falls back to it where no kernel fits.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,8 @@ use crate::recording::{PhaseSpan, Recording};
 /// A kind of layer that burn-flex computed.
 ///
 /// ```
-/// use everburn_profile::BurnLayer;
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::BurnLayer;
 ///
 /// let layer = BurnLayer { kind: "convolution", seconds: 0.012 };
 /// assert!(layer.kind == "convolution" && layer.seconds > 0.01);

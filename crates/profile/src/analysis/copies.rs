@@ -16,7 +16,8 @@ use crate::recording::{PhaseSpan, Recording};
 /// A copy that a layer makes.
 ///
 /// ```
-/// use everburn_profile::{HostCopy, RankProfile};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{HostCopy, RankProfile};
 ///
 /// /// The longest copy that a rank makes in its passes, in words.
 /// fn longest(rank: &RankProfile) -> Option<String> {

@@ -12,7 +12,8 @@ use crate::recording::{PhaseSpan, Recording};
 /// What a device did. Numbers are means of the steps in which its kernels were timed, times in seconds.
 ///
 /// ```
-/// use everburn_profile::{DeviceProfile, RankProfile};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{DeviceProfile, RankProfile};
 ///
 /// /// Which part of a step the rank's device is busy, if its kernels were timed.
 /// fn busy_share(rank: &RankProfile) -> Option<f64> {
@@ -37,7 +38,8 @@ pub struct DeviceProfile {
 /// What a kernel cost a step.
 ///
 /// ```
-/// use everburn_profile::KernelCost;
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::KernelCost;
 ///
 /// let cost = KernelCost {
 ///     name: "matmul".to_owned(),
@@ -56,7 +58,7 @@ pub struct KernelCost {
     /// How long.
     pub seconds: f64,
     /// Where most of that was asked for: a module and a pass, or a phase. Where operations are fused, they are asked for
-    /// a little later than the model's code stands.
+    /// a little later than in the model's code.
     pub asked_in: String,
 }
 

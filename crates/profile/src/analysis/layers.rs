@@ -15,7 +15,8 @@ use crate::recording::{Mark, Pass, PhaseSpan, Recording};
 /// A module with parameters, and what follows it until the next one.
 ///
 /// ```
-/// use everburn_profile::{Layer, RankProfile};
+/// # mod everburn { pub use everburn_profile as profile; }
+/// use everburn::profile::{Layer, RankProfile};
 ///
 /// /// The module that takes most of the passes.
 /// fn longest(rank: &RankProfile) -> Option<&Layer> {

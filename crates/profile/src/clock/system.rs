@@ -1,9 +1,9 @@
-//! The system's clocks. `rustix` has them behind a feature with which all that stands on it would be built anew, Burn's
-//! dashboard among it, and `std` does not tell its clock's number.
+//! The system's clocks. `rustix` has them behind a feature with which all that is on it would be built anew, Burn's
+//! dashboard among it, and `std` does not give its clock's number.
 
 #![expect(
     unsafe_code,
-    reason = "rustix has clocks behind a feature that would build Burn anew"
+    reason = "rustix has clocks only with a feature that would build Burn anew"
 )]
 
 /// A clock of the system.

@@ -79,11 +79,9 @@ pub(super) fn below_peak(analysis: &Analysis) -> Option<Finding> {
             peak / 1e9
         ),
         advice: match small {
-            Some(_) => format!(
-                "a larger --batch-size may use the machine better, at more samples a second; {behind}"
-            ),
+            Some(_) => format!("a larger --batch-size may give more samples per second; {behind}"),
             None => format!(
-                "it is bound by memory or by what follows it, and a larger batch will hardly help; {behind}"
+                "it is bound by memory or by the next operation, and a larger batch will hardly help; {behind}"
             ),
         },
     })

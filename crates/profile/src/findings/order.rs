@@ -1,9 +1,9 @@
-//! In which order faults are told.
+//! The order of the findings.
 
 use super::{Finding, FindingKind, rules};
 use crate::analysis::Analysis;
 
-/// What a share counts for that belongs behind another finding.
+/// What a share counts for that belongs after another finding.
 const BEHIND: f64 = 0.5;
 
 /// Sorts by what mending wins.
@@ -11,7 +11,7 @@ const BEHIND: f64 = 0.5;
 /// That other programs have the cores weighs half where there is a fault of the training itself (data, a slow rank, a
 /// copy) of at least half the size: it is of this run alone, and the fault will be there in the next one, too, when the
 /// machine is quiet. That the ranks themselves want more cores than there are is a fault like any other. And a rank that
-/// is slow for lack of a core is told behind the want.
+/// is slow for lack of a core is told after the want.
 pub(super) fn sort(analysis: &Analysis, findings: &mut [Finding]) {
     let is_lasting = |finding: &&Finding| match finding.kind {
         FindingKind::Data | FindingKind::HostCopy => true,

@@ -161,7 +161,7 @@ pub(super) fn host_copy(analysis: &Analysis) -> Option<Finding> {
             percent(seconds, rank.step_seconds),
             first.by
         ),
-        advice: "compute with tensors there, and read numbers behind the step if at all".to_owned(),
+        advice: "compute with tensors there, and read numbers only after the step".to_owned(),
     })
 }
 
@@ -184,7 +184,7 @@ pub(super) fn exchange(analysis: &Analysis) -> Option<Finding> {
         layer: None,
         share: exposed / analysis.step_seconds.max(f64::MIN_POSITIVE),
         text: format!(
-            "{} of a step waits for the exchange of gradients ({} of {} are not hidden behind the backward pass)",
+            "{} of a step waits for the exchange of gradients ({} of {} are not hidden by the backward pass)",
             percent(exposed, analysis.step_seconds),
             units::seconds(exposed),
             units::seconds(all)
@@ -200,7 +200,8 @@ fn kept_waiting(rank: &RankProfile) -> f64 {
     rank.kept_waiting.unwrap_or(0.0)
 }
 
-/// How long it was kept waiting for a core while it had work of its own: what it did not compute of that at most. Who waits for
+/// How long it was kept waiting for a core while it had work of its own: what it did not compute of that at most. Who
+/// waits for
 /// other ranks is ready now and then, too, and loses nothing by it.
 fn kept_from_work(rank: &RankProfile) -> f64 {
     let own = rank.phases.iter().filter(|cost| !cost.phase.waits());
@@ -295,7 +296,7 @@ pub(super) fn records(analysis: &Analysis) -> Option<Finding> {
         layer: None,
         share: won(analysis, of),
         text: format!(
-            "{} of rank {rank}'s step goes into records, comparisons and checkpoints behind it",
+            "{} of rank {rank}'s step goes into records, comparisons and checkpoints after it",
             percent(seconds, worst.step_seconds)
         ),
         advice: "raise --log-every, --compare-every or --checkpoint-every".to_owned(),

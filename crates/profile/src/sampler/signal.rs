@@ -2,7 +2,7 @@
 //!
 //! Two kinds of timers send `SIGPROF`. One counts the time for which the process computes, on all its threads
 //! (`setitimer`, `ITIMER_PROF`): the kernel interrupts whichever thread is computing. The other counts time as it
-//! passes and interrupts one thread (`timer_create` with `SIGEV_THREAD_ID`), so that it also tells where that thread
+//! passes and interrupts one thread (`timer_create` with `SIGEV_THREAD_ID`), so that it also shows where that thread
 //! waits. The handler walks the stack of the interrupted thread and writes it into memory that was there before.
 //!
 //! What a handler may do is little (signal-safety(7)): no lock, no memory. The walk is libgcc's, which finds a

@@ -19,7 +19,7 @@ fn layers_of_burns_own_on_the_cpu_are_told_with_the_import_that_replaces_them() 
         ..Samples::default()
     };
     for step in &slow.steps[..12] {
-        // A forward pass of 30 ms behind one of data: 20 of convolution, 5 of pooling, 3 of our layers.
+        // A forward pass of 30 ms after one of data: 20 of convolution, 5 of pooling, 3 of our layers.
         for millisecond in 1..31 {
             slow.samples.samples.push(Sample {
                 at: step.at + millisecond * MILLISECOND,
@@ -40,7 +40,7 @@ fn layers_of_burns_own_on_the_cpu_are_told_with_the_import_that_replaces_them() 
         found[0].to_string(),
         "25 % of rank 0's step goes into Burn's own layers on the CPU (convolution 20 %, pooling 5 %): write `use \
          everburn::nn` for `use burn::nn` in the model, and `use everburn::tensor` for `use burn::tensor`: the same \
-         layers and checkpoints with faster kernels (wins up to 25 % of a step)"
+         layers and checkpoints with faster kernels (saves up to 25 % of a step)"
     );
 }
 
@@ -86,7 +86,7 @@ fn a_layer_far_below_the_peak_is_told_behind_all_faults() {
     assert_eq!(
         found[0].to_string(),
         "layer conv1 computes backward at 10 % of rank 0's peak (4.0 of 40.0 GFLOP/s, at 16 samples a pass): a \
-         larger --batch-size may use the machine better, at more samples a second; its time holds what \
+         larger --batch-size may give more samples per second; its time holds what \
          follows it without parameters, of which no operations are counted"
     );
     assert_eq!(

@@ -117,7 +117,7 @@ fn a_rank_that_waits_for_data_is_named_with_its_share() {
     assert_eq!(
         text,
         "75 % of rank 1's step waits for data (301 ms): raise --workers, which is 0: the training thread itself \
-         assembles each batch while nothing computes (wins up to 75 % of a step)"
+         assembles each batch while nothing computes (saves up to 75 % of a step)"
     );
     assert!(
         found

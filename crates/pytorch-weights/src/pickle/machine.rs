@@ -7,7 +7,7 @@ use crate::archive::Bytes;
 use crate::error::{WeightsError, pickle as refuse};
 
 const TOO_SHORT: &str = "its pickle ends too early; was it copied whole?";
-const NOT_THERE: &str = "its pickle takes what is not there";
+const NOT_THERE: &str = "its pickle uses a missing value";
 
 /// What a container costs beside its items, in words: the vector and its place in the allocator.
 const CONTAINER: usize = 4;
@@ -307,7 +307,7 @@ impl<'a> Machine<'a> {
         self.push(Value::Other)
     }
 
-    /// The instructions that make something of what lies on the stack.
+    /// The instructions that make something of what is on the stack.
     fn build(&mut self, opcode: u8) -> Result<(), WeightsError> {
         match opcode {
             b')' => self.push_tuple(0),

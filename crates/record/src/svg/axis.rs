@@ -23,7 +23,7 @@ pub enum Labels {
     Durations,
 }
 
-/// An axis: what lies at its two ends, and where it has numbers.
+/// An axis: what is at its two ends, and where it has numbers.
 ///
 /// ```
 /// use everburn_record::svg::Axis;
@@ -35,9 +35,9 @@ pub enum Labels {
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
-    /// What lies at its beginning.
+    /// What is at its beginning.
     pub low: f64,
-    /// What lies at its end.
+    /// What is at its end.
     pub high: f64,
     /// Equal distances are equal factors.
     pub logarithmic: bool,
@@ -90,7 +90,7 @@ impl Axis {
     pub fn between(low: f64, high: f64, labels: Labels) -> Self {
         let (low, high) = match low < high {
             true => (low.max(-LARGEST), high.min(LARGEST)),
-            // One point lies in the middle.
+            // One point is in the middle.
             false => (low - 1.0, low + 1.0),
         };
         let step = match labels {
@@ -163,7 +163,7 @@ impl Axis {
         }
     }
 
-    /// Where a value lies, from 0 to 1.
+    /// Where a value is, from 0 to 1.
     #[must_use]
     pub fn place(&self, value: f64) -> f64 {
         let place = match self.logarithmic {

@@ -54,7 +54,7 @@ pub(crate) fn html(chart: &Chart, html: &mut Html) -> Figures {
     let x = Axis::between(low_of(&mut xs()), high_of(&mut xs()), chart.x_labels);
     let (low, high) = (low_of(&mut ys()), high_of(&mut ys()));
     let y = Axis::around(if chart.from_zero { low.min(0.0) } else { low }, high);
-    // What is not positive lies at the bottom; so does what is less than a millionth of the highest.
+    // What is not positive is at the bottom; so does what is less than a millionth of the highest.
     let positive = low_of(&mut ys().filter(|y| *y > 0.0)).max(high / 1e6);
     let logarithmic =
         (chart.can_be_logarithmic && positive < high).then(|| Axis::logarithmic(positive, high));
@@ -125,7 +125,7 @@ fn scales(id: &str, html: &mut Html) {
 fn legend(chart: &Chart, html: &mut Html) {
     html.put(format_args!(r#"<div class="keys">"#));
     for (index, curve) in chart.curves.iter().enumerate() {
-        // A faint line stands behind its mean and has no name to itself.
+        // A faint line is drawn behind its mean and has no name to itself.
         if curve.style == Style::Faint {
             continue;
         }
@@ -213,7 +213,7 @@ fn frame(chart: &Chart, x: &Axis, y: &Axis, html: &mut Html) {
     ));
     for (value, label) in &x.ticks {
         let place = 100.0 * x.place(*value);
-        // What stands at an end is not to reach beyond it.
+        // What is at an end is not to reach beyond it.
         let end = match place {
             ..6.0 => r#" class="first""#,
             94.0.. => r#" class="last""#,

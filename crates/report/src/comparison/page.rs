@@ -85,7 +85,7 @@ impl Comparison {
                 "Validation accuracy",
                 "% of predictions",
             ),
-            Chart::new("throughput", "Throughput", "samples a second, all ranks").with_zero(),
+            Chart::new("throughput", "Throughput", "samples per second, all ranks").with_zero(),
             Chart::new("memory", "Peak memory", "MiB, of the rank that uses most").with_zero(),
             Chart::new("learning-rate", "Learning rate", "per step").with_zero(),
         ];

@@ -137,7 +137,7 @@ impl Comparison {
     fn settings(&self) -> Vec<Row> {
         let mut keys: Vec<&str> = Vec::new();
         for (key, _) in self.runs.iter().flat_map(|run| run.config.iter()) {
-            // The name of the model stands among the first rows.
+            // The name of the model is among the first rows.
             if key != "model" && !keys.contains(&key) {
                 keys.push(key);
             }
@@ -231,13 +231,13 @@ impl Comparison {
             self.numbers("steps", Count, steps),
             self.numbers("time", Seconds, |run| run.results.as_ref()?.seconds),
             self.numbers("time in training steps", Seconds, train),
-            self.numbers("  a step", Seconds, |run| Some(train(run)? / made(run)?)),
+            self.numbers("  per step", Seconds, |run| Some(train(run)? / made(run)?)),
             self.numbers("waiting for gradients", Seconds, |run| {
                 run.results.as_ref()?.exposed_seconds
             }),
             self.numbers("gradients of rank 0", Bytes, sent),
-            self.numbers("  a step", Bytes, |run| Some(sent(run)? / made(run)?)),
-            self.numbers("peak memory of a rank", Bytes, peak),
+            self.numbers("  per step", Bytes, |run| Some(sent(run)? / made(run)?)),
+            self.numbers("peak memory per rank", Bytes, peak),
         ];
         rows.into_iter().flatten().collect()
     }
@@ -259,7 +259,8 @@ impl Comparison {
     }
 }
 
-/// By how much `value` is more than `first`, as `+3.1 %`; nothing where that says nothing, or where there is no more of it.
+/// By how much `value` is more than `first`, as `+3.1 %`; nothing where that says nothing, or where there is no more
+/// of it.
 fn change(first: f64, value: f64) -> Option<String> {
     let change = 100.0 * (value / first - 1.0);
     if !change.is_finite() || first <= 0.0 {

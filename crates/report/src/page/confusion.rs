@@ -13,7 +13,7 @@ const MOST_NUMBERED: usize = 24;
 /// With more classes, a class would be less than a pixel.
 const MOST_DRAWN: usize = 400;
 
-/// How many mistakes, and how many classes, stand in tables.
+/// How many mistakes, and how many classes, are in tables.
 const MOST_MISTAKES: usize = 15;
 const MOST_CLASSES: usize = 60;
 

@@ -112,7 +112,7 @@ pub(super) fn speed(run: &Run, detail: Detail, data: &mut Data) -> Option<Sectio
     let mut charts = Vec::new();
     let series = &metrics.samples_per_second;
     let mut rate =
-        Chart::new("throughput", "Throughput", "samples a second, all ranks").with_zero();
+        Chart::new("throughput", "Throughput", "samples per second, all ranks").with_zero();
     rate.add(&Line::new("throughput", series, 0).noisy(), detail);
     charts.push(rate);
 

@@ -9,7 +9,7 @@ use crate::run::{Events, Run};
 /// How many lanes are drawn.
 const MOST_LANES: usize = 64;
 
-/// How many signs stand in the lanes: more would lie on each other.
+/// How many signs are in the lanes: more would be on each other.
 const MOST_SIGNS: usize = 300;
 
 /// A rank and the steps that it took part in, as (first, last).
@@ -95,7 +95,7 @@ pub(super) fn html(run: &Run, html: &mut Html) {
         let mut before = (f64::NEG_INFINITY, 0);
         for event in signs.iter().filter(|event| event.rank == Some(*rank)) {
             let place = 100.0 * axis.place(event.step.unwrap_or(0) as f64);
-            // What happened at the same place stands in a row.
+            // What happened at the same place is in a row.
             before = (
                 place,
                 if place - before.0 < 1.5 {
@@ -133,7 +133,7 @@ pub(super) fn html(run: &Run, html: &mut Html) {
     html.put(format_args!("</figure>\n"));
 }
 
-/// The sign of an event at `place` in percent, behind this many others.
+/// The sign of an event at `place` in percent, after this many others.
 fn sign(event: &Event, place: f64, behind: usize, html: &mut Html) {
     let step = units::count(event.step.unwrap_or(0));
     // At the right end a row grows to the left.

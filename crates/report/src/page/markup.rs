@@ -10,7 +10,7 @@ pub(crate) use everburn_record::svg::escaped as text;
 pub(crate) struct Html(String);
 
 impl Html {
-    /// Adds markup. What comes from outside stands in it as [`text`].
+    /// Adds markup. What comes from outside is in it as [`text`].
     pub(crate) fn put(&mut self, markup: fmt::Arguments<'_>) {
         // Writing to a string does not fail.
         let _ = self.0.write_fmt(markup);
@@ -25,9 +25,9 @@ impl Html {
     }
 }
 
-/// Values as JSON that can stand in an element `script`, which ends at the first `</script` whatever is around it.
+/// Values as JSON that can are in an element `script`, which ends at the first `</script` whatever is around it.
 pub(crate) fn json(value: &impl serde::Serialize) -> String {
-    // Strings and numbers always have a form in JSON; what is no number becomes null.
+    // Strings and numbers always have a form in JSON; what is not a number becomes null.
     let json = serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned());
     json.replace('<', "\\u003c")
         .replace('>', "\\u003e")

@@ -31,7 +31,7 @@ pub(super) fn title(run: &Run) -> String {
     plain::line(&title, 120)
 }
 
-/// What stands below it.
+/// What is below it.
 pub(super) fn subtitle(run: &Run) -> String {
     let started = run
         .environment
@@ -138,7 +138,7 @@ fn tiles(run: &Run) -> Vec<Tile> {
         format!("on {}", plural(ranks, "rank"))
     });
     add(
-        "samples a second",
+        "samples per second",
         rate.map(|rate| number(rate.round())),
         on,
     );

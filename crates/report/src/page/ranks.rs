@@ -9,7 +9,7 @@ use crate::run::{Quantity, RankTimes, RankTotal, Run};
 /// How many rows a map has: more are thinner than a line.
 const MOST_ROWS: usize = 64;
 
-/// How many ranks stand in the table.
+/// How many ranks are in the table.
 const MOST_RANKS: usize = 64;
 
 pub(super) fn section(run: &Run, data: &mut Data) -> Option<Section> {
@@ -26,7 +26,7 @@ pub(super) fn section(run: &Run, data: &mut Data) -> Option<Section> {
             ));
             if !run.metrics.seconds.is_empty() {
                 html.put(format_args!(
-                    " Those of rank 0 stand under <a href=\"#speed\">Speed</a>."
+                    " Those of rank 0 are under <a href=\"#speed\">Speed</a>."
                 ));
             }
             html.put(format_args!("</p>\n"));
@@ -55,7 +55,7 @@ fn maps(times: &RankTimes, data: &mut Data, html: &mut Html) {
     }
     html.put(format_args!("</span></figcaption>"));
     html.put(format_args!(
-        "<p class=\"faint\">Ranks wait for each other, so that all steps take as long as the slowest rank's: own work tells who that is.</p>"
+        "<p class=\"faint\">Ranks wait for each other, so all steps take as long as the slowest rank's. Own work shows which rank that is.</p>"
     ));
     for (id, name, quantity) in quantities {
         let grid = times.grid(quantity, MOST_ROWS);
@@ -106,7 +106,7 @@ fn table(times: &RankTimes, html: &mut Html) {
         .iter()
         .map(|(_, total)| total.seconds / total.steps.max(1) as f64)
         .fold(0.0, f64::max);
-    html.put(format_args!("<figure class=\"phases\"><figcaption><h3>What a step is spent on</h3></figcaption><div class=\"keys\">"));
+    html.put(format_args!("<figure class=\"phases\"><figcaption><h3>Where the time of a step goes</h3></figcaption><div class=\"keys\">"));
     for name in [
         "data",
         "forward",
@@ -144,7 +144,7 @@ fn table(times: &RankTimes, html: &mut Html) {
             } else {
                 0.0
             };
-            let title = format!("{name}: {} a step", units::seconds(seconds / steps));
+            let title = format!("{name}: {} per step", units::seconds(seconds / steps));
             html.put(format_args!(
                 "<i class=\"p-{name}\" style=\"width:{share:.2}%\" title=\"{}\"></i>",
                 text(&title)

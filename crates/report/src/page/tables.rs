@@ -1,4 +1,4 @@
-//! What stands in tables: events, epochs, configuration, environment, files.
+//! What is in tables: events, epochs, configuration, environment, files.
 
 use everburn_record::{Event, EventKind, plain, units};
 
@@ -178,7 +178,7 @@ fn results(run: &Run, html: &mut Html) {
     );
     add("global batch", count(results.batch_size));
     add(
-        "samples a second",
+        "samples per second",
         results
             .samples_per_second
             .map(|rate| units::significant(rate, 5)),
@@ -197,7 +197,7 @@ fn results(run: &Run, html: &mut Html) {
         results.gradient_bytes.map(units::bytes),
     );
     add(
-        "peak memory of a rank",
+        "peak memory per rank",
         results.peak_memory.map(units::bytes),
     );
     add("resumed after epoch", count(results.resumed_after_epoch));

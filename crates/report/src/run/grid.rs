@@ -65,8 +65,8 @@ impl RankTimes {
         }
     }
 
-    /// Where each column stands in a table, and how many of the columns one of the table stands for. Steps are recorded every
-    /// so often, and some between: one of the table is as wide as nine of ten pauses are at most, so that what lies
+    /// Where each column is in a table, and how many of the columns one of the table stands for. Steps are recorded every
+    /// so often, and some between: one of the table is as wide as nine of ten pauses are at most, so that what is
     /// between is no gap. Where nobody recorded for longer than that, there is one.
     fn places_of_columns(&self) -> (Vec<usize>, u64) {
         let gaps = self.columns.windows(2);

@@ -38,7 +38,7 @@ struct Failure {
 /// The events of all logs. An event that several ranks log is kept once.
 pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Vec<Event> {
     let mut names = names(&folder.join("logs"), notes);
-    // Failures first: they have a time, and the same sentences stand in the logs without one.
+    // Failures first: they have a time, and the same sentences are in the logs without one.
     names.sort_by_key(|(name, rank)| (!is_failure(name), *rank));
     let mut collected = CollectedEvents::default();
     for (name, rank) in names {
@@ -120,7 +120,7 @@ fn key(event: &Event, step: Option<u64>) -> Key {
     }
 }
 
-/// The line that begins another process of a rank has neither time nor step: it stands behind the rank's loss.
+/// The line that begins another process of a rank has neither time nor step: it is after the rank's loss.
 fn place_restarts(events: &mut [Event]) {
     let mut losses: Vec<(usize, u64)> = Vec::new();
     for event in events.iter() {

@@ -19,7 +19,7 @@ const LONGEST_LINE: usize = 1 << 16;
 const MOST_NAMED: usize = 32;
 const LONGEST_NAME: usize = 64;
 
-/// How many of the last epochs stand in a table.
+/// How many of the last epochs are in a table.
 const MOST_EPOCHS: usize = 50;
 
 /// A quantity of the training, of each step, each epoch, and each validation.
@@ -194,7 +194,7 @@ impl Metrics {
             let count = metrics.loss.step.no_numbers();
             notes.push(Note::new(
                 NAME,
-                format!("in {count} of its lines the loss is no number"),
+                format!("in {count} of its lines the loss is NaN or infinite"),
             ));
         }
         metrics
@@ -210,7 +210,7 @@ impl Metrics {
                 "validation" => &mut curve.validation,
                 _ => return,
             };
-            // serde_json writes what is no number as null.
+            // serde_json writes what is not a number as null.
             series.push(at, value.unwrap_or(f64::NAN));
         };
         series(&mut self.loss, line.loss, line.step);

@@ -12,10 +12,10 @@ use super::grid::Quantity;
 /// How many pieces a run is cut into at most: each is a few pixels wide.
 pub(super) const MOST_COLUMNS: usize = 240;
 
-/// How many ranks are told apart.
+/// How many ranks are notified apart.
 const MOST_RANKS: usize = 4096;
 
-/// A line has about 150 bytes a rank.
+/// A line has about 150 bytes per rank.
 const LONGEST_LINE: usize = 1 << 20;
 
 /// Some steps of a rank.

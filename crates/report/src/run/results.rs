@@ -80,7 +80,7 @@ pub struct BestEpoch {
     pub value: Option<f64>,
 }
 
-/// What ranks have kept of a training's state, whose parts lie on several.
+/// What ranks have kept of a training's state, whose parts are on several.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(default)]
 pub struct Sharding {
@@ -90,7 +90,7 @@ pub struct Sharding {
     pub ranks: Vec<HeldBytes>,
 }
 
-/// How many bytes a rank has held of each.
+/// How many bytes per rank has held of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(default)]
 pub struct HeldBytes {

@@ -113,7 +113,7 @@ fn step_at(text: &str) -> Option<u64> {
     made.or_else(after).or_else(at)
 }
 
-/// The number behind the first `name` in a text.
+/// The number after the first `name` in a text.
 fn number_behind(text: &str, name: &str) -> Option<u64> {
     let rest = &text[text.find(name)? + name.len()..];
     let end = rest

@@ -43,7 +43,7 @@ impl Settings {
     }
 
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        // What stands in the file is not repeated: its message alone says where, and what was expected.
+        // What is in the file is not repeated: its message alone says where, and what was expected.
         let table = text.parse::<Table>().map_err(|error| {
             let line = error
                 .span()

@@ -240,7 +240,7 @@ fn each_metric_of_the_objective_has_a_curve_and_a_result() {
         .read();
     let html = run.to_html();
     let data = sound(&html);
-    // What is no number has no curve, and what is never reported neither.
+    // What is not a number has no curve, and what is never reported neither.
     assert_eq!(data["charts"]["metric-1"]["lines"][0]["y"][5], 1.75);
     assert!(data["charts"]["metric-0"].is_null() && data["charts"]["accuracy"].is_null());
     assert!(

@@ -36,7 +36,7 @@ fn summary(run: &Run) -> String {
         ("loss, epochs", &metrics.loss.epoch),
         ("loss, validation", &metrics.loss.validation),
         ("loss by time", &metrics.loss_by_time.step),
-        ("samples a second", &metrics.samples_per_second),
+        ("samples per second", &metrics.samples_per_second),
         ("learning rate", &metrics.learning_rate),
         ("gradient norm", &metrics.gradient_norm),
         ("bytes", &metrics.gradient_bytes),

@@ -9,17 +9,17 @@ use crate::{Pass, Span, Timeline};
 /// Where no box is.
 pub(super) const IDLE: char = '·';
 
-/// How many lines a rank may have. Of what is longer, the middle is left out: there a pipeline does
+/// How many lines per rank may have. Of what is longer, the middle is left out: there a pipeline does
 /// the same again and again.
 const MAX_PANELS: usize = 8;
 
 /// The widest drawing before its middle is left out. Only a step of very unequal passes gets here.
 const MAX_COLUMNS: f64 = 1e5;
 
-/// What may be filled of a box behind its number, at most, on the shortest one.
+/// What may be filled of a box after its number, at most, on the shortest one.
 const FILLED: usize = 3;
 
-/// What a box of this kind is filled with, behind its number.
+/// What a box of this kind is filled with, after its number.
 pub(super) const fn fill(pass: Pass) -> char {
     match pass {
         Pass::Forward => ' ',
@@ -29,11 +29,11 @@ pub(super) const fn fill(pass: Pass) -> char {
     }
 }
 
-/// A scale, and where the drawing goes on below.
+/// A scale, and where the drawing continues below.
 pub(super) struct Grid {
     columns_per_second: f64,
     columns: usize,
-    /// The first column of each line, then the column behind the last.
+    /// The first column of each line, then the column after the last.
     breaks: Vec<usize>,
     /// Whether some boxes are too narrow for their numbers.
     leaves_out: bool,
@@ -163,7 +163,7 @@ impl Grid {
         column(span.start).min(self.columns)..column(span.end).min(self.columns)
     }
 
-    /// Where the text of a box begins: with the box, or, if a break would cut the text, behind it.
+    /// Where the text of a box begins: with the box, or, if a break would cut the text, after it.
     fn place_of_text(&self, columns: &Range<usize>, length: usize) -> usize {
         let cutting =
             |column: &&usize| columns.start < **column && **column < columns.start + length;
@@ -174,7 +174,7 @@ impl Grid {
             .unwrap_or(columns.start)
     }
 
-    /// The columns at which the drawing begins, goes on below, and ends: lines of about the same
+    /// The columns at which the drawing begins, continues below, and ends: lines of about the same
     /// length, each break where it cuts the fewest numbers.
     fn break_up(&self, timeline: &Timeline, room: usize) -> Vec<usize> {
         // How many numbers a break before a column would cut.

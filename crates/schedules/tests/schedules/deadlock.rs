@@ -13,7 +13,7 @@ fn backward(micro_batch: usize, stage: usize) -> Action {
 }
 
 /// The first rank wants the first gradient before its second forward pass, the second rank the second
-/// activation before its first backward pass; the third one is stuck behind them.
+/// activation before its first backward pass; the third one is stuck after them.
 fn crossed() -> Vec<Vec<Action>> {
     vec![
         vec![forward(0, 0), backward(0, 0), forward(1, 0), backward(1, 0)],

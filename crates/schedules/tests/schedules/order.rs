@@ -26,7 +26,7 @@ proptest! {
     ) {
         let chunks = if kind.has_chunks() { chunks } else { 1 };
         let schedule = Schedule::new(kind, ranks, micro_batches, chunks).unwrap();
-        // The lists stand the checks that lists of one's own have to stand.
+        // The lists stand the checks that lists of your own have to stand.
         let again = Schedule::from_actions(micro_batches, chunks, lists_of(&schedule)).unwrap();
         prop_assert_eq!(again.kind(), None);
         let stage = StageCosts {
@@ -136,7 +136,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
     assert_eq!(
         error(one, 4, usize::MAX, 1),
         format!(
-            "4 ranks of 1 chunks with {} micro-batches are more than 1048576 passes a step: use \
+            "4 ranks of 1 chunks with {} micro-batches are more than 1048576 passes per step: use \
              fewer micro-batches",
             usize::MAX
         )

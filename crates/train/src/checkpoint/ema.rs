@@ -20,7 +20,8 @@ use crate::error::TrainError;
 /// Running statistics are not averaged: those of the model go with the averaged parameters.
 ///
 /// ```
-/// use everburn_train::EmaConfig;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::EmaConfig;
 ///
 /// let config: EmaConfig = toml::from_str("decay = 0.999").unwrap();
 /// assert!(!config.sharded && !config.validate);
@@ -49,7 +50,7 @@ impl EmaConfig {
         match (0.0..1.0).contains(&self.decay) {
             true => Ok(()),
             false => Err(TrainError::Config(format!(
-                "--ema {} must be at least 0 and below 1, 0.999 say",
+                "--ema {} must be at least 0 and below 1, as in 0.999",
                 self.decay
             ))),
         }

@@ -21,8 +21,9 @@ const REPLACED: &str = ".replaced-";
 /// The folder in which a run keeps its checkpoints.
 ///
 /// ```
-/// use everburn_train::TrainError;
-/// use everburn_train::checkpoint::CheckpointFolder;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::TrainError;
+/// use everburn::train::checkpoint::CheckpointFolder;
 ///
 /// fn show(folder: &CheckpointFolder) -> Result<(), TrainError> {
 ///     for place in folder.places()? {
@@ -287,7 +288,8 @@ impl CheckpointFolder {
             }
         }
         let reason = if refused.is_empty() {
-            "there is none in it: no checkpoint had been written when the run ended; start without --resume".to_string()
+            "it contains no checkpoint: the run ended before its first one; start without --resume"
+                .to_string()
         } else {
             let list = refused
                 .iter()

@@ -30,7 +30,8 @@ const LONGEST_MANIFEST: u64 = 1 << 28;
 /// A file of a checkpoint, as its manifest describes it.
 ///
 /// ```
-/// use everburn_train::checkpoint::Manifest;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::checkpoint::Manifest;
 ///
 /// fn bytes(manifest: &Manifest) -> u64 {
 ///     manifest.files.iter().map(|file| file.bytes).sum()
@@ -49,7 +50,8 @@ pub struct FileEntry {
 /// A tensor of a checkpoint, as its manifest describes it.
 ///
 /// ```
-/// use everburn_train::checkpoint::TensorEntry;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::checkpoint::TensorEntry;
 ///
 /// fn elements(tensor: &TensorEntry) -> usize {
 ///     tensor.shape.iter().product()
@@ -72,7 +74,8 @@ pub struct TensorEntry {
 /// `manifest.json`.
 ///
 /// ```
-/// use everburn_train::checkpoint::Manifest;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::checkpoint::Manifest;
 ///
 /// fn show(manifest: &Manifest) {
 ///     println!("after step {}, {} tensors", manifest.progress.step, manifest.tensors.len());

@@ -1,8 +1,8 @@
-//! A training's state at a moment, while the training goes on.
+//! A training's state at a moment, while the training continues.
 //!
 //! A snapshot costs the training thread no copy: tensors are counted references, and an optimizer that
 //! changes one that a snapshot holds makes a new one. (Running statistics are different: a copy of a module
-//! shares them with it. So tensors are held, not modules.) Whoever has time reads the tensors from their
+//! shares them with it. So tensors are held, not modules.) A thread with time reads the tensors from their
 //! devices.
 
 use std::collections::{BTreeMap, HashMap};
@@ -69,7 +69,7 @@ impl Snapshot {
             outer,
         } = self;
         let wrong = |error: String| refuse(&progress, &error);
-        // A parameter that stands at several places has the path of the first.
+        // A parameter that is at several places has the path of the first.
         let mut paths = HashMap::new();
         for HeldTensor { path, id, .. } in &parameters {
             paths.entry(id.val()).or_insert_with(|| path.clone());

@@ -44,10 +44,11 @@ pub const PRETRAINED_CONFIG: &str = "config.json";
 /// How many tensors of a file are named that the model does not have.
 const MOST_UNKNOWN: usize = 100;
 
-/// The kind of file that a state dict lies in.
+/// The kind of file that a state dict is in.
 ///
 /// ```
-/// use everburn_train::StateDictFile;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::StateDictFile;
 ///
 /// assert_eq!(StateDictFile::of("weights.pt".as_ref()), Some(StateDictFile::PyTorch));
 /// assert_eq!(StateDictFile::of("weights.onnx".as_ref()), None);
@@ -91,9 +92,10 @@ fn kind_of(action: &'static str, path: &Path) -> Result<StateDictFile, TrainErro
 /// says as which [`StateDictFile`]. `batches` is how many batches batch norms have seen.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::nn::LinearConfig;
 /// use burn::prelude::*;
-/// use everburn_train::{load_state_dict, save_state_dict};
+/// use everburn::train::{load_state_dict, save_state_dict};
 ///
 /// let folder = tempfile::tempdir().unwrap();
 /// let path = folder.path().join("weights.pt");
@@ -308,7 +310,7 @@ fn without_prefix(
     tensors
 }
 
-/// The first part of the path, with its dot, if all names have the same and something behind it.
+/// The first part of the path, with its dot, if all names have the same and something after it.
 fn common_prefix(tensors: &BTreeMap<String, PackedTensor>) -> Option<String> {
     let (first, _) = tensors.first_key_value()?;
     let prefix = &first[..=first.find('.')?];

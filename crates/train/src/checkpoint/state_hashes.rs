@@ -24,7 +24,8 @@ const BYTES: usize = 8;
 /// The state of a training after a step: a line of `hashes.jsonl`.
 ///
 /// ```
-/// use everburn_train::StateHashes;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::StateHashes;
 ///
 /// let line = r#"{"step":1,"loss":"3ff0000000000000","tensors":[["conv1.weight","00ff"]]}"#;
 /// let one: StateHashes = serde_json::from_str(line).unwrap();
@@ -127,7 +128,7 @@ impl HashesFile {
     /// The name of the file in a run directory.
     pub(crate) const NAME: &str = "hashes.jsonl";
 
-    /// Opens the file of a run that goes on after `step`, without what came later.
+    /// Opens the file of a run that continues after `step`, without what came later.
     pub(crate) fn from(folder: &Path, step: usize) -> Result<Self, TrainError> {
         let path = folder.join(Self::NAME);
         let text = match std::fs::read_to_string(&path) {

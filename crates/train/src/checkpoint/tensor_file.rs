@@ -137,7 +137,7 @@ pub(crate) fn read(file: &[u8]) -> Result<Vec<TensorView<'_>>, String> {
         let (begin, end) = entry.data_offsets;
         let bytes = numbers
             .get(begin..end)
-            .ok_or_else(|| wrong("it lies outside of the file"))?;
+            .ok_or_else(|| wrong("it is outside the file"))?;
         let count = entry
             .shape
             .iter()
@@ -156,7 +156,7 @@ pub(crate) fn read(file: &[u8]) -> Result<Vec<TensorView<'_>>, String> {
     Ok(tensors)
 }
 
-/// Where in a file each tensor's numbers lie; for tests and messages.
+/// Where in a file each tensor's numbers are; for tests and messages.
 #[cfg(test)]
 pub(crate) fn place_of(file: &[u8], name: &str) -> Option<std::ops::Range<usize>> {
     let tensors = read(file).ok()?;

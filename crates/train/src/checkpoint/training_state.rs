@@ -164,7 +164,7 @@ impl TrainingState {
     }
 
     /// Makes what needs the ranks of `group`, that have `model` now: the outer loop and the moving average, with
-    /// what a checkpoint knew of them. What has been made before goes on.
+    /// what a checkpoint knew of them. What has been made before continues.
     pub(crate) fn meet<M: Module>(
         &mut self,
         model: &M,
@@ -281,7 +281,7 @@ fn with_tensors<M: Module>(model: M, checkpoint: &Checkpoint, file: &str) -> Res
     model.try_load_record(record).map_err(failed)
 }
 
-/// The identity of a parameter that first stands at `path`: the same on all ranks that read a checkpoint, for
+/// The identity of a parameter that first is at `path`: the same on all ranks that read a checkpoint, for
 /// they exchange the states of parameters by it.
 pub(crate) fn identity(path: &str) -> ParamId {
     let digest = Sha256::digest(path);
@@ -349,7 +349,7 @@ pub(crate) fn refuse(progress: &Progress, reason: &str) -> TrainError {
 }
 
 /// Rank 0 reads and verifies the newest good checkpoint of its folder; all ranks are given its
-/// bytes, so that it needs to lie on one machine only, or all are given its error.
+/// bytes, so that it needs to be on one machine only, or all are given its error.
 pub(crate) fn agree_on_newest(
     group: &ProcessGroup,
     folder: Option<&CheckpointFolder>,

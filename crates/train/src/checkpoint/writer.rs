@@ -1,4 +1,4 @@
-//! Writes checkpoints while the training goes on.
+//! Writes checkpoints while the training continues.
 
 use std::path::Path;
 use std::time::Instant;

@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 /// gradients are the same, to the bit where a block draws no random numbers.
 ///
 /// ```
-/// use everburn_train::ActivationCheckpointing;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::ActivationCheckpointing;
 ///
 /// let checkpointing: ActivationCheckpointing = "3".parse()?;
 /// assert_eq!(checkpointing.blocks_a_segment().unwrap().get(), 3);
@@ -29,7 +30,7 @@ pub enum ActivationCheckpointing {
     #[default]
     None,
     /// What goes from one segment of this many blocks to the next is kept, and the segments run again:
-    /// [`everburn_nn::checkpointed_forward`].
+    /// [`everburn::nn::checkpointed_forward`](everburn_nn::checkpointed_forward).
     Blocks(NonZeroUsize),
     /// Burn's own strategy: outputs of operations that cost little computation are computed again, one by
     /// one.
@@ -120,7 +121,8 @@ impl From<ActivationCheckpointing> for String {
 /// A text that names no way of activation checkpointing.
 ///
 /// ```
-/// use everburn_train::ActivationCheckpointing;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::ActivationCheckpointing;
 ///
 /// let error = "0".parse::<ActivationCheckpointing>().unwrap_err();
 /// assert!(error.to_string().contains("blocks"));

@@ -11,7 +11,8 @@ use crate::metrics::sums::{ACCURACY, LOSS, MetricSums};
 /// Whether a metric is better where it is lower.
 ///
 /// ```
-/// use everburn_train::Direction;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::Direction;
 ///
 /// assert_ne!(Direction::Lower, Direction::Higher);
 /// ```
@@ -26,10 +27,11 @@ pub enum Direction {
 /// The metric of the validation by which the best epoch is chosen, and with it the checkpoint that is kept and when a
 /// training stops early.
 ///
-/// It is written as the metric's name behind `min:` or `max:`. The loss and the accuracy need neither.
+/// It is written as the metric's name after `min:` or `max:`. The loss and the accuracy need neither.
 ///
 /// ```
-/// use everburn_train::{BestBy, Direction};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{BestBy, Direction};
 ///
 /// let by: BestBy = "max:iou".parse().unwrap();
 /// assert_eq!((by.metric(), by.direction()), ("iou", Direction::Higher));
@@ -46,15 +48,15 @@ pub struct BestBy {
 /// A metric without a direction.
 ///
 /// ```
-/// use everburn_train::{BestBy, InvalidBestBy};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{BestBy, InvalidBestBy};
 ///
 /// let error: InvalidBestBy = "a:b".parse::<BestBy>().unwrap_err();
 /// assert!(error.to_string().contains("a:b"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` does not say whether a lower or a higher value is better: write min:NAME or max:NAME; {LOSS} and {ACCURACY} \
-     need neither"
+    "is a lower or a higher `{0}` better? write min:NAME or max:NAME; {LOSS} and {ACCURACY} need neither"
 )]
 pub struct InvalidBestBy(String);
 
@@ -74,7 +76,7 @@ impl BestBy {
         *self == Self::default()
     }
 
-    /// Whether `value` is better than `best`; what is no number never is.
+    /// Whether `value` is better than `best`; what is not a number never is.
     pub(crate) fn is_better(&self, value: f64, best: Option<f64>) -> bool {
         match (best, self.direction) {
             _ if value.is_nan() => false,

@@ -9,7 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// What goes wrong with a rank. Ranks are those at the start of the job, however they are numbered later.
 ///
 /// ```
-/// use everburn_train::Chaos;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::Chaos;
 ///
 /// // Rank 2 is killed at step 100, rank 1 stopped at step 50.
 /// let chaos: Chaos = "kill=2@step:100,stall=1@step:50".parse().unwrap();
@@ -49,7 +50,8 @@ impl Fault {
 /// A process that took the place of a lost one is spared.
 ///
 /// ```
-/// use everburn_train::{Chaos, Fault};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{Chaos, Fault};
 ///
 /// let chaos: Chaos = "kill=2@step:100,slow=3@step:10:200ms,drop=0-2@step:30".parse()?;
 /// assert_eq!(chaos.at(100, 2).collect::<Vec<_>>(), [Fault::Kill(2)]);
@@ -64,7 +66,8 @@ pub struct Chaos {
 /// Text that names no faults.
 ///
 /// ```
-/// use everburn_train::{Chaos, InvalidChaos};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{Chaos, InvalidChaos};
 ///
 /// let error: InvalidChaos = "melt=1".parse::<Chaos>().unwrap_err();
 /// assert!(error.to_string().contains("melt=1"));

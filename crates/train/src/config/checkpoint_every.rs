@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 /// whatever this says.
 ///
 /// ```
-/// use everburn_train::CheckpointEvery;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::CheckpointEvery;
 ///
 /// let every: CheckpointEvery = "100steps".parse()?;
 /// assert!(every.is_due_after_step(200) && !every.is_due_after_step(201));
@@ -72,14 +73,15 @@ impl fmt::Display for CheckpointEvery {
 /// A text that says nothing of [`CheckpointEvery`].
 ///
 /// ```
-/// use everburn_train::{CheckpointEvery, InvalidCheckpointEvery};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{CheckpointEvery, InvalidCheckpointEvery};
 ///
 /// let error: InvalidCheckpointEvery = "daily".parse::<CheckpointEvery>().unwrap_err();
 /// assert!(error.to_string().contains("daily"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` does not say how often: write a number from 1 and its unit, as in 100steps, 10min or 1epoch"
+    "`{0}` is not an interval: write a number from 1 and its unit, as in 100steps, 10min or 1epoch"
 )]
 pub struct InvalidCheckpointEvery(String);
 

@@ -14,7 +14,8 @@ use crate::error::TrainError;
 /// What a training does when a checkpoint, or a line of its metrics, cannot be written.
 ///
 /// ```
-/// use everburn_train::OnCheckpointFailure;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::OnCheckpointFailure;
 ///
 /// assert_eq!("stop".parse(), Ok(OnCheckpointFailure::Stop));
 /// assert_eq!(OnCheckpointFailure::default().to_string(), "continue");
@@ -25,7 +26,7 @@ use crate::error::TrainError;
 pub enum OnCheckpointFailure {
     /// It ends with the error.
     Stop,
-    /// It warns and goes on; the next checkpoint that is due is tried again.
+    /// It warns and continues; the next checkpoint that is due is tried again.
     #[default]
     Continue,
 }
@@ -39,16 +40,17 @@ impl fmt::Display for OnCheckpointFailure {
     }
 }
 
-/// A text that says nothing of [`OnCheckpointFailure`].
+/// A text that is not an [`OnCheckpointFailure`].
 ///
 /// ```
-/// use everburn_train::{InvalidOnCheckpointFailure, OnCheckpointFailure};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{InvalidOnCheckpointFailure, OnCheckpointFailure};
 ///
 /// let error: InvalidOnCheckpointFailure = "wait".parse::<OnCheckpointFailure>().unwrap_err();
 /// assert!(error.to_string().contains("wait"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` does not say what to do when a checkpoint cannot be written: stop or continue")]
+#[error("`{0}` is neither stop nor continue")]
 pub struct InvalidOnCheckpointFailure(String);
 
 impl FromStr for OnCheckpointFailure {
@@ -69,8 +71,7 @@ impl OnCheckpointFailure {
         match (self, result) {
             (Self::Continue, Err(error @ TrainError::File { .. })) => {
                 tracing::warn!(
-                    "{error}; the training goes on, and the next one that is due is tried again \
-                     (--on-checkpoint-failure stop ends it)"
+                    "{error}; training continues, and the next checkpoint is tried again (--on-checkpoint-failure stop ends it)"
                 );
                 Ok(T::default())
             }

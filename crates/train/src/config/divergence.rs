@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 /// What to do when the replicas are found to differ.
 ///
 /// ```
-/// use everburn_train::OnDivergence;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::OnDivergence;
 ///
 /// assert_eq!(OnDivergence::default(), OnDivergence::Stop);
 /// ```
@@ -15,7 +16,7 @@ pub enum OnDivergence {
     /// The run ends: steps since the last comparison may have learnt from wrong gradients.
     #[default]
     Stop,
-    /// The ranks that differ from most others are given the state of those, and the training goes on.
+    /// The ranks that differ from most others are given the state of those, and the training continues.
     /// Where there is no majority, it ends.
     Repair,
 }

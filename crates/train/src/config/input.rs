@@ -16,7 +16,8 @@ use crate::trainer::{Trainer, TrainingData};
 /// How samples come to the device.
 ///
 /// ```
-/// use everburn_train::InputConfig;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::InputConfig;
 ///
 /// let config: InputConfig = toml::from_str("workers = 2\nprefetch = 4").unwrap();
 /// assert!(!config.on_device);
@@ -62,7 +63,7 @@ impl InputConfig {
     pub(crate) fn prefetch(&self, device: &Device, patience: Duration) -> Prefetch {
         let automatic = usize::from(is_gpu(device));
         Prefetch {
-            // What lies on the device is picked there: threads would only get in each other's way.
+            // What is on the device is picked there: threads would only get in each other's way.
             workers: match self.on_device {
                 true => 0,
                 false => self.workers.unwrap_or(automatic),
@@ -97,8 +98,7 @@ impl Trainer {
         } = data;
         if augment.is_some() {
             return Err(TrainError::Config(format!(
-                "--data-on-device: the samples of {name} are changed at random, and would have to lie there anew for each \
-                 epoch; train without it, or without augmentation"
+                "--data-on-device: the samples of {name} are augmented, so they differ in each epoch; train without it, or without augmentation"
             )));
         }
         let checkpointing = self.config.activation_checkpointing;

@@ -15,10 +15,11 @@ use crate::error::TrainError;
 /// checkpoints have both.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::module::Module;
 /// use burn::nn::LinearConfig;
 /// use burn::prelude::*;
-/// use everburn_train::{LoraConfig, Patterns};
+/// use everburn::train::{LoraConfig, Patterns};
 ///
 /// let lora = LoraConfig { rank: 2, alpha: None, targets: Patterns::from("weight") };
 /// let model = LinearConfig::new(8, 4).init(&Device::flex());
@@ -30,14 +31,14 @@ use crate::error::TrainError;
 #[command(next_help_heading = "Fine-tuning")]
 #[serde(deny_unknown_fields)]
 pub struct LoraConfig {
-    /// Train low-rank factors of this rank beside the weights of --init-from, and merge them at the end (LoRA).
+    /// Train low-rank factors of this rank for the weights of --init-from, and merge them at the end (LoRA).
     #[arg(long = "lora", value_name = "RANK")]
     pub rank: usize,
-    /// The factors' product counts ALPHA / RANK times [default: twice the rank].
+    /// The scale of the factors' product is ALPHA / RANK [default: twice the rank].
     #[arg(long = "lora-alpha", value_name = "ALPHA")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alpha: Option<f64>,
-    /// Which weights, by a name on their path or a pattern of it [default: q,v,q_proj,v_proj].
+    /// The weights to adapt, by a name on their path or a pattern of it [default: q,v,q_proj,v_proj].
     #[arg(long = "lora-targets", value_name = "NAME", value_delimiter = ',')]
     #[serde(default = "queries_and_values")]
     pub targets: Patterns,

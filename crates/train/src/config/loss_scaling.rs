@@ -31,7 +31,8 @@ const GREATEST_LOSS_SCALE: f64 = 16_777_216.0;
 /// checkpoint.
 ///
 /// ```
-/// use everburn_train::LossScaling;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::LossScaling;
 ///
 /// let mut scaling = LossScaling::default();
 /// scaling.count(true);
@@ -113,18 +114,19 @@ impl Drop for ScaledLosses {
 }
 
 /// The loss of which gradients are taken: `loss` times the present factor where a training scales losses, else
-/// `loss` itself. [`Supervised`](crate::Supervised) calls it; a `TrainStep` of one's own that is to be trained
+/// `loss` itself. [`Supervised`](crate::Supervised) calls it; a `TrainStep` of your own that is to be trained
 /// with `--precision f16` does, too. What it reports is the loss itself.
 ///
 /// # Shapes
 /// - loss, output: `[1]`
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::prelude::*;
 ///
 /// let loss = Tensor::<1>::from_floats([0.5], &Device::flex());
 /// // No training scales losses here.
-/// assert_eq!(everburn_train::scaled_loss(loss).into_scalar::<f32>(), 0.5);
+/// assert_eq!(everburn::train::scaled_loss(loss).into_scalar::<f32>(), 0.5);
 /// ```
 #[must_use]
 pub fn scaled_loss(loss: Tensor<1>) -> Tensor<1> {

@@ -18,7 +18,8 @@ use crate::error::TrainError;
 /// refused.
 ///
 /// ```
-/// use everburn_train::{OptimizerConfig, OptimizerKind};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{OptimizerConfig, OptimizerKind};
 ///
 /// let text = "kind = 'lion'\nlearning_rate = 1e-4\nbeta_2 = 0.98";
 /// let config = toml::from_str::<OptimizerConfig>(text).unwrap();

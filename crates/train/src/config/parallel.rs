@@ -22,7 +22,8 @@ const CHUNKS: usize = 2;
 /// is decided by [`ParallelConfig::resolve`].
 ///
 /// ```
-/// use everburn_train::ParallelConfig;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::ParallelConfig;
 ///
 /// let config: ParallelConfig = toml::from_str("mesh = 'pipeline=2'\nschedule = 'zb-h1'").unwrap();
 /// let parallelism = config.resolve(2, 64).unwrap();
@@ -58,7 +59,7 @@ pub struct ParallelConfig {
 }
 
 impl ParallelConfig {
-    /// Decides what is left open, for `world_size` ranks that read `batch_size` samples a step.
+    /// Decides what is left open, for `world_size` ranks that read `batch_size` samples per step.
     ///
     /// # Errors
     /// [`ParallelError`] if numbers do not go together.
@@ -120,7 +121,8 @@ impl ParallelConfig {
 /// [`ParallelConfig::resolve`].
 ///
 /// ```
-/// use everburn_train::{ParallelConfig, Stages};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{ParallelConfig, Stages};
 ///
 /// let config = ParallelConfig { mesh: Some("pipeline=2".parse()?), ..Default::default() };
 /// let parallelism = config.resolve(2, 32)?;
@@ -242,7 +244,8 @@ fn named_cuts(starts: &[String], names: &[&str]) -> Vec<Range<usize>> {
 /// Written `auto`, `even`, or the names of the blocks that begin a stage, without the first block.
 ///
 /// ```
-/// use everburn_train::Stages;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::Stages;
 ///
 /// let stages: Stages = "conv2,fc1".parse()?;
 /// assert_eq!(stages, Stages::Named(vec!["conv2".into(), "fc1".into()]));
@@ -280,14 +283,14 @@ impl From<Stages> for String {
 /// A text that says nothing of [`Stages`].
 ///
 /// ```
-/// use everburn_train::Stages;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::Stages;
 ///
 /// assert!("conv1,,fc1".parse::<Stages>().unwrap_err().to_string().contains("conv1,,fc1"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` does not say where stages begin: use auto, even, or the names of blocks with commas between \
-     them, as in conv2,fc1"
+    "`{0}` does not name the stages: use auto, even, or the first blocks of stages with commas between them, as in conv2,fc1"
 )]
 pub struct InvalidStages(String);
 
@@ -320,7 +323,8 @@ impl TryFrom<String> for Stages {
 /// Why a model cannot be shared out as it was asked for.
 ///
 /// ```
-/// use everburn_train::ParallelConfig;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::ParallelConfig;
 ///
 /// let config = ParallelConfig { mesh: Some("data=2,pipeline=2".parse()?), ..Default::default() };
 /// let error = config.resolve(3, 64).unwrap_err();
@@ -364,7 +368,7 @@ pub enum ParallelError {
     },
     /// Micro-batches that would be of unequal size.
     #[error(
-        "{micro_batches} micro-batches do not divide a replica's share of {share} samples a step"
+        "{micro_batches} micro-batches do not divide a replica's local batch of {share} samples"
     )]
     MicroBatches {
         /// How many were asked for.
@@ -383,7 +387,7 @@ pub enum ParallelError {
         stages: usize,
         /// How many blocks the model has.
         blocks: usize,
-        /// How many ranks the pipeline has.
+        /// The number of ranks of the pipeline.
         ranks: usize,
         /// How many stages each of them has.
         chunks: usize,

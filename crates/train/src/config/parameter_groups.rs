@@ -12,7 +12,8 @@ use crate::error::TrainError;
 /// Parameters, by path, with optimizer settings of their own. Where groups overlap, the last one with a setting counts.
 ///
 /// ```
-/// use everburn_train::OptimizerConfig;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::OptimizerConfig;
 ///
 /// let text = r#"
 ///     kind = "adam-w"

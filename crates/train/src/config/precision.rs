@@ -13,12 +13,13 @@ use crate::error::TrainError;
 /// In which type of number a training computes. Parameters, gradients that ranks exchange and the state of the
 /// optimizer are `f32` whatever it is.
 ///
-/// With `bf16` and `f16`, the layers of `everburn_nn` multiply in 16 bits ([`everburn_nn::autocast`]); norms,
+/// With `bf16` and `f16`, the layers of `everburn::nn` multiply in 16 bits ([`everburn::nn::autocast`](everburn_nn::autocast)); norms,
 /// softmax, losses and reductions are computed in `f32`. With `f16` the loss is scaled
 /// ([`LossScaling`](crate::LossScaling)).
 ///
 /// ```
-/// use everburn_train::Precision;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::Precision;
 ///
 /// assert_eq!("bf16".parse(), Ok(Precision::Bf16));
 /// assert_eq!(Precision::default().to_string(), "f32");
@@ -40,7 +41,8 @@ pub enum Precision {
 /// Text that names no precision.
 ///
 /// ```
-/// use everburn_train::{InvalidPrecision, Precision};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{InvalidPrecision, Precision};
 ///
 /// let error: InvalidPrecision = "f8".parse::<Precision>().unwrap_err();
 /// assert!(error.to_string().contains("f8"));
@@ -84,8 +86,7 @@ impl Precision {
             return Ok(());
         }
         Err(TrainError::Config(format!(
-            "--precision tf32 is for GPUs, and a rank is to compute on {device}: processors have no such type; \
-             use f32, or bf16 or f16 for the results of a GPU"
+            "--precision tf32 is for GPUs, and a rank computes on {device}: CPUs have no such type; use f32, or bf16 or f16 for the results of a GPU"
         )))
     }
 
@@ -110,9 +111,7 @@ impl Precision {
             return Ok(());
         }
         Err(TrainError::Config(format!(
-            "--precision {self} reaches no layer of this model: it is for the layers of everburn_nn (Linear, \
-             Conv2d, matmul and the like), which stand in the place of Burn's by a changed import; use them, or \
-             --precision f32"
+            "--precision {self} reaches no layer of this model: it is for the layers of everburn::nn (Linear, Conv2d, matmul and the like), which replace Burn's by a changed import; use them, or --precision f32"
         )))
     }
 }

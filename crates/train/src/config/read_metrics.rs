@@ -9,12 +9,13 @@ use serde::{Deserialize, Serialize};
 /// When losses and counts are read from the device.
 ///
 /// To read one is to wait until the device has come so far, and a GPU that is waited for has nothing queued to
-/// go on with. Read late, several steps' numbers are read at once: the same numbers, recorded with the same
+/// continue with. Read late, several steps' numbers are read at once: the same numbers, recorded with the same
 /// steps, a little later. A checkpoint, a comparison of ranks and the end of an epoch come after the numbers of
 /// all steps before them.
 ///
 /// ```
-/// use everburn_train::ReadMetrics;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::ReadMetrics;
 ///
 /// assert_eq!("late".parse(), Ok(ReadMetrics::Late));
 /// assert_eq!(ReadMetrics::default().to_string(), "auto");
@@ -67,14 +68,14 @@ impl std::str::FromStr for ReadMetrics {
     }
 }
 
-/// How long the numbers of a step may lie unread: as long as a dashboard or a user who wants to stop does not
+/// How long the numbers of a step may be unread: as long as a dashboard or a user who wants to stop does not
 /// notice.
 const UNREAD_FOR: Duration = Duration::from_millis(250);
 
 /// Of how many steps at most: enough for one wait in this many not to be felt.
 const UNREAD_STEPS: usize = 32;
 
-/// Of how many steps the numbers may lie unread where one takes `seconds`.
+/// Of how many steps the numbers may be unread where one takes `seconds`.
 pub(crate) fn steps_unread(seconds: f64) -> usize {
     let steps = UNREAD_FOR.as_secs_f64() / seconds.max(1e-9);
     (steps as usize).clamp(1, UNREAD_STEPS)

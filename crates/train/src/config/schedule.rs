@@ -16,10 +16,11 @@ use crate::error::TrainError;
 /// By how much [`Schedule::Step`] multiplies the learning rate, unless another number is given.
 const DECAY_FACTOR: f64 = 0.1;
 
-/// How the learning rate changes over the steps, behind those of a warm-up.
+/// How the learning rate changes over the steps, after those of a warm-up.
 ///
 /// ```
-/// use everburn_train::{Schedule, TrainingConfig};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{Schedule, TrainingConfig};
 ///
 /// let config = TrainingConfig { schedule: Schedule::Cosine, ..TrainingConfig::default() };
 /// assert_ne!(config.schedule, Schedule::default());
@@ -43,7 +44,8 @@ pub enum Schedule {
 /// The numbers of a schedule; what is absent is not asked for, or has its usual value.
 ///
 /// ```
-/// use everburn_train::{Schedule, ScheduleNumbers, TrainingConfig};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{Schedule, ScheduleNumbers, TrainingConfig};
 ///
 /// let numbers = ScheduleNumbers { warmup_steps: 2, ..ScheduleNumbers::default() };
 /// let mut config = TrainingConfig {
@@ -110,7 +112,7 @@ impl ScheduleNumbers {
         } = *self;
         let mut text = format!("{schedule:?}");
         if warmup_steps > 0 {
-            text.push_str(&format!(" behind a warm-up of {warmup_steps}"));
+            text.push_str(&format!(" after a warm-up of {warmup_steps}"));
         }
         if let Some(rate) = final_learning_rate {
             text.push_str(&format!(" to {}", rate as f32));
@@ -143,8 +145,7 @@ impl ScheduleNumbers {
             Some(0) => return refuse("--decay-every must be at least 1".to_string()),
             None if steps => {
                 return refuse(
-                    "--lr-schedule step lowers the learning rate every so many steps: say how many by \
-                     --decay-every"
+                    "--lr-schedule step needs --decay-every, the number of steps between two decreases"
                         .to_string(),
                 );
             }

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 /// ([`OuterLoop`](everburn_distributed::OuterLoop)). A number of steps alone is short for the latter, and 0 for `step`.
 ///
 /// ```
-/// use everburn_train::SyncInterval;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::SyncInterval;
 ///
 /// let sync: SyncInterval = "every=50".parse()?;
 /// assert_eq!(sync.steps(), Some(50));
@@ -52,15 +53,15 @@ impl fmt::Display for SyncInterval {
 /// A text that is no [`SyncInterval`].
 ///
 /// ```
-/// use everburn_train::SyncInterval;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::SyncInterval;
 ///
 /// let error = "often".parse::<SyncInterval>().unwrap_err();
 /// assert!(error.to_string().contains("--local-steps 50"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no number of local steps: use one, as in --local-steps 50 (sync = \"every=50\" in a file), or 0 for \
-     synchronous steps"
+    "`{0}` is not a number of local steps: use one, as in --local-steps 50 (sync = \"every=50\" in a file), or 0 for synchronous steps"
 )]
 pub struct InvalidSyncInterval(String);
 

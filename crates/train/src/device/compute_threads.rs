@@ -16,14 +16,15 @@ thread_local! {
 ///
 /// A thread outside a rayon pool hands each operation of a CPU back end over to the pool that all
 /// share, and sleeps until it is done: two switches of threads an operation, which cost the small
-/// ones more than they gain. Threads of the process that are not told so, as those that read data,
+/// ones more than they gain. Threads of the process without this setting, as those that read data,
 /// stay with the shared pool and can neither wait for this one nor be waited for.
 ///
 /// Does nothing on a thread of a pool.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// std::thread::spawn(|| {
-///     everburn_train::compute_on_this_thread(2).unwrap();
+///     everburn::train::compute_on_this_thread(2).unwrap();
 ///     assert_eq!(rayon::current_num_threads(), 2);
 ///     assert_eq!(rayon::current_thread_index(), Some(0));
 /// })

@@ -1,14 +1,15 @@
 //! The kernels of a GPU: generated, compiled and tuned while a program runs, and kept for the next one.
 //!
 //! CubeCL keeps all that in one database, which processes may share: what one of them has compiled or measured,
-//! the others read. Here is said where it lies, and seen how much there is to do.
+//! the others read. Here is said where it is, and seen how much there is to do.
 
 use std::path::{Path, PathBuf};
 
 /// Where what is compiled and tuned is kept.
 ///
 /// ```
-/// use everburn_train::{KernelCache, keep_kernels};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{KernelCache, keep_kernels};
 ///
 /// let folder = std::env::temp_dir().join("everburn-example-kernels");
 /// match keep_kernels(&folder) {
@@ -38,7 +39,7 @@ impl std::fmt::Display for KernelCache {
 }
 
 /// Has all kernels of this process be kept in `folder`, and read from there. To be called before anything is
-/// done on a GPU. Processes may be told the same folder: each takes a data base there that no other uses.
+/// done on a GPU. Processes may share a folder: each takes a data base there that no other uses.
 #[cfg(feature = "gpu")]
 pub fn keep_kernels(folder: &Path) -> KernelCache {
     use burn::cubecl::config::cache::CacheConfig;

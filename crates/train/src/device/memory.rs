@@ -3,16 +3,17 @@
 use burn::prelude::Device;
 use everburn_record::proc;
 
-/// The most memory that a rank has used since it last asked: of its device where the device tells, else
+/// The most memory that a rank has used since it last asked: of its device where the device reports it, else
 /// the resident set of its process, which ranks that are threads of one process share.
 ///
-/// A device of CUDA tells what its pool has reserved, which does not shrink. The resident set also counts
+/// A device of CUDA reports what its pool has reserved, which does not shrink. The resident set also counts
 /// the data set and what the allocator keeps for later. Where neither is available (other systems than
-/// Linux, without a GPU) nothing is told.
+/// Linux, without a GPU) nothing is reported.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::prelude::Device;
-/// use everburn_train::PeakMemory;
+/// use everburn::train::PeakMemory;
 ///
 /// let memory = PeakMemory::of(&Device::flex());
 /// memory.restart();

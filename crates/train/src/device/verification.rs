@@ -1,6 +1,6 @@
 //! Known numbers, computed on a GPU and on the processor, before anything is trained there.
 //!
-//! Drivers exist that compile generated kernels wrongly and say nothing: training goes on, with gradients that are wrong
+//! Drivers exist that compile generated kernels wrongly and say nothing: training continues, with gradients that are wrong
 //! by orders of magnitude. So products, convolutions, norms and reductions run forward and backward on the GPU first, and
 //! are compared with Burn's flex back end.
 
@@ -55,7 +55,8 @@ const PROBES: [Probe; 5] = [
 /// A GPU whose numbers are not those of the processor.
 ///
 /// ```
-/// use everburn_train::WrongNumbers;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::WrongNumbers;
 ///
 /// fn show(wrong: &WrongNumbers) {
 ///     eprintln!("{}: {} is off by {:e}", wrong.device, wrong.what, wrong.apart);
@@ -86,8 +87,9 @@ impl fmt::Display for WrongNumbers {
 /// driver and version of Everburn, and not computed again. Does nothing on the processor.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::prelude::Device;
-/// use everburn_train::{KernelCache, verify_device};
+/// use everburn::train::{KernelCache, verify_device};
 ///
 /// verify_device(&Device::flex(), &KernelCache::Nowhere("an example".into()))?;
 /// # Ok::<(), everburn_train::TrainError>(())

@@ -29,7 +29,8 @@ type Logs = Box<dyn Fn(usize) -> Option<PathBuf> + Send + Sync>;
 /// The present process group of a rank of an elastic job, and the way to the next.
 ///
 /// ```
-/// use everburn_train::{ElasticGroup, Regroup};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{ElasticGroup, Regroup};
 ///
 /// fn members(group: &ElasticGroup) -> usize {
 ///     group.members().len()

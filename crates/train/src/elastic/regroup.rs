@@ -4,14 +4,15 @@ use everburn_collectives::group::ProcessGroup;
 
 use crate::error::TrainError;
 
-/// Where a rank finds the group with which its training goes on after ranks were lost or when others want
+/// Where a rank finds the group with which its training continues after ranks were lost or when others want
 /// to take part.
 ///
 /// The training leaves a group whose ranks do not answer, and asks for the next one; there it compares how
-/// far each rank has come, and goes on from the newest step that any of them has finished.
+/// far each rank has come, and continues from the newest step that any of them has finished.
 ///
 /// ```
-/// use everburn_train::Regroup;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::Regroup;
 ///
 /// fn members(regroup: &dyn Regroup) -> usize {
 ///     regroup.members().len()
@@ -26,7 +27,7 @@ pub trait Regroup: Send + Sync {
     ///
     /// # Errors
     /// [`TrainError::JobFinished`] if the others have come to the end meanwhile; [`TrainError::Elastic`] if
-    /// there will be no group; [`TrainError::NotMember`] if the others go on without this process.
+    /// there will be no group; [`TrainError::NotMember`] if the others continue without this process.
     fn regroup(&self, step: usize, why: &TrainError) -> Result<ProcessGroup, TrainError>;
 
     /// Whether somebody waits to join; asked on rank 0 after each step.

@@ -1,4 +1,4 @@
-//! Which metrics ranks tell each other of, and where in a message.
+//! Which metrics ranks exchange, and where in a message.
 //!
 //! A metric has no number but its place among those that a message is of, so all ranks must have the same metrics.
 //! They agree on them once, with the first sums of a group: each says which it reports, and a rank without samples

@@ -16,7 +16,8 @@ use crate::metrics::sums::MetricSums;
 /// Which part of the data a line of `metrics.jsonl` is about.
 ///
 /// ```
-/// use everburn_train::{MetricKind, MetricLine};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{MetricKind, MetricLine};
 ///
 /// fn is_of_an_epoch(line: &MetricLine) -> bool {
 ///     matches!(line.kind, MetricKind::Train | MetricKind::Validation)
@@ -58,7 +59,8 @@ impl EpochsOver {
 /// A line of `metrics.jsonl`. All numbers are over the samples of all ranks.
 ///
 /// ```
-/// use everburn_train::MetricLine;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::MetricLine;
 ///
 /// fn read(line: &str) -> Result<MetricLine, serde_json::Error> {
 ///     serde_json::from_str(line) // a line of `metrics.jsonl`
@@ -77,7 +79,7 @@ pub struct MetricLine {
     /// The share of predictions that were correct, where the objective has such.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
-    /// The other metrics of the objective, by name; NaN, in the file `null`, where one is no number.
+    /// The other metrics of the objective, by name; NaN, in the file `null`, where one is not a number.
     #[serde(
         default,
         deserialize_with = "numbers_or_nan",
@@ -133,7 +135,8 @@ impl MetricLine {
 /// `metrics.jsonl`, open for writing.
 ///
 /// ```
-/// use everburn_train::{MetricLine, MetricsFile, TrainError};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{MetricLine, MetricsFile, TrainError};
 ///
 /// fn append(file: &mut MetricsFile, line: &MetricLine) -> Result<(), TrainError> {
 ///     file.write(line)

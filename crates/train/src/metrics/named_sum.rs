@@ -7,14 +7,15 @@ use burn::tensor::{Int, Transaction};
 
 use crate::metrics::sums::LOSS;
 
-/// How many bytes the name of a metric may have: it stands in lines, tables and tabs.
+/// How many bytes the name of a metric may have: it is in lines, tables and tabs.
 const LONGEST_NAME: usize = 64;
 
 /// A number of a batch, which may still be on the device.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::prelude::*;
-/// use everburn_train::Amount;
+/// use everburn::train::Amount;
 ///
 /// let pixels = Amount::from(64);
 /// let error = Amount::from(Tensor::<1>::from_floats([0.5], &Device::flex()));
@@ -85,7 +86,8 @@ impl From<usize> for Amount {
 /// steps are added up; the mean is formed last.
 ///
 /// ```
-/// use everburn_train::NamedSum;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::NamedSum;
 ///
 /// // Of 8 samples, whose absolute errors are 2 in all.
 /// let metric = NamedSum::new("mae", 2.0, 8);

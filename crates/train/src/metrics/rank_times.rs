@@ -1,6 +1,6 @@
-//! Where a step's time goes on each rank, and how rank 0 comes to know of all.
+//! Where a step's time continues each rank, and how rank 0 comes to know of all.
 //!
-//! A rank knows what a step has cost it when the step is over, and then nothing is exchanged any more. So
+//! A rank can measure a step only when the step is over, and then nothing is exchanged any more. So
 //! the numbers of a step travel with the sums of the next one, each in a place of its own of the same
 //! all-reduce: no message more, `8 W` numbers of 8 bytes longer with `W` ranks. Above 64 ranks they come
 //! with every second step, above 128 with every third and so on, so that a sums stays about as short as
@@ -14,7 +14,8 @@ use everburn_record::RankStep;
 /// in the forward pass may be computed, and waited for, in the backward pass.
 ///
 /// ```
-/// use everburn_train::PassTimes;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::PassTimes;
 ///
 /// let one = PassTimes { forward: 0.25, backward: 0.5, ..PassTimes::default() };
 /// let mut both = one;
@@ -36,7 +37,8 @@ pub struct PassTimes {
 /// What a forward pass was.
 ///
 /// ```
-/// use everburn_train::ForwardPass;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::ForwardPass;
 ///
 /// let pass = ForwardPass { seconds: 0.5, operations: 1_000_000_000 };
 /// assert_eq!(pass.operations as f64 / pass.seconds, 2e9); // per second
@@ -45,7 +47,7 @@ pub struct PassTimes {
 pub struct ForwardPass {
     /// How long it took, in seconds.
     pub seconds: f64,
-    /// How many floating point operations it computed ([`everburn_nn::count_operations`]); 0 where nobody counts.
+    /// How many floating point operations it computed ([`everburn::nn::count_operations`](everburn_nn::count_operations)); 0 where nobody counts.
     pub operations: u64,
 }
 

@@ -13,7 +13,8 @@ use crate::model::predictions::{Classes, Predictions};
 /// A step's report on its way to burn-train's metrics.
 ///
 /// ```
-/// use everburn_train::StepReport;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::StepReport;
 ///
 /// fn is_local(report: &StepReport) -> bool {
 ///     matches!(report, StepReport::Local { .. })
@@ -52,7 +53,8 @@ pub enum StepReport {
 /// What a training step cost a rank.
 ///
 /// ```
-/// use everburn_train::StepCost;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::StepCost;
 ///
 /// let cost = StepCost { seconds: 0.5, exposed: 0.1, ..StepCost::default() };
 /// assert_eq!((cost + cost).exposed, 0.2);
@@ -73,7 +75,7 @@ pub struct StepCost {
     /// How many bytes of gradients the rank handed to the exchange, after compression.
     pub gradient_bytes: u64,
     /// The most memory that a rank has used ([`PeakMemory`](crate::PeakMemory)), in bytes; absent where no
-    /// rank can tell.
+    /// rank can measure it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_memory: Option<u64>,
 }
@@ -174,7 +176,8 @@ fn number(data: &TensorData) -> f64 {
 /// The output of a training step that a strategy over ranks can add up.
 ///
 /// ```
-/// use everburn_train::Report;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::Report;
 ///
 /// fn has_forward(report: &impl Report) -> bool {
 ///     report.forward().is_some()

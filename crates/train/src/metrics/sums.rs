@@ -15,8 +15,9 @@ pub const ACCURACY: &str = "accuracy";
 /// A sum, and what it is divided by for the mean.
 ///
 /// ```
-/// let mut absolute_error = everburn_train::WeightedSum { sum: 3.0, weight: 2.0 };
-/// absolute_error += everburn_train::WeightedSum { sum: 0.0, weight: 1.0 };
+/// # mod everburn { pub use everburn_train as train; }
+/// let mut absolute_error = everburn::train::WeightedSum { sum: 3.0, weight: 2.0 };
+/// absolute_error += everburn::train::WeightedSum { sum: 0.0, weight: 1.0 };
 /// assert_eq!(absolute_error.mean(), 1.0);
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -48,7 +49,8 @@ impl std::ops::AddAssign for WeightedSum {
 /// of means.
 ///
 /// ```
-/// use everburn_train::MetricSums;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::MetricSums;
 ///
 /// let two = MetricSums { loss_sum: 3.0, predictions: 2, samples: 2, ..MetricSums::default() };
 /// let one = MetricSums { loss_sum: 0.0, predictions: 1, samples: 1, ..MetricSums::default() };

@@ -12,9 +12,10 @@ use crate::seeds::mix;
 /// model trains does not change the training.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::prelude::*;
 /// use burn::tensor::Int;
-/// use everburn_train::{Generation, whole_text};
+/// use everburn::train::{Generation, whole_text};
 ///
 /// // A model that scores the token after the last one highest.
 /// let counts = |tokens: Tensor<2, Int>| (tokens + 1).one_hot::<3>(10).float() * 5.0;
@@ -107,7 +108,7 @@ impl Generation {
         let refused = [
             (
                 prompt.is_empty() || context == 0,
-                "a model needs at least one token to go on from",
+                "a model needs at least one token to continue from",
             ),
             (
                 !sound(self.temperature),
@@ -189,11 +190,12 @@ impl Generation {
     }
 }
 
-/// Tokens as they are drawn: see [`Generation::stream`]. It ends behind the last one, or an error.
+/// Tokens as they are drawn: see [`Generation::stream`]. It ends after the last one, or an error.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::prelude::*;
-/// use everburn_train::TokenStream;
+/// use everburn::train::TokenStream;
 ///
 /// fn collect<S: FnMut(Tensor<2, Int>, usize) -> Tensor<3>>(stream: TokenStream<S>) -> Vec<u32> {
 ///     stream.map_while(Result::ok).collect()
@@ -243,7 +245,7 @@ impl<S: FnMut(Tensor<2, Int>, usize) -> Tensor<3>> TokenStream<S> {
             .map_err(|error| TrainError::Device(error.to_string()))?;
         let scores = last.iter::<f64>().collect::<Vec<_>>();
         if scores.iter().any(|score| score.is_nan()) {
-            let message = "the model's scores are not numbers: it has diverged";
+            let message = "the model's scores are NaN or infinite: it has diverged";
             return Err(TrainError::Device(message.to_string()));
         }
         let token = self.generation.choose(&scores, self.drawn) as u32; // a vocabulary has fewer than 2^32

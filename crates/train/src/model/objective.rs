@@ -19,8 +19,9 @@ use crate::model::predictions::Classes;
 /// devices can call it on what has come to it.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::prelude::*;
-/// use everburn_train::{NextToken, Objective};
+/// use everburn::train::{NextToken, Objective};
 ///
 /// let device = Device::flex();
 /// let logits = Tensor::<3>::zeros([2, 5, 10], &device); // two texts of five tokens
@@ -48,8 +49,9 @@ pub trait Objective: Debug + Clone + Send + Sync + 'static {
 /// How far a batch of outputs is from what it should be.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::prelude::*;
-/// use everburn_train::Loss;
+/// use everburn::train::Loss;
 ///
 /// let device = Device::flex();
 /// let off = Tensor::<1>::from_floats([0.5, -1.5], &device);
@@ -127,9 +129,10 @@ impl Loss {
     /// batches. The device is waited for in each step, so on a GPU [`with_metric`](Self::with_metric) is faster.
     ///
     /// ```
+    /// # mod everburn { pub use everburn_train as train; }
     /// use burn::prelude::*;
     /// use burn_train::metric::{AccuracyInput, AccuracyMetric};
-    /// use everburn_train::Loss;
+    /// use everburn::train::Loss;
     ///
     /// let device = Device::flex();
     /// let scores = Tensor::<2>::from_floats([[0.9, 0.1], [0.2, 0.8]], &device);
@@ -178,8 +181,9 @@ impl Loss {
 /// - targets: class indices `[B]`
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::prelude::*;
-/// use everburn_train::{Classification, Objective};
+/// use everburn::train::{Classification, Objective};
 ///
 /// let device = Device::flex();
 /// let logits = Tensor::<2>::from_floats([[0.0, 9.0], [0.0, 9.0]], &device);
@@ -217,8 +221,9 @@ impl<const D: usize> Objective for Classification<D> {
 /// - targets: the tokens that really followed, `[B, T]`
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::prelude::*;
-/// use everburn_train::{NextToken, Objective};
+/// use everburn::train::{NextToken, Objective};
 ///
 /// let device = Device::flex();
 /// let logits = Tensor::<3>::from_floats([[[0.0, 9.0], [0.0, 9.0]]], &device);
@@ -247,7 +252,7 @@ fn cross_entropy(
     samples: usize,
 ) -> (Loss, Tensor<1, Int>) {
     let predictions = targets.dims()[0];
-    // A model that lies on several devices yields its output on the last of them.
+    // A model that is on several devices yields its output on the last of them.
     let targets = targets.to_device(&logits.device());
     let mean = everburn_nn::cross_entropy(logits.clone(), targets.clone());
     let predicted = logits.detach().argmax(1).squeeze_dim::<1>(1);

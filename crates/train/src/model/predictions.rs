@@ -11,8 +11,9 @@ use everburn_record::ConfusionMatrix;
 /// - predicted, actual: `[B]`, each below `count`
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::prelude::*;
-/// use everburn_train::Classes;
+/// use everburn::train::Classes;
 ///
 /// let device = Device::flex();
 /// let ints = |values| Tensor::<1, Int>::from_ints(values, &device);
@@ -50,7 +51,8 @@ impl Classes {
 /// What a classifier took some samples for.
 ///
 /// ```
-/// let predictions = everburn_train::Predictions { classes: 2, pairs: vec![(0, 1), (1, 1)] };
+/// # mod everburn { pub use everburn_train as train; }
+/// let predictions = everburn::train::Predictions { classes: 2, pairs: vec![(0, 1), (1, 1)] };
 /// assert_eq!(predictions.pairs.len(), 2);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -11,9 +11,10 @@ use crate::error::TrainError;
 /// [`Generation`](crate::Generation) does. All ranks are given it.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::prelude::*;
-/// use everburn_train::{Classifier, Samples};
+/// use everburn::train::{Classifier, Samples};
 ///
 /// let samples = Samples::<Classifier<Linear, 2>>::new(Some(100), |model, step| {
 ///     let logits = model.forward(Tensor::ones([1, 4], &Device::flex()));

@@ -20,7 +20,8 @@ use crate::model::objective::{Classification, Loss, NextToken, Objective};
 /// A batch of inputs `[B, ...]` and of class indices `[B]`.
 ///
 /// ```
-/// use everburn_train::LabeledBatch;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::LabeledBatch;
 ///
 /// fn samples(batch: &LabeledBatch<4>) -> usize {
 ///     batch.1.dims()[0]
@@ -31,7 +32,8 @@ pub type LabeledBatch<const D: usize> = (Tensor<D>, Tensor<1, Int>);
 /// A batch of texts `[B, T]` and of the tokens that follow each of their tokens, `[B, T]`.
 ///
 /// ```
-/// use everburn_train::TextBatch;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::TextBatch;
 ///
 /// fn tokens(batch: &TextBatch) -> usize {
 ///     batch.0.dims().iter().product()
@@ -42,10 +44,11 @@ pub type TextBatch = (Tensor<2, Int>, Tensor<2, Int>);
 /// A module that classifies.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::prelude::*;
 /// use burn_train::TrainStep;
-/// use everburn_train::Classifier;
+/// use everburn::train::Classifier;
 ///
 /// let device = Device::flex().autodiff();
 /// let model = LinearConfig::new(4, 3).init(&device);
@@ -60,10 +63,11 @@ pub type Classifier<M, const D: usize> = Supervised<M, Classification<D>>;
 /// A module that predicts, for each token of a text, the next one.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::nn::{Embedding, EmbeddingConfig};
 /// use burn::prelude::*;
 /// use burn_train::TrainStep;
-/// use everburn_train::LanguageModel;
+/// use everburn::train::LanguageModel;
 ///
 /// let device = Device::flex().autodiff();
 /// // Scores that depend on the last token alone.
@@ -82,9 +86,10 @@ pub type LanguageModel<M> = Supervised<M, NextToken>;
 /// The wrapper is invisible in parameter paths and records: `conv1.weight` stays `conv1.weight`.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::prelude::*;
-/// use everburn_train::{Classification, Supervised};
+/// use everburn::train::{Classification, Supervised};
 ///
 /// let device = Device::flex();
 /// let model = LinearConfig::new(4, 3).init(&device);
@@ -94,7 +99,7 @@ pub type LanguageModel<M> = Supervised<M, NextToken>;
 pub struct Supervised<M, O: Objective> {
     model: M,
     forward: Forward<M, O>,
-    /// Where the model lies, if on several devices.
+    /// Where the model is, if on several devices.
     split: Option<Arc<DeviceSplit>>,
 }
 
@@ -129,7 +134,7 @@ impl<M, O: Objective> Supervised<M, O> {
     ///
     /// Ranks that are threads of one process share the generator of random numbers, so that a block with
     /// dropout cannot be computed again in each: the backward pass refuses it
-    /// ([`everburn_nn::checkpoint`]).
+    /// ([`everburn::nn::checkpoint`](everburn_nn::checkpoint)).
     pub fn of_checkpointed_blocks(model: M, checkpointing: ActivationCheckpointing) -> Self
     where
         M: InBlocks<Input = O::Input, Output = O::Output> + 'static,
@@ -148,10 +153,11 @@ impl<M, O: Objective> Supervised<M, O> {
     /// moves its parameters there. There they stay: `fork` and `to_device` keep them.
     ///
     /// ```
+    /// # mod everburn { pub use everburn_models as models; pub use everburn_nn as nn; pub use everburn_train as train; }
     /// use burn::prelude::*;
-    /// use everburn_models::mnist::MnistConfig;
-    /// use everburn_nn::Placement;
-    /// use everburn_train::Classifier;
+    /// use everburn::models::mnist::MnistConfig;
+    /// use everburn::nn::Placement;
+    /// use everburn::train::Classifier;
     ///
     /// let (first, second) = (Device::flex(), Device::flex());
     /// let model = MnistConfig::new().init(&first);

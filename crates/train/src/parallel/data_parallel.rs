@@ -22,9 +22,10 @@ use crate::error::TrainError;
 /// before the ranks start, and do not expect a model with dropout to repeat itself to the bit.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_train as train; }
 /// use burn::prelude::Device;
-/// use everburn_collectives::group::{GroupOptions, ReduceOp};
-/// use everburn_train::data_parallel;
+/// use everburn::collectives::group::{GroupOptions, ReduceOp};
+/// use everburn::train::data_parallel;
 ///
 /// let devices = [Device::flex(), Device::flex()];
 /// let sums = data_parallel(&devices, GroupOptions::default(), |group, _device| {

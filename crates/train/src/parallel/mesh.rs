@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 /// has one rank.
 ///
 /// ```
-/// use everburn_train::{Axis, Coordinates, Mesh};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{Axis, Coordinates, Mesh};
 ///
 /// let mesh: Mesh = "data=2,pipeline=2".parse()?;
 /// assert_eq!(mesh, Mesh { data: 2, pipeline: 2, tensor: 1 });
@@ -40,7 +41,8 @@ pub struct Mesh {
 /// A dimension of a [`Mesh`].
 ///
 /// ```
-/// use everburn_train::Axis;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::Axis;
 ///
 /// assert_eq!(Axis::ALL.map(|axis| axis.to_string()), ["data", "pipeline", "tensor"]);
 /// ```
@@ -73,10 +75,11 @@ impl fmt::Display for Axis {
     }
 }
 
-/// Where a rank stands in a [`Mesh`]: a number from 0 along each axis.
+/// Where a rank is in a [`Mesh`]: a number from 0 along each axis.
 ///
 /// ```
-/// use everburn_train::{Axis, Coordinates};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{Axis, Coordinates};
 ///
 /// let place = Coordinates { data: 1, pipeline: 2, tensor: 0 };
 /// assert_eq!(place.along(Axis::Pipeline), 2);
@@ -149,7 +152,7 @@ impl Mesh {
         }
     }
 
-    /// Where `rank` stands.
+    /// The place of `rank`.
     ///
     /// # Panics
     /// If the mesh has no such rank.
@@ -164,7 +167,7 @@ impl Mesh {
         }
     }
 
-    /// The rank that stands at `place`.
+    /// The rank that is at `place`.
     ///
     /// # Panics
     /// If the place is outside of the mesh.
@@ -217,7 +220,8 @@ impl From<Mesh> for String {
 /// A text that names no [`Mesh`].
 ///
 /// ```
-/// use everburn_train::Mesh;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::Mesh;
 ///
 /// let error = "data=2,depth=2".parse::<Mesh>().unwrap_err();
 /// assert!(error.to_string().contains("`depth`"));

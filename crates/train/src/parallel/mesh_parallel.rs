@@ -37,8 +37,9 @@ use crate::parallel::model::ParallelModel;
 /// How a model is laid over the ranks of a mesh.
 ///
 /// ```
-/// use everburn_pipeline::Stages;
-/// use everburn_train::{Mesh, MeshParallelConfig};
+/// # mod everburn { pub use everburn_pipeline as pipeline; pub use everburn_train as train; }
+/// use everburn::pipeline::Stages;
+/// use everburn::train::{Mesh, MeshParallelConfig};
 ///
 /// // Four blocks in two stages.
 /// let mesh = Mesh { data: 1, pipeline: 2, tensor: 1 };
@@ -109,11 +110,12 @@ impl MeshParallelConfig {
 /// cut over ranks.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_models as models; pub use everburn_pipeline as pipeline; pub use everburn_train as train; }
 /// use burn::prelude::*;
-/// use everburn_collectives::group::GroupOptions;
-/// use everburn_models::mnist::{Mnist, MnistConfig};
-/// use everburn_pipeline::Stages;
-/// use everburn_train::{Classification, Mesh, MeshParallel, MeshParallelConfig, data_parallel};
+/// use everburn::collectives::group::GroupOptions;
+/// use everburn::models::mnist::{Mnist, MnistConfig};
+/// use everburn::pipeline::Stages;
+/// use everburn::train::{Classification, Mesh, MeshParallel, MeshParallelConfig, data_parallel};
 ///
 /// let devices = vec![Device::flex(); 4];
 /// let model = MnistConfig::new().init(&devices[0]);

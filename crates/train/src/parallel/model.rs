@@ -14,7 +14,8 @@ use crate::metrics::sums::MetricSums;
 /// [`MeshParallel`](crate::MeshParallel).
 ///
 /// ```
-/// use everburn_train::ParallelModel;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::ParallelModel;
 ///
 /// fn replicas<M, B>(over: &dyn ParallelModel<M, B>) -> usize {
 ///     over.replicas().world_size()

@@ -21,10 +21,11 @@ const NEWEST: f64 = 0.1;
 /// [`HeartbeatMonitor::statuses`](everburn_collectives::heartbeat::HeartbeatMonitor::statuses).
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_train as train; }
 /// use std::sync::Arc;
 ///
-/// use everburn_collectives::heartbeat::HeartbeatMonitor;
-/// use everburn_train::RankStatuses;
+/// use everburn::collectives::heartbeat::HeartbeatMonitor;
+/// use everburn::train::RankStatuses;
 ///
 /// fn of(monitor: Arc<HeartbeatMonitor>) -> RankStatuses {
 ///     Arc::new(move || monitor.statuses())
@@ -49,7 +50,7 @@ struct State {
     stepped: Option<Instant>,
 }
 
-/// The file of a run that goes on. When it is dropped, the file says that the run is over.
+/// The file of a run that continues. When it is dropped, the file says that the run is over.
 pub(crate) struct LiveFile {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -69,7 +70,8 @@ impl LiveFile {
         let thread = std::thread::Builder::new()
             .name("everburn-live".to_string())
             .spawn(move || write_until_closed(&writer, &path, rank_statuses.as_ref()));
-        let thread = thread.inspect_err(|error| tracing::warn!("nobody can look on: {error}"));
+        let thread =
+            thread.inspect_err(|error| tracing::warn!("monitors cannot follow this run: {error}"));
         Self {
             shared,
             thread: thread.ok(),
@@ -80,7 +82,7 @@ impl LiveFile {
         let mut state = lock(&self.shared);
         change(&mut state.live);
         state.due = true;
-        // What lies between two phases is no step.
+        // What is between two phases is no step.
         state.stepped = None;
         drop(state);
         self.shared.changed.notify_all();

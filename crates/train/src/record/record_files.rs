@@ -1,6 +1,6 @@
 //! What a run records for those who look on and for its report, besides `metrics.jsonl`.
 //!
-//! None of it is needed to train: what cannot be written is told once, and the training goes on.
+//! None of it is needed to train: what cannot be written is logged once, and the training continues.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -92,7 +92,7 @@ fn append<T: Serialize>(file: &mut File, line: &T) -> std::io::Result<()> {
 
 fn tell(path: &Path, error: &std::io::Error) {
     tracing::warn!(
-        "{} is not written from now on, and the training goes on: {error}",
+        "{} is not written from now on, and training continues: {error}",
         path.display()
     );
 }
@@ -132,7 +132,8 @@ impl RunDirectory {
     /// Appends an event to `events.jsonl`, with the time if it has none. Any process of a job may do so.
     ///
     /// ```
-    /// use everburn_train::RunDirectory;
+    /// # mod everburn { pub use everburn_train as train; }
+    /// use everburn::train::RunDirectory;
     /// use everburn_record::{Event, EventKind};
     ///
     /// let folder = tempfile::tempdir().unwrap();

@@ -11,7 +11,8 @@ use crate::config::best_by::BestBy;
 /// The versions with which a run was made.
 ///
 /// ```
-/// use everburn_train::Versions;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::Versions;
 ///
 /// fn show(versions: &Versions) {
 ///     println!("Everburn {}, Burn {}", versions.everburn, versions.burn);
@@ -37,9 +38,10 @@ impl Default for Versions {
 /// What came out of a run: the contents of `report.json`.
 ///
 /// ```
-/// let report = everburn_train::TrainingReport { epochs: 3, ..Default::default() };
+/// # mod everburn { pub use everburn_train as train; }
+/// let report = everburn::train::TrainingReport { epochs: 3, ..Default::default() };
 /// let text = serde_json::to_string(&report).unwrap();
-/// assert_eq!(serde_json::from_str::<everburn_train::TrainingReport>(&text).unwrap(), report);
+/// assert_eq!(serde_json::from_str::<everburn::train::TrainingReport>(&text).unwrap(), report);
 /// ```
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(remote = "Self")]
@@ -108,7 +110,7 @@ pub struct TrainingReport {
     /// The test was of the averaged model.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub averaged: bool,
-    /// The most memory that a rank has used in a training step, in bytes; absent where none can tell.
+    /// The most memory that a rank has used in a training step, in bytes; absent where none can measure it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory: Option<u64>,
     /// How many steps were skipped because gradients were too large for `f16`; absent in other precisions.
@@ -144,7 +146,8 @@ impl<'de> Deserialize<'de> for TrainingReport {
 /// What ranks exchanged that took steps by themselves, and became equal in outer steps.
 ///
 /// ```
-/// use everburn_train::OuterReport;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::OuterReport;
 ///
 /// // Gradients of 1,000 steps, and parameters of 20.
 /// let report = OuterReport {
@@ -178,11 +181,12 @@ impl OuterReport {
     }
 }
 
-/// What each rank has kept of a training's state, whose parts lie on several.
+/// What each rank has kept of a training's state, whose parts are on several.
 ///
 /// ```
-/// use everburn_distributed::{HeldBytes, ShardStage};
-/// use everburn_train::ShardingReport;
+/// # mod everburn { pub use everburn_distributed as distributed; pub use everburn_train as train; }
+/// use everburn::distributed::{HeldBytes, ShardStage};
+/// use everburn::train::ShardingReport;
 ///
 /// let held = HeldBytes { optimizer: 800, ..HeldBytes::default() };
 /// let report = ShardingReport { stage: ShardStage::Optimizer, offloaded: false, ranks: vec![held; 2] };
@@ -217,7 +221,8 @@ impl ShardingReport {
 /// The best epoch so far, by the validation.
 ///
 /// ```
-/// use everburn_train::TrainingReport;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::TrainingReport;
 ///
 /// fn best(report: &TrainingReport) -> Option<usize> {
 ///     report.best_epoch.map(|best| best.epoch)

@@ -30,10 +30,11 @@ const LOCK_PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 /// | `report.json` | a [`TrainingReport`] |
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// let folder = tempfile::tempdir().unwrap();
-/// let run = everburn_train::RunDirectory::create(folder.path().join("a")).unwrap();
-/// run.write_config(&everburn_train::TrainingConfig::default()).unwrap();
-/// let config: everburn_train::TrainingConfig = run.read_config().unwrap();
+/// let run = everburn::train::RunDirectory::create(folder.path().join("a")).unwrap();
+/// run.write_config(&everburn::train::TrainingConfig::default()).unwrap();
+/// let config: everburn::train::TrainingConfig = run.read_config().unwrap();
 /// assert_eq!(config, Default::default());
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +46,8 @@ pub struct RunDirectory {
 /// hold anything, and the file may be a link to another one.
 ///
 /// ```
-/// use everburn_train::configuration_fault;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::configuration_fault;
 ///
 /// let text = "epochs = 3\nseed = \u{1b}[2J";
 /// let error = text.parse::<toml::Table>().unwrap_err();
@@ -334,7 +336,8 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
 /// A run directory that belongs to this process; see [`RunDirectory::lock`].
 ///
 /// ```no_run
-/// use everburn_train::RunDirectory;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::RunDirectory;
 ///
 /// let run = RunDirectory::create("runs/a")?;
 /// let lock = run.lock()?; // released when it is dropped

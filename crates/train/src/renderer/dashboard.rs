@@ -19,10 +19,11 @@ use crate::record::run_directory::RunDirectory;
 /// launcher and all ranks as everywhere else; leaving raw mode restores the terminal as it was.
 ///
 /// ```no_run
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn_train::renderer::MetricsRenderer;
 ///
 /// let interrupter = burn_train::Interrupter::new();
-/// let mut dashboard = everburn_train::renderer::Dashboard::new(interrupter);
+/// let mut dashboard = everburn::train::renderer::Dashboard::new(interrupter);
 /// dashboard.manual_close();
 /// ```
 pub struct Dashboard {
@@ -33,7 +34,7 @@ pub struct Dashboard {
 }
 
 impl Dashboard {
-    /// Takes over the terminal; `interrupter` is told when the user asks to stop.
+    /// Takes over the terminal; `interrupter` is notified when the user asks to stop.
     pub fn new(interrupter: Interrupter) -> Self {
         Self {
             tui: TuiMetricsRendererWrapper::new(interrupter, None),

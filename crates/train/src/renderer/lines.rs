@@ -26,17 +26,25 @@ const COSTS: [&str; 4] = [
     "Learning Rate",
 ];
 
+/// The width of a line that stays in place: what fits a terminal of 80 columns, after the launcher's `[rank 0] `.
+const COLUMNS: usize = 80;
+const PREFIX: usize = "[rank 0] ".len();
+
+/// The cells of the bar.
+const BAR: usize = 10;
+
 /// Set by a launcher that shows the rank's output on a terminal, and takes a line that ends in a carriage return and a
 /// newline for one that the next line replaces.
 const PROGRESS: &str = "EVERBURN_PROGRESS";
 
-/// Writes a line every two seconds, and one at the end of each split, with the metrics so far. On a terminal the
-/// line stays in place during a split.
+/// Writes a line every two seconds, and one at the end of each split, with the metrics so far. On a terminal a bar stays
+/// in place during a split.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn_train::logger::TrainingProgressLogger;
 ///
-/// let mut lines = everburn_train::renderer::Lines::new(Box::new(std::io::sink()));
+/// let mut lines = everburn::train::renderer::Lines::new(Box::new(std::io::sink()));
 /// lines.start(3, 1, None, None);
 /// lines.start_split("train", 100);
 /// lines.update_split(64);
@@ -116,22 +124,50 @@ impl Lines {
         }
     }
 
+    /// The metrics so far, each as it is in a line.
+    fn metrics(&self) -> impl Iterator<Item = String> {
+        self.metrics.iter().map(|(name, text)| match name.as_str() {
+            "Samples per second" => format!("  {text} samples/s"),
+            name => format!("  {} {text}", name.to_lowercase()),
+        })
+    }
+
+    fn whole_line(&self) -> String {
+        let Self { epoch, epochs, .. } = self;
+        let (processed, total, split) = (self.processed, self.total, &self.split);
+        let metrics = self.metrics().collect::<String>();
+        format!("epoch {epoch}/{epochs}  {split:<5}  {processed}/{total}{metrics}")
+    }
+
+    /// A bar, and the metrics that fit `columns`.
+    fn bar(&self, columns: usize) -> String {
+        let done = (BAR * self.processed.min(self.total))
+            .checked_div(self.total)
+            .unwrap_or(0);
+        let (done, left) = ("#".repeat(done), "-".repeat(BAR - done));
+        let Self {
+            epoch,
+            epochs,
+            split,
+            ..
+        } = self;
+        let mut line = format!("epoch {epoch}/{epochs} {split} [{done}{left}]");
+        for metric in self.metrics() {
+            if line.chars().count() + metric.chars().count() <= columns {
+                line.push_str(&metric);
+            }
+        }
+        line
+    }
+
     /// Writes the line of now. `stays` is false for one that the next line replaces, where that is possible.
     fn write_line(&mut self, stays: bool) {
         self.last = Instant::now();
-        let metrics = self.metrics.iter().map(|(name, text)| match name.as_str() {
-            "Samples per second" => format!("  {text} samples/s"),
-            name => format!("  {} {text}", name.to_lowercase()),
-        });
-        let line = format!(
-            "epoch {}/{}  {:<5}  {}/{}{}",
-            self.epoch,
-            self.epochs,
-            self.split,
-            self.processed,
-            self.total,
-            metrics.collect::<String>()
-        );
+        let line = match (self.ends, stays) {
+            (Ends::Line, _) | (_, true) => self.whole_line(),
+            (Ends::Terminal, false) => self.bar(COLUMNS),
+            (Ends::Launcher, false) => self.bar(COLUMNS - PREFIX),
+        };
         let line = match (self.ends, stays) {
             (Ends::Line, _) | (Ends::Launcher, true) => format!("{line}\n"),
             (Ends::Launcher, false) => format!("{line}\r\n"),
@@ -244,4 +280,33 @@ impl EvaluationProgressLogger for Lines {
     fn end_global_progress(&mut self) {}
 
     fn log_event_evaluation(&mut self, _event: String) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_fits_a_terminal() {
+        let mut lines = Lines::new(Box::new(std::io::sink()));
+        lines.start(3, 1, None, None);
+        lines.start_split("train", 100);
+        lines.processed = 57;
+        assert_eq!(lines.bar(COLUMNS), "epoch 1/3 train [#####-----]");
+        let metrics = [
+            ("Loss", "0.3172"),
+            ("Accuracy", "90.24 %"),
+            ("Samples per second", "26.1 k"),
+        ];
+        lines.metrics = metrics
+            .map(|(name, text)| (name.into(), text.into()))
+            .into();
+        let line = "epoch 1/3 train [#####-----]  loss 0.3172  accuracy 90.24 %  26.1 k samples/s";
+        assert_eq!(lines.bar(COLUMNS), line);
+        // What does not fit is left out.
+        let shorter = "epoch 1/3 train [#####-----]  loss 0.3172  accuracy 90.24 %";
+        assert_eq!(lines.bar(COLUMNS - PREFIX), shorter);
+        lines.start_split("train", 0);
+        assert_eq!(lines.bar(COLUMNS), "epoch 1/3 train [----------]");
+    }
 }

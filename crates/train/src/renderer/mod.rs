@@ -1,4 +1,4 @@
-//! What a run looks like while it goes on: burn-train's dashboard, plain lines, or nothing.
+//! What a run looks like while it continues: burn-train's dashboard, plain lines, or nothing.
 
 mod dashboard;
 mod lines;
@@ -23,7 +23,8 @@ use crate::record::run_directory::RunDirectory;
 /// How a rank shows its training.
 ///
 /// ```
-/// use everburn_train::renderer::Display;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::renderer::Display;
 ///
 /// assert_eq!(Display::default(), Display::Silent);
 /// ```
@@ -55,7 +56,7 @@ impl Display {
     /// Shows a line before the training begins: the dashboard has not taken the terminal yet.
     pub(crate) fn announce(self, text: &str) {
         match self {
-            // Nobody is left to tell when standard output is closed; the training goes on.
+            // Nobody is left to tell when standard output is closed; the training continues.
             Self::Lines | Self::Dashboard => drop(writeln!(std::io::stdout(), "{text}")),
             Self::Silent => {}
         }
@@ -64,7 +65,7 @@ impl Display {
     /// Shows a text that is not progress: among the lines; in the log where there is a dashboard.
     pub(crate) fn show(self, text: &str) {
         match self {
-            // Nobody is left to tell when standard output is closed; the training goes on.
+            // Nobody is left to tell when standard output is closed; the training continues.
             Self::Lines => drop(writeln!(std::io::stdout(), "{text}")),
             Self::Dashboard => tracing::info!("{text}"),
             Self::Silent => {}

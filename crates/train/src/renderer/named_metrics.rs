@@ -13,7 +13,7 @@ use burn_train::renderer::{
 use crate::metrics::step_report::StepReport;
 use crate::metrics::{NewestReport, RankMetric};
 
-/// Shows what another renderer shows, and right behind the loss the metrics of the objective. burn-train wants its
+/// Shows what another renderer shows, and right after the loss the metrics of the objective. burn-train wants its
 /// metrics registered before the training begins, when nobody knows what the objective will report: so these are
 /// registered with the renderer when the first report is there, before the other metrics but the loss.
 pub(crate) struct NamedMetrics {
@@ -23,7 +23,7 @@ pub(crate) struct NamedMetrics {
     loss: MetricId,
     /// By name.
     metrics: Vec<(String, MetricId, RankMetric)>,
-    /// What is to be registered behind them; `None` once they are.
+    /// What is to be registered after them; `None` once they are.
     waiting: Option<Vec<MetricDefinition>>,
 }
 
@@ -38,7 +38,7 @@ impl NamedMetrics {
         }
     }
 
-    /// What comes behind `state`.
+    /// What comes after `state`.
     fn behind(&mut self, state: &MetricState) -> Vec<MetricState> {
         let (MetricState::Generic(entry) | MetricState::Numeric(entry, _)) = state;
         if entry.metric_id != self.loss {

@@ -16,9 +16,10 @@ use crate::renderer::NamedMetrics;
 /// is what the training's own dashboard shows, of the steps that were logged.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use everburn_monitor::Update;
 /// use everburn_record::MetricRecord;
-/// use everburn_train::renderer::{Lines, Replay};
+/// use everburn::train::renderer::{Lines, Replay};
 ///
 /// let mut replay = Replay::on(Box::new(Lines::new(Box::new(std::io::sink()))));
 /// let line = MetricRecord { kind: "step".into(), epoch: 1, step: 10, loss: Some(2.0), ..MetricRecord::default() };

@@ -11,8 +11,9 @@ use burn_train::renderer::{
 /// The renderer of every rank but the first.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn_train::renderer::MetricsRenderer;
-/// let mut renderer = everburn_train::renderer::Silent;
+/// let mut renderer = everburn::train::renderer::Silent;
 /// renderer.manual_close();
 /// ```
 #[derive(Debug, Clone, Copy, Default)]

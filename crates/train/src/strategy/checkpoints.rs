@@ -115,7 +115,7 @@ impl RankLoop {
         let (Some(due), Some(run)) = (self.recent.due, &setup.run) else {
             return Ok(());
         };
-        // Behind an epoch's last step comes its own.
+        // After an epoch's last step comes its own.
         if setup.checkpoints.is_none() || self.outcome.trained.is_some() {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! A training that goes on when ranks are lost or come.
+//! A training that continues when ranks are lost or come.
 
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ use crate::record::report::{BestEpoch, OuterReport};
 /// How often in a row ranks may meet in vain.
 const FUTILE: usize = 20;
 
-/// How far a rank has come; the rank that has come furthest has the state that all go on with.
+/// How far a rank has come; the rank that has come furthest has the state that all continue with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Position {
     /// Whether it remembers anything.
@@ -149,7 +149,7 @@ impl RankLoop {
         self.finished_at = Instant::now();
     }
 
-    /// Comes to terms with the other ranks of a new group: all go on from the state of the one that has come
+    /// Comes to terms with the other ranks of a new group: all continue from the state of the one that has come
     /// furthest, or from the newest checkpoint where none remembers anything.
     pub(super) fn enter(&mut self, mut model: AnyModel) -> Result<AnyModel, TrainError> {
         let group = self.setup.group.clone();
@@ -192,7 +192,7 @@ impl RankLoop {
         let mut wanted = u8::from(setup.resume_wanted);
         if let Some(folder) = &folder {
             folder.clean()?;
-            // Goes on from a checkpoint where there is one and some process took the place of another.
+            // Continues from a checkpoint where there is one and some process took the place of another.
             if wanted == 0 && !folder.places()?.is_empty() {
                 wanted = 2;
             }
@@ -277,7 +277,9 @@ impl RankLoop {
         });
         let step = self.outcome.step;
         match written {
-            Ok(()) => format!("step {step} is in the checkpoint {place}: --resume goes on from it"),
+            Ok(()) => {
+                format!("step {step} is in the checkpoint {place}: --resume continues from it")
+            }
             Err(error) => format!("a last checkpoint of step {step} could not be written: {error}"),
         }
     }

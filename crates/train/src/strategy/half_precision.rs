@@ -62,7 +62,7 @@ impl RankLoop {
             .try_into_scalar::<f64>()
             .map_err(|error| TrainError::Device(error.to_string()))?;
         if self.cuts_gradients() {
-            // An overflow lies in one rank's slices, and is in the norm of all ranks.
+            // An overflow is in one rank's slices, and is in the norm of all ranks.
             let mut squares = [norm * norm];
             let group = &self.setup.group;
             group.all_reduce_in_place(&mut squares, ReduceOp::Sum)?;
@@ -196,7 +196,7 @@ impl Multiply {
     fn finish(self) -> (GradientsParams, Tensor<1>) {
         let mut squares = self.squares.into_iter();
         let sum = match squares.next() {
-            // The parts of a model may lie on several devices.
+            // The parts of a model may be on several devices.
             Some(first) => squares.fold(first, |sum, more| {
                 let device = sum.device();
                 sum + more.to_device(&device)

@@ -139,7 +139,7 @@ impl Engine for LocalSteps<'_> {
 
 impl RankLoop {
     /// Takes steps with this rank's shares only: `planned`, or fewer where this rank is to stop, the others
-    /// have given up, it is much slower than they are, or what it computes is no number any more.
+    /// have given up, it is much slower than they are, or what it computes is not a number any more.
     fn steps_alone(
         &mut self,
         mut model: AnyModel,
@@ -273,7 +273,7 @@ impl RankLoop {
         Ok((model, synced))
     }
 
-    /// The model that all ranks have after an outer step behind `made` steps of their own, and what that has cost.
+    /// The model that all ranks have after an outer step after `made` steps of their own, and what that has cost.
     fn take_outer_step(
         &mut self,
         model: AnyModel,
@@ -308,8 +308,7 @@ impl RankLoop {
             let member = members.get(rank).copied().unwrap_or(rank);
             if *made < most && self.late.insert(member) && self.is_first() {
                 tracing::warn!(
-                    "rank {member} has joined an outer step with {made} of {most} steps, behind step {}; \
-                     its samples of the others are passed over",
+                    "rank {member} has joined an outer step with {made} of {most} steps, after step {}; its samples for the other steps are skipped",
                     self.outcome.step
                 );
             }
@@ -339,7 +338,7 @@ impl RankLoop {
         Ok(all.iter().any(|begun| begun[0] > 0))
     }
 
-    /// Goes on with the round that this rank has set aside, if it has.
+    /// Continues with the round that this rank has set aside, if it has.
     fn resume_round(&mut self, model: AnyModel, round: &mut Round) -> Result<AnyModel, TrainError> {
         let Some(interrupted_round) = self.interrupted_round.take() else {
             return Ok(model);

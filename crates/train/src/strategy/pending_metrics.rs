@@ -102,7 +102,7 @@ impl<O: Report> PendingMetrics<O> {
 impl RankLoop {
     /// Whether the numbers of steps are read late: on all ranks or on none.
     ///
-    /// Not where a step must be known before the next: survivors go on with the newest that all have made,
+    /// Not where a step must be known before the next: survivors continue with the newest that all have made,
     /// faults on purpose and fingerprints belong to theirs, and what scales losses is read in each step anyway.
     pub(super) fn agree_on_reading(&self) -> Result<bool, TrainError> {
         let setup = &self.setup;

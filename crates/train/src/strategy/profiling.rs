@@ -1,4 +1,4 @@
-//! Tells a recorder what the training thread does, where there is one.
+//! Reports what the training thread does to a recorder, if there is one.
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ impl RankLoop {
     }
 
     /// Shares out what ranks that hold a model together have done since `began`. Their passes change too often for
-    /// each to be told, so that each phase stands there once, as long as all its parts together.
+    /// each to be told, so that each phase is there once, as long as all its parts together.
     pub(super) fn profile_parts(&self, began: Instant, times: &PassTimes) {
         let Some(recorder) = &self.setup.recorder else {
             return;

@@ -126,7 +126,7 @@ impl RankLoop {
         let model = &setup.model_name;
         let begun = match self.resumed_at {
             Some(resumed) if resumed == step => {
-                let text = format!("{model} goes on after step {step}, on {ranks} ranks");
+                let text = format!("{model} continues after step {step}, on {ranks} ranks");
                 Event::new(EventKind::Resume, text)
             }
             _ if step == 0 && self.past.is_none() => {

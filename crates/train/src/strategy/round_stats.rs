@@ -1,4 +1,4 @@
-//! What ranks tell each other of a round of steps that each has taken by itself.
+//! What ranks exchange after a round of local steps.
 
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ pub(super) struct RoundStats {
 }
 
 impl Round {
-    /// Begins a round, behind an outer step that has held the rank up for so long.
+    /// Begins a round, after an outer step that has held the rank up for so long.
     pub(super) fn begin(behind: RankStep) -> Self {
         Self {
             began: Instant::now(),

@@ -20,7 +20,8 @@ use crate::record::run_directory::RunDirectory;
 /// The training that calls a [`Hook`](crate::Hook), on one of its ranks.
 ///
 /// ```
-/// use everburn_train::{Hook, HookError, MetricLine, Run};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{Hook, HookError, MetricLine, Run};
 ///
 /// struct StopWhenGood;
 ///

@@ -15,7 +15,8 @@ type Adopt = dyn Fn(&Path, &Value) -> Result<Option<Table>, TaskError> + Send + 
 /// A task under its name, without its types.
 ///
 /// ```
-/// use everburn_train::{AnyTask, Task};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{AnyTask, Task};
 ///
 /// fn register<T: Task>(task: T) -> AnyTask {
 ///     AnyTask::new("flowers", task)

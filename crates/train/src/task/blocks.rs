@@ -27,7 +27,8 @@ const TIMED_SAMPLES: usize = 8;
 /// one rank, activation checkpointing, plans.
 ///
 /// ```
-/// use everburn_train::{BlocksOf, Task};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{BlocksOf, Task};
 ///
 /// fn has_blocks<T: Task>(task: &T) -> bool {
 ///     let blocks: Option<BlocksOf<T>> = task.blocks();
@@ -64,7 +65,8 @@ where
 /// The blocks of a model, as far as they are known before anything is drawn.
 ///
 /// ```
-/// use everburn_train::ModelBlocks;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::ModelBlocks;
 ///
 /// fn show(blocks: &ModelBlocks) {
 ///     println!("{}", blocks.names.join(", "));
@@ -83,7 +85,8 @@ pub struct ModelBlocks {
 /// Runs the blocks of a model one by one. Each run draws a model of its own.
 ///
 /// ```
-/// use everburn_train::{BlockRunner, TaskError};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{BlockRunner, TaskError};
 ///
 /// fn shapes(runner: &dyn BlockRunner) -> Result<Vec<Vec<usize>>, TaskError> {
 ///     runner.draw()?;
@@ -104,8 +107,9 @@ pub trait BlockRunner {
 /// The blocks of a model that was drawn.
 ///
 /// ```
-/// use everburn_nn::AnyActivation;
-/// use everburn_train::DrawnBlocks;
+/// # mod everburn { pub use everburn_nn as nn; pub use everburn_train as train; }
+/// use everburn::nn::AnyActivation;
+/// use everburn::train::DrawnBlocks;
 ///
 /// fn first(blocks: &dyn DrawnBlocks, input: Box<dyn AnyActivation>) -> Box<dyn AnyActivation> {
 ///     blocks.run(0, input)
@@ -130,7 +134,8 @@ pub trait DrawnBlocks {
 /// A model over ranks, ready for [`Trainer::fit_over_ranks`](crate::Trainer::fit_over_ranks).
 ///
 /// ```
-/// use everburn_train::MeshModel;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::MeshModel;
 ///
 /// fn replicas(mesh: &MeshModel) -> usize {
 ///     mesh.over.replicas().world_size()
@@ -188,7 +193,7 @@ pub(super) trait BlockTask<T: Task>: Send + Sync {
     /// Whether the blocks of a model are on several devices.
     fn is_split(&self, model: &AnyModel) -> bool;
 
-    /// What a model of text yields, wherever its blocks are.
+    /// What a text model yields, wherever its blocks are.
     ///
     /// # Panics
     /// Panics if the model does not turn tokens into scores.
@@ -301,10 +306,10 @@ where
     fn scores(&self, model: &AnyModel, tokens: Tensor<2, Int>) -> Tensor<3> {
         let tokens: Box<dyn Any> = Box::new(tokens);
         let tokens = tokens.downcast::<O::Input>();
-        let tokens = tokens.expect("a model of text takes tokens");
+        let tokens = tokens.expect("a text model takes tokens");
         let output = model.inner::<Supervised<T::Model, O>>().forward(*tokens);
         let output: Box<dyn Any> = Box::new(output);
-        *output.downcast().expect("a model of text yields scores")
+        *output.downcast().expect("a text model yields scores")
     }
 }
 

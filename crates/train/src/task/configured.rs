@@ -23,7 +23,8 @@ use crate::parallel::mesh_parallel::MeshParallelConfig;
 /// A task with its settings, without its types.
 ///
 /// ```
-/// use everburn_train::{AnyTask, TaskError};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{AnyTask, TaskError};
 ///
 /// fn parameters(task: &AnyTask) -> Result<usize, TaskError> {
 ///     task.configure(&task.preset())?.num_params()
@@ -146,7 +147,7 @@ pub trait ConfiguredTask: Send + Sync {
     /// If the settings do not say which tokens there are.
     fn language(&self) -> Result<Option<Language<AnyModel>>, TaskError>;
 
-    /// How the model's tensors stand in files of other libraries.
+    /// How the model's tensors are in files of other libraries.
     fn layout(&self) -> StateDictLayout;
 
     /// The `config.json` by which Hugging Face's transformers build the model.

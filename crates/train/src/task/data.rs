@@ -14,7 +14,8 @@ use crate::trainer::{Trainer, TrainingData};
 /// The data of a task, without their types.
 ///
 /// ```
-/// use everburn_train::LoadedData;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::LoadedData;
 ///
 /// fn show(data: &LoadedData) {
 ///     println!("{}: {} samples", data.name, data.train_len);

@@ -7,7 +7,8 @@ use crate::error::TrainError;
 /// An error in a task's settings or data, with help. Any error converts to it by `?`.
 ///
 /// ```
-/// use everburn_train::TaskError;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::TaskError;
 ///
 /// fn width(text: &str) -> Result<usize, TaskError> {
 ///     Ok(text.parse()?)

@@ -15,8 +15,9 @@ type Decode = Arc<dyn Fn(&[u32]) -> String + Send + Sync>;
 /// one of any model; one with a cache of keys and values need not compute a token twice.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::prelude::*;
-/// use everburn_train::Scorer;
+/// use everburn::train::Scorer;
 ///
 /// fn first<'a>(scorer: &mut Scorer<'a>, prompt: Tensor<2, Int>) -> Tensor<3> {
 ///     scorer(prompt, 0)
@@ -27,7 +28,8 @@ pub type Scorer<'a> = Box<dyn FnMut(Tensor<2, Int>, usize) -> Tensor<3> + 'a>;
 /// How a model writes text: its tokens, and how it scores the next one.
 ///
 /// ```
-/// use everburn_train::Language;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::Language;
 ///
 /// fn context<M>(language: &Language<M>) -> usize {
 ///     language.context // the most tokens that the model reads

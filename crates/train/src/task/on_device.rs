@@ -1,4 +1,4 @@
-//! Data that lie on the device as a whole.
+//! Data that are on the device as a whole.
 
 use everburn_distributed::Rows;
 
@@ -18,7 +18,8 @@ type Place<T> = fn(
 /// How a task's data are kept on the device as a whole.
 ///
 /// ```
-/// use everburn_train::{OnDevice, Task};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{OnDevice, Task};
 ///
 /// fn supports<T: Task>(task: &T) -> bool {
 ///     let place: Option<OnDevice<T>> = task.on_device();

@@ -10,10 +10,11 @@ use super::{Task, TaskError};
 /// JSON for each. [`Task::predictor`] makes it known.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// # use burn::nn::{Linear, LinearConfig};
 /// # use burn::prelude::*;
 /// # use everburn_train::{Loss, TaskData};
-/// use everburn_train::{Predict, Predictor, Task, TaskError};
+/// use everburn::train::{Predict, Predictor, Task, TaskError};
 ///
 /// struct Houses;
 ///
@@ -98,7 +99,8 @@ type Read<T> = fn(&T, &<T as Task>::Config, &Path) -> Result<Vec<<T as Task>::It
 /// How predictions of a task's model are made.
 ///
 /// ```
-/// use everburn_train::{Predict, Predictor};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{Predict, Predictor};
 ///
 /// fn of<T: Predict>() -> Predictor<T> {
 ///     Predictor::by_task()

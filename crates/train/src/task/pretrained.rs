@@ -12,7 +12,8 @@ use crate::checkpoint::state_dict::StateDictLayout;
 /// `export RUN --to hugging-face` then work.
 ///
 /// ```
-/// use everburn_train::{Pretrained, StateDictLayout};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{Pretrained, StateDictLayout};
 ///
 /// fn layout<T: Pretrained>(task: &T, config: &T::Config) -> StateDictLayout {
 ///     task.layout(config)
@@ -31,7 +32,7 @@ pub trait Pretrained: Task {
     /// If there is none for it.
     fn config_json(&self, config: &Self::Config) -> Result<Value, TaskError>;
 
-    /// How the model's tensors stand in these folders.
+    /// How the model's tensors are in these folders.
     fn layout(&self, config: &Self::Config) -> StateDictLayout;
 }
 
@@ -40,7 +41,8 @@ type Adopt<T> = fn(&T, &Path, &Value) -> Result<Option<<T as Task>::Config>, Tas
 /// How a task's model comes from other libraries, and goes to them: see [`Pretrained`].
 ///
 /// ```
-/// use everburn_train::{Pretrained, PretrainedFormat};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{Pretrained, PretrainedFormat};
 ///
 /// fn of<T: Pretrained>() -> PretrainedFormat<T> {
 ///     PretrainedFormat::by_task()

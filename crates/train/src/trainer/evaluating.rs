@@ -83,7 +83,7 @@ impl Trainer {
     pub(super) fn agreement(&self, data: &AnyData) -> Result<Agreement, TrainError> {
         let about = self.about_data(data)?;
         let about = match self.regroup {
-            // A rank that comes later goes on all the same.
+            // A rank that comes later continues all the same.
             Some(_) => about,
             None => about.and("resume", self.resume),
         };

@@ -41,8 +41,7 @@ impl Trainer {
         let groups = &self.config.optimizer.groups;
         if groups.iter().any(|group| group.weight_decay.is_some()) {
             return refuse(
-                "`weight_decay` in [[training.optimizer.groups]] is for the optimizer of the configuration, and the \
-                 task has one of its own: say it in `Task::optimizer`",
+                "`weight_decay` in [[training.optimizer.groups]] is for the optimizer of the configuration, and the task has its own: set it in `Task::optimizer`",
             );
         }
         Ok(own)
@@ -67,7 +66,7 @@ impl Trainer {
             Some(_) if groups.iter().any(|it| it.learning_rate_factor.is_some()) => {
                 Err(TrainError::Config(
                     "`learning_rate_factor` in [[training.optimizer.groups]] is for the schedule of the configuration, \
-                     and the task has one of its own: say it in `Task::schedule`"
+                     and the task has its own: set it in `Task::schedule`"
                         .to_string(),
                 ))
             }

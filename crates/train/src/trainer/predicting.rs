@@ -17,7 +17,8 @@ use crate::task::ConfiguredTask;
 /// Whose predictions are asked for.
 ///
 /// ```
-/// use everburn_train::PredictionInput;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::PredictionInput;
 ///
 /// assert_eq!("train".parse(), Ok(PredictionInput::Train));
 /// assert_eq!(PredictionInput::File("houses.csv".into()).to_string(), "houses.csv");

@@ -9,10 +9,11 @@ use everburn_distributed::{Augment, SampleRng};
 /// The data of a run: every rank is given all of it and reads its own share.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::data::dataloader::batcher::Batcher;
 /// use burn::data::dataset::InMemDataset;
 /// use burn::prelude::*;
-/// use everburn_train::TrainingData;
+/// use everburn::train::TrainingData;
 ///
 /// struct Rows;
 /// impl Batcher<[f32; 2], Tensor<2>> for Rows {
@@ -42,7 +43,7 @@ pub struct TrainingData<I, B> {
     pub augment: Option<Augment<I>>,
     /// The name that goes into the report.
     pub name: String,
-    /// What tells this data from other of the same name, a hash say: ranks whose data differ are
+    /// A text that differs for other data of the same name, such as a hash: ranks whose data differ are
     /// refused. May be empty.
     pub fingerprint: String,
     /// Where the data came from, for the report.
@@ -78,7 +79,7 @@ impl<I, B> TrainingData<I, B> {
         }
     }
 
-    /// The same with a text that tells this data from other of the same name, such as a hash.
+    /// The same with a text that differs for other data of the same name, such as a hash.
     #[must_use]
     pub fn with_fingerprint(self, fingerprint: impl Into<String>) -> Self {
         Self {

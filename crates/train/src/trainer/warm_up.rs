@@ -24,13 +24,14 @@ use crate::model::erased::{AnyBatch, AnyData, AnyLoader, AnyModel, Trainable, er
 /// How long other ranks wait for the one that compiles and tunes: a large model takes minutes.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
-/// How often it is said that it still goes on.
+/// How often it is said that it still continues.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// What a run of all shapes took.
 ///
 /// ```
-/// use everburn_train::WarmUp;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::WarmUp;
 ///
 /// let warm_up = WarmUp { seconds: 12.34, kernels: 57, shapes: 4 };
 /// assert_eq!(warm_up.to_string(), "57 kernels for 4 shapes of batches are ready after 12.3 s");

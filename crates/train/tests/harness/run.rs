@@ -4,7 +4,7 @@ use std::path::Path;
 
 use everburn_train::{MetricKind, MetricLine, RunDirectory, TrainingConfig};
 
-/// A folder that another training can go on with.
+/// A folder that another training can continue with.
 pub fn run_directory(folder: &Path, config: &TrainingConfig) -> RunDirectory {
     let run = RunDirectory::create(folder).unwrap();
     run.write_config(config).unwrap();

@@ -184,7 +184,7 @@ fn a_checkpoint_of_one_cut_goes_on_in_any_other() {
     let two = cut(2, ScheduleKind::OneForwardOneBackward, 4);
     let four = cut(4, ScheduleKind::GPipe, 2);
     let [shared, _, replicas, stages] = meshes_of_four(two.kind, 2).try_into().unwrap();
-    // Each way of going on starts from the same checkpoint, made in two stages.
+    // Each way of continuing starts from the same checkpoint, made in two stages.
     let folder = tempfile::tempdir().unwrap();
     let first = folder.path().join("first");
     train_in::<_, Classification<4>, _>(&model, &data, &config, Some(&two), &first, false);

@@ -1,6 +1,6 @@
 //! A model on several devices and the same on one: the same training.
 //!
-//! The build has one device, flex, on which all parts lie; the way of the code is that of several.
+//! The build has one device, flex, on which all parts are; the way of the code is that of several.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig, momentum::MomentumConfig};

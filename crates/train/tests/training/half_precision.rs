@@ -96,7 +96,7 @@ fn bf16_and_f16_learn_what_f32_learns_on_one_rank_and_on_two() {
         assert!(loss(&exact) < 2.0, "{}", loss(&exact));
         for (low, name) in [(&bf16, "bf16"), (&f16, "f16")] {
             assert_ne!(low.parameters, exact.parameters, "{name} has no effect");
-            // Losses still fall steeply: a few steps ahead or behind make such a difference. What whole
+            // Losses still fall steeply: a few steps ahead or after make such a difference. What whole
             // trainings come to is told in docs/mixed-precision.md.
             let apart = (loss(low) - loss(&exact)).abs();
             assert!(apart < 0.4, "{name}: {} and {}", loss(low), loss(&exact));

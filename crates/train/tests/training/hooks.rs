@@ -228,7 +228,7 @@ fn a_hook_that_fails_on_one_rank_ends_all_by_name_and_loses_no_step() {
         }
         let last = of_rank(&told, 0).pop().unwrap().to_string();
         assert!(last.starts_with("failure, goes on false"), "{last}");
-        // It goes on after the step in which all were told.
+        // It continues after the step in which all were told.
         let diary = Diary::default();
         let data = digits(1, 320, 64);
         let model: Mlp = MlpConfig::new().init(&Device::flex());

@@ -104,7 +104,7 @@ fn a_slow_loader_is_named_first() {
     let (_folder, results) = two_ranks(
         |_| Classifier::of_blocks(mlp()),
         |rank| {
-            // Ten samples a step.
+            // Ten samples per step.
             let each = HELD_UP / 10;
             data(if rank == 1 { each } else { Duration::ZERO })
         },

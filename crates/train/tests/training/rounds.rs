@@ -165,7 +165,7 @@ fn a_resumed_run_has_the_bits_of_one_that_was_not_stopped() {
         };
         let path = |name: &str| folder.path().join(name);
         let (expected, _) = train(3, &of(2), Some(&path("at-once")));
-        // Behind the outer step of step 18, in the middle of the second epoch.
+        // After the outer step of step 18, in the middle of the second epoch.
         let part = TrainingConfig {
             steps: Some(18),
             ..of(2)
@@ -183,7 +183,7 @@ fn a_resumed_run_has_the_bits_of_one_that_was_not_stopped() {
             lines.map(|line| (line.step, line.loss)).collect::<Vec<_>>()
         };
         assert_eq!(losses("in-two"), losses("at-once"));
-        // Another number of ranks goes on from it too; and ranks that become equal in each step.
+        // Another number of ranks continues from it too; and ranks that become equal in each step.
         for (world_size, sync) in [(2, "every=4"), (1, "every=4"), (2, "step")] {
             let config = TrainingConfig {
                 sync: sync.parse().unwrap(),

@@ -47,7 +47,11 @@ fn memory() -> Finding {
             format!("{} available", units::bytes(bytes)),
             "few ranks and small batches",
         ),
-        None => Finding::warn("memory", "the system does not say", "look at it yourself"),
+        None => Finding::warn(
+            "memory",
+            "the system does not report it",
+            "look at it yourself",
+        ),
     }
 }
 

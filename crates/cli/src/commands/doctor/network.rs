@@ -87,7 +87,7 @@ fn judge_rendezvous(given: &str, addresses: &[SocketAddr], ours: bool) -> Findin
             ),
             false => Finding::fail(
                 subject,
-                format!("{found}: loopback only, and another machine looks on itself"),
+                format!("{found}: loopback only, which other machines cannot reach"),
                 "take the name out of the lines of 127.0.0.1 and 127.0.1.1 in /etc/hosts, or give \
                  the address of machine 0",
             ),

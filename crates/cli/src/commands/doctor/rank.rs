@@ -6,7 +6,7 @@
 //! 2. every rank compares its clock with rank 0's, over such a connection;
 //! 3. pairs of ranks, one pair at a time, exchange known numbers through shared memory and over
 //!    TCP ([`pair`]);
-//! 4. every rank tells what it found, and prints what all have found: one object of JSON.
+//! 4. every rank reports what it found, and prints what all have found: one object of JSON.
 
 mod pair;
 mod ports;

@@ -53,7 +53,7 @@ impl<'a> Report<'a> {
             // Writing to a string does not fail.
             let _ = writeln!(
                 text,
-                "rank {} on {}, binds and tells its peers {}{clock}",
+                "rank {} on {}, binds and publishes {}{clock}",
                 about["rank"],
                 words(&about["name"]),
                 words(&about["address"]),
@@ -166,8 +166,7 @@ impl<'a> Report<'a> {
         }
         let trapped = self.found.iter().filter(loops).map(|of| Problem {
             what: format!(
-                "rank {} on {} tells its peers the loopback address {}, where each of them finds \
-                 its own machine",
+                "rank {} on {} publishes the loopback address {}, where each peer finds its own machine",
                 of["about"]["rank"],
                 words(&of["about"]["name"]),
                 words(&of["about"]["address"]),

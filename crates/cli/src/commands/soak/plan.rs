@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) faults: Vec<Fault>,
-    /// This many ranks are lost, and none comes back, that the others are too few to go on.
+    /// This many ranks are lost, and none comes back, that the others are too few to continue.
     pub(super) too_few: bool,
 }
 
@@ -55,7 +55,7 @@ impl Plan {
     pub(super) fn draw(seed: u64, bounds: Bounds) -> Self {
         let mut random = Random(seed);
         let Bounds { ranks, min, steps } = bounds;
-        // The first step has no checkpoint before it, and behind the last nothing is left to lose.
+        // The first step has no checkpoint before it, and after the last nothing is left to lose.
         let mut step = || 2 + random.below(steps.saturating_sub(3).max(1));
         let steps = [
             step(),

@@ -77,7 +77,7 @@ pub(crate) fn narrow_bf16(value: f32) -> u16 {
     let quiet = (bits >> 16) | 0x0040;
     // Just below half of the last place, and one more where the number above is the odd one.
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-    // Above the bits of infinity lies NaN.
+    // Above the bits of infinity is NaN.
     let is_nan = bits & 0x7fff_ffff > 0x7f80_0000;
     (if is_nan { quiet } else { rounded }) as u16
 }
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn every_sign_exponent_and_edge_of_rounding_narrows_as_by_half() {
         // Signs, exponents and seven bits of the mantissa, and below them every pattern that has
-        // at most two runs: all ties, of normal and subnormal results, and what lies beside them.
+        // at most two runs: all ties, of normal and subnormal results, and what is beside them.
         let runs = (0..16).flat_map(|low| (low..=16).map(move |high| (1 << high) - (1 << low)));
         let edges: Vec<u32> = runs
             .flat_map(|run| [run, 0xffff & !run, (run | 1) & 0xffff])

@@ -39,7 +39,7 @@ fn check(
     for work in works {
         work.wait().unwrap();
     }
-    // Rank 1's goes on without being waited for.
+    // Rank 1's continues without being waited for.
     let _called = (peer == Peer::HasCalled).then(|| groups[1].barrier());
 
     let core = groups[0].core();
@@ -89,6 +89,6 @@ fn a_rank_that_was_away_beyond_the_deadline_takes_what_has_come() {
     assert!(check(Peer::HasCalled, long_ago(), |_| {}).unwrap());
     let error = check(Peer::HasNotCalled, long_ago(), |_| {}).unwrap_err();
     assert!(matches!(error, CollectiveError::Timeout { .. }), "{error}");
-    // Who is in time goes on waiting.
+    // Who is in time continues waiting.
     assert!(!check(Peer::HasNotCalled, Instant::now(), |_| {}).unwrap());
 }

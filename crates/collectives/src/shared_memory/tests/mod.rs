@@ -5,8 +5,8 @@
 //! - `models`, with loom in place of the machine. It fails if any one of the four orderings of the
 //!   positions, either of the two fences or the wake-up of the doorbell is taken away or weakened.
 //! - `streams`, under ThreadSanitizer. It fails if any one of the four orderings of the positions is
-//!   weakened. Of fences and futexes it knows nothing. What it reports of the test harness, which
-//!   is not built for it, is suppressed (`thread_sanitizer.txt`); nothing of Everburn is.
+//!   weakened. It does not see fences and futexes. What it reports of the test harness, which
+//!   is not built for it, is suppressed (`thread_sanitizer.txt`); no report about Everburn is.
 
 #[cfg(loom)]
 mod models;

@@ -77,7 +77,7 @@ fn places_belong_to_one_end_at_a_time() {
             peek(&mut receiver, at_most, &mut received);
         }
         let sent = writer.join().unwrap();
-        // Twice: what is left may lie on both sides of the ring's end.
+        // Twice: what is left may be on both sides of the ring's end.
         peek(&mut receiver, CAPACITY, &mut received);
         peek(&mut receiver, CAPACITY, &mut received);
         assert_eq!(received, (1..=sent).collect::<Vec<_>>());

@@ -1,7 +1,7 @@
 //! Two threads at the two ends of a ring: what ThreadSanitizer watches.
 //!
 //! It sees what the code does to memory, and takes two accesses for a race unless it has also seen
-//! what orders them. So the rings here are on the heap (it tells places apart by address, and a
+//! what orders them. So the rings here are on the heap (it distinguishes places by address, and a
 //! second mapping has other addresses), and the threads are joined (the standard library, which is
 //! not built for it, orders scoped threads by other means).
 

@@ -31,7 +31,7 @@ impl From<io::Error> for ReplayFault {
 #[derive(Debug, Default)]
 pub(super) struct Replayed {
     values: HashMap<Vec<u8>, Vec<u8>>,
-    /// Just behind the last whole record.
+    /// Just after the last whole record.
     offset: u64,
     /// Device and inode, to notice when the file was removed and made anew.
     identity: (u64, u64),
@@ -42,7 +42,7 @@ impl Replayed {
         &self.values
     }
 
-    /// Reads the whole records behind `offset`; the file must be locked.
+    /// Reads the whole records after `offset`; the file must be locked.
     pub(super) fn catch_up(&mut self, file: &File) -> Result<(), ReplayFault> {
         let metadata = file.metadata()?;
         let identity = (metadata.dev(), metadata.ino());
@@ -101,7 +101,7 @@ impl<'a> Log<'a> {
         self.replayed.values.get(key).map(Vec::as_slice)
     }
 
-    /// Appends one record, in one write, behind the last whole record.
+    /// Appends one record, in one write, after the last whole record.
     fn append(&mut self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         let mut record = Vec::with_capacity(8 + key.len() + value.len());
         for part in [key, value] {

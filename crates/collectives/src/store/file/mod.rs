@@ -50,7 +50,8 @@ const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 /// make the empty file beforehand: `install -m 600 /dev/null PATH`.
 ///
 /// ```
-/// use everburn_collectives::store::{FileStore, Store};
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::store::{FileStore, Store};
 ///
 /// let folder = tempfile::tempdir()?;
 /// let path = folder.path().join("store");

@@ -1,5 +1,5 @@
 //! Whose the file of a store is. Who can write to it can take part in the job, and who can read it
-//! knows the job's addresses and its session key.
+//! has the job's addresses and its session key.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;

@@ -30,11 +30,12 @@ const CANCEL_DEADLINE: Duration = Duration::from_secs(5);
 /// has to wait does so on a connection of its own, because it may occupy it for minutes.
 ///
 /// Connecting is repeated until the deadline; afterwards nothing is sent twice, since a lost
-/// connection does not tell whether an `add` was carried out.
+/// connection does not show whether an `add` was carried out.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
 /// use everburn_auth::JobToken;
-/// use everburn_collectives::store::{Store, StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
+/// use everburn::collectives::store::{Store, StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
 ///
 /// let options = StoreOptions::new(StoreAccess::Token(JobToken::random()?));
 /// let server = TcpStoreServer::bind("127.0.0.1:0".parse()?, options.clone())?;
@@ -121,7 +122,7 @@ impl TcpStore {
             Ok(sum) => return Ok(sum),
             Err(error) => error,
         };
-        // The protocol's only answer to a counter that is no number is to hang up.
+        // The protocol's only answer to a counter that is not a number is to hang up.
         match self.peek("add", key, self.at_least(deadline)) {
             Ok(Some(value)) => match semantics::counter_after(Some(&value), amount) {
                 Err(fault) => Err(fault.into_error(key, amount)),

@@ -380,7 +380,7 @@ pub(crate) fn random_u64() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Goes on after an interruption, or where the socket gave up a little before the deadline.
+/// Continues after an interruption, or where the socket gave up a little before the deadline.
 fn retry_or_fail(error: io::Error, deadline: Deadline) -> Result<(), Fault> {
     match error.kind() {
         io::ErrorKind::Interrupted => Ok(()),

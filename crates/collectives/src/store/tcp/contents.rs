@@ -37,7 +37,7 @@ pub(super) const fn buffer_cost(capacity: usize) -> usize {
 /// A request that cannot be answered; the protocol has no error reply, so the connection closes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
-    #[error("the counter `{0}` cannot be moved: its value is no number or would overflow")]
+    #[error("the counter `{0}` cannot be changed: its value is not a number, or would overflow")]
     Counter(String),
     #[error("the value of `{0}` would grow beyond {MAX_VALUE_BYTES} bytes")]
     ValueTooLong(String),

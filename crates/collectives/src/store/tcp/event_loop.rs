@@ -1,4 +1,4 @@
-//! The thread of a server: it sleeps until a socket is ready and serves whoever is.
+//! The thread of a server: it sleeps until a socket is ready and serves those that are.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,7 +23,7 @@ const FIRST_CLIENT: ClientId = 2;
 /// Read from a socket in one call.
 const SCRATCH_BYTES: usize = 256 * 1024;
 
-/// How long the thread goes on looking for requests after the last one before it sleeps. A client that
+/// How long the thread continues looking for requests after the last one before it sleeps. A client that
 /// has just been answered mostly asks again within microseconds, while waking a thread on another,
 /// idle core takes tens of them: longer than that core takes for the request. Looking yields
 /// the core to whoever wants it.
@@ -113,7 +113,7 @@ pub(super) struct EventLoop {
     again: Vec<ClientId>,
     /// Requests were carried out this many rounds in a row, and none of them had an answer.
     silent_rounds: u32,
-    /// No deadline of any client lies before this.
+    /// No deadline of any client is before this.
     next_deadline: Option<Instant>,
     accept_again: Option<Instant>,
     scratch: Vec<u8>,
@@ -226,7 +226,7 @@ impl EventLoop {
 
     fn handle(&mut self, event: &Event) {
         match event.token() {
-            // While it pauses it goes on by the clock.
+            // While it pauses it continues by the clock.
             LISTENER if self.accept_again.is_some() => {}
             LISTENER => self.accept(),
             WAKER => {}

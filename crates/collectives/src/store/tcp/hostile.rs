@@ -121,7 +121,7 @@ pub fn store_stream(bytes: &[u8]) {
                 Err(_) => return,
             }
         }
-        // What it answers is read, so that it goes on.
+        // What it answers is read, so that it continues.
         near.set_nonblocking(true).expect("a socket of our own");
         while matches!(near.read(&mut scratch), Ok(1..)) {}
         near.set_nonblocking(false).expect("a socket of our own");
@@ -292,7 +292,7 @@ fn converse(stream: &mut TcpStream, manners: Manners, answers: &[u8]) -> io::Res
             let said = stream.read(&mut [0])?;
             assert_eq!(
                 said, 0,
-                "the client goes on with a store without the secret"
+                "the client accepted a store without the secret"
             );
             return Ok(());
         }

@@ -33,8 +33,9 @@ use super::DEFAULT_STORE_TIMEOUT;
 /// Who may use a store.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
 /// use everburn_auth::JobToken;
-/// use everburn_collectives::store::{Store, StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
+/// use everburn::collectives::store::{Store, StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
 ///
 /// let ours = StoreOptions::new(StoreAccess::Token(JobToken::random()?));
 /// let server = TcpStoreServer::bind("127.0.0.1:0".parse()?, ours.clone())?;
@@ -73,8 +74,9 @@ impl StoreAccess {
 /// The settings of a [`TcpStoreServer`] or a [`TcpStore`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
 /// use std::time::Duration;
-/// use everburn_collectives::store::{StoreAccess, StoreOptions};
+/// use everburn::collectives::store::{StoreAccess, StoreOptions};
 ///
 /// let options = StoreOptions {
 ///     timeout: Duration::from_secs(30),

@@ -66,7 +66,7 @@ enum Phase {
     /// Not a client yet.
     Greeting(Greeting),
     Validated,
-    /// Told that it is refused; what it sends is thrown away until it leaves.
+    /// It was refused; what it sends is thrown away until it leaves.
     Refused,
 }
 

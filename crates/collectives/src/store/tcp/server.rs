@@ -25,8 +25,9 @@ const BACKLOG: i32 = 4096;
 /// job token, so they need [`StoreAccess::Open`], and so does everybody else then.
 ///
 /// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
 /// use everburn_auth::JobToken;
-/// use everburn_collectives::store::{Store, StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
+/// use everburn::collectives::store::{Store, StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
 ///
 /// let options = StoreOptions::new(StoreAccess::Token(JobToken::random()?));
 /// let server = TcpStoreServer::bind("127.0.0.1:0".parse()?, options.clone())?;

@@ -30,7 +30,7 @@ pub(super) const MAX_KEYS: usize = 128 * 1024;
 /// PyTorch knows no such limit; its requests of many values are small.
 pub(super) const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
 
-/// A waiting client may go on.
+/// A waiting client may continue.
 pub(super) const STOP_WAITING: u8 = 0;
 /// A wait was called off at the client's wish.
 pub(super) const WAIT_CANCELED: u8 = 1;
@@ -135,7 +135,7 @@ struct List {
 impl Scanner {
     /// The length of the request at the start of `bytes`, or `None` where more must arrive.
     ///
-    /// Call it again with the same bytes and more behind them; once it has returned a length, it
+    /// Call it again with the same bytes and more after them; once it has returned a length, it
     /// starts anew at the next request.
     pub(super) fn scan(&mut self, bytes: &[u8]) -> Result<Option<usize>, WireFault> {
         if bytes.len() < self.offset {

@@ -2,13 +2,13 @@
 //!
 //! Every rank listens on a free port and publishes its address in the store. A rank dials all lower
 //! ranks and is dialled by all higher ones; both sides prove that they know the job's secret
-//! ([`crate::net`]). All keys lie below `everburn/mesh`:
+//! ([`crate::net`]). All keys are below `everburn/mesh`:
 //!
 //! | key | value |
 //! |---|---|
 //! | `last` | the number of the last mesh that was made, or that failed for all ranks |
 //! | `<n>/address/<rank>` | where the rank listens; replaced when it tries again |
-//! | `<n>/session` | what tells this mesh from all others; in a job without a token its whole secret |
+//! | `<n>/session` | the identity of this mesh; in a job without a token its whole secret |
 //! | `<n>/made/<rank>` | the rank has all its connections |
 //! | `<n>/failed` | two ranks that were started for different worlds |
 //!

@@ -18,7 +18,7 @@ pub(crate) const MAX_MESSAGE_BYTES: u64 = 1 << 20;
 /// A peer that is in the mesh sends any frames.
 ///
 /// # Panics
-/// Where a header is read as what it is not, or the reader goes on after the end of the stream.
+/// Where a header is read as what it is not, or the reader continues after the end of the stream.
 pub fn mesh_frames(bytes: &[u8]) {
     for start in 0..bytes.len().min(4) {
         if let Some(header) = bytes[start..].first_chunk::<HEADER_BYTES>()
@@ -128,7 +128,7 @@ pub(crate) fn read_frame(stream: &mut TcpStream) -> Option<(u8, u8, Vec<u8>)> {
     let mut header = [0; HEADER_BYTES];
     stream.read_exact(&mut header).ok()?;
     let read = WireHeader::decode(&header, u64::MAX).expect("our side sends good frames");
-    let length = usize::try_from(read.payload_bytes).expect("a length of ours");
+    let length = usize::try_from(read.payload_bytes).expect("a length from us");
     let mut payload = vec![0; length];
     stream.read_exact(&mut payload).ok()?;
     Some((header[4], header[6], payload))

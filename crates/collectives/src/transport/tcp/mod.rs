@@ -44,10 +44,11 @@ const AFTER_TIMEOUT: Duration = Duration::from_secs(5);
 /// byte order, which is little-endian on all machines that Everburn runs on.
 ///
 /// ```no_run
+/// # mod everburn { pub use everburn_collectives as collectives; }
 /// use std::sync::Arc;
-/// use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
-/// use everburn_collectives::rendezvous::Rendezvous;
-/// use everburn_collectives::transport::TcpMesh;
+/// use everburn::collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
+/// use everburn::collectives::rendezvous::Rendezvous;
+/// use everburn::collectives::transport::TcpMesh;
 ///
 /// fn join(rendezvous: &Rendezvous) -> Result<ProcessGroup, CollectiveError> {
 ///     let options = GroupOptions::default();

@@ -5,7 +5,7 @@
 //! group comes later is not needed any more, and frames of other groups are independent of it. So are
 //! [`FrameKind::Pause`] and [`FrameKind::Resume`], which say something of the link alone. All other
 //! frames keep their order: data, since receivers count on it; [`FrameKind::Leave`], since it says that
-//! nothing of its group follows; and the goodbye, which stays last. A frame that is being written is
+//! no frame of its group follows; and the goodbye, which stays last. A frame that is being written is
 //! finished first.
 
 use std::collections::VecDeque;

@@ -1,6 +1,6 @@
 //! Matrix products with one long and one narrow side.
 //!
-//! Matrices lie row by row; factors lie column by column, so that all inner loops run over
+//! Matrices are stored row by row; factors are stored column by column, so that all inner loops run over
 //! neighbours. What is computed from sums over all ranks must have the same bits on each of them:
 //! nothing here depends on the processor.
 
@@ -156,7 +156,7 @@ mod tests {
         let of_right = |column: usize, k: usize| right[k * columns + column];
         let of_left = |row: usize, k: usize| left[k * rows + row];
 
-        // A factor lies column by column, so it is the transpose of what `plain_product` gives.
+        // A factor is column by column, so it is the transpose of what `plain_product` gives.
         let mut found = vec![f32::NAN; rank * rows];
         left_factor(&matrix, &right, rank, &mut found);
         let transposed = |k, column| of_right(column, k);

@@ -16,7 +16,8 @@ use crate::device::exchange::{DeviceMemory, Lent};
 /// The memory of tensors on CUDA, in the primary context of their GPU, which NCCL's groups use too.
 ///
 /// ```
-/// use everburn_distributed::{CudaMemory, DeviceMemory};
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::{CudaMemory, DeviceMemory};
 ///
 /// // A tensor elsewhere is refused.
 /// let device = burn::prelude::Device::flex();
@@ -51,8 +52,7 @@ impl DeviceMemory for CudaMemory {
         let (pointer, bytes) = (place.resource().ptr, place.resource().size);
         if bytes < (length * size) as u64 {
             return Err(format!(
-                "CubeCL has {bytes} bytes for {length} numbers of {size} bytes; this version of it keeps \
-                 its tensors otherwise than Everburn knows"
+                "CubeCL has {bytes} bytes for {length} numbers of {size} bytes; this version keeps its tensors in a layout that Everburn does not support"
             ));
         }
         // SAFETY: `pointer` is that of `bytes` bytes of device memory in the primary context, of which

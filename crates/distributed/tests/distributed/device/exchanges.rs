@@ -72,7 +72,7 @@ fn a_sum_is_made_of_what_the_gpu_has_written_and_read_when_it_is_made() {
         let open = gate(&cluster, rank, &memory);
         let exchange = NcclExchange::new(group, Arc::new(memory), Waits::Device);
         let numbers = Tensor::<1>::from_floats([1.0, rank as f32], &Device::flex());
-        // Written behind the gate, summed behind that, and read behind the sum.
+        // Written after the gate, summed after that, and read after the sum.
         let sum = exchange.begin(0, numbers, 1).unwrap();
         drop(open);
         let sum = sum.collect().unwrap();

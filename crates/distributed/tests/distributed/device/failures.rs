@@ -1,4 +1,4 @@
-//! What ends a step, and what its ranks are told.
+//! What ends a step, and what its ranks are notified.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What ends a step, and what its ranks are told.
+//! What ends a step, and what its ranks are notified.
 
 use burn::prelude::*;
 use everburn_collectives::group::{CollectiveError, ProcessGroup};

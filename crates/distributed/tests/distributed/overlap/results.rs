@@ -223,6 +223,32 @@ fn ranks_whose_data_end_at_different_times_stop_together() {
 }
 
 #[test]
+fn a_loop_that_does_not_tie_its_weights_is_refused() {
+    let errors = on_ranks(2, |group| {
+        let device = Device::flex().autodiff();
+        let layer = Branchy::new(&device).sometimes;
+        let tied = vec![layer.clone(), layer];
+        let (ddp, mut model) = Ddp::new(tied, group, small_buckets()).unwrap();
+        let mut optimizer = SgdConfig::new().init();
+        let mut step = || {
+            let step = ddp.begin(4).unwrap();
+            let watched = step.watch_last(&model, 4);
+            let output = watched[1].forward(watched[0].forward(rows(4, &device)).tanh());
+            drop(output.powf_scalar(2.0).mean().backward());
+            let synced = step.finish(&model)?;
+            model = optimizer.step(0.1, model.clone(), synced.gradients);
+            Ok::<(), DdpError>(())
+        };
+        step().unwrap();
+        let error = step().unwrap_err();
+        assert!(matches!(error, DdpError::Untied { .. }), "{error}");
+        error.to_string()
+    });
+    assert!(errors[0].contains("`1.weight`"), "{}", errors[0]);
+    assert!(errors[0].contains("ddp.tie(optimizer.step(..))"));
+}
+
+#[test]
 fn tied_weights_learn_as_one_parameter() {
     // Drawn once: tests beside this one draw from the same generator.
     let drawn = Branchy::new(&Device::flex()).sometimes;

@@ -6,7 +6,7 @@ use everburn_models::llama::LlamaConfig;
 use everburn_train::{StateDictLayout, TaskError, TensorSource};
 use serde_json::{Value, json};
 
-/// Numbers of a decoder that stand in a `config.json` too, for [`Text`](super::Text). A decoder that no other library has
+/// Numbers of a decoder that are in a `config.json` too, for [`Text`](super::Text). A decoder that no other library has
 /// needs none of the methods.
 ///
 /// ```

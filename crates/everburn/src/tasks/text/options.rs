@@ -1,10 +1,10 @@
-//! The section `[text]`: how a model of text reads, and what a run remembers of it.
+//! The section `[text]`: how a text model reads, and what a run remembers of it.
 
 use everburn_datasets::{ShardsRecord, Tokenizer, TokenizerKind};
 use everburn_train::TaskError;
 use serde::{Deserialize, Serialize};
 
-/// How a model of text reads, and shows what it writes.
+/// How a text model reads, and shows what it writes.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct TextOptions {
@@ -62,7 +62,7 @@ impl TextOptions {
             return Err(
                 TaskError::new(format!("the run began with {begun}, and {data} {found}"))
                     .with_help(
-                        "a run goes on with its own data; for others, begin one with --init-from",
+                        "a run continues with its own data; for others, start a new one with --init-from",
                     ),
             );
         }

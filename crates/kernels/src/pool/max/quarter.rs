@@ -10,7 +10,7 @@ use crate::reference::Float;
 /// How many values of pairs of lines are looked at in one run.
 const RUN: usize = 1 << 10;
 
-/// Pools a plane whose windows all lie within it: as many lines of `width` values as `output` has
+/// Pools a plane whose windows all are within it: as many lines of `width` values as `output` has
 /// lines of `columns`, twice.
 #[inline(always)]
 pub(super) fn pool<T: Float, I: PlaneIndex>(

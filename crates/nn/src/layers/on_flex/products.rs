@@ -9,7 +9,7 @@ use everburn_kernels::{
 use super::tensors::{Tensor, attempt, contiguous, float, values};
 use crate::layers::buffers::take;
 
-/// A matrix as it lies in memory, row after row or column after column; others are copied.
+/// A matrix as it is in memory, row after row or column after column; others are copied.
 struct Lain {
     tensor: Tensor,
     transposed: bool,
@@ -43,7 +43,7 @@ impl Lain {
     }
 }
 
-/// Of `[B, heads, rows, columns]`, wherever each number lies.
+/// Of `[B, heads, rows, columns]`, wherever each number is.
 fn matrices(tensor: &Tensor) -> Option<Matrices<'_>> {
     let layout = tensor.layout();
     let [outer, inner, rows, columns] = layout.shape().dims();
@@ -101,7 +101,7 @@ pub(super) fn multiply(left: &Tensor, right: &Tensor, bias: Option<&Tensor>) -> 
     })
 }
 
-/// Of `[B, heads, T, width]`, whose vectors may lie anywhere.
+/// Of `[B, heads, T, width]`, whose vectors may be anywhere.
 pub(super) fn rope(input: &Tensor, angles: [&Tensor; 2], back: bool) -> Option<Tensor> {
     let [cosines, sines] = contiguous(angles)?;
     let [texts, heads, tokens, width] = input.shape().dims();

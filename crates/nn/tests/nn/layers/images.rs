@@ -194,7 +194,7 @@ proptest! {
     }
 }
 
-/// Images whose channels lie last in memory, as many libraries give them.
+/// Images whose channels are last in memory, as many libraries give them.
 #[test]
 fn tensors_in_another_order_of_memory() {
     let device = training();

@@ -194,7 +194,7 @@ fn a_mean_that_is_large_costs_no_digits() {
     }
 }
 
-/// Two branches of equal shape, one of whose norms runs twice, and an odd one behind them.
+/// Two branches of equal shape, one of whose norms runs twice, and an odd one after them.
 #[derive(Module, Debug)]
 struct Branches {
     left: BatchNorm,

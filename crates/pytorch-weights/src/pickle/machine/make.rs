@@ -44,7 +44,7 @@ impl Machine<'_> {
     /// What a class or function would have made of its arguments.
     pub(super) fn make(&mut self, callee: Value, arguments: Value) -> Result<Value, WeightsError> {
         let (Value::Global(global), Value::Tuple(tuple)) = (callee, arguments) else {
-            return Err(refuse("its pickle calls what is no class"));
+            return Err(refuse("its pickle calls something that is not a class"));
         };
         let arguments = self.built.tuple(tuple);
         match (global, arguments) {

@@ -84,7 +84,7 @@ fn parameter_of<'a, 'b>(
     name: &'b str,
     ids: &'a BTreeMap<String, u64>,
 ) -> Option<(&'a str, u64, &'b str)> {
-    // The longest: beside a weight stand factors of it, whose paths go on from its own.
+    // The longest: beside a weight stand factors of it, whose paths continue from its own.
     let mut dots = name.rmatch_indices('.').map(|(at, _)| at);
     dots.find_map(|at| {
         let (path, id) = ids.get_key_value(&name[..at])?;

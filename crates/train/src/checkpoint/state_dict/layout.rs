@@ -1,4 +1,4 @@
-//! Tensors that stand in a file under other names, transposed or joined to others.
+//! Tensors that are in a file under other names, transposed or joined to others.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,10 +11,11 @@ use burn::tensor::{DType, TensorData};
 use crate::checkpoint::tensor_file::NamedTensor;
 use crate::config::parameter_groups::Patterns;
 
-/// How a model's tensors stand in files of another library, where that is not as [`load_state_dict`] expects.
+/// How a model's tensors are in files of another library, where that is not as [`load_state_dict`] expects.
 ///
 /// ```
-/// use everburn_train::{StateDictLayout, TensorSource};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{StateDictLayout, TensorSource};
 ///
 /// // Two linear layers that the file has as one, as [in, out].
 /// let part = |name: &str, index| TensorSource {
@@ -34,18 +35,19 @@ use crate::config::parameter_groups::Patterns;
 /// [`load_state_dict`]: crate::load_state_dict
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StateDictLayout {
-    /// What stands before all names, and is missing in files of the model without its head.
+    /// What is before all names, and is missing in files of the model without its head.
     pub prefix: String,
-    /// Where each tensor of the model stands; empty if all have the names of the model.
+    /// The place of each tensor of the model; empty if all have the names of the model.
     pub tensors: Vec<TensorSource>,
     /// Patterns of names in the file that are no parameters of the model: masks, copies of tied weights.
     pub ignored: Vec<String>,
 }
 
-/// Where a tensor of a model stands in a file.
+/// Where a tensor of a model is in a file.
 ///
 /// ```
-/// use everburn_train::TensorSource;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::TensorSource;
 ///
 /// // The model's `fc.weight` is `linear.weight` of the file, transposed.
 /// let source = TensorSource {
@@ -171,7 +173,7 @@ fn part(data: TensorData, transposed: bool, rows: Range<usize>) -> TensorData {
     }
 }
 
-/// Two tensors behind each other, in the file's layout.
+/// Two tensors after each other, in the file's layout.
 fn joined(first: TensorData, second: TensorData, transposed: bool) -> Result<TensorData, String> {
     let along = match (first.shape().num_dims(), second.shape().num_dims()) {
         (1, 1) => return Ok(Tensor::cat([first, second].map(vector).to_vec(), 0).into_data()),

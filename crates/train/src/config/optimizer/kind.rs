@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 /// Burn's optimizers, except L-BFGS, which computes the loss several times per step.
 ///
 /// ```
-/// use everburn_train::{OptimizerConfig, OptimizerKind};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{OptimizerConfig, OptimizerKind};
 ///
 /// let config = OptimizerConfig { kind: OptimizerKind::AdamW, ..OptimizerConfig::default() };
 /// assert_ne!(config.kind, OptimizerKind::default());
@@ -76,7 +77,8 @@ impl OptimizerKind {
     /// Its settings besides the learning rate and the weight decay.
     ///
     /// ```
-    /// use everburn_train::OptimizerKind;
+    /// # mod everburn { pub use everburn_train as train; }
+    /// use everburn::train::OptimizerKind;
     ///
     /// assert_eq!(OptimizerKind::Lion.settings(), ["beta_1", "beta_2"]);
     /// ```
@@ -151,7 +153,8 @@ impl fmt::Display for OptimizerKind {
 /// How the learning rate of Muon follows the shape of a matrix.
 ///
 /// ```
-/// use everburn_train::MuonRate;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::MuonRate;
 ///
 /// assert_eq!(MuonRate::default(), MuonRate::Original);
 /// ```

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 /// Patterns of parameter paths, of which one must match: a string or a list. `*` matches any characters, dots included.
 ///
 /// ```
-/// use everburn_train::Patterns;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::Patterns;
 ///
 /// let patterns = Patterns::from("*.norm*.bias");
 /// assert!(patterns.fit("layers.3.norm_1.bias"));

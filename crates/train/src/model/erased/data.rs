@@ -14,7 +14,8 @@ use crate::trainer::TrainingData;
 /// A sample of any data set.
 ///
 /// ```
-/// use everburn_train::AnyItem;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::AnyItem;
 ///
 /// fn copy(item: &AnyItem) -> AnyItem {
 ///     item.clone() // shares the sample
@@ -42,7 +43,8 @@ impl AnyItem {
 /// A batch of any batcher.
 ///
 /// ```
-/// use everburn_train::AnyBatch;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::AnyBatch;
 ///
 /// fn count(batches: &[AnyBatch]) -> usize {
 ///     batches.len()
@@ -69,7 +71,8 @@ impl AnyBatch {
 /// Data without their types.
 ///
 /// ```
-/// use everburn_train::AnyData;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::AnyData;
 ///
 /// fn samples(data: &AnyData) -> usize {
 ///     data.train.len()

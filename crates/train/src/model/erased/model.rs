@@ -18,9 +18,10 @@ use crate::metrics::step_report::StepReport;
 /// inference, which take the same batches and yield [`StepReport`]s. It is implemented for all such models.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::prelude::*;
-/// use everburn_train::{Classifier, LabeledBatch, Trainable};
+/// use everburn::train::{Classifier, LabeledBatch, Trainable};
 ///
 /// fn takes<M: Trainable<Batch = LabeledBatch<2>>>(_model: M) {}
 ///
@@ -52,8 +53,9 @@ where
 /// same paths.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::module::Module;
-/// use everburn_train::AnyModel;
+/// use everburn::train::AnyModel;
 ///
 /// fn parameters(model: &AnyModel) -> usize {
 ///     model.num_params()

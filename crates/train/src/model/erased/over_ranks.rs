@@ -18,7 +18,8 @@ use crate::parallel::model::ParallelModel;
 /// Any model that several ranks hold together.
 ///
 /// ```
-/// use everburn_train::AnyModelOverRanks;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::AnyModelOverRanks;
 ///
 /// fn replicas(over: &AnyModelOverRanks) -> usize {
 ///     over.replicas().world_size()

@@ -52,7 +52,7 @@ impl Shards {
         find.found
     }
 
-    /// The model with whole parameters on the first rank of `group`, where these lie on `device`; the
+    /// The model with whole parameters on the first rank of `group`, where these are on `device`; the
     /// others are given their own back. All ranks call it.
     pub(super) fn join<M: Module>(
         &self,

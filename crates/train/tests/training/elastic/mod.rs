@@ -205,7 +205,7 @@ impl Job<'_> {
     }
 }
 
-/// The folder of a run that another can go on with.
+/// The folder of a run that another can continue with.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     run_directory(folder.path(), &config());
@@ -322,8 +322,8 @@ fn too_few_ranks_leave_a_checkpoint_from_which_another_run_goes_on() {
     });
     for slot in [0, 2] {
         let error = failed(&results[slot]);
-        assert!(error.contains("cannot go on"), "{error}");
-        assert!(error.contains("--resume goes on from it"), "{error}");
+        assert!(error.contains("cannot continue"), "{error}");
+        assert!(error.contains("--resume continues from it"), "{error}");
     }
     let group = ProcessGroup::alone(GroupOptions::default());
     let trainer = Trainer {

@@ -77,7 +77,7 @@ fn the_others_end_the_round_in_which_a_rank_is_lost() {
         assert_eq!(survivors.len(), 2);
         alike(&survivors, 2);
         let samples = samples_of_all_steps(folder.path());
-        // Its shares of the round in which it was lost, and what one survivor was behind another.
+        // Its shares of the round in which it was lost, and what one survivor was after another.
         assert!(
             (98..=126).contains(&samples),
             "without {failing}: {samples}"

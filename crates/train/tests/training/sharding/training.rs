@@ -80,7 +80,7 @@ where
     trained.unwrap()
 }
 
-/// Trains in `folder`; or goes on there.
+/// Trains in `folder`; or continues there.
 pub(crate) fn try_train<M, O, I>(
     model: &M,
     data: &TrainingData<I, (O::Input, O::Targets)>,

@@ -60,7 +60,7 @@ pub(super) fn in_turn(
     } else if let Err(error) = exchange(joined, &mut report, bytes, patience) {
         report.error = Some(error.to_string());
     }
-    // The next pair goes on either way; a store that is gone is found by the next wait.
+    // The next pair continues either way; a store that is gone is found by the next wait.
     let _ = joined
         .store
         .add(&done(turn), 1)

@@ -47,7 +47,7 @@ fn a_pair_has_a_line_for_each_way_with_the_slower_side() {
         ]
     );
     assert!(
-        table.contains("rank 1 on nodea, binds and tells its peers 10.0.0.1"),
+        table.contains("rank 1 on nodea, binds and publishes 10.0.0.1"),
         "{table}"
     );
 }
@@ -93,7 +93,7 @@ fn a_loopback_address_is_a_trap_only_between_machines() {
     assert!(
         trapped[0]
             .what
-            .contains("rank 0 on nodea tells its peers the loopback address 127.0.1.1")
+            .contains("rank 0 on nodea publishes the loopback address 127.0.1.1")
     );
 }
 

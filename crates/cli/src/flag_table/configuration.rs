@@ -1,0 +1,241 @@
+//! `docs/configuration.md`: every key of `config.toml`, with its type, default, flag and meaning.
+//!
+//! Keys and types come from serde's errors about a key that no structure has, defaults from `Default`, meanings from the
+//! help of the flags. `configuration.txt` has the meaning of keys without a flag.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use clap::CommandFactory;
+use toml::{Table, Value};
+
+use super::{WRITE, flatten, lines, read, root};
+use crate::arguments::Arguments;
+use crate::config::RunConfig;
+
+const PAGE: &str = "docs/configuration.md";
+const WITHOUT_FLAG: &str = include_str!("configuration.txt");
+
+/// A key that nothing has.
+const NOWHERE: &str = "__nowhere";
+
+/// The tables of a configuration, and its keys outside of them.
+const ROOTS: [&str; 3] = ["ranks", "training", "parallel"];
+
+/// What a key takes.
+enum Kind {
+    Table(Vec<String>),
+    Tables(Vec<String>),
+    Value(String),
+}
+
+/// serde's error about the key [`NOWHERE`] in `[path]`, or in `[[path]]`.
+fn probe(path: &str, is_list: bool) -> String {
+    let header = match is_list {
+        true => format!("[[{path}]]"),
+        false => format!("[{path}]"),
+    };
+    let text = format!("{header}\n{NOWHERE} = 1\n");
+    let error = toml::from_str::<RunConfig>(&text).expect_err("no such key");
+    error.to_string()
+}
+
+/// The words between backticks after `expected`.
+fn expected(error: &str) -> Vec<String> {
+    let (_, names) = error.rsplit_once("expected").unwrap_or_default();
+    let names = names.split('`').skip(1).step_by(2);
+    names.map(str::to_string).collect()
+}
+
+fn kind(path: &str) -> Kind {
+    let error = probe(path, false);
+    if error.contains("unknown field") {
+        return Kind::Table(expected(&error));
+    }
+    if error.contains("unknown variant") {
+        let names = expected(&error);
+        let names = names.iter().map(|name| format!("`{name}`"));
+        return Kind::Value(names.collect::<Vec<_>>().join(", "));
+    }
+    let inner = probe(path, true);
+    if inner.contains("unknown field") {
+        return Kind::Tables(expected(&inner));
+    }
+    let what = error.lines().find_map(|line| line.split_once("expected "));
+    let what = what.map_or("", |(_, what)| what.trim());
+    let name = match what {
+        "usize" | "u64" | "u32" => "integer",
+        "f64" | "f32" => "number",
+        "a boolean" => "boolean",
+        "a sequence" => "list",
+        "a string" | "path string" => "string",
+        _ => "string, or list",
+    };
+    Kind::Value(name.to_string())
+}
+
+/// Every key below `path`, with its type.
+fn keys(path: &str, found: &mut Vec<(String, String)>) {
+    match kind(path) {
+        Kind::Table(names) => names
+            .iter()
+            .for_each(|name| keys(&format!("{path}.{name}"), found)),
+        Kind::Tables(names) => {
+            found.push((path.to_string(), "list of tables".to_string()));
+            for name in names {
+                let of_key = match name.as_str() {
+                    "match" => "string, or list",
+                    "frozen" => "boolean",
+                    _ => "number",
+                };
+                found.push((format!("{path}.{name}"), of_key.to_string()));
+            }
+        }
+        Kind::Value(name) => found.push((path.to_string(), name)),
+    }
+}
+
+/// The flag of each key, and an example of the value that it gives.
+fn flags() -> BTreeMap<String, (&'static str, &'static str)> {
+    let mut flags = BTreeMap::new();
+    let lines = lines();
+    // Lines of one key first: of several, the flag may be about another.
+    let (single, several): (Vec<_>, Vec<_>) =
+        lines.iter().partition(|line| line.becomes.len() == 1);
+    for line in single.into_iter().chain(several) {
+        for (key, value) in line.becomes.iter().filter_map(|key| key.split_once(" = ")) {
+            if line.name() != "--set" {
+                flags.entry(key.to_string()).or_insert((line.name(), value));
+            }
+        }
+    }
+    flags
+}
+
+/// The help of a flag of `train`, without its default and full stop.
+fn help(flag: &str) -> String {
+    let mut all = Arguments::command();
+    all.build();
+    let train = all.find_subcommand("train").expect("`train` is a command");
+    let name = flag.trim_start_matches("--").to_lowercase();
+    let mut arguments = train.get_arguments();
+    let found = arguments
+        .find(|argument| argument.get_long() == Some(&name) || argument.get_id().as_str() == name);
+    let text = found
+        .and_then(|found| found.get_help())
+        .map(ToString::to_string);
+    let text = text.unwrap_or_default();
+    let text = text.split(" [default").next().unwrap_or_default();
+    text.trim().trim_end_matches('.').to_string()
+}
+
+/// The meaning of each key without a flag.
+fn meanings() -> BTreeMap<&'static str, &'static str> {
+    let lines = WITHOUT_FLAG.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .filter_map(|line| line.split_once('|'))
+        .map(|(key, meaning)| (key.trim(), meaning.trim()))
+        .collect()
+}
+
+fn document() -> String {
+    let mut text = String::from(
+        "# Configuration\n\n\
+         Every key of `config.toml`: of the file for `--config`, and of `--set KEY=VALUE`. A run's folder has its own, resolved. \
+         [Flags](command-line.md#configuration-files) says which source wins. A key without a default is absent.\n\n\
+         This page is generated from the code by `crates/cli/src/flag_table/configuration.rs`.\n\n\
+         | Key | Type | Default | Flag | Meaning |\n|---|---|---|---|---|\n",
+    );
+    let mut defaults = BTreeMap::new();
+    let table = Table::try_from(RunConfig::default()).expect("a configuration is a table");
+    flatten("", &table, &mut defaults);
+    let mut found = vec![
+        ("model".to_string(), "string".to_string()),
+        ("init_from".to_string(), "string".to_string()),
+        ("init_skip".to_string(), "string, or list".to_string()),
+    ];
+    ROOTS.iter().for_each(|root| keys(root, &mut found));
+    let (flags, meanings) = (flags(), meanings());
+    for (key, of_key) in &found {
+        let default = defaults.get(key).filter(|default| *default != "\"\"");
+        let default = default.map_or(String::new(), |default| format!("`{default}`"));
+        let flag = flags.get(key).map(|(flag, _)| *flag);
+        let meaning = match (meanings.get(key.as_str()), flag) {
+            (Some(meaning), _) => (*meaning).to_string(),
+            (None, Some(flag)) => help(flag),
+            (None, None) => panic!(
+                "{key} has no flag: crates/cli/src/flag_table/configuration.txt needs its meaning"
+            ),
+        };
+        row(&mut text, key, of_key, &default, flag, &meaning);
+    }
+    text.push_str(
+        "\n## Sections of tasks\n\nThe settings of a task are sections of their own; a run's `config.toml` has all of them. \
+         Those of the included tasks that have a flag:\n\n\
+         | Key | Type | Flag | Meaning |\n|---|---|---|---|\n",
+    );
+    for (key, (flag, value)) in &flags {
+        if found.iter().any(|(known, _)| known == key) {
+            continue;
+        }
+        let value: Result<Value, _> = toml::from_str::<Table>(&format!("v = {value}"))
+            .map(|mut table| table.remove("v").expect("it was just written"));
+        let of_key = value.map_or("string", |value| value.type_str());
+        let _ = writeln!(
+            text,
+            "| `{key}` | {of_key} | `{flag}` | {} |",
+            cell(&help(flag))
+        );
+    }
+    text
+}
+
+fn row(
+    text: &mut String,
+    key: &str,
+    of_key: &str,
+    default: &str,
+    flag: Option<&str>,
+    meaning: &str,
+) {
+    let flag = match flag {
+        Some("MODEL") => "the model".to_string(),
+        Some(flag) => format!("`{flag}`"),
+        None => String::new(),
+    };
+    let _ = writeln!(
+        text,
+        "| `{key}` | {of_key} | {default} | {flag} | {} |",
+        cell(meaning)
+    );
+}
+
+/// Text for a cell of a table: links in angle brackets and bars would end it.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+        .replace('<', "&lt;")
+        .replace('*', "\\*")
+}
+
+#[test]
+fn the_page_of_the_configuration_is_up_to_date() {
+    let (path, text) = (root().join(PAGE), document());
+    if std::env::var_os(WRITE).is_some() {
+        std::fs::write(&path, &text).expect("the page can be written");
+    }
+    assert!(
+        read(PAGE) == text,
+        "{PAGE} is not what the configuration has: write it anew with {WRITE}=1 and this test"
+    );
+}
+
+#[test]
+fn every_meaning_is_of_a_key() {
+    let mut found = Vec::new();
+    ROOTS.iter().for_each(|root| keys(root, &mut found));
+    for key in meanings().keys() {
+        let is_key = ["model", "init_from", "init_skip"].contains(key);
+        let is_found = found.iter().any(|(known, _)| known == key);
+        assert!(is_key || is_found, "there is no key {key}");
+    }
+}
