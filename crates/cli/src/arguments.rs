@@ -3,6 +3,7 @@
 mod gradients;
 mod input;
 mod lora;
+mod monitoring;
 mod outer;
 mod schedules;
 
@@ -37,6 +38,7 @@ use crate::weights::{ExportArguments, ImportArguments};
 pub(crate) use self::gradients::GradientFlags;
 pub(crate) use self::input::InputFlags;
 pub(crate) use self::lora::LoraFlags;
+pub(crate) use self::monitoring::MonitoringFlags;
 pub(crate) use self::outer::{EmaFlags, SyncFlags};
 pub(crate) use self::schedules::{RateFlags, ScheduleFlag};
 
@@ -141,10 +143,8 @@ pub(crate) struct TrainArguments {
     #[arg(long, requires = "run_dir")]
     pub(crate) resume: bool,
 
-    /// Serve the run to monitors on other machines (`monitor HOST:PORT`). Needs a --job-token (or EVERBURN_JOB_TOKEN)
-    /// on both sides. On this machine, monitors need no server: `monitor RUN`.
-    #[arg(long, value_name = "HOST:PORT")]
-    pub(crate) monitor: Option<String>,
+    #[command(flatten)]
+    pub(crate) monitoring: MonitoringFlags,
 
     /// Record where the time of each step goes on each rank, in the run's folder profile; `bottleneck --of RUN` reads it.
     #[arg(long)]

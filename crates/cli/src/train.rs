@@ -195,7 +195,7 @@ fn train_as_rank(
     };
     let _served = match run.as_ref().filter(|_| !ours && environment.rank == 0) {
         Some(run) => monitor::serve(arguments, run)?,
-        None => None,
+        None => monitor::Servers::default(),
     };
     let model_devices = model_parallel::devices_of_rank(&config.ranks, environment.local_rank)?;
     let device = match model_devices.as_deref() {
