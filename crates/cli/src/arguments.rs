@@ -1,5 +1,6 @@
 //! The command line.
 
+mod finders;
 mod gradients;
 mod input;
 mod lora;
@@ -35,6 +36,7 @@ use crate::predict::PredictArguments;
 use crate::simulate::SimulateArguments;
 use crate::weights::{ExportArguments, ImportArguments};
 
+pub(crate) use self::finders::FinderFlags;
 pub(crate) use self::gradients::GradientFlags;
 pub(crate) use self::input::InputFlags;
 pub(crate) use self::lora::LoraFlags;
@@ -145,6 +147,9 @@ pub(crate) struct TrainArguments {
 
     #[command(flatten)]
     pub(crate) monitoring: MonitoringFlags,
+
+    #[command(flatten)]
+    pub(crate) finders: FinderFlags,
 
     /// Record where the time of each step goes on each rank, in the run's folder profile; `bottleneck --of RUN` reads it.
     #[arg(long)]
