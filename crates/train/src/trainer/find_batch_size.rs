@@ -306,9 +306,12 @@ impl Trainer {
         let Some(peak_memory) = peaks.max() else {
             return Err(memory_unknown());
         };
+        // Each rank has timed its own steps. All must come to the same decision: the slowest rank's counts.
+        let own = timed.iter().copied().fold(f64::INFINITY, f64::min);
+        let all = self.group.all_gather(vec![own]).wait()?;
         Ok(Some(TriedBatchSize {
             batch_size: size,
-            seconds: timed.iter().copied().fold(f64::INFINITY, f64::min),
+            seconds: all.iter().flatten().copied().fold(0.0, f64::max),
             peak_memory,
         }))
     }

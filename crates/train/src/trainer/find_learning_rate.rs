@@ -23,6 +23,9 @@ const FIRST: usize = 10;
 /// The same at the end, where the loss explodes.
 const LAST: usize = 1;
 
+/// A fall below this part of the loss is rounding.
+const ROUNDING: f64 = 1e-6;
+
 /// The learning rates of a sweep.
 ///
 /// ```
@@ -138,8 +141,9 @@ impl LearningRateSweep {
             let factor = (after.learning_rate / before.learning_rate).ln();
             (after.smoothed - before.smoothed) / factor
         };
-        let slopes = (0..points.len()).map(|at| (slope(at), points[at].learning_rate));
-        let falling = slopes.filter(|(slope, _)| *slope < 0.0);
+        let falls = |at: &usize| slope(*at) < -ROUNDING * points[*at].smoothed.abs();
+        let falling = (0..points.len()).filter(falls);
+        let falling = falling.map(|at| (slope(at), points[at].learning_rate));
         let steepest = falling.min_by(|(a, _), (b, _)| a.total_cmp(b));
         steepest.map(|(_, rate)| rate)
     }
