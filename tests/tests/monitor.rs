@@ -1,9 +1,12 @@
 //! Monitoring: a training on four ranks, two monitors beside it, one of which is killed, and a rank.
 
+use std::fs::File;
+use std::io::Write;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use everburn_tests::{Everburn, Run, Terminal, binary, skip_missing};
+use everburn_tests::{DEADLINE, Everburn, Run, Terminal, binary, holds_within, skip_missing};
 use rustix::process::Signal;
 
 /// Longer than all that is looked at takes on a busy machine.
@@ -71,7 +74,7 @@ fn two_look_on_one_is_killed_and_so_is_a_rank() {
     let flags = [&flags[..], &["--checkpoint-every", "1000epochs"]].concat();
     let job = train(folder.path(), &flags);
     let run = Run::new(folder.path().join("run"));
-    let there = everburn_tests::holds_within(everburn_tests::DEADLINE, || run.epochs() > 1);
+    let there = holds_within(DEADLINE, || run.epochs() > 1);
     assert!(there, "the training makes no steps");
     let monitors = sizes.map(|size| monitor(folder.path(), size));
     let [Some(small), Some(large)] = monitors else {
@@ -127,7 +130,7 @@ fn two_look_on_one_is_killed_and_so_is_a_rank() {
     large.wait_for("all ranks again", |screen| {
         screen.contains("4 of 4 ranks") && screen.contains("have made step")
     });
-    let goes_on = everburn_tests::holds_within(everburn_tests::DEADLINE, || run.epochs() > before);
+    let goes_on = holds_within(DEADLINE, || run.epochs() > before);
     assert!(goes_on, "{}", large.screen());
 
     job.signal(Signal::INT);
@@ -270,4 +273,94 @@ fn a_run_that_fails_has_a_report_which_says_so() {
     assert!(events.contains(r#""kind":"failure""#), "{events}");
     assert!(events.contains("SIGKILL"), "{events}");
     assert!(run.text("report.html").contains("failed"), "{ended}");
+}
+
+/// The follower of `examples/trackers` on the run in `folder`, which prints what it would log into the file `name`.
+fn follow(folder: &Path, name: &str) -> Option<Child> {
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../examples/trackers/follow.py"
+    );
+    let output = File::create(folder.join(name)).unwrap();
+    let started = Command::new("python3")
+        .arg(script)
+        .arg(folder.join("run"))
+        .args(["--to", "stdout", "--interval", "0.1"])
+        .stdin(Stdio::null())
+        .stdout(output)
+        .spawn();
+    match started {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            skip_missing("the follower of examples/trackers", "there is no python3");
+            None
+        }
+        started => Some(started.unwrap()),
+    }
+}
+
+/// Waits until the follower ends by itself, and reads what it has printed.
+fn followed(mut follower: Child, folder: &Path, name: &str) -> Vec<serde_json::Value> {
+    let ended = holds_within(DEADLINE, || follower.try_wait().unwrap().is_some());
+    assert!(ended, "the follower did not end");
+    assert!(follower.wait().unwrap().success());
+    let text = std::fs::read_to_string(folder.join(name)).unwrap();
+    let lines = text.lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn a_follower_logs_each_line_once_and_ends_with_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = Everburn::train_for_long(folder.path(), "mlp")
+        .args(["--ranks", "2", "--run-dir", "run"])
+        .start();
+    let run = Run::new(folder.path().join("run"));
+    assert!(
+        holds_within(DEADLINE, || run.epochs() > 0),
+        "{}",
+        job.output()
+    );
+    let Some(mut first) = follow(folder.path(), "first") else {
+        job.signal(Signal::INT);
+        job.wait();
+        return;
+    };
+    let logs = || {
+        std::fs::metadata(folder.path().join("first"))
+            .unwrap()
+            .len()
+            > 0
+    };
+    assert!(holds_within(DEADLINE, logs), "nothing was logged");
+    assert_eq!(first.try_wait().unwrap(), None, "the run goes on");
+    job.signal(Signal::INT);
+    assert_eq!(job.wait().code(), 130);
+    let mut logged = followed(first, folder.path(), "first");
+    let metrics = run.metrics();
+    assert_eq!(logged.len(), metrics.len());
+    for (logged, line) in logged.iter().zip(&metrics) {
+        assert_eq!(logged["step"], line["step"]);
+    }
+    let step = logged.remove(0);
+    assert_eq!(step["train/loss"], metrics[0]["loss"]);
+    assert_eq!(step["learning_rate"], metrics[0]["learning_rate"]);
+    assert!(
+        step["speed/samples_per_second"].as_f64().unwrap() > 0.0,
+        "{step}"
+    );
+
+    // Started again, it goes on behind what it has logged. Lines that are none, or not whole, are left out.
+    let mut file = File::options()
+        .append(true)
+        .open(run.path.join("metrics.jsonl"))
+        .unwrap();
+    let line =
+        r#"{"kind":"test","epoch":1,"step":99999999,"loss":0.25,"accuracy":0.5,"samples":8}"#;
+    write!(file, "no metrics\n{line}\n{{\"kind\":\"test\"").unwrap();
+    let again = follow(folder.path(), "again").unwrap();
+    let logged = followed(again, folder.path(), "again");
+    assert_eq!(logged.len(), 1, "{logged:?}");
+    assert_eq!(logged[0]["test/accuracy"], 0.5);
 }

@@ -48,6 +48,22 @@ impl JobToken {
         &self.0
     }
 
+    /// A token for one purpose, in hexadecimal, for a protocol that has to send its secret: this token cannot be found
+    /// from it.
+    ///
+    /// ```
+    /// use everburn_auth::JobToken;
+    ///
+    /// let token: JobToken = "correct horse battery staple".parse()?;
+    /// assert_eq!(token.derived("example").reveal().len(), 64);
+    /// assert_ne!(token.derived("example"), token.derived("another"));
+    /// # Ok::<(), everburn_auth::AuthError>(())
+    /// ```
+    #[must_use]
+    pub fn derived(&self, purpose: &str) -> Self {
+        Self(HEXLOWER.encode(&self.key(purpose).0))
+    }
+
     /// The key for one purpose, such as `store`: HMAC-SHA-256 of the purpose under the token.
     #[must_use]
     pub fn key(&self, purpose: &str) -> Key {

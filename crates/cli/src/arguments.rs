@@ -1,7 +1,9 @@
 //! The command line.
 
+mod finders;
 mod kernels;
 pub(crate) mod keys;
+mod monitoring;
 mod schedules;
 
 use std::ffi::OsString;
@@ -24,8 +26,10 @@ use crate::predict::PredictArguments;
 use crate::simulate::SimulateArguments;
 use crate::weights::{ExportArguments, ImportArguments};
 
+pub(crate) use self::finders::FinderFlags;
 pub(crate) use self::kernels::KernelFlags;
 pub(crate) use self::keys::{Given, OfEvaluation, OfImport, OfTraining};
+pub(crate) use self::monitoring::MonitoringFlags;
 pub(crate) use self::schedules::ScheduleFlag;
 
 /// Trains models on any number of ranks: GPUs, cores, machines.
@@ -129,10 +133,11 @@ pub(crate) struct TrainArguments {
     #[arg(long, requires = "run_dir")]
     pub(crate) resume: bool,
 
-    /// Serve the run to monitors on other machines (`monitor HOST:PORT`). Needs a --job-token (or EVERBURN_JOB_TOKEN)
-    /// on both sides. On this machine, monitors need no server: `monitor RUN`.
-    #[arg(long, value_name = "HOST:PORT")]
-    pub(crate) monitor: Option<String>,
+    #[command(flatten)]
+    pub(crate) monitoring: MonitoringFlags,
+
+    #[command(flatten)]
+    pub(crate) finders: FinderFlags,
 
     /// Record where the time of each step goes on each rank, in the run's folder profile; `bottleneck --of RUN` reads it.
     #[arg(long)]

@@ -186,7 +186,10 @@ pub fn free_memory(names: &[String], local_rank: usize, ranks: usize) -> Option<
     let name = &names[local_rank % names.len()];
     let sharing = (0..ranks.max(1)).filter(|rank| names[rank % names.len()] == *name);
     let free = match name.parse().ok()? {
-        DeviceName::Flex | DeviceName::WebGpuCpu => everburn_record::proc::available_memory()?,
+        DeviceName::Flex | DeviceName::WebGpuCpu => {
+            let machine = everburn_record::proc::available_memory()?;
+            everburn_record::cgroup::memory_left().map_or(machine, |left| left.min(machine))
+        }
         DeviceName::Cuda(index) => {
             let inventory = gpus().ok()?;
             let gpu = inventory.gpus.get(index)?;

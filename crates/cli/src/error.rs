@@ -113,7 +113,7 @@ impl CliError {
         let mut source = std::error::Error::source(self);
         while let Some(cause) = source {
             let cause_text = with_flags(&cause.to_string());
-            if !told.contains(&cause_text) {
+            if !text.contains(&cause_text) {
                 eprintln!("  because: {cause_text}");
                 text = cause_text;
             }

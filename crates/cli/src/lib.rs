@@ -29,6 +29,7 @@ mod documents;
 mod elastic;
 mod error;
 mod eval;
+mod finders;
 #[cfg(test)]
 mod flag_table;
 mod generate;

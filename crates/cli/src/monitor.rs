@@ -1,4 +1,4 @@
-//! `everburn monitor`, and the server of `train --monitor`
+//! `everburn monitor`, and the servers of `train --monitor` and `train --prometheus`
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -8,13 +8,13 @@ use std::time::Duration;
 use everburn_auth::JobToken;
 use everburn_launch::StopRequest;
 use everburn_monitor::{
-    MonitorCommand, MonitorError, MonitorServer, Purpose, Screen, Source, Target, is_terminal,
-    print_json,
+    MonitorCommand, MonitorError, MonitorServer, PrometheusServer, Purpose, Screen, Source, Target,
+    is_terminal, print_json,
 };
 use everburn_train::renderer::{Dashboard, Replay};
 use everburn_train::{Interrupter, RunDirectory};
 
-use crate::arguments::TrainArguments;
+use crate::arguments::{MonitoringFlags, TrainArguments};
 use crate::error::{CliError, EXIT_INTERRUPTED};
 
 /// How often a run is looked at.
@@ -22,8 +22,11 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Monitors, in a terminal or as lines of JSON, or serves a run to those who do.
 pub(crate) fn run(command: &MonitorCommand) -> Result<ExitCode, CliError> {
-    let target = command.target()?;
     let token = command.token()?;
+    if command.prometheus_token {
+        return print_credential(token);
+    }
+    let target = command.target()?;
     if let Some(address) = &command.listen {
         return serve_alone(&target, address, token);
     }
@@ -103,48 +106,98 @@ fn serve_alone(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The address that `train --monitor` serves the run on, and the token that monitors need.
+/// The servers of a training.
+#[derive(Debug, Default)]
+pub(crate) struct Servers {
+    _monitors: Option<MonitorServer>,
+    _figures: Option<PrometheusServer>,
+}
+
+/// The job's token, if a flag asks for a server.
 ///
 /// # Errors
 /// [`CliError`] if no token was given: a token that the launcher draws is known to its ranks alone, and is not
 /// printed, because what a training prints is often stored in logs.
-fn wanted(arguments: &TrainArguments) -> Result<Option<(&str, JobToken)>, CliError> {
-    let Some(address) = &arguments.monitor else {
-        return Ok(None);
+fn token_for_servers(arguments: &TrainArguments) -> Result<Option<JobToken>, CliError> {
+    let MonitoringFlags {
+        monitor,
+        prometheus,
+    } = &arguments.monitoring;
+    let (flag, address) = match (monitor, prometheus) {
+        (Some(address), _) => ("--monitor", address),
+        (None, Some(address)) => ("--prometheus", address),
+        (None, None) => return Ok(None),
     };
-    let Some(token) = arguments.ranks.token()? else {
-        return Err(needs_token("--monitor", address));
-    };
-    Ok(Some((address, token)))
+    match arguments.ranks.token()? {
+        Some(token) => Ok(Some(token)),
+        None => Err(needs_token(flag, address)),
+    }
 }
 
 fn needs_token(flag: &str, address: &str) -> CliError {
-    CliError::usage_with_help(
-        format!("{flag} {address} needs a job token, which monitors need too"),
-        format!(
-            "make one with `export EVERBURN_JOB_TOKEN=$(openssl rand -hex 32)`, and set it where you monitor; \
-             on this machine `monitor RUN` needs neither {flag} nor a token"
+    let make = "make one with `export EVERBURN_JOB_TOKEN=$(openssl rand -hex 32)`";
+    match flag {
+        "--prometheus" => CliError::usage_with_help(
+            format!(
+                "{flag} {address} needs a job token, from which Prometheus' credential is derived"
+            ),
+            format!("{make}, and give Prometheus what `monitor --prometheus-token` prints"),
         ),
-    )
+        _ => CliError::usage_with_help(
+            format!("{flag} {address} needs a job token, which monitors need too"),
+            format!(
+                "{make}, and set it where you monitor; on this machine `monitor RUN` needs neither {flag} nor a token"
+            ),
+        ),
+    }
 }
 
-/// Whether the server that `train --monitor` asks for can be started at all.
+/// Whether the servers that flags ask for can be started at all.
 pub(crate) fn check(arguments: &TrainArguments) -> Result<(), CliError> {
-    wanted(arguments).map(drop)
+    token_for_servers(arguments).map(drop)
 }
 
-/// The server that `train --monitor` asks for, if it does.
-pub(crate) fn serve(
-    arguments: &TrainArguments,
-    run: &RunDirectory,
-) -> Result<Option<MonitorServer>, CliError> {
-    let Some((address, token)) = wanted(arguments)? else {
-        return Ok(None);
+/// Starts the servers that flags ask for.
+pub(crate) fn serve(arguments: &TrainArguments, run: &RunDirectory) -> Result<Servers, CliError> {
+    let Some(token) = token_for_servers(arguments)? else {
+        return Ok(Servers::default());
     };
-    let server = MonitorServer::start(address, run.path(), &token)?;
-    say!(
-        "monitors with the job's token can connect to {}",
-        server.address()
-    );
-    Ok(Some(server))
+    let MonitoringFlags {
+        monitor,
+        prometheus,
+    } = &arguments.monitoring;
+    let monitors = match monitor {
+        Some(address) => Some(MonitorServer::start(address, run.path(), &token)?),
+        None => None,
+    };
+    let figures = match prometheus {
+        Some(address) => Some(PrometheusServer::start(address, run.path(), &token)?),
+        None => None,
+    };
+    if let Some(server) = &monitors {
+        let address = server.address();
+        say!("monitors with the job's token can connect to {address}");
+    }
+    if let Some(server) = &figures {
+        say!(
+            "Prometheus finds the figures at http://{}/metrics",
+            server.address()
+        );
+    }
+    Ok(Servers {
+        _monitors: monitors,
+        _figures: figures,
+    })
+}
+
+/// Prints what Prometheus sends.
+fn print_credential(token: Option<JobToken>) -> Result<ExitCode, CliError> {
+    let Some(token) = token else {
+        return Err(CliError::usage_with_help(
+            "--prometheus-token needs the job's token",
+            "set EVERBURN_JOB_TOKEN to the token of the training",
+        ));
+    };
+    say!("{}", PrometheusServer::credential(&token).reveal());
+    Ok(ExitCode::SUCCESS)
 }

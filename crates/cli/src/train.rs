@@ -26,15 +26,16 @@ use self::joining::{Joined, join};
 use self::preparation::{check_groups, check_resume, rank_arguments, resolve_data};
 pub(crate) use self::preparation::{claim_first_free, prepare_run_directory};
 use self::ranks::{train_on_threads, train_one_rank};
-use crate::arguments::{Strategy, TrainArguments};
+use crate::arguments::{RankFlags, Strategy, TrainArguments};
 use crate::config::RunConfig;
 use crate::error::{CliError, EXIT_INTERRUPTED};
+use crate::finders::Finder;
 use crate::logging::LogOutput;
 use crate::sampling::Writer;
 use crate::summary::print_report;
 use crate::{
-    bottleneck, gradient_exchange, launching, mesh, model_parallel, monitor, over_ranks, plan,
-    rank, recording, tasks, weights,
+    bottleneck, finders, gradient_exchange, launching, mesh, model_parallel, monitor, over_ranks,
+    plan, rank, recording, tasks, weights,
 };
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
@@ -44,6 +45,7 @@ pub(crate) fn run(
     log: &LogOutput,
 ) -> Result<ExitCode, CliError> {
     let mut config = RunConfig::resolve(arguments, environment)?;
+    finders::check(&config, arguments)?;
     if arguments.plan {
         return plan::run(&config, arguments);
     }
@@ -60,11 +62,12 @@ pub(crate) fn run(
     gradient_exchange::check(&config)?;
     model_parallel::check_model(&config)?;
     mesh::check(&config)?;
-    let plan = launching::plan(
-        &config.ranks,
-        &arguments.ranks,
-        arguments.keys.has("ranks.nodes"),
-    )?;
+    let ranks = RankFlags {
+        // A finder prints lines.
+        no_dashboard: arguments.ranks.no_dashboard || arguments.finders.wanted().is_some(),
+        ..arguments.ranks.clone()
+    };
+    let plan = launching::plan(&config.ranks, &ranks, arguments.keys.has("ranks.nodes"))?;
     if let Some(weights) = &arguments.init_from
         && arguments.ranks.node_rank.unwrap_or(0) == 0
         && !weights.exists()
@@ -108,8 +111,11 @@ pub(crate) fn run(
     let outcome = launching::run(plan, rank_arguments, logs, move |event| {
         recording::note_launch_event(&told, event);
     })?;
-    recording::conclude_job(&run, &outcome);
     let code = ExitCode::from(&outcome);
+    if arguments.finders.wanted().is_some() {
+        return Ok(code);
+    }
+    recording::conclude_job(&run, &outcome);
     // The ranks' reports say that the training has finished; what came out of it must be there too. In an
     // elastic job the rank that records may be on another machine at the end.
     let elsewhere = config.ranks.elastic.is_some() && config.ranks.nodes > 1;
@@ -152,12 +158,14 @@ fn train_here(
     let devices = (0..config.ranks.ranks)
         .map(|rank| devices::of_rank(&config.ranks.devices, rank))
         .collect::<Result<Vec<_>, _>>()?;
-    let reports = train_on_threads(&job, &devices, &run);
-    recording::conclude(&run, reports.as_ref().err());
-    let reports = reports?;
+    let finished = train_on_threads(&job, &devices, &run);
+    if job.finder.is_none() {
+        recording::conclude(&run, finished.as_ref().err());
+    }
+    let finished = finished?;
     bottleneck::write(recorder.as_ref(), Some(&run), arguments)?;
     // Ranks that are threads have no launcher to tell of an interruption.
-    let interrupted = reports.iter().any(|report| !report.finished);
+    let interrupted = finished.iter().any(|finished| !finished);
     Ok(if interrupted {
         EXIT_INTERRUPTED.into()
     } else {
@@ -198,7 +206,7 @@ fn train_as_rank(
     };
     let _served = match run.as_ref().filter(|_| !ours && environment.rank == 0) {
         Some(run) => monitor::serve(arguments, run)?,
-        None => None,
+        None => monitor::Servers::default(),
     };
     let model_devices = model_parallel::devices_of_rank(&config.ranks, environment.local_rank)?;
     let device = match model_devices.as_deref() {
@@ -251,13 +259,14 @@ fn train_as_rank(
     if trained.is_ok() {
         bottleneck::write(recorder.as_ref(), recorded.as_ref(), arguments)?;
     }
-    if let Some(run) = recorded.filter(|_| !ours && environment.rank == 0) {
+    let concludes = !ours && environment.rank == 0 && job.finder.is_none();
+    if let Some(run) = recorded.filter(|_| concludes) {
         recording::conclude(&run, trained.as_ref().err());
     }
     // It is the launcher's exit code that tells of an interruption, not the rank's.
     match trained {
-        Ok(report) if !report.finished => Ok(rank::stopped(environment)),
-        Ok(_) => Ok(ExitCode::SUCCESS),
+        Ok(false) => Ok(rank::stopped(environment)),
+        Ok(true) => Ok(ExitCode::SUCCESS),
         Err(CliError::Train(TrainError::JobFinished)) => Ok(rank::not_needed(environment)),
         Err(error) => Err(error),
     }
@@ -278,6 +287,8 @@ struct RankJob<'a> {
     kernels: KernelCache,
     /// Is told where the time goes.
     recorder: Option<Recorder>,
+    /// What is found in place of a training.
+    finder: Option<Finder>,
 }
 
 impl<'a> RankJob<'a> {
@@ -288,6 +299,7 @@ impl<'a> RankJob<'a> {
         loaded: &'a LoadedData,
         environment: Option<&RankEnvironment>,
     ) -> Result<Self, CliError> {
+        let finder = arguments.finders.wanted();
         let stop = StopRequest::listen(environment.is_some())
             .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))?;
         Ok(Self {
@@ -295,12 +307,16 @@ impl<'a> RankJob<'a> {
             task,
             loaded,
             resume: arguments.resume,
-            display: choose_display(arguments),
+            display: match finder {
+                Some(_) => renderer::Display::Lines,
+                None => choose_display(arguments),
+            },
             stop: StopSignal::from_flag(stop.flag()),
             model_devices: None,
             parallelism: None,
             kernels: KernelCache::Nowhere("no folder was given".to_string()),
             recorder: None,
+            finder,
         })
     }
 
@@ -357,7 +373,8 @@ impl<'a> RankJob<'a> {
         }
     }
 
-    fn fit_task(&self, trainer: Trainer, model: AnyModel) -> Result<TrainingReport, CliError> {
+    /// Trains, or finds what it is to find. `false` if the user has stopped it.
+    fn fit_task(&self, trainer: Trainer, model: AnyModel) -> Result<bool, CliError> {
         let data = match self.config.training.input.on_device {
             true => self
                 .loaded
@@ -382,7 +399,8 @@ impl<'a> RankJob<'a> {
                 parallelism,
                 samples,
                 || plan::automatic_stages(self.config),
-            ),
+            )
+            .map(|report| report.finished),
             (None, Some(devices)) => {
                 let model = model_parallel::place(self.task, model, devices, checkpointing)?;
                 Ok(self.fit(&trainer, model, &data, samples)?)
@@ -405,18 +423,24 @@ impl<'a> RankJob<'a> {
         model: AnyModel,
         data: &AnyData,
         samples: Option<Samples<AnyModel>>,
-    ) -> Result<TrainingReport, TrainError> {
-        let (_model, report) = trainer.fit_and_sample(model, data, samples)?;
+    ) -> Result<bool, TrainError> {
+        let finished = match self.finder {
+            Some(finder) => finder.run(trainer, model, data, self.config)?,
+            None => {
+                let (_model, report) = trainer.fit_and_sample(model, data, samples)?;
+                if trainer.present_group().rank() == 0 {
+                    print_report(&report, trainer.run.as_ref());
+                }
+                report.finished
+            }
+        };
         let group = trainer.present_group();
-        if group.rank() == 0 {
-            print_report(&report, trainer.run.as_ref());
-        }
         match group.destroy() {
             // All is done and written.
             Err(error) if trainer.regroup.is_some() => tracing::debug!("{error}"),
             left => left?,
         }
-        Ok(report)
+        Ok(finished)
     }
 }
 

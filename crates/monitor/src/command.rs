@@ -49,6 +49,11 @@ pub struct MonitorCommand {
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "json")]
     pub listen: Option<String>,
 
+    /// Print what Prometheus sends to a run that is served with `train --prometheus`, for its `credentials_file`: it is
+    /// derived from the job's token, and only lets its owner read the figures
+    #[arg(long, conflicts_with_all = ["run", "json", "listen"])]
+    pub prometheus_token: bool,
+
     /// The job's token, with --listen or HOST:PORT [default with --listen: a new one, which is printed]. Prefer the
     /// environment variable: other users can read command lines
     #[arg(
@@ -165,6 +170,7 @@ mod tests {
             run: None,
             json: false,
             listen: None,
+            prometheus_token: false,
             job_token: "0123456789abcdef".parse().ok(),
         };
         let shown = format!("{command:?} {:?}", command.token().unwrap());

@@ -47,8 +47,10 @@ pub enum MonitorError {
     #[error(transparent)]
     Token(#[from] AuthError),
     /// The server cannot listen.
-    #[error("monitors cannot be served on {address}: {reason}")]
+    #[error("{who} cannot be served on {address}: {reason}")]
     Listen {
+        /// Who would connect there: monitors or scrapes.
+        who: &'static str,
         /// The address.
         address: String,
         /// What the system said.

@@ -4,12 +4,15 @@
 
 use std::io::{self, Read, Write};
 
-use everburn_auth::{Acceptor, AuthError, CHALLENGE_BYTES, Key, NONCE_BYTES, PROOF_BYTES};
+use everburn_auth::{
+    Acceptor, AuthError, CHALLENGE_BYTES, JobToken, Key, NONCE_BYTES, PROOF_BYTES,
+};
 use everburn_record::plain::is_unruly;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use crate::command::json_line;
+use crate::prometheus::{Request, answer};
 use crate::state::RunState;
 use crate::update::Update;
 use crate::view::{RanksView, draw_ranks};
@@ -32,6 +35,23 @@ pub fn monitor_wire(bytes: &[u8]) {
         1 => hostile_server(rest),
         2 => altered_challenge(rest),
         _ => updates(rest),
+    }
+}
+
+/// Reads arbitrary bytes as a scrape's request, alone and before more of them.
+///
+/// # Panics
+/// Where a client without the credential is served, or learns more than that.
+pub fn prometheus_request(bytes: &[u8]) {
+    let credential = JobToken::random().expect("the system has random bytes");
+    let ended = [bytes, b"\r\n\r\n"].concat();
+    let request = [b"GET /metrics HTTP/1.1\r\n", &ended[..]].concat();
+    for bytes in [bytes, &ended, &request] {
+        let Ok(request) = Request::read(&mut &bytes[..]) else {
+            continue;
+        };
+        let answer = answer(&request, &credential, || panic!("a stranger was served"));
+        assert!(answer.refused() && answer.bytes().len() < 512);
     }
 }
 
@@ -245,6 +265,12 @@ mod tests {
         }
 
         #[test]
+        fn arbitrary_requests_are_survived(bytes: Vec<u8>, headers in "([A-Za-z-]{0,20}:? ?[ -~]{0,40}\r\n){0,9}") {
+            prometheus_request(&bytes);
+            prometheus_request(headers.as_bytes());
+        }
+
+        #[test]
         fn arbitrary_updates_are_survived(lines in prop::collection::vec(line(), 0..20)) {
             monitor_wire(format!("\x03{}", lines.join("\n")).as_bytes());
         }
@@ -257,12 +283,12 @@ mod tests {
     }
 
     #[test]
-    fn the_target_has_a_program() {
-        let path = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../fuzz/fuzz_targets/monitor_wire.rs"
-        );
-        let program = std::fs::read_to_string(path).unwrap();
-        assert!(program.contains("hostile::monitor_wire"), "{program}");
+    fn each_target_has_a_program() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/fuzz_targets");
+        for name in ["monitor_wire", "prometheus_request"] {
+            let program = std::fs::read_to_string(format!("{folder}/{name}.rs")).unwrap();
+            let call = format!("everburn_monitor::hostile::{name}(bytes)");
+            assert!(program.contains(&call), "{program}");
+        }
     }
 }

@@ -2,7 +2,8 @@
 //! Without Burn.
 //!
 //! A training writes its state into its folder, so a monitor on the same machine (or disk) needs no server: it follows
-//! the files. For other machines a small server sends the same, to monitors with the job token.
+//! the files. For other machines a small server sends the same, to monitors with the job token. Another one serves the
+//! run's figures to Prometheus.
 //!
 //! The main types, in the order in which a program uses them:
 //!
@@ -12,7 +13,7 @@
 //! 4. [`draw_ranks`]: draws it, as a pure function of state, [`RanksView`] and size.
 //! 5. [`Screen`]: a terminal shared by burn-train's dashboard and the table of ranks. `crates/train` feeds it during a
 //!    training, `everburn monitor` otherwise.
-//! 6. [`print_json`]: the same for programs.
+//! 6. [`print_json`]: the same for programs. [`PrometheusServer`]: figures by HTTP.
 //!
 //! ```
 //! use everburn_monitor::{RanksView, RunState, Target, draw_ranks};
@@ -40,6 +41,8 @@ mod command;
 mod error;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
+mod listening;
+mod prometheus;
 mod screen;
 mod server;
 mod source;
@@ -51,6 +54,7 @@ mod wire;
 
 pub use command::{MonitorCommand, print_json};
 pub use error::MonitorError;
+pub use prometheus::PrometheusServer;
 pub use screen::{Purpose, Screen, is_terminal};
 pub use server::MonitorServer;
 pub use source::{Source, Target};

@@ -50,6 +50,8 @@ pub struct RunState {
     pub(crate) losses: Vec<(u64, f64)>,
     pub(crate) history: History,
     pub(crate) events: VecDeque<Event>,
+    /// How often a rank was started again.
+    pub(crate) restarts: u64,
     pub(crate) finished: bool,
     /// Why it ended before its time.
     pub(crate) stopped: Option<String>,
@@ -168,6 +170,7 @@ impl RunState {
         if known {
             self.ranks.event(event, members.map(|(members, _)| members));
         }
+        self.restarts += u64::from(event.kind == EventKind::Restart);
         if self.events.len() == MOST_EVENTS {
             self.events.pop_front();
         }

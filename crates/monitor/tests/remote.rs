@@ -1,12 +1,12 @@
 //! A run that is looked at from elsewhere: who is accepted, who is not, and what comes.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use everburn_auth::{Acceptor, Dialer, JobToken};
-use everburn_monitor::{MonitorError, MonitorServer, Source, Target, Update};
+use everburn_monitor::{MonitorError, MonitorServer, PrometheusServer, Source, Target, Update};
 use everburn_record::{Event, EventKind};
 
 /// Longer than anything here takes.
@@ -80,7 +80,11 @@ fn several_look_on_and_what_happens_comes_to_all() {
 }
 
 fn connect(server: &MonitorServer) -> TcpStream {
-    let connection = TcpStream::connect(server.address()).unwrap();
+    connect_to(server.address())
+}
+
+fn connect_to(address: SocketAddr) -> TcpStream {
+    let connection = TcpStream::connect(address).unwrap();
     connection.set_read_timeout(Some(GENEROUS)).unwrap();
     connection.set_write_timeout(Some(GENEROUS)).unwrap();
     connection
@@ -261,4 +265,88 @@ fn another_program_at_the_address_is_named() {
         connection.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").unwrap();
     });
     assert!(error.to_string().contains("SSH-2.0"), "{error}");
+}
+
+/// What a server of figures answers to these bytes.
+fn asked(server: &PrometheusServer, request: &str) -> String {
+    let mut connection = connect_to(server.address());
+    connection.write_all(request.as_bytes()).unwrap();
+    String::from_utf8(rest(&mut connection)).unwrap()
+}
+
+fn scrape(server: &PrometheusServer, credential: &str) -> String {
+    let request =
+        format!("GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {credential}\r\n\r\n");
+    asked(server, &request)
+}
+
+fn measure(folder: &Path, step: u64) {
+    let line = format!("{{\"kind\":\"step\",\"epoch\":1,\"step\":{step},\"loss\":0.5}}");
+    let mut file = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(folder.join("metrics.jsonl"))
+        .unwrap();
+    writeln!(file, "{line}").unwrap();
+}
+
+#[test]
+fn each_scrape_has_the_newest_figures() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path());
+    let server = PrometheusServer::start("127.0.0.1:0", folder.path(), &token()).unwrap();
+    let credential = PrometheusServer::credential(&token());
+    for step in [1, 2] {
+        measure(folder.path(), step);
+        let answer = scrape(&server, credential.reveal());
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        assert!(
+            answer.contains("\r\nContent-Type: text/plain; version=0.0.4"),
+            "{answer}"
+        );
+        assert!(
+            answer.contains(&format!("\neverburn_step {step}\n")),
+            "{answer}"
+        );
+        assert!(
+            answer.contains("\neverburn_loss{split=\"train\"} 0.5\n"),
+            "{answer}"
+        );
+    }
+}
+
+#[test]
+fn a_scrape_without_the_credential_learns_nothing_and_the_jobs_token_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path());
+    measure(folder.path(), 1);
+    let server = PrometheusServer::start("127.0.0.1:0", folder.path(), &token()).unwrap();
+    let other: JobToken = "another token of this length".parse().unwrap();
+    for credential in [token(), PrometheusServer::credential(&other)] {
+        let answer = scrape(&server, credential.reveal());
+        assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+        assert!(!answer.contains("everburn_step"), "{answer}");
+    }
+    let answer = asked(&server, "GET /metrics HTTP/1.1\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+    let answer = asked(&server, "EHLO\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    // A request with more behind it than is read is answered all the same.
+    let long = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(20 << 10));
+    assert!(!asked(&server, &long).contains("everburn_step"));
+}
+
+#[test]
+fn connections_that_ask_nothing_do_not_keep_a_scrape_out() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path());
+    let server = PrometheusServer::start("127.0.0.1:0", folder.path(), &token()).unwrap();
+    let silent: Vec<_> = (0..100).map(|_| connect_to(server.address())).collect();
+    let answer = scrape(&server, PrometheusServer::credential(&token()).reveal());
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    drop(silent);
+    // It ends, and with it what is not done.
+    let mut pending = connect_to(server.address());
+    drop(server);
+    assert_eq!(rest(&mut pending), b"");
 }

@@ -26,6 +26,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+pub mod cgroup;
 mod confusion;
 mod environment;
 mod event;

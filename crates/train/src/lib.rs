@@ -106,4 +106,7 @@ pub use task::{
     ModelBlocks, OnDevice, Predict, Predictor, Pretrained, PretrainedFormat, Scorer, Task,
     TaskData, TaskError, block_loss,
 };
-pub use trainer::{PredictionInput, Trainer, TrainingData, WarmUp};
+pub use trainer::{
+    BatchSizeLimit, BatchSizeSearch, FreeMemory, LearningRateRange, LearningRateSweep,
+    PredictionInput, SweepPoint, Trainer, TrainingData, TriedBatchSize, WarmUp,
+};

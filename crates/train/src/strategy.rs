@@ -117,6 +117,8 @@ pub(crate) struct RankSetup {
     pub(crate) recorder: Option<Recorder>,
     /// Where several ranks hold one model together.
     pub(crate) over: Option<AnyModelOverRanks>,
+    /// The model is dropped at the end: nothing is saved, and it may diverge.
+    pub(crate) is_trial: bool,
 }
 
 /// burn-train's strategy for a rank of a process group.

@@ -1,12 +1,15 @@
 //! One call that trains, validates, tests and records, on every rank.
 
 mod evaluating;
+mod find_batch_size;
+mod find_learning_rate;
 mod loaders;
 mod optimizing;
 mod predicting;
 mod profiling;
 mod recording;
 mod training_data;
+mod trial;
 mod warm_up;
 
 use std::sync::{Arc, Mutex};
@@ -21,8 +24,11 @@ use everburn_distributed::{ConnectExchange, name_of};
 use everburn_profile::Recorder;
 use everburn_record::Phase;
 
+pub use self::find_batch_size::{BatchSizeLimit, BatchSizeSearch, FreeMemory, TriedBatchSize};
+pub use self::find_learning_rate::{LearningRateRange, LearningRateSweep, SweepPoint};
 pub use self::predicting::PredictionInput;
 pub use self::training_data::TrainingData;
+use self::trial::Trial;
 pub use self::warm_up::WarmUp;
 use crate::checkpoint::training_state::TrainingState;
 use crate::checkpoint::weights::save_safetensors;
@@ -189,7 +195,7 @@ impl Trainer {
         I: Send + Sync + Clone + 'static,
     {
         let (model, samples) = (AnyModel::new(model), samples.map(erase_samples));
-        let (model, report) = self.train(model, &erase_data(data), samples, None)?;
+        let (model, report) = self.train(model, &erase_data(data), samples, None, None)?;
         Ok((model.open(), report))
     }
 
@@ -211,7 +217,7 @@ impl Trainer {
     {
         let (model, samples) = (AnyModel::new(model), samples.map(erase_samples));
         let over = erase_over_ranks(Arc::clone(over));
-        let (model, report) = self.train(model, &erase_data(data), samples, Some(&over))?;
+        let (model, report) = self.train(model, &erase_data(data), samples, Some(&over), None)?;
         Ok((model.open(), report))
     }
 
@@ -221,8 +227,9 @@ impl Trainer {
         data: &AnyData,
         samples: Option<Samples<AnyModel>>,
         over: Option<&AnyModelOverRanks>,
+        trial: Option<&Trial>,
     ) -> Result<(AnyModel, TrainingReport), TrainError> {
-        let result = self.train_to_the_end(model, data, samples, over);
+        let result = self.train_to_the_end(model, data, samples, over, trial);
         if let Err(error) = &result {
             error.abort(&self.present_group());
         }
@@ -235,6 +242,7 @@ impl Trainer {
         data: &AnyData,
         samples: Option<Samples<AnyModel>>,
         over: Option<&AnyModelOverRanks>,
+        trial: Option<&Trial>,
     ) -> Result<(AnyModel, TrainingReport), TrainError> {
         let start = Instant::now();
         let model = self.freeze(model)?;
@@ -290,7 +298,10 @@ impl Trainer {
             .as_ref()
             .map_or(0, |checkpoint| checkpoint.progress.step);
         let total_steps = self.config.total_steps(train.sampler().samples_per_epoch());
-        let scheduler = self.scheduler(&model, total_steps)?;
+        let scheduler = match trial {
+            Some(trial) => self.scheduler_of_rates(&model, &trial.rates)?,
+            None => self.scheduler(&model, total_steps)?,
+        };
         let state = TrainingState::new(self.optimizer(&model)?, scheduler);
         let learner = Learner::new(
             model.train(),
@@ -329,6 +340,7 @@ impl Trainer {
             display: self.display(),
             recorder: self.recorder.clone(),
             over: over.cloned(),
+            is_trial: trial.is_some(),
         };
         let (strategy, outcome) = RankStrategy::new(setup);
         let interrupter = Interrupter::new();
@@ -386,7 +398,7 @@ impl Trainer {
             .is_some_and(|why| why.starts_with("by "));
         let test_start = Instant::now();
         let (test, confusion) = match self.regroup {
-            _ if interrupted => (None, None),
+            _ if interrupted || trial.is_some() => (None, None),
             Some(_) => (outcome.test.clone(), outcome.confusion.clone()),
             None => {
                 live.enter(Phase::Testing);
@@ -409,8 +421,8 @@ impl Trainer {
             None if self.config.lora.is_some() => model.materialize(),
             None => model,
         };
-        let stopped_in_test =
-            (!interrupted && test.is_none()).then(|| "by the user in the test".into());
+        let stopped_in_test = (!interrupted && test.is_none() && trial.is_none())
+            .then(|| "by the user in the test".into());
         let tested = test.clone().unwrap_or_default();
         let report = TrainingReport {
             model: self.model_name.clone(),

@@ -1,5 +1,7 @@
 //! Flags about those who look on.
 
+use std::io::{Read, Write};
+
 use everburn_tests::{DEADLINE, Everburn, Run, TOKEN, Terminal, binary, holds_within, skip};
 use rustix::process::Signal;
 
@@ -38,6 +40,77 @@ fn who_knows_the_jobs_token_can_look_on_over_the_network() {
         assert!(line.contains(flag), "{line}");
     }
     assert!(!line.contains(TOKEN), "{line}");
+    job.signal(Signal::INT);
+    assert_eq!(job.wait().code(), 130);
+}
+
+#[test]
+fn prometheus_reads_the_figures_of_a_run_with_its_credential() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = Everburn::train(folder.path(), "mlp")
+        .args(["--run-dir", "refused", "--prometheus", "127.0.0.1:0"])
+        .run();
+    refused.failed_with(
+        2,
+        &[
+            "--prometheus 127.0.0.1:0 needs a job token",
+            "--prometheus-token",
+        ],
+    );
+    let printed = Everburn::new(folder.path(), ["monitor", "--prometheus-token"])
+        .env("EVERBURN_JOB_TOKEN", TOKEN)
+        .run()
+        .succeeded();
+    let credential = printed.stdout.trim();
+    assert!(credential.len() == 64 && credential != TOKEN, "{printed}");
+
+    let job = Everburn::train_for_long(folder.path(), "mlp")
+        .args([
+            "--ranks",
+            "2",
+            "--run-dir",
+            "run",
+            "--prometheus",
+            "127.0.0.1:0",
+        ])
+        .args(["--job-token", TOKEN])
+        .start();
+    let run = Run::new(folder.path().join("run"));
+    let begun = holds_within(DEADLINE, || run.epochs() > 0);
+    assert!(begun, "{}", job.output());
+    let output = job.output();
+    let told = output.split_once("figures at http://").expect(&output).1;
+    let address = told.split_once("/metrics").expect(&output).0;
+    let scrape = |credential: &str| {
+        let mut connection = std::net::TcpStream::connect(address).unwrap();
+        let request = format!(
+            "GET /metrics HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {credential}\r\n\r\n"
+        );
+        connection.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    assert!(scrape(TOKEN).starts_with("HTTP/1.1 401 "));
+    // Heartbeats come a little later than the first epoch.
+    let wanted = [
+        "everburn_running 1",
+        "everburn_loss{split=\"train\"} ",
+        "everburn_loss{split=\"validation\"} ",
+        "everburn_accuracy{split=\"train\"} ",
+        "everburn_learning_rate 0.001",
+        "everburn_samples_per_second ",
+        "everburn_restarts_total 0",
+        "everburn_rank_step_seconds{rank=\"1\"} ",
+        "everburn_rank_communication_ratio{rank=\"1\"} ",
+        "everburn_rank_memory_bytes{rank=\"1\"} ",
+        "everburn_rank_heartbeat_age_seconds{rank=\"1\"} ",
+    ];
+    let has_all = || {
+        let answer = scrape(credential);
+        wanted.iter().all(|line| answer.contains(line))
+    };
+    assert!(holds_within(DEADLINE, has_all), "{}", scrape(credential));
     job.signal(Signal::INT);
     assert_eq!(job.wait().code(), 130);
 }

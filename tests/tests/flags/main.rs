@@ -5,6 +5,7 @@
 
 mod evaluation;
 mod exchange;
+mod finders;
 mod fine_tuning;
 mod input;
 mod learning;

@@ -60,6 +60,8 @@ pub(super) fn rank_arguments(
     ];
     list.extend(arguments.resume.then(|| "--resume".into()));
     list.extend(arguments.profile.then(|| "--profile".into()));
+    let finder = arguments.finders.wanted();
+    list.extend(finder.map(|finder| finder.flag().into()));
     if let Some(folder) = &arguments.kernels.kernel_cache {
         list.extend(["--kernel-cache".into(), folder.into()]);
     }

@@ -11,22 +11,19 @@ use super::RankJob;
 use crate::error::CliError;
 use crate::{gradient_exchange, rank};
 
-/// This process is one rank.
-pub(super) fn train_one_rank(
-    job: &RankJob<'_>,
-    trainer: Trainer,
-) -> Result<TrainingReport, CliError> {
+/// This process is one rank. `false` if the user has stopped it.
+pub(super) fn train_one_rank(job: &RankJob<'_>, trainer: Trainer) -> Result<bool, CliError> {
     trainer.seed();
     let model = job.begun(&trainer.device, trainer.group.rank())?;
     job.fit_task(trainer, model)
 }
 
-/// Each thread of this process is a rank.
+/// Each thread of this process is a rank. `false` for each that the user has stopped.
 pub(super) fn train_on_threads(
     job: &RankJob<'_>,
     devices: &[Device],
     run: &RunDirectory,
-) -> Result<Vec<TrainingReport>, CliError> {
+) -> Result<Vec<bool>, CliError> {
     // Threads may share a generator of random numbers, so the weights are drawn before there
     // are any: they are lazy, and taking a record draws them.
     job.config.training.seed_for_weights(&devices[0]);
@@ -35,7 +32,7 @@ pub(super) fn train_on_threads(
     let model = model.load_record(weights);
     let config = job.config;
     let store: SharedStore = Arc::new(HashStore::new());
-    let reports = data_parallel(
+    let finished = data_parallel(
         devices,
         rank::group_options(&config.ranks),
         |group, device| {
@@ -51,9 +48,9 @@ pub(super) fn train_on_threads(
             match job.fit_task(trainer, model.clone().fork(&device)) {
                 Err(CliError::Train(error)) => Err(error),
                 Err(error) => Err(TrainError::Config(error.to_string())),
-                Ok(report) => Ok(report),
+                Ok(finished) => Ok(finished),
             }
         },
     );
-    Ok(reports?)
+    Ok(finished?)
 }

@@ -39,6 +39,13 @@ impl PeakMemory {
         proc::restart_peak_memory();
     }
 
+    /// The memory that is in use now, and counts for the next peak, in bytes.
+    pub fn in_use(&self) -> Option<u64> {
+        let pool = self.device.memory_pool_usage();
+        pool.map(|pool| pool.bytes_reserved)
+            .or_else(proc::resident_memory)
+    }
+
     /// The most memory since [`restart`](Self::restart), in bytes.
     pub fn bytes(&self) -> Option<u64> {
         let pool = self.device.memory_pool_usage();

@@ -175,7 +175,10 @@ impl RankLoop {
             return Ok(None);
         }
         self.outcome.so_far += &sums;
-        require_finite_loss("training loss", loss, epoch, number)?;
+        let is_trial = self.setup.is_trial;
+        if !is_trial {
+            require_finite_loss("training loss", loss, epoch, number)?;
+        }
         let logged = number.is_multiple_of(self.setup.config.log_every);
         let scaling = self.outcome.loss_scaling;
         let mut line = MetricLine::new(MetricKind::Step, epoch, number, &sums);
@@ -183,7 +186,7 @@ impl RankLoop {
         line.learning_rate = Some(step.rate.base());
         line.loss_scale = scaling.map(|scaling| scaling.scale);
         line.skipped_steps = scaling.map(|scaling| scaling.skipped_steps);
-        if logged || self.hooks.has_user_hooks() {
+        if !is_trial && (logged || self.hooks.has_user_hooks()) {
             line.gradient_norm = step.gradient_norm.map(|norm| norm.read()).transpose()?;
         }
         if logged {

@@ -147,7 +147,7 @@ impl Hook for SaveCheckpoints {
         let stops = votes.stop || run.ranks.limit_is_reached();
         let ends = votes.hook_requests || stops && !local;
         let due = ends || votes.save || run.ranks.saves_after(steps.clone());
-        if due && *left > 0 {
+        if due && *left > 0 && !run.ranks.setup.is_trial {
             run.change_model(|ranks, model, at| {
                 let model = ranks.save_within_epoch(model, at.ddp, at.epoch)?;
                 ranks.take_snapshot(&model)?;

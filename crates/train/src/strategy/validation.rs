@@ -110,6 +110,9 @@ impl RankLoop {
         if self.is_first() {
             self.event_train(LearnerEvent::EndEpoch(epoch))?;
         }
+        if self.setup.is_trial {
+            return Ok(());
+        }
         let by = &self.setup.config.best_by;
         if let Some(sums) = validated
             && self.outcome.epoch == epoch

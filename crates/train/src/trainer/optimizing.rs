@@ -1,12 +1,15 @@
 //! By which rule a training changes its parameters.
 
-use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::lr_scheduler::LrSchedulerConfig;
+use burn::lr_scheduler::module_lr_scheduler::{ModuleLrScheduler, ModuleLrSchedulerConfig};
+use burn::lr_scheduler::sequential::SequentialLrSchedulerConfig;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 
 use super::Trainer;
 use crate::config::conflicts::RunFeatures;
 use crate::config::parameter_groups::Parameters;
+use crate::config::schedule::initialised;
 use crate::error::TrainError;
 use crate::model::erased::AnyModel;
 
@@ -72,5 +75,23 @@ impl Trainer {
             }
             Some(own) => Ok(own),
         }
+    }
+
+    /// The same with these rates, one for each step.
+    pub(super) fn scheduler_of_rates(
+        &self,
+        model: &AnyModel,
+        rates: &[f64],
+    ) -> Result<ModuleLrScheduler, TrainError> {
+        let at = |factor: f64| -> LrSchedulerConfig {
+            let steps = rates.iter().map(|rate| (rate * factor).into());
+            SequentialLrSchedulerConfig::new(steps.collect(), (1..rates.len()).collect()).into()
+        };
+        let parameters = Parameters::of(model, &self.config.optimizer.groups)?;
+        let mut config = ModuleLrSchedulerConfig::new(at(1.0));
+        for (factor, group) in parameters.by_learning_rate() {
+            config = config.with_group(group, at(factor));
+        }
+        initialised(&config)
     }
 }

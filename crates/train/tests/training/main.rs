@@ -13,6 +13,7 @@ mod devices;
 mod elastic;
 mod ema;
 mod equivalence;
+mod finders;
 mod half_precision;
 #[path = "../harness/mod.rs"]
 mod harness;

@@ -16,18 +16,18 @@ const WARNING: Duration = Duration::from_secs(1);
 /// The connections in their handshake. If there are too many, the oldest is closed for a new one: it has
 /// had its time, and a monitor needs only a moment.
 #[derive(Debug, Default)]
-pub(super) struct Pending(Mutex<Vec<Arc<TcpStream>>>);
+pub(crate) struct Pending(Mutex<Vec<Arc<TcpStream>>>);
 
 /// A slot among the pending connections, freed on drop.
 #[derive(Debug)]
-pub(super) struct PendingSlot {
+pub(crate) struct PendingSlot {
     pending: Arc<Pending>,
     connection: Arc<TcpStream>,
 }
 
 impl Pending {
     /// Adds a connection. Returns the address of the one closed for it, if any.
-    pub(super) fn enter(
+    pub(crate) fn enter(
         self: &Arc<Self>,
         connection: Arc<TcpStream>,
     ) -> (PendingSlot, Option<SocketAddr>) {
@@ -52,7 +52,7 @@ impl Pending {
     }
 
     /// Ends all of them.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.lock().iter().for_each(|connection| end(connection));
     }
 
@@ -63,7 +63,7 @@ impl Pending {
 
 impl PendingSlot {
     /// Frees the place. `false` if the connection had to make room for another before.
-    pub(super) fn leave(self) -> bool {
+    pub(crate) fn leave(self) -> bool {
         self.free()
     }
 
@@ -108,18 +108,22 @@ fn oldest_of_most(pending: &[Arc<TcpStream>]) -> usize {
 
 /// Why a connection was refused.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Why {
+pub(crate) enum Why {
     /// It left, was too slow, or its proof was wrong.
     Unproved,
     /// It made room for a newer one before it had proved anything.
     Crowded,
-    /// There are as many monitors as there may be.
+    /// There are as many as there may be.
     Full,
 }
 
 /// Refusals, told in one warning per second.
-#[derive(Debug, Default)]
-pub(super) struct Refusals(Mutex<Counts>);
+#[derive(Debug)]
+pub(crate) struct Refusals {
+    /// Who was refused, such as `monitors`.
+    who: &'static str,
+    counts: Mutex<Counts>,
+}
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -129,15 +133,22 @@ struct Counts {
 }
 
 impl Refusals {
-    pub(super) fn count(&self, why: Why, from: SocketAddr) {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn of(who: &'static str) -> Self {
+        Self {
+            who,
+            counts: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn count(&self, why: Why, from: SocketAddr) {
+        let mut counts = self.lock();
         counts.counts[why as usize] += 1;
         counts.last = Some(from);
     }
 
     /// The warning that is due, if one is.
-    pub(super) fn due(&self, now: Instant) -> Option<String> {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn due(&self, now: Instant) -> Option<String> {
+        let mut counts = self.lock();
         let last = counts.last?;
         let recent = |told: Instant| now.saturating_duration_since(told) < WARNING;
         if counts.told.is_some_and(recent) {
@@ -152,15 +163,20 @@ impl Refusals {
             (crowded, "made room for newer ones before they had"),
             (
                 full,
-                "came when there were as many monitors as there may be",
+                "came when there were as many connections as there may be",
             ),
         ];
         let parts = parts.iter().filter(|(count, _)| *count > 0);
         let parts: Vec<String> = parts.map(|(count, why)| format!("{count} {why}")).collect();
         Some(format!(
-            "monitors refused: {all}, the last from {last} ({})",
+            "{} refused: {all}, the last from {last} ({})",
+            self.who,
             parts.join("; ")
         ))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -202,7 +218,7 @@ mod tests {
 
     #[test]
     fn refusals_are_one_warning_per_second() {
-        let refusals = Refusals::default();
+        let refusals = Refusals::of("monitors");
         let now = Instant::now();
         let from = |port| SocketAddr::from(([127, 0, 0, 1], port));
         assert_eq!(refusals.due(now), None);

@@ -1,0 +1,216 @@
+//! `train --find-learning-rate` and `train --find-batch-size`: measured by short trials of the training, on all ranks.
+
+mod plot;
+
+use everburn_record::{table, units};
+use everburn_train::{
+    AnyData, AnyModel, BatchSizeSearch, LearningRateRange, LearningRateSweep, TrainError, Trainer,
+    TriedBatchSize,
+};
+use serde_json::json;
+
+use crate::arguments::{Strategy, TrainArguments};
+use crate::config::RunConfig;
+use crate::devices;
+use crate::error::CliError;
+use crate::mesh;
+
+/// About how many lines a table of a sweep has.
+const ROWS: usize = 20;
+
+/// What is to be found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Finder {
+    LearningRate,
+    BatchSize,
+}
+
+impl Finder {
+    pub(crate) fn flag(self) -> &'static str {
+        match self {
+            Self::LearningRate => "--find-learning-rate",
+            Self::BatchSize => "--find-batch-size",
+        }
+    }
+
+    /// Runs the finder on all ranks; rank 0 prints and writes what it has found. `false` if the user has stopped it.
+    pub(crate) fn run(
+        self,
+        trainer: &Trainer,
+        model: AnyModel,
+        data: &AnyData,
+        config: &RunConfig,
+    ) -> Result<bool, TrainError> {
+        match self {
+            Self::LearningRate => find_learning_rate(trainer, model, data),
+            Self::BatchSize => find_batch_size(trainer, model, data, config),
+        }
+    }
+}
+
+/// Refuses what a finder cannot measure, whether it comes from flags or from a file.
+pub(crate) fn check(config: &RunConfig, arguments: &TrainArguments) -> Result<(), CliError> {
+    let Some(finder) = arguments.finders.wanted() else {
+        return Ok(());
+    };
+    let flag = finder.flag();
+    let refuse = |with: &str, why: &str| {
+        Err(CliError::usage_with_help(
+            format!("{flag} and {with} do not go together: {why}"),
+            format!("find a value without {with}, and train with it then"),
+        ))
+    };
+    let over_devices = config.ranks.strategy == Strategy::ModelParallel;
+    if arguments.kernels.warmup || arguments.plan {
+        let with = if arguments.plan { "--plan" } else { "--warmup" };
+        return refuse(with, "each does one thing in place of a training");
+    }
+    if over_devices || mesh::check(config)?.is_some() {
+        return refuse(
+            "a model over several devices",
+            "each rank must have the whole model",
+        );
+    }
+    if config.ranks.elastic.is_some() {
+        return refuse(
+            "--elastic",
+            "all ranks measure together, from the first step to the last",
+        );
+    }
+    if config.training.sync.steps().is_some() {
+        return refuse("--local-steps", "ranks measure each step together");
+    }
+    if !config.training.chaos.is_none() {
+        return refuse("--chaos", "faults would be measured");
+    }
+    Ok(())
+}
+
+fn find_learning_rate(
+    trainer: &Trainer,
+    model: AnyModel,
+    data: &AnyData,
+) -> Result<bool, TrainError> {
+    let range = LearningRateRange::default();
+    let speaks = trainer.group.rank() == 0;
+    if speaks {
+        let LearningRateRange { from, to, steps } = range;
+        say!("finding a learning rate: {from:e} to {to} in {steps} steps");
+    }
+    let sweep = trainer.find_learning_rate(model, data, range)?;
+    if speaks && !sweep.interrupted {
+        let suggestion = sweep.suggestion();
+        say!("{}", sweep_table(&sweep));
+        if sweep.exploded {
+            say!("the loss has exploded: the sweep ended there");
+        }
+        match suggestion {
+            Some(rate) => {
+                say!("suggested learning rate: {rate:.2e} (the loss falls most steeply there)")
+            }
+            None => say!(
+                "no suggestion: the loss never fell; more samples, another optimizer or another batch size may help"
+            ),
+        }
+        let found = json!({ "suggestion": suggestion, "sweep": sweep });
+        let plot = plot::svg(&sweep);
+        write(
+            trainer,
+            &[
+                ("learning-rate.json", found.to_string().into_bytes()),
+                ("learning-rate.svg", plot.into_bytes()),
+            ],
+        )?;
+    }
+    Ok(!sweep.interrupted)
+}
+
+/// Some of the points of a sweep.
+fn sweep_table(sweep: &LearningRateSweep) -> String {
+    let every = sweep.points.len().div_ceil(ROWS).max(1);
+    let last = sweep.points.len().saturating_sub(1);
+    let points = sweep.points.iter().enumerate();
+    let shown = points.filter(|(at, _)| at % every == 0 || *at == last);
+    let row = |point: &everburn_train::SweepPoint| {
+        vec![
+            format!("{:.2e}", point.learning_rate),
+            format!("{:.4}", point.loss),
+            format!("{:.4}", point.smoothed),
+        ]
+    };
+    let rows: Vec<_> = shown.map(|(_, point)| row(point)).collect();
+    table::aligned(&["learning rate", "loss", "smoothed"], &rows, &[])
+}
+
+fn find_batch_size(
+    trainer: &Trainer,
+    model: AnyModel,
+    data: &AnyData,
+    config: &RunConfig,
+) -> Result<bool, TrainError> {
+    let speaks = trainer.group.rank() == 0;
+    if speaks {
+        say!("batch size  samples/s   step      peak memory of a rank");
+    }
+    let tell = |tried: &TriedBatchSize| {
+        if speaks {
+            let speed = units::rate(tried.samples_per_second());
+            let (time, peak) = (
+                units::seconds(tried.seconds),
+                units::bytes(tried.peak_memory),
+            );
+            say!("{:<10}  {speed:<10}  {time:<8}  {peak}", tried.batch_size);
+        }
+    };
+    let ranks = &config.ranks;
+    let name = &ranks.devices[trainer.group.local_rank() % ranks.devices.len()];
+    // Threads on the CPU measure the memory of their process: that of all of them.
+    let sharing = match ranks.strategy {
+        Strategy::DataParallel if name == "flex" => 1,
+        _ => ranks.ranks,
+    };
+    let free = || devices::free_memory(&ranks.devices, trainer.group.local_rank(), sharing);
+    let search = trainer.find_batch_size(model, data, &free, &tell)?;
+    if speaks && !search.interrupted {
+        say_found(&search);
+        let found = json!({ "suggestion": search.suggestion(), "search": search });
+        write(
+            trainer,
+            &[("batch-size.json", found.to_string().into_bytes())],
+        )?;
+    }
+    Ok(!search.interrupted)
+}
+
+fn say_found(search: &BatchSizeSearch) {
+    let confirmed = match search.confirmed {
+        true => "a step of that size was made",
+        false => {
+            "estimated from the memory of smaller sizes; a step of that size would take minutes"
+        }
+    };
+    say!(
+        "largest batch size: {}, limited by {} ({confirmed})",
+        search.largest,
+        search.limit
+    );
+    if let Some(size) = search.suggestion() {
+        say!("suggested batch size: {size} (no tried size is more than 5 % faster)");
+    }
+}
+
+fn write(trainer: &Trainer, files: &[(&str, Vec<u8>)]) -> Result<(), TrainError> {
+    let Some(run) = &trainer.run else {
+        return Ok(());
+    };
+    for (name, bytes) in files {
+        let path = run.path().join(name);
+        everburn_record::file::write(&path, bytes).map_err(|error| TrainError::File {
+            action: "writing",
+            path: path.clone(),
+            reason: error.to_string(),
+        })?;
+        say!("written: {}", path.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,420 @@
+//! The figures of a run in Prometheus' text format.
+//!
+//! Names follow Prometheus' rules: base units, a ratio in place of per cent, `_total` for counters. What is not known
+//! is left out.
+
+use std::fmt::Write;
+
+use everburn_record::{MetricRecord, RankStep, plain};
+
+use crate::state::{RankState, RankStatus, RunState};
+
+/// How many characters of a label are shown.
+const LONGEST_LABEL: usize = 200;
+
+/// The text of a run's figures. `now_ms` is the time by this machine's clock, in milliseconds since 1970.
+pub(super) fn exposition(state: &RunState, now_ms: u64) -> String {
+    let mut text = Text::default();
+    of_run(&mut text, state);
+    of_model(&mut text, state);
+    of_ranks(&mut text, state, now_ms);
+    text.0
+}
+
+/// Families of figures: for each a line that describes it, its type, and its samples.
+#[derive(Debug, Default)]
+struct Text(String);
+
+impl Text {
+    fn gauge(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Labels, Option<f64>)>,
+    ) {
+        self.family(name, "gauge", help, samples);
+    }
+
+    /// A gauge without labels.
+    fn one(&mut self, name: &str, help: &str, value: Option<f64>) {
+        self.gauge(name, help, [(Labels::default(), value)]);
+    }
+
+    fn family(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Labels, Option<f64>)>,
+    ) {
+        let mut begun = false;
+        for (labels, value) in samples {
+            let Some(value) = value else { continue };
+            // Writing to a string does not fail.
+            if !begun {
+                let _ = write!(
+                    self.0,
+                    "# HELP everburn_{name} {help}\n# TYPE everburn_{name} {kind}\n"
+                );
+                begun = true;
+            }
+            let _ = writeln!(self.0, "everburn_{name}{} {}", labels.text(), number(value));
+        }
+    }
+}
+
+/// Labels of a sample, with values that may be anything.
+#[derive(Debug, Default)]
+struct Labels(String);
+
+impl Labels {
+    fn of(name: &str, value: &str) -> Self {
+        Self::default().with(name, value)
+    }
+
+    fn with(mut self, name: &str, value: &str) -> Self {
+        if !self.0.is_empty() {
+            self.0.push(',');
+        }
+        let value = plain::line(value, LONGEST_LABEL);
+        let value = value.replace('\\', r"\\").replace('"', "\\\"");
+        // Writing to a string does not fail.
+        let _ = write!(self.0, "{name}=\"{value}\"");
+        self
+    }
+
+    fn text(&self) -> String {
+        match self.0.as_str() {
+            "" => String::new(),
+            labels => format!("{{{labels}}}"),
+        }
+    }
+}
+
+fn number(value: f64) -> String {
+    match value {
+        _ if value.is_nan() => "NaN".to_string(),
+        f64::INFINITY => "+Inf".to_string(),
+        f64::NEG_INFINITY => "-Inf".to_string(),
+        _ => value.to_string(),
+    }
+}
+
+fn of_run(text: &mut Text, state: &RunState) {
+    let labels = Labels::of("run", &state.name).with("model", &state.model);
+    text.gauge("run_info", "The run, by its labels.", [(labels, Some(1.0))]);
+    let running = state.running.map(|running| f64::from(u8::from(running)));
+    text.one(
+        "running",
+        "1 while a process runs the training, else 0.",
+        running,
+    );
+    let live = &state.live;
+    let known = live.unix_time_ms > 0;
+    let phase = Labels::of("phase", live.phase.text());
+    let phase = (phase, known.then_some(1.0));
+    text.gauge("phase_info", "The current activity, by its label.", [phase]);
+    let of_live = |value: u64| known.then_some(value as f64);
+    text.one(
+        "epoch",
+        "The current epoch, counted from 1.",
+        of_live(live.epoch),
+    );
+    text.one(
+        "epochs_planned",
+        "How many epochs the run is to have.",
+        of_live(live.epochs),
+    );
+    let newest = state.step.as_ref().map(|line| line.step);
+    let step = newest.into_iter().chain(known.then_some(live.step)).max();
+    text.one(
+        "step",
+        "How many steps have been made.",
+        step.map(|step| step as f64),
+    );
+    let steps = live.steps.map(|steps| steps as f64);
+    text.one("steps_planned", "How many steps the run is to have.", steps);
+    text.one(
+        "step_seconds",
+        "How long a step has taken lately.",
+        live.seconds_a_step,
+    );
+    let restarts = (Labels::default(), Some(state.restarts as f64));
+    text.family(
+        "restarts_total",
+        "counter",
+        "How often a rank was started again.",
+        [restarts],
+    );
+}
+
+fn of_model(text: &mut Text, state: &RunState) {
+    let splits = [
+        ("train", &state.step),
+        ("validation", &state.validation),
+        ("test", &state.test),
+    ];
+    let of = |value: fn(&MetricRecord) -> Option<f64>| {
+        splits.map(|(split, line)| (Labels::of("split", split), line.as_ref().and_then(value)))
+    };
+    text.gauge(
+        "loss",
+        "The newest mean loss: of the last logged step, the last validation, the test.",
+        of(|line| line.loss),
+    );
+    text.gauge(
+        "accuracy",
+        "The share of predictions that were correct, from 0 to 1.",
+        of(|line| line.accuracy),
+    );
+    let named = splits.into_iter().flat_map(|(split, line)| {
+        let metrics = line.iter().flat_map(|line| &line.metrics);
+        metrics
+            .map(move |(name, mean)| (Labels::of("split", split).with("name", name), Some(*mean)))
+    });
+    text.gauge("metric", "Other metrics of the objective, by name.", named);
+    let step = state.step.as_ref();
+    let of_step = |value: fn(&MetricRecord) -> Option<f64>| step.and_then(value);
+    text.one(
+        "learning_rate",
+        "The learning rate.",
+        of_step(|line| line.learning_rate),
+    );
+    text.one(
+        "gradient_norm",
+        "The norm of all gradients together.",
+        of_step(|line| line.gradient_norm),
+    );
+    text.one(
+        "samples_per_second",
+        "Samples per second of all ranks together, in the last logged step.",
+        of_step(MetricRecord::samples_per_second),
+    );
+}
+
+fn of_ranks(text: &mut Text, state: &RunState, now_ms: u64) {
+    let ranks = state.ranks();
+    let mut gauge = |name: &str, help: &str, value: &dyn Fn(&RankState) -> Option<f64>| {
+        let samples = ranks.iter();
+        let samples = samples.map(|rank| (Labels::of("rank", &rank.rank.to_string()), value(rank)));
+        text.gauge(name, help, samples);
+    };
+    gauge(
+        "rank_up",
+        "1 if the rank trains, 0 if it is silent, lost or has ended.",
+        &|rank| match rank.status {
+            RankStatus::Unknown => None,
+            RankStatus::Working | RankStatus::Straggling => Some(1.0),
+            RankStatus::Silent | RankStatus::Lost | RankStatus::Ended => Some(0.0),
+        },
+    );
+    gauge("rank_step", "The rank's newest step.", &|rank| {
+        rank.step.map(|step| step as f64)
+    });
+    let mut time = |name: &str, help: &str, value: fn(&RankStep) -> f64| {
+        gauge(name, help, &|rank| rank.times.as_ref().map(value));
+    };
+    time(
+        "rank_step_seconds",
+        "The mean step time of the newest logged steps.",
+        |step| step.seconds,
+    );
+    time(
+        "rank_communication_ratio",
+        "The share of a step in gradient exchange that the backward pass does not hide.",
+        |step| ratio(step.exposed, step.seconds),
+    );
+    time(
+        "rank_waiting_ratio",
+        "The share of a step spent waiting for other ranks.",
+        |step| ratio(step.waited, step.seconds),
+    );
+    time(
+        "rank_data_ratio",
+        "The share of a step spent waiting for data.",
+        |step| ratio(step.data, step.seconds),
+    );
+    let running = state.goes_on() && state.live.unix_time_ms > 0;
+    // By clocks of one machine, mostly.
+    let age = now_ms.saturating_sub(state.live.unix_time_ms) as f64 / 1e3;
+    gauge(
+        "rank_heartbeat_age_seconds",
+        "The age of the rank's last heartbeat.",
+        &|rank| {
+            let heard = rank.process.is_some() || rank.silent_seconds.is_some();
+            (heard && running).then(|| rank.silent_seconds.unwrap_or(0.0) + age)
+        },
+    );
+    let whole = |value: Option<u64>| value.map(|value| value as f64);
+    gauge(
+        "rank_memory_bytes",
+        "The memory of the rank's process.",
+        &|rank| whole(rank.vitals.memory_bytes),
+    );
+    gauge(
+        "rank_peak_memory_bytes",
+        "The most memory that the rank has used.",
+        &|rank| whole(rank.times.as_ref().and_then(|times| times.peak_memory)),
+    );
+    gauge(
+        "rank_gpu_memory_bytes",
+        "The memory in use on the rank's GPU.",
+        &|rank| whole(rank.vitals.gpu_memory_bytes),
+    );
+    gauge(
+        "rank_gpu_memory_total_bytes",
+        "The memory of the rank's GPU.",
+        &|rank| whole(rank.vitals.gpu_memory_total),
+    );
+    gauge(
+        "rank_gpu_busy_ratio",
+        "The share of time in which a kernel ran on the GPU.",
+        &|rank| {
+            rank.vitals
+                .gpu_percent
+                .map(|percent| f64::from(percent) / 100.0)
+        },
+    );
+    gauge(
+        "rank_gpu_celsius",
+        "The temperature of the rank's GPU.",
+        &|rank| rank.vitals.gpu_celsius.map(f64::from),
+    );
+}
+
+fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use everburn_record::{Event, EventKind, Live, LiveRank, Phase, RankLine, Vitals};
+
+    use super::*;
+    use crate::update::Update;
+
+    fn line(kind: &str, step: u64, loss: f64) -> MetricRecord {
+        MetricRecord {
+            kind: kind.into(),
+            step,
+            loss: Some(loss),
+            ..MetricRecord::default()
+        }
+    }
+
+    fn sample() -> RunState {
+        let mut state = RunState::default();
+        let config = "model = 'mnist'\n[ranks]\nranks = 2".to_string();
+        let name = "a \"quoted\\\nname".to_string();
+        let rank = |rank, silent_seconds| LiveRank {
+            rank,
+            pid: Some(7),
+            silent_seconds,
+            vitals: Vitals {
+                memory_bytes: Some(1 << 20),
+                gpu_percent: Some(50),
+                ..Vitals::default()
+            },
+            ..LiveRank::default()
+        };
+        let step = |rank, waited| RankStep {
+            rank,
+            seconds: 0.5,
+            waited,
+            exposed: waited / 2.0,
+            ..RankStep::default()
+        };
+        let updates = [
+            Update::Run { name, config },
+            Update::Running(true),
+            Update::Metric(MetricRecord {
+                samples: Some(64),
+                seconds: Some(0.5),
+                learning_rate: Some(1e-7),
+                accuracy: Some(0.75),
+                metrics: [("f1".to_string(), f64::NAN)].into(),
+                ..line("step", 10, 2.5)
+            }),
+            Update::Metric(line("validation", 10, f64::INFINITY)),
+            Update::Ranks(RankLine {
+                step: 10,
+                ranks: vec![step(0, 0.25), step(1, 0.0)],
+                ..RankLine::default()
+            }),
+            Update::Event(Event::new(EventKind::Restart, "rank 1 was started again")),
+            Update::Live(Live {
+                unix_time_ms: 1_000,
+                phase: Phase::Training,
+                epoch: 2,
+                step: 12,
+                steps: Some(20),
+                ranks: vec![rank(0, None), rank(1, Some(4.0))],
+                ..Live::default()
+            }),
+        ];
+        state.take_all(&updates);
+        state
+    }
+
+    #[test]
+    fn all_figures_of_a_run_are_there_in_the_text_format() {
+        let text = exposition(&sample(), 3_500);
+        for line in [
+            r#"everburn_run_info{run="a \"quoted\\ name",model="mnist"} 1"#,
+            "everburn_running 1",
+            r#"everburn_phase_info{phase="training"} 1"#,
+            "everburn_epoch 2",
+            "everburn_step 12",
+            "everburn_steps_planned 20",
+            "# TYPE everburn_restarts_total counter",
+            "everburn_restarts_total 1",
+            "# TYPE everburn_loss gauge",
+            r#"everburn_loss{split="train"} 2.5"#,
+            r#"everburn_loss{split="validation"} +Inf"#,
+            r#"everburn_accuracy{split="train"} 0.75"#,
+            r#"everburn_metric{split="train",name="f1"} NaN"#,
+            "everburn_learning_rate 0.0000001",
+            "everburn_samples_per_second 128",
+            r#"everburn_rank_up{rank="0"} 1"#,
+            r#"everburn_rank_up{rank="1"} 0"#,
+            r#"everburn_rank_step_seconds{rank="1"} 0.5"#,
+            r#"everburn_rank_communication_ratio{rank="0"} 0.25"#,
+            r#"everburn_rank_waiting_ratio{rank="0"} 0.5"#,
+            r#"everburn_rank_memory_bytes{rank="1"} 1048576"#,
+            r#"everburn_rank_gpu_busy_ratio{rank="0"} 0.5"#,
+            r#"everburn_rank_heartbeat_age_seconds{rank="0"} 2.5"#,
+            r#"everburn_rank_heartbeat_age_seconds{rank="1"} 6.5"#,
+        ] {
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line} is not in\n{text}"
+            );
+        }
+        assert!(
+            text.ends_with('\n') && !text.contains("everburn_gradient_norm"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn each_family_is_described_once_before_its_samples() {
+        let mut described = std::collections::BTreeSet::new();
+        let text = exposition(&sample(), 3_500);
+        let mut family = "";
+        for line in text.lines() {
+            if let Some(help) = line.strip_prefix("# HELP ") {
+                family = help.split(' ').next().unwrap();
+                assert!(described.insert(family), "{family} is there twice");
+            } else if let Some(kind) = line.strip_prefix("# TYPE ") {
+                assert!(kind.starts_with(family), "{line}");
+            } else {
+                let name = line.split(['{', ' ']).next().unwrap();
+                assert_eq!(name, family);
+                line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+            }
+        }
+        // Of a run of which nothing is known, no figure is made up.
+        let nothing = exposition(&RunState::default(), 0);
+        assert!(!nothing.contains("everburn_loss") && !nothing.contains("everburn_epoch"));
+    }
+}
