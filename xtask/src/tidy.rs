@@ -2,6 +2,7 @@
 //!
 //! A rule is a function of one file's path and text, so that its tests are small samples.
 
+mod commits;
 mod dependencies;
 mod documents;
 mod examples;
@@ -98,6 +99,7 @@ fn complaints(root: &Path) -> Vec<String> {
     }
     complaints.extend(links::check(&files, exists));
     complaints.extend(snippets::check(&files));
+    complaints.extend(commits::check(root));
     complaints
 }
 

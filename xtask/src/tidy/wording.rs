@@ -150,13 +150,23 @@ fn check_document(file: &TextFile) -> Vec<String> {
     complaints
 }
 
+/// The phrases for no text at all in `text`, each with what to write.
+pub(super) fn phrases(text: &str) -> Vec<String> {
+    found(text, &[&EVERYWHERE])
+}
+
 /// Complaints about the phrases of `lists` in a line or literal.
 fn complain(file: &TextFile, index: usize, text: &str, lists: &[&[(&str, &str)]]) -> Vec<String> {
+    let found = found(text, lists).into_iter();
+    found.map(|what| file.complain(index, &what)).collect()
+}
+
+fn found(text: &str, lists: &[&[(&str, &str)]]) -> Vec<String> {
     let words = words(text);
     let phrases = lists.iter().flat_map(|list| list.iter());
     let found = phrases.filter(|(phrase, _)| words.contains(&format!(" {phrase} ")));
     found
-        .map(|(phrase, advice)| file.complain(index, &format!("`{phrase}`: write {advice}")))
+        .map(|(phrase, advice)| format!("`{phrase}`: write {advice}"))
         .collect()
 }
 

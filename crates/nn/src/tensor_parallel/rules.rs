@@ -143,7 +143,7 @@ pub trait TensorParallel: InBlocks {
 pub enum TensorParallelError {
     /// A rule is about no layer.
     #[error(
-        "no layer of the model matches `{pattern}`: a rule names the path of an `everburn_nn::Linear`, \
+        "no layer of the model matches `{pattern}`: a rule names the path of an `everburn::nn::Linear`, \
          in which `*` matches one name or number"
     )]
     UnmatchedRule {

@@ -290,10 +290,7 @@ fn converse(stream: &mut TcpStream, manners: Manners, answers: &[u8]) -> io::Res
         if !manners.knows {
             stream.write_all(answers)?;
             let said = stream.read(&mut [0])?;
-            assert_eq!(
-                said, 0,
-                "the client accepted a store without the secret"
-            );
+            assert_eq!(said, 0, "the client accepted a store without the secret");
             return Ok(());
         }
         let nonce = nonce.last_chunk().expect("it is longer");
