@@ -68,9 +68,9 @@ pub struct ImageFolder {
 ///     println!("class {}, {height} x {width}, {} bytes", item.class, item.pixels.len());
 /// }
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RgbItem {
-    /// `[3, height, width]`: red, green and blue, from 0 to 255.
+    /// `[3, height, width]`: red, green and blue, from 0 to 255; `[1, height, width]` of a grey image.
     pub pixels: Arc<[u8]>,
     /// `[height, width]`, in pixels.
     pub size: [usize; 2],
@@ -78,9 +78,16 @@ pub struct RgbItem {
     pub file: Arc<Path>,
     /// The number of its class, below the number of [`ImageFolder::classes`].
     pub class: usize,
+    /// Of an image that is mixed of two (mixup, cutmix), the other class and its share, from 0 to a half.
+    pub mixed: Option<(usize, f32)>,
 }
 
 impl RgbItem {
+    /// 3, or 1 of a grey image.
+    pub fn channels(&self) -> usize {
+        self.pixels.len() / (self.size[0] * self.size[1]).max(1)
+    }
+
     /// The image in a JPEG or PNG file, scaled to `size`: height and width, in pixels. Its class is 0.
     ///
     /// # Errors
@@ -94,6 +101,7 @@ impl RgbItem {
             size,
             file: file.into(),
             class: 0,
+            mixed: None,
         })
     }
 
@@ -265,6 +273,7 @@ impl ImageFolder {
             size: [height as usize, width as usize],
             file: file.clone(),
             class: *class,
+            mixed: None,
         })
     }
 

@@ -59,7 +59,7 @@ mod token_shards;
 
 pub use augment::{ImageAugmentation, UnknownAugmentation};
 #[cfg(feature = "tensors")]
-pub use batcher::{ImageBatcher, RgbBatcher};
+pub use batcher::{ImageBatcher, MixBatcher, MixedClasses, RgbBatcher};
 pub use choice::{DataChoice, UnknownChoice};
 pub use error::DatasetError;
 pub use idx::{IdxError, IdxProblem};

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::prelude::*;
-use everburn_datasets::{ImageAugmentation, ImageFolder, RgbBatcher, RgbItem};
+use everburn_datasets::{
+    ImageAugmentation, ImageFolder, MixBatcher, MixedClasses, RgbBatcher, RgbItem,
+};
 use everburn_distributed::Augment;
 use everburn_train::{
-    BlocksOf, Classification, LabeledBatch, Loss, Predict, Predictor, Task, TaskData, TaskError,
+    BlocksOf, Classification, Loss, Predict, Predictor, Task, TaskData, TaskError,
     TrainingData, block_loss,
 };
 use serde::{Deserialize, Serialize};
@@ -149,7 +151,7 @@ impl<M: ImageModel> Task for ImageFolders<M> {
     type Config = ImageFoldersConfig;
     type Model = M;
     type Item = RgbItem;
-    type Batch = LabeledBatch<4>;
+    type Batch = (Tensor<4>, MixedClasses);
 
     fn model(&self, config: &ImageFoldersConfig, device: &Device) -> Result<M, TaskError> {
         let classes = match config.data.classes.len() {
@@ -201,10 +203,8 @@ impl<M: ImageModel> Task for ImageFolders<M> {
                 train: Arc::new(train),
                 test: Arc::new(test),
                 validation: None,
-                batcher: Arc::new(RgbBatcher::imagenet()),
-                augment: (!augmentation.is_none()).then(|| -> Augment<RgbItem> {
-                    Arc::new(move |image, rng| augmentation.rgb(image, rng))
-                }),
+                batcher: Arc::new(MixBatcher(RgbBatcher::imagenet())),
+                augment: augment(augmentation),
                 name: "images".to_owned(),
                 origin: folder,
             },
@@ -212,7 +212,7 @@ impl<M: ImageModel> Task for ImageFolders<M> {
     }
 
     fn loss(&self, _config: &ImageFoldersConfig, model: &M, batch: Self::Batch) -> Loss {
-        block_loss::<M, Classification<4>>(model, batch)
+        block_loss::<M, Classification<4, MixedClasses>>(model, batch)
     }
 
     fn summary(&self) -> String {
@@ -232,7 +232,7 @@ impl<M: ImageModel> Task for ImageFolders<M> {
     }
 
     fn blocks(&self) -> Option<BlocksOf<Self>> {
-        Some(BlocksOf::new::<Classification<4>>(
+        Some(BlocksOf::new::<Classification<4, MixedClasses>>(
             |_task, config: &ImageFoldersConfig, samples, device| {
                 let [height, width] = config.data.size();
                 Tensor::zeros([samples, 3, height, width], device)
@@ -245,6 +245,18 @@ impl<M: ImageModel> Task for ImageFolders<M> {
     }
 }
 
+fn augment(augmentation: ImageAugmentation) -> Option<Augment<RgbItem>> {
+    if augmentation.is_none() {
+        return None;
+    }
+    let mixing = augmentation.mixes().then(|| augmentation.clone());
+    let augment = Augment::new(move |image, rng| augmentation.rgb(image, rng));
+    Some(match mixing {
+        Some(mixing) => augment.mixed_by(move |image, other, rng| mixing.mix(image, other, rng)),
+        None => augment,
+    })
+}
+
 impl<M: ImageModel> Predict for ImageFolders<M> {
     type Prediction = PredictedClass;
 
@@ -252,7 +264,7 @@ impl<M: ImageModel> Predict for ImageFolders<M> {
         &self,
         config: &ImageFoldersConfig,
         model: &M,
-        (images, _classes): LabeledBatch<4>,
+        (images, _classes): Self::Batch,
     ) -> Result<Vec<PredictedClass>, TaskError> {
         let logits = model.blocks().forward(model, images);
         predicted_classes(logits, &config.data.classes)

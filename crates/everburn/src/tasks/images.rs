@@ -120,6 +120,13 @@ impl<M: ImageModel> Task for Images<M> {
         &self,
         config: &mut ImagesConfig,
     ) -> Result<TaskData<ImageItem, Self::Batch>, TaskError> {
+        if config.data.augment.mixes() {
+            return Err(TaskError::new(format!(
+                "data.augment = {}: this model does not mix images",
+                config.data.augment
+            ))
+            .with_help("resnet18 takes mixup and cutmix"));
+        }
         let (train, test) = (config.data.train_samples, config.data.test_samples);
         // Asked for here, and not cut off afterwards: digits that nobody reads are not drawn.
         let limits = (train.is_some() || test.is_some()).then(|| {
@@ -152,9 +159,8 @@ impl<M: ImageModel> Task for Images<M> {
                 test: Arc::new(test),
                 validation: None,
                 batcher: Arc::new(batcher),
-                augment: (!augmentation.is_none()).then(|| -> Augment<ImageItem> {
-                    Arc::new(move |image, rng| augmentation.grey(image, rng))
-                }),
+                augment: (!augmentation.is_none())
+                    .then(|| Augment::new(move |image, rng| augmentation.grey(image, rng))),
                 origin: format!("{}: {}", description.origin, description.reason),
                 name: description.name,
             },
