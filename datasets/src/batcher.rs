@@ -5,7 +5,8 @@ use burn::prelude::*;
 use burn::tensor::{Int, TensorData};
 
 use crate::image_dataset::{IMAGE_HEIGHT, IMAGE_PIXELS, IMAGE_WIDTH, ImageItem};
-use crate::image_folder::RgbItem;
+use crate::rgb_item::RgbItem;
+use crate::table::TableRow;
 
 /// Makes a batch of images and labels: each pixel becomes `(pixel * scale - mean) / std`.
 ///
@@ -157,12 +158,19 @@ impl RgbBatcher {
                 pixels.extend(values.map(|value| (value - mean) / std));
             }
         }
-        Tensor::from_data(TensorData::new(pixels, [count, channels, height, width]), device)
+        Tensor::from_data(
+            TensorData::new(pixels, [count, channels, height, width]),
+            device,
+        )
     }
 }
 
 /// A tensor `[B]` of class indices.
-fn classes(items: &[RgbItem], class: impl Fn(&RgbItem) -> usize, device: &Device) -> Tensor<1, Int> {
+fn classes(
+    items: &[RgbItem],
+    class: impl Fn(&RgbItem) -> usize,
+    device: &Device,
+) -> Tensor<1, Int> {
     let classes: Vec<i64> = items.iter().map(|item| class(item) as i64).collect();
     Tensor::from_data(TensorData::new(classes, [items.len()]), device)
 }
@@ -214,8 +222,44 @@ impl Batcher<RgbItem, (Tensor<4>, MixedClasses)> for MixBatcher {
             let share = |item: &RgbItem| item.mixed.map_or(0.0, |(_, share)| share);
             let shares: Vec<f32> = items.iter().map(share).collect();
             let shares = TensorData::new(shares, [items.len()]);
-            (classes(&items, other, device), Tensor::from_data(shares, device))
+            (
+                classes(&items, other, device),
+                Tensor::from_data(shares, device),
+            )
         });
         (self.0.images(&items, device), (own, mixed))
+    }
+}
+
+/// Makes a batch of rows of a table.
+///
+/// # Shapes
+/// - features `[B, width]`, f32
+/// - targets `[B]`, f32: standardised numbers, or numbers of classes
+///
+/// ```
+/// use burn::data::dataloader::batcher::Batcher;
+/// use burn::prelude::*;
+/// use everburn_datasets::{TableBatcher, TableRow};
+///
+/// let rows = vec![TableRow { features: vec![0.5, -1.0, 0.0], target: 2.0 }; 4];
+/// let (features, targets) = TableBatcher.batch(rows, &Device::flex());
+/// assert_eq!((features.dims(), targets.dims()), ([4, 3], [4]));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TableBatcher;
+
+impl Batcher<TableRow, (Tensor<2>, Tensor<1>)> for TableBatcher {
+    fn batch(&self, rows: Vec<TableRow>, device: &Device) -> (Tensor<2>, Tensor<1>) {
+        let count = rows.len();
+        let width = rows.first().map_or(0, |row| row.features.len());
+        let targets: Vec<f32> = rows.iter().map(|row| row.target).collect();
+        let features: Vec<f32> = rows.into_iter().flat_map(|row| row.features).collect();
+        let features = TensorData::new(features, [count, width]);
+        let targets = TensorData::new(targets, [count]);
+        (
+            Tensor::from_data(features, device),
+            Tensor::from_data(targets, device),
+        )
     }
 }

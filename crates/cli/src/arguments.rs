@@ -308,9 +308,9 @@ pub(crate) struct TextFlags {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Data")]
 pub(crate) struct DataFlags {
-    /// Images: mnist, fashion-mnist or synthetic, or a folder for resnet18. Text: tinyshakespeare or embedded, a text file,
-    /// or a file or folder of tokens (`tokenize`, llm.c; nanogpt:FILE). auto: MNIST or tinyshakespeare if available
-    /// [default: auto].
+    /// Images: mnist, fashion-mnist or synthetic; for resnet18 cifar10, cifar100, a folder or tar shards. For table, a CSV
+    /// file. Text: tinyshakespeare or embedded, a text file, or a file or folder of tokens (`tokenize`, llm.c;
+    /// nanogpt:FILE). auto: MNIST or tinyshakespeare if available [default: auto].
     #[arg(long, value_name = "NAME")]
     pub(crate) data: Option<String>,
 

@@ -24,7 +24,7 @@ impl ImageAugmentation {
     /// # Panics
     /// Panics if the images differ in size.
     #[must_use]
-    pub fn mix(&self, item: RgbItem, partner: RgbItem, rng: &mut impl Rng) -> RgbItem {
+    pub fn mix(&self, item: RgbItem, partner: &RgbItem, rng: &mut impl Rng) -> RgbItem {
         let mut draw = Draw(rng);
         let count = self.mixtures().count();
         if count == 0 {
@@ -37,8 +37,8 @@ impl ImageAugmentation {
         );
         let which = draw.below(count as u32) as usize;
         let (pixels, share) = match self.mixtures().nth(which) {
-            Some(Change::Mixup(alpha)) => mixup(&item, &partner, *alpha, &mut draw),
-            Some(Change::Cutmix(alpha)) => cutmix(&item, &partner, *alpha, &mut draw),
+            Some(Change::Mixup(alpha)) => mixup(&item, partner, *alpha, &mut draw),
+            Some(Change::Cutmix(alpha)) => cutmix(&item, partner, *alpha, &mut draw),
             _ => return item,
         };
         let (class, mixed) = match share > 0.5 {
@@ -144,7 +144,7 @@ mod tests {
         let augmentation: ImageAugmentation = text.parse().unwrap();
         assert!(augmentation.mixes());
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        augmentation.mix(plain(0, 1), plain(200, 2), &mut rng)
+        augmentation.mix(plain(0, 1), &plain(200, 2), &mut rng)
     }
 
     /// The share of the bright image.
@@ -162,7 +162,10 @@ mod tests {
                 assert_eq!(item, mixed(text, seed));
                 let sum: f32 = item.pixels.iter().map(|pixel| f32::from(*pixel)).sum();
                 let mean = sum / item.pixels.len() as f32;
-                assert!((mean - 200.0 * share(&item)).abs() <= 0.51, "{text}: {mean}");
+                assert!(
+                    (mean - 200.0 * share(&item)).abs() <= 0.51,
+                    "{text}: {mean}"
+                );
             }
         }
     }

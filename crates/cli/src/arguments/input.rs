@@ -8,7 +8,8 @@ use everburn_train::ReadMetrics;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Input")]
 pub(crate) struct InputFlags {
-    /// Loader threads per rank; 0: the rank loads its batches itself [default: 1 for a GPU, 0 for the CPU].
+    /// Loader threads per rank; 0: the rank loads its batches itself [default: 1 for a GPU
+    /// and for resnet18, else 0].
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<usize>,
 

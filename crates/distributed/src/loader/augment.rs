@@ -52,10 +52,7 @@ impl<I> Augment<I> {
     /// the random numbers of the sample, and changed as it is in this epoch itself. It is read for this: each sample costs
     /// two.
     #[must_use]
-    pub fn mixed_by(
-        self,
-        mix: impl Fn(I, I, &mut SampleRng) -> I + Send + Sync + 'static,
-    ) -> Self {
+    pub fn mixed_by(self, mix: impl Fn(I, I, &mut SampleRng) -> I + Send + Sync + 'static) -> Self {
         Self {
             mix: Some(Arc::new(mix)),
             ..self
@@ -141,7 +138,9 @@ impl<I> Augmentation<I> {
         let read = set.get_many(partners.clone())?;
         let read = self.changed(read, &partners, epoch);
         let pairs = changed.into_iter().zip(read).zip(&mut rngs);
-        Ok(pairs.map(|((item, partner), rng)| mix(item, partner, rng)).collect())
+        Ok(pairs
+            .map(|((item, partner), rng)| mix(item, partner, rng))
+            .collect())
     }
 
     /// The partners of these samples in this epoch; none where samples are not mixed.

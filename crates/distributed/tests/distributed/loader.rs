@@ -192,8 +192,13 @@ fn samples_are_mixed_with_the_same_partners_on_any_number_of_ranks() {
             });
             let loader = DistributedLoader::new(numbers, Arc::new(Listed), sampler, Device::flex())
                 .prefetching(ahead(workers, 2))
-                .augmenting(7, change.mixed_by(|own, partner, _rng| own * 1_000_000_000 + partner));
-            let parts = loader.epoch(epoch).flat_map(|share| share.unwrap().micro_batches);
+                .augmenting(
+                    7,
+                    change.mixed_by(|own, partner, _rng| own * 1_000_000_000 + partner),
+                );
+            let parts = loader
+                .epoch(epoch)
+                .flat_map(|share| share.unwrap().micro_batches);
             samples.extend(parts.flat_map(|part| part.batch));
         }
         samples.sort_unstable();
@@ -207,7 +212,10 @@ fn samples_are_mixed_with_the_same_partners_on_any_number_of_ranks() {
     // A partner has been changed as it is itself in this epoch.
     let own: BTreeSet<i64> = first.iter().map(|sample| sample / 1_000_000_000).collect();
     let partners: BTreeSet<i64> = first.iter().map(|sample| sample % 1_000_000_000).collect();
-    assert!(partners.len() > 20 && partners.is_subset(&own), "{partners:?}");
+    assert!(
+        partners.len() > 20 && partners.is_subset(&own),
+        "{partners:?}"
+    );
     assert_ne!(epoch(2, 1, 0), first);
 }
 
@@ -220,10 +228,23 @@ fn a_partner_that_cannot_be_read_is_named() {
     };
     let mix = Augment::new(|number, _rng| number).mixed_by(|own: i64, _partner, _rng| own);
     let loader = loader(numbers, 0).augmenting(7, mix);
-    let errors = (1..4).flat_map(|epoch| loader.epoch(epoch).filter_map(Result::err).collect::<Vec<_>>());
+    let errors = (1..4).flat_map(|epoch| {
+        loader
+            .epoch(epoch)
+            .filter_map(Result::err)
+            .collect::<Vec<_>>()
+    });
     let errors: Vec<_> = errors.map(|error| error.to_string()).collect();
-    assert!(errors.len() > 3, "once by itself, and as a partner: {errors:?}");
-    assert!(errors.iter().all(|error| error.starts_with("sample 33 (batch ")), "{errors:?}");
+    assert!(
+        errors.len() > 3,
+        "once by itself, and as a partner: {errors:?}"
+    );
+    assert!(
+        errors
+            .iter()
+            .all(|error| error.starts_with("sample 33 (batch ")),
+        "{errors:?}"
+    );
 }
 
 #[test]

@@ -241,7 +241,10 @@ impl ClassTargets for (Tensor<1, Int>, Option<(Tensor<1, Int>, Tensor<1>)>) {
         let log_probabilities = log_softmax(in_single(logits.clone()), 1);
         let of = |classes: Tensor<1, Int>| {
             let classes = classes.to_device(&device).unsqueeze_dim::<2>(1);
-            log_probabilities.clone().gather(1, classes).squeeze_dim::<1>(1)
+            log_probabilities
+                .clone()
+                .gather(1, classes)
+                .squeeze_dim::<1>(1)
         };
         let (own, other) = (of(classes.clone()), of(others));
         let shares = shares.to_device(&device);
@@ -337,7 +340,10 @@ mod tests {
         let (own, other, share) = ([2, 0, 1], [0, 1, 1], [0.25, 0.5, 0.1]);
         let logits = Tensor::<2>::from_floats(rows, &device);
         let classes = |classes: [i64; 3]| Tensor::<1, Int>::from_ints(classes, &device);
-        let targets = (classes(own), Some((classes(other), Tensor::from_floats(share, &device))));
+        let targets = (
+            classes(own),
+            Some((classes(other), Tensor::from_floats(share, &device))),
+        );
         let loss = Classification::<2, (Tensor<1, Int>, _)>::loss(logits.clone(), targets);
         let alone = |row: usize, class: i64| {
             let class = Tensor::<1, Int>::from_ints([class], &device);
