@@ -167,7 +167,10 @@ fn augmented_images_are_the_same_on_any_number_of_ranks_and_threads() {
     );
     let mixed = "data.augment=flip,mixup,cutmix";
     let two = ["--ranks", "2", "--workers", "2"];
-    let mixed = [losses("mixed", mixed, &[]), losses("mixed-two", mixed, &two)];
+    let mixed = [
+        losses("mixed", mixed, &[]),
+        losses("mixed-two", mixed, &two),
+    ];
     assert_eq!(mixed[0], mixed[1]);
     assert_ne!(mixed[0], plain);
     let grey = Everburn::new(here, ["train", "mnist", "--data", "synthetic"]);
