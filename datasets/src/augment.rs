@@ -2,6 +2,7 @@
 
 mod color;
 mod geometry;
+mod mix;
 
 use std::fmt;
 use std::str::FromStr;
@@ -27,6 +28,8 @@ const MAGNITUDES: usize = 31;
 /// | `shift`, `shift:0.1` | `RandomAffine(translate)` | by up to this share of width and height |
 /// | `erase`, `erase:0.25` | `RandomErasing` | a rectangle gets the mean colour, with this probability |
 /// | `rand`, `rand:2:9` | `RandAugment` | as many changes out of 14, of this magnitude of 30 (Cubuk et al. 2020) |
+/// | `mixup`, `mixup:0.2` | `MixUp` | a weighted mean with another image, by Beta(0.2, 0.2) (Zhang et al. 2018) |
+/// | `cutmix`, `cutmix:1` | `CutMix` | a rectangle of another image in place of its own (Yun et al. 2019) |
 ///
 /// What moves pixels is done first and all at once, with bilinear interpolation; what comes from outside of the image is
 /// black. The random numbers are the caller's: a training draws them from its seed, the epoch and the number of the
@@ -41,7 +44,7 @@ const MAGNITUDES: usize = 31;
 /// assert_eq!(augmentation.to_string(), "crop:0.5,flip,color:0.2");
 ///
 /// let image = RgbItem { pixels: vec![90; 3 * 8 * 8].into(), size: [8, 8],
-///     file: std::path::Path::new("1.png").into(), class: 1 };
+///     file: std::path::Path::new("1.png").into(), class: 1, mixed: None };
 /// let changed = augmentation.rgb(image, &mut ChaCha8Rng::seed_from_u64(7));
 /// assert_eq!((changed.size, changed.class), ([8, 8], 1));
 /// # Ok::<(), everburn_datasets::UnknownAugmentation>(())
@@ -67,6 +70,10 @@ enum Change {
     Erase(f32),
     /// How many changes, and their magnitude.
     Rand(usize, usize),
+    /// Both parameters of the Beta distribution.
+    Mixup(f32),
+    /// Both parameters of the Beta distribution.
+    Cutmix(f32),
 }
 
 /// A text that describes no [`ImageAugmentation`].
@@ -82,7 +89,7 @@ enum Change {
 #[error(
     "`{0}` is no change of images: expected crop:0.35 (a share of the area, above 0 to 1), flip, color:0.4 (0 to 1), \
      rotate:15 (degrees, 0 to 180), shift:0.1 (a share, 0 to 1), erase:0.25 (a probability), rand:2:9 (how many, and \
-     their magnitude, 0 to 30), or several, separated by commas"
+     their magnitude, 0 to 30), mixup:0.2, cutmix:1 (above 0 to 4), or several, separated by commas"
 )]
 pub struct UnknownAugmentation(String);
 
@@ -97,7 +104,7 @@ impl ImageAugmentation {
     #[must_use]
     pub fn rgb(&self, item: RgbItem, rng: &mut impl Rng) -> RgbItem {
         let [height, width] = item.size;
-        let pixels = self.apply(&item.pixels, [3, height, width], rng);
+        let pixels = self.apply(&item.pixels, [item.channels(), height, width], rng);
         RgbItem {
             pixels: pixels.into(),
             ..item
@@ -168,6 +175,8 @@ impl Plan {
                     self.colors.push(change);
                 }
             }
+            // They take two images, which have been changed before.
+            Change::Mixup(_) | Change::Cutmix(_) => {}
             Change::Rand(count, magnitude) => {
                 for _ in 0..count {
                     self.add_random(magnitude, size, draw);
@@ -294,20 +303,23 @@ impl FromStr for Change {
             [number] if (0.0..=most).contains(&number) => Ok(number),
             _ => Err(unknown()),
         };
+        let positive = |number: f32| match number > 0.0 {
+            true => Ok(number),
+            false => Err(unknown()),
+        };
         let whole = |number: f32, most: usize| {
             let fits = number.fract() == 0.0 && (0.0..=most as f32).contains(&number);
             fits.then_some(number as usize).ok_or_else(unknown)
         };
         match name {
-            "crop" => match one(0.35, 1.0)? {
-                0.0 => Err(unknown()),
-                smallest => Ok(Self::Crop(smallest)),
-            },
+            "crop" => positive(one(0.35, 1.0)?).map(Self::Crop),
             "flip" if numbers.is_empty() => Ok(Self::Flip),
             "color" => Ok(Self::Color(one(0.4, 1.0)?)),
             "rotate" => Ok(Self::Rotate(one(15.0, 180.0)?)),
             "shift" => Ok(Self::Shift(one(0.1, 1.0)?)),
             "erase" => Ok(Self::Erase(one(0.25, 1.0)?)),
+            "mixup" => positive(one(0.2, mix::MOST_ALPHA)?).map(Self::Mixup),
+            "cutmix" => positive(one(1.0, mix::MOST_ALPHA)?).map(Self::Cutmix),
             "rand" => match numbers[..] {
                 [] => Ok(Self::Rand(2, 9)),
                 [count, magnitude] => Ok(Self::Rand(
@@ -331,6 +343,8 @@ impl fmt::Display for Change {
             Self::Shift(share) => write!(f, "shift:{share}"),
             Self::Erase(chance) => write!(f, "erase:{chance}"),
             Self::Rand(count, magnitude) => write!(f, "rand:{count}:{magnitude}"),
+            Self::Mixup(alpha) => write!(f, "mixup:{alpha}"),
+            Self::Cutmix(alpha) => write!(f, "cutmix:{alpha}"),
         }
     }
 }

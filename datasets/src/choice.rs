@@ -29,6 +29,10 @@ pub enum DataChoice {
     FashionMnist,
     /// The synthetic digits: no file, no network.
     Synthetic,
+    /// CIFAR-10, or an error.
+    Cifar10,
+    /// CIFAR-100, or an error.
+    Cifar100,
     /// The text of tinyshakespeare, or an error.
     #[serde(rename = "tinyshakespeare")]
     TinyShakespeare,
@@ -40,15 +44,15 @@ pub enum DataChoice {
 ///
 /// ```
 /// # mod everburn { pub use everburn_datasets as datasets; }
-/// let error = "cifar".parse::<everburn::datasets::DataChoice>().unwrap_err();
+/// let error = "squad".parse::<everburn::datasets::DataChoice>().unwrap_err();
 /// assert_eq!(
 ///     error.to_string(),
-///     "unknown data set 'cifar': expected auto, mnist, fashion-mnist, synthetic, \
-///      tinyshakespeare or embedded"
+///     "unknown data set 'squad': expected auto, mnist, fashion-mnist, synthetic, \
+///      cifar10, cifar100, tinyshakespeare or embedded"
 /// );
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown data set '{given}': expected auto, mnist, fashion-mnist, synthetic, tinyshakespeare or embedded{}",
+#[error("unknown data set '{given}': expected auto, mnist, fashion-mnist, synthetic, cifar10, cifar100, tinyshakespeare or embedded{}",
     nearest.map(|choice| format!("; did you mean '{choice}'?")).unwrap_or_default())]
 pub struct UnknownChoice {
     /// What was written.
@@ -59,11 +63,13 @@ pub struct UnknownChoice {
 
 impl DataChoice {
     /// Every choice, in the order in which help texts show them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Auto,
         Self::Mnist,
         Self::FashionMnist,
         Self::Synthetic,
+        Self::Cifar10,
+        Self::Cifar100,
         Self::TinyShakespeare,
         Self::Embedded,
     ];
@@ -75,6 +81,8 @@ impl DataChoice {
             Self::Mnist => "mnist",
             Self::FashionMnist => "fashion-mnist",
             Self::Synthetic => "synthetic",
+            Self::Cifar10 => "cifar10",
+            Self::Cifar100 => "cifar100",
             Self::TinyShakespeare => "tinyshakespeare",
             Self::Embedded => "embedded",
         }
@@ -134,8 +142,7 @@ mod tests {
         ] {
             let error = given.parse::<DataChoice>().unwrap_err().to_string();
             assert!(
-                error
-                    .contains("auto, mnist, fashion-mnist, synthetic, tinyshakespeare or embedded"),
+                error.contains("synthetic, cifar10, cifar100, tinyshakespeare or embedded"),
                 "{error}"
             );
             assert!(

@@ -8,14 +8,20 @@ use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use sha2::{Digest, Sha256};
 
-use crate::collection::{Collection, IdxFile};
+use crate::collection::Collection;
 use crate::idx;
 use crate::{DatasetError, locate};
 
 const RESOLVE_OR_CONNECT: Duration = Duration::from_secs(5);
 const EACH_READ: Duration = Duration::from_secs(15);
 const WHOLE_FILE: Duration = Duration::from_secs(600);
+/// For archives, which are ten times as large.
+const WHOLE_ARCHIVE: Duration = Duration::from_secs(3600);
+
+/// The most bytes of an archive that are fetched: those of CIFAR have 170 MB.
+const MOST_ARCHIVE: u64 = 256 << 20;
 
 /// Why a collection could not be fetched, in one line.
 #[derive(Debug, thiserror::Error)]
@@ -45,25 +51,20 @@ pub(crate) fn fetch(
     std::fs::create_dir_all(folder).map_err(unwritable)?;
     tempfile::tempfile_in(folder).map_err(unwritable)?;
 
-    let agent = agent();
+    let agent = agent(WHOLE_FILE);
     let mut used = Vec::new();
     for file in &collection.files {
         if locate::find(folder, file)?.is_some() {
             continue;
         }
-        let mut failures = Vec::new();
-        let answer = mirrors.iter().find_map(|mirror| {
-            let url = format!("{mirror}{}", file.compressed_name());
-            tracing::info!("fetching {url}");
-            fetch_verified(&agent, &url, collection, file)
-                .map_err(|error| {
-                    tracing::warn!("{url}: {error}");
-                    failures.push(format!("{url}: {error}"));
-                })
-                .ok()
-                .map(|bytes| (mirror, bytes))
-        });
-        let (mirror, bytes) = answer.ok_or(FetchError::Mirrors(failures))?;
+        let name = file.compressed_name();
+        let verify = |bytes: &[u8]| {
+            let origin = Path::new("the answer");
+            let parsed = file.parse(origin, bytes.to_vec())?;
+            Ok(collection.check_published(file, &parsed)?)
+        };
+        let limit = idx::MAX_COMPRESSED;
+        let (mirror, bytes) = fetch_verified(&agent, mirrors, &name, limit, verify)?;
         // A server may have decompressed it on the way.
         let name = if idx::is_gzip(&bytes) {
             file.compressed_name()
@@ -79,42 +80,86 @@ pub(crate) fn fetch(
     Ok(used)
 }
 
-fn agent() -> ureq::Agent {
+/// Fetches the archive with this name and SHA-256 into `folder`, and returns the mirror that it came from.
+pub(crate) fn fetch_archive(
+    name: &str,
+    sha256: &str,
+    mirrors: &[String],
+    folder: &Path,
+) -> Result<String, FetchError> {
+    let unwritable = |source| FetchError::Store {
+        folder: folder.display().to_string(),
+        source,
+    };
+    std::fs::create_dir_all(folder).map_err(unwritable)?;
+    tempfile::tempfile_in(folder).map_err(unwritable)?;
+    let verify = |bytes: &[u8]| {
+        let found = format!("{:x}", Sha256::digest(bytes));
+        match found == sha256 {
+            true => Ok(()),
+            false => Err(format!("its SHA-256 is {found}, expected {sha256}").into()),
+        }
+    };
+    let agent = agent(WHOLE_ARCHIVE);
+    let (mirror, bytes) = fetch_verified(&agent, mirrors, name, MOST_ARCHIVE, verify)?;
+    everburn_record::file::write(&folder.join(name), &bytes).map_err(unwritable)?;
+    Ok(mirror.clone())
+}
+
+fn agent(whole: Duration) -> ureq::Agent {
     ureq::Agent::config_builder()
         .timeout_resolve(Some(RESOLVE_OR_CONNECT))
         .timeout_connect(Some(RESOLVE_OR_CONNECT))
         .timeout_recv_response(Some(EACH_READ))
         .timeout_per_read(Some(EACH_READ))
-        .timeout_global(Some(WHOLE_FILE))
+        .timeout_global(Some(whole))
         .user_agent(concat!("everburn/", env!("CARGO_PKG_VERSION")))
         .build()
         .new_agent()
 }
 
-/// The bytes at `url`, once they are known to be the published file.
-fn fetch_verified(
+type AnyError = Box<dyn std::error::Error>;
+
+/// The first answer for a file that `verify` accepts, and the mirror that gave it.
+fn fetch_verified<'a>(
     agent: &ureq::Agent,
-    url: &str,
-    collection: &Collection,
-    file: &IdxFile,
-) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+    mirrors: &'a [String],
+    name: &str,
+    limit: u64,
+    verify: impl Fn(&[u8]) -> Result<(), AnyError>,
+) -> Result<(&'a String, Vec<u8>), FetchError> {
+    let mut failures = Vec::new();
+    for mirror in mirrors {
+        let url = format!("{mirror}{name}");
+        tracing::info!("fetching {url}");
+        let answer = fetch_url(agent, &url, name, limit);
+        match answer.and_then(|bytes| verify(&bytes).map(|()| bytes)) {
+            Ok(bytes) => return Ok((mirror, bytes)),
+            Err(error) => {
+                tracing::warn!("{url}: {error}");
+                failures.push(format!("{url}: {error}"));
+            }
+        }
+    }
+    Err(FetchError::Mirrors(failures))
+}
+
+/// The bytes at `url`, at most `limit`.
+fn fetch_url(agent: &ureq::Agent, url: &str, name: &str, limit: u64) -> Result<Vec<u8>, AnyError> {
     let response = agent.get(url).call()?;
     let length = response.body().content_length();
-    if length.is_some_and(|length| length > idx::MAX_COMPRESSED) {
-        return Err(idx::IdxProblem::TooLarge(idx::MAX_COMPRESSED).into());
+    if length.is_some_and(|length| length > limit) {
+        return Err(idx::IdxProblem::TooLarge(limit).into());
     }
     let body = response
         .into_body()
         .into_with_config()
-        .limit(idx::MAX_COMPRESSED)
+        .limit(limit)
         .reader();
-    let bar = progress_bar(length, file.name);
+    let bar = progress_bar(length, name);
     let mut bytes = Vec::new();
     bar.wrap_read(body).read_to_end(&mut bytes)?;
     bar.finish_and_clear();
-
-    let origin = Path::new("the answer");
-    collection.check_published(file, &file.parse(origin, bytes.clone())?)?;
     Ok(bytes)
 }
 

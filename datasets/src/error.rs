@@ -114,6 +114,25 @@ pub enum DatasetError {
         download: String,
     },
 
+    /// An archive is nowhere, and could not be downloaded.
+    #[error(
+        "{title} was not found and could not be fetched\n{}  download: {download}\nName a folder that holds \
+         {archive} with --data-dir or in EVERBURN_DATA_DIR (sub-folder '{folder}'), or the file with --data",
+        places.iter().map(|place| format!("  looked in {place}\n")).collect::<String>()
+    )]
+    ArchiveNotFound {
+        /// The data set's name in prose.
+        title: &'static str,
+        /// The archive's name.
+        archive: &'static str,
+        /// The sub-folder's name.
+        folder: &'static str,
+        /// Where it was looked for.
+        places: Vec<Place>,
+        /// Why there was no download, or why it failed.
+        download: String,
+    },
+
     /// An environment variable has a value that means nothing.
     #[error("{name} is '{found}': expected {expected}")]
     Variable {
@@ -141,6 +160,41 @@ pub enum DatasetError {
         path: PathBuf,
         /// What the decoder says.
         problem: String,
+    },
+
+    /// A tar file, or a file in an archive, that is damaged or something else.
+    #[error("{}: {field}: {problem}", path.display())]
+    Archive {
+        /// The file.
+        path: PathBuf,
+        /// What of it is wrong: a field of a header, or a file in it.
+        field: String,
+        /// What is wrong with that.
+        problem: String,
+    },
+
+    /// A table with a cell, a row or a column that cannot be used.
+    #[error("{}, {place}: {problem}", path.display())]
+    Table {
+        /// The file.
+        path: PathBuf,
+        /// The line and the column.
+        place: String,
+        /// What is wrong there.
+        problem: String,
+    },
+
+    /// Data of another kind than the task learns from.
+    #[error("{} is {found}, and this model learns from {wanted}; {instead}", path.display())]
+    WrongKind {
+        /// The file or folder.
+        path: PathBuf,
+        /// What it was taken for.
+        found: String,
+        /// What would do.
+        wanted: &'static str,
+        /// Which task would do.
+        instead: String,
     },
 
     /// A number of samples that cannot be had.

@@ -1,29 +1,16 @@
 //! Images in folders, one folder per class.
 
 use std::fs;
-use std::io::BufReader;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use burn_dataset::Dataset;
 use data_encoding::HEXLOWER;
-use image::imageops::FilterType;
-use image::{DynamicImage, ImageDecoder, ImageReader, Limits};
 use sha2::{Digest, Sha256};
 
-use crate::DatasetError;
-
-/// The file types that are read, by extension.
-const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
-
-/// The largest width and height of an image file, in pixels.
-const MOST_PIXELS_A_SIDE: u32 = 16_384;
-
-/// The most memory that decoding one image may take, in bytes.
-const MOST_DECODER_BYTES: u64 = 1 << 30;
-
-/// Decoded pixels that are kept in memory by default, in bytes.
-const CACHE_BYTES: usize = 1 << 30;
+use crate::rgb_item::{PixelCache, checked_size, decode_file, is_image, refused};
+use crate::tar::unreadable;
+use crate::{DatasetError, RgbItem};
 
 /// JPEG and PNG files of any size, in one folder per class: `roses/1.jpg`, `tulips/7.png`.
 ///
@@ -54,67 +41,8 @@ pub struct ImageFolder {
     files: Vec<(Arc<Path>, usize)>,
     /// Height and width.
     size: [u32; 2],
-    /// The pixels of the first files, once they are decoded.
-    cache: Vec<OnceLock<Arc<[u8]>>>,
+    cache: PixelCache,
     fingerprint: String,
-}
-
-/// An image and its class.
-///
-/// ```
-/// # mod everburn { pub use everburn_datasets as datasets; }
-/// use everburn::datasets::RgbItem;
-///
-/// fn show(item: &RgbItem) {
-///     let [height, width] = item.size;
-///     println!("class {}, {height} x {width}, {} bytes", item.class, item.pixels.len());
-/// }
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RgbItem {
-    /// `[3, height, width]`: red, green and blue, from 0 to 255.
-    pub pixels: Arc<[u8]>,
-    /// `[height, width]`, in pixels.
-    pub size: [usize; 2],
-    /// The file that it was read from.
-    pub file: Arc<Path>,
-    /// The number of its class, below the number of [`ImageFolder::classes`].
-    pub class: usize,
-}
-
-impl RgbItem {
-    /// The image in a JPEG or PNG file, scaled to `size`: height and width, in pixels. Its class is 0.
-    ///
-    /// # Errors
-    /// [`DatasetError::Read`] and [`DatasetError::Image`], with the file; [`DatasetError::ImageFolder`] if the size is
-    /// zero or too large.
-    pub fn read(file: impl AsRef<Path>, size: [usize; 2]) -> Result<Self, DatasetError> {
-        let file = file.as_ref();
-        let pixels = decode(file, checked_size(file, size)?)?;
-        Ok(Self {
-            pixels: pixels.into(),
-            size,
-            file: file.into(),
-            class: 0,
-        })
-    }
-
-    /// The image in a file, or all images of a folder, in the order of their names: as [`read`](Self::read).
-    ///
-    /// # Errors
-    /// As [`read`](Self::read); also if the folder cannot be listed or has no image.
-    pub fn read_all(path: impl AsRef<Path>, size: [usize; 2]) -> Result<Vec<Self>, DatasetError> {
-        let path = path.as_ref();
-        if !path.is_dir() {
-            return Ok(vec![Self::read(path, size)?]);
-        }
-        let files = names(path, |entry| entry.is_file() && is_image(entry))?;
-        if files.is_empty() {
-            return Err(refused(path, "it has no JPEG or PNG file"));
-        }
-        let files = files.iter().map(|name| Self::read(path.join(name), size));
-        files.collect()
-    }
 }
 
 impl ImageFolder {
@@ -169,17 +97,16 @@ impl ImageFolder {
             classes: classes.to_vec(),
             files,
             size,
-            cache: Vec::new(),
+            cache: PixelCache::default(),
             fingerprint: HEXLOWER.encode(&hash.finalize()),
         };
-        Ok(this.with_cache(CACHE_BYTES))
+        Ok(this.with_cache(PixelCache::BYTES))
     }
 
     /// Keeps up to this many bytes of decoded pixels in memory; 1 GiB by default. Images beyond are decoded at each use.
     #[must_use]
     pub fn with_cache(mut self, bytes: usize) -> Self {
-        let count = self.len().min(bytes / self.bytes_per_image());
-        self.cache = (0..count).map(|_| OnceLock::new()).collect();
+        self.cache = PixelCache::new(self.len(), self.size, bytes);
         self
     }
 
@@ -212,10 +139,10 @@ impl ImageFolder {
                 classes: self.classes.clone(),
                 files,
                 size: self.size,
-                cache: Vec::new(),
+                cache: PixelCache::default(),
                 fingerprint: format!("{} {number} of {every}", self.fingerprint),
             }
-            .with_cache(CACHE_BYTES)
+            .with_cache(PixelCache::BYTES)
         };
         Ok((part(first, 0), part(second, 1)))
     }
@@ -249,29 +176,15 @@ impl ImageFolder {
     /// Panics if `index >= len()`.
     pub fn image(&self, index: usize) -> Result<RgbItem, DatasetError> {
         let (file, class) = &self.files[index];
-        let cached = self.cache.get(index);
-        let pixels = match cached.and_then(OnceLock::get) {
-            Some(pixels) => Arc::clone(pixels),
-            None => {
-                let pixels: Arc<[u8]> = decode(file, self.size)?.into();
-                if let Some(cached) = cached {
-                    // Another thread may have been faster, with the same pixels.
-                    let _ = cached.set(Arc::clone(&pixels));
-                }
-                pixels
-            }
-        };
+        let pixels = self.cache.get(index, || decode_file(file, self.size))?;
         let [height, width] = self.size;
         Ok(RgbItem {
             pixels,
             size: [height as usize, width as usize],
             file: file.clone(),
             class: *class,
+            mixed: None,
         })
-    }
-
-    fn bytes_per_image(&self) -> usize {
-        3 * self.size[0] as usize * self.size[1] as usize
     }
 }
 
@@ -296,47 +209,11 @@ impl std::fmt::Debug for ImageFolder {
     }
 }
 
-/// The pixels `[3, height, width]` of an image file.
-fn decode(file: &Path, [height, width]: [u32; 2]) -> Result<Vec<u8>, DatasetError> {
-    let damaged = |error: image::ImageError| DatasetError::Image {
-        path: file.to_path_buf(),
-        problem: error.to_string(),
-    };
-    let opened = fs::File::open(file).map_err(|source| unreadable(file, source))?;
-    let reader = ImageReader::new(BufReader::new(opened)).with_guessed_format();
-    let reader = reader.map_err(|source| unreadable(file, source))?;
-    let mut limits = Limits::default();
-    limits.max_image_width = Some(MOST_PIXELS_A_SIDE);
-    limits.max_image_height = Some(MOST_PIXELS_A_SIDE);
-    limits.max_alloc = Some(MOST_DECODER_BYTES);
-    let mut decoder = reader.into_decoder().map_err(damaged)?;
-    decoder.set_limits(limits).map_err(damaged)?;
-    let orientation = decoder.orientation().map_err(damaged)?;
-    let mut picture = DynamicImage::from_decoder(decoder).map_err(damaged)?;
-    picture.apply_orientation(orientation);
-    let pixels = picture
-        .resize_exact(width, height, FilterType::Triangle)
-        .into_rgb8();
-    let channel = |channel: usize| pixels.pixels().map(move |pixel| pixel[channel]);
-    Ok((0..3).flat_map(channel).collect())
-}
-
-fn checked_size(path: &Path, size: [usize; 2]) -> Result<[u32; 2], DatasetError> {
-    let [height, width] = size.map(|side| {
-        let side = u32::try_from(side).ok();
-        side.filter(|side| (1..=MOST_PIXELS_A_SIDE).contains(side))
-    });
-    let [given_height, given_width] = size;
-    height.zip(width).map(<[u32; 2]>::from).ok_or_else(|| {
-        let problem = format!(
-            "{given_height}x{given_width} is no size: expected 1 to {MOST_PIXELS_A_SIDE} pixels a side"
-        );
-        refused(path, problem)
-    })
-}
-
 /// The `wanted` names in a folder, in alphabetical order.
-fn names(folder: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<String>, DatasetError> {
+pub(crate) fn names(
+    folder: &Path,
+    wanted: impl Fn(&Path) -> bool,
+) -> Result<Vec<String>, DatasetError> {
     let entries = fs::read_dir(folder).map_err(|source| unreadable(folder, source))?;
     let mut names = Vec::new();
     for entry in entries {
@@ -350,29 +227,6 @@ fn names(folder: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<String>, D
     }
     names.sort();
     Ok(names)
-}
-
-fn is_image(file: &Path) -> bool {
-    let extension = file.extension().and_then(|extension| extension.to_str());
-    extension.is_some_and(|own| {
-        EXTENSIONS
-            .iter()
-            .any(|known| own.eq_ignore_ascii_case(known))
-    })
-}
-
-fn unreadable(path: &Path, source: std::io::Error) -> DatasetError {
-    DatasetError::Read {
-        path: path.to_path_buf(),
-        source,
-    }
-}
-
-fn refused(folder: &Path, problem: impl Into<String>) -> DatasetError {
-    DatasetError::ImageFolder {
-        folder: folder.to_path_buf(),
-        problem: problem.into(),
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Data sets. Labelled 28x28 grey images: MNIST, Fashion-MNIST and a synthetic digit set that needs neither files nor
-//! network. Folders of JPEG and PNG files, one per class: [`ImageFolder`]. Text in windows of tokens: tinyshakespeare,
-//! a bundled text, and text of any size in files of tokens.
+//! network. Color images: folders of JPEG and PNG files, one per class ([`ImageFolder`]), tar shards ([`TarImages`]), CIFAR
+//! ([`Cifar`]), or whichever of these is at a path ([`load_rgb`]). Tables ([`load_table`]). Samples of any files in tar
+//! shards ([`TarShards`]). Text in windows of tokens: tinyshakespeare, a bundled text, and text of any size in files of
+//! tokens. [`detect`] says what a path has.
 //!
 //! The types, in the order in which a program meets them:
 //!
@@ -45,33 +47,51 @@ mod augment;
 #[cfg(feature = "tensors")]
 mod batcher;
 mod choice;
+mod cifar;
 mod collection;
+#[cfg(test)]
+mod damaged;
+mod detect;
 mod download;
 mod error;
 mod idx;
 mod image_dataset;
 mod image_folder;
 mod locate;
+mod rgb;
+mod rgb_item;
 mod source;
 mod surroundings;
 mod synthetic;
+mod table;
+mod tar;
+mod tar_shards;
 mod text;
 mod token_shards;
 
 pub use augment::{ImageAugmentation, UnknownAugmentation};
 #[cfg(feature = "tensors")]
-pub use batcher::{ImageBatcher, RgbBatcher};
+pub use batcher::{ImageBatcher, MixBatcher, MixedClasses, RgbBatcher, TableBatcher};
 pub use choice::{DataChoice, UnknownChoice};
+pub use cifar::Cifar;
+pub use detect::{DataKind, detect, detect_for};
 pub use error::DatasetError;
 pub use idx::{IdxError, IdxProblem};
 pub use image_dataset::{IMAGE_HEIGHT, IMAGE_PIXELS, IMAGE_WIDTH, ImageDataset, ImageItem};
-pub use image_folder::{ImageFolder, RgbItem};
+pub use image_folder::ImageFolder;
 pub use locate::Place;
+pub use rgb::{Channels, LoadedRgb, RgbRequest, load_rgb, load_rgb_in};
+pub use rgb_item::RgbItem;
 pub use source::{
     DEFAULT_SYNTHETIC_SEED, DataRequest, DatasetDescription, LoadedData, load, load_in,
 };
 pub use surroundings::Surroundings;
 pub use synthetic::{Split, SyntheticDigits};
+pub use table::{
+    Column, ColumnKind, LoadedTable, Missing, TableDataset, TableRequest, TableRow, TableSchema,
+    load_table,
+};
+pub use tar_shards::{TarImages, TarSample, TarShards};
 #[cfg(feature = "tensors")]
 pub use text::TextBatcher;
 pub use text::{

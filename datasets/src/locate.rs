@@ -126,14 +126,14 @@ fn is_there(folder: &Path, named_by: &'static str) -> Result<(), DatasetError> {
 /// Where a download goes: below the folder that the user named, else into the cache. Never below
 /// `$EVERBURN_DATA_DIR`, which is often shared and read-only.
 pub(crate) fn download_folder(
-    collection: &Collection,
+    name: &str,
     data_dir: Option<&Path>,
     surroundings: &Surroundings,
 ) -> Option<PathBuf> {
     let parent = data_dir
         .map(Path::to_owned)
         .or_else(|| surroundings.cache_dir());
-    parent.map(|folder| folder.join(collection.folder))
+    parent.map(|folder| folder.join(name))
 }
 
 /// The path of `file` in `folder`, compressed or plain.

@@ -182,6 +182,11 @@ pub fn load_in(
                 expected: "images",
             })
         }
+        choice @ (DataChoice::Cifar10 | DataChoice::Cifar100) => Err(DatasetError::OtherKind {
+            choice,
+            found: "color images of 32 x 32 pixels, as resnet18 takes",
+            expected: "grey images of 28 x 28",
+        }),
     }
 }
 
@@ -285,9 +290,9 @@ fn fetch(
         return Err(NotTried("not allowed by EVERBURN_OFFLINE"));
     }
     let data_dir = request.data_dir.as_deref();
-    let folder = locate::download_folder(collection, data_dir, surroundings).ok_or(NotTried(
-        "this user has no cache folder to store it in: give --data-dir",
-    ))?;
+    let folder = locate::download_folder(collection.folder, data_dir, surroundings).ok_or(
+        NotTried("this user has no cache folder to store it in: give --data-dir"),
+    )?;
     let public: Vec<String> = collection
         .mirrors
         .iter()

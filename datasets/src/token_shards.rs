@@ -23,8 +23,10 @@ mod writer;
 
 use std::fmt;
 
+pub(crate) use self::files::is_held_out;
 pub use self::files::{ShardsRecord, TokenFiles};
 pub use self::sequence::TokenShards;
+pub(crate) use self::shard::has_header;
 pub(crate) use self::width::TokenWidth;
 pub(crate) use self::writer::{ShardOptions, ShardWriter};
 

@@ -27,6 +27,8 @@ pub struct ResNet18Config {
     /// The first convolution.
     #[config(default = "Stem::ImageNet")]
     pub stem: Stem,
+    /// The channels of the images (`C`); those of the stem if absent.
+    pub channels: Option<usize>,
     /// The number of blocks in each of the four stages, at least one.
     #[config(default = "[2, 2, 2, 2]")]
     pub blocks: [usize; 4],
@@ -76,8 +78,9 @@ impl ResNet18Config {
             "each stage of a ResNet needs a block, and they are {:?}",
             self.blocks
         );
+        let channels = self.channels.unwrap_or(self.stem.channels());
         ResNet18 {
-            conv1: self.stem.convolution(self.width).init(device),
+            conv1: self.stem.convolution(channels, self.width).init(device),
             bn1: batch_norm(self.width, device),
             maxpool: self.stem.pool(),
             layer1: self.stage(0, device),
@@ -105,7 +108,7 @@ impl ResNet18 {
     /// Class scores of a batch of images.
     ///
     /// # Shapes
-    /// - images: `[B, C, H, W]` with the channels of the [`Stem`]
+    /// - images: `[B, C, H, W]` with the channels of the configuration
     /// - output: logits `[B, K]`
     ///
     /// # Panics

@@ -92,7 +92,10 @@ impl ResNet50Config {
             self.blocks
         );
         ResNet50 {
-            conv1: self.stem.convolution(self.width).init(device),
+            conv1: self
+                .stem
+                .convolution(self.stem.channels(), self.width)
+                .init(device),
             bn1: batch_norm(self.width, device),
             maxpool: self.stem.pool(),
             layer1: self.stage(0, device),

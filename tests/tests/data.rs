@@ -2,6 +2,8 @@
 
 #[path = "data/image_folders.rs"]
 mod image_folders;
+#[path = "data/kinds.rs"]
+mod kinds;
 #[path = "data/token_shards.rs"]
 mod token_shards;
 

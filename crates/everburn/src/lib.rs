@@ -5,7 +5,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`collectives`] | stores, rendezvous, process groups: ranks exchange bytes |
-//! | [`datasets`] | folders of images, MNIST, text |
+//! | [`datasets`] | images in folders and tar shards, CIFAR, MNIST, tables, text |
 //! | [`distributed`] | DDP, samplers and loaders on Burn tensors |
 //! | [`nn`] | `burn::nn` with faster layers on CPUs; modules that compute over several ranks |
 //! | [`tensor`] | `burn::tensor` with faster activations on CPUs |

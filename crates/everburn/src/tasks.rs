@@ -17,11 +17,12 @@
 
 mod image_folders;
 mod images;
+mod table;
 mod text;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use everburn_datasets::{DataChoice, DatasetDescription, ImageAugmentation};
+use everburn_datasets::{DataChoice, DatasetDescription, ImageAugmentation, UnknownChoice};
 use everburn_models::gpt::GptConfig;
 use everburn_models::llama::LlamaConfig;
 use everburn_models::mlp::{Mlp, MlpConfig};
@@ -33,8 +34,9 @@ use everburn_models::two_part_resnet::{TwoPartResNet, TwoPartResNetConfig};
 use everburn_train::{AnyTask, TaskError};
 use serde::{Deserialize, Serialize};
 
-pub use self::image_folders::{ImageFolders, ImageFoldersConfig};
+pub use self::image_folders::{ImageFolders, ImageFoldersConfig, ImageInput};
 pub use self::images::{ImageModel, Images, ImagesConfig};
+pub use self::table::{Table, TableConfig};
 pub use self::text::{PretrainedDecoder, Text, TextConfig};
 use crate::App;
 
@@ -54,6 +56,7 @@ pub fn app() -> App {
         .task("resnet18", resnet18())
         .task("resnet50", resnet50())
         .task("two-part-resnet", two_part_resnet())
+        .task("table", table())
         .task("gpt-nano", gpt_nano())
         .task("gpt2", gpt2())
         .task("llama", llama())
@@ -96,8 +99,12 @@ pub fn mlp() -> Images<Mlp> {
 /// The residual net of 18 layers, on your own images.
 pub fn resnet18() -> ImageFolders<ResNet18> {
     ImageFolders::new(
-        "the residual net of 18 layers, on a folder of images: --data FOLDER",
-        |classes, device| ResNet18Config::new().with_classes(classes).init(device),
+        "the residual net of 18 layers, on images: --data FOLDER, tar shards, cifar10 or cifar100",
+        |input, device| {
+            let config = ResNet18Config::new().with_stem(input.stem);
+            let config = config.with_channels(Some(input.channels));
+            config.with_classes(input.classes).init(device)
+        },
     )
     .with_preset(toml::toml! {
         [training]
@@ -118,6 +125,11 @@ pub fn resnet50() -> Images<ResNet50> {
             config.with_classes(10).init(device)
         },
     )
+}
+
+/// A multi-layer perceptron on the rows of a table.
+pub fn table() -> Table {
+    Table::new("a perceptron on a table: --data FILE.csv --set table.target=COLUMN")
 }
 
 /// The beginning of a residual net.
@@ -231,14 +243,8 @@ impl Default for DataConfig {
 }
 
 impl DataConfig {
-    fn choice(&self) -> Result<DataChoice, TaskError> {
-        let choice = self.name.parse::<DataChoice>();
-        choice.map_err(|unknown| match Path::new(&self.name).is_dir() {
-            true => TaskError::new(format!("this model does not learn from a folder: {}", self.name)).with_help(
-                "resnet18 learns from folders of images; a project of your own, from any data: `everburn new`",
-            ),
-            false => unknown.into(),
-        })
+    fn choice(&self) -> Result<DataChoice, UnknownChoice> {
+        self.name.parse()
     }
 
     /// Fixes what was left open, so that every rank and every repetition takes the same: `found` is the name of

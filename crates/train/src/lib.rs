@@ -88,7 +88,7 @@ pub use metrics::step_report::{Report, StepCost, StepReport};
 pub use metrics::sums::{ACCURACY, LOSS, MetricSums, WeightedSum};
 pub use model::erased::{AnyBatch, AnyData, AnyItem, AnyModel, AnyModelOverRanks, Trainable};
 pub use model::generation::{Generation, TokenStream, whole_text};
-pub use model::objective::{Classification, Loss, NextToken, Objective};
+pub use model::objective::{ClassTargets, Classification, Loss, NextToken, Objective};
 pub use model::predictions::{Classes, Predictions};
 pub use model::samples::Samples;
 pub use model::supervised::{Classifier, LabeledBatch, LanguageModel, Supervised, TextBatch};

@@ -13,6 +13,7 @@ fn image([height, width]: [usize; 2]) -> RgbItem {
         size: [height, width],
         file: Path::new("a.png").into(),
         class: 2,
+        mixed: None,
     }
 }
 
@@ -82,6 +83,7 @@ fn a_crop_shows_a_part_of_the_image_without_black() {
         size: [16, 12],
         file: Path::new("a.png").into(),
         class: 0,
+        mixed: None,
     };
     let crop: ImageAugmentation = "crop:0.1".parse().unwrap();
     for seed in 0..50 {

@@ -9,10 +9,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 
-use sha2::{Digest, Sha256};
-
 use super::*;
-use crate::collection::{Content, Sha256Of};
+use crate::collection::{Content, IdxFile, Sha256Of};
 
 const IMAGES: [&str; 2] = ["train-images-idx3-ubyte", "t10k-images-idx3-ubyte"];
 const LABELS: [&str; 2] = ["train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte"];
@@ -349,4 +347,31 @@ fn real_mnist_is_downloaded_once_into_the_cache_or_a_named_folder_and_found_ther
         );
         assert_eq!((description.train, description.test), (60_000, 10_000));
     }
+}
+
+#[test]
+fn an_archive_is_fetched_once_verified_and_read() {
+    let cache = tempfile::tempdir().unwrap();
+    let whole = crate::cifar::writing::tiny(&crate::cifar::CIFAR_100, 12);
+    let sha256 = format!("{:x}", Sha256::digest(&whole));
+    let (served, length) = (whole.clone(), whole.len());
+    let altered = serve(move |_| (200, vec![7; 100], 100));
+    let good = serve(move |name| {
+        assert_eq!(name, "a.tar.gz");
+        (200, served.clone(), length)
+    });
+    let folder = cache.path().join("new");
+    let mirrors = [altered.clone(), good.clone()];
+    let used = fetch_archive("a.tar.gz", &sha256, &mirrors, &folder).unwrap();
+    assert_eq!(used, good);
+    assert_eq!(std::fs::read(folder.join("a.tar.gz")).unwrap(), whole);
+    let [train, _] = crate::Cifar::open(folder.join("a.tar.gz"), [32, 32]).unwrap();
+    assert_eq!(train.len(), 12);
+    let folder = cache.path().join("none");
+    let error = fetch_archive("a.tar.gz", &sha256, &[altered], &folder).unwrap_err();
+    assert!(
+        error.to_string().contains(&format!("expected {sha256}")),
+        "{error}"
+    );
+    assert_eq!(names(&folder), Vec::<String>::new());
 }

@@ -163,7 +163,8 @@ fn token_files(folder: &Path) -> Result<Vec<PathBuf>, DatasetError> {
     Ok(files)
 }
 
-fn is_held_out(file: &Path) -> bool {
+/// Whether a word of a file's name says that it is not to train on.
+pub(crate) fn is_held_out(file: &Path) -> bool {
     let name = file.file_stem().unwrap_or_default().to_string_lossy();
     let mut words = name.split(|c: char| !c.is_alphanumeric());
     words.any(|word| HELD_OUT.contains(&word.to_ascii_lowercase().as_str()))

@@ -54,7 +54,7 @@ fn open(path: &Path) -> Result<(File, u64), DatasetError> {
 }
 
 /// Whether the file begins as one with a header.
-pub(super) fn has_header(path: &Path) -> Result<bool, DatasetError> {
+pub(crate) fn has_header(path: &Path) -> Result<bool, DatasetError> {
     let (file, length) = open(path)?;
     let beginning = beginning(&file, length).map_err(|source| unreadable(path, source))?;
     Ok(has_magic(&beginning))

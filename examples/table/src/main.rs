@@ -1,17 +1,15 @@
 //! Predicts the price of a house from a row of a table.
 
-mod data;
 mod net;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use everburn::burn::data::dataset::InMemDataset;
 use everburn::burn::prelude::*;
+use everburn::datasets::{ColumnKind, TableBatcher, TableRequest, TableRow, TableSchema, load_table};
 use everburn::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::data::{House, HouseBatch, HouseBatcher, read};
 use crate::net::Regressor;
 
 // Every command of Everburn works on the tasks that are named here: `train`, `eval`, `monitor`, ...
@@ -22,6 +20,9 @@ fn main() -> ExitCode {
 /// What is trained.
 struct Houses;
 
+/// Features `[B, width]` and standardised prices `[B]`.
+type HouseBatch = (Tensor<2>, Tensor<1>);
+
 /// The settings, in `[houses]` of a configuration file; `--set houses.width=128` sets one.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -30,39 +31,63 @@ struct HousesConfig {
     file: PathBuf,
     /// How many numbers each hidden layer has.
     width: usize,
+    /// What the columns are, and by what they are scaled; the table decides it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    schema: Option<TableSchema>,
 }
 
 impl Default for HousesConfig {
     fn default() -> Self {
         let file = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/houses.csv"));
-        Self { file, width: 64 }
+        Self { file, width: 64, schema: None }
+    }
+}
+
+impl HousesConfig {
+    /// What a standardised price is multiplied by.
+    fn scale(&self) -> f64 {
+        match self.schema.as_ref().map(|schema| &schema.target.kind) {
+            Some(ColumnKind::Number { std, .. }) => *std,
+            _ => 1.0,
+        }
+    }
+
+    fn columns(&self) -> Result<&TableSchema, TaskError> {
+        self.schema.as_ref().ok_or_else(|| TaskError::new("the table has not been read yet"))
     }
 }
 
 impl Task for Houses {
     type Config = HousesConfig;
     type Model = Regressor;
-    type Item = House;
+    type Item = TableRow;
     type Batch = HouseBatch;
 
     fn model(&self, config: &HousesConfig, device: &Device) -> Result<Regressor, TaskError> {
-        Ok(Regressor::new(config.width, device))
+        let features = config.schema.as_ref().map_or(1, TableSchema::width);
+        Ok(Regressor::new(features, config.width, device))
     }
 
-    fn data(&self, config: &mut HousesConfig) -> Result<TaskData<House, HouseBatch>, TaskError> {
-        let mut train = read(&config.file)?;
-        // The last tenth is kept to test on.
-        let test = train.split_off(train.len() - train.len() / 10);
-        let (train, test) = (InMemDataset::new(train), InMemDataset::new(test));
-        let data = TrainingData::new("houses", train, test, HouseBatcher);
-        Ok(TaskData::from(data.with_origin(config.file.display().to_string())))
+    // The model is built after the table is read, for as many features as it has.
+    fn data_decide_model(&self) -> bool {
+        true
     }
 
-    fn loss(&self, _config: &HousesConfig, model: &Regressor, (columns, prices): HouseBatch) -> Loss {
+    fn data(&self, config: &mut HousesConfig) -> Result<TaskData<TableRow, HouseBatch>, TaskError> {
+        // Every tenth row is kept to test on. Other columns, and missing values: see `TableRequest`.
+        let loaded = load_table(&TableRequest::new(&config.file, "price"))?;
+        config.schema = Some(loaded.schema);
+        let data = TrainingData::new("houses", loaded.train, loaded.test, TableBatcher)
+            .with_fingerprint(loaded.fingerprint)
+            .with_origin(config.file.display().to_string());
+        Ok(TaskData::from(data))
+    }
+
+    fn loss(&self, config: &HousesConfig, model: &Regressor, (features, prices): HouseBatch) -> Loss {
         let samples = prices.dims()[0];
-        let errors = model.forward(columns) - prices;
+        let errors = model.forward(features) - prices;
         // The gradients are those of the mean; metrics are sums with weights, so that ranks add up.
-        let absolute = errors.clone().detach().abs().sum();
+        let absolute = errors.clone().detach().abs().sum() * config.scale();
         Loss::new(errors.powi_scalar(2).mean(), samples).with_metric("mae", absolute, samples)
     }
 
@@ -82,20 +107,22 @@ impl Task for Houses {
 
 // What `predict` writes of each house: its price, a number.
 impl Predict for Houses {
-    type Prediction = f32;
+    type Prediction = f64;
 
     fn predict(
         &self,
-        _config: &HousesConfig,
+        config: &HousesConfig,
         model: &Regressor,
-        (columns, _prices): HouseBatch,
-    ) -> Result<Vec<f32>, TaskError> {
-        let prices = model.forward(columns) * 100.0;
-        Ok(prices.try_into_data()?.iter::<f32>().collect())
+        (features, _prices): HouseBatch,
+    ) -> Result<Vec<f64>, TaskError> {
+        let columns = config.columns()?;
+        let prices = model.forward(features).try_into_data()?;
+        Ok(prices.iter::<f32>().map(|price| columns.in_units(price)).collect())
     }
 
     // `predict RUN --input FILE` is for other houses than those of the data.
-    fn read(&self, _config: &HousesConfig, file: &Path) -> Result<Vec<House>, TaskError> {
-        read(file)
+    fn read(&self, config: &HousesConfig, file: &Path) -> Result<Vec<TableRow>, TaskError> {
+        let houses = config.columns()?.read(file)?;
+        Ok((0..houses.len()).map(|house| houses.row(house)).collect())
     }
 }

@@ -5,7 +5,7 @@ use everburn::burn;
 use everburn::burn::prelude::*;
 use everburn::nn::{Linear, LinearConfig, Relu};
 
-/// The model, an ordinary Burn module: columns `[B, 4]` to prices `[B, 1]`.
+/// The model, an ordinary Burn module: features `[B, width]` to prices `[B]`.
 #[derive(Module, Debug)]
 pub struct Regressor {
     input: Linear,
@@ -15,20 +15,20 @@ pub struct Regressor {
 }
 
 impl Regressor {
-    /// A model whose hidden layers have `width` numbers.
-    pub fn new(width: usize, device: &Device) -> Self {
+    /// A model of `features` features, whose hidden layers have `width` numbers.
+    pub fn new(features: usize, width: usize, device: &Device) -> Self {
         Self {
-            input: LinearConfig::new(4, width).init(device),
+            input: LinearConfig::new(features, width).init(device),
             hidden: LinearConfig::new(width, width).init(device),
             output: LinearConfig::new(width, 1).init(device),
             relu: Relu::new(),
         }
     }
 
-    /// Prices `[B, 1]` of columns `[B, 4]`.
-    pub fn forward(&self, columns: Tensor<2>) -> Tensor<2> {
-        let hidden = self.relu.forward(self.input.forward(columns));
+    /// Standardised prices `[B]` of features `[B, features]`.
+    pub fn forward(&self, features: Tensor<2>) -> Tensor<1> {
+        let hidden = self.relu.forward(self.input.forward(features));
         let hidden = self.relu.forward(self.hidden.forward(hidden));
-        self.output.forward(hidden)
+        self.output.forward(hidden).squeeze_dim::<1>(1)
     }
 }

@@ -43,13 +43,13 @@ impl Stem {
         }
     }
 
-    pub(crate) fn convolution(self, width: usize) -> Conv2dConfig {
+    pub(crate) fn convolution(self, channels: usize, width: usize) -> Conv2dConfig {
         let (kernel, stride) = match self {
             Self::ImageNet => (7, 2),
             Self::Cifar => (3, 1),
             Self::Mnist => (3, 2),
         };
-        convolution([self.channels(), width], kernel, stride)
+        convolution([channels, width], kernel, stride)
     }
 
     pub(crate) fn pool(self) -> Option<MaxPool2d> {

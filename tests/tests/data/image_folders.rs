@@ -165,6 +165,17 @@ fn augmented_images_are_the_same_on_any_number_of_ranks_and_threads() {
         one,
         losses("two", crop, &["--ranks", "2", "--workers", "2"])
     );
+    let mixed = "data.augment=flip,mixup,cutmix";
+    let two = ["--ranks", "2", "--workers", "2"];
+    let mixed = [
+        losses("mixed", mixed, &[]),
+        losses("mixed-two", mixed, &two),
+    ];
+    assert_eq!(mixed[0], mixed[1]);
+    assert_ne!(mixed[0], plain);
+    let grey = Everburn::new(here, ["train", "mnist", "--data", "synthetic"]);
+    let grey = grey.args(["--set", "data.augment=mixup"]).run();
+    grey.failed_with(2, &["does not mix images", "resnet18"]);
     // The samples to validate on are as they are.
     let eval = |run: &str| Everburn::new(here, ["eval", run]).run().succeeded();
     eval("one");

@@ -96,12 +96,14 @@ impl<I, B> Assembly<I, B> {
     fn batch(&self, indices: Vec<usize>, number: BatchNumber) -> Result<B, InputError> {
         let attempt = catch_unwind(AssertUnwindSafe(|| {
             let items = self.dataset.get_many(indices.clone());
-            items.map(|items| {
+            items.and_then(|items| {
                 let items = match &self.augmentation {
-                    Some(augmentation) => augmentation.apply(items, &indices, number.epoch),
+                    Some(augmentation) => {
+                        augmentation.apply(items, &indices, number.epoch, &*self.dataset)?
+                    }
                     None => items,
                 };
-                self.batcher.batch(items, &self.device)
+                Ok(self.batcher.batch(items, &self.device))
             })
         }));
         let reason = match attempt {
@@ -115,7 +117,11 @@ impl<I, B> Assembly<I, B> {
     /// Which sample it was. Each is read once more, by itself: a data set tells only that one of many cannot
     /// be read.
     fn culprit(&self, indices: Vec<usize>, batch: BatchNumber, reason: String) -> InputError {
-        for &sample in &indices {
+        let len = self.dataset.len();
+        let partners = self.augmentation.as_ref();
+        let partners =
+            partners.map(|augmentation| augmentation.partners(&indices, batch.epoch, len));
+        for &sample in indices.iter().chain(partners.iter().flatten()) {
             match catch_unwind(AssertUnwindSafe(|| self.dataset.get(sample).map(drop))) {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {

@@ -1,14 +1,18 @@
-//! Models that classify color images of any size, in one folder per class.
+//! Models that classify images of any size: in one folder per class, in tar shards, or CIFAR.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::prelude::*;
-use everburn_datasets::{ImageAugmentation, ImageFolder, RgbBatcher, RgbItem};
+use everburn_datasets::{
+    Channels, DataChoice, DataKind, ImageAugmentation, LoadedRgb, MixBatcher, MixedClasses,
+    RgbBatcher, RgbItem, RgbRequest, load_rgb,
+};
 use everburn_distributed::Augment;
+use everburn_models::resnet50::Stem;
 use everburn_train::{
-    BlocksOf, Classification, LabeledBatch, Loss, Predict, Predictor, Task, TaskData, TaskError,
-    TrainingData, block_loss,
+    BlocksOf, Classification, Loss, Predict, Predictor, Task, TaskData, TaskError, TrainingData,
+    block_loss,
 };
 use serde::{Deserialize, Serialize};
 use toml::Table;
@@ -18,55 +22,87 @@ use super::images::{ImageModel, PredictedClass, predicted_classes};
 /// The number of classes before there are data: ImageNet's.
 const IMAGENET_CLASSES: usize = 1000;
 
-/// The share of test images, one of this many, where a folder has no test set.
-const TEST_SHARE: usize = 10;
+/// Images whose sides are at most this need a small stem: a large one would leave one pixel of 32 for the last stage.
+const SMALL: usize = 40;
 
-/// A folder of images, classified by a model `[B, 3, size, size]` to `[B, K]`.
+/// Images, classified by a model `[B, C, height, width]` to `[B, K]`.
 ///
-/// The folder has `train/<class>/*.jpg` and `test/<class>/*.jpg` (or `val`), or the classes alone: then every tenth
-/// image of a class is a test image.
+/// They are a folder with `train/<class>/*.jpg` and `test/<class>/*.jpg` (or `val`), or with the classes alone: then every
+/// tenth image of a class is a test image. Or they are tar shards, or `cifar10` and `cifar100`.
 ///
 /// ```
 /// use everburn::models::resnet18::ResNet18Config;
 /// use everburn::prelude::*;
-/// use everburn::tasks::ImageFolders;
+/// use everburn::tasks::{ImageFolders, ImageInput};
 ///
-/// let init = |classes, device: &everburn::burn::prelude::Device| {
-///     ResNet18Config::new().with_classes(classes).init(device)
+/// let init = |input: &ImageInput, device: &everburn::burn::prelude::Device| {
+///     ResNet18Config::new().with_classes(input.classes).with_stem(input.stem).init(device)
 /// };
 /// let app = App::new().task("flowers", ImageFolders::new("flowers in folders", init));
 /// ```
 pub struct ImageFolders<M> {
     summary: &'static str,
-    /// Builds the model for this many classes.
-    init: fn(usize, &Device) -> M,
+    init: fn(&ImageInput, &Device) -> M,
     preset: Table,
 }
 
+/// The images that a model of [`ImageFolders`] is built for.
+///
+/// ```
+/// use everburn::models::resnet50::Stem;
+/// use everburn::tasks::ImageInput;
+///
+/// let input = ImageInput { classes: 10, channels: 3, size: [32, 32], stem: Stem::Cifar };
+/// assert_eq!(input.size.iter().product::<usize>(), 1024);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageInput {
+    /// How many classes there are.
+    pub classes: usize,
+    /// 3, or 1 of grey images.
+    pub channels: usize,
+    /// Height and width.
+    pub size: [usize; 2],
+    /// The beginning of a residual net that suits them: a small one for CIFAR, or as `data.stem` says.
+    pub stem: Stem,
+}
+
 impl<M: ImageModel> ImageFolders<M> {
-    /// A task with this line in `train --list`. `init` builds the model for a number of classes.
-    pub fn new(summary: &'static str, init: fn(usize, &Device) -> M) -> Self {
+    /// A task with this line in `train --list`. `init` builds the model for the images. A thread of each rank decodes
+    /// images, unless the preset or the user says otherwise.
+    pub fn new(summary: &'static str, init: fn(&ImageInput, &Device) -> M) -> Self {
         Self {
             summary,
             init,
             preset: Table::new(),
         }
+        .with_preset(Table::new())
     }
 
     /// Adds settings of a run that suit the model.
     #[must_use]
-    pub fn with_preset(self, preset: Table) -> Self {
+    pub fn with_preset(self, mut preset: Table) -> Self {
+        let mut section = &mut preset;
+        for name in ["training", "input"] {
+            let entry = section.entry(name).or_insert_with(|| Table::new().into());
+            let Some(inner) = entry.as_table_mut() else {
+                // It is refused when it is read.
+                return Self { preset, ..self };
+            };
+            section = inner;
+        }
+        section.entry("workers").or_insert(1.into());
         Self { preset, ..self }
     }
 }
 
-/// The settings of a task on folders of images.
+/// The settings of a task on images.
 ///
 /// ```
 /// use everburn::tasks::ImageFoldersConfig;
 ///
 /// // In `config.toml` it is the section `[data]`.
-/// let config: ImageFoldersConfig = toml::from_str("[data]\nname = 'flowers'\nsize = 128").unwrap();
+/// let config: ImageFoldersConfig = toml::from_str("[data]\nname = 'flowers'\nsize = [96, 128]").unwrap();
 /// ```
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -75,17 +111,28 @@ pub struct ImageFoldersConfig {
 }
 
 /// Which images a run reads.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct FolderConfig {
-    /// The folder, as `--data` gives it.
+    /// A folder, tar shards, or the name of a set, as `--data` gives it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<PathBuf>,
-    /// The folder, as `--data-dir` gives it.
+    name: Option<String>,
+    /// As `--data-dir` gives it: the folder of images, or where a named set is.
     #[serde(skip_serializing_if = "Option::is_none")]
     folder: Option<PathBuf>,
-    /// The height and width to which images are scaled, in pixels.
-    size: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    train_samples: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    test_samples: Option<usize>,
+    /// The height and width to which images are scaled, in pixels; the data decide them if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<Sides>,
+    /// Color or grey.
+    #[serde(skip_serializing_if = "is_default")]
+    channels: Channels,
+    /// How a residual net begins.
+    #[serde(skip_serializing_if = "is_default")]
+    stem: StemChoice,
     /// Random changes of the images to learn from: `crop,flip,color`.
     #[serde(skip_serializing_if = "ImageAugmentation::is_none")]
     augment: ImageAugmentation,
@@ -94,28 +141,97 @@ struct FolderConfig {
     classes: Vec<String>,
 }
 
-impl Default for FolderConfig {
-    fn default() -> Self {
-        Self {
-            name: None,
-            folder: None,
-            size: 224,
-            augment: ImageAugmentation::default(),
-            classes: Vec::new(),
+/// Height and width; one number is both.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Sides {
+    Both(usize),
+    HeightAndWidth([usize; 2]),
+}
+
+impl Sides {
+    fn of([height, width]: [usize; 2]) -> Self {
+        match height == width {
+            true => Self::Both(height),
+            false => Self::HeightAndWidth([height, width]),
+        }
+    }
+
+    fn sides(self) -> [usize; 2] {
+        match self {
+            Self::Both(side) => [side, side],
+            Self::HeightAndWidth(sides) => sides,
         }
     }
 }
 
+/// How a residual net begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum StemChoice {
+    /// Small for CIFAR, large for all else.
+    #[default]
+    Auto,
+    /// For images of 32 x 32 pixels.
+    Small,
+    /// For images of 224 x 224 pixels.
+    Large,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 impl FolderConfig {
     fn size(&self) -> [usize; 2] {
-        [self.size, self.size]
+        self.size.map_or([224, 224], Sides::sides)
     }
 
-    fn folder(&self) -> Result<&Path, TaskError> {
-        match (&self.name, &self.folder) {
-            (Some(folder), None) | (None, Some(folder)) => Ok(folder),
+    fn input(&self) -> ImageInput {
+        ImageInput {
+            classes: match self.classes.len() {
+                0 => IMAGENET_CLASSES,
+                classes => classes,
+            },
+            channels: self.channels.count(),
+            size: self.size(),
+            stem: match self.stem {
+                StemChoice::Small => Stem::Cifar,
+                StemChoice::Auto | StemChoice::Large => Stem::ImageNet,
+            },
+        }
+    }
+
+    /// What the flags ask for.
+    fn request(&self) -> Result<RgbRequest, TaskError> {
+        let request = RgbRequest {
+            size: self.size.map(Sides::sides),
+            channels: self.channels,
+            train_limit: self.train_samples,
+            test_limit: self.test_samples,
+            ..RgbRequest::default()
+        };
+        let named = self
+            .name
+            .as_ref()
+            .map(|name| (name, name.parse::<DataChoice>()));
+        match (named, &self.folder) {
+            (Some((_, Ok(choice))), folder) => Ok(RgbRequest {
+                choice,
+                data_dir: folder.clone(),
+                ..request
+            }),
+            (Some((path, Err(_))), None) => Ok(RgbRequest {
+                file: Some(path.into()),
+                ..request
+            }),
+            (None, Some(folder)) => Ok(RgbRequest {
+                file: Some(folder.clone()),
+                ..request
+            }),
             (None, None) => Err(TaskError::new("no folder of images is given").with_help(
-                "name one with --data: it has a folder for each class, or train and test with these",
+                "name one with --data: it has a folder for each class, or train and test with these; or tar shards; or \
+                 cifar10 or cifar100",
             )),
             (Some(_), Some(_)) => Err(TaskError::new(
                 "--data and --data-dir both name the folder of images",
@@ -124,24 +240,29 @@ impl FolderConfig {
         }
     }
 
-    /// The training and test set.
-    fn open(&self) -> Result<(ImageFolder, ImageFolder), TaskError> {
-        let folder = self.folder()?;
-        let train = folder.join("train");
-        if !train.is_dir() {
-            return Ok(ImageFolder::open(folder, self.size())?.split(TEST_SHARE)?);
+    /// Keeps what the data decide, and paths that a run finds from any working directory.
+    fn keep(&mut self, loaded: &LoadedRgb) -> Result<(), TaskError> {
+        if !self.classes.is_empty() && self.classes != loaded.classes {
+            return Err(TaskError::new(format!(
+                "{} has the classes {}, and the model was trained on {}",
+                loaded.description.name,
+                loaded.classes.join(", "),
+                self.classes.join(", ")
+            )));
         }
-        let test = ["test", "val"].map(|name| folder.join(name));
-        let test = test.iter().find(|folder| folder.is_dir()).ok_or_else(|| {
-            TaskError::new(format!(
-                "{} has train, and neither test nor val",
-                folder.display()
-            ))
-            .with_help("add a test set, or name the folder with the classes alone")
-        })?;
-        let train = ImageFolder::open(train, self.size())?;
-        let test = ImageFolder::with_classes(test, self.size(), train.classes())?;
-        Ok((train, test))
+        self.classes.clone_from(&loaded.classes);
+        if let Some(name) = &mut self.name
+            && name.parse::<DataChoice>().is_err()
+        {
+            *name = std::path::absolute(&*name)?.display().to_string();
+        }
+        self.folder = self.folder.take().map(std::path::absolute).transpose()?;
+        self.size = Some(Sides::of(loaded.size));
+        let small = loaded.kind == DataKind::Cifar && loaded.size.iter().all(|side| *side <= SMALL);
+        if small && self.stem == StemChoice::Auto {
+            self.stem = StemChoice::Small;
+        }
+        Ok(())
     }
 }
 
@@ -149,14 +270,10 @@ impl<M: ImageModel> Task for ImageFolders<M> {
     type Config = ImageFoldersConfig;
     type Model = M;
     type Item = RgbItem;
-    type Batch = LabeledBatch<4>;
+    type Batch = (Tensor<4>, MixedClasses);
 
     fn model(&self, config: &ImageFoldersConfig, device: &Device) -> Result<M, TaskError> {
-        let classes = match config.data.classes.len() {
-            0 => IMAGENET_CLASSES,
-            classes => classes,
-        };
-        Ok((self.init)(classes, device))
+        Ok((self.init)(&config.data.input(), device))
     }
 
     fn data_decide_model(&self) -> bool {
@@ -167,52 +284,35 @@ impl<M: ImageModel> Task for ImageFolders<M> {
         &self,
         config: &mut ImageFoldersConfig,
     ) -> Result<TaskData<RgbItem, Self::Batch>, TaskError> {
-        let (train, test) = config.data.open()?;
-        let folder = config.data.folder()?.display().to_string();
-        // The run finds it from any working directory.
-        for path in [&mut config.data.name, &mut config.data.folder] {
-            *path = path.take().map(std::path::absolute).transpose()?;
-        }
-        let classes = train.classes().to_vec();
-        if !config.data.classes.is_empty() && config.data.classes != classes {
-            return Err(TaskError::new(format!(
-                "{folder} has the classes {}, and the model was trained on {}",
-                classes.join(", "),
-                config.data.classes.join(", ")
-            )));
-        }
-        config.data.classes.clone_from(&classes);
-        let size = config.data.size;
+        let loaded = load_rgb(&config.data.request()?)?;
+        config.data.keep(&loaded)?;
         let augmentation = config.data.augment.clone();
+        let augmented = match augmentation.is_none() {
+            true => String::new(),
+            false => format!(", augmented by {augmentation}"),
+        };
+        let description = loaded.description;
         Ok(TaskData {
-            description: format!(
-                "data: {folder}, {} training and {} test images of {} classes, scaled to {size}x{size}{}",
-                train.len(),
-                test.len(),
-                classes.len(),
-                match augmentation.is_none() {
-                    true => String::new(),
-                    false => format!(", augmented by {augmentation}"),
-                }
-            ),
-            class_names: classes,
+            description: format!("{description}{augmented}"),
+            class_names: loaded.classes,
             data: TrainingData {
-                fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
-                train: Arc::new(train),
-                test: Arc::new(test),
+                fingerprint: loaded.fingerprint,
+                train: loaded.train,
+                test: loaded.test,
                 validation: None,
-                batcher: Arc::new(RgbBatcher::imagenet()),
-                augment: (!augmentation.is_none()).then(|| -> Augment<RgbItem> {
-                    Arc::new(move |image, rng| augmentation.rgb(image, rng))
-                }),
-                name: "images".to_owned(),
-                origin: folder,
+                batcher: Arc::new(MixBatcher(RgbBatcher::imagenet())),
+                augment: augment(augmentation),
+                name: match loaded.kind {
+                    DataKind::Cifar => description.name,
+                    _ => "images".to_owned(),
+                },
+                origin: description.origin,
             },
         })
     }
 
     fn loss(&self, _config: &ImageFoldersConfig, model: &M, batch: Self::Batch) -> Loss {
-        block_loss::<M, Classification<4>>(model, batch)
+        block_loss::<M, Classification<4, MixedClasses>>(model, batch)
     }
 
     fn summary(&self) -> String {
@@ -232,10 +332,14 @@ impl<M: ImageModel> Task for ImageFolders<M> {
     }
 
     fn blocks(&self) -> Option<BlocksOf<Self>> {
-        Some(BlocksOf::new::<Classification<4>>(
+        Some(BlocksOf::new::<Classification<4, MixedClasses>>(
             |_task, config: &ImageFoldersConfig, samples, device| {
-                let [height, width] = config.data.size();
-                Tensor::zeros([samples, 3, height, width], device)
+                let ImageInput {
+                    channels,
+                    size: [height, width],
+                    ..
+                } = config.data.input();
+                Tensor::zeros([samples, channels, height, width], device)
             },
         ))
     }
@@ -245,6 +349,18 @@ impl<M: ImageModel> Task for ImageFolders<M> {
     }
 }
 
+fn augment(augmentation: ImageAugmentation) -> Option<Augment<RgbItem>> {
+    if augmentation.is_none() {
+        return None;
+    }
+    let mixing = augmentation.mixes().then(|| augmentation.clone());
+    let augment = Augment::new(move |image, rng| augmentation.rgb(image, rng));
+    Some(match mixing {
+        Some(mixing) => augment.mixed_by(move |image, other, rng| mixing.mix(image, &other, rng)),
+        None => augment,
+    })
+}
+
 impl<M: ImageModel> Predict for ImageFolders<M> {
     type Prediction = PredictedClass;
 
@@ -252,14 +368,18 @@ impl<M: ImageModel> Predict for ImageFolders<M> {
         &self,
         config: &ImageFoldersConfig,
         model: &M,
-        (images, _classes): LabeledBatch<4>,
+        (images, _classes): Self::Batch,
     ) -> Result<Vec<PredictedClass>, TaskError> {
         let logits = model.blocks().forward(model, images);
         predicted_classes(logits, &config.data.classes)
     }
 
     fn read(&self, config: &ImageFoldersConfig, file: &Path) -> Result<Vec<RgbItem>, TaskError> {
-        Ok(RgbItem::read_all(file, config.data.size())?)
+        let images = RgbItem::read_all(file, config.data.size())?;
+        Ok(match config.data.channels {
+            Channels::Rgb => images,
+            Channels::Grey => images.into_iter().map(RgbItem::to_grey).collect(),
+        })
     }
 
     fn sample_name(&self, item: &RgbItem) -> Option<String> {

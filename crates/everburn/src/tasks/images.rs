@@ -1,11 +1,15 @@
 //! Models that classify grey images of 28 x 28 pixels.
 
 use std::fmt::Display;
+use std::path::Path;
 use std::sync::Arc;
 
 use burn::prelude::*;
 use burn::tensor::activation::softmax;
-use everburn_datasets::{DataRequest, ImageBatcher, ImageItem, SyntheticDigits};
+use everburn_datasets::{
+    DataChoice, DataKind, DataRequest, DatasetError, ImageBatcher, ImageItem, LoadedData,
+    SyntheticDigits, detect_for,
+};
 use everburn_distributed::Augment;
 use everburn_nn::TensorParallel;
 use everburn_train::{
@@ -120,6 +124,13 @@ impl<M: ImageModel> Task for Images<M> {
         &self,
         config: &mut ImagesConfig,
     ) -> Result<TaskData<ImageItem, Self::Batch>, TaskError> {
+        if config.data.augment.mixes() {
+            return Err(TaskError::new(format!(
+                "data.augment = {}: this model does not mix images",
+                config.data.augment
+            ))
+            .with_help("resnet18 takes mixup and cutmix"));
+        }
         let (train, test) = (config.data.train_samples, config.data.test_samples);
         // Asked for here, and not cut off afterwards: digits that nobody reads are not drawn.
         let limits = (train.is_some() || test.is_some()).then(|| {
@@ -128,12 +139,7 @@ impl<M: ImageModel> Task for Images<M> {
                 test.unwrap_or(SyntheticDigits::TEST_COUNT),
             )
         });
-        let mut loaded = everburn_datasets::load(&DataRequest {
-            choice: config.data.choice()?,
-            data_dir: config.data.folder.clone(),
-            limits,
-            ..DataRequest::default()
-        })?;
+        let mut loaded = load(&config.data, limits)?;
         config.data.pin(&mut loaded.description);
         let description = loaded.description;
         let class_names = class_names(&description.name);
@@ -152,9 +158,8 @@ impl<M: ImageModel> Task for Images<M> {
                 test: Arc::new(test),
                 validation: None,
                 batcher: Arc::new(batcher),
-                augment: (!augmentation.is_none()).then(|| -> Augment<ImageItem> {
-                    Arc::new(move |image, rng| augmentation.grey(image, rng))
-                }),
+                augment: (!augmentation.is_none())
+                    .then(|| Augment::new(move |image, rng| augmentation.grey(image, rng))),
                 origin: format!("{}: {}", description.origin, description.reason),
                 name: description.name,
             },
@@ -193,6 +198,51 @@ impl<M: ImageModel> Task for Images<M> {
 
     fn predictor(&self) -> Option<Predictor<Self>> {
         Some(Predictor::by_task())
+    }
+}
+
+/// The set that the name says, or the one in the folder that it names.
+fn load(data: &DataConfig, limits: Option<(usize, usize)>) -> Result<LoadedData, TaskError> {
+    let request = DataRequest {
+        data_dir: data.folder.clone(),
+        limits,
+        ..DataRequest::default()
+    };
+    let unknown = match data.choice() {
+        Ok(choice) => return Ok(everburn_datasets::load(&DataRequest { choice, ..request })?),
+        Err(unknown) => unknown,
+    };
+    let path = Path::new(&data.name);
+    if !path.exists() {
+        return Err(unknown.into());
+    }
+    let wanted = "grey images of 28 x 28 pixels: mnist, fashion-mnist, synthetic, or a folder with the IDX files of one of these";
+    if detect_for(path, &[DataKind::Idx], wanted)?.is_none() {
+        return Err(TaskError::new(format!(
+            "{} is no data that is known, and this model learns from {wanted}",
+            data.name
+        )));
+    }
+    let folder = if path.is_dir() {
+        Some(path)
+    } else {
+        path.parent()
+    };
+    let of = |choice| {
+        everburn_datasets::load(&DataRequest {
+            choice,
+            data_dir: folder.map(Path::to_owned),
+            download: false,
+            ..request.clone()
+        })
+    };
+    // Both have the same names; the contents decide.
+    let mnist = of(DataChoice::Mnist);
+    match mnist {
+        Err(DatasetError::Altered { .. } | DatasetError::NotVerifiable { .. }) => {
+            Ok(of(DataChoice::FashionMnist).or(mnist)?)
+        }
+        mnist => Ok(mnist?),
     }
 }
 

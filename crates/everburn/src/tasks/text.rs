@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use burn::prelude::*;
 use everburn_datasets::{
-    DataChoice, LoadedText, TextBatcher, TextItem, TextRequest, TokenFormat, Tokenizer,
-    TokenizerKind,
+    DataChoice, DataKind, LoadedText, TextBatcher, TextItem, TextRequest, TokenFormat, Tokenizer,
+    TokenizerKind, detect_for,
 };
 use everburn_models::decoder::{Decoder, DecoderConfig, KeyValueCache};
 use everburn_train::{
@@ -176,11 +176,12 @@ impl DataConfig {
         match self.choice() {
             Ok(choice) => Ok((choice, None, TokenFormat::Detect)),
             Err(_) if Path::new(&self.name).exists() => {
+                detect_for(&self.name, &[DataKind::Text, DataKind::Tokens], "text")?;
                 let path = std::path::absolute(&self.name)?;
                 self.name = path.display().to_string();
                 Ok((DataChoice::Auto, Some(path), TokenFormat::Detect))
             }
-            Err(unknown) => Err(unknown.with_help(
+            Err(unknown) => Err(TaskError::from(unknown).with_help(
                 "or name a text file, a file of tokens or a folder of these: nothing is there",
             )),
         }

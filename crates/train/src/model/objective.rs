@@ -2,10 +2,12 @@
 
 use std::borrow::Cow;
 use std::fmt::Debug;
+use std::marker::PhantomData;
 
 use burn::data::dataloader::Progress;
 use burn::prelude::*;
-use burn::tensor::Int;
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{DType, FloatDType, Int};
 use burn_train::metric::{Metric, MetricMetadata, Numeric};
 
 use crate::metrics::named_sum::{Amount, NamedSum};
@@ -178,7 +180,7 @@ impl Loss {
 ///
 /// # Shapes
 /// - output: logits `[B, classes]`
-/// - targets: class indices `[B]`
+/// - targets: class indices `[B]`, or other [`ClassTargets`]
 ///
 /// ```
 /// # mod everburn { pub use everburn_train as train; }
@@ -191,18 +193,71 @@ impl Loss {
 /// let loss = Classification::<4>::loss(logits, classes);
 /// assert_eq!(loss.report().sums().unwrap().correct(), Some(1));
 /// ```
-#[derive(Debug, Clone, Copy)]
-pub struct Classification<const D: usize>;
+#[derive(Debug, Clone)]
+pub struct Classification<const D: usize, T = Tensor<1, Int>>(PhantomData<fn() -> T>);
 
-impl<const D: usize> Objective for Classification<D> {
-    type Input = Tensor<D>;
-    type Output = Tensor<2>;
-    type Targets = Tensor<1, Int>;
+/// What logits are compared with: classes, or classes of samples that are mixed of two.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_train::ClassTargets;
+///
+/// let device = Device::flex();
+/// let logits = Tensor::<2>::from_floats([[0.0, 0.0]], &device);
+/// let class = Tensor::<1, Int>::from_ints([1], &device);
+/// let mixed = (class.clone(), Some((Tensor::<1, Int>::zeros([1], &device), Tensor::from_floats([0.25], &device))));
+/// let difference = class.loss(logits.clone()).mean - mixed.loss(logits).mean;
+/// assert!(difference.into_scalar::<f32>().abs() < 1e-6, "both classes are as likely");
+/// ```
+pub trait ClassTargets: Debug + Clone + Send + 'static {
+    /// The cross entropy of logits `[B, classes]`.
+    ///
+    /// # Panics
+    /// Panics if there are more or fewer logits than targets.
+    fn loss(self, logits: Tensor<2>) -> Loss;
+}
 
-    fn loss(logits: Tensor<2>, classes: Tensor<1, Int>) -> Loss {
+impl ClassTargets for Tensor<1, Int> {
+    fn loss(self, logits: Tensor<2>) -> Loss {
+        let samples = self.dims()[0];
+        let count = logits.dims()[1];
+        let (loss, predicted) = cross_entropy(logits, self.clone(), samples);
+        Loss {
+            classes: Some(Classes {
+                count,
+                predicted,
+                actual: self,
+            }),
+            ..loss
+        }
+    }
+}
+
+/// The classes `[B]`, and of a batch of mixed samples (mixup, cutmix) the other class of each `[B]` and its share `[B]`:
+/// the loss of a sample is `(1 - share) * CE(class) + share * CE(other)`. A prediction of the class is correct.
+impl ClassTargets for (Tensor<1, Int>, Option<(Tensor<1, Int>, Tensor<1>)>) {
+    fn loss(self, logits: Tensor<2>) -> Loss {
+        let (classes, mixed) = self;
+        let Some((others, shares)) = mixed else {
+            return classes.loss(logits);
+        };
+        let device = logits.device();
+        let log_probabilities = log_softmax(in_single(logits.clone()), 1);
+        let of = |classes: Tensor<1, Int>| {
+            let classes = classes.to_device(&device).unsqueeze_dim::<2>(1);
+            log_probabilities
+                .clone()
+                .gather(1, classes)
+                .squeeze_dim::<1>(1)
+        };
+        let (own, other) = (of(classes.clone()), of(others));
+        let shares = shares.to_device(&device);
+        let mean = (own.clone() + shares * (other - own)).mean().neg();
         let samples = classes.dims()[0];
         let count = logits.dims()[1];
-        let (loss, predicted) = cross_entropy(logits, classes.clone(), samples);
+        let predicted = logits.detach().argmax(1).squeeze_dim::<1>(1);
+        let correct = predicted.clone().equal(classes.clone().to_device(&device));
+        let loss = Loss::new(mean, samples).with_accuracy(correct.int().sum());
         Loss {
             classes: Some(Classes {
                 count,
@@ -211,6 +266,24 @@ impl<const D: usize> Objective for Classification<D> {
             }),
             ..loss
         }
+    }
+}
+
+/// A loss in half precision would be rounded to steps of a hundredth.
+fn in_single(logits: Tensor<2>) -> Tensor<2> {
+    match logits.dtype() {
+        DType::F16 | DType::BF16 => logits.cast(FloatDType::F32),
+        _ => logits,
+    }
+}
+
+impl<const D: usize, T: ClassTargets> Objective for Classification<D, T> {
+    type Input = Tensor<D>;
+    type Output = Tensor<2>;
+    type Targets = T;
+
+    fn loss(logits: Tensor<2>, targets: T) -> Loss {
+        targets.loss(logits)
     }
 }
 
@@ -259,4 +332,35 @@ fn cross_entropy(
     let correct = predicted.clone().equal(targets).int().sum();
     let loss = Loss::new(mean, samples).with_predictions(predictions);
     (loss.with_accuracy(correct), predicted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loss_of_mixed_classes_is_the_weighted_sum_of_both_cross_entropies() {
+        let device = Device::flex();
+        let rows = [[0.3, -1.0, 2.0], [1.5, 0.2, -0.7], [0.0, 4.0, 1.0]];
+        let (own, other, share) = ([2, 0, 1], [0, 1, 1], [0.25, 0.5, 0.1]);
+        let logits = Tensor::<2>::from_floats(rows, &device);
+        let classes = |classes: [i64; 3]| Tensor::<1, Int>::from_ints(classes, &device);
+        let targets = (
+            classes(own),
+            Some((classes(other), Tensor::from_floats(share, &device))),
+        );
+        let loss = Classification::<2, (Tensor<1, Int>, _)>::loss(logits.clone(), targets);
+        let alone = |row: usize, class: i64| {
+            let class = Tensor::<1, Int>::from_ints([class], &device);
+            let logits = logits.clone().slice([row..row + 1]);
+            class.loss(logits).mean.into_scalar::<f64>()
+        };
+        let expected = (0..3).map(|row| {
+            (1.0 - share[row]) * alone(row, own[row]) + share[row] * alone(row, other[row])
+        });
+        let expected = expected.sum::<f64>() / 3.0;
+        let sums = loss.report().sums().unwrap();
+        assert!((sums.mean_loss() - expected).abs() < 1e-6, "{sums:?}");
+        assert_eq!(sums.correct(), Some(3));
+    }
 }

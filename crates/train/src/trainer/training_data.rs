@@ -105,7 +105,24 @@ impl<I, B> TrainingData<I, B> {
         augment: impl Fn(I, &mut SampleRng) -> I + Send + Sync + 'static,
     ) -> Self {
         Self {
-            augment: Some(Arc::new(augment)),
+            augment: Some(Augment::new(augment)),
+            ..self
+        }
+    }
+
+    /// The same with a mixture of each sample to learn from with another one, such as mixup, after the change of
+    /// [`augmented_by`](Self::augmented_by). The other sample is drawn by the same random numbers: any number of ranks sees
+    /// the same.
+    #[must_use]
+    pub fn mixed_by(self, mix: impl Fn(I, I, &mut SampleRng) -> I + Send + Sync + 'static) -> Self
+    where
+        I: 'static,
+    {
+        let augment = self
+            .augment
+            .unwrap_or_else(|| Augment::new(|sample, _rng| sample));
+        Self {
+            augment: Some(augment.mixed_by(mix)),
             ..self
         }
     }

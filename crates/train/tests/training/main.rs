@@ -18,6 +18,7 @@ mod half_precision;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod hooks;
+mod image_sets;
 mod input;
 mod language_model;
 mod metrics;

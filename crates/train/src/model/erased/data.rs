@@ -105,7 +105,7 @@ where
 }
 
 fn any_augment<I: Send + Sync + Clone + 'static>(augment: Augment<I>) -> Augment<AnyItem> {
-    Arc::new(move |item, rng| AnyItem::new(augment(item.take(), rng)))
+    augment.map(AnyItem::take, AnyItem::new)
 }
 
 fn any_dataset<I: Send + Sync + 'static>(set: Arc<dyn Dataset<I>>) -> Arc<dyn Dataset<AnyItem>> {

@@ -1,0 +1,452 @@
+//! Color images of any kind, split into a training and a test set.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use burn_dataset::Dataset;
+use serde::{Deserialize, Serialize};
+
+use crate::cifar::{CIFAR_10, CIFAR_100, CifarSet};
+use crate::download::{self, FetchError};
+use crate::locate::{self, Place};
+use crate::rgb_item::refused;
+use crate::tar_shards::TarFiles;
+use crate::{
+    Cifar, DataChoice, DataKind, DatasetDescription, DatasetError, ImageFolder, RgbItem,
+    Surroundings, TarImages, TarShards, detect_for,
+};
+
+/// The share of test images, one of this many, where there is no test set.
+const TEST_SHARE: usize = 10;
+
+/// Height and width of images in files, unless others are asked for: those of ImageNet's models.
+const SIZE: [usize; 2] = [224, 224];
+
+/// Which images are wanted, and in which form.
+///
+/// ```
+/// use everburn_datasets::{Channels, RgbRequest};
+///
+/// let request = RgbRequest { file: Some("flowers".into()), size: Some([48, 64]), ..RgbRequest::default() };
+/// assert_eq!(request.channels, Channels::Rgb);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RgbRequest {
+    /// `cifar10` or `cifar100`, or whatever `file` names.
+    pub choice: DataChoice,
+    /// A folder of images, tar shards, or an archive of CIFAR, in place of the choice.
+    pub file: Option<PathBuf>,
+    /// Where the choice's archive is, or the sub-folder `cifar10` or `cifar100` with it. No other one is looked in, and a
+    /// download goes there.
+    pub data_dir: Option<PathBuf>,
+    /// Height and width that images are scaled to: 224 of images in files, 32 of CIFAR, if absent.
+    pub size: Option<[usize; 2]>,
+    /// Color or grey.
+    pub channels: Channels,
+    /// Whether an archive that is not found may be downloaded. `EVERBURN_OFFLINE=1` forbids it too.
+    pub download: bool,
+    /// The most training images, taken evenly from all.
+    pub train_limit: Option<usize>,
+    /// The most test images, taken evenly from all.
+    pub test_limit: Option<usize>,
+}
+
+impl Default for RgbRequest {
+    fn default() -> Self {
+        Self {
+            choice: DataChoice::Auto,
+            file: None,
+            data_dir: None,
+            size: None,
+            channels: Channels::Rgb,
+            download: true,
+            train_limit: None,
+            test_limit: None,
+        }
+    }
+}
+
+/// Whether images have three channels or one.
+///
+/// ```
+/// use everburn_datasets::Channels;
+///
+/// assert_eq!([Channels::Rgb, Channels::Grey].map(Channels::count), [3, 1]);
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Channels {
+    /// Red, green and blue.
+    #[default]
+    Rgb,
+    /// One, by the weights of ITU-R BT.601.
+    Grey,
+}
+
+impl Channels {
+    /// How many there are.
+    pub fn count(self) -> usize {
+        match self {
+            Self::Rgb => 3,
+            Self::Grey => 1,
+        }
+    }
+}
+
+/// A training and a test set of images: the answer of [`load_rgb`].
+///
+/// ```no_run
+/// use everburn_datasets::{RgbRequest, load_rgb};
+///
+/// let loaded = load_rgb(&RgbRequest { file: Some("flowers".into()), ..RgbRequest::default() })?;
+/// println!("{}: {}", loaded.description, loaded.classes.join(", "));
+/// # Ok::<(), everburn_datasets::DatasetError>(())
+/// ```
+#[derive(Clone)]
+pub struct LoadedRgb {
+    /// Images to train on.
+    pub train: Arc<dyn Dataset<RgbItem>>,
+    /// Images to evaluate on.
+    pub test: Arc<dyn Dataset<RgbItem>>,
+    /// The names of the classes, in the order of their numbers.
+    pub classes: Vec<String>,
+    /// Height and width.
+    pub size: [usize; 2],
+    /// What they are.
+    pub kind: DataKind,
+    /// What tells them from others.
+    pub fingerprint: String,
+    /// Where they came from.
+    pub description: DatasetDescription,
+}
+
+impl std::fmt::Debug for LoadedRgb {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LoadedRgb")
+            .field("description", &self.description)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Gets the images that `request` describes, in the surroundings of this process: a folder as [`ImageFolder`] reads it, with
+/// `train` and `test` or `val` in it or the classes alone; [`TarImages`]; or [`Cifar`]. Where there is no test set, every
+/// tenth image (of each class of a folder) becomes a test image.
+///
+/// Archives of CIFAR are looked for in `request.data_dir` or, where none was named, in `$EVERBURN_DATA_DIR` and then in the
+/// user's cache folder, and then fetched, if that is allowed. They are verified by SHA-256.
+///
+/// # Errors
+/// - those of the kinds of images;
+/// - [`DatasetError::WrongKind`] if `request.file` is something else;
+/// - [`DatasetError::ArchiveNotFound`] and [`DatasetError::Altered`] of CIFAR;
+/// - [`DatasetError::Count`] if a limit is zero;
+/// - [`DatasetError::OtherKind`] if the choice is no set of color images.
+pub fn load_rgb(request: &RgbRequest) -> Result<LoadedRgb, DatasetError> {
+    load_rgb_in(request, &Surroundings::of_process())
+}
+
+/// As [`load_rgb`], in surroundings of the caller's making.
+///
+/// # Errors
+/// As [`load_rgb`].
+pub fn load_rgb_in(
+    request: &RgbRequest,
+    surroundings: &Surroundings,
+) -> Result<LoadedRgb, DatasetError> {
+    let parts = match (&request.file, request.choice) {
+        (Some(path), _) => from_path(path, request)?,
+        (None, DataChoice::Cifar10) => from_archive(&CIFAR_10, request, surroundings)?,
+        (None, DataChoice::Cifar100) => from_archive(&CIFAR_100, request, surroundings)?,
+        (None, choice) => {
+            return Err(DatasetError::OtherKind {
+                choice,
+                found: match choice {
+                    DataChoice::TinyShakespeare | DataChoice::Embedded => "text",
+                    _ => "not a set of color images",
+                },
+                expected: "cifar10, cifar100, a folder of images, or tar shards",
+            });
+        }
+    };
+    parts.finish(request)
+}
+
+/// Two sets before they are limited.
+struct Parts {
+    sets: [Arc<dyn Dataset<RgbItem>>; 2],
+    classes: Vec<String>,
+    size: [usize; 2],
+    kind: DataKind,
+    name: String,
+    origin: String,
+    reason: String,
+    fingerprint: String,
+}
+
+impl Parts {
+    fn finish(self, request: &RgbRequest) -> Result<LoadedRgb, DatasetError> {
+        let [train, test] = self.sets;
+        let train = limited(train, request.train_limit, "training")?;
+        let test = limited(test, request.test_limit, "test")?;
+        let [train, test] = [train, test].map(|set| match request.channels {
+            Channels::Rgb => set,
+            Channels::Grey => Arc::new(Grey(set)),
+        });
+        let [height, width] = self.size;
+        let grey = match request.channels {
+            Channels::Rgb => "",
+            Channels::Grey => ", in grey",
+        };
+        Ok(LoadedRgb {
+            description: DatasetDescription {
+                name: self.name,
+                origin: self.origin,
+                reason: self.reason,
+                train: train.len(),
+                test: test.len(),
+                unit: format!(
+                    "images of {} classes, scaled to {height}x{width}{grey}",
+                    self.classes.len()
+                ),
+            },
+            train,
+            test,
+            classes: self.classes,
+            size: self.size,
+            kind: self.kind,
+            fingerprint: self.fingerprint,
+        })
+    }
+}
+
+fn from_path(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
+    let kinds = [DataKind::ImageFolder, DataKind::TarShards, DataKind::Cifar];
+    let wanted = "images: a folder for each class, tar shards, or CIFAR";
+    let kind = detect_for(path, &kinds, wanted)?;
+    let parts = match kind {
+        Some(DataKind::Cifar) => of_cifar(path, request, format!("taken for {}", DataKind::Cifar)),
+        Some(DataKind::TarShards) => of_shards(path, request),
+        _ => of_folder(path, request),
+    }?;
+    Ok(Parts {
+        name: path.display().to_string(),
+        ..parts
+    })
+}
+
+fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
+    let size = request.size.unwrap_or(SIZE);
+    let train = folder.join("train");
+    let (train, test) = match train.is_dir() {
+        false => ImageFolder::open(folder, size)?.split(TEST_SHARE)?,
+        true => {
+            let mut test = ["test", "val"].iter().map(|name| folder.join(name));
+            let test = test.find(|folder| folder.is_dir()).ok_or_else(|| {
+                let problem = format!(
+                    "{} has train, and neither test nor val: add a test set, or name the folder with the classes alone",
+                    folder.display()
+                );
+                refused(folder, problem)
+            })?;
+            let train = ImageFolder::open(train, size)?;
+            let test = ImageFolder::with_classes(test, size, train.classes())?;
+            (train, test)
+        }
+    };
+    Ok(Parts {
+        classes: train.classes().to_vec(),
+        fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
+        sets: [Arc::new(train), Arc::new(test)],
+        size,
+        kind: DataKind::ImageFolder,
+        name: String::new(),
+        origin: folder.display().to_string(),
+        reason: format!("taken for {}", DataKind::ImageFolder),
+    })
+}
+
+fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
+    let size = request.size.unwrap_or(SIZE);
+    let files = TarFiles::find(path)?;
+    let train = TarImages::open(TarShards::open(&files.train)?, size, None)?;
+    let classes = train.classes().to_vec();
+    let mut fingerprint = train.shards().fingerprint().to_owned();
+    let count = files.train.len() + files.held_out.len();
+    let sets: [Arc<dyn Dataset<RgbItem>>; 2] = match files.held_out.is_empty() {
+        false => {
+            let test = TarShards::open(&files.held_out)?;
+            let test = TarImages::open(test, size, Some(&classes))?;
+            fingerprint = format!("{fingerprint} {}", test.shards().fingerprint());
+            [Arc::new(train), Arc::new(test)]
+        }
+        true => {
+            if train.len() < TEST_SHARE {
+                let problem = format!(
+                    "{} samples are fewer than {TEST_SHARE}, of which one becomes a test image",
+                    train.len()
+                );
+                return Err(DatasetError::Archive {
+                    path: path.to_owned(),
+                    field: "samples".to_owned(),
+                    problem,
+                });
+            }
+            let set: Arc<dyn Dataset<RgbItem>> = Arc::new(train);
+            let is_test = |index: &usize| index % TEST_SHARE == TEST_SHARE - 1;
+            let (test, train) = (0..set.len()).partition(is_test);
+            [train, test].map(|indices| -> Arc<dyn Dataset<RgbItem>> {
+                Arc::new(Selection::of(&set, indices))
+            })
+        }
+    };
+    Ok(Parts {
+        sets,
+        classes,
+        size,
+        kind: DataKind::TarShards,
+        name: String::new(),
+        origin: path.display().to_string(),
+        reason: format!("taken for {}, {count} of them", DataKind::TarShards),
+        fingerprint,
+    })
+}
+
+fn of_cifar(path: &Path, request: &RgbRequest, reason: String) -> Result<Parts, DatasetError> {
+    let archive = [CIFAR_10.archive, CIFAR_100.archive];
+    let mut archive = archive.iter().map(|name| path.join(name));
+    let file = archive.find(|file| file.is_file());
+    let size = request.size.unwrap_or([32, 32]);
+    let [train, test] = Cifar::open(file.as_deref().unwrap_or(path), size)?;
+    Ok(Parts {
+        classes: train.classes().to_vec(),
+        name: train.name().to_owned(),
+        fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
+        sets: [Arc::new(train), Arc::new(test)],
+        size,
+        kind: DataKind::Cifar,
+        origin: path.display().to_string(),
+        reason,
+    })
+}
+
+/// The archive from a data folder, or from a mirror.
+fn from_archive(
+    set: &'static CifarSet,
+    request: &RgbRequest,
+    surroundings: &Surroundings,
+) -> Result<Parts, DatasetError> {
+    let mut places = Vec::new();
+    for (folder, named_by) in locate::folders(set.name, request.data_dir.as_deref(), surroundings)?
+    {
+        let file = folder.join(set.archive);
+        if file.is_file() {
+            if let Some(found) = set.altered(&file)? {
+                return Err(DatasetError::Altered {
+                    path: file,
+                    title: set.title,
+                    of: "the archive",
+                    expected: set.sha256.to_owned(),
+                    found,
+                });
+            }
+            return of_cifar(&file, request, format!("found by {named_by}"));
+        }
+        places.push(Place {
+            folder,
+            named_by,
+            missing: vec![set.archive],
+        });
+    }
+    match fetch(set, request, surroundings) {
+        Ok((file, mirror)) => of_cifar(&file, request, format!("downloaded from {mirror}")),
+        Err(FetchError::Found(error)) => Err(error),
+        Err(error) => Err(DatasetError::ArchiveNotFound {
+            title: set.title,
+            archive: set.archive,
+            folder: set.name,
+            places,
+            download: error.to_string(),
+        }),
+    }
+}
+
+fn fetch(
+    set: &CifarSet,
+    request: &RgbRequest,
+    surroundings: &Surroundings,
+) -> Result<(PathBuf, String), FetchError> {
+    if !request.download {
+        return Err(FetchError::NotTried("not allowed by this request"));
+    }
+    if surroundings.offline()? {
+        return Err(FetchError::NotTried("not allowed by EVERBURN_OFFLINE"));
+    }
+    let data_dir = request.data_dir.as_deref();
+    let folder = locate::download_folder(set.name, data_dir, surroundings).ok_or(
+        FetchError::NotTried("this user has no cache folder to store it in: give --data-dir"),
+    )?;
+    let public = set.mirrors.iter().map(|url| (*url).to_owned());
+    let public: Vec<String> = public.collect();
+    let mirrors = surroundings.mirrors().unwrap_or(&public);
+    let mirror = download::fetch_archive(set.archive, set.sha256, mirrors, &folder)?;
+    Ok((folder.join(set.archive), mirror))
+}
+
+/// As many samples as are wanted, taken evenly: sets are often in the order of their classes.
+fn limited(
+    set: Arc<dyn Dataset<RgbItem>>,
+    limit: Option<usize>,
+    split: &'static str,
+) -> Result<Arc<dyn Dataset<RgbItem>>, DatasetError> {
+    let all = set.len();
+    match limit {
+        Some(0) => Err(DatasetError::Count {
+            split,
+            count: 0,
+            most: all,
+        }),
+        Some(count) if count < all => {
+            let indices = (0..count).map(|index| index * all / count).collect();
+            Ok(Arc::new(Selection::of(&set, indices)))
+        }
+        _ => Ok(set),
+    }
+}
+
+/// Some samples of a set, by their numbers.
+struct Selection {
+    set: Arc<dyn Dataset<RgbItem>>,
+    indices: Vec<usize>,
+}
+
+impl Selection {
+    fn of(set: &Arc<dyn Dataset<RgbItem>>, indices: Vec<usize>) -> Self {
+        Self {
+            set: Arc::clone(set),
+            indices,
+        }
+    }
+}
+
+impl Dataset<RgbItem> for Selection {
+    fn get(&self, index: usize) -> Result<RgbItem, burn_dataset::DatasetError> {
+        self.set.get(self.indices[index])
+    }
+
+    fn len(&self) -> usize {
+        self.indices.len()
+    }
+}
+
+/// The same images in grey.
+struct Grey(Arc<dyn Dataset<RgbItem>>);
+
+impl Dataset<RgbItem> for Grey {
+    fn get(&self, index: usize) -> Result<RgbItem, burn_dataset::DatasetError> {
+        Ok(self.0.get(index)?.to_grey())
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}

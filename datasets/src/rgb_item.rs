@@ -1,0 +1,246 @@
+//! An image of one of the data sets of images: from a file, or from the bytes of one.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Cursor, Seek};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use image::imageops::FilterType;
+use image::{DynamicImage, GrayImage, ImageDecoder, ImageReader, Limits};
+
+use crate::DatasetError;
+use crate::image_folder::names;
+use crate::tar::unreadable;
+
+/// The file types that are read, by extension.
+pub(crate) const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
+
+/// The largest width and height of an image file, in pixels.
+const MOST_PIXELS_A_SIDE: u32 = 16_384;
+
+/// The most memory that decoding one image may take, in bytes.
+const MOST_DECODER_BYTES: u64 = 1 << 30;
+
+/// The most bytes of pixels for a byte of a file. A PNG file has 1032 at most, as DEFLATE has, and a JPEG file 512: it
+/// spends a bit or more on each 8 x 8 pixels.
+const MOST_BYTES_A_BYTE: u64 = 2_048;
+
+/// An image and its class.
+///
+/// ```
+/// use everburn_datasets::RgbItem;
+///
+/// fn show(item: &RgbItem) {
+///     let [height, width] = item.size;
+///     println!("class {}, {height} x {width}, {} bytes", item.class, item.pixels.len());
+/// }
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct RgbItem {
+    /// `[3, height, width]`: red, green and blue, from 0 to 255; `[1, height, width]` of a grey image.
+    pub pixels: Arc<[u8]>,
+    /// `[height, width]`, in pixels.
+    pub size: [usize; 2],
+    /// The file that it was read from.
+    pub file: Arc<Path>,
+    /// The number of its class, below the number of [`ImageFolder::classes`].
+    pub class: usize,
+    /// Of an image that is mixed of two (mixup, cutmix), the other class and its share, from 0 to a half.
+    pub mixed: Option<(usize, f32)>,
+}
+
+impl RgbItem {
+    /// 3, or 1 of a grey image.
+    pub fn channels(&self) -> usize {
+        self.pixels.len() / (self.size[0] * self.size[1]).max(1)
+    }
+
+    /// The same image in grey: `[1, height, width]`, by the weights of ITU-R BT.601.
+    #[must_use]
+    pub fn to_grey(self) -> Self {
+        if self.channels() != 3 {
+            return self;
+        }
+        let plane = self.pixels.len() / 3;
+        let channel = |channel: usize| &self.pixels[channel * plane..][..plane];
+        let pixels = channel(0).iter().zip(channel(1)).zip(channel(2));
+        let grey = |((red, green), blue): ((&u8, &u8), &u8)| {
+            let weighted = 299 * u32::from(*red) + 587 * u32::from(*green) + 114 * u32::from(*blue);
+            ((weighted + 500) / 1000) as u8
+        };
+        let pixels: Vec<u8> = pixels.map(grey).collect();
+        Self {
+            pixels: pixels.into(),
+            ..self
+        }
+    }
+
+    /// The image in a JPEG or PNG file, scaled to `size`: height and width, in pixels. Its class is 0.
+    ///
+    /// # Errors
+    /// [`DatasetError::Read`] and [`DatasetError::Image`], with the file; [`DatasetError::ImageFolder`] if the size is
+    /// zero or too large.
+    pub fn read(file: impl AsRef<Path>, size: [usize; 2]) -> Result<Self, DatasetError> {
+        let file = file.as_ref();
+        let pixels = decode_file(file, checked_size(file, size)?)?;
+        Ok(Self {
+            pixels: pixels.into(),
+            size,
+            file: file.into(),
+            class: 0,
+            mixed: None,
+        })
+    }
+
+    /// The image in a file, or all images of a folder, in the order of their names: as [`read`](Self::read).
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); also if the folder cannot be listed or has no image.
+    pub fn read_all(path: impl AsRef<Path>, size: [usize; 2]) -> Result<Vec<Self>, DatasetError> {
+        let path = path.as_ref();
+        if !path.is_dir() {
+            return Ok(vec![Self::read(path, size)?]);
+        }
+        let files = names(path, |entry| entry.is_file() && is_image(entry))?;
+        if files.is_empty() {
+            return Err(refused(path, "it has no JPEG or PNG file"));
+        }
+        let files = files.iter().map(|name| Self::read(path.join(name), size));
+        files.collect()
+    }
+}
+
+/// Decoded pixels of the first images of a set.
+#[derive(Default)]
+pub(crate) struct PixelCache(Vec<OnceLock<Arc<[u8]>>>);
+
+impl PixelCache {
+    /// Decoded pixels that are kept in memory by default, in bytes.
+    pub(crate) const BYTES: usize = 1 << 30;
+
+    /// Room for as many of `count` images of this size as `bytes` hold.
+    pub(crate) fn new(count: usize, [height, width]: [u32; 2], bytes: usize) -> Self {
+        let count = count.min(bytes / (3 * height as usize * width as usize).max(1));
+        Self((0..count).map(|_| OnceLock::new()).collect())
+    }
+
+    /// The pixels of image `index`, which `decode` makes where they are not here.
+    pub(crate) fn get(
+        &self,
+        index: usize,
+        decode: impl FnOnce() -> Result<Vec<u8>, DatasetError>,
+    ) -> Result<Arc<[u8]>, DatasetError> {
+        let cached = self.0.get(index);
+        if let Some(pixels) = cached.and_then(OnceLock::get) {
+            return Ok(Arc::clone(pixels));
+        }
+        let pixels: Arc<[u8]> = decode()?.into();
+        if let Some(cached) = cached {
+            // Another thread may have been faster, with the same pixels.
+            let _ = cached.set(Arc::clone(&pixels));
+        }
+        Ok(pixels)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// The pixels `[3, height, width]` of an image file.
+pub(crate) fn decode_file(file: &Path, size: [u32; 2]) -> Result<Vec<u8>, DatasetError> {
+    let opened = fs::File::open(file).map_err(|source| unreadable(file, source))?;
+    let metadata = opened.metadata();
+    let length = metadata.map_err(|source| unreadable(file, source))?.len();
+    decode(BufReader::new(opened), length, file, size)
+}
+
+/// The pixels `[3, height, width]` of the bytes of an image file; `file` is for errors.
+pub(crate) fn decode_bytes(
+    bytes: &[u8],
+    file: &Path,
+    size: [u32; 2],
+) -> Result<Vec<u8>, DatasetError> {
+    decode(Cursor::new(bytes), bytes.len() as u64, file, size)
+}
+
+fn decode(
+    source: impl BufRead + Seek,
+    length: u64,
+    file: &Path,
+    size: [u32; 2],
+) -> Result<Vec<u8>, DatasetError> {
+    let damage = |problem: String| DatasetError::Image {
+        path: file.to_path_buf(),
+        problem,
+    };
+    let damaged = |error: image::ImageError| damage(error.to_string());
+    let reader = ImageReader::new(source).with_guessed_format();
+    let reader = reader.map_err(|source| unreadable(file, source))?;
+    let mut limits = Limits::default();
+    limits.max_image_width = Some(MOST_PIXELS_A_SIDE);
+    limits.max_image_height = Some(MOST_PIXELS_A_SIDE);
+    limits.max_alloc = Some(MOST_DECODER_BYTES);
+    let mut decoder = reader.into_decoder().map_err(damaged)?;
+    decoder.set_limits(limits).map_err(damaged)?;
+    if decoder.total_bytes() > length.saturating_mul(MOST_BYTES_A_BYTE) {
+        let (width, height) = decoder.dimensions();
+        let problem =
+            format!("its header says {width} x {height} pixels, and it has {length} bytes");
+        return Err(damage(problem));
+    }
+    let orientation = decoder.orientation().map_err(damaged)?;
+    let mut picture = DynamicImage::from_decoder(decoder).map_err(damaged)?;
+    picture.apply_orientation(orientation);
+    let [height, width] = size;
+    let pixels = picture
+        .resize_exact(width, height, FilterType::Triangle)
+        .into_rgb8();
+    let channel = |channel: usize| pixels.pixels().map(move |pixel| pixel[channel]);
+    Ok((0..3).flat_map(channel).collect())
+}
+
+/// Pixels `[C, height, width]` of another size.
+pub(crate) fn resized(pixels: &[u8], from: [u32; 2], to: [u32; 2]) -> Vec<u8> {
+    if from == to {
+        return pixels.to_vec();
+    }
+    let plane = from[0] as usize * from[1] as usize;
+    let planes = pixels.chunks_exact(plane).filter_map(|plane| {
+        let plane = GrayImage::from_raw(from[1], from[0], plane.to_vec())?;
+        let plane = image::imageops::resize(&plane, to[1], to[0], FilterType::Triangle);
+        Some(plane.into_raw())
+    });
+    planes.flatten().collect()
+}
+
+pub(crate) fn checked_size(path: &Path, size: [usize; 2]) -> Result<[u32; 2], DatasetError> {
+    let [height, width] = size.map(|side| {
+        let side = u32::try_from(side).ok();
+        side.filter(|side| (1..=MOST_PIXELS_A_SIDE).contains(side))
+    });
+    let [given_height, given_width] = size;
+    height.zip(width).map(<[u32; 2]>::from).ok_or_else(|| {
+        let problem = format!(
+            "{given_height}x{given_width} is no size: expected 1 to {MOST_PIXELS_A_SIDE} pixels a side"
+        );
+        refused(path, problem)
+    })
+}
+
+pub(crate) fn is_image(file: &Path) -> bool {
+    let extension = file.extension().and_then(|extension| extension.to_str());
+    extension.is_some_and(|own| {
+        EXTENSIONS
+            .iter()
+            .any(|known| own.eq_ignore_ascii_case(known))
+    })
+}
+
+pub(crate) fn refused(folder: &Path, problem: impl Into<String>) -> DatasetError {
+    DatasetError::ImageFolder {
+        folder: folder.to_path_buf(),
+        problem: problem.into(),
+    }
+}

@@ -1,0 +1,436 @@
+//! Reads tar files: headers one after the other, contents only where they are asked for.
+//!
+//! Read are the classic format, ustar, and long names of GNU tar and of pax. Headers are checked by their sums. A reader
+//! holds one header and one name at a time; contents are bounded by the caller.
+
+use std::io::{self, BufReader, Read, Seek};
+use std::path::{Path, PathBuf};
+
+use crate::DatasetError;
+
+/// Headers and contents are whole blocks of this size.
+const BLOCK: usize = 512;
+
+/// The longest name of a member, and the longest list of pax attributes, in bytes.
+const LONGEST_NAME: u64 = 64 << 10;
+
+/// A file in a tar file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) name: String,
+    /// Where its content begins.
+    pub(crate) offset: u64,
+    /// The bytes of its content.
+    pub(crate) size: u64,
+}
+
+/// Passes over bytes: by reading where there is no other way.
+pub(crate) trait Skip: Read {
+    /// Passes over `count` bytes.
+    ///
+    /// # Errors
+    /// Those of the source; its end is found later, where it is a file.
+    fn skip(&mut self, count: u64) -> io::Result<()>;
+}
+
+impl<R: Read + Seek> Skip for BufReader<R> {
+    fn skip(&mut self, count: u64) -> io::Result<()> {
+        let count = i64::try_from(count).map_err(io::Error::other)?;
+        self.seek_relative(count)
+    }
+}
+
+/// A source that can only be read.
+pub(crate) struct Unseekable<R>(pub(crate) R);
+
+impl<R: Read> Read for Unseekable<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl<R: Read> Skip for Unseekable<R> {
+    fn skip(&mut self, count: u64) -> io::Result<()> {
+        let passed = io::copy(&mut self.0.by_ref().take(count), &mut io::sink())?;
+        match passed == count {
+            true => Ok(()),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+/// The members of a tar file, in order.
+pub(crate) struct Members<R> {
+    source: R,
+    path: PathBuf,
+    /// The bytes of the file, where they are known.
+    length: Option<u64>,
+    /// Where the next header begins.
+    position: u64,
+    /// What of the last member's content has not been passed.
+    unread: u64,
+}
+
+impl Members<BufReader<std::fs::File>> {
+    /// The members of a file.
+    pub(crate) fn open(path: &Path) -> Result<Self, DatasetError> {
+        let file = std::fs::File::open(path).map_err(|source| unreadable(path, source))?;
+        let length = file.metadata().map_err(|source| unreadable(path, source))?;
+        let mut members = Self::of(BufReader::new(file), path);
+        members.length = Some(length.len());
+        Ok(members)
+    }
+}
+
+impl<R: Skip> Members<R> {
+    /// The members of a source; `path` is for errors.
+    pub(crate) fn of(source: R, path: &Path) -> Self {
+        Self {
+            source,
+            path: path.to_owned(),
+            length: None,
+            position: 0,
+            unread: 0,
+        }
+    }
+
+    /// The next file; `None` at the end. Folders and links are passed over.
+    pub(crate) fn next(&mut self) -> Result<Option<Member>, DatasetError> {
+        let mut long_name = None;
+        loop {
+            self.pass(self.unread)?;
+            self.unread = 0;
+            let begin = self.position;
+            let Some(header) = self.header(begin)? else {
+                return Ok(None);
+            };
+            let size = self.number(&header[124..136], begin, "size")?;
+            let blocks = size.div_ceil(BLOCK as u64).checked_mul(BLOCK as u64);
+            let end = blocks.and_then(|blocks| blocks.checked_add(self.position));
+            let (Some(blocks), Some(end)) = (blocks, end) else {
+                return Err(self.damaged(begin, "size", format!("{size} bytes are absurd")));
+            };
+            // Some writers leave the last block incomplete.
+            let content_end = end - (blocks - size);
+            if let Some(length) = self.length.filter(|length| content_end > *length) {
+                let problem = format!(
+                    "the content ends at byte {content_end}, and the file has {length} bytes: it is cut off"
+                );
+                return Err(self.damaged(begin, "size", problem));
+            }
+            self.unread = blocks;
+            match header[156] {
+                b'L' => long_name = Some(self.text(size, begin)?),
+                b'x' => long_name = pax_path(&self.text(size, begin)?).or(long_name),
+                b'0' | 0 | b'7' => {
+                    let name = match long_name.take() {
+                        Some(name) => name,
+                        None => self.name(&header, begin)?,
+                    };
+                    return Ok(Some(Member {
+                        name,
+                        offset: self.position,
+                        size,
+                    }));
+                }
+                _ => long_name = None,
+            }
+        }
+    }
+
+    /// The content of the member that [`next`](Self::next) returned last.
+    pub(crate) fn content(&mut self, member: &Member, most: u64) -> Result<Vec<u8>, DatasetError> {
+        if member.size > most {
+            let problem = format!(
+                "{} bytes are more than the {most} that are read",
+                member.size
+            );
+            return Err(DatasetError::Archive {
+                path: self.path.clone(),
+                field: format!("member {}", member.name),
+                problem,
+            });
+        }
+        let mut content = Vec::new();
+        let read = self
+            .source
+            .by_ref()
+            .take(member.size)
+            .read_to_end(&mut content);
+        read.map_err(|source| match is_damage(&source) {
+            true => DatasetError::Archive {
+                path: self.path.clone(),
+                field: format!("member {}", member.name),
+                problem: source.to_string(),
+            },
+            false => unreadable(&self.path, source),
+        })?;
+        self.position += content.len() as u64;
+        self.unread -= content.len() as u64;
+        if content.len() as u64 != member.size {
+            let problem = format!("{} of {} bytes: it is cut off", content.len(), member.size);
+            return Err(DatasetError::Archive {
+                path: self.path.clone(),
+                field: format!("member {}", member.name),
+                problem,
+            });
+        }
+        Ok(content)
+    }
+
+    fn pass(&mut self, count: u64) -> Result<(), DatasetError> {
+        let begin = self.position;
+        self.source
+            .skip(count)
+            .map_err(|source| match is_damage(&source) {
+                true => self.damaged(begin, "content before", format!("it is cut off: {source}")),
+                false => unreadable(&self.path, source),
+            })?;
+        self.position += count;
+        Ok(())
+    }
+
+    /// The block at the reader's place; `None` of zeros, which end the file, and at its end.
+    fn header(&mut self, begin: u64) -> Result<Option<[u8; BLOCK]>, DatasetError> {
+        let mut block = Vec::with_capacity(BLOCK);
+        let read = self
+            .source
+            .by_ref()
+            .take(BLOCK as u64)
+            .read_to_end(&mut block);
+        read.map_err(|source| match is_damage(&source) {
+            true => self.damaged(begin, "compression", source.to_string()),
+            false => unreadable(&self.path, source),
+        })?;
+        if block.is_empty() {
+            return Ok(None);
+        }
+        let Ok(block) = <[u8; BLOCK]>::try_from(block) else {
+            return Err(self.damaged(begin, "header", "it is cut off"));
+        };
+        if block.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        self.position += BLOCK as u64;
+        let expected = self.number(&block[148..156], begin, "checksum")?;
+        let bytes = block.iter().enumerate();
+        let sum = bytes.map(|(at, byte)| match (148..156).contains(&at) {
+            true => u64::from(b' '),
+            false => u64::from(*byte),
+        });
+        let sum = sum.sum::<u64>();
+        if sum != expected {
+            let problem = format!(
+                "it is {expected}, and the header adds up to {sum}: this is no tar file, or damaged"
+            );
+            return Err(self.damaged(begin, "checksum", problem));
+        }
+        Ok(Some(block))
+    }
+
+    /// A number: octal, or of GNU tar, where it is large, binary.
+    fn number(&self, field: &[u8], begin: u64, name: &str) -> Result<u64, DatasetError> {
+        if field[0] == 0x80 {
+            let (high, low) = field.split_at(field.len() - 8);
+            let low = <[u8; 8]>::try_from(low).map(u64::from_be_bytes);
+            return match (high[1..].iter().all(|byte| *byte == 0), low) {
+                (true, Ok(number)) => Ok(number),
+                _ => Err(self.damaged(begin, name, "it is absurdly large")),
+            };
+        }
+        let text = String::from_utf8_lossy(field);
+        let text = text.trim_matches([' ', '\0']);
+        u64::from_str_radix(if text.is_empty() { "0" } else { text }, 8).map_err(|_| {
+            let problem = format!("`{}` is no octal number", text.escape_debug());
+            self.damaged(begin, name, problem)
+        })
+    }
+
+    fn name(&self, header: &[u8; BLOCK], begin: u64) -> Result<String, DatasetError> {
+        let text = |field: &[u8]| {
+            let end = field.iter().position(|byte| *byte == 0);
+            let text = &field[..end.unwrap_or(field.len())];
+            let text = std::str::from_utf8(text).map(str::to_owned);
+            text.map_err(|_| self.damaged(begin, "name", "it is not UTF-8"))
+        };
+        let name = text(&header[..100])?;
+        let prefix = match &header[257..263] == b"ustar\0" {
+            true => text(&header[345..500])?,
+            false => String::new(),
+        };
+        Ok(match prefix.is_empty() {
+            true => name,
+            false => format!("{prefix}/{name}"),
+        })
+    }
+
+    /// The content of a header that describes the next one.
+    fn text(&mut self, size: u64, begin: u64) -> Result<String, DatasetError> {
+        if size > LONGEST_NAME {
+            let problem = format!("a name of {size} bytes is longer than {LONGEST_NAME}");
+            return Err(self.damaged(begin, "size", problem));
+        }
+        let member = Member {
+            name: "of a long name".to_owned(),
+            offset: self.position,
+            size,
+        };
+        let text = String::from_utf8(self.content(&member, LONGEST_NAME)?);
+        let text = text.map_err(|_| self.damaged(begin, "name", "it is not UTF-8"))?;
+        Ok(text.trim_end_matches('\0').to_owned())
+    }
+
+    fn damaged(&self, begin: u64, field: &str, problem: impl Into<String>) -> DatasetError {
+        DatasetError::Archive {
+            path: self.path.clone(),
+            field: format!("{field} of the header at byte {begin}"),
+            problem: problem.into(),
+        }
+    }
+}
+
+/// The attribute `path` of a pax header: lines of a length, a space, a key, `=` and a value.
+fn pax_path(attributes: &str) -> Option<String> {
+    let mut lines = attributes.lines();
+    lines.find_map(|line| Some(line.split_once(" path=")?.1.to_owned()))
+}
+
+/// Whether the bytes are at fault, and not the disk.
+fn is_damage(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+    matches!(error.kind(), UnexpectedEof | InvalidInput | InvalidData)
+}
+
+pub(crate) fn unreadable(path: &Path, source: io::Error) -> DatasetError {
+    DatasetError::Read {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// Writes tar files for tests.
+#[cfg(test)]
+pub(crate) mod writing {
+    use super::BLOCK;
+
+    /// A header, with its sum, and the content, filled up to whole blocks.
+    pub(crate) fn member(name: &str, content: &[u8]) -> Vec<u8> {
+        let mut header = vec![0; BLOCK];
+        header[..name.len()].copy_from_slice(name.as_bytes());
+        header[100..108].copy_from_slice(b"0000644\0");
+        header[124..136].copy_from_slice(format!("{:011o}\0", content.len()).as_bytes());
+        header[156] = b'0';
+        header[257..263].copy_from_slice(b"ustar\0");
+        header[263..265].copy_from_slice(b"00");
+        signed(&mut header);
+        header.extend(content);
+        header.resize(header.len().next_multiple_of(BLOCK), 0);
+        header
+    }
+
+    /// Puts the right sum into a header.
+    pub(crate) fn signed(header: &mut [u8]) {
+        header[148..156].fill(b' ');
+        let sum: u64 = header[..BLOCK].iter().map(|byte| u64::from(*byte)).sum();
+        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    }
+
+    /// A whole file of members.
+    pub(crate) fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
+        let members = members
+            .iter()
+            .flat_map(|(name, content)| member(name, content));
+        members.chain(vec![0; 2 * BLOCK]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::writing::{archive, member, signed};
+    use super::*;
+
+    fn members(bytes: &[u8]) -> Result<Vec<(String, Vec<u8>)>, DatasetError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tar");
+        std::fs::write(&path, bytes).unwrap();
+        let mut read = Vec::new();
+        let mut members = Members::open(&path)?;
+        while let Some(member) = members.next()? {
+            // Every other content is passed over.
+            let content = match read.len() % 2 {
+                0 => members.content(&member, 1 << 20)?,
+                _ => bytes[member.offset as usize..][..member.size as usize].to_vec(),
+            };
+            read.push((member.name, content));
+        }
+        Ok(read)
+    }
+
+    #[test]
+    fn members_come_in_order_with_their_contents() {
+        let large = vec![7; 100_000];
+        let bytes = archive(&[("a/1.png", b"one"), ("b", &large), ("c", b""), ("d", b"4")]);
+        let read = members(&bytes).unwrap();
+        let names: Vec<_> = read.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["a/1.png", "b", "c", "d"]);
+        assert!(read[0].1 == b"one" && read[1].1 == large && read[3].1 == b"4");
+        // Without the blocks at its end, too.
+        assert_eq!(members(&bytes[..bytes.len() - 1024]).unwrap(), read);
+    }
+
+    #[test]
+    fn long_names_of_gnu_and_pax_are_read() {
+        let long = format!("{}/x.jpg", "n".repeat(300));
+        for (kind, content) in [
+            (b'L', format!("{long}\0")),
+            (
+                b'x',
+                format!("19 mtime=1.5\n{} path={long}\n", long.len() + 10),
+            ),
+        ] {
+            let mut first = member("@LongLink", content.as_bytes());
+            first[156] = kind;
+            signed(&mut first);
+            let bytes = [first, member("short", b"ab"), member("next", b"c")].concat();
+            let read = members(&bytes).unwrap();
+            assert_eq!(read[0], (long.clone(), b"ab".to_vec()));
+            assert_eq!(read[1].0, "next");
+        }
+    }
+
+    #[test]
+    fn a_damaged_header_is_named_with_its_place_and_field() {
+        let whole = archive(&[("a", &[1; 600]), ("b", b"2")]);
+        let refused = |at: usize, byte: u8, resign: bool| {
+            let mut bytes = whole.clone();
+            bytes[at] = byte;
+            if resign {
+                signed(&mut bytes[at / 512 * 512..]);
+            }
+            members(&bytes).unwrap_err().to_string()
+        };
+        let error = refused(0, b'z', false);
+        assert!(
+            error.contains("checksum of the header at byte 0"),
+            "{error}"
+        );
+        let error = refused(1536 + 124, b'9', true);
+        assert!(
+            error.contains("size of the header at byte 1536") && error.contains("octal"),
+            "{error}"
+        );
+        let error = refused(1536 + 124, b'7', true);
+        assert!(error.contains("it is cut off"), "{error}");
+        let error = members(&whole[..700]).unwrap_err().to_string();
+        assert!(
+            error.contains("size of the header at byte 0: the content ends at byte 1112"),
+            "{error}"
+        );
+        let mut absurd = whole.clone();
+        absurd[124] = 0x80;
+        absurd[125..136].fill(0xff);
+        signed(&mut absurd);
+        let error = members(&absurd).unwrap_err().to_string();
+        assert!(error.contains("absurdly large"), "{error}");
+    }
+}

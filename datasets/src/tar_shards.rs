@@ -1,0 +1,311 @@
+//! Samples in tar files (WebDataset's shards), read by their numbers.
+//!
+//! A WebDataset is usually read from front to back, through a buffer that shuffles. Here the headers are read once, which
+//! seeks over the contents, and each sample is then read where it is. So the order is that of the sampler: shuffled over all
+//! shards, dealt to any number of ranks, and resumed at the exact sample.
+//!
+//! The index has about 100 bytes per file of a shard, which itself has 512 or more.
+
+mod images;
+mod pattern;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use burn_dataset::Dataset;
+use sha2::{Digest, Sha256};
+
+pub use self::images::TarImages;
+pub(crate) use self::pattern::{TarFiles, is_pattern};
+use crate::DatasetError;
+use crate::tar::{Members, unreadable};
+
+/// The largest file of a sample that is read, in bytes.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// Tar files whose members are samples: consecutive files of one name up to the first dot belong together, as
+/// `000.jpg` and `000.cls`.
+///
+/// ```
+/// use everburn_datasets::TarShards;
+///
+/// # fn member(name: &str, content: &[u8]) -> Vec<u8> {
+/// #     let mut block = vec![0; 512];
+/// #     block[..name.len()].copy_from_slice(name.as_bytes());
+/// #     block[124..136].copy_from_slice(format!("{:011o}\0", content.len()).as_bytes());
+/// #     block[156] = b'0';
+/// #     block[148..156].fill(b' ');
+/// #     let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
+/// #     block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+/// #     block.extend(content);
+/// #     block.resize(1024, 0);
+/// #     block
+/// # }
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("shard-0.tar");
+/// std::fs::write(&path, [member("000.txt", b"roses"), member("000.cls", b"1"), member("001.txt", b"are")].concat())?;
+///
+/// let shards = TarShards::open(&[path])?;
+/// assert_eq!(shards.len(), 2);
+/// assert_eq!(shards.read(0, "cls")?.as_deref(), Some(b"1".as_slice()));
+/// let sample = shards.sample(1)?;
+/// assert_eq!((sample.key.as_str(), &sample.files["txt"][..]), ("001", b"are".as_slice()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct TarShards {
+    files: Vec<Arc<Path>>,
+    /// The different extensions.
+    extensions: Vec<String>,
+    samples: Vec<Sample>,
+    parts: Vec<Part>,
+    fingerprint: String,
+}
+
+struct Sample {
+    key: Box<str>,
+    /// The number of its file.
+    shard: u32,
+    /// Its first part; the next sample begins after its last one.
+    first: usize,
+}
+
+/// A file of a sample.
+struct Part {
+    /// The number of its extension.
+    extension: u32,
+    offset: u64,
+    size: u64,
+}
+
+/// A sample of [`TarShards`].
+///
+/// ```
+/// use everburn_datasets::TarSample;
+///
+/// fn bytes(sample: &TarSample) -> usize {
+///     sample.files.values().map(|content| content.len()).sum()
+/// }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TarSample {
+    /// The name of its files up to the first dot, with their folder.
+    pub key: String,
+    /// The contents of its files, by extension.
+    pub files: BTreeMap<String, Vec<u8>>,
+}
+
+impl TarShards {
+    /// The samples of these files, in their order. Only headers are read.
+    ///
+    /// # Errors
+    /// [`DatasetError::Read`]; [`DatasetError::Archive`] with the file and the place of a header that is damaged, or with the
+    /// sample that has two files of one extension, or if there are no samples.
+    pub fn open(files: &[PathBuf]) -> Result<Self, DatasetError> {
+        let mut this = Self {
+            files: files.iter().map(|file| file.as_path().into()).collect(),
+            extensions: Vec::new(),
+            samples: Vec::new(),
+            parts: Vec::new(),
+            fingerprint: String::new(),
+        };
+        let mut hash = Sha256::new();
+        let mut numbers = BTreeMap::new();
+        for (shard, file) in files.iter().enumerate() {
+            this.index(shard as u32, file, &mut numbers, &mut hash)?;
+        }
+        if this.samples.is_empty() {
+            let path = files.first().map_or(Path::new("no file"), PathBuf::as_path);
+            let problem = "there are no files in it: expected samples such as 000.jpg and 000.cls";
+            return Err(damaged(path, "members", problem));
+        }
+        this.fingerprint = format!("{:x}", hash.finalize());
+        Ok(this)
+    }
+
+    /// Adds the samples of one file.
+    fn index(
+        &mut self,
+        shard: u32,
+        file: &Path,
+        numbers: &mut BTreeMap<String, u32>,
+        hash: &mut Sha256,
+    ) -> Result<(), DatasetError> {
+        let mut members = Members::open(file)?;
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        hash.update(format!("{name}\n"));
+        let begin = self.samples.len();
+        let mut seen = BTreeSet::new();
+        while let Some(member) = members.next()? {
+            let Some((key, extension)) = key_and_extension(&member.name) else {
+                continue;
+            };
+            hash.update(format!("{} {}\n", member.name, member.size));
+            let last = self.samples[begin..].last();
+            if last.is_none_or(|last| *last.key != *key) {
+                seen.clear();
+                self.samples.push(Sample {
+                    key: key.into(),
+                    shard,
+                    first: self.parts.len(),
+                });
+            }
+            let known = numbers.len() as u32;
+            let number = *numbers.entry(extension.to_owned()).or_insert_with(|| {
+                self.extensions.push(extension.to_owned());
+                known
+            });
+            if !seen.insert(number) {
+                let problem = format!("the sample has two files `.{extension}`");
+                return Err(damaged(file, &member.name, problem));
+            }
+            self.parts.push(Part {
+                extension: number,
+                offset: member.offset,
+                size: member.size,
+            });
+        }
+        Ok(())
+    }
+
+    /// The number of samples.
+    pub fn len(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// Whether there are no samples; [`open`](Self::open) refuses such files.
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
+    /// The number of files.
+    pub fn shards(&self) -> usize {
+        self.files.len()
+    }
+
+    /// The name of a sample.
+    ///
+    /// # Panics
+    /// Panics if `index >= len()`.
+    pub fn key(&self, index: usize) -> &str {
+        &self.samples[index].key
+    }
+
+    /// SHA-256 of the names of shards and of their members, and of the members' lengths, in hexadecimal. Contents are not
+    /// read.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// The extensions of a sample's files.
+    ///
+    /// # Panics
+    /// Panics if `index >= len()`.
+    pub fn extensions(&self, index: usize) -> impl Iterator<Item = &str> {
+        let parts = self.parts(index).iter();
+        parts.map(|part| self.extensions[part.extension as usize].as_str())
+    }
+
+    /// The content of the sample's file with this extension; `None` if it has none.
+    ///
+    /// # Errors
+    /// [`DatasetError::Archive`] with the file and the sample, if it is too large or cut off since the shards were opened.
+    ///
+    /// # Panics
+    /// Panics if `index >= len()`.
+    pub fn read(&self, index: usize, extension: &str) -> Result<Option<Vec<u8>>, DatasetError> {
+        let has = |part: &&Part| self.extensions[part.extension as usize] == extension;
+        let part = self.parts(index).iter().find(has);
+        part.map(|part| self.content(index, part)).transpose()
+    }
+
+    /// All files of a sample.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    ///
+    /// # Panics
+    /// Panics if `index >= len()`.
+    pub fn sample(&self, index: usize) -> Result<TarSample, DatasetError> {
+        let files = self.parts(index).iter().map(|part| {
+            let extension = self.extensions[part.extension as usize].clone();
+            Ok((extension, self.content(index, part)?))
+        });
+        Ok(TarSample {
+            key: self.key(index).to_owned(),
+            files: files.collect::<Result<_, DatasetError>>()?,
+        })
+    }
+
+    /// The shard and the key of a sample, for errors and names.
+    fn place(&self, index: usize) -> (&Arc<Path>, &str) {
+        let sample = &self.samples[index];
+        (&self.files[sample.shard as usize], &sample.key)
+    }
+
+    fn parts(&self, index: usize) -> &[Part] {
+        let next = self.samples.get(index + 1);
+        let end = next.map_or(self.parts.len(), |next| next.first);
+        &self.parts[self.samples[index].first..end]
+    }
+
+    fn content(&self, index: usize, part: &Part) -> Result<Vec<u8>, DatasetError> {
+        let (file, key) = self.place(index);
+        let field = || format!("{key}.{}", self.extensions[part.extension as usize]);
+        if part.size > MOST_BYTES {
+            let problem = format!(
+                "{} bytes are more than the {MOST_BYTES} that are read",
+                part.size
+            );
+            return Err(damaged(file, &field(), problem));
+        }
+        let opened = File::open(file).map_err(|source| unreadable(file, source))?;
+        // Its length was compared with the file's when the header was read.
+        let mut content = vec![0; part.size as usize];
+        let read = opened.read_exact_at(&mut content, part.offset);
+        read.map_err(|source| damaged(file, &field(), source.to_string()))?;
+        Ok(content)
+    }
+}
+
+impl Dataset<TarSample> for TarShards {
+    fn get(&self, index: usize) -> Result<TarSample, burn_dataset::DatasetError> {
+        self.sample(index).map_err(burn_dataset::DatasetError::new)
+    }
+
+    fn len(&self) -> usize {
+        self.samples.len()
+    }
+}
+
+impl std::fmt::Debug for TarShards {
+    // The derived form would print every sample.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TarShards")
+            .field("files", &self.files.len())
+            .field("samples", &self.samples.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The name of a member up to the first dot of its last part, and what follows the dot; `None` of hidden files and of
+/// names without a dot.
+fn key_and_extension(name: &str) -> Option<(&str, &str)> {
+    let name = name.trim_start_matches("./");
+    let begin = name.rfind('/').map_or(0, |slash| slash + 1);
+    let dot = begin + name[begin..].find('.')?;
+    (dot > begin).then(|| (&name[..dot], &name[dot + 1..]))
+}
+
+fn damaged(path: &Path, field: &str, problem: impl Into<String>) -> DatasetError {
+    DatasetError::Archive {
+        path: path.to_owned(),
+        field: field.to_owned(),
+        problem: problem.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,247 @@
+//! Tables, tar shards and CIFAR; and that a path is taken for what it is.
+
+use std::fmt::Write;
+use std::io::Cursor;
+use std::path::Path;
+
+use everburn_tests::{Ended, Everburn, Run};
+use image::{Rgb, RgbImage};
+
+/// A table whose price follows from area and kind.
+fn write_table(file: &Path, rows: usize) {
+    let mut text = "area,kind,price\n".to_owned();
+    for row in 0..rows {
+        let (area, kind) = (50 + row * 37 % 100, ["flat", "house"][row % 2]);
+        writeln!(text, "{area},{kind},{}", 3 * area + 100 * (row % 2)).unwrap();
+    }
+    std::fs::write(file, text).unwrap();
+}
+
+fn everburn(here: &Path, line: &str) -> Everburn {
+    Everburn::new(here, line.split(' '))
+}
+
+fn values(ended: &Ended) -> Vec<serde_json::Value> {
+    let lines = ended.stdout.lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn a_table_is_learnt_on_two_ranks_resumed_and_predicted() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    write_table(&here.join("houses.csv"), 600);
+    let line = "train table --data houses.csv --set table.target=price --batch-size 20 --epochs 12 --run-dir";
+    let ended = everburn(here, &format!("{line} run --ranks 2 --learning-rate 0.01"))
+        .run()
+        .succeeded();
+    let first = "houses.csv, taken for a table (CSV): 540 training and 60 test rows, 3 features of 2 columns, to predict \
+                 the number price";
+    assert!(ended.stdout.contains(first), "{ended}");
+    let run = Run::new(here.join("run"));
+    let losses = run.losses("validation");
+    assert!(losses.last().unwrap().1 < 0.05, "{losses:?}");
+    everburn(here, "train --resume --run-dir run --epochs 13 --ranks 1")
+        .run()
+        .succeeded();
+    assert_eq!(run.epochs(), 13);
+    // Another table: other rows, another order of columns, no price.
+    std::fs::write(here.join("new.csv"), "kind,area\nflat,100\nhouse,100\n").unwrap();
+    let predicted = everburn(here, "predict run --input new.csv")
+        .run()
+        .succeeded();
+    let prices = values(&predicted)
+        .into_iter()
+        .map(|price| price.as_f64().unwrap());
+    for (price, expected) in prices.zip([300.0, 400.0]) {
+        assert!(
+            (price - expected).abs() < 40.0,
+            "{price}, expected {expected}"
+        );
+    }
+    let classes = format!("{line} kinds --learning-rate 0.01").replace("=price", "=kind");
+    let ended = everburn(here, &classes).run().succeeded();
+    assert!(
+        ended.stdout.contains("to predict kind of 2 classes"),
+        "{ended}"
+    );
+    let accuracy = Run::new(here.join("kinds")).number("test_accuracy");
+    assert!(accuracy > 0.9, "{accuracy}");
+    let none = everburn(here, "train table --data houses.csv --run-dir none").run();
+    none.failed_with(2, &["no column to predict is given", "table.target=COLUMN"]);
+    std::fs::write(here.join("bad.csv"), "area,price\n1,2\nx,3\n").unwrap();
+    let bad = everburn(
+        here,
+        "train table --data bad.csv --set table.target=price --run-dir none",
+    )
+    .run();
+    bad.failed_with(2, &["bad.csv, line 3, column `area`: `x` is no number"]);
+}
+
+/// A member of a tar file.
+fn member(name: &str, content: &[u8]) -> Vec<u8> {
+    let mut block = vec![0; 512];
+    block[..name.len()].copy_from_slice(name.as_bytes());
+    block[124..136].copy_from_slice(format!("{:011o}\0", content.len()).as_bytes());
+    block[156] = b'0';
+    block[148..156].fill(b' ');
+    let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
+    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    block.extend(content);
+    block.resize(block.len().next_multiple_of(512), 0);
+    block
+}
+
+/// Stripes across and down.
+fn write_shards(folder: &Path) {
+    std::fs::create_dir(folder).unwrap();
+    for shard in 0..3 {
+        let mut bytes = Vec::new();
+        for number in 0..20_u32 {
+            let class = number % 2;
+            let picture = RgbImage::from_fn(20, 16, |x, y| {
+                let along = if class == 0 { y } else { x };
+                Rgb([((along + shard) % 4 * 60) as u8, 90, 200])
+            });
+            let mut png = Cursor::new(Vec::new());
+            picture.write_to(&mut png, image::ImageFormat::Png).unwrap();
+            bytes.extend(member(&format!("{number:04}.png"), png.get_ref()));
+            bytes.extend(member(
+                &format!("{number:04}.cls"),
+                class.to_string().as_bytes(),
+            ));
+        }
+        std::fs::write(folder.join(format!("stripes-{shard:03}.tar")), bytes).unwrap();
+    }
+}
+
+#[test]
+fn shards_are_read_in_grey_and_not_square_alike_on_any_number_of_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    write_shards(&here.join("shards"));
+    let losses = |run: &str, data: &str, more: &str| {
+        let line = format!(
+            "train resnet18 --data {data} --run-dir {run} --virtual-ranks 2 --set data.size=[12,16] --set data.channels=grey \
+             --set data.stem=small --batch-size 8 --validation-samples 6 --train-samples 32 --steps 3 --log-every 1{more}"
+        );
+        let ended = everburn(here, &line).run().succeeded();
+        let first = "32 training and 6 test images of 2 classes, scaled to 12x16, in grey";
+        assert!(ended.stdout.contains(first), "{ended}");
+        assert!(
+            ended.stdout.contains("taken for tar shards, 3 of them"),
+            "{ended}"
+        );
+        Run::new(here.join(run)).losses("step")
+    };
+    let one = losses("one", "shards", "");
+    assert_eq!(
+        one,
+        losses("two", "shards/stripes-{000..002}.tar", " --ranks 2")
+    );
+    assert_eq!(one, losses("pattern", "shards/*.tar", " --workers 0"));
+    std::fs::write(here.join("shards/stripes-001.tar"), member("x.png", b"")).unwrap();
+    let ended = everburn(here, "train resnet18 --data shards --run-dir none").run();
+    ended.failed_with(2, &["stripes-001.tar: x: it has no file `.cls`"]);
+}
+
+#[test]
+fn a_path_of_another_kind_is_refused_with_the_task_that_takes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    write_table(&here.join("houses.csv"), 20);
+    write_shards(&here.join("shards"));
+    std::fs::create_dir(here.join("flowers")).unwrap();
+    std::fs::create_dir(here.join("flowers/roses")).unwrap();
+    std::fs::write(here.join("novel.txt"), "once upon a time").unwrap();
+    for (task, data, message) in [
+        (
+            "resnet18",
+            "houses.csv",
+            "houses.csv is a table (CSV), and this model learns from images",
+        ),
+        (
+            "resnet18",
+            "novel.txt",
+            "gpt-nano, gpt2 and llama learn from it",
+        ),
+        (
+            "mnist",
+            "shards",
+            "shards is tar shards, and this model learns from grey images",
+        ),
+        ("mnist", "flowers", "resnet18 learns from it"),
+        (
+            "mnist",
+            "cifar10",
+            "color images of 32 x 32 pixels, as resnet18 takes",
+        ),
+        ("gpt-nano", "houses.csv", "the task `table` learns from it"),
+        ("table", "shards", "resnet18 learns from it"),
+        (
+            "resnet18",
+            "mnist",
+            "--data mnist is not a set of color images",
+        ),
+    ] {
+        let mut line = format!("train {task} --data {data} --run-dir run");
+        if task == "table" {
+            line.push_str(" --set table.target=price");
+        }
+        everburn(here, &line).run().failed_with(2, &[message]);
+        assert!(!here.join("run").exists());
+    }
+}
+
+/// The files of CIFAR-10, with few images of two colors.
+fn write_cifar(folder: &Path) {
+    std::fs::create_dir(folder).unwrap();
+    let names = (1..=5).map(|batch| format!("data_batch_{batch}.bin"));
+    for name in names.chain(["test_batch.bin".to_owned()]) {
+        let record = |class: u8| [vec![class], vec![class * 200; 3072]].concat();
+        let records = (0..8).flat_map(|number| record(number % 2));
+        std::fs::write(folder.join(name), records.collect::<Vec<_>>()).unwrap();
+    }
+}
+
+#[test]
+fn cifar_has_a_small_stem_and_is_not_found_where_it_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    write_cifar(&here.join("cifar"));
+    let line =
+        "train resnet18 --data cifar --run-dir run --batch-size 8 --validation-samples 8 --steps 1";
+    let ended = everburn(here, line).run().succeeded();
+    let first = "40 training and 8 test images of 10 classes, scaled to 32x32";
+    assert!(
+        ended.stdout.contains(first) && ended.stdout.contains("taken for an archive of CIFAR"),
+        "{ended}"
+    );
+    let config = Run::new(here.join("run")).text("config.toml");
+    assert!(
+        config.contains("stem = \"small\"") && config.contains("size = 32"),
+        "{config}"
+    );
+    everburn(here, "eval run").run().succeeded();
+    let line = "train resnet18 --data cifar100 --data-dir cifar --run-dir none";
+    let nowhere = everburn(here, line).env("EVERBURN_OFFLINE", "1").run();
+    nowhere.failed_with(
+        2,
+        &[
+            "CIFAR-100 was not found",
+            "lacks cifar-100-binary.tar.gz",
+            "EVERBURN_OFFLINE",
+        ],
+    );
+    std::fs::write(here.join("cifar/cifar-100-binary.tar.gz"), "altered").unwrap();
+    let altered = everburn(here, line).run();
+    altered.failed_with(
+        2,
+        &[
+            "cifar-100-binary.tar.gz is not the published CIFAR-100 file",
+            "58a81ae192c23a4b",
+        ],
+    );
+}
