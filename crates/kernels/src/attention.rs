@@ -79,7 +79,7 @@ impl Shape {
     /// How many queries a tile has.
     fn tile(&self) -> usize {
         let tiles = self.tokens.div_ceil(TILE).max(2);
-        self.tokens.div_ceil(tiles).next_multiple_of(4).min(TILE)
+        self.tokens.div_ceil(tiles).next_multiple_of(6).min(TILE)
     }
 
     /// Rows of head `head`, of a tensor `[B, T, heads * width]`.
