@@ -23,7 +23,9 @@ use crate::reducer::{Reducer, WORKERS, lock};
 use crate::replicas::{self, TensorKind};
 use crate::sharding::MemoryTracker;
 use crate::shared::{Medium, Plan, Shared};
-use crate::synchronization::{Communication, SyncedGradients, Synchronization};
+use crate::synchronization::{
+    Communication, SpareSums, SyncedGradients, Synchronization, clipped_alone,
+};
 use crate::virtual_ranks::VirtualRanks;
 
 /// Keeps the replicas of a model equal, one a rank.
@@ -232,6 +234,7 @@ impl Ddp {
             plan: Mutex::new(Plan {
                 buckets: Arc::new(BucketPlan::in_reverse(&parameters, limits)),
                 buffers: None,
+                spare_sums: SpareSums::default(),
                 ordered: reducer.is_none(),
                 used: None,
                 open: false,
@@ -354,16 +357,21 @@ impl Ddp {
         gradients: GradientsParams,
         samples: usize,
     ) -> Result<SyncedGradients, DdpError> {
-        let nothing_to_do = !self.exchanges_gradients()
-            && samples > 0
-            && self.shared.config.max_gradient_norm.is_none();
-        if nothing_to_do {
-            return Ok(SyncedGradients {
-                gradients,
-                samples: samples as u64,
-                norm: None,
-                communication: Communication::default(),
-            });
+        let config = &self.shared.config;
+        let is_alone = !self.exchanges_gradients() && samples > 0;
+        match config.max_gradient_norm {
+            None if is_alone => {
+                return Ok(SyncedGradients {
+                    gradients,
+                    samples: samples as u64,
+                    norm: None,
+                    communication: Communication::default(),
+                });
+            }
+            Some(max) if is_alone && self.shared.is_in_host_memory() => {
+                return clipped_alone(model, gradients, samples, max, &self.shared);
+            }
+            _ => {}
         }
         let mut step = self.begin(samples)?;
         if samples > 0 {

@@ -86,6 +86,16 @@ impl HostBuffer {
         }
     }
 
+    /// The type of the numbers.
+    pub(crate) fn dtype(&self) -> DType {
+        match self {
+            Self::F32(_) => DType::F32,
+            Self::F64(_) => DType::F64,
+            Self::F16(_) => DType::F16,
+            Self::BF16(_) => DType::BF16,
+        }
+    }
+
     /// Writes `factor` times `data` to `range`, as `how` says; fails if `data` has another type or
     /// length.
     pub(crate) fn put(
@@ -277,10 +287,10 @@ impl HostBuffer {
     /// The sum of squares of `range`, in f64.
     pub(crate) fn sum_of_squares(&self, range: Range<usize>) -> f64 {
         match self {
-            Self::F32(values) => values[range].iter().map(|v| f64::from(*v).powi(2)).sum(),
-            Self::F64(values) => values[range].iter().map(|v| v.powi(2)).sum(),
-            Self::F16(values) => values[range].iter().map(|v| v.to_f64().powi(2)).sum(),
-            Self::BF16(values) => values[range].iter().map(|v| v.to_f64().powi(2)).sum(),
+            Self::F32(values) => squares(&values[range], |v| f64::from(*v)),
+            Self::F64(values) => squares(&values[range], |v| *v),
+            Self::F16(values) => squares(&values[range], |v| v.to_f64()),
+            Self::BF16(values) => squares(&values[range], |v| v.to_f64()),
         }
     }
 
@@ -309,6 +319,57 @@ impl HostBuffer {
             };
             TensorData::new(copy, shape)
         })
+    }
+}
+
+/// The sum of squares of all numbers of `data`, as [`HostBuffer::sum_of_squares`] forms it; `None` for a type
+/// that cannot be averaged.
+pub(crate) fn sum_of_squares(data: &TensorData) -> Option<f64> {
+    match data.dtype() {
+        DType::F32 => Some(squares(data.as_slice::<f32>().ok()?, |v| f64::from(*v))),
+        DType::F64 => Some(squares(data.as_slice::<f64>().ok()?, |v| *v)),
+        DType::F16 => Some(squares(data.as_slice::<f16>().ok()?, |v| v.to_f64())),
+        DType::BF16 => Some(squares(data.as_slice::<bf16>().ok()?, |v| v.to_f64())),
+        _ => None,
+    }
+}
+
+/// How many sums of squares are formed side by side. Their number decides the bits, so it is the same for all
+/// processors.
+const LANES: usize = 16;
+
+fn squares<T>(values: &[T], double: impl Fn(&T) -> f64) -> f64 {
+    let mut sums = [0.0; LANES];
+    let chunks = values.chunks_exact(LANES);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for (sum, value) in sums.iter_mut().zip(chunk) {
+            let value = double(value);
+            *sum += value * value;
+        }
+    }
+    for (sum, value) in sums.iter_mut().zip(rest) {
+        *sum += double(value).powi(2);
+    }
+    sums.iter().sum()
+}
+
+/// `factor` times `data`.
+pub(crate) fn scaled(data: TensorData, factor: f64) -> TensorData {
+    macro_rules! of_type {
+        ($type:ty) => {{
+            let values: &[$type] = data.as_slice().unwrap_or_default();
+            let values = values.iter().map(|v| v.times(factor)).collect::<Vec<_>>();
+            TensorData::new(values, data.shape().clone())
+        }};
+    }
+    match data.dtype() {
+        _ if factor == 1.0 => data,
+        DType::F32 => of_type!(f32),
+        DType::F64 => of_type!(f64),
+        DType::F16 => of_type!(f16),
+        DType::BF16 => of_type!(bf16),
+        _ => data,
     }
 }
 

@@ -14,6 +14,7 @@ use crate::host::HostBuffer;
 use crate::patience::{Patience, end};
 use crate::sharding::TrackedMemory;
 use crate::sharding::layout::ShardedBucket;
+use crate::synchronization::UpperSums;
 use crate::virtual_ranks::VirtualRanks;
 
 /// How many threads take turns with the buckets: while one of them waits for the last bytes of its
@@ -60,7 +61,7 @@ pub(crate) struct Load {
     /// The gradients have been multiplied by this rank's share already.
     pub(crate) is_scaled: bool,
     /// What is added up is that of virtual ranks; the sums above the buffer's.
-    pub(crate) of_virtual: Option<(VirtualRanks, Vec<HostBuffer>)>,
+    pub(crate) of_virtual: Option<(VirtualRanks, UpperSums)>,
 }
 
 /// A bucket to reduce-scatter.

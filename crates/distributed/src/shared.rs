@@ -18,6 +18,7 @@ use crate::reducer::{Outcome, Reducer, Report, lock};
 use crate::replicas::{self, TensorKind};
 use crate::sharding::MemoryTracker;
 use crate::sharding::layout::ShardLayout;
+use crate::synchronization::SpareSums;
 use crate::ties;
 
 /// Tied parameters are compared once, when the second step ends: a loop without [`crate::Ddp::tie`] shows itself after
@@ -66,6 +67,8 @@ pub(crate) struct Plan {
     pub(crate) buckets: Arc<BucketPlan>,
     /// Those of the last step, to be filled again.
     pub(crate) buffers: Option<Vec<HostBuffer>>,
+    /// Memory for sums of virtual ranks.
+    pub(crate) spare_sums: SpareSums,
     /// The buckets follow an order that a backward pass has shown.
     pub(crate) ordered: bool,
     /// In a static model, the parameters in use.
@@ -135,6 +138,11 @@ impl Shared {
         );
     }
 
+    /// Whether gradients are read into host memory, all of them.
+    pub(crate) fn is_in_host_memory(&self) -> bool {
+        matches!(self.medium, Medium::Host) && !self.config.shards_gradients()
+    }
+
     /// How buckets that are on a device are added up, if they are.
     pub(crate) fn exchange(&self) -> Option<&Arc<dyn DeviceExchange>> {
         match &self.medium {
@@ -185,6 +193,11 @@ impl Shared {
         buffers.collect()
     }
 
+    /// Memory of earlier steps for the sums of virtual ranks.
+    pub(crate) fn spare_sums(&self) -> SpareSums {
+        lock(&self.plan).spare_sums.clone()
+    }
+
     /// Ends the step that [`Shared::take_plan`] has opened.
     pub(crate) fn end_step(&self) {
         lock(&self.plan).open = false;
@@ -218,6 +231,7 @@ impl Shared {
         let mut plan = lock(&self.plan);
         plan.buckets = Arc::new(BucketPlan::in_order(&self.parameters, order, self.limits));
         plan.buffers = None;
+        plan.spare_sums = SpareSums::default();
         plan.ordered = true;
     }
 

@@ -8,6 +8,7 @@ mod norm;
 mod on_device;
 mod scatter;
 mod step;
+mod upper_sums;
 mod virtual_step;
 
 use std::sync::mpsc::{self, Receiver};
@@ -18,12 +19,14 @@ use burn::module::Module;
 use burn::optim::GradientsParams;
 
 use self::device_buckets::DeviceBuckets;
+pub(crate) use self::gradients::clipped_alone;
 use self::gradients::{Summed, gradients_of};
 use self::host_buckets::HostBuckets;
 pub use self::norm::GradientNorm;
 pub(crate) use self::norm::NORM_EPSILON;
 use self::scatter::ScatterBuckets;
 use self::step::{BackwardPass, Contents, KEEP_ORDER, Step};
+pub(crate) use self::upper_sums::{SpareSums, UpperSums};
 use crate::ddp::Ddp;
 use crate::error::DdpError;
 use crate::gradient_hook::{GradientSink, Nowhere, watch_with};

@@ -103,7 +103,7 @@ impl WithSimd for Scatter<'_, '_> {
 /// Turns rows into lanes: a matrix of `rows` by `columns` becomes `columns` times as many vectors as
 /// its rows fill, with zeros in the last one's further lanes.
 pub(crate) struct Interleave<'a> {
-    /// The matrix, each row `stride` long.
+    /// The matrix, whose next row is `stride` further; the last one may end after its columns.
     pub source: &'a [f32],
     pub stride: usize,
     pub columns: usize,
@@ -121,7 +121,7 @@ impl WithSimd for Interleave<'_> {
         let zero = simd.splat_f32s(0.0);
         let mut block = [zero; MAX_LANES];
         for (vector, rows) in self.source.chunks(S::F32_LANES * self.stride).enumerate() {
-            let count = rows.len() / self.stride;
+            let count = rows.len().div_ceil(self.stride);
             for first in (0..self.columns).step_by(S::F32_LANES) {
                 let length = S::F32_LANES.min(self.columns - first);
                 for (lane, row) in block[..S::F32_LANES].iter_mut().enumerate() {
@@ -185,6 +185,38 @@ pub(crate) fn map<S: Simd, const N: usize>(
             *value = load(simd, rest);
         }
         store(simd, to_rest, term(values));
+    }
+}
+
+/// Puts `term` of each value in its place, a vector at a time.
+#[inline(always)]
+pub(crate) fn change<S: Simd>(simd: S, values: &mut [f32], term: impl Fn(S::f32s) -> S::f32s) {
+    let (vectors, rest) = S::as_mut_simd_f32s(values);
+    for value in vectors {
+        *value = term(*value);
+    }
+    if !rest.is_empty() {
+        let value = term(load(simd, rest));
+        store(simd, rest, value);
+    }
+}
+
+/// Puts `term` of each place of `from` and each value in that value's place. Both are of one length.
+#[inline(always)]
+pub(crate) fn change_by<S: Simd>(
+    simd: S,
+    from: &[f32],
+    values: &mut [f32],
+    term: impl Fn(S::f32s, S::f32s) -> S::f32s,
+) {
+    let (vectors, rest) = S::as_mut_simd_f32s(values);
+    let (from_vectors, from_rest) = S::as_simd_f32s(from);
+    for (value, &from) in vectors.iter_mut().zip(from_vectors) {
+        *value = term(from, *value);
+    }
+    if !rest.is_empty() {
+        let value = term(load(simd, from_rest), load(simd, rest));
+        store(simd, rest, value);
     }
 }
 

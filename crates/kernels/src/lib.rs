@@ -9,7 +9,9 @@
 //!   `f32` and `f64`.
 //! - [`batch_norm_train`], [`batch_norm_train_backward`] and [`batch_norm`].
 //! - [`layer_norm`] and [`layer_norm_backward`].
-//! - [`matmul`] and [`matmul_each`], with the kernels of the `gemm` crate.
+//! - [`matmul`] and [`matmul_each`], with the kernels of the `gemm` crate; [`column_sums`].
+//! - [`causal_attention`] and its gradients, [`causal_attention_backward`], in tiles.
+//! - [`fn@adam`]: a step of Adam or AdamW in one pass.
 //! - [`fn@dropout`], without a mask in memory.
 //! - [`rope`]: rotary positions.
 //! - [`relu`] and [`gelu`], each with its `_backward`.
@@ -23,6 +25,9 @@
 //! Threads are those of the rayon pool that a call runs in. The bits of a result do not depend on
 //! how many there are.
 
+mod adam;
+mod attention;
+mod column_sums;
 mod conv;
 mod cross_entropy;
 mod dropout;
@@ -45,6 +50,9 @@ mod sample;
 mod scratch;
 mod softmax;
 
+pub use adam::{Adam, AdamFactors, WeightDecay, adam};
+pub use attention::{causal_attention, causal_attention_backward};
+pub use column_sums::column_sums;
 pub use conv::{Conv2dShape, conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad};
 pub use cross_entropy::{Normalizer, cross_entropy, cross_entropy_backward};
 pub use dropout::{Dropout, dropout};

@@ -1,19 +1,29 @@
 //! Products of matrices, by the kernels of the `gemm` crate.
 
-#![expect(unsafe_code, reason = "gemm takes pointers and strides")]
+#![expect(unsafe_code, reason = "tasks write blocks of one slice")]
 
+mod blocks;
+mod place;
+#[cfg(test)]
+mod tests;
+
+use self::blocks::Blocks;
+pub(crate) use self::place::{Place, Sum, multiply, multiply_to};
 use crate::error::{KernelError, check_length, product};
+use crate::isa::InstructionSet;
+use crate::lanes::Interleave;
 use crate::operations::add_operations;
-use crate::parallel::{each_piece, multiply_adds};
+use crate::parallel::{each_piece, each_task, multiply_adds};
+use crate::scratch::with_scratch;
 
 const MATMUL: &str = "matmul";
 
-/// How many rows of a product a task computes at least: with fewer, packing the right factor costs as
-/// much as the product.
-const ROWS: usize = 32;
-
-/// In how many tasks a product is cut at most.
+/// In how many tasks the products of a batch are cut at most.
 const TASKS: usize = 16;
+
+/// For how many rows a right factor whose columns lie one after the other is transposed first: `gemm`
+/// transposes it for each block of its own, slowly.
+const TRANSPOSED_FOR: usize = 48;
 
 /// A matrix of contiguous values.
 ///
@@ -70,6 +80,48 @@ impl<'a> Matrix<'a> {
             extent: [count, self.extent[1]],
             ..self
         }
+    }
+
+    /// A row, whose columns lie side by side.
+    ///
+    /// # Panics
+    /// Panics if they do not.
+    pub(crate) fn row(&self, row: usize) -> &'a [f32] {
+        assert!(self.strides[1] == 1);
+        &self.values[row * self.strides[0]..][..self.extent[1]]
+    }
+
+    /// Some columns, from `first` on.
+    pub(crate) fn columns(self, first: usize, count: usize) -> Self {
+        self.transposed().rows(first, count).transposed()
+    }
+
+    /// Whether the columns lie one after the other, and not the rows.
+    pub(crate) fn lies_transposed(&self) -> bool {
+        self.strides[0] == 1 && self.strides[1] > 1
+    }
+
+    /// Calls `body` with the same matrix, row after row. Rows are as many lanes apart as fill vectors.
+    pub(crate) fn with_rows_side_by_side<R>(self, body: impl FnOnce(Matrix<'_>) -> R) -> R {
+        let [rows, columns] = self.extent;
+        let set = InstructionSet::best();
+        let vectors = columns.div_ceil(set.lanes());
+        let stride = vectors * set.lanes();
+        with_scratch(rows * stride, |target| {
+            let last = self.last().map_or(0, |last| last + 1);
+            set.run(Interleave {
+                source: &self.values[..last],
+                stride: self.strides[1],
+                columns: rows,
+                target,
+                target_stride: vectors,
+            });
+            body(Matrix {
+                values: target,
+                extent: self.extent,
+                strides: [stride, 1],
+            })
+        })
     }
 
     /// Whether every element is in `values`.
@@ -137,13 +189,28 @@ pub fn matmul(
         return Ok(());
     }
     add_operations(output.len(), inner);
-    let per_task = rows.div_ceil(TASKS).next_multiple_of(16).max(ROWS);
+    let blocks = Blocks::of([rows, inner, columns]);
     let work = multiply_adds(output.len().saturating_mul(inner));
-    each_piece(output, per_task * columns, work, |index, output| {
-        let count = output.len() / columns;
-        multiply(left.rows(index * per_task, count), right, Sum::New, output);
+    let whole = Place::of(output, columns);
+    each_task(blocks.all(), work, |block| {
+        let [first_row, first_column] = block.first;
+        let [count, width] = block.extent;
+        let left = left.rows(first_row, count);
+        let right = right.columns(first_column, width);
+        let place = whole.at(block.first, block.extent);
+        let multiply = |right: Matrix<'_>| {
+            // SAFETY: no other task has this block of the output, which is borrowed until all have ended.
+            unsafe { multiply_to(left, right, Sum::New, place) };
+        };
+        match right.lies_transposed() && count >= TRANSPOSED_FOR {
+            true => right.with_rows_side_by_side(multiply),
+            false => multiply(right),
+        }
         if let Some(bias) = bias {
-            for row in output.chunks_mut(columns) {
+            let bias = &bias[first_column..][..width];
+            for row in 0..count {
+                // SAFETY: as above.
+                let row = unsafe { place.row(row) };
                 for (value, bias) in row.iter_mut().zip(bias) {
                     *value += bias;
                 }
@@ -215,7 +282,12 @@ impl<'a> Matrices<'a> {
         self.extent
     }
 
-    fn at(&self, index: usize) -> Matrix<'a> {
+    /// How many there are along each axis of the batch.
+    pub(crate) fn batch(&self) -> [usize; 2] {
+        self.batch
+    }
+
+    pub(crate) fn at(&self, index: usize) -> Matrix<'a> {
         let [outer, inner] = [index / self.batch[1], index % self.batch[1]];
         let start = outer * self.batch_strides[0] + inner * self.batch_strides[1];
         Matrix {
@@ -274,174 +346,4 @@ pub fn matmul_each(
         }
     });
     Ok(())
-}
-
-/// What becomes of the values that an output has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sum {
-    /// They are overwritten.
-    New,
-    /// The product is added to them.
-    Added,
-}
-
-/// On this thread.
-///
-/// # Panics
-/// Factors that do not fit together, and an output of another length.
-pub(crate) fn multiply(left: Matrix<'_>, right: Matrix<'_>, sum: Sum, output: &mut [f32]) {
-    let [rows, inner] = left.extent;
-    let columns = right.extent[1];
-    let added = sum == Sum::Added;
-    if inner == 0 {
-        if !added {
-            output.fill(0.0);
-        }
-        return;
-    }
-    // Three pointers are all that keeps this from being a safe function.
-    assert!(left.is_whole() && right.is_whole() && right.extent[0] == inner);
-    assert!(output.len() == rows * columns);
-    let [left_row, left_column] = left.strides.map(usize::cast_signed);
-    let [right_row, right_column] = right.strides.map(usize::cast_signed);
-    // SAFETY: `gemm` reads `left` and `right` at the places that extents and strides name, which
-    // are in their slices, and writes `rows * columns` values of `output`, which has as many and is
-    // borrowed by nobody else. With `read_dst` false it does not read them.
-    unsafe {
-        gemm::gemm(
-            rows,
-            columns,
-            inner,
-            output.as_mut_ptr(),
-            1,
-            columns.cast_signed(),
-            added,
-            left.values.as_ptr(),
-            left_column,
-            left_row,
-            right.values.as_ptr(),
-            right_column,
-            right_row,
-            if added { 1.0 } else { 0.0_f32 },
-            1.0_f32,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::sample::values;
-
-    fn at(matrix: &Matrix<'_>, row: usize, column: usize) -> f64 {
-        f64::from(matrix.values[row * matrix.strides[0] + column * matrix.strides[1]])
-    }
-
-    proptest! {
-        #[test]
-        fn products_are_those_of_f64(
-            extent in prop::array::uniform3(0_usize..70),
-            transposed in any::<[bool; 2]>(),
-            biased in any::<bool>(),
-        ) {
-            let [rows, inner, columns] = extent;
-            let [left, right] = [values(rows * inner, 1), values(inner * columns, 2)];
-            let matrix = |values, [rows, columns]: [usize; 2], transposed| match transposed {
-                false => Matrix::new(values, [rows, columns]),
-                true => Matrix::new(values, [columns, rows]).transposed(),
-            };
-            let left = matrix(&left, [rows, inner], transposed[0]);
-            let right = matrix(&right, [inner, columns], transposed[1]);
-            let bias = values(columns, 3);
-            let bias = biased.then_some(&bias[..]);
-            let mut output = vec![f32::NAN; rows * columns];
-            matmul(left, right, bias, &mut output).unwrap();
-            for (index, value) in output.iter().enumerate() {
-                let (row, column) = (index / columns, index % columns);
-                let products = (0..inner).map(|k| at(&left, row, k) * at(&right, k, column));
-                let expected = products.sum::<f64>() + bias.map_or(0.0, |b| f64::from(b[column]));
-                prop_assert!((f64::from(*value) - expected).abs() < 1e-5, "{value} {expected}");
-            }
-        }
-    }
-
-    #[test]
-    fn products_of_matrices_that_lie_anywhere() {
-        // Rows of three heads of two texts side by side, as an attention has them.
-        let (texts, tokens, heads, width) = (2, 5, 3, 4);
-        let [queries, keys] = [1, 2].map(|seed| values(texts * tokens * heads * width, seed));
-        let of = |values, strides, extent| {
-            let batch_strides = [tokens * heads * width, width];
-            Matrices::new(values, [texts, heads], batch_strides, extent, strides).unwrap()
-        };
-        let left = of(&queries, [heads * width, 1], [tokens, width]);
-        let right = of(&keys, [1, heads * width], [width, tokens]);
-        let mut output = vec![f32::NAN; texts * heads * tokens * tokens];
-        matmul_each(left, right, &mut output).unwrap();
-        for (index, value) in output.iter().enumerate() {
-            let (row, column) = (index / tokens % tokens, index % tokens);
-            let matrix = index / (tokens * tokens);
-            let at = |values: &[f32], token: usize, number: usize| {
-                let text = matrix / heads * tokens + token;
-                f64::from(values[text * heads * width + matrix % heads * width + number])
-            };
-            let products = (0..width).map(|k| at(&queries, row, k) * at(&keys, column, k));
-            assert!((f64::from(*value) - products.sum::<f64>()).abs() < 1e-5);
-        }
-        assert!(
-            Matrices::new(
-                &queries,
-                [texts, heads],
-                [60, 4],
-                [tokens + 1, width],
-                [12, 1]
-            )
-            .is_err()
-        );
-        assert!(Matrices::new(&[], [usize::MAX, 2], [usize::MAX, 1], [1, 1], [1, 1]).is_err());
-        assert!(matmul_each(left, left, &mut output).is_err());
-        assert!(matmul_each(left, right, &mut output[1..]).is_err());
-    }
-
-    #[test]
-    fn the_same_bits_for_any_number_of_threads() {
-        for [rows, inner, columns] in [[300, 200, 100], [1, 3000, 70], [512, 64, 384]] {
-            let [left, right] = [values(rows * inner, 1), values(inner * columns, 2)];
-            let on = |threads| {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
-                pool.build().unwrap().install(|| {
-                    let mut output = vec![0.0; rows * columns];
-                    let left = Matrix::new(&left, [rows, inner]);
-                    let right = Matrix::new(&right, [columns, inner]).transposed();
-                    matmul(left, right, None, &mut output).unwrap();
-                    output
-                })
-            };
-            let alone = on(1);
-            assert_eq!(alone, on(2));
-            assert_eq!(alone, on(4));
-        }
-    }
-
-    #[test]
-    fn what_does_not_fit_is_refused() {
-        let (six, eight) = ([0.0; 6], [0.0; 8]);
-        let left = Matrix::new(&six, [2, 3]);
-        let error = |right, bias: Option<&[f32]>, output: &mut [f32]| {
-            matmul(left, right, bias, output).unwrap_err().to_string()
-        };
-        let fitting = Matrix::new(&six, [3, 2]);
-        assert!(error(Matrix::new(&eight, [4, 2]), None, &mut [0.0; 4]).contains("right"));
-        assert!(error(Matrix::new(&eight, [3, 2]), None, &mut [0.0; 4]).contains("right"));
-        assert!(error(fitting, None, &mut [0.0; 5]).contains("output"));
-        assert!(error(fitting, Some(&[0.0; 3]), &mut [0.0; 4]).contains("bias"));
-        let endless = Matrix::new(&six, [usize::MAX, 2]);
-        assert!(matmul(endless, fitting, None, &mut [0.0; 4]).is_err());
-    }
 }

@@ -4,9 +4,13 @@ use pulp::{Simd, WithSimd};
 
 use crate::error::{KernelError, check_length, product};
 use crate::isa::InstructionSet;
+use crate::lanes::{load, store};
 use crate::parallel::each_piece;
 
 const ROPE: &str = "rope";
+
+/// How many tokens a task takes.
+const TOKENS: usize = 32;
 
 /// Vectors of the tokens of several texts and heads: `[texts, heads, tokens, 2 * half]`, of which the
 /// numbers of a vector are side by side.
@@ -40,7 +44,8 @@ pub enum RopeDirection {
 }
 
 /// Rotates each pair `(a, b)` of `input` by the angle of its token and place, whose cosines and sines
-/// are `[tokens, half]`: `(a cos - b sin, b cos + a sin)`. The output is row after row.
+/// are `[tokens, half]`: `(a cos - b sin, b cos + a sin)`. The output is
+/// `[texts, tokens, heads, 2 * half]`: heads side by side, as linear layers have them.
 ///
 /// ```
 /// use everburn_kernels::{RopeShape, RopeDirection, rope};
@@ -106,25 +111,28 @@ fn rope_on(
         Some(end) if end <= input.len() => {}
         end => check_length(ROPE, "input", end.unwrap_or(usize::MAX), input.len())?,
     }
-    each_piece(output, tokens * width, length, |matrix, output| {
-        let start = matrix / heads * strides[0] + matrix % heads * strides[1];
+    let (row, of_task) = (heads * width, TOKENS);
+    each_piece(output, of_task * row, length, |index, output| {
         set.run(Task {
             shape,
             direction,
-            input: &input[start..],
+            input,
             angles: [cosines, sines],
+            first: index * of_task,
             output,
         });
     });
     Ok(())
 }
 
-/// A head of a text.
+/// Some tokens of all texts, one after the other.
 struct Task<'a> {
     shape: RopeShape,
     direction: RopeDirection,
     input: &'a [f32],
     angles: [&'a [f32]; 2],
+    /// The number of the first token.
+    first: usize,
     output: &'a mut [f32],
 }
 
@@ -132,22 +140,37 @@ impl WithSimd for Task<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let half = self.shape.half;
-        let sign = match self.direction {
-            RopeDirection::Forward => 1.0,
-            RopeDirection::Back => -1.0,
-        };
-        for (token, output) in self.output.chunks_exact_mut(2 * half).enumerate() {
-            let input = &self.input[token * self.shape.strides[2]..][..2 * half];
-            let ((a, b), (to_a, to_b)) = (input.split_at(half), output.split_at_mut(half));
-            let [cosines, sines]: [&[f32]; 2] =
-                self.angles.map(|table| &table[token * half..][..half]);
-            let given = a.iter().zip(b).zip(cosines.iter().zip(sines));
-            for ((to_a, to_b), ((a, b), (cosine, sine))) in to_a.iter_mut().zip(to_b).zip(given) {
-                let sine = sign * sine;
-                *to_a = a * cosine - b * sine;
-                *to_b = b * cosine + a * sine;
+    fn with_simd<S: Simd>(self, simd: S) {
+        let RopeShape {
+            batch: [_, heads],
+            tokens,
+            half,
+            strides,
+        } = self.shape;
+        let minus = simd.splat_f32s(-1.0);
+        for (token, output) in self.output.chunks_exact_mut(heads * 2 * half).enumerate() {
+            let [text, token] = [(self.first + token) / tokens, (self.first + token) % tokens];
+            let angles = self.angles.map(|table| &table[token * half..][..half]);
+            for (head, output) in output.chunks_exact_mut(2 * half).enumerate() {
+                let start = text * strides[0] + head * strides[1] + token * strides[2];
+                let (a, b) = self.input[start..][..2 * half].split_at(half);
+                let (to_a, to_b) = output.split_at_mut(half);
+                for at in (0..half).step_by(S::F32_LANES) {
+                    let part = at..half.min(at + S::F32_LANES);
+                    let [a, b] = [a, b].map(|values| load(simd, &values[part.clone()]));
+                    let [cosine, mut sine] = angles.map(|table| load(simd, &table[part.clone()]));
+                    if self.direction == RopeDirection::Back {
+                        sine = simd.mul_f32s(minus, sine);
+                    }
+                    let [a_cosine, a_sine] = [cosine, sine].map(|by| simd.mul_f32s(a, by));
+                    let [b_cosine, b_sine] = [cosine, sine].map(|by| simd.mul_f32s(b, by));
+                    store(
+                        simd,
+                        &mut to_a[part.clone()],
+                        simd.sub_f32s(a_cosine, b_sine),
+                    );
+                    store(simd, &mut to_b[part], simd.add_f32s(b_cosine, a_sine));
+                }
             }
         }
     }
@@ -191,7 +214,8 @@ mod tests {
                     let from = matrix / heads * strides[0]
                         + matrix % heads * strides[1]
                         + token * strides[2];
-                    let to = (matrix * tokens + token) * width;
+                    let [text, head] = [matrix / heads, matrix % heads];
+                    let to = ((text * tokens + token) * heads + head) * width;
                     for pair in 0..half {
                         let [a, b] =
                             [from + pair, from + half + pair].map(|at| f64::from(input[at]));
@@ -203,14 +227,9 @@ mod tests {
                     }
                 }
             }
-            let dense = RopeShape {
-                strides: [heads * tokens * width, tokens * width, width],
-                ..shape
-            };
             let mut back = vec![f32::NAN; input.len()];
-            rope_on(set, dense, RopeDirection::Back, &output, angles, &mut back).unwrap();
-            let first = &back[..width];
-            assert!(first.iter().zip(&input).all(|(a, b)| (a - b).abs() < 1e-6));
+            rope_on(set, shape, RopeDirection::Back, &output, angles, &mut back).unwrap();
+            assert!(back.iter().zip(&input).all(|(a, b)| (a - b).abs() < 1e-6));
         }
     }
 

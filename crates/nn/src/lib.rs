@@ -64,8 +64,9 @@
 //!   [`Linear`] layers of a model over the ranks of a [`TensorGroup`].
 //! - [`autocast`] lets these layers multiply in half precision and leaves everything else as it is; a model that wants
 //!   low activations too calls [`cast_for_matmul`].
-//! - [`causal_softmax`], [`rope`], [`matmul`] and [`cross_entropy`] are functions that Burn does not have, with their
+//! - [`causal_attention`], [`causal_softmax`], [`rope`], [`matmul`] and [`cross_entropy`] are functions that Burn does not have, with their
 //!   own kernels on CPUs.
+//! - [`fn@adam`] is a step of Adam or AdamW in one pass, on CPUs.
 //! - [`count_operations`] counts the products and convolutions of these layers, on every back end.
 //! - [`all_reduce_sum`] is a differentiable sum of a tensor over ranks.
 //! - [`InBlocks`] is a model that offers its layers as [`Blocks`] in order, to be cut between any two.
@@ -151,10 +152,14 @@ pub use blocks::{
     parameter_paths,
 };
 pub use conversion::{isolate_batch_norms, spans_ranks, synchronize_batch_norms, without_samples};
+#[cfg(feature = "flex")]
+pub use everburn_kernels::{Adam, WeightDecay};
 pub use group::{LossReduction, StatisticsGroup, SyncError};
+#[cfg(feature = "flex")]
+pub use layers::adam;
 pub use layers::{
-    Dropout, DropoutConfig, Gelu, LayerNorm, LayerNormConfig, Relu, causal_softmax, cross_entropy,
-    matmul, rope,
+    Dropout, DropoutConfig, Gelu, LayerNorm, LayerNormConfig, Relu, causal_attention,
+    causal_softmax, cross_entropy, matmul, rope,
 };
 pub use linear::{Linear, LinearConfig};
 pub use mirror::{

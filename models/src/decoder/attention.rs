@@ -2,7 +2,7 @@
 
 use burn::prelude::*;
 use burn::tensor::activation::softmax;
-use everburn_nn::{Dropout, causal_softmax, matmul};
+use everburn_nn::{Dropout, causal_attention, causal_softmax, matmul};
 
 use super::LayerCache;
 
@@ -41,6 +41,10 @@ pub(crate) fn attend(
     let [k, v] = [k, v].map(|x| for_each_query(x, heads));
     let seen = k.dims()[2];
     let scale = (width as f64).sqrt().recip();
+    let drops = dropout.prob > 0.0 && dropout.training.is_enabled() && q.device().is_autodiff();
+    if length == seen && !drops {
+        return causal_attention(q, k, v, scale);
+    }
     let scores = matmul(q, k.swap_dims(2, 3)); // [B, H, T, seen]
     let shares = match length {
         _ if length == seen => causal_softmax(scores, scale),

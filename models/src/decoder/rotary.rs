@@ -1,5 +1,6 @@
 //! Rotary positions (Su et al. 2021, section 3.4.2).
 
+use std::cell::RefCell;
 use std::f64::consts::TAU;
 
 use burn::prelude::*;
@@ -89,6 +90,61 @@ pub(crate) struct Rotation {
     sin: Tensor<4>,
 }
 
+/// What the angles depend on.
+#[derive(Clone, PartialEq)]
+struct Angles {
+    start: usize,
+    length: usize,
+    half: usize,
+    base: f64,
+    scaling: RotaryScaling,
+}
+
+/// Cosines and sines.
+type Tables = [Vec<f32>; 2];
+
+thread_local! {
+    /// The last ones: all layers have the same, in each step.
+    static LAST: RefCell<Option<(Angles, Tables)>> = const { RefCell::new(None) };
+}
+
+impl Angles {
+    fn compute(&self) -> Tables {
+        let Self {
+            start,
+            length,
+            half,
+            base,
+            scaling,
+        } = *self;
+        let angle = |index: usize| {
+            let (position, pair) = (start + index / half, index % half);
+            let slowness = base.powf(pair as f64 / half as f64);
+            match scaling {
+                RotaryScaling::None => position as f64 / slowness,
+                scaling => position as f64 * scaling.frequency(slowness.recip()),
+            }
+        };
+        let table = |f: fn(f64) -> f64| {
+            (0..length * half)
+                .map(|index| f(angle(index)) as f32)
+                .collect()
+        };
+        [table(f64::cos), table(f64::sin)]
+    }
+
+    fn tables(self) -> Tables {
+        LAST.with_borrow_mut(|last| match last {
+            Some((angles, tables)) if *angles == self => tables.clone(),
+            _ => {
+                let tables = self.compute();
+                *last = Some((self, tables.clone()));
+                tables
+            }
+        })
+    }
+}
+
 impl Rotation {
     /// For `length` tokens after `start` others. The angles fall by `base` from the first pair to the last.
     pub(crate) fn new(
@@ -99,23 +155,17 @@ impl Rotation {
         device: &Device,
     ) -> Self {
         let half = head_width / 2;
-        let angle = |index: usize| {
-            let (position, pair) = (start + index / half, index % half);
-            let slowness = base.powf(pair as f64 / half as f64);
-            match scaling {
-                RotaryScaling::None => position as f64 / slowness,
-                scaling => position as f64 * scaling.frequency(slowness.recip()),
-            }
+        let angles = Angles {
+            start,
+            length,
+            half,
+            base,
+            scaling,
         };
-        let table = |f: fn(f64) -> f64| {
-            let values = (0..length * half).map(|index| f(angle(index)) as f32);
-            let values = values.collect::<Vec<_>>();
-            Tensor::from_data(TensorData::new(values, [1, 1, length, half]), device)
-        };
-        Self {
-            cos: table(f64::cos),
-            sin: table(f64::sin),
-        }
+        let [cos, sin] = angles
+            .tables()
+            .map(|values| Tensor::from_data(TensorData::new(values, [1, 1, length, half]), device));
+        Self { cos, sin }
     }
 
     /// # Shapes

@@ -13,7 +13,7 @@ use super::{Communication, SyncedGradients};
 use crate::bucket::BucketPlan;
 use crate::error::DdpError;
 use crate::gradient::Gradient;
-use crate::host::HostBuffer;
+use crate::host::{HostBuffer, scaled, sum_of_squares};
 use crate::reducer::{Outcome, Report};
 use crate::shared::Shared;
 
@@ -190,6 +190,53 @@ impl Summed {
         }
         Ok(sum.sqrt())
     }
+}
+
+/// What a rank that is alone makes of its gradients over `samples` samples: they are clipped to the norm `max`, and
+/// never in buckets.
+pub(crate) fn clipped_alone<M: Module>(
+    model: &M,
+    gradients: GradientsParams,
+    samples: usize,
+    max: f32,
+    shared: &Shared,
+) -> Result<SyncedGradients, DdpError> {
+    let path = |number: usize| shared.parameters()[number].path.clone();
+    let mut read = Vec::new();
+    for (number, gradient) in gradients_of(model, gradients, shared)? {
+        let data = gradient.read().map_err(|reason| DdpError::Read {
+            parameter: path(number),
+            reason,
+        })?;
+        read.push((number, data));
+    }
+    // Added up in the order of registration, as in `Summed::norm`.
+    read.sort_by_key(|(number, _)| *number);
+    let mut sum = 0.0;
+    for (number, data) in &read {
+        let squares = sum_of_squares(data).unwrap_or(f64::NAN);
+        if !squares.is_finite() {
+            let parameter = path(*number);
+            return Err(DdpError::GradientNotFinite { parameter });
+        }
+        sum += squares;
+    }
+    let norm = sum.sqrt();
+    let factor = (f64::from(max) / (norm + NORM_EPSILON)).min(1.0);
+    let scaled = |(number, data): (usize, TensorData)| {
+        (shared.parameters()[number].id, scaled(data, factor))
+    };
+    let mut give = Give {
+        given: GradientsParams::new(),
+        data: read.into_iter().map(scaled).collect(),
+    };
+    model.visit(&mut give);
+    Ok(SyncedGradients {
+        gradients: give.given,
+        samples: samples as u64,
+        norm: Some(GradientNorm::known(norm)),
+        communication: Communication::default(),
+    })
 }
 
 struct Give {

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use burn::tensor::TensorData;
 
+use super::upper_sums::UpperSums;
 use crate::bucket::BucketPlan;
 use crate::error::DdpError;
 use crate::host::{HostBuffer, Put};
@@ -23,7 +24,7 @@ pub(super) struct VirtualStep {
     /// By parameter: how many of the own virtual ranks have been added.
     added: Vec<usize>,
     /// By bucket: the upper sums of the stack.
-    upper: Vec<Vec<HostBuffer>>,
+    upper: Vec<UpperSums>,
 }
 
 impl VirtualStep {
@@ -45,9 +46,10 @@ impl VirtualStep {
         // What is merged at once needs no place of its own.
         let stays = additions.iter().filter(|addition| addition.merges == 0);
         let highest = stays.map(|addition| addition.slot).max().unwrap_or(0);
+        let spare = shared.spare_sums();
         let upper = plan.buckets().iter().map(|bucket| {
-            let zeroed = || HostBuffer::zeroed(bucket.dtype(), bucket.length_with_flags());
-            (0..highest).filter_map(|_| zeroed()).collect()
+            let length = bucket.length_with_flags();
+            spare.take(highest, bucket.dtype(), length)
         });
         Ok(Self {
             upper: upper.collect(),
@@ -107,10 +109,10 @@ impl VirtualStep {
     }
 
     /// The sums of a bucket above the lowest. Flags of used parameters are in the lowest one.
-    pub(super) fn take_upper(&mut self, bucket: usize, flags: Range<usize>) -> Vec<HostBuffer> {
+    pub(super) fn take_upper(&mut self, bucket: usize, flags: Range<usize>) -> UpperSums {
         let mut upper = std::mem::take(&mut self.upper[bucket]);
         upper.truncate(self.ranks.num_nodes() - 1);
-        for sum in &mut upper {
+        for sum in &mut *upper {
             sum.clear(flags.clone());
         }
         upper

@@ -6,10 +6,8 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, unary};
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, TensorMetadata};
-use burn::tensor::Shape;
 use burn::tensor::ops::ConvOptions;
 
-use super::half::in_f32;
 use super::operations::LayerOps;
 use super::window::Window;
 
@@ -176,17 +174,87 @@ impl Product {
             .map(|node| checkpointer.retrieve_node_output::<FloatTensor<B>>(node));
         let mut parents = ops.parents.into_iter();
         if let Some(node) = parents.next().flatten() {
-            let of_left = B::multiply(gradient.clone(), B::float_transpose(right));
+            let of_left = B::multiply(gradient.clone(), B::float_transpose(right.clone()));
             grads.register::<B>(node.id, of_left);
         }
         if let Some(node) = parents.next().flatten() {
-            let of_right = B::multiply(B::float_transpose(left), gradient.clone());
+            let of_right = right_gradient::<B>(left, right, gradient.clone());
             grads.register::<B>(node.id, of_right);
         }
         if let Some(node) = parents.next().flatten() {
-            let columns = gradient.shape()[1];
-            let sum = in_f32::<B, 1>([gradient], |[gradient]| B::float_sum_dim(gradient, 0));
-            grads.register::<B>(node.id, B::float_reshape(sum, Shape::new([columns])));
+            grads.register::<B>(node.id, B::column_sums(gradient));
+        }
+    }
+}
+
+fn right_gradient<B: LayerOps>(
+    left: FloatTensor<B>,
+    right: FloatTensor<B>,
+    gradient: FloatTensor<B>,
+) -> FloatTensor<B> {
+    match left.shape().num_dims() {
+        2 => B::multiply_right_gradient(left, right, gradient),
+        _ => B::multiply(B::float_transpose(left), gradient),
+    }
+}
+
+/// The sum of rows and a bias.
+#[derive(Debug)]
+pub(super) struct AddBias;
+
+impl<B: LayerOps> Backward<B, 2> for AddBias {
+    type State = ();
+
+    fn backward(self, ops: Ops<(), 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let gradient = grads.consume::<B>(&ops.node);
+        let [rows, bias] = ops.parents;
+        if let Some(node) = bias {
+            grads.register::<B>(node.id, B::column_sums(gradient.clone()));
+        }
+        if let Some(node) = rows {
+            grads.register::<B>(node.id, gradient);
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct CausalAttention;
+
+/// What the backward pass of an attention needs of the forward pass.
+#[derive(Debug, Clone)]
+pub(super) struct Attended<B: Backend> {
+    /// Queries, keys and values.
+    pub(super) given: [NodeId; 3],
+    pub(super) output: FloatTensor<B>,
+    pub(super) saved: FloatTensor<B>,
+    pub(super) scale: f64,
+}
+
+impl<B: LayerOps> Backward<B, 3> for CausalAttention {
+    type State = Attended<B>;
+
+    fn backward(
+        self,
+        ops: Ops<Attended<B>, 3>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let gradient = grads.consume::<B>(&ops.node);
+        let Attended {
+            given,
+            output,
+            saved,
+            scale,
+        } = ops.state;
+        let [queries, keys, values] =
+            given.map(|node| checkpointer.retrieve_node_output::<FloatTensor<B>>(node));
+        let (of_queries, of_keys, of_values) =
+            B::causal_attention_gradients(queries, keys, values, output, saved, gradient, scale);
+        let gradients = [of_queries, of_keys, of_values];
+        for (parent, gradient) in ops.parents.into_iter().zip(gradients) {
+            if let Some(node) = parent {
+                grads.register::<B>(node.id, gradient);
+            }
         }
     }
 }

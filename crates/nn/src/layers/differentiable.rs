@@ -7,8 +7,9 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::ops::ConvOptions;
 
 use super::backward::{
-    AdaptiveAvgPool, AvgPool, BatchNorm, BatchNormState, CausalSoftmax, Convolution, Convolved,
-    CrossEntropy, Dropout, Gelu, LayerNorm, MaxPool, Product, Relu, Rope,
+    AdaptiveAvgPool, AddBias, Attended, AvgPool, BatchNorm, BatchNormState, CausalAttention,
+    CausalSoftmax, Convolution, Convolved, CrossEntropy, Dropout, Gelu, LayerNorm, MaxPool,
+    Product, Relu, Rope,
 };
 use super::operations::{LayerOps, rotated};
 use super::window::Window;
@@ -163,6 +164,46 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
             }
             OpsKind::UnTracked(operation) => operation.finish(multiply(left, right)),
         }
+    }
+
+    fn add_bias(rows: FloatTensor<Self>, bias: FloatTensor<Self>) -> FloatTensor<Self> {
+        let prepared = Backward::<B, 2>::prepare::<C>(AddBias, [rows.node(), bias.node()]);
+        let sum = B::add_bias(rows.into_primitive(), bias.into_primitive());
+        match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(operation) => operation.finish((), sum),
+            OpsKind::UnTracked(operation) => operation.finish(sum),
+        }
+    }
+
+    fn causal_attention(
+        queries: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        scale: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let all = [queries, keys, values];
+        let parents = all.each_ref().map(|tensor| tensor.node());
+        let prepared = Backward::<B, 3>::prepare::<C>(CausalAttention, parents);
+        let (output, saved) = match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(mut operation) => {
+                let given = all.each_ref().map(|tensor| operation.checkpoint(tensor));
+                let [queries, keys, values] = all.map(FloatTensor::<Self>::into_primitive);
+                let (output, saved) = B::causal_attention(queries, keys, values, scale);
+                let state = Attended {
+                    given,
+                    output: output.clone(),
+                    saved: saved.clone(),
+                    scale,
+                };
+                (operation.finish(state, output), saved)
+            }
+            OpsKind::UnTracked(operation) => {
+                let [queries, keys, values] = all.map(FloatTensor::<Self>::into_primitive);
+                let (output, saved) = B::causal_attention(queries, keys, values, scale);
+                (operation.finish(output), saved)
+            }
+        };
+        (output, FloatTensor::<Self>::new(saved))
     }
 
     fn relu(input: FloatTensor<Self>) -> FloatTensor<Self> {

@@ -1,6 +1,9 @@
 //! Layers of images with fast kernels on CPUs.
 
 mod activation;
+#[cfg(feature = "flex")]
+mod adam;
+mod attention;
 mod backward;
 #[cfg(feature = "flex")]
 mod buffers;
@@ -24,6 +27,9 @@ mod rows;
 mod window;
 
 pub use activation::{Gelu, Relu, causal_softmax, gelu, relu, rope};
+#[cfg(feature = "flex")]
+pub use adam::adam;
+pub use attention::causal_attention;
 pub use conv2d::{Conv2d, Conv2dConfig, conv2d};
 pub use dropout::{Dropout, DropoutConfig};
 pub use layer_norm::{LayerNorm, LayerNormConfig};
@@ -36,4 +42,4 @@ pub use pool::{
     MaxPool2dConfig,
 };
 pub use product::matmul;
-pub(crate) use product::product;
+pub(crate) use product::{add_bias, product};

@@ -1,11 +1,13 @@
 //! The layers' operations on flex: the kernels of `everburn-kernels` for `f32`, which half-precision
 //! tensors pass through between two roundings; Burn's own operations for everything else.
 
+mod attention;
 mod classes;
 mod images;
 mod norms;
 mod products;
 mod tensors;
+mod update;
 
 use burn::backend::ops::{ActivationOps, FloatTensorOps, ModuleOps};
 use burn::backend::tensor::IntTensor;
@@ -18,13 +20,16 @@ use everburn_kernels::{
     conv2d_input_grad, conv2d_weight_grad, dropout, gelu, gelu_backward, relu, relu_backward,
 };
 
+use self::attention::{causal_attention, causal_attention_gradients};
 use self::classes::{cross_entropy, cross_entropy_gradient};
 use self::images::{convolution, convolve, divisor, max_pool, max_pool_gradient, pooled, pooling};
 use self::norms::{
     batch_norm, batch_norm_gradients, batch_norm_train, layer_norm, layer_norm_gradients,
 };
-use self::products::{multiply, rope};
+use self::products::{column_sums, multiply, multiply_right_gradient, rope};
 use self::tensors::{Tensor, attempt, contiguous, float, values};
+pub(super) use self::update::adam_step;
+use super::attention::{attended, attended_gradients};
 use super::buffers::take;
 use super::half::{raised, through_f32};
 use super::operations::{
@@ -233,6 +238,44 @@ impl LayerOps for Flex {
             let bias = Self::float_reshape(bias, Shape::new([1, columns]));
             Self::float_add(counted::matmul::<Self>(left, right), bias)
         })
+    }
+
+    fn multiply_right_gradient(left: Tensor, right: Tensor, gradient: Tensor) -> Tensor {
+        multiply_right_gradient(&left, &right, &gradient)
+            .unwrap_or_else(|| Self::multiply(Self::float_transpose(left), gradient))
+    }
+
+    fn column_sums(input: Tensor) -> Tensor {
+        through_f32!(column_sums(input));
+        column_sums(&input).unwrap_or_else(|| {
+            let columns = input.shape()[1];
+            Self::float_reshape(Self::float_sum_dim(input, 0), Shape::new([columns]))
+        })
+    }
+
+    fn causal_attention(
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        scale: f64,
+    ) -> (Tensor, Tensor) {
+        causal_attention([&queries, &keys, &values], scale)
+            .unwrap_or_else(|| attended::<Self>(queries, keys, values, scale))
+    }
+
+    fn causal_attention_gradients(
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        output: Tensor,
+        saved: Tensor,
+        gradient: Tensor,
+        scale: f64,
+    ) -> (Tensor, Tensor, Tensor) {
+        let given = [&queries, &keys, &values];
+        causal_attention_gradients(given, [&output, &saved, &gradient], scale).unwrap_or_else(
+            || attended_gradients::<Self>([queries, keys, values], saved, gradient, scale),
+        )
     }
 
     fn relu(input: Tensor) -> Tensor {

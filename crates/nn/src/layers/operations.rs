@@ -6,6 +6,7 @@ use burn::backend::{Backend, TensorMetadata, backend_extension};
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Distribution, IndexingUpdateOp, Scalar, Shape, Slice, TensorData};
 
+use super::attention::{attended, attended_gradients};
 use super::half::in_f32;
 use super::window::Window;
 use super::{counted, rows};
@@ -133,6 +134,29 @@ pub(crate) trait LayerOps: Backend {
         Self::float_add(counted::matmul::<Self>(left, right), bias)
     }
 
+    /// The gradient of `left * right` with respect to `right`, which lies in memory as `right` does.
+    fn multiply_right_gradient(
+        left: FloatTensor<Self>,
+        right: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        drop(right);
+        Self::multiply(Self::float_transpose(left), gradient)
+    }
+
+    /// `rows`, `[rows, columns]`, and `bias` added to each.
+    fn add_bias(rows: FloatTensor<Self>, bias: FloatTensor<Self>) -> FloatTensor<Self> {
+        let columns = bias.shape()[0];
+        Self::float_add(rows, Self::float_reshape(bias, Shape::new([1, columns])))
+    }
+
+    /// The sums of the columns of `[rows, columns]`: the gradient of a bias.
+    fn column_sums(input: FloatTensor<Self>) -> FloatTensor<Self> {
+        let columns = input.shape()[1];
+        let sum = in_f32::<Self, 1>([input], |[input]| Self::float_sum_dim(input, 0));
+        Self::float_reshape(sum, Shape::new([columns]))
+    }
+
     /// Zeros in the place of negative numbers.
     fn relu(input: FloatTensor<Self>) -> FloatTensor<Self> {
         <Self as ActivationOps<Self>>::relu(input)
@@ -171,6 +195,32 @@ pub(crate) trait LayerOps: Backend {
         in_f32::<Self, 2>([shares, gradient], |[shares, gradient]| {
             masked_softmax_gradient::<Self>(shares, gradient, scale)
         })
+    }
+
+    /// What each token looks up in itself and in those before it: queries, keys and values are
+    /// `[B, heads, T, width]`, the output is `[B, T, heads * width]`; then what the backward pass needs:
+    /// [`LayerOps::causal_softmax`] of all tokens, or less from which it follows.
+    fn causal_attention(
+        queries: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        scale: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        attended::<Self>(queries, keys, values, scale)
+    }
+
+    /// The gradients of [`LayerOps::causal_attention`] with respect to queries, keys and values.
+    fn causal_attention_gradients(
+        queries: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        output: FloatTensor<Self>,
+        saved: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        scale: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        drop(output);
+        attended_gradients::<Self>([queries, keys, values], saved, gradient, scale)
     }
 
     /// The mean over the rows of `[rows, classes]` of how unlikely each one's target is, `[1]`; then what

@@ -44,3 +44,9 @@ pub(crate) fn product(left: Tensor<2>, right: Tensor<2>, bias: Option<Tensor<1>>
         None => <Dispatch as LayerOps>::multiply(left, right),
     })
 }
+
+/// `rows`, and `bias` added to each: as [`product`] adds it, and its gradient is summed as there.
+pub(crate) fn add_bias(rows: Tensor<2>, bias: Tensor<1>) -> Tensor<2> {
+    let [rows, bias] = [rows.into_dispatch(), bias.into_dispatch()];
+    Tensor::from_dispatch(<Dispatch as LayerOps>::add_bias(rows, bias))
+}

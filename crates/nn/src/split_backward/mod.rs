@@ -49,7 +49,7 @@ use burn::backend::{Dispatch, DispatchTensor};
 use burn::prelude::*;
 use burn::tensor::{DType, Gradients};
 
-use crate::layers::product;
+use crate::layers::{add_bias, product};
 use operations::SplitBackwardOps;
 use slot::Slot;
 
@@ -134,7 +134,7 @@ pub(crate) fn linear<const D: usize>(
         None => product(input, weight, bias),
         Some(recording) => match bias {
             // The same bits, for they are added one after the other there too.
-            Some(bias) => recording.product(input, weight) + bias.unsqueeze(),
+            Some(bias) => add_bias(recording.product(input, weight), bias),
             None => recording.product(input, weight),
         },
     };

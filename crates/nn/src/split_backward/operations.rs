@@ -6,7 +6,7 @@ use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, broadcast_shape};
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
 use burn::tensor::{FloatDType, Shape};
@@ -71,8 +71,7 @@ enum Operands<B: Backend> {
     Product {
         input: FloatTensor<B>,
         output_gradient: FloatTensor<B>,
-        /// The weight's shape, over which batches of rows are summed.
-        shape: Shape,
+        weight: FloatTensor<B>,
     },
     Gradient(FloatTensor<B>),
 }
@@ -102,16 +101,15 @@ impl<B: LayerOps> Backward<B, 2> for InputHalf {
         let output_gradient = grads.consume::<B>(&ops.node);
         let saved = ops.state;
         let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(saved.input);
-        let shape = saved.weight.shape();
         if let [Some(node), _] = &ops.parents {
-            let weight = B::float_transpose(saved.weight);
+            let weight = B::float_transpose(saved.weight.clone());
             let gradient = B::multiply(output_gradient.clone(), weight);
             grads.register::<B>(node.id, gradient);
         }
         saved.slot.fill(Operands::<B>::Product {
             input,
             output_gradient,
-            shape,
+            weight: saved.weight,
         });
     }
 }
@@ -147,11 +145,8 @@ impl<B: LayerOps> Backward<B, 1> for WeightHalf {
             Operands::Product {
                 input,
                 output_gradient,
-                shape,
-            } => {
-                let product = B::multiply(B::float_transpose(input), output_gradient);
-                broadcast_shape::<B>(product, &shape)
-            }
+                weight,
+            } => B::multiply_right_gradient(input, weight, output_gradient),
         };
         grads.register::<B>(node.id, gradient);
     }

@@ -3,7 +3,7 @@
 use burn::prelude::*;
 use burn::tensor::{Distribution, FloatDType};
 use everburn_nn::conv::Conv2dConfig;
-use everburn_nn::{LinearConfig, count_operations, matmul, operations_counted};
+use everburn_nn::{LinearConfig, causal_attention, count_operations, matmul, operations_counted};
 
 use crate::alone::alone;
 
@@ -56,6 +56,13 @@ fn layers_are_counted_forward_and_backward() {
                 "{dtype:?}"
             );
         }
+
+        // Those of all tokens are counted, whatever is left out or computed twice.
+        let all = [(); 3].map(|()| random([2, 3, 10, 4], FloatDType::F32, &device));
+        let [q, k, v] = all;
+        let (forward, output) = counted(|| causal_attention(q, k, v, 0.5));
+        assert_eq!(forward, 2 * 2 * (2 * 3) * (10 * 10 * 4));
+        assert_eq!(counted(|| output.sum().backward()).0, 2 * forward);
 
         count_operations(false);
         let rows = Tensor::<2>::ones([40, 30], &device);

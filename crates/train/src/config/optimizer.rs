@@ -1,5 +1,6 @@
 //! Optimizers by name, with their settings.
 
+mod adam;
 mod build;
 mod kind;
 mod settings;

@@ -3,7 +3,8 @@
 use burn::backend::TensorMetadata;
 use burn::tensor::DType;
 use everburn_kernels::{
-    Matrices, Matrix, RopeDirection, RopeShape, matmul, matmul_each, rope as kernel,
+    self as kernels, Matrices, Matrix, RopeDirection, RopeShape, matmul, matmul_each,
+    rope as kernel,
 };
 
 use super::tensors::{Tensor, attempt, contiguous, float, values};
@@ -63,6 +64,40 @@ fn matrices(tensor: &Tensor) -> Option<Matrices<'_>> {
             [to_row, to_column],
         )
     })
+}
+
+/// Of queries, keys and values.
+pub(super) fn matrices_of<'a>(tensors: [&'a Tensor; 3]) -> Option<[Matrices<'a>; 3]> {
+    let fit = |tensor: &&Tensor| tensor.dtype() == DType::F32;
+    let [a, b, c] = tensors.iter().all(fit).then_some(tensors)?;
+    Some([matrices(a)?, matrices(b)?, matrices(c)?])
+}
+
+/// The sums of the columns of a matrix.
+pub(super) fn column_sums(input: &Tensor) -> Option<Tensor> {
+    let [input] = contiguous([input])?;
+    let [rows, columns] = input.shape().dims();
+    attempt(|| {
+        let mut sums = vec![0.0; columns];
+        kernels::column_sums([rows, columns], values(&input), &mut sums)?;
+        Ok(float(sums, [columns], &input))
+    })
+}
+
+/// The transposed left factor times the gradient; where the right factor lies column after column, so does the
+/// result, which takes no copy to be added to what else its parameter has.
+pub(super) fn multiply_right_gradient(
+    left: &Tensor,
+    right: &Tensor,
+    gradient: &Tensor,
+) -> Option<Tensor> {
+    let flipped = |tensor: &Tensor| tensor.clone().with_layout(tensor.layout().transpose(0, 1));
+    let lies_transposed = !right.is_contiguous() && flipped(right).is_contiguous();
+    if !lies_transposed {
+        return multiply(&flipped(left), gradient, None);
+    }
+    let product = multiply(&flipped(gradient), left, None)?;
+    Some(flipped(&product))
 }
 
 fn multiply_each(left: &Tensor, right: &Tensor) -> Option<Tensor> {
@@ -134,6 +169,9 @@ pub(super) fn rope(input: &Tensor, angles: [&Tensor; 2], back: bool) -> Option<T
             [values(&cosines), values(&sines)],
             &mut output,
         )?;
-        Ok(float(output, input.shape(), input))
+        // Heads side by side, as the layer before and the attention have them.
+        let output = float(output, [texts, tokens, heads, width], input);
+        let layout = output.layout().transpose(1, 2);
+        Ok(output.with_layout(layout))
     })
 }

@@ -133,6 +133,51 @@ proptest! {
     }
 
     #[test]
+    fn attentions_in_tiles(
+        batch in prop::array::uniform2(1_usize..4),
+        tokens in 1_usize..120,
+        width in 1_usize..40,
+    ) {
+        let device = training();
+        // As a linear layer yields them: heads side by side.
+        let shape = [batch[0], tokens, batch[1], width];
+        let all = [1, 2, 3].map(|seed| tensor(shape, seed, &device)).to_vec();
+        let turned = |x: &[Tensor<4>]| [0, 1, 2].map(|of: usize| x[of].clone().swap_dims(1, 2));
+        let theirs = everything(all.clone(), vec![], |x, _| {
+            let [q, k, v] = turned(x);
+            let later = Tensor::<2>::ones([tokens, tokens], &device).triu(1).bool();
+            let scores = q.matmul(k.swap_dims(2, 3)).mul_scalar(0.7);
+            let later = later.expand([batch[0], batch[1], tokens, tokens]);
+            let masked = scores.mask_fill(later, f32::NEG_INFINITY);
+            burn::tensor::activation::softmax(masked, 3).matmul(v).swap_dims(1, 2)
+        });
+        let ours = everything(all, vec![], |x, _| {
+            let [q, k, v] = turned(x);
+            everburn_nn::causal_attention(q, k, v, 0.7).reshape(shape)
+        });
+        assert_close(&ours, &theirs);
+    }
+
+    #[test]
+    fn heads_that_are_tied_to_an_embedding(
+        rows in 1_usize..60,
+        widths in prop::array::uniform2(1_usize..60),
+    ) {
+        let device = training();
+        let input = tensor([1, rows, widths[0]], 1, &device);
+        // A row for each token, which are the columns of the product.
+        let weight = tensor([1, widths[1], widths[0]], 2, &device);
+        let turned = |weight: &Tensor<3>| weight.clone().squeeze_dim::<2>(0).transpose();
+        let theirs = everything(vec![input.clone(), weight.clone()], vec![], |x, _| {
+            burn::tensor::module::linear(x[0].clone(), turned(&x[1]), None)
+        });
+        let ours = everything(vec![input, weight], vec![], |x, _| {
+            everburn_nn::tensor::module::linear(x[0].clone(), turned(&x[1]), None)
+        });
+        assert_close(&ours, &theirs);
+    }
+
+    #[test]
     fn losses_of_classes(shape in prop::array::uniform2(1_usize..50), double in any::<bool>()) {
         let device = training();
         let targets = (0..shape[0]).map(|row| (row * 7 % shape[1]) as i32).collect::<Vec<_>>();

@@ -8,11 +8,15 @@ use burn::optim::{
     ModuleOptimizer, MuonConfig, Optimizer, RmsPropConfig, SgdConfig,
 };
 
+use super::adam::{Adam, AdamW, Numbers};
 use super::{OptimizerConfig, OptimizerKind};
 use crate::config::parameter_groups::{Parameter, Parameters};
 
 /// PyTorch's default for Adam and AdamW; Burn's is larger.
 const EPSILON: f64 = 1e-8;
+
+/// Burn's defaults for Adam and AdamW, and PyTorch's.
+const BETAS: [f32; 2] = [0.9, 0.999];
 
 /// The parameters of an optimizer.
 enum Place {
@@ -77,8 +81,14 @@ impl OptimizerConfig {
 
     fn placed(&self, kind: OptimizerKind, weight_decay: f64, place: Place) -> ModuleOptimizer {
         match kind {
-            OptimizerKind::Adam => place.take(self.adam(weight_decay).build()),
-            OptimizerKind::AdamW => place.take(self.adam_w(weight_decay).build()),
+            OptimizerKind::Adam => {
+                let numbers = self.one_pass(weight_decay);
+                place.take(Adam::new(self.adam(weight_decay).build(), numbers))
+            }
+            OptimizerKind::AdamW => {
+                let numbers = self.one_pass(weight_decay);
+                place.take(AdamW::new(self.adam_w(weight_decay).build(), numbers))
+            }
             OptimizerKind::Sgd => place.take(self.sgd(weight_decay).build()),
             OptimizerKind::AdaGrad => place.take(self.adagrad(weight_decay).build()),
             OptimizerKind::Adafactor => place.take(self.adafactor(weight_decay).build()),
@@ -88,6 +98,27 @@ impl OptimizerConfig {
             OptimizerKind::Muon => place.take(self.muon(weight_decay).build()),
             OptimizerKind::RmsProp => place.take(self.rmsprop(weight_decay).build()),
         }
+    }
+
+    /// What Adam and AdamW need for steps in one pass; `None` where Burn alone has what is asked for. The rates
+    /// are those of [`Self::adam`] and [`Self::adam_w`].
+    fn one_pass(&self, weight_decay: f64) -> Option<Numbers> {
+        if self.kind == OptimizerKind::Muon {
+            return Some(Numbers {
+                betas: BETAS,
+                epsilon: EPSILON as f32,
+                weight_decay: weight_decay as f32,
+            });
+        }
+        let plain = !self.amsgrad.unwrap_or(false) && !self.cautious_weight_decay.unwrap_or(false);
+        plain.then(|| Numbers {
+            betas: [
+                single(self.beta_1).unwrap_or(BETAS[0]),
+                single(self.beta_2).unwrap_or(BETAS[1]),
+            ],
+            epsilon: self.epsilon.unwrap_or(EPSILON) as f32,
+            weight_decay: weight_decay as f32,
+        })
     }
 
     fn adam(&self, weight_decay: f64) -> AdamConfig {

@@ -1,0 +1,110 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::sample::values;
+
+fn at(matrix: &Matrix<'_>, row: usize, column: usize) -> f64 {
+    f64::from(matrix.values[row * matrix.strides[0] + column * matrix.strides[1]])
+}
+
+proptest! {
+    #[test]
+    fn products_are_those_of_f64(
+        extent in prop::array::uniform3(0_usize..70),
+        transposed in any::<[bool; 2]>(),
+        biased in any::<bool>(),
+    ) {
+        let [rows, inner, columns] = extent;
+        let [left, right] = [values(rows * inner, 1), values(inner * columns, 2)];
+        let matrix = |values, [rows, columns]: [usize; 2], transposed| match transposed {
+            false => Matrix::new(values, [rows, columns]),
+            true => Matrix::new(values, [columns, rows]).transposed(),
+        };
+        let left = matrix(&left, [rows, inner], transposed[0]);
+        let right = matrix(&right, [inner, columns], transposed[1]);
+        let bias = values(columns, 3);
+        let bias = biased.then_some(&bias[..]);
+        let mut output = vec![f32::NAN; rows * columns];
+        matmul(left, right, bias, &mut output).unwrap();
+        for (index, value) in output.iter().enumerate() {
+            let (row, column) = (index / columns, index % columns);
+            let products = (0..inner).map(|k| at(&left, row, k) * at(&right, k, column));
+            let expected = products.sum::<f64>() + bias.map_or(0.0, |b| f64::from(b[column]));
+            prop_assert!((f64::from(*value) - expected).abs() < 1e-5, "{value} {expected}");
+        }
+    }
+}
+
+#[test]
+fn products_of_matrices_that_lie_anywhere() {
+    // Rows of three heads of two texts side by side, as an attention has them.
+    let (texts, tokens, heads, width) = (2, 5, 3, 4);
+    let [queries, keys] = [1, 2].map(|seed| values(texts * tokens * heads * width, seed));
+    let of = |values, strides, extent| {
+        let batch_strides = [tokens * heads * width, width];
+        Matrices::new(values, [texts, heads], batch_strides, extent, strides).unwrap()
+    };
+    let left = of(&queries, [heads * width, 1], [tokens, width]);
+    let right = of(&keys, [1, heads * width], [width, tokens]);
+    let mut output = vec![f32::NAN; texts * heads * tokens * tokens];
+    matmul_each(left, right, &mut output).unwrap();
+    for (index, value) in output.iter().enumerate() {
+        let (row, column) = (index / tokens % tokens, index % tokens);
+        let matrix = index / (tokens * tokens);
+        let at = |values: &[f32], token: usize, number: usize| {
+            let text = matrix / heads * tokens + token;
+            f64::from(values[text * heads * width + matrix % heads * width + number])
+        };
+        let products = (0..width).map(|k| at(&queries, row, k) * at(&keys, column, k));
+        assert!((f64::from(*value) - products.sum::<f64>()).abs() < 1e-5);
+    }
+    assert!(
+        Matrices::new(
+            &queries,
+            [texts, heads],
+            [60, 4],
+            [tokens + 1, width],
+            [12, 1]
+        )
+        .is_err()
+    );
+    assert!(Matrices::new(&[], [usize::MAX, 2], [usize::MAX, 1], [1, 1], [1, 1]).is_err());
+    assert!(matmul_each(left, left, &mut output).is_err());
+    assert!(matmul_each(left, right, &mut output[1..]).is_err());
+}
+
+#[test]
+fn the_same_bits_for_any_number_of_threads() {
+    for [rows, inner, columns] in [[300, 200, 100], [1, 3000, 70], [512, 64, 384]] {
+        let [left, right] = [values(rows * inner, 1), values(inner * columns, 2)];
+        let on = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+            pool.build().unwrap().install(|| {
+                let mut output = vec![0.0; rows * columns];
+                let left = Matrix::new(&left, [rows, inner]);
+                let right = Matrix::new(&right, [columns, inner]).transposed();
+                matmul(left, right, None, &mut output).unwrap();
+                output
+            })
+        };
+        let alone = on(1);
+        assert_eq!(alone, on(2));
+        assert_eq!(alone, on(4));
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let (six, eight) = ([0.0; 6], [0.0; 8]);
+    let left = Matrix::new(&six, [2, 3]);
+    let error = |right, bias: Option<&[f32]>, output: &mut [f32]| {
+        matmul(left, right, bias, output).unwrap_err().to_string()
+    };
+    let fitting = Matrix::new(&six, [3, 2]);
+    assert!(error(Matrix::new(&eight, [4, 2]), None, &mut [0.0; 4]).contains("right"));
+    assert!(error(Matrix::new(&eight, [3, 2]), None, &mut [0.0; 4]).contains("right"));
+    assert!(error(fitting, None, &mut [0.0; 5]).contains("output"));
+    assert!(error(fitting, Some(&[0.0; 3]), &mut [0.0; 4]).contains("bias"));
+    let endless = Matrix::new(&six, [usize::MAX, 2]);
+    assert!(matmul(endless, fitting, None, &mut [0.0; 4]).is_err());
+}
