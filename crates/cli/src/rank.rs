@@ -143,7 +143,10 @@ pub(crate) fn report_stall(
     match report {
         None => error,
         Some(report) => {
-            eprintln!("{report}");
+            // All ranks make the same one.
+            if report.is_printed_here {
+                eprintln!("{report}");
+            }
             if let Some(run) = run {
                 recording::note_stall(run, &report);
             }

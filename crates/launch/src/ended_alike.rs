@@ -91,7 +91,9 @@ pub(crate) fn without_numbers(text: &str) -> String {
     let mut in_ranks = false;
     let of_word = |(place, word): (usize, &&str)| {
         let is_number = word.starts_with(|first: char| first.is_ascii_digit());
-        let next = words.get(place + 1).map(|next| next.trim_end_matches([',', ';', ':', ')', '.']));
+        let next = words
+            .get(place + 1)
+            .map(|next| next.trim_end_matches([',', ';', ':', ')', '.']));
         let hidden = is_number && (in_ranks || next == Some("s"));
         // `ranks 0-3, 7 waited`: a list goes on after a comma.
         in_ranks = match is_number {
@@ -99,12 +101,19 @@ pub(crate) fn without_numbers(text: &str) -> String {
             false => matches!(word.trim_start_matches('('), "rank" | "ranks"),
         };
         match hidden {
-            true => word.trim_start_matches(|first: char| first.is_ascii_digit() || first == '.' || first == '-'),
+            true => word.trim_start_matches(|first: char| {
+                first.is_ascii_digit() || first == '.' || first == '-'
+            }),
             false => word,
         }
         .to_owned()
     };
-    words.iter().enumerate().map(of_word).collect::<Vec<_>>().join(" ")
+    words
+        .iter()
+        .enumerate()
+        .map(of_word)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 #[cfg(test)]
@@ -130,7 +139,11 @@ mod tests {
 
     #[test]
     fn what_all_ranks_see_of_one_failure_is_one_line_with_a_count() {
-        let cause = ended(88, 1, RankReport::new(88, ReportKind::Own, "the disk is full"));
+        let cause = ended(
+            88,
+            1,
+            RankReport::new(88, ReportKind::Own, "the disk is full"),
+        );
         let victim = |rank| {
             let message = format!("rank {rank} lost rank 88 after 0.{rank} s");
             let report = RankReport {
@@ -139,7 +152,11 @@ mod tests {
             };
             ended(rank, EXIT_PEER_LOST, report)
         };
-        let mut others: Vec<_> = (0..128).rev().filter(|rank| *rank != 88).map(victim).collect();
+        let mut others: Vec<_> = (0..128)
+            .rev()
+            .filter(|rank| *rank != 88)
+            .map(victim)
+            .collect();
         others[3].ended_by_launcher = true;
         let told = lines(&cause, &others);
         assert_eq!(
@@ -153,11 +170,20 @@ mod tests {
 
     #[test]
     fn the_same_error_of_many_is_shown_once_and_another_is_not_hidden() {
-        let failed = |rank: usize, text: &str| {
-            ended(rank, 1, RankReport::new(rank, ReportKind::Own, text))
+        let failed =
+            |rank: usize, text: &str| ended(rank, 1, RankReport::new(rank, ReportKind::Own, text));
+        let waited = |rank: usize| {
+            failed(
+                rank,
+                &format!("rank {rank} waited 2.{rank} s for ranks 0-3, {rank} in x"),
+            )
         };
-        let waited = |rank: usize| failed(rank, &format!("rank {rank} waited 2.{rank} s for ranks 0-3, {rank} in x"));
-        let others = [waited(1), failed(2, "rank 2 cannot open shard 7"), waited(3), failed(4, "rank 4 cannot open shard 9")];
+        let others = [
+            waited(1),
+            failed(2, "rank 2 cannot open shard 7"),
+            waited(3),
+            failed(4, "rank 4 cannot open shard 9"),
+        ];
         assert_eq!(
             lines(&waited(0), &others),
             [

@@ -200,14 +200,18 @@ mod tests {
         let shown = Arc::new(ShownErrors::default());
         let mut screen = Vec::new();
         for rank in [3, 0, 12] {
-            let text = format!("error: rank {rank} waited 2.0{rank} s for rank 7\n  because: x\nhelp: y\nlast\n");
+            let text = format!(
+                "error: rank {rank} waited 2.0{rank} s for rank 7\n  because: x\nhelp: y\nlast\n"
+            );
             let file = Arc::new(log.reopen().unwrap());
-            let output = Screen::new(&mut screen, None).without_repeated_errors(rank, shown.clone());
+            let output =
+                Screen::new(&mut screen, None).without_repeated_errors(rank, shown.clone());
             pump(text.as_bytes(), &file, &format!("{rank}> "), output);
             assert_eq!(std::fs::read_to_string(log.path()).unwrap(), text);
         }
         let screen = String::from_utf8(screen).unwrap();
-        let first = "3> error: rank 3 waited 2.03 s for rank 7\n3>   because: x\n3> help: y\n3> last\n";
+        let first =
+            "3> error: rank 3 waited 2.03 s for rank 7\n3>   because: x\n3> help: y\n3> last\n";
         assert_eq!(screen, format!("{first}0> last\n12> last\n"));
     }
 

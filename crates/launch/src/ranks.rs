@@ -241,6 +241,10 @@ impl RunningRank {
         Ok(())
     }
 
+    pub(crate) fn process_id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Calls `on_end` from a thread of its own once the process has ended, and does not reap it.
     pub(crate) fn watch(&self, on_end: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let pid = self.pid;

@@ -17,12 +17,15 @@ pub fn ranges(numbers: &[usize]) -> String {
     let mut parts = Vec::new();
     let mut rest = numbers;
     while let Some(first) = rest.first() {
-        let follows = |(offset, number): &(usize, &usize)| first.checked_add(*offset) == Some(**number);
+        let follows =
+            |(offset, number): &(usize, &usize)| first.checked_add(*offset) == Some(**number);
         let length = rest.iter().enumerate().take_while(follows).count();
         let (run, after) = rest.split_at(length);
         rest = after;
         match run {
-            [first, .., last] if run.len() >= SHORTEST_RANGE => parts.push(format!("{first}-{last}")),
+            [first, .., last] if run.len() >= SHORTEST_RANGE => {
+                parts.push(format!("{first}-{last}"))
+            }
             _ => parts.extend(run.iter().map(ToString::to_string)),
         }
     }

@@ -294,17 +294,25 @@ impl Membership {
 
     /// Fails if the job is over or this process was replaced.
     fn refuse_if_over(&self, me: &Member) -> Result<(), ElasticError> {
-        let failed = |source| self.failed(source);
-        let store = &*self.store;
-        if store.check(&[&keys::finished()]).map_err(failed)? {
+        let wanted = [
+            keys::finished(),
+            keys::given_up(),
+            keys::incarnation(me.slot),
+            keys::ended(me.slot),
+        ];
+        let found = keys::values(&*self.store, &wanted).map_err(|error| self.failed(error))?;
+        if found[0].is_some() {
             return Err(ElasticError::Finished);
         }
-        if let Some(reason) = store.try_get(&keys::given_up()).map_err(failed)? {
-            let reason = printable(&String::from_utf8_lossy(&reason), LONGEST_REASON);
+        if let Some(reason) = &found[1] {
+            let reason = printable(&String::from_utf8_lossy(reason), LONGEST_REASON);
             return Err(ElasticError::GivenUp { reason });
         }
-        let newest = keys::number(store, &keys::incarnation(me.slot)).map_err(failed)?;
-        let ended = keys::number(store, &keys::ended(me.slot)).map_err(failed)?;
+        let number = |place: usize| {
+            let number = keys::number_in(&wanted[place], found[place].as_deref());
+            number.map_err(|error| self.failed(error))
+        };
+        let (newest, ended) = (number(2)?, number(3)?);
         if newest > me.incarnation || ended >= me.incarnation {
             return Err(ElasticError::Expelled {
                 slot: me.slot,

@@ -24,7 +24,10 @@ fn crowd_of(ranks: usize) {
     assert!(matches!(outcome, Outcome::Succeeded), "{outcome}");
     let server = receiver.recv_timeout(DEADLINE).unwrap();
     let numbers = crowd::numbers(folder.path(), ranks);
-    eprintln!("{}", crowd::table(&numbers, server.requests(), begin.elapsed()));
+    eprintln!(
+        "{}",
+        crowd::table(&numbers, server.requests(), begin.elapsed())
+    );
 }
 
 #[test]

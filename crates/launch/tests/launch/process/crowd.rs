@@ -62,7 +62,9 @@ pub fn be_rank(rank: &RankEnvironment) -> ! {
 pub fn numbers(folder: &std::path::Path, ranks: usize) -> Vec<Vec<u64>> {
     let of_rank = |rank| {
         let text = fs::read_to_string(folder.join(format!("crowd.{rank}"))).unwrap();
-        text.split(' ').map(|number| number.parse().unwrap()).collect()
+        text.split(' ')
+            .map(|number| number.parse().unwrap())
+            .collect()
     };
     (0..ranks).map(of_rank).collect()
 }
