@@ -25,6 +25,9 @@ const POLL: Duration = Duration::from_millis(20);
 /// the store does not grow with their number.
 const LONGEST_POLL: Duration = Duration::from_millis(500);
 
+/// Both are for jobs of fewer slots than this; each poll reads all slots, so larger jobs poll less often.
+const SLOTS: usize = 64;
+
 /// The most generations whose failed deletion is retried.
 const MOST_UNDELETED: usize = 8;
 
@@ -366,9 +369,9 @@ impl Membership {
     ) -> Result<(), StoreError> {
         let earlier = assessment.present.iter().filter(|it| it.slot < me.slot);
         let turn = u32::try_from(earlier.count()).unwrap_or(u32::MAX);
-        let pause = POLL
-            .saturating_mul(turn.saturating_add(1))
-            .min(LONGEST_POLL);
+        let factor = u32::try_from(1 + self.options.max / SLOTS).unwrap_or(u32::MAX);
+        let pause = POLL.saturating_mul(turn.saturating_add(1));
+        let pause = pause.min(LONGEST_POLL).saturating_mul(factor);
         match self.store.wait_within(&[&keys::closed(number)], pause) {
             Err(StoreError::Timeout { .. }) => Ok(()),
             outcome => outcome,

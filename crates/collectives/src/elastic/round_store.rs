@@ -12,6 +12,9 @@ use crate::sync::lock;
 /// How often this process looks whether the others are still there, however often it asks for something.
 const LOOK: Duration = Duration::from_millis(250);
 
+/// So many members look that often; each look reads a key of every member, so more do it less often.
+const MEMBERS: usize = 64;
+
 /// A [`PrefixStore`] whose waits fail once a member of the generation is known to be gone.
 #[derive(Debug)]
 pub(super) struct RoundStore {
@@ -19,6 +22,8 @@ pub(super) struct RoundStore {
     generation: u64,
     others: Vec<Member>,
     looked: Mutex<Option<Instant>>,
+    /// How often this process looks.
+    interval: Duration,
 }
 
 impl RoundStore {
@@ -29,19 +34,21 @@ impl RoundStore {
         mut members: Vec<Member>,
     ) -> Self {
         members.remove(rank);
+        let factor = u32::try_from(1 + members.len() / MEMBERS).unwrap_or(u32::MAX);
         Self {
             own,
             generation,
             others: members,
             looked: Mutex::new(None),
+            interval: LOOK.saturating_mul(factor),
         }
     }
 
-    /// Fails once this generation cannot form any more, or will not last: one round trip, and none within [`LOOK`]
-    /// after the last.
+    /// Fails once this generation cannot form any more, or will not last: one round trip, and none soon after the
+    /// last.
     fn whole(&self) -> Result<(), StoreError> {
         let mut looked = lock(&self.looked);
-        if looked.is_some_and(|looked| looked.elapsed() < LOOK) {
+        if looked.is_some_and(|looked| looked.elapsed() < self.interval) {
             return Ok(());
         }
         self.look()?;
@@ -90,7 +97,7 @@ impl RoundStore {
         let deadline = Deadline::within(limit);
         loop {
             let left = deadline.left();
-            match wait(left.min(LOOK)) {
+            match wait(left.min(self.interval)) {
                 Err(StoreError::Timeout {
                     operation, keys, ..
                 }) => {
