@@ -135,6 +135,9 @@ pub(crate) fn launch(config: &RanksConfig) -> Option<ElasticLaunch> {
         max,
         max_restarts: config.max_restarts,
         backoff: BACKOFF,
+        stopped_limit: ElasticLaunch::new(min, max)
+            .stopped_limit
+            .filter(|_| config.heartbeat_timeout > 0),
     })
 }
 

@@ -182,6 +182,16 @@ impl CliError {
         }
     }
 
+    /// The rank because of which this one fails, if the error names one.
+    pub(crate) fn lost_rank(&self) -> Option<usize> {
+        match self {
+            Self::Stalled(error) => error.lost_rank(),
+            Self::Train(error) => error.collective()?.lost_rank(),
+            Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => error.lost_rank(),
+            _ => None,
+        }
+    }
+
     /// Whether this rank fails only because another one did.
     pub(crate) fn is_secondary(&self) -> bool {
         match self {

@@ -167,7 +167,10 @@ pub(crate) fn report_stall(
     match report {
         None => error,
         Some(report) => {
-            eprintln!("{report}");
+            // All ranks make the same one.
+            if report.is_printed_here {
+                eprintln!("{report}");
+            }
             if let Some(run) = run {
                 recording::note_stall(run, &report);
             }
@@ -269,14 +272,19 @@ pub(crate) fn fail(error: &CliError, environment: Option<&RankEnvironment>) -> E
     } else {
         ExitCode::from(EXIT_FAILURE)
     };
-    if let Some(environment) = environment {
-        let kind = if secondary {
-            ReportKind::PeerLost
-        } else {
-            ReportKind::Own
-        };
-        environment.report(kind, None, &error.to_string());
+    let shown = match environment {
+        Some(environment) if secondary => {
+            environment.report_peer_lost(error.lost_rank(), None, &error.to_string())
+        }
+        Some(environment) => {
+            environment.report(ReportKind::Own, None, &error.to_string());
+            false
+        }
+        None => false,
+    };
+    // The launcher shows once what all ranks see of another rank's failure.
+    if !shown {
+        error.print();
     }
-    error.print();
     code
 }

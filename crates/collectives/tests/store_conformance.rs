@@ -52,6 +52,13 @@ fn values_and_counters(store: &dyn Store) {
     assert_eq!(store.try_get("v/a").unwrap().unwrap(), b"two");
     assert_eq!(store.try_get("v/empty").unwrap().unwrap(), b"");
     assert_eq!(store.try_get("v/none").unwrap(), None);
+    let many = store.try_get_many(&["v/none", "v/a", "v/empty"]).unwrap();
+    assert_eq!(many, [None, Some(b"two".to_vec()), Some(Vec::new())]);
+    assert_eq!(store.try_get_many(&[]).unwrap(), []);
+    let none: Vec<String> = (0..3000).map(|number| format!("v/none/{number}")).collect();
+    let wanted: Vec<&str> = none.iter().map(String::as_str).chain(["v/a"]).collect();
+    let many = store.try_get_many(&wanted).unwrap();
+    assert_eq!((many.len(), many.iter().flatten().count()), (3001, 1));
     assert!(!store.check(&["v/none"]).unwrap(), "nothing was stored");
 
     assert!(store.delete("v/a").unwrap());

@@ -92,13 +92,16 @@ pub struct ElasticLaunch {
     pub max_restarts: usize,
     /// How long before the first restart of a rank; it doubles with each, up to 30 s.
     pub backoff: Duration,
+    /// A rank whose process is stopped (SIGSTOP) for this long is ended, so that the others continue without it, and
+    /// started again. One that only waits for a core is not. `None`: the heartbeats of the ranks decide alone.
+    pub stopped_limit: Option<Duration>,
 }
 
 /// A cause that passes (a full disk, a machine that boots) takes about that long.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 
 impl ElasticLaunch {
-    /// `min` to `max` ranks, 3 restarts each, the first after 1 s.
+    /// `min` to `max` ranks, 3 restarts each, the first after 1 s; a rank may be stopped for 1.5 s.
     #[must_use]
     pub fn new(min: usize, max: usize) -> Self {
         Self {
@@ -106,6 +109,7 @@ impl ElasticLaunch {
             max,
             max_restarts: 3,
             backoff: Duration::from_secs(1),
+            stopped_limit: Some(Duration::from_millis(1500)),
         }
     }
 

@@ -345,21 +345,45 @@ impl RankEnvironment {
     /// Reports to the launcher why this rank ends; the first report of a failure counts. Without a launcher, or
     /// when the file cannot be written, it does nothing: the error is on its way to the log anyway.
     pub fn report(&self, kind: ReportKind, step: Option<u64>, message: &str) {
-        let file = match kind.is_failure() {
+        self.send(&RankReport {
+            step,
+            ..RankReport::new(self.rank, kind, message)
+        });
+    }
+
+    /// Reports that this rank fails because of another one, `lost_rank` if that is certain. Returns whether our
+    /// launcher writes `message` to this rank's log, and shows the failure once for all ranks that report it:
+    /// then it need not be printed.
+    #[must_use]
+    pub fn report_peer_lost(
+        &self,
+        lost_rank: Option<usize>,
+        step: Option<u64>,
+        message: &str,
+    ) -> bool {
+        let sent = self.send(&RankReport {
+            step,
+            lost_rank,
+            ..RankReport::new(self.rank, ReportKind::PeerLost, message)
+        });
+        sent && self.launcher_pid.is_some()
+    }
+
+    /// Writes `report` for the launcher, if there is one; returns whether that was possible.
+    fn send(&self, report: &RankReport) -> bool {
+        let file = match report.kind.is_failure() {
             true => &self.error_file,
             false => &self.finished_file,
         };
-        let Some(path) = file else { return };
-        let report = RankReport {
-            step,
-            ..RankReport::new(self.rank, kind, message)
-        };
-        if let Err(error) = write_report(path, &report) {
+        let Some(path) = file else { return false };
+        let written = write_report(path, report);
+        if let Err(error) = &written {
             tracing::warn!(
                 "the report could not be written to {}: {error}",
                 path.display()
             );
         }
+        written.is_ok()
     }
 
     /// Reports to the launcher that this rank has done all of its work: call it once the last file is written, and

@@ -83,6 +83,9 @@ pub struct RankReport {
     /// The error in words, with its causes.
     #[serde(default)]
     pub message: String,
+    /// The rank because of which it failed, where it is a victim of another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_rank: Option<usize>,
     /// When it was, in milliseconds since 1970.
     pub unix_time_ms: u64,
 }
@@ -96,6 +99,7 @@ impl RankReport {
             step: None,
             kind,
             message: message.into(),
+            lost_rank: None,
             unix_time_ms: unix_time_ms(),
         }
     }

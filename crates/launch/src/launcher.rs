@@ -149,6 +149,7 @@ impl Launcher {
             threads: config.resolved_threads(inherited.as_deref()),
             dashboard: config.dashboard && config.node_rank == 0 && can_show_dashboard(),
             progress: io::stdout().is_terminal().then(Arc::default),
+            errors: Arc::default(),
         };
         let terminal = job.dashboard.then(SavedTerminal::of_stdin).flatten();
         let memory_kills = everburn_record::proc::memory_kills().unwrap_or(0);

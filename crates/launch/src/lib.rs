@@ -44,6 +44,7 @@
 mod cause;
 mod children;
 mod config;
+mod ended_alike;
 mod environment;
 mod error;
 mod event;

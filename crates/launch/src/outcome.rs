@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::ended_alike::EndedAlike;
 use crate::exit::{EXIT_PEER_LOST, RankExit};
 use crate::failure::{RankReport, ReportKind};
 
@@ -125,27 +126,36 @@ impl EndedRank {
     }
 }
 
+impl EndedRank {
+    /// How it ended, after `rank 3 `.
+    pub(crate) fn how(&self) -> String {
+        let failure = self.failure();
+        let lost = failure.and_then(|failure| failure.lost_rank);
+        let mut text = match lost {
+            _ if self.ended_by_launcher => "was ended by the launcher".to_owned(),
+            _ if self.was_not_needed() => "came after the others had finished".to_owned(),
+            _ if self.was_stopped() => "was stopped on request".to_owned(),
+            _ if self.exit.is_success() && !self.has_finished() => {
+                "exited with 0 and did not report that it had finished".to_owned()
+            }
+            Some(lost) if self.exit == RankExit::Code(EXIT_PEER_LOST) => {
+                format!("lost rank {lost} (exit code {EXIT_PEER_LOST})")
+            }
+            _ => self.exit.to_string(),
+        };
+        if !self.exit.is_success() && self.has_said(ReportKind::Finished) {
+            text.push_str(", after it had reported that it had finished");
+        }
+        if let Some(step) = failure.and_then(|failure| failure.step) {
+            text.push_str(&format!(", at step {step}"));
+        }
+        text
+    }
+}
+
 impl fmt::Display for EndedRank {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} ", self.rank)?;
-        if self.ended_by_launcher {
-            f.write_str("was ended by the launcher")?;
-        } else if self.was_not_needed() {
-            f.write_str("came after the others had finished")?;
-        } else if self.was_stopped() {
-            f.write_str("was stopped on request")?;
-        } else if self.exit.is_success() && !self.has_finished() {
-            f.write_str("exited with 0 and did not report that it had finished")?;
-        } else {
-            self.exit.fmt(f)?;
-        }
-        if !self.exit.is_success() && self.has_said(ReportKind::Finished) {
-            f.write_str(", after it had reported that it had finished")?;
-        }
-        match self.failure().and_then(|failure| failure.step) {
-            Some(step) => write!(f, ", at step {step}"),
-            None => Ok(()),
-        }
+        write!(f, "rank {} {}", self.rank, self.how())
     }
 }
 
@@ -221,11 +231,7 @@ pub(crate) fn loss(ended: &EndedRank, incarnation: u64, expelled: bool) -> Strin
             "rank {rank}{process} did not answer, stopped or hanging: the others continue without it, and the \
              launcher has killed it"
         ),
-        false => {
-            let how = ended.to_string();
-            let how = how.strip_prefix(&format!("rank {rank} ")).unwrap_or(&how);
-            format!("rank {rank}{process} {how}")
-        }
+        false => format!("rank {rank}{process} {}", ended.how()),
     };
     let failure = ended.failure();
     if let Some(line) = failure.and_then(|failure| failure.message.lines().next()) {
@@ -266,7 +272,8 @@ pub struct JobFailure {
     pub log: PathBuf,
     /// The log's last lines.
     pub log_tail: Vec<String>,
-    /// The other ranks that did not end well, in the order in which they ended.
+    /// The other ranks that did not end well, in the order in which they ended. The text groups those that ended
+    /// alike.
     pub others: Vec<EndedRank>,
     /// An elastic job's restarts on this machine, in order.
     pub restarts: Vec<Restart>,
@@ -320,8 +327,8 @@ impl fmt::Display for JobFailure {
         }
         if !self.others.is_empty() {
             writeln!(f, "then")?;
-            for other in &self.others {
-                writeln!(f, "  {other}")?;
+            for group in EndedAlike::groups(&self.cause, &self.others) {
+                writeln!(f, "  {group}")?;
             }
         }
         if !self.restarts.is_empty() {

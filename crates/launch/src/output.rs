@@ -1,9 +1,12 @@
 //! The ranks' output: to a log each, and to the screen.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::ended_alike::without_numbers;
 
 /// A line longer than this is handed on in pieces, so that a rank cannot fill our memory.
 const MAX_LINE_BYTES: u64 = 64 * 1024;
@@ -44,8 +47,40 @@ pub(crate) fn pump(from: impl Read, log: &Arc<File>, prefix: &str, mut screen: S
         if line.last() != Some(&b'\n') {
             line.push(b'\n');
         }
-        screen.show(&line, is_progress);
+        if !screen.is_repeated(&line[prefix.len()..]) {
+            screen.show(&line, is_progress);
+        }
     }
+}
+
+/// The most errors that are remembered as shown; a job has few different ones.
+const MOST_ERRORS: usize = 256;
+
+/// The errors that ranks have printed, by their text without numbers of ranks; and the rank that was first.
+#[derive(Default)]
+pub(crate) struct ShownErrors(Mutex<HashMap<String, usize>>);
+
+impl ShownErrors {
+    /// Whether another rank than `rank` has printed this error before.
+    fn is_repeated(&self, rank: usize, error: &str) -> bool {
+        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let error = without_numbers(error);
+        if let Some(first) = shown.get(&error) {
+            return *first != rank;
+        }
+        if shown.len() < MOST_ERRORS {
+            shown.insert(error, rank);
+        }
+        false
+    }
+}
+
+/// The errors of one rank's standard error that another rank has shown.
+struct ErrorFilter {
+    rank: usize,
+    shown: Arc<ShownErrors>,
+    /// The last error was hidden, and so are the lines about it.
+    hides: bool,
 }
 
 /// A line of progress that is open on the terminal: the next line replaces it.
@@ -57,11 +92,41 @@ pub(crate) struct Screen<W> {
     output: W,
     /// Shared by all streams of the job; `None` where standard output is no terminal.
     progress: Option<Arc<ProgressLine>>,
+    errors: Option<ErrorFilter>,
 }
 
 impl<W: Write> Screen<W> {
     pub(crate) const fn new(output: W, progress: Option<Arc<ProgressLine>>) -> Self {
-        Self { output, progress }
+        Self {
+            output,
+            progress,
+            errors: None,
+        }
+    }
+
+    /// The screen for the standard error of `rank`: it does not show the errors that are in `shown` by another
+    /// rank. They are in the logs, and the launcher's last message counts them.
+    pub(crate) fn without_repeated_errors(self, rank: usize, shown: Arc<ShownErrors>) -> Self {
+        let errors = Some(ErrorFilter {
+            rank,
+            shown,
+            hides: false,
+        });
+        Self { errors, ..self }
+    }
+
+    /// Whether another rank has shown the error that `line` is, or belongs to.
+    fn is_repeated(&mut self, line: &[u8]) -> bool {
+        let Some(filter) = &mut self.errors else {
+            return false;
+        };
+        if line.starts_with(b"error: ") {
+            let error = String::from_utf8_lossy(line);
+            filter.hides = filter.shown.is_repeated(filter.rank, error.trim_end());
+        } else if !line.starts_with(b"  because: ") && !line.starts_with(b"help: ") {
+            filter.hides = false;
+        }
+        filter.hides
     }
 
     /// Shows `line`, which ends in a newline. A line of progress stays open on a terminal.
@@ -127,6 +192,27 @@ mod tests {
         pump(&b"one\n\ntwo \xff"[..], &file, "[rank 3] ", shown);
         assert_eq!(std::fs::read(log.path()).unwrap(), b"one\n\ntwo \xff");
         assert_eq!(screen, b"[rank 3] one\n[rank 3] \n[rank 3] two \xff\n");
+    }
+
+    #[test]
+    fn an_error_that_all_ranks_print_is_shown_once_and_logged_by_each() {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let shown = Arc::new(ShownErrors::default());
+        let mut screen = Vec::new();
+        for rank in [3, 0, 12] {
+            let text = format!(
+                "error: rank {rank} waited 2.0{rank} s for rank 7\n  because: x\nhelp: y\nlast\n"
+            );
+            let file = Arc::new(log.reopen().unwrap());
+            let output =
+                Screen::new(&mut screen, None).without_repeated_errors(rank, shown.clone());
+            pump(text.as_bytes(), &file, &format!("{rank}> "), output);
+            assert_eq!(std::fs::read_to_string(log.path()).unwrap(), text);
+        }
+        let screen = String::from_utf8(screen).unwrap();
+        let first =
+            "3> error: rank 3 waited 2.03 s for rank 7\n3>   because: x\n3> help: y\n3> last\n";
+        assert_eq!(screen, format!("{first}0> last\n12> last\n"));
     }
 
     #[test]

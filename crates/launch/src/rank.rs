@@ -163,17 +163,28 @@ impl Rank {
         let (text, collective) = (with_causes(error), collective_behind(error));
         let is_secondary = collective.is_some_and(CollectiveError::is_secondary)
             || others_have_failed(&self.group_slot);
-        let (kind, code) = match collective {
-            _ if is_secondary => (ReportKind::PeerLost, EXIT_PEER_LOST),
-            Some(error) if error.is_timeout() => (ReportKind::Own, EXIT_STALLED),
-            _ => (ReportKind::Own, EXIT_FAILURE),
+        let code = match collective {
+            _ if is_secondary => EXIT_PEER_LOST,
+            Some(error) if error.is_timeout() => EXIT_STALLED,
+            _ => EXIT_FAILURE,
         };
         let group = self.leave_seat();
-        if let Some(environment) = &self.environment {
-            let step = group.as_ref().map(ProcessGroup::step);
-            environment.report(kind, step.filter(|&step| step > 0), &text);
+        let step = group.as_ref().map(ProcessGroup::step);
+        let step = step.filter(|&step| step > 0);
+        let shown = match &self.environment {
+            Some(environment) if is_secondary => {
+                let lost = collective.and_then(CollectiveError::lost_rank);
+                environment.report_peer_lost(lost, step, &text)
+            }
+            Some(environment) => {
+                environment.report(ReportKind::Own, step, &text);
+                false
+            }
+            None => false,
+        };
+        if !shown {
+            say(&format!("error: {text}"));
         }
-        say(&format!("error: {text}"));
         if let Some(group) = group {
             match collective {
                 Some(error) => group.abort_because(error, text),

@@ -20,9 +20,9 @@ use crate::config::LaunchConfig;
 use crate::environment::variables as v;
 use crate::error::LaunchError;
 use crate::exit::RankExit;
-use crate::failure::RankReport;
+use crate::failure::{RankReport, ReportKind};
 use crate::outcome::EndedRank;
-use crate::output::{ProgressLine, Screen, pump};
+use crate::output::{ProgressLine, Screen, ShownErrors, pump};
 
 /// What every rank of the job is told.
 pub(crate) struct Job<'a> {
@@ -36,6 +36,8 @@ pub(crate) struct Job<'a> {
     pub(crate) dashboard: bool,
     /// The terminal that shows lines of progress in place, if standard output is one.
     pub(crate) progress: Option<Arc<ProgressLine>>,
+    /// The errors that ranks have printed.
+    pub(crate) errors: Arc<ShownErrors>,
 }
 
 /// mallopt(3): glibc hands freed memory back to the system where more than this many bytes are free, and
@@ -106,6 +108,13 @@ pub(crate) fn continue_log(
         "--- rank {rank}: process {incarnation} begins here ---"
     )?;
     Ok(log)
+}
+
+/// Writes to the log of a rank that another rank's failure has ended what it does not print itself: all ranks of a
+/// job see that failure, and the launcher shows it once.
+fn log_error(config: &LaunchConfig, report: &RankReport) -> io::Result<()> {
+    let mut log = file::append_to(&config.log_path(report.rank))?;
+    writeln!(log, "error: {}", report.message)
 }
 
 impl RunningRank {
@@ -208,9 +217,9 @@ impl RunningRank {
         } else {
             format!("[rank {}] ", self.rank)
         };
-        let start = |from: Box<dyn io::Read + Send>, screen: Box<dyn Write + Send>| {
+        let screen = |output: Box<dyn Write + Send>| Screen::new(output, job.progress.clone());
+        let start = |from: Box<dyn io::Read + Send>, screen: Screen<Box<dyn Write + Send>>| {
             let (log, prefix, alive) = (Arc::clone(&log), prefix.clone(), alive.clone());
-            let screen = Screen::new(screen, job.progress.clone());
             let copy = move || {
                 pump(from, &log, &prefix, screen);
                 drop(alive);
@@ -219,12 +228,21 @@ impl RunningRank {
             thread::Builder::new().name(name).spawn(copy).map(drop)
         };
         if let Some(from) = self.child.stdout.take() {
-            start(Box::new(from), Box::new(io::stdout()))?;
+            start(Box::new(from), screen(Box::new(io::stdout())))?;
         }
         if let Some(from) = self.child.stderr.take() {
-            start(Box::new(from), Box::new(io::stderr()))?;
+            let errors = Arc::clone(&job.errors);
+            let screen = screen(Box::new(io::stderr()));
+            start(
+                Box::new(from),
+                screen.without_repeated_errors(self.rank, errors),
+            )?;
         }
         Ok(())
+    }
+
+    pub(crate) fn process_id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Calls `on_end` from a thread of its own once the process has ended, and does not reap it.
@@ -266,10 +284,17 @@ impl RunningRank {
             let _ = kill_process_group(self.pid, Signal::KILL);
         }
         let exit = RankExit::from_status(self.child.wait()?);
-        Ok(EndedRank {
+        let ended = EndedRank {
             unix_time_ms,
             ..self.ended_as(exit, config)
-        })
+        };
+        if let Some(report) = ended.failure()
+            && report.kind == ReportKind::PeerLost
+            && let Err(error) = log_error(config, report)
+        {
+            tracing::warn!("the log of rank {} lacks its error: {error}", self.rank);
+        }
+        Ok(ended)
     }
 
     /// A process that even SIGKILL does not end soon (it hangs inside the kernel).

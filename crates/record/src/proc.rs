@@ -141,6 +141,14 @@ pub fn has_ended(process: u32) -> bool {
     stat.is_none_or(|stat| matches!(stat_words(&stat).next(), None | Some("Z" | "X")))
 }
 
+/// Whether the process with this id is stopped, as by SIGSTOP. One that waits for a core, or that a debugger holds,
+/// is not.
+#[must_use]
+pub fn is_stopped(process: u32) -> bool {
+    let stat = text(&format!("/proc/{process}/stat"));
+    stat.is_some_and(|stat| stat_words(&stat).next() == Some("T"))
+}
+
 /// When the process with this id was started, in ticks of the kernel since the machine was. Ids come again; id and
 /// start together do not.
 #[must_use]

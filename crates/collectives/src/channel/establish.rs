@@ -65,8 +65,8 @@ impl<'a> Establishment<'a> {
             transport: kind.to_string(),
             host_info: core.transport.host_info(),
         };
-        let own_bytes = encode(&own);
-        let payloads = collective.bootstrap(|_| Payload::from_vec(own_bytes.clone()))?;
+        let own_bytes = Arc::new(encode(&own));
+        let payloads = collective.bootstrap(&own_bytes)?;
         let endpoints: Vec<Endpoint> = decode_all(collective, &own_bytes, payloads)?;
         if let Some(peer) = endpoints
             .iter()
@@ -213,14 +213,7 @@ fn all_gather<T: Serialize + DeserializeOwned>(
     own: &T,
 ) -> Result<Vec<T>, CollectiveError> {
     let bytes = Arc::new(encode(own));
-    for peer in collective.others() {
-        collective.send(peer, round, Payload::part_of(&bytes, 0..bytes.len()));
-    }
-    let mut payloads = vec![Payload::empty(); collective.size()];
-    collective.receive(round, collective.others(), |peer, payload| {
-        payloads[peer] = payload;
-        Ok(())
-    })?;
+    let payloads = collective.all_gather_setup(round, &bytes)?;
     decode_all(collective, &bytes, payloads)
 }
 

@@ -56,12 +56,21 @@ pub(super) fn group(generation: u64) -> String {
     key(&format!("{generation}/group"))
 }
 
-/// The number under `key`; 0 where there is none.
-pub(super) fn number(store: &dyn Store, key: &str) -> Result<u64, StoreError> {
-    let Some(bytes) = store.try_get(key)? else {
+/// The values of `keys` as they stand, in one round trip.
+pub(super) fn values(
+    store: &dyn Store,
+    keys: &[String],
+) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    store.try_get_many(&keys)
+}
+
+/// The number that `value` of `key` is; 0 where there is none.
+pub(super) fn number_in(key: &str, value: Option<&[u8]>) -> Result<u64, StoreError> {
+    let Some(bytes) = value else {
         return Ok(0);
     };
-    let text = std::str::from_utf8(&bytes).unwrap_or_default();
+    let text = std::str::from_utf8(bytes).unwrap_or_default();
     text.parse().map_err(|_| {
         unreadable(
             key,

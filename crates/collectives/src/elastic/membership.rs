@@ -25,6 +25,9 @@ const POLL: Duration = Duration::from_millis(20);
 /// the store does not grow with their number.
 const LONGEST_POLL: Duration = Duration::from_millis(500);
 
+/// Both are for jobs of fewer slots than this; each poll reads all slots, so larger jobs poll less often.
+const SLOTS: usize = 64;
+
 /// The most generations whose failed deletion is retried.
 const MOST_UNDELETED: usize = 8;
 
@@ -295,17 +298,25 @@ impl Membership {
 
     /// Fails if the job is over or this process was replaced.
     fn refuse_if_over(&self, me: &Member) -> Result<(), ElasticError> {
-        let failed = |source| self.failed(source);
-        let store = &*self.store;
-        if store.check(&[&keys::finished()]).map_err(failed)? {
+        let wanted = [
+            keys::finished(),
+            keys::given_up(),
+            keys::incarnation(me.slot),
+            keys::ended(me.slot),
+        ];
+        let found = keys::values(&*self.store, &wanted).map_err(|error| self.failed(error))?;
+        if found[0].is_some() {
             return Err(ElasticError::Finished);
         }
-        if let Some(reason) = store.try_get(&keys::given_up()).map_err(failed)? {
-            let reason = printable(&String::from_utf8_lossy(&reason), LONGEST_REASON);
+        if let Some(reason) = &found[1] {
+            let reason = printable(&String::from_utf8_lossy(reason), LONGEST_REASON);
             return Err(ElasticError::GivenUp { reason });
         }
-        let newest = keys::number(store, &keys::incarnation(me.slot)).map_err(failed)?;
-        let ended = keys::number(store, &keys::ended(me.slot)).map_err(failed)?;
+        let number = |place: usize| {
+            let number = keys::number_in(&wanted[place], found[place].as_deref());
+            number.map_err(|error| self.failed(error))
+        };
+        let (newest, ended) = (number(2)?, number(3)?);
         if newest > me.incarnation || ended >= me.incarnation {
             return Err(ElasticError::Expelled {
                 slot: me.slot,
@@ -359,9 +370,9 @@ impl Membership {
     ) -> Result<(), StoreError> {
         let earlier = assessment.present.iter().filter(|it| it.slot < me.slot);
         let turn = u32::try_from(earlier.count()).unwrap_or(u32::MAX);
-        let pause = POLL
-            .saturating_mul(turn.saturating_add(1))
-            .min(LONGEST_POLL);
+        let factor = u32::try_from(1 + self.options.max / SLOTS).unwrap_or(u32::MAX);
+        let pause = POLL.saturating_mul(turn.saturating_add(1));
+        let pause = pause.min(LONGEST_POLL).saturating_mul(factor);
         match self.store.wait_within(&[&keys::closed(number)], pause) {
             Err(StoreError::Timeout { .. }) => Ok(()),
             outcome => outcome,

@@ -1,14 +1,19 @@
 //! A generation's part of the store, in which nobody waits for the dead.
 
-use std::time::Duration;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use super::keys;
 use super::member::Member;
-use super::round_view::joined_by;
+use super::round_view::joined_in;
 use crate::store::{Deadline, PrefixStore, Store, StoreError};
+use crate::sync::lock;
 
-/// How often one who waits looks whether the others are still there.
+/// How often this process looks whether the others are still there, however often it asks for something.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// So many members look that often; each look reads a key of every member, so more do it less often.
+const MEMBERS: usize = 64;
 
 /// A [`PrefixStore`] whose waits fail once a member of the generation is known to be gone.
 #[derive(Debug)]
@@ -16,6 +21,9 @@ pub(super) struct RoundStore {
     own: PrefixStore,
     generation: u64,
     others: Vec<Member>,
+    looked: Mutex<Option<Instant>>,
+    /// How often this process looks.
+    interval: Duration,
 }
 
 impl RoundStore {
@@ -26,32 +34,53 @@ impl RoundStore {
         mut members: Vec<Member>,
     ) -> Self {
         members.remove(rank);
+        let factor = u32::try_from(1 + members.len() / MEMBERS).unwrap_or(u32::MAX);
         Self {
             own,
             generation,
             others: members,
+            looked: Mutex::new(None),
+            interval: LOOK.saturating_mul(factor),
         }
     }
 
-    /// Fails once this generation cannot form any more, or will not last.
+    /// Fails once this generation cannot form any more, or will not last: one round trip, and none soon after the
+    /// last.
     fn whole(&self) -> Result<(), StoreError> {
+        let mut looked = lock(&self.looked);
+        if looked.is_some_and(|looked| looked.elapsed() < self.interval) {
+            return Ok(());
+        }
+        self.look()?;
+        *looked = Some(Instant::now());
+        Ok(())
+    }
+
+    fn look(&self) -> Result<(), StoreError> {
         let whole_store = &**self.own.inner();
         let broken = |member: &Member, what: &str| StoreError::RoundBroken {
             generation: self.generation,
             reason: format!("{member} {what}"),
         };
-        for member in &self.others {
-            if keys::number(whole_store, &keys::ended(member.slot))? >= member.incarnation {
+        let next = self.generation + 1;
+        let of_member = |member: &Member| keys::ended(member.slot);
+        let mut wanted: Vec<String> = self.others.iter().map(of_member).collect();
+        wanted.push(keys::waiting(next));
+        let found = keys::values(whole_store, &wanted)?;
+        for (member, (key, ended)) in self.others.iter().zip(wanted.iter().zip(&found)) {
+            if keys::number_in(key, ended.as_deref())? >= member.incarnation {
                 return Err(broken(member, "has ended"));
             }
         }
-        let next = self.generation + 1;
-        // One request where nobody has joined, which is nearly always.
-        if !whole_store.check(&[&keys::waiting(next)])? {
+        // Nobody has joined, nearly always.
+        if found.last().is_none_or(Option::is_none) {
             return Ok(());
         }
-        for member in &self.others {
-            let joined = joined_by(whole_store, next, member.slot)?;
+        let of_member = |member: &Member| keys::joined(next, member.slot);
+        let wanted: Vec<String> = self.others.iter().map(of_member).collect();
+        let found = keys::values(whole_store, &wanted)?;
+        for (member, (key, joined)) in self.others.iter().zip(wanted.iter().zip(&found)) {
+            let joined = joined_in(key, joined.as_deref(), member.slot)?;
             if joined.is_some_and(|it| it.is_same_process(member)) {
                 return Err(broken(member, "has gone on to the next round"));
             }
@@ -68,7 +97,7 @@ impl RoundStore {
         let deadline = Deadline::within(limit);
         loop {
             let left = deadline.left();
-            match wait(left.min(LOOK)) {
+            match wait(left.min(self.interval)) {
                 Err(StoreError::Timeout {
                     operation, keys, ..
                 }) => {
@@ -117,6 +146,12 @@ impl Store for RoundStore {
     fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
         self.whole()?;
         self.own.try_get(key)
+    }
+
+    /// As [`try_get`](Self::try_get).
+    fn try_get_many(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        self.whole()?;
+        self.own.try_get_many(keys)
     }
 
     /// Also fails when the generation is broken: who dials a peer again and again asks this in between.

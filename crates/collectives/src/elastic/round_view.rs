@@ -42,7 +42,7 @@ impl Slot {
     }
 }
 
-/// All slots at about one time. Keys are read one by one, so this is no consistent snapshot. That is safe:
+/// All slots at about one time. Others may write between two keys, so this is no consistent snapshot. That is safe:
 /// an ended process stays ended, and a round is closed by compare-and-set on the newest generation.
 #[derive(Debug)]
 pub(super) struct RoundView {
@@ -69,15 +69,26 @@ impl RoundView {
         generation: u64,
         slots: usize,
     ) -> Result<Self, StoreError> {
-        let look = |slot| {
-            let joined = joined_by(store, generation, slot)?;
+        let of_slot = |slot| {
+            [
+                keys::joined(generation, slot),
+                keys::incarnation(slot),
+                keys::ended(slot),
+            ]
+        };
+        let keys: Vec<String> = (0..slots).flat_map(of_slot).collect();
+        let values = keys::values(store, &keys)?;
+        let found: Vec<_> = keys.iter().zip(&values).collect();
+        let look = |(slot, found): (usize, &[(&String, &Option<Vec<u8>>)])| {
+            let number = |place: usize| keys::number_in(found[place].0, found[place].1.as_deref());
             Ok(Slot {
-                joined,
-                incarnation: keys::number(store, &keys::incarnation(slot))?,
-                ended: keys::number(store, &keys::ended(slot))?,
+                joined: joined_in(found[0].0, found[0].1.as_deref(), slot)?,
+                incarnation: number(1)?,
+                ended: number(2)?,
             })
         };
-        let slots = (0..slots).map(look).collect::<Result<_, StoreError>>()?;
+        let slots = found.chunks_exact(3).enumerate().map(look);
+        let slots = slots.collect::<Result<_, StoreError>>()?;
         Ok(Self { slots })
     }
 
@@ -128,12 +139,21 @@ pub(super) fn joined_by(
     slot: usize,
 ) -> Result<Option<Member>, StoreError> {
     let key = keys::joined(generation, slot);
-    let Some(bytes) = store.try_get(&key)? else {
+    joined_in(&key, store.try_get(&key)?.as_deref(), slot)
+}
+
+/// The process of `slot` that has joined a round, by the `value` of its `key`.
+pub(super) fn joined_in(
+    key: &str,
+    value: Option<&[u8]>,
+    slot: usize,
+) -> Result<Option<Member>, StoreError> {
+    let Some(bytes) = value else {
         return Ok(None);
     };
-    let member: Member = keys::read(&key, &bytes)?;
+    let member: Member = keys::read(key, bytes)?;
     if member.slot != slot {
-        return Err(keys::unreadable(&key, "it is of another slot"));
+        return Err(keys::unreadable(key, "it is of another slot"));
     }
     Ok(Some(member))
 }

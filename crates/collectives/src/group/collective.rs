@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::algorithm::Algorithm;
 use super::core::{Core, Place};
+use super::dissemination::{Block, Incomplete};
 use super::element::Element;
 use super::engine::WaitPolicy;
 use super::error::{CollectiveError, RankCall};
@@ -15,6 +16,10 @@ use crate::transport::{FrameKind, Interruption, Payload};
 
 /// The phase number of the bootstrap frames.
 const BOOTSTRAP: u8 = 0;
+
+/// The largest group whose ranks each send to each other one during the setup, so that an error names all ranks that
+/// are missing. Of 128 ranks on two cores, that took most of the time to the first result: 16,000 frames per phase.
+const DIRECT: usize = 32;
 
 /// A collective that is being run.
 pub(crate) struct Collective<'a> {
@@ -86,17 +91,63 @@ impl<'a> Collective<'a> {
         (1..size).map(move |offset| (rank + offset) % size)
     }
 
-    /// The bootstrap exchange: sends each rank a payload with this rank's signature, receives those of all
-    /// others and compares all signatures. Returns the payloads by group rank; this rank's own is empty.
+    /// The bootstrap exchange: sends each rank `own` with this rank's signature, receives those of all others and
+    /// compares all signatures. Returns the payloads by group rank; this rank's own may be empty.
     ///
-    /// Every rank sends to every other rank, so all ranks have all signatures and reach the same verdict.
-    /// Later phases begin only after that.
-    pub(crate) fn bootstrap(
+    /// All ranks have all signatures and reach the same verdict. Later phases begin only after that.
+    pub(crate) fn bootstrap(&self, own: &Arc<Vec<u8>>) -> Result<Vec<Payload>, CollectiveError> {
+        let payloads = match self.size() > DIRECT {
+            true => self.bootstrap_of_many(own)?,
+            false => self.bootstrap_of_few(own)?,
+        };
+        self.core.set_waiting_for(&[]);
+        Ok(payloads)
+    }
+
+    /// The payloads of `phase`, a later phase of the setup, by group rank; this rank's own may be empty.
+    pub(crate) fn all_gather_setup(
         &self,
-        payload_for: impl Fn(usize) -> Payload,
+        phase: u8,
+        own: &Arc<Vec<u8>>,
     ) -> Result<Vec<Payload>, CollectiveError> {
+        if self.size() > DIRECT {
+            return match self.disseminate(phase, own) {
+                Ok(blocks) => Ok(payloads_of(blocks)),
+                Err(Incomplete::Failed(error)) => Err(error),
+                Err(Incomplete::Late { missing, .. }) => Err(self
+                    .core
+                    .interrupted(&self.place, Interruption::Deadline { missing })),
+            };
+        }
         for peer in self.others() {
-            self.send(peer, BOOTSTRAP, payload_for(peer));
+            self.send(peer, phase, Payload::part_of(own, 0..own.len()));
+        }
+        let mut payloads = vec![Payload::empty(); self.size()];
+        self.receive(phase, self.others(), |peer, payload| {
+            payloads[peer] = payload;
+            Ok(())
+        })?;
+        Ok(payloads)
+    }
+
+    fn bootstrap_of_many(&self, own: &[u8]) -> Result<Vec<Payload>, CollectiveError> {
+        match self.disseminate(BOOTSTRAP, own) {
+            Ok(blocks) => {
+                let signatures: Vec<_> = blocks.iter().map(|block| Some(block.signature)).collect();
+                self.demand_same_signatures(&signatures)?;
+                Ok(payloads_of(blocks))
+            }
+            Err(Incomplete::Failed(error)) => Err(error),
+            Err(Incomplete::Late {
+                signatures,
+                missing,
+            }) => Err(self.late(&signatures, missing)),
+        }
+    }
+
+    fn bootstrap_of_few(&self, own: &Arc<Vec<u8>>) -> Result<Vec<Payload>, CollectiveError> {
+        for peer in self.others() {
+            self.send(peer, BOOTSTRAP, Payload::part_of(own, 0..own.len()));
         }
         let key = (self.place.sequence, BOOTSTRAP);
         let mut signatures = vec![None; self.size()];
@@ -123,13 +174,19 @@ impl<'a> Collective<'a> {
                 Err(interruption) => return Err(self.core.interrupted(&self.place, interruption)),
             }
         }
-        if signatures
-            .iter()
-            .any(|signature| *signature != Some(self.signature))
-        {
-            return Err(self.mismatch(&signatures, false));
-        }
+        self.demand_same_signatures(&signatures)?;
         Ok(payloads)
+    }
+
+    fn demand_same_signatures(
+        &self,
+        signatures: &[Option<Signature>],
+    ) -> Result<(), CollectiveError> {
+        let own = Some(self.signature);
+        match signatures.iter().all(|signature| *signature == own) {
+            true => Ok(()),
+            false => Err(self.mismatch(signatures, false)),
+        }
     }
 
     /// The error when some ranks have not called in time: a mismatch if those that did already
@@ -147,16 +204,22 @@ impl<'a> Collective<'a> {
                 *signature = part.ok().map(|part| part.signature);
             }
         }
-        if signatures
-            .iter()
-            .flatten()
-            .all(|signature| *signature == self.signature)
-        {
+        self.late(&signatures, missing)
+    }
+
+    /// The same, with what the ranks that are known have called. Others have not called, or are not known.
+    fn late(&self, signatures: &[Option<Signature>], missing: Vec<usize>) -> CollectiveError {
+        let mut known = signatures.iter().flatten();
+        if known.all(|signature| *signature == self.signature) {
             return self
                 .core
                 .interrupted(&self.place, Interruption::Deadline { missing });
         }
-        self.mismatch(&signatures, true)
+        let mut calls = self.calls(signatures);
+        calls.retain(|call| call.call.is_some() || missing.contains(&call.rank));
+        let error = self.disagreement(calls);
+        self.core.fail_everywhere(&error, None, error.to_string());
+        error
     }
 
     /// The error when ranks called different things, by group rank. Unless it is `late` (some have
@@ -302,4 +365,9 @@ impl<'a> Collective<'a> {
         }
         Ok(())
     }
+}
+
+fn payloads_of(blocks: Vec<Block>) -> Vec<Payload> {
+    let payloads = blocks.into_iter().map(|block| block.payload);
+    payloads.map(Payload::from_vec).collect()
 }

@@ -288,6 +288,26 @@ impl CollectiveError {
         matches!(first, Self::PeerLost { .. } | Self::Aborted { .. })
     }
 
+    /// The rank because of which this one fails, if it [`is_secondary`](Self::is_secondary): it is gone or has
+    /// aborted the group.
+    ///
+    /// ```
+    /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+    ///
+    /// let mut groups = ProcessGroup::over_threads(2, GroupOptions::default());
+    /// let (other, own) = (groups.pop().unwrap(), groups.pop().unwrap());
+    /// other.abort("out of memory");
+    /// assert_eq!(own.barrier().wait().unwrap_err().lost_rank(), Some(1));
+    /// ```
+    #[must_use]
+    pub fn lost_rank(&self) -> Option<usize> {
+        match self.root_cause() {
+            Self::PeerLost { peer, .. } => Some(*peer),
+            Self::Aborted { by, .. } => Some(*by),
+            _ => None,
+        }
+    }
+
     /// Whether this rank gave up because another one did not answer within the deadline.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
@@ -319,10 +339,7 @@ pub(crate) fn ranks(ranks: &[usize]) -> String {
     match ranks {
         [] => "no rank".to_owned(),
         [one] => format!("rank {one}"),
-        many => {
-            let many: Vec<String> = many.iter().map(ToString::to_string).collect();
-            format!("ranks {}", many.join(", "))
-        }
+        many => format!("ranks {}", everburn_record::ranges(many)),
     }
 }
 

@@ -25,6 +25,7 @@ mod arithmetic;
 mod collective;
 mod communication;
 mod core;
+mod dissemination;
 mod element;
 mod engine;
 mod error;

@@ -77,6 +77,11 @@ pub(super) fn hang_key(generation: u64, member: usize) -> String {
     format!("watch/hang/{generation}/{member}")
 }
 
+/// The key of the rank that prints the report of that failure on the machine `host`.
+pub(super) fn reporter_key(generation: u64, host: &str) -> String {
+    format!("watch/hang/{generation}/reporter/{host}")
+}
+
 /// The entries to publish: unfinished ones first, then the newest.
 pub(super) fn newest(mut entries: Vec<FlightEntry>) -> Vec<FlightEntry> {
     // The oldest unfinished entry is the running one; of those queued after it the first matter.
@@ -113,10 +118,12 @@ impl Beat {
     }
 }
 
-/// Reads `key` without waiting for it.
-pub(super) fn read(store: &dyn Store, key: &str) -> Result<Found, StoreError> {
-    let value = store.try_get(key)?;
-    Ok(value.map_or(Found::Nothing, |bytes| decoded(&bytes)))
+/// Reads `keys` without waiting for them.
+pub(super) fn read_many(store: &dyn Store, keys: &[String]) -> Result<Vec<Found>, StoreError> {
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let values = store.try_get_many(&keys)?;
+    let found = |value: &Option<Vec<u8>>| value.as_deref().map_or(Found::Nothing, decoded);
+    Ok(values.iter().map(found).collect())
 }
 
 /// Reads all `keys` in one request; `None` if one of them is missing.

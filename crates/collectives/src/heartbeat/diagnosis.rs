@@ -11,6 +11,8 @@ use crate::group::{FlightEntry, FlightState};
 /// The known state of one rank.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RankState {
+    /// Its report was looked for.
+    pub(super) asked: bool,
     /// It has reported after the failure.
     pub(super) answered: bool,
     /// Its beats arrive, or it has reported.
@@ -64,7 +66,8 @@ pub(super) fn stalled(ranks: &[RankState]) -> Option<usize> {
             .filter(|edges| edges.contains(&rank))
             .count()
     };
-    let wanted: Vec<usize> = (0..ranks.len()).filter(|rank| votes(*rank) > 0).collect();
+    let wanted = (0..ranks.len()).filter(|rank| ranks[*rank].asked && votes(*rank) > 0);
+    let wanted: Vec<usize> = wanted.collect();
     let idle = |rank: &usize| all_edges[*rank].is_empty();
     let mut suspects: Vec<usize> = wanted.iter().copied().filter(idle).collect();
     if suspects.is_empty() {
@@ -73,7 +76,7 @@ pub(super) fn stalled(ranks: &[RankState]) -> Option<usize> {
     }
     if suspects.is_empty() {
         suspects = (0..ranks.len())
-            .filter(|rank| !ranks[*rank].answered)
+            .filter(|rank| ranks[*rank].asked && !ranks[*rank].answered)
             .collect();
     }
     suspects.into_iter().min_by_key(|rank| {
@@ -144,6 +147,7 @@ mod tests {
 
     fn rank(answered: bool, records: Vec<FlightEntry>) -> RankState {
         RankState {
+            asked: true,
             answered,
             alive: answered,
             waiting_for: Vec::new(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::beat::{Beat, Found, beat_key, hang_key, read};
+use super::beat::{Beat, Found, beat_key, hang_key, read_many};
 use super::report::{Evidence, RankReport, diagnose};
 use super::thread::{Followed, Heartbeat};
 use super::{HeartbeatMonitor, HeartbeatOptions};
@@ -77,18 +77,22 @@ pub fn heartbeats(bytes: &[u8]) {
 fn report(heartbeat: &Heartbeat, followed: &Followed, store: &dyn Store) {
     let rank_report = |member: &usize| {
         let key = hang_key(GENERATION, *member);
-        match read(store, &key).expect("a store in memory") {
+        let found = read_many(store, &[key]).expect("a store in memory");
+        match found.into_iter().next().expect("one value for each key") {
             Found::Beat(beat) => RankReport {
                 evidence: Evidence::Answer,
                 beat: Some(*beat),
+                beats: true,
             },
             Found::Unreadable => RankReport {
                 evidence: Evidence::Unreadable,
                 beat: None,
+                beats: false,
             },
             Found::Nothing => RankReport {
                 evidence: Evidence::Nothing,
                 beat: None,
+                beats: false,
             },
         }
     };

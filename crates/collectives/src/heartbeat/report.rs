@@ -1,11 +1,12 @@
 //! Hang reports: collects the state of all ranks after one of them stalled.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use super::beat::{Beat, Found, beat_key, hang_key, read};
+use super::beat::{Beat, Found, beat_key, hang_key, read_many, reporter_key};
 use super::diagnosis::{RankState, doing, has_called, stalled, wanted_in};
 use super::log::last_lines;
 use super::thread::{Followed, Heartbeat};
@@ -18,8 +19,15 @@ const ANSWERS: Duration = Duration::from_secs(2);
 /// The timeout for reports of ranks that others wait for; they are not expected to answer.
 const SUSPECTS: Duration = Duration::from_millis(500);
 
-/// The polling interval.
+/// The polling interval, at first and at last: all ranks poll at the same time.
 const PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(160);
+
+/// The most ranks that are asked because another waits for them. A chain of waits is followed to its end.
+const MOST_SUSPECTS: usize = 64;
+
+/// How many other ranks are asked, evenly spread: a report names what they do, and the count of the rest.
+const SAMPLE: usize = 16;
 
 /// The additional time for a store that does not answer.
 const STORE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -43,6 +51,8 @@ pub enum Evidence {
     Unreadable,
     /// It has published nothing, or the store did not answer.
     Nothing,
+    /// Its report was not looked for: it is none of those that others wait for, nor of the sample.
+    NotAsked,
 }
 
 /// The activity of one rank.
@@ -100,8 +110,12 @@ pub struct HangReport {
     pub waiting: Vec<usize>,
     /// Whether the stalled rank has called that operation; `None` if unknown.
     pub has_called: Option<bool>,
-    /// All ranks, in order.
+    /// The ranks that were asked, in order: those that others wait for, and a sample of the rest.
     pub ranks: Vec<RankActivity>,
+    /// How many ranks were not asked.
+    pub others: usize,
+    /// Whether this rank is the one of its machine to print the report: the first that had it.
+    pub is_printed_here: bool,
     /// The path of the stalled rank's log.
     pub log: Option<PathBuf>,
     /// The last lines of the log, or why they cannot be read.
@@ -112,6 +126,8 @@ pub struct HangReport {
 pub(super) struct RankReport {
     pub(super) evidence: Evidence,
     pub(super) beat: Option<Beat>,
+    /// A new beat has come while the reports were collected.
+    pub(super) beats: bool,
 }
 
 pub(super) fn report(
@@ -128,8 +144,17 @@ pub(super) fn report(
         waiting_for: waited_for(error.root_cause()),
         ..heartbeat.beat_of(Some(&followed))
     };
-    let reports = gather(heartbeat, &followed, &own);
-    Some(diagnose(heartbeat, &followed, &reports, log_of))
+    let gathered = gather(heartbeat, &followed, &own);
+    Some(HangReport {
+        is_printed_here: gathered.is_printed_here,
+        ..diagnose(heartbeat, &followed, &gathered.reports, log_of)
+    })
+}
+
+/// The reports by rank.
+struct Gathered {
+    reports: Vec<RankReport>,
+    is_printed_here: bool,
 }
 
 /// Makes the diagnosis from the reports of all ranks.
@@ -139,6 +164,7 @@ pub(super) fn diagnose(
     reports: &[RankReport],
     log_of: &dyn Fn(usize) -> Option<PathBuf>,
 ) -> HangReport {
+    let asked = |report: &&RankReport| report.evidence != Evidence::NotAsked;
     let states: Vec<RankState> = reports
         .iter()
         .enumerate()
@@ -165,6 +191,8 @@ pub(super) fn diagnose(
         lines: log.as_deref().map_or(Ok(Vec::new()), last_lines),
         log,
         ranks: activities(heartbeat, followed, reports, &states),
+        others: reports.len() - reports.iter().filter(asked).count(),
+        is_printed_here: true,
     }
 }
 
@@ -179,7 +207,7 @@ fn waited_for(error: &CollectiveError) -> Vec<usize> {
 
 /// Publishes `own` and collects the reports of the others. Runs on its own thread, so that a store that does
 /// not answer cannot delay the report for long.
-fn gather(heartbeat: &Arc<Heartbeat>, followed: &Followed, own: &Beat) -> Vec<RankReport> {
+fn gather(heartbeat: &Arc<Heartbeat>, followed: &Followed, own: &Beat) -> Gathered {
     let (sender, receiver) = mpsc::channel();
     let (asking, group, beat) = (heartbeat.clone(), followed.clone(), own.clone());
     let started = std::thread::Builder::new()
@@ -192,75 +220,168 @@ fn gather(heartbeat: &Arc<Heartbeat>, followed: &Followed, own: &Beat) -> Vec<Ra
         Ok(_) => receiver.recv_timeout(ANSWERS + STORE_TIMEOUT).ok(),
         Err(_) => None,
     };
-    let mut reports = answer.unwrap_or_else(|| {
+    let mut gathered = answer.unwrap_or_else(|| {
         // Falls back to the beats seen before.
         let state = lock(&heartbeat.state);
         let peers = followed
             .members
             .iter()
             .map(|member| state.peers.get(*member));
-        peers
-            .map(|peer| from_beat(peer.map_or(&Found::Nothing, |peer| &peer.found)))
-            .collect()
+        let reports = peers.map(|peer| from_beat(peer.map_or(&Found::Nothing, |peer| &peer.found)));
+        Gathered {
+            reports: reports.collect(),
+            is_printed_here: true,
+        }
     });
-    if let Some(report) = reports.get_mut(followed.rank) {
+    if let Some(report) = gathered.reports.get_mut(followed.rank) {
         *report = RankReport {
             evidence: Evidence::Answer,
             beat: Some(own.clone()),
+            beats: true,
         };
     }
-    reports
+    gathered
 }
 
-fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Vec<RankReport> {
+/// The ranks that are asked, in the order of their importance: those that this rank waits for, those that they wait
+/// for, and so on; then a sample, the same on all ranks.
+struct Asked {
+    size: usize,
+    suspects: Vec<usize>,
+    sample: Vec<usize>,
+}
+
+impl Asked {
+    fn new(size: usize, own: &Beat, rank: usize) -> Self {
+        let mut asked = Self {
+            size,
+            suspects: Vec::new(),
+            sample: (0..SAMPLE.min(size))
+                .map(|part| part * size / SAMPLE.min(size))
+                .collect(),
+        };
+        asked.suspect(own);
+        asked.suspects.retain(|suspect| *suspect != rank);
+        asked.sample.retain(|sampled| *sampled != rank);
+        asked
+    }
+
+    /// Also asks the ranks that the rank of `beat` waits for.
+    fn suspect(&mut self, beat: &Beat) {
+        let of_records = beat.records.iter().flat_map(|entry| &entry.waiting_for);
+        for rank in beat.waiting_for.iter().chain(of_records) {
+            let is_new = *rank < self.size && !self.suspects.contains(rank);
+            if is_new && self.suspects.len() < MOST_SUSPECTS {
+                self.suspects.push(*rank);
+            }
+        }
+    }
+
+    /// Those without an answer, the suspects first.
+    fn missing(&self, answers: &BTreeMap<usize, Found>) -> Vec<usize> {
+        let sample = self
+            .sample
+            .iter()
+            .filter(|rank| !self.suspects.contains(rank));
+        let all = self.suspects.iter().chain(sample);
+        all.filter(|rank| !answers.contains_key(rank))
+            .copied()
+            .collect()
+    }
+}
+
+fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {
     let begin = Instant::now();
     let store = &*heartbeat.store;
-    let key = |member: usize| hang_key(followed.generation, member);
-    if let Err(error) = store.set(&key(heartbeat.member), &own.encode()) {
+    let key = |rank: &usize| hang_key(followed.generation, followed.members[*rank]);
+    if let Err(error) = store.set(&key(&followed.rank), &own.encode()) {
         tracing::warn!(
             rank = followed.rank,
             "the report of a hang is not published: {error}"
         );
     }
-    let mut answers: Vec<Option<Found>> = vec![None; followed.members.len()];
-    let suspects = {
-        let of_records = own.records.iter().flat_map(|entry| &entry.waiting_for);
-        let mut suspects: Vec<usize> = of_records.chain(&own.waiting_for).copied().collect();
-        suspects.push(followed.rank);
-        suspects
-    };
+    let mut asked = Asked::new(followed.members.len(), own, followed.rank);
+    let mut answers = BTreeMap::from([(followed.rank, Found::Beat(Box::new(own.clone())))]);
+    let mut pause = PAUSE;
     loop {
-        let mut missing = false;
-        let mut suspects_missing = false;
-        for (rank, answer) in answers.iter_mut().enumerate() {
-            if answer.is_some() || rank == followed.rank {
-                continue;
+        let missing = asked.missing(&answers);
+        let keys: Vec<String> = missing.iter().map(key).collect();
+        let found = read_many(store, &keys).unwrap_or_default();
+        for (rank, found) in missing.into_iter().zip(found) {
+            if let Some(beat) = found.beat() {
+                asked.suspect(beat);
             }
-            match read(store, &key(followed.members[rank])) {
-                Ok(Found::Nothing) | Err(_) if suspects.contains(&rank) => suspects_missing = true,
-                Ok(Found::Nothing) | Err(_) => missing = true,
-                Ok(found) => *answer = Some(found),
+            if found != Found::Nothing {
+                answers.insert(rank, found);
             }
         }
+        let missing = asked.missing(&answers);
+        let only_suspects = missing.iter().all(|rank| asked.suspects.contains(rank));
         let waited = begin.elapsed();
-        let enough = !missing && (!suspects_missing || waited >= SUSPECTS);
-        if enough || waited >= ANSWERS {
+        if missing.is_empty() || (only_suspects && waited >= SUSPECTS) || waited >= ANSWERS {
             break;
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(LONGEST_PAUSE);
     }
-    let report = |(rank, answer): (usize, Option<Found>)| match answer {
-        Some(Found::Beat(beat)) => RankReport {
-            evidence: Evidence::Answer,
-            beat: Some(*beat),
-        },
-        Some(_) => from_beat(&Found::Unreadable),
-        None => {
-            let found = read(store, &beat_key(followed.members[rank]));
-            from_beat(&found.unwrap_or(Found::Nothing))
-        }
+    let silent = asked.missing(&answers);
+    let keys: Vec<String> = silent
+        .iter()
+        .map(|rank| beat_key(followed.members[*rank]))
+        .collect();
+    let before = read_many(store, &keys).unwrap_or_default();
+    // This rank does not follow the beats of all: whether they still come shows in the next interval.
+    let watches = |rank: &usize| heartbeat.watches(followed.members[*rank]);
+    let left = ANSWERS.saturating_sub(begin.elapsed());
+    let beats = if silent.iter().all(watches) {
+        before.clone()
+    } else {
+        std::thread::sleep(left.min(heartbeat.options.interval + heartbeat.options.interval / 2));
+        read_many(store, &keys).unwrap_or_default()
     };
-    answers.into_iter().enumerate().map(report).collect()
+    let mut reports: Vec<RankReport> = followed.members.iter().map(|_| not_asked()).collect();
+    for rank in &silent {
+        reports[*rank] = from_beat(&Found::Nothing);
+    }
+    let counter = |found: &Found| found.beat().map(|beat| (beat.life, beat.number));
+    for ((rank, beat), before) in silent.iter().zip(&beats).zip(&before) {
+        reports[*rank] = RankReport {
+            beats: counter(beat) != counter(before),
+            ..from_beat(beat)
+        };
+    }
+    for (rank, answer) in answers {
+        reports[rank] = match answer {
+            Found::Beat(beat) => RankReport {
+                evidence: Evidence::Answer,
+                beat: Some(*beat),
+                beats: true,
+            },
+            other => from_beat(&other),
+        };
+    }
+    Gathered {
+        reports,
+        is_printed_here: is_first_here(heartbeat, followed),
+    }
+}
+
+/// Whether this rank is the first of its machine with the whole report of this failure.
+fn is_first_here(heartbeat: &Heartbeat, followed: &Followed) -> bool {
+    let host = heartbeat.host.as_deref().unwrap_or_default();
+    let own = heartbeat.member.to_string().into_bytes();
+    let key = reporter_key(followed.generation, host);
+    // Rather two reports than none.
+    let first = heartbeat.store.compare_set(&key, b"", &own);
+    first.map_or(true, |first| first == own)
+}
+
+const fn not_asked() -> RankReport {
+    RankReport {
+        evidence: Evidence::NotAsked,
+        beat: None,
+        beats: false,
+    }
 }
 
 fn from_beat(found: &Found) -> RankReport {
@@ -272,6 +393,7 @@ fn from_beat(found: &Found) -> RankReport {
     RankReport {
         evidence,
         beat: found.beat().cloned(),
+        beats: false,
     }
 }
 
@@ -292,8 +414,9 @@ fn state_of(
         records.clone_from(&beat.records);
     }
     RankState {
+        asked: report.evidence != Evidence::NotAsked,
         answered,
-        alive: answered || beats,
+        alive: answered || beats || report.beats,
         waiting_for,
         records,
     }
@@ -318,6 +441,8 @@ fn activities(
         step: report.beat.as_ref().map(|beat| beat.step),
         doing: doing(&state.records).cloned(),
     };
-    let both = reports.iter().zip(states);
-    both.enumerate().map(activity).collect()
+    let both = reports.iter().zip(states).enumerate();
+    both.filter(|(_, (_, state))| state.asked)
+        .map(activity)
+        .collect()
 }

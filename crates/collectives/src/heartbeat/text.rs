@@ -7,7 +7,7 @@ use crate::group::ranks;
 
 impl fmt::Display for HangReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stalled = self.stalled.and_then(|rank| self.ranks.get(rank));
+        let stalled = self.ranks.iter().find(|it| Some(it.rank) == self.stalled);
         match stalled {
             Some(activity) => self.write_diagnosis(f, activity)?,
             None => write!(
@@ -22,6 +22,13 @@ impl fmt::Display for HangReport {
         )?;
         for activity in &self.ranks {
             write!(f, "\n  {activity}")?;
+        }
+        if self.others > 0 {
+            let (asked, others) = (self.ranks.len(), self.others);
+            write!(
+                f,
+                "\n  {others} more ranks: not asked; the {asked} above are those that others wait for, and a sample"
+            )?;
         }
         let Some(path) = &self.log else {
             return Ok(());
@@ -123,7 +130,7 @@ impl fmt::Display for RankActivity {
         write!(f, "{}: ", self.name())?;
         match self.evidence {
             Evidence::Unreadable => return write!(f, "its report is unreadable"),
-            Evidence::Nothing => return write!(f, "it has published nothing"),
+            Evidence::Nothing | Evidence::NotAsked => return write!(f, "it has published nothing"),
             Evidence::Answer | Evidence::Beat => {}
         }
         write!(f, "at step {}, ", self.step.unwrap_or_default())?;

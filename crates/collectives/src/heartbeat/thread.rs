@@ -4,7 +4,7 @@ use std::sync::{Condvar, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::HeartbeatOptions;
-use super::beat::{Beat, Found, MAX_NOTE, beat_key, newest, read, read_all};
+use super::beat::{Beat, Found, MAX_NOTE, beat_key, newest, read_all, read_many};
 use crate::group::Core;
 use crate::printable;
 use crate::store::{SharedStore, StoreError, random_u64};
@@ -15,6 +15,9 @@ const BATCH: usize = 256;
 
 /// The most members without a beat that are polled one by one per interval.
 const NEWCOMERS: usize = 16;
+
+/// The largest group whose ranks each watch all others.
+const WATCH_ALL: usize = 32;
 
 /// After this many slow polls in a row a warning is logged: as long as polls take longer than an interval,
 /// heartbeat timeouts are not detected.
@@ -47,6 +50,8 @@ pub(super) struct State {
     pub(super) ended: bool,
     number: u64,
     pub(super) followed: Option<Followed>,
+    /// The program asks for the states of all members.
+    pub(super) reads_all: bool,
     /// By member.
     pub(super) peers: Vec<Peer>,
     /// The first member of the next poll for new beats.
@@ -63,7 +68,7 @@ pub(super) struct Heartbeat {
     pub(super) members: usize,
     pub(super) options: HeartbeatOptions,
     life: u64,
-    host: Option<String>,
+    pub(super) host: Option<String>,
     /// Text for each beat.
     pub(super) note: Mutex<Option<Note>>,
     pub(super) state: Mutex<State>,
@@ -88,6 +93,7 @@ impl Heartbeat {
             ended: false,
             number: 0,
             followed: None,
+            reads_all: false,
             peers: vec![unknown; members],
             next_newcomer: 0,
         };
@@ -227,10 +233,40 @@ impl Heartbeat {
         beat
     }
 
-    /// Reads the beats of the other members.
+    /// The members whose beats this one reads, in order.
+    ///
+    /// In a small group that is everyone. In a large one each rank watches the ranks 1, 2, 4, 8, ... above it: each
+    /// has log2 n watchers, on other machines too, and the first that misses its beats fails the group on all ranks.
+    /// Everyone watching everyone would be n² beats per interval.
+    pub(super) fn watched(&self, state: &State) -> Vec<usize> {
+        let is_other = |member: &usize| *member != self.member && *member < self.members;
+        let size = state
+            .followed
+            .as_ref()
+            .map_or(self.members, |it| it.members.len());
+        if state.reads_all || size <= WATCH_ALL {
+            return (0..self.members).filter(is_other).collect();
+        }
+        let Some(followed) = &state.followed else {
+            return Vec::new();
+        };
+        let distances = std::iter::successors(Some(1), |distance: &usize| distance.checked_mul(2));
+        let above = distances.take_while(|distance| *distance < size);
+        let above = above.map(|distance| followed.members[(followed.rank + distance) % size]);
+        let mut watched: Vec<usize> = above.filter(is_other).collect();
+        watched.sort_unstable();
+        watched
+    }
+
+    /// Whether this member reads the beats of `member`.
+    pub(super) fn watches(&self, member: usize) -> bool {
+        self.watched(&lock(&self.state)).contains(&member)
+    }
+
+    /// Reads the beats of the members that this one watches.
     pub(super) fn poll(&self) -> Result<(), StoreError> {
         let state = lock(&self.state);
-        let others = (0..self.members).filter(|member| *member != self.member);
+        let others = self.watched(&state).into_iter();
         let has_beaten = |member: &usize| !matches!(state.peers[*member].found, Found::Nothing);
         let (known, mut new): (Vec<usize>, Vec<usize>) = others.partition(has_beaten);
         let first = new.partition_point(|member| *member < state.next_newcomer);
@@ -262,10 +298,7 @@ impl Heartbeat {
         };
         let found = match found {
             Some(found) => found,
-            None => {
-                let found = keys.iter().map(|key| read(&*self.store, key));
-                found.collect::<Result<_, _>>()?
-            }
+            None => read_many(&*self.store, &keys)?,
         };
         let mut state = lock(&self.state);
         if state.stop {
@@ -292,10 +325,12 @@ impl Heartbeat {
         let Some(followed) = state.followed.clone().filter(|_| !state.stop) else {
             return;
         };
+        let watched = self.watched(&state);
         let silent = followed
             .members
             .iter()
             .enumerate()
+            .filter(|(_, member)| watched.binary_search(member).is_ok())
             .find_map(|(rank, member)| {
                 let peer = state.peers.get(*member)?;
                 // A member without any beat may run without heartbeats. A restarted process has a random
@@ -315,9 +350,12 @@ impl Heartbeat {
         }
     }
 
-    /// The time since the last new beat of `member`.
+    /// The time since the last new beat of `member`; `None` if this one does not watch it.
     pub(super) fn silence_of(&self, member: usize) -> Option<Duration> {
         let state = lock(&self.state);
+        if !self.watched(&state).contains(&member) {
+            return None;
+        }
         let peer = state.peers.get(member)?;
         peer.found.beat()?;
         Some(peer.moved.elapsed())
@@ -365,6 +403,29 @@ mod tests {
         (store, heartbeat)
     }
 
+    #[test]
+    fn each_rank_of_a_large_group_has_a_few_watchers() {
+        let watched_by = |rank: usize| {
+            let store = Arc::new(HashStore::new());
+            // Rank r is member r + 10.
+            let heartbeat = Heartbeat::new(store, rank + 10, 110, HeartbeatOptions::default());
+            heartbeat.follow(Followed {
+                core: Weak::new(),
+                generation: 0,
+                rank,
+                members: (10..110).collect(),
+            });
+            let state = lock(&heartbeat.state);
+            heartbeat.watched(&state)
+        };
+        assert_eq!(watched_by(0), [11, 12, 14, 18, 26, 42, 74]);
+        let all: Vec<_> = (0..100).map(watched_by).collect();
+        for member in 10..110 {
+            let watchers = all.iter().filter(|watched| watched.contains(&member));
+            assert_eq!(watchers.count(), 7, "of member {member}");
+        }
+    }
+
     fn known(heartbeat: &Heartbeat) -> Vec<usize> {
         let state = lock(&heartbeat.state);
         let known = |member: &usize| state.peers[*member].found.beat().is_some();
@@ -374,6 +435,7 @@ mod tests {
     #[test]
     fn new_members_are_found_among_many_without_a_beat() {
         let (store, heartbeat) = heartbeat(5 * NEWCOMERS);
+        lock(&heartbeat.state).reads_all = true;
         let beating = [0, NEWCOMERS + 2, 5 * NEWCOMERS - 1];
         for member in beating {
             store.set(&beat_key(member), b"{}").unwrap();
@@ -387,6 +449,7 @@ mod tests {
     #[test]
     fn all_beats_are_read_at_once_and_a_missing_one_hides_no_other() {
         let (store, heartbeat) = heartbeat(2 * BATCH);
+        lock(&heartbeat.state).reads_all = true;
         for member in 0..heartbeat.members {
             store.set(&beat_key(member), b"{}").unwrap();
         }

@@ -25,15 +25,17 @@ const BACKLOG: i32 = 4096;
 /// The timeout of a connection's handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// The most pending connections, in total and per address.
+/// The most pending connections, in total and per address; more where more are expected, because all ranks of a
+/// machine may connect at the same moment.
 const MAX_PENDING: usize = 512;
 const MAX_PENDING_PER_ADDRESS: usize = 256;
 
 /// The most connections accepted before pending ones are advanced.
 const ACCEPTS_IN_A_ROW: usize = 64;
 
-/// The interval at which the thread checks for shutdown and for handshake timeouts.
-const TICK: Duration = Duration::from_millis(10);
+/// The interval at which the thread checks for shutdown and for handshake timeouts. Hundreds of ranks on a few cores
+/// wait for each other in this way.
+const TICK: Duration = Duration::from_millis(50);
 
 /// The pause after a failed `accept`, usually for lack of file descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
@@ -58,6 +60,8 @@ struct State {
     taken: HashSet<(usize, usize)>,
     /// A rank with another world size, and that size.
     other_world: Option<(usize, usize)>,
+    /// How often any of these has changed.
+    changes: u64,
 }
 
 #[derive(Default)]
@@ -74,15 +78,16 @@ pub(crate) struct Acceptor {
     shared: Arc<Shared>,
 }
 
-impl Acceptor {
+/// A listener whose connections wait in its backlog until it is [started](Listening::start).
+pub(crate) struct Listening {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Listening {
     /// Listens on a free port of `address`. `prepare` may set socket options, which accepted connections
     /// inherit.
-    pub(crate) fn start(
-        address: IpAddr,
-        key: Key,
-        expected: Expected,
-        prepare: impl FnOnce(&Socket),
-    ) -> io::Result<Self> {
+    pub(crate) fn bind(address: IpAddr, prepare: impl FnOnce(&Socket)) -> io::Result<Self> {
         let address = SocketAddr::new(address, 0);
         let socket = Socket::new(
             Domain::for_address(address),
@@ -95,14 +100,25 @@ impl Acceptor {
         let listener = TcpListener::from(socket);
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
+        Ok(Self { listener, address })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Accepts the connections that are `expected`.
+    pub(crate) fn start(self, key: Key, expected: Expected) -> io::Result<Acceptor> {
+        let Self { listener, address } = self;
         let shared = Arc::new(Shared::default());
+        let most = expected.world_size.saturating_mul(expected.streams);
         let thread = Thread {
             listener,
             key,
             expected,
             shared: shared.clone(),
             pending: BTreeMap::new(),
-            quota: PendingQuota::new(MAX_PENDING, MAX_PENDING_PER_ADDRESS),
+            quota: PendingQuota::new(MAX_PENDING.max(most), MAX_PENDING_PER_ADDRESS.max(most)),
             next: 0,
             accept_again: None,
             refusals: Refusals::default(),
@@ -110,7 +126,19 @@ impl Acceptor {
         thread::Builder::new()
             .name("everburn-accept".to_owned())
             .spawn(move || thread.run())?;
-        Ok(Self { address, shared })
+        Ok(Acceptor { address, shared })
+    }
+}
+
+impl Acceptor {
+    /// [Listens](Listening::bind) and accepts at once.
+    pub(crate) fn start(
+        address: IpAddr,
+        key: Key,
+        expected: Expected,
+        prepare: impl FnOnce(&Socket),
+    ) -> io::Result<Self> {
+        Listening::bind(address, prepare)?.start(key, expected)
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -139,11 +167,16 @@ impl Acceptor {
 
     /// Waits until `done` returns true or `until` has passed.
     pub(crate) fn wait(&self, until: Instant, done: impl Fn(&Self) -> bool) {
-        while !done(self) && Instant::now() < until {
+        loop {
+            let seen = lock(&self.shared.state).changes;
+            if done(self) || Instant::now() >= until {
+                return;
+            }
             let state = lock(&self.shared.state);
-            // Short, because the state may have changed between the check and the lock.
-            let until = until.min(Instant::now() + TICK);
-            drop(wait_until(&self.shared.changed, state, until));
+            // It may have changed between the check and the lock.
+            if state.changes == seen {
+                drop(wait_until(&self.shared.changed, state, until));
+            }
         }
     }
 }
@@ -301,6 +334,7 @@ impl Thread {
             }
             Verdict::NotExpected => return Err(format!("it is not expected: {hello:?}")),
         }
+        state.changes += 1;
         drop(state);
         self.shared.changed.notify_all();
         Ok(())

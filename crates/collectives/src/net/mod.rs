@@ -20,7 +20,7 @@ mod pending;
 mod pending_quota;
 mod refusals;
 
-pub(crate) use acceptor::{Acceptor, Expected};
+pub(crate) use acceptor::{Acceptor, Expected, Listening};
 pub(crate) use dialer::{DialError, introduce};
 pub(crate) use hello::{Hello, Purpose};
 pub(crate) use pending_quota::PendingQuota;

@@ -1,5 +1,6 @@
 //! What can go wrong while ranks find each other.
 
+use everburn_record::ranges;
 use std::time::Duration;
 
 use everburn_auth::AuthError;
@@ -125,8 +126,8 @@ pub enum RendezvousError {
 /// Rank numbers for a message, which stays readable for a thousand of them.
 fn listed(ranks: &[usize]) -> String {
     const SHOWN: usize = 16;
-    let shown: Vec<String> = ranks.iter().take(SHOWN).map(ToString::to_string).collect();
-    let mut text = format!("rank {}", shown.join(", "));
+    let shown = &ranks[..ranks.len().min(SHOWN)];
+    let mut text = format!("rank {}", ranges(shown));
     if ranks.len() > SHOWN {
         text.push_str(&format!(" and {} more", ranks.len() - SHOWN));
     }

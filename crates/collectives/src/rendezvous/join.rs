@@ -95,12 +95,11 @@ pub(super) fn join(
     match store.get_within(&key("verdict"), deadline.left()) {
         Ok(verdict) => read::<Verdict>(&verdict).map_err(failed)?.into_result(),
         Err(StoreError::Timeout { .. }) => {
-            let mut missing = Vec::new();
-            for other in 0..world_size {
-                if !store.check(&[&key(&other.to_string())]).map_err(failed)? {
-                    missing.push(other);
-                }
-            }
+            let keys: Vec<String> = (0..world_size).map(|rank| key(&rank.to_string())).collect();
+            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            let found = store.try_get_many(&keys).map_err(failed)?;
+            let missing = (0..world_size).filter(|rank| found[*rank].is_none());
+            let missing = missing.collect();
             Err(RendezvousError::NotAllJoined {
                 missing,
                 world_size,

@@ -123,6 +123,10 @@ impl Store for RankStore {
         self.store.multi_get_within(keys, deadline)
     }
 
+    fn try_get_many(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        self.store.try_get_many(keys)
+    }
+
     fn wait_within(&self, keys: &[&str], deadline: Duration) -> Result<(), StoreError> {
         self.store.wait_within(keys, deadline)
     }

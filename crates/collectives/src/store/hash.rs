@@ -116,6 +116,11 @@ impl Store for HashStore {
         Ok(values.get(key).cloned().unwrap_or_default())
     }
 
+    fn try_get_many(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        let values = self.values();
+        Ok(keys.iter().map(|key| values.get(*key).cloned()).collect())
+    }
+
     fn wait_within(&self, keys: &[&str], deadline: Duration) -> Result<(), StoreError> {
         self.wait_locked("wait", keys, deadline).map(drop)
     }

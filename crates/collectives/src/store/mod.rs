@@ -246,6 +246,25 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         Ok((value != NEVER_STORED).then_some(value))
     }
 
+    /// The values of `keys` in their order as they stand, `None` where there is none; nothing is waited for. A
+    /// store over the network takes about as long for many keys as for one. Others may write in between: it is no
+    /// snapshot.
+    ///
+    /// ```
+    /// use everburn_collectives::store::{HashStore, Store};
+    ///
+    /// let store = HashStore::new();
+    /// store.set("made/1", b"yes")?;
+    /// assert_eq!(store.try_get_many(&["made/0", "made/1"])?, [None, Some(b"yes".to_vec())]);
+    /// # Ok::<(), everburn_collectives::store::StoreError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached.
+    fn try_get_many(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        keys.iter().map(|key| self.try_get(key)).collect()
+    }
+
     /// The values of all keys in their order, waiting for them until `deadline` has passed. A store over the
     /// network takes no more requests for many keys than for one.
     ///

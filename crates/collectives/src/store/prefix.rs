@@ -73,6 +73,11 @@ impl Store for PrefixStore {
         self.inner.multi_get_within(&as_strs(&keys), deadline)
     }
 
+    fn try_get_many(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        let keys = self.all_prefixed(keys);
+        self.inner.try_get_many(&as_strs(&keys))
+    }
+
     fn wait_within(&self, keys: &[&str], deadline: Duration) -> Result<(), StoreError> {
         let keys = self.all_prefixed(keys);
         self.inner.wait_within(&as_strs(&keys), deadline)

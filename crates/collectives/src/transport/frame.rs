@@ -22,8 +22,8 @@ const MAX_CONTROL_BYTES: u64 = 64 << 10;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
-    /// A rank's part in a collective. `phase` 0 is the bootstrap, which every rank sends to every other
-    /// rank with its signature; later phases carry data only.
+    /// A rank's part in a collective. `phase` 0 is the bootstrap, whose signatures reach every
+    /// rank; later phases carry data only.
     Collective {
         /// The number of the collective in its group.
         sequence: u64,

@@ -219,6 +219,38 @@ fn a_rank_without_heartbeats_is_lost_and_named_by_all_others() {
 }
 
 #[test]
+fn a_rank_of_many_without_heartbeats_is_lost_for_all_and_the_report_counts_the_rest() {
+    const SIZE: usize = 40;
+    let store: SharedStore = Arc::new(HashStore::new());
+    let meeting = Meeting::of(SIZE);
+    let printed = on_all_ranks(Wire::Threads, SIZE, options(), |group| {
+        let monitor = start_monitor(&store, &group, OFTEN, Some(TIMEOUT));
+        group.barrier().wait().unwrap();
+        wait_for_beat(&store, group.rank(), &["barrier"]);
+        meeting.wait();
+        if group.rank() == 17 {
+            monitor.stop_without_goodbye();
+            meeting.wait();
+            return false;
+        }
+        let error = error(group.barrier().wait());
+        assert!(
+            matches!(error, CollectiveError::PeerLost { peer: 17, .. }),
+            "{error:?}"
+        );
+        let report = monitor.report(&error, &|_| None);
+        let report = report.expect("a heartbeat timeout");
+        assert_eq!(report.stalled, Some(17), "{report}");
+        assert_eq!(report.ranks.len() + report.others, SIZE);
+        assert!(report.others > 0, "{report}");
+        assert!(report.to_string().contains("more ranks: not asked"));
+        meeting.wait();
+        report.is_printed_here
+    });
+    assert_eq!(printed.iter().filter(|printed| **printed).count(), 1);
+}
+
+#[test]
 fn a_rank_that_ends_in_good_order_and_one_that_dies_are_no_hang() {
     let store: SharedStore = Arc::new(HashStore::new());
     let meeting = Meeting::of(2);

@@ -151,6 +151,8 @@ fn sixty_four_ranks_exchange_messages_with_one_thread_each() {
         for work in sent {
             work.wait().unwrap();
         }
+        let sum = group.all_reduce(vec![rank as i64; 3], ReduceOp::Sum).wait();
+        assert_eq!(sum.unwrap(), [64 * 63 / 2; 3]);
         met.wait();
         // No other test has as many ranks in this process.
         #[cfg(target_os = "linux")]

@@ -50,6 +50,19 @@ fn lengths() {
 }
 
 #[test]
+fn one_of_many() {
+    assert_mismatch(
+        37,
+        |group| {
+            let length = if group.rank() == 20 { 11 } else { 10 };
+            group.all_reduce(vec![0f32; length], ReduceOp::Sum)
+        },
+        "collective 0 does not match: ranks 0-19, 21-36 called all_reduce(f32[10], sum); \
+         rank 20 called all_reduce(f32[11], sum)",
+    );
+}
+
+#[test]
 fn large_lengths() {
     assert_mismatch(
         2,

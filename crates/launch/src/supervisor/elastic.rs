@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use rustix::process::Signal;
 
+use super::stopped::{Process, StoppedRanks};
 use super::store_client::{StoreClient, StoreEvent};
 use super::story::Story;
 use super::{Plan, Supervisor};
@@ -45,6 +46,8 @@ struct RankSlot {
 pub(super) struct Elastic {
     limits: ElasticLaunch,
     store_client: StoreClient,
+    /// `None`: ranks may be stopped for as long as the others wait for them.
+    stopped: Option<StoppedRanks>,
     /// By local rank.
     slots: Vec<RankSlot>,
     /// In the order in which they were decided.
@@ -70,9 +73,11 @@ impl Elastic {
                 expelled: false,
             }
         };
-        let slots = logs.into_iter().enumerate().map(slot).collect();
+        let slots: Vec<RankSlot> = logs.into_iter().enumerate().map(slot).collect();
+        let limit = limits.stopped_limit;
         Self {
             limits,
+            stopped: limit.map(|limit| StoppedRanks::new(limit, slots.len())),
             slots,
             store_client,
             restarts: Vec::new(),
@@ -96,6 +101,15 @@ impl Elastic {
             _ => None,
         });
         pauses.min()
+    }
+
+    /// When the processes are looked at next.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        let looks = !self.finished && self.given_up.is_none();
+        self.stopped
+            .as_ref()
+            .filter(|_| looks)
+            .map(StoppedRanks::next_look)
     }
 
     /// Asks for numbers for those whose pause has ended.
@@ -316,6 +330,28 @@ impl Supervisor<'_> {
         if slot.incarnation == incarnation {
             slot.expelled = true;
             rank.signal(Signal::KILL);
+        }
+    }
+
+    /// Ends ranks that are stopped, so that the others continue without them at once.
+    pub(super) fn end_stopped_ranks(&mut self) {
+        let goes_on = self.goes_on();
+        let Some(elastic) = &mut self.elastic else {
+            return;
+        };
+        let now = Instant::now();
+        let due = elastic.stopped.as_mut().filter(|ranks| ranks.is_due(now));
+        let Some(ranks) = due else { return };
+        let stopped = ranks.look(now, &Process::all(&self.running));
+        for local_rank in stopped.into_iter().filter(|_| goes_on) {
+            let incarnation = elastic.slots[local_rank].incarnation;
+            if let Some(rank) = &mut self.running[local_rank]
+                && !elastic.slots[local_rank].expelled
+            {
+                tracing::debug!("process {incarnation} of local rank {local_rank} is stopped");
+                elastic.slots[local_rank].expelled = true;
+                rank.signal(Signal::KILL);
+            }
         }
     }
 

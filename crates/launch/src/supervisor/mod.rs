@@ -1,6 +1,7 @@
 //! Stays with the ranks from the first one's start to the last one's end.
 
 mod elastic;
+mod stopped;
 mod store_client;
 mod story;
 
@@ -205,7 +206,8 @@ impl<'a> Supervisor<'a> {
     fn next_event(&self) -> Option<Event> {
         let restart = self.elastic.as_ref().and_then(Elastic::next_start);
         let look = (!self.has_ranks()).then(|| Instant::now() + LOOK);
-        let ends = self.plan_ends().into_iter().chain(restart);
+        let stopped = self.elastic.as_ref().and_then(Elastic::next_look);
+        let ends = self.plan_ends().into_iter().chain(restart).chain(stopped);
         let deadline = ends.chain(look).min();
         let received = match deadline {
             None => self
@@ -279,6 +281,7 @@ impl<'a> Supervisor<'a> {
         if let Some(elastic) = &mut self.elastic {
             elastic.start_those_due();
         }
+        self.end_stopped_ranks();
         if self.plan_ends().is_none_or(|at| at > Instant::now()) {
             return;
         }

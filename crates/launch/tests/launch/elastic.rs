@@ -69,6 +69,21 @@ fn a_stopped_rank_that_the_others_went_on_without_is_killed_and_started_again() 
 }
 
 #[test]
+fn a_stopped_rank_is_ended_though_nobody_else_has_noticed_and_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let mut launcher = LauncherProcess::start_elastic(folder, (2, 3), 10, "elastic", "");
+    for slot in 0..3 {
+        wait_for_round(folder, &format!("round.{slot}.1"), "0 1 2");
+    }
+    let stopped = number_in(folder, "pid.1.1");
+    signal(stopped, Signal::STOP);
+    wait_for_round(folder, "round.1.2", "0 1 2");
+    assert!(!runs(stopped));
+    end_well(folder, &mut launcher, &[number_in(folder, "pid.1.2")]);
+}
+
+#[test]
 fn a_rank_without_restarts_left_ends_the_job_with_its_first_error() {
     let folder = tempfile::tempdir().unwrap();
     let config = LaunchConfig {

@@ -1,5 +1,6 @@
 //! What the launcher promises, tried with real processes.
 
+mod crowd;
 mod elastic;
 mod process;
 mod reports;

@@ -134,11 +134,21 @@ fn the_error_of_a_rank_is_shown_with_its_rank_and_ends_the_others() {
     for part in [
         "[rank 1] error: the data is gone",
         "rank 1 ended with exit code 1\n  the data is gone",
-        "rank 0 ended with exit code 75 (it lost another rank)",
+        "2 ranks (0, 2) lost rank 1 (exit code 75)",
         "rank-1.log",
     ] {
         assert!(told.contains(part), "{part} not in\n{told}");
     }
+    assert!(!told.contains("[rank 0] error"), "{told}");
+    let log = told
+        .split_whitespace()
+        .find(|word| word.contains("rank-1.log"));
+    let log = log
+        .unwrap()
+        .trim_end_matches(',')
+        .replace("rank-1", "rank-0");
+    let log = fs::read_to_string(log).unwrap();
+    assert!(log.contains("error: rank 1 aborted the group"), "{log}");
     for rank in 0..3 {
         assert_ended(folder.path(), rank);
     }

@@ -124,7 +124,9 @@ impl ElasticGroup {
         let (Some(heartbeat), Some(error)) = (&self.heartbeat, why.collective()) else {
             return;
         };
-        if let Some(report) = heartbeat.report(error, &*self.logs) {
+        let report = heartbeat.report(error, &*self.logs);
+        // All ranks make the same one.
+        if let Some(report) = report.filter(|report| report.is_printed_here) {
             tracing::error!("{report}");
         }
     }

@@ -332,6 +332,13 @@ impl Store for FileStore {
         })
     }
 
+    fn try_get_many(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        self.read("try_get", self.timeout, |values| {
+            let found = keys.iter().map(|key| values.get(&user_key(key)).cloned());
+            found.collect()
+        })
+    }
+
     fn wait_within(&self, keys: &[&str], deadline: Duration) -> Result<(), StoreError> {
         self.wait_for("wait", keys, deadline, |_| ())
     }

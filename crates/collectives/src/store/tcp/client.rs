@@ -57,7 +57,7 @@ pub struct TcpStore {
     /// Connections on which nobody waits at present.
     idle: Mutex<Vec<Connection>>,
     /// A value that nobody stores; see [`TcpStore::peek`].
-    nobodys_value: [u8; 16],
+    pub(super) nobodys_value: [u8; 16],
 }
 
 impl TcpStore {
@@ -304,6 +304,10 @@ impl Store for TcpStore {
         deadline: Duration,
     ) -> Result<Vec<Vec<u8>>, StoreError> {
         self.get_all(keys, Deadline::within(deadline))
+    }
+
+    fn try_get_many(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        self.peek_all(keys)
     }
 
     fn wait_within(&self, keys: &[&str], deadline: Duration) -> Result<(), StoreError> {

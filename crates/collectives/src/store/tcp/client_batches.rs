@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use super::TcpStore;
 use super::connection::{Deadline, Fault};
-use super::requests::{check_message, key_message, keys_message, user_key};
+use super::requests::{check_message, compare_message, key_message, keys_message, user_key};
 use super::wire::{MAX_MESSAGE_BYTES, opcode, put_string};
 use crate::store::{StoreError, check_key, check_value};
+
+/// How many bytes of requests are sent before their replies are read: few enough for the buffers of a connection,
+/// since a server that cannot send replies takes no further requests. 400 usual keys.
+const PIPELINE_BYTES: usize = 32 << 10;
 
 impl TcpStore {
     /// Appends `value` to what is under `key` (absent counts as empty).
@@ -47,6 +51,46 @@ impl TcpStore {
             }
             Ok(values)
         })
+    }
+
+    /// The values that are there, as [`Store::try_get_many`](crate::store::Store::try_get_many). PyTorch's protocol
+    /// has no such request: those of single keys are sent together, and their replies read together.
+    pub(super) fn peek_all(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        let operation = "try_get";
+        let deadline = Deadline::within(self.options.timeout);
+        let nobodys = &self.nobodys_value;
+        let mut found = Vec::with_capacity(keys.len());
+        let mut rest = keys;
+        while !rest.is_empty() {
+            let mut message = Vec::new();
+            let mut count = 0;
+            for key in rest {
+                check_key(operation, key)?;
+                message.extend_from_slice(&compare_message(key, nobodys, nobodys));
+                count += 1;
+                if message.len() >= PIPELINE_BYTES {
+                    break;
+                }
+            }
+            let values = self.ask(operation, deadline, &message, |connection| {
+                let mut total = 0;
+                let mut values = Vec::with_capacity(count);
+                for _ in 0..count {
+                    let value = connection.value(deadline)?;
+                    total += value.len();
+                    if total > MAX_MESSAGE_BYTES {
+                        let reason =
+                            format!("its replies have more than {MAX_MESSAGE_BYTES} bytes");
+                        return Err(Fault::Protocol(reason));
+                    }
+                    values.push(Some(value).filter(|value| value != nobodys));
+                }
+                Ok(values)
+            })?;
+            found.extend(values);
+            rest = &rest[count..];
+        }
+        Ok(found)
     }
 
     /// Stores several values in one request.

@@ -71,6 +71,8 @@ pub(super) struct Contents {
     /// All that is held for clients: values, queues, waits, and their connections' buffers.
     held_bytes: usize,
     max_held_bytes: usize,
+    /// How many requests were carried out.
+    requests: u64,
 }
 
 impl Contents {
@@ -82,6 +84,7 @@ impl Contents {
             waiters: HashMap::new(),
             held_bytes: 0,
             max_held_bytes,
+            requests: 0,
         }
     }
 
@@ -95,6 +98,7 @@ impl Contents {
         reply: &mut Bytes,
         woken: &mut Vec<ClientId>,
     ) -> Result<(), Refusal> {
+        self.requests += 1;
         match request {
             Request::Set(key, value) => self.set(key, value.to_vec(), woken)?,
             Request::CompareSet(key, expected, desired) => {
@@ -190,6 +194,10 @@ impl Contents {
     }
 
     /// How many bytes are held for clients, as they are counted.
+    pub(super) const fn requests(&self) -> u64 {
+        self.requests
+    }
+
     pub(super) const fn held_bytes(&self) -> usize {
         self.held_bytes
     }

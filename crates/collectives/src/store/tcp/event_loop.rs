@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -58,6 +58,7 @@ pub(super) struct Control {
     connections: Mutex<usize>,
     unused: Condvar,
     held_bytes: AtomicUsize,
+    requests: AtomicU64,
 }
 
 impl Control {
@@ -80,6 +81,10 @@ impl Control {
 
     pub(super) fn held_bytes(&self) -> usize {
         self.held_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
     }
 
     fn set_connections(&self, count: usize) {
@@ -135,6 +140,7 @@ impl EventLoop {
             connections: Mutex::new(0),
             unused: Condvar::new(),
             held_bytes: AtomicUsize::new(0),
+            requests: AtomicU64::new(0),
         });
         let events = Self {
             poll,
@@ -204,6 +210,8 @@ impl EventLoop {
             }
             let held_bytes = self.contents.held_bytes();
             self.control.held_bytes.store(held_bytes, Ordering::Relaxed);
+            let requests = self.contents.requests();
+            self.control.requests.store(requests, Ordering::Relaxed);
         }
         if let Some(refused) = self.refusals.take_all() {
             tracing::warn!("the store has refused {refused}");

@@ -113,6 +113,12 @@ impl TcpStoreServer {
         self.control.held_bytes()
     }
 
+    /// How many requests the store has carried out since its start.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.control.requests()
+    }
+
     /// Waits until no connection is open; returns false when `deadline` passes first.
     ///
     /// Who hosts the store for others calls this before dropping it, so that they can finish.

@@ -8,7 +8,9 @@
 //! |---|---|
 //! | `last` | the number of the last mesh that was made, or that failed for all ranks |
 //! | `<n>/address/<rank>` | where the rank listens; replaced when it tries again |
+//! | `<n>/published` | how often a rank has published an address |
 //! | `<n>/session` | the identity of this mesh; in a job without a token its whole secret |
+//! | `<n>/all` | all addresses and the session, written by the last rank that comes ([`Addresses`]) |
 //! | `<n>/made/<rank>` | the rank has all its connections |
 //! | `<n>/failed` | two ranks that were started for different worlds |
 //!
@@ -17,26 +19,23 @@
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use everburn_auth::{JobToken, Key};
 
+use super::addresses::Addresses;
 use crate::group::CollectiveError;
-use crate::net::{Acceptor, DialError, Expected, Hello, Purpose, introduce};
-use crate::printable;
+use crate::net::{Acceptor, DialError, Expected, Hello, Listening, Purpose, introduce};
 use crate::rendezvous::Rendezvous;
 use crate::store::{PrefixStore, SharedStore, Store, StoreError};
 
-/// How long to wait before dialling again, and how often to look for bad news in the store.
+/// How long to wait before dialling again, and how often to look for bad news in the store at first and at last.
 const RETRY: Duration = Duration::from_millis(50);
 const NEWS: Duration = Duration::from_millis(250);
+const LATER_NEWS: Duration = Duration::from_secs(1);
 
 /// How long one attempt to reach a rank may take before its address and the news are looked at again.
 const DIAL: Duration = Duration::from_secs(5);
-
-/// How much of an address from the store is shown.
-const LONGEST_ADDRESS: usize = 80;
 
 /// The number of the last mesh.
 const LAST: &str = "everburn/mesh/last";
@@ -59,8 +58,11 @@ pub(super) struct Handshake<'a> {
     started: Instant,
     deadline: Instant,
     number: u64,
-    /// The keys of this mesh begin with this.
-    prefix: String,
+    addresses: Addresses<'a>,
+    /// The next look for bad news, and the pause after it.
+    news: (Instant, Duration),
+    /// The pause before a rank that does not accept is dialled again.
+    retry: Duration,
     streams: Vec<Option<TcpStream>>,
     last_attempt: String,
     /// A rank has made this mesh with an earlier attempt of this rank.
@@ -92,7 +94,9 @@ impl<'a> Handshake<'a> {
             started,
             deadline: started + rendezvous.timeout,
             number,
-            prefix: format!("everburn/mesh/{number}"),
+            addresses: Addresses::new(rendezvous, format!("everburn/mesh/{number}")),
+            news: (Instant::now() + NEWS, NEWS),
+            retry: RETRY,
             streams: (0..rendezvous.world_size).map(|_| None).collect(),
             last_attempt: "they have not published an address in the store".to_owned(),
             superseded: false,
@@ -118,7 +122,7 @@ impl<'a> Handshake<'a> {
             Err(_) => return,
         };
         let published = store
-            .set(&self.key(&name), value.as_bytes())
+            .set(&self.addresses.key(&name), value.as_bytes())
             .and_then(|()| mark_last(store, self.number));
         if let Err(error) = published {
             tracing::debug!(%error, "the result of the mesh setup was not published");
@@ -127,69 +131,84 @@ impl<'a> Handshake<'a> {
 
     fn connect(&mut self) -> Result<Key, CollectiveError> {
         let Rendezvous {
-            store,
             rank,
             world_size,
             local_address,
             ..
-        } = self.rendezvous;
-        let key = self.mesh_key()?;
-        let expected = Expected {
-            purpose: Purpose::Mesh,
-            rank: *rank,
-            world_size: *world_size,
-            scope: self.number,
-            streams: 1,
-        };
-        let acceptor = Acceptor::start(*local_address, key.clone(), expected, |_| {})
-            .map_err(|error| self.system(&format!("listen on {local_address}"), &error))?;
-        store.set(
-            &self.key(&format!("address/{rank}")),
-            acceptor.address().to_string().as_bytes(),
-        )?;
-        for peer in 0..*rank {
-            let stream = self.dial(peer, &key)?;
-            self.streams[peer] = Some(stream);
+        } = *self.rendezvous;
+        if rank == 0 {
+            self.draw_session()?;
         }
-        let higher = rank + 1..*world_size;
-        let complete = |acceptor: &Acceptor| higher.clone().all(|peer| acceptor.has(peer, 0));
-        while !complete(&acceptor) {
-            let until = self.deadline.min(Instant::now() + NEWS);
-            acceptor.wait(until, |acceptor| {
-                complete(acceptor) || acceptor.other_world().is_some()
-            });
-            if let Some((peer, theirs)) = acceptor.other_world() {
-                return Err(self.world_size_differs(peer, theirs));
+        let listen = |error| self.system(&format!("listen on {local_address}"), &error);
+        let mut listening = Some(Listening::bind(local_address, |_| {}).map_err(listen)?);
+        if let Some(listening) = &listening {
+            self.addresses.publish(listening.address())?;
+        }
+        let mut accepting: Option<(Acceptor, Key)> = None;
+        loop {
+            if !self.addresses.complete {
+                let left = self.deadline.saturating_duration_since(Instant::now());
+                self.addresses.wait_for_all(self.news.1.min(left))?;
             }
-            if !complete(&acceptor) {
-                self.check_news(Some(&acceptor))?;
+            if let (Some(session), Some(_)) = (&self.addresses.session, &listening) {
+                let key = self.mesh_key(session)?;
+                let expected = Expected {
+                    purpose: Purpose::Mesh,
+                    rank,
+                    world_size,
+                    scope: self.number,
+                    streams: 1,
+                };
+                let started = listening.take().map(|it| it.start(key.clone(), expected));
+                let listen = |error| self.system(&format!("listen on {local_address}"), &error);
+                accepting = started
+                    .transpose()
+                    .map_err(listen)?
+                    .map(|acceptor| (acceptor, key));
             }
+            if let Some((acceptor, key)) = &accepting {
+                self.dial_lower(key)?;
+                let lower = (0..rank).all(|peer| self.streams[peer].is_some());
+                let complete = |acceptor: &Acceptor| {
+                    lower && (rank + 1..world_size).all(|peer| acceptor.has(peer, 0))
+                };
+                if self.addresses.complete {
+                    let until = match lower {
+                        true => self.news.0,
+                        false => Instant::now() + self.retry,
+                    };
+                    acceptor.wait(self.deadline.min(until), |acceptor| {
+                        complete(acceptor) || acceptor.other_world().is_some()
+                    });
+                }
+                if let Some((peer, theirs)) = acceptor.other_world() {
+                    return Err(self.world_size_differs(peer, theirs));
+                }
+                if complete(acceptor) {
+                    for peer in rank + 1..world_size {
+                        self.streams[peer] = acceptor.take(peer, 0);
+                    }
+                    return Ok(key.clone());
+                }
+            }
+            self.check_news(accepting.as_ref().map(|(acceptor, _)| acceptor))?;
         }
-        for peer in higher {
-            self.streams[peer] = acceptor.take(peer, 0);
-        }
-        Ok(key)
     }
 
-    fn key(&self, name: &str) -> String {
-        format!("{}/{name}", self.prefix)
+    /// Rank 0 draws what tells this mesh from all others.
+    fn draw_session(&self) -> Result<(), CollectiveError> {
+        let drawn = JobToken::random().map_err(|error| self.system("make a key", &error))?;
+        let key = self.addresses.key("session");
+        // An earlier attempt's stays: others may have read it.
+        let store = &self.rendezvous.store;
+        store.compare_set(&key, b"", drawn.reveal().as_bytes())?;
+        Ok(())
     }
 
     /// The secret of this mesh: of the job's secret and of what rank 0 has drawn for this mesh alone, so that
     /// no rank of another mesh can take part in it. Without a job's secret, of the latter.
-    fn mesh_key(&mut self) -> Result<Key, CollectiveError> {
-        let name = self.key("session");
-        let session = if self.rendezvous.rank == 0 {
-            let drawn = JobToken::random().map_err(|error| self.system("make a key", &error))?;
-            // An earlier attempt's stays: others may have read it.
-            self.rendezvous
-                .store
-                .compare_set(&name, b"", drawn.reveal().as_bytes())?
-        } else {
-            self.wait_for(&name)?
-        };
-        let session: JobToken = std::str::from_utf8(&session)
-            .unwrap_or_default()
+    fn mesh_key(&self, session: &str) -> Result<Key, CollectiveError> {
+        let session: JobToken = session
             .parse()
             .map_err(|error| self.protocol(0, format!("the session in the store: {error}")))?;
         Ok(match &self.rendezvous.key {
@@ -198,30 +217,16 @@ impl<'a> Handshake<'a> {
         })
     }
 
-    /// The value of `key`, waited for with an eye on the news.
-    fn wait_for(&mut self, key: &str) -> Result<Vec<u8>, CollectiveError> {
-        loop {
-            let wait = NEWS.min(self.deadline.saturating_duration_since(Instant::now()));
-            match self.rendezvous.store.get_within(key, wait) {
-                Ok(value) => return Ok(value),
-                Err(StoreError::Timeout { .. }) => self.check_news(None)?,
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    /// Connects to the listener of `peer`, again and again until it accepts.
-    fn dial(&mut self, peer: usize, key: &Key) -> Result<TcpStream, CollectiveError> {
-        loop {
-            // Anew each time: a rank that tries again listens elsewhere.
-            let address = self.wait_for(&self.key(&format!("address/{peer}")))?;
-            let address = String::from_utf8_lossy(&address).into_owned();
-            let address: SocketAddr = address.parse().map_err(|_| {
-                let address = printable(&address, LONGEST_ADDRESS);
-                self.protocol(peer, format!("`{address}` in the store is no address"))
-            })?;
+    /// Dials each lower rank that is not connected and whose address is known, once. One that does not accept is
+    /// dialled again when its address has been read again: a rank that tries again listens elsewhere.
+    fn dial_lower(&mut self, key: &Key) -> Result<(), CollectiveError> {
+        let mut refused = false;
+        for peer in 0..self.rendezvous.rank {
+            let (None, Some(address)) = (&self.streams[peer], self.addresses.of(peer)) else {
+                continue;
+            };
             match self.dial_once(address, peer, key) {
-                Ok(stream) => return Ok(stream),
+                Ok(stream) => self.streams[peer] = Some(stream),
                 Err(DialError::WorldSize { theirs }) => {
                     return Err(self.world_size_differs(peer, theirs));
                 }
@@ -230,11 +235,15 @@ impl<'a> Handshake<'a> {
                     if Instant::now() < self.deadline {
                         self.last_attempt = format!("dialling rank {peer} at {address}: {reason}");
                     }
-                    self.check_news(None)?;
-                    thread::sleep(RETRY);
+                    self.addresses.forget(peer, self.retry);
+                    refused = true;
                 }
             }
         }
+        if refused {
+            self.retry = (2 * self.retry).min(LATER_NEWS);
+        }
+        Ok(())
     }
 
     fn dial_once(
@@ -265,6 +274,14 @@ impl<'a> Handshake<'a> {
     /// Fails when the deadline has passed, another rank has reported a failure, or a rank has made this mesh
     /// with an earlier attempt of this one. `acceptor` has the higher ranks that are connected.
     fn check_news(&mut self, acceptor: Option<&Acceptor>) -> Result<(), CollectiveError> {
+        let now = Instant::now();
+        let is_late = now >= self.deadline;
+        let is_survey = is_late || self.addresses.is_survey_due();
+        if !is_survey && now < self.news.0 {
+            return Ok(());
+        }
+        let pause = (2 * self.news.1).min(LATER_NEWS);
+        self.news = (now + pause, pause);
         let Rendezvous {
             store,
             rank,
@@ -272,8 +289,19 @@ impl<'a> Handshake<'a> {
             local_address,
             ..
         } = self.rendezvous;
-        let key = self.key("failed");
-        if let Some(news) = store.try_get(&key)? {
+        let arrived = |peer: usize| {
+            self.streams[peer].is_some() || acceptor.is_some_and(|acceptor| acceptor.has(peer, 0))
+        };
+        let others = (0..*world_size).filter(|peer| peer != rank);
+        let unconnected: Vec<usize> = others.filter(|peer| !arrived(*peer)).collect();
+        let failed = if is_survey {
+            let survey = self.addresses.survey(&unconnected)?;
+            self.superseded |= survey.superseded;
+            survey.failed
+        } else {
+            store.try_get(&self.addresses.key("failed"))?
+        };
+        if let Some(news) = failed {
             let news = String::from_utf8_lossy(&news).into_owned();
             let numbers: Vec<usize> = news.split(' ').filter_map(|n| n.parse().ok()).collect();
             if let [rank, peer, ours, theirs] = numbers[..] {
@@ -285,25 +313,12 @@ impl<'a> Handshake<'a> {
                 });
             }
         }
-        let arrived = |peer: usize| {
-            self.streams[peer].is_some() || acceptor.is_some_and(|acceptor| acceptor.has(peer, 0))
-        };
-        let others = (0..*world_size).filter(|peer| peer != rank);
-        let unconnected: Vec<usize> = others.filter(|peer| !arrived(*peer)).collect();
-        for peer in &unconnected {
-            self.superseded |= store.check(&[&self.key(&format!("made/{peer}"))])?;
-        }
-        if !self.superseded && Instant::now() < self.deadline {
+        if !self.superseded && !is_late {
             return Ok(());
         }
         // Ranks that have not even published an address are the ones to look for; a rank may be
         // unconnected merely because this one is still waiting for an earlier one.
-        let mut absent = Vec::new();
-        for peer in &unconnected {
-            if !store.check(&[&self.key(&format!("address/{peer}"))])? {
-                absent.push(*peer);
-            }
-        }
+        let absent = self.addresses.unpublished(&unconnected);
         let missing = if absent.is_empty() {
             unconnected
         } else {
@@ -399,8 +414,9 @@ pub(crate) fn forget_meshes(
             store.delete(&format!("everburn/mesh/{mesh}/address/{rank}"))?;
             store.delete(&format!("everburn/mesh/{mesh}/made/{rank}"))?;
         }
-        store.delete(&format!("everburn/mesh/{mesh}/session"))?;
-        store.delete(&format!("everburn/mesh/{mesh}/failed"))?;
+        for name in ["session", "published", "all", "failed"] {
+            store.delete(&format!("everburn/mesh/{mesh}/{name}"))?;
+        }
     }
     Ok(())
 }

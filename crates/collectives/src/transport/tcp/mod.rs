@@ -1,5 +1,6 @@
 //! Ranks as processes: one TCP connection for each pair.
 
+mod addresses;
 mod event_loop;
 mod handshake;
 #[cfg(any(test, fuzzing))]

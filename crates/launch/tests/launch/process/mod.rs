@@ -1,5 +1,6 @@
 //! Real processes for the tests: jobs of shell scripts, and this test binary as launcher or rank.
 
+pub mod crowd;
 pub mod elastic;
 
 use std::ffi::OsString;
@@ -280,6 +281,7 @@ pub fn act() {
             rank.report_finished();
             std::process::exit(0)
         }
+        "crowd" => crowd::be_rank(&rank),
         "elastic" => elastic::be_rank(&rank),
         "rank 1 fails anew each time" => {
             if rank.rank == 1 {

@@ -1,0 +1,142 @@
+//! Ranks of an elastic job whose processes are stopped.
+//!
+//! A rank that misses heartbeats may be stopped (SIGSTOP), or it may only wait for a core, and must not be lost for
+//! that. The kernel knows: the process of the first is in state `T`, that of the second is runnable. So the launcher
+//! looks at the processes of its ranks and ends one that stays stopped. Its connections break, the others notice at
+//! once, and no heartbeat timeout need be short.
+
+use std::time::{Duration, Instant};
+
+use everburn_record::proc;
+
+use crate::ranks::RunningRank;
+
+/// How many times the launcher looks before a rank counts as stopped for long.
+const LOOKS: u32 = 4;
+
+/// Since when the ranks of this machine are stopped.
+pub(super) struct StoppedRanks {
+    /// For how long a rank may be.
+    limit: Duration,
+    last_look: Instant,
+    /// By local rank: the process, and when it was first found stopped.
+    since: Vec<Option<(u32, Instant)>>,
+}
+
+impl StoppedRanks {
+    pub(super) fn new(limit: Duration, ranks: usize) -> Self {
+        Self {
+            limit,
+            last_look: Instant::now(),
+            since: vec![None; ranks],
+        }
+    }
+
+    fn interval(&self) -> Duration {
+        (self.limit / LOOKS).max(Duration::from_millis(1))
+    }
+
+    pub(super) fn next_look(&self) -> Instant {
+        self.last_look + self.interval()
+    }
+
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        now >= self.next_look()
+    }
+
+    /// The local ranks whose processes have been stopped for too long, `processes` by local rank.
+    pub(super) fn look(&mut self, now: Instant, processes: &[Option<Process>]) -> Vec<usize> {
+        // The launcher was stopped itself, with its ranks perhaps: they have as long again.
+        let was_stopped = now > self.last_look + self.limit;
+        self.last_look = now;
+        for (process, since) in processes.iter().zip(&mut self.since) {
+            let stopped = process.filter(|process| process.is_stopped);
+            *since = stopped.map(|process| match *since {
+                Some((same, at)) if same == process.id && !was_stopped => (same, at),
+                _ => (process.id, now),
+            });
+        }
+        let alive = processes.iter().flatten().count();
+        if alive > 1 && self.since.iter().flatten().count() == alive {
+            // Somebody has stopped all ranks of this machine, and means to continue them.
+            return Vec::new();
+        }
+        let long = |since: &Option<(u32, Instant)>| {
+            since.is_some_and(|(_, at)| now.saturating_duration_since(at) >= self.limit)
+        };
+        let ranks = self.since.iter().enumerate();
+        ranks
+            .filter(|(_, since)| long(since))
+            .map(|(rank, _)| rank)
+            .collect()
+    }
+}
+
+/// The process of a rank at one look.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Process {
+    id: u32,
+    is_stopped: bool,
+}
+
+impl Process {
+    /// The processes of ranks, as they are now.
+    pub(super) fn all(running: &[Option<RunningRank>]) -> Vec<Option<Self>> {
+        let look = |rank: &RunningRank| Self {
+            id: rank.process_id(),
+            is_stopped: proc::is_stopped(rank.process_id()),
+        };
+        let looked = running.iter().map(|rank| rank.as_ref().map(look));
+        looked.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(2);
+
+    /// What the looks find at these times, in tenths of a second after the start; `S` is a stopped process, `-` none.
+    fn found(looks: &[(u64, &str)]) -> Vec<Vec<usize>> {
+        let mut ranks = StoppedRanks::new(LIMIT, 3);
+        let begin = ranks.last_look;
+        let look = |(tenths, states): &(u64, &str)| {
+            let process = |(id, state): (usize, char)| Process {
+                id: id as u32,
+                is_stopped: state == 'S',
+            };
+            let states = states.chars().enumerate();
+            let processes: Vec<_> = states
+                .map(|(id, state)| (state != '-').then(|| process((id, state))))
+                .collect();
+            ranks.look(begin + Duration::from_millis(100 * tenths), &processes)
+        };
+        looks.iter().map(look).collect()
+    }
+
+    #[test]
+    fn a_process_that_stays_stopped_is_found_and_one_that_continues_is_not() {
+        let looks = [
+            (5, "RSS"),
+            (10, "RSR"),
+            (15, "RSS"),
+            (24, "RSS"),
+            (25, "RSS"),
+        ];
+        assert_eq!(found(&looks), [vec![], vec![], vec![], vec![], vec![1]]);
+    }
+
+    #[test]
+    fn ranks_that_are_all_stopped_are_left_alone_and_the_only_one_is_not() {
+        let looks = [(5, "SSS"), (15, "SSS"), (25, "SSS"), (26, "SSR")];
+        assert_eq!(found(&looks), [vec![], vec![], vec![], vec![0, 1]]);
+        assert_eq!(found(&[(5, "S--"), (24, "S--"), (25, "S--")])[2], [0]);
+    }
+
+    #[test]
+    fn a_launcher_that_was_stopped_itself_begins_anew() {
+        let looks = [(5, "RSR"), (100, "RSR"), (110, "RSR"), (120, "RSR")];
+        assert_eq!(found(&looks), [vec![], vec![], vec![], vec![1]]);
+    }
+}

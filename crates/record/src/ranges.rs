@@ -1,0 +1,33 @@
+//! Lists of ranks for a message.
+
+/// Runs shorter than this are written out.
+const SHORTEST_RANGE: usize = 4;
+
+/// Ascending numbers as `0, 1, 5-9`, so that a message about a thousand ranks stays readable.
+///
+/// ```
+/// use everburn_record::ranges;
+///
+/// assert_eq!(ranges(&[0, 1, 2, 4]), "0, 1, 2, 4");
+/// assert_eq!(ranges(&[0, 1, 2, 3, 7]), "0-3, 7");
+/// assert_eq!(ranges(&(0..88).chain(89..128).collect::<Vec<_>>()), "0-87, 89-127");
+/// ```
+#[must_use]
+pub fn ranges(numbers: &[usize]) -> String {
+    let mut parts = Vec::new();
+    let mut rest = numbers;
+    while let Some(first) = rest.first() {
+        let follows =
+            |(offset, number): &(usize, &usize)| first.checked_add(*offset) == Some(**number);
+        let length = rest.iter().enumerate().take_while(follows).count();
+        let (run, after) = rest.split_at(length);
+        rest = after;
+        match run {
+            [first, .., last] if run.len() >= SHORTEST_RANGE => {
+                parts.push(format!("{first}-{last}"))
+            }
+            _ => parts.extend(run.iter().map(ToString::to_string)),
+        }
+    }
+    parts.join(", ")
+}
