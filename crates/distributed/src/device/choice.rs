@@ -166,7 +166,7 @@ impl Choice {
         let first = ranks[0].1.wanted;
         if let Some((rank, request)) = ranks.iter().find(|(_, request)| request.wanted != first) {
             return Err(refuse(format!(
-                "rank {rank} was started with --backend {}, and rank {} with --backend {first}; give all \
+                "rank {rank} was started with `ranks.backend = {}`, and rank {} with `ranks.backend = {first}`; give all \
                  ranks the same",
                 request.wanted, ranks[0].0
             )));
@@ -200,7 +200,7 @@ fn decide(wanted: GradientBackend, ranks: &[(usize, Abilities)]) -> Result<Choic
         (
             GradientBackend::Nccl | GradientBackend::Burn,
             Some(UnsupportedReason { what, advice }),
-        ) => Err(format!("{what}; {advice}, or use --backend auto")),
+        ) => Err(format!("{what}; {advice}, or use `ranks.backend = auto`")),
     }
 }
 
@@ -298,7 +298,9 @@ mod tests {
             ..able("b")
         };
         let virtual_ranks = Abilities {
-            keeps_to_host: Some("--virtual-ranks adds up in an order of its own".to_string()),
+            keeps_to_host: Some(
+                "`training.virtual_ranks` adds up in an order of its own".to_string(),
+            ),
             ..able("b")
         };
         let cases = [
@@ -308,7 +310,7 @@ mod tests {
             (older, "rank 0 has NCCL 2.21.5, rank 1 has NCCL 2.18.3"),
             (
                 virtual_ranks,
-                "--virtual-ranks adds up in an order of its own",
+                "`training.virtual_ranks` adds up in an order of its own",
             ),
         ];
         for (other, what) in cases {
@@ -317,7 +319,7 @@ mod tests {
             assert_eq!(auto, format!("host ({what})"));
             let nccl = decided(GradientBackend::Nccl, &ranks).unwrap_err();
             assert!(nccl.starts_with(&format!("{what}; ")), "{nccl}");
-            assert!(nccl.ends_with("or use --backend auto"), "{nccl}");
+            assert!(nccl.ends_with("or use `ranks.backend = auto`"), "{nccl}");
         }
     }
 
@@ -345,7 +347,7 @@ mod tests {
         });
         for rank in ranks.collect::<Vec<_>>() {
             let error = rank.join().unwrap().to_string();
-            let expected = "rank 1 was started with --backend nccl, and rank 0 with --backend host";
+            let expected = "rank 1 was started with `ranks.backend = nccl`, and rank 0 with `ranks.backend = host`";
             assert!(error.contains(expected), "{error}");
         }
     }

@@ -77,7 +77,7 @@ impl fmt::Display for WrongNumbers {
         write!(
             f,
             "{} computes wrongly: {} is off by {:.1e} of its largest number (allowed: {TOLERANCE:.0e}). Update its driver, \
-             or train on another device, such as --devices flex",
+             or train on another device, such as `ranks.devices = flex`",
             self.device, self.what, self.apart
         )
     }

@@ -348,7 +348,7 @@ impl Trainer {
 fn memory_unknown() -> TrainError {
     TrainError::Config(
         "--find-batch-size needs to know how much memory is free, and this device or system does not tell: try sizes \
-         with --batch-size, and `--plan` for an estimate"
+         with `training.batch_size`, and `--plan` for an estimate"
             .to_string(),
     )
 }

@@ -113,10 +113,10 @@ impl Trainer {
         };
         match self {
             _ if self.resume => refuse("--resume"),
-            _ if self.regroup.is_some() => refuse("--elastic"),
+            _ if self.regroup.is_some() => refuse("`ranks.elastic`"),
             _ if self.recorder.is_some() => refuse("--profile"),
-            _ if self.config.sync.steps().is_some() => refuse("--local-steps"),
-            _ if !self.config.chaos.is_none() => refuse("--chaos"),
+            _ if self.config.sync.steps().is_some() => refuse("`training.sync`"),
+            _ if !self.config.chaos.is_none() => refuse("`training.chaos`"),
             _ => Ok(()),
         }
     }
