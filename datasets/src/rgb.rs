@@ -450,3 +450,6 @@ impl Dataset<RgbItem> for Grey {
         self.0.len()
     }
 }
+
+#[cfg(test)]
+mod tests;
