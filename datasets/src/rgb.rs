@@ -25,7 +25,8 @@ const SIZE: [usize; 2] = [224, 224];
 /// Which images are wanted, and in which form.
 ///
 /// ```
-/// use everburn_datasets::{Channels, RgbRequest};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{Channels, RgbRequest};
 ///
 /// let request = RgbRequest { file: Some("flowers".into()), size: Some([48, 64]), ..RgbRequest::default() };
 /// assert_eq!(request.channels, Channels::Rgb);
@@ -69,7 +70,8 @@ impl Default for RgbRequest {
 /// Whether images have three channels or one.
 ///
 /// ```
-/// use everburn_datasets::Channels;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::Channels;
 ///
 /// assert_eq!([Channels::Rgb, Channels::Grey].map(Channels::count), [3, 1]);
 /// ```
@@ -96,7 +98,8 @@ impl Channels {
 /// A training and a test set of images: the answer of [`load_rgb`].
 ///
 /// ```no_run
-/// use everburn_datasets::{RgbRequest, load_rgb};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{RgbRequest, load_rgb};
 ///
 /// let loaded = load_rgb(&RgbRequest { file: Some("flowers".into()), ..RgbRequest::default() })?;
 /// println!("{}: {}", loaded.description, loaded.classes.join(", "));
