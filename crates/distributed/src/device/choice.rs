@@ -99,7 +99,7 @@ impl Default for Abilities {
 /// let group = ProcessGroup::alone(GroupOptions::default());
 /// let choice = Choice::agree(&group, GradientBackend::Auto, Abilities::default())?;
 /// assert_eq!(choice.backend, GradientBackend::Host);
-/// assert_eq!(choice.to_string(), "host (all ranks are on processors)");
+/// assert_eq!(choice.to_string(), "host (all ranks are on CPUs)");
 /// # Ok::<(), everburn_distributed::DdpError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl fmt::Display for Choice {
 
 impl Choice {
     /// Why gradients are in host memory where nothing else was to choose.
-    const NO_GPUS: &str = "all ranks are on processors";
+    const NO_GPUS: &str = "all ranks are on CPUs";
 
     /// Whether a rank of the job has a GPU, so that there was something to choose.
     pub(crate) fn is_about_gpus(&self) -> bool {
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(decided(Host, &two).unwrap(), "host (as requested)");
         let on_processors = [Abilities::default(), Abilities::default()];
         let choice = decided(Auto, &on_processors).unwrap();
-        assert_eq!(choice, "host (all ranks are on processors)");
+        assert_eq!(choice, "host (all ranks are on CPUs)");
         // One rank needs nobody, unless the cost of NCCL is to be measured.
         assert_eq!(
             decided(Auto, &two[..1]).unwrap(),
