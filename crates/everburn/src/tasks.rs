@@ -31,7 +31,7 @@ use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_models::resnet18::{ResNet18, ResNet18Config};
 use everburn_models::resnet50::{ResNet50, ResNet50Config, Stem};
 use everburn_models::two_part_resnet::{TwoPartResNet, TwoPartResNetConfig};
-use everburn_train::{AnyTask, TaskError};
+use everburn_train::AnyTask;
 use serde::{Deserialize, Serialize};
 
 pub use self::image_folders::{ImageFolders, ImageFoldersConfig, ImageInput};
