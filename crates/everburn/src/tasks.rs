@@ -17,6 +17,8 @@
 
 mod image_folders;
 mod images;
+mod json_keys;
+mod numbers;
 mod text;
 
 use std::path::{Path, PathBuf};
@@ -28,12 +30,13 @@ use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_models::mnist::{Mnist, MnistConfig};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_models::resnet18::{ResNet18, ResNet18Config};
-use everburn_models::resnet50::{ResNet50, ResNet50Config, Stem};
+use everburn_models::resnet50::{ResNet50, ResNet50Config};
 use everburn_models::two_part_resnet::{TwoPartResNet, TwoPartResNetConfig};
+use everburn_models::vit::{ViT, ViTConfig};
 use everburn_train::{AnyTask, TaskError};
 use serde::{Deserialize, Serialize};
 
-pub use self::image_folders::{ImageFolders, ImageFoldersConfig};
+pub use self::image_folders::{ImageFolders, ImageFoldersConfig, PretrainedImageModel};
 pub use self::images::{ImageModel, Images, ImagesConfig};
 pub use self::text::{PretrainedDecoder, Text, TextConfig};
 use crate::App;
@@ -53,6 +56,7 @@ pub fn app() -> App {
         .task("mlp", mlp())
         .task("resnet18", resnet18())
         .task("resnet50", resnet50())
+        .task("vit", vit())
         .task("two-part-resnet", two_part_resnet())
         .task("gpt-nano", gpt_nano())
         .task("gpt2", gpt2())
@@ -95,29 +99,47 @@ pub fn mlp() -> Images<Mlp> {
 
 /// The residual net of 18 layers, on images of one's own.
 pub fn resnet18() -> ImageFolders<ResNet18> {
-    ImageFolders::new(
-        "the residual net of 18 layers, on a folder of images: --data FOLDER",
-        |classes, device| ResNet18Config::new().with_classes(classes).init(device),
-    )
-    .with_preset(toml::toml! {
+    let config = ResNet18Config::new();
+    let summary = "the residual net of 18 layers, on a folder of images: --data FOLDER";
+    ImageFolders::of_config(summary, config).with_preset(resnet_preset())
+}
+
+/// The residual net of 50 layers, on images of one's own.
+pub fn resnet50() -> ImageFolders<ResNet50> {
+    let config = ResNet50Config::new();
+    let summary = "the residual net of 50 layers, on a folder of images: --data FOLDER";
+    ImageFolders::of_config(summary, config).with_preset(resnet_preset())
+}
+
+fn resnet_preset() -> toml::Table {
+    toml::toml! {
         [training]
         batch_size = 32
         schedule = "cosine"
         [training.optimizer]
         kind = "adam-w"
         weight_decay = 0.01
-    })
+    }
 }
 
-/// The residual net of 50 layers.
-pub fn resnet50() -> Images<ResNet50> {
-    Images::new(
-        "the residual net of 50 layers, with a stem for 28 x 28 pixels",
-        |device| {
-            let config = ResNet50Config::new().with_stem(Stem::Mnist);
-            config.with_classes(10).init(device)
-        },
+/// The vision transformer ViT-B/16, or any size of it that `--init-from` names.
+pub fn vit() -> ImageFolders<ViT> {
+    ImageFolders::of_config(
+        "the vision transformer, on a folder of images; --init-from FOLDER takes one of Hugging Face's",
+        ViTConfig::new(),
     )
+    // For fine-tuning. From random weights, a vision transformer needs more images than most people have.
+    .with_preset(toml::toml! {
+        [training]
+        batch_size = 32
+        schedule = "cosine"
+        [training.optimizer]
+        kind = "adam-w"
+        learning_rate = 0.00005
+        weight_decay = 0.01
+        [training.ddp]
+        max_gradient_norm = 1.0
+    })
 }
 
 /// The beginning of a residual net.
@@ -235,7 +257,7 @@ impl DataConfig {
         let choice = self.name.parse::<DataChoice>();
         choice.map_err(|unknown| match Path::new(&self.name).is_dir() {
             true => TaskError::new(format!("this model does not learn from a folder: {}", self.name)).with_help(
-                "resnet18 learns from folders of images; a project of your own, from any data: `everburn new`",
+                "resnet18, resnet50 and vit learn from folders of images; a project of your own, from any data: `everburn new`",
             ),
             false => unknown.into(),
         })
@@ -299,6 +321,9 @@ mod tests {
             11_689_512 + 2 * 4_800,
             "as torchvision's"
         );
+        let resnet50 = 25_557_032 + 2 * 26_560;
+        assert_eq!(parameters("resnet50"), resnet50, "as torchvision's");
+        assert_eq!(parameters("vit"), 86_567_656, "as published");
     }
 
     #[test]

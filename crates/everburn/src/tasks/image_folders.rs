@@ -1,5 +1,9 @@
 //! Models that classify color images of any size, in one folder per class.
 
+mod architecture;
+mod hugging_face;
+mod preprocessing;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -7,16 +11,24 @@ use burn::prelude::*;
 use everburn_datasets::{ImageAugmentation, ImageFolder, RgbBatcher, RgbItem};
 use everburn_distributed::Augment;
 use everburn_train::{
-    BlocksOf, Classification, LabeledBatch, Loss, Predict, Predictor, Task, TaskData, TaskError,
-    TrainingData, block_loss,
+    BlocksOf, Classification, LabeledBatch, Loss, Patterns, Predict, Predictor, Pretrained,
+    PretrainedFormat, StateDictLayout, Task, TaskData, TaskError, TrainingData, block_loss,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use toml::Table;
 
+use self::architecture::{Architecture, ByClasses, ByNumbers, Sections};
+pub use self::hugging_face::PretrainedImageModel;
+use self::preprocessing::Preprocessing;
 use super::images::{ImageModel, PredictedClass, predicted_classes};
 
-/// The number of classes before there are data: ImageNet's.
-const IMAGENET_CLASSES: usize = 1000;
+/// The most classes that are named in an error.
+const MOST_NAMED: usize = 10;
+
+/// The images that all ranks together read at once where no gradients are needed, if they have the size of ImageNet's: the
+/// activations of more would fill the memory.
+const EVALUATION_IMAGES: usize = 64;
 
 /// The share of test images, one of this many, where a folder has no test set.
 const TEST_SHARE: usize = 10;
@@ -38,8 +50,7 @@ const TEST_SHARE: usize = 10;
 /// ```
 pub struct ImageFolders<M> {
     summary: &'static str,
-    /// Builds the model for this many classes.
-    init: fn(usize, &Device) -> M,
+    architecture: Box<dyn Architecture<M>>,
     preset: Table,
 }
 
@@ -48,7 +59,17 @@ impl<M: ImageModel> ImageFolders<M> {
     pub fn new(summary: &'static str, init: fn(usize, &Device) -> M) -> Self {
         Self {
             summary,
-            init,
+            architecture: Box::new(ByClasses(init)),
+            preset: Table::new(),
+        }
+    }
+
+    /// A task with this line in `train --list`, for a model of these numbers. The user may set others in the section of
+    /// their kind, and `--init-from FOLDER` takes pretrained models of any size.
+    pub fn of_config<C: PretrainedImageModel<Model = M>>(summary: &'static str, config: C) -> Self {
+        Self {
+            summary,
+            architecture: Box::new(ByNumbers(config)),
             preset: Table::new(),
         }
     }
@@ -65,13 +86,16 @@ impl<M: ImageModel> ImageFolders<M> {
 /// ```
 /// use everburn::tasks::ImageFoldersConfig;
 ///
-/// // In `config.toml` it is the section `[data]`.
+/// // In `config.toml` it is the section `[data]`, and one of the model.
 /// let config: ImageFoldersConfig = toml::from_str("[data]\nname = 'flowers'\nsize = 128").unwrap();
 /// ```
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct ImageFoldersConfig {
     data: FolderConfig,
+    /// The numbers of the model that are not the preset's, in the section of its kind.
+    #[serde(flatten)]
+    models: Sections,
 }
 
 /// Which images a run reads.
@@ -86,6 +110,12 @@ struct FolderConfig {
     folder: Option<PathBuf>,
     /// The height and width to which images are scaled, in pixels.
     size: usize,
+    /// The mean of red, green and blue, from 0 to 1; ImageNet's if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mean: Option<[f64; 3]>,
+    /// Their standard deviations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    std: Option<[f64; 3]>,
     /// Random changes of the images to learn from: `crop,flip,color`.
     #[serde(skip_serializing_if = "ImageAugmentation::is_none")]
     augment: ImageAugmentation,
@@ -100,6 +130,8 @@ impl Default for FolderConfig {
             name: None,
             folder: None,
             size: 224,
+            mean: None,
+            std: None,
             augment: ImageAugmentation::default(),
             classes: Vec::new(),
         }
@@ -124,12 +156,39 @@ impl FolderConfig {
         }
     }
 
+    /// The statistics by which pixels are normalised.
+    fn batcher(&self) -> RgbBatcher {
+        let of = |own: Option<[f64; 3]>, other: [f32; 3]| {
+            own.map_or(other, |own| own.map(|number| number as f32))
+        };
+        let RgbBatcher { mean, std } = RgbBatcher::imagenet();
+        RgbBatcher {
+            mean: of(self.mean, mean),
+            std: of(self.std, std),
+        }
+    }
+
+    /// The images of a folder. The classes of a pretrained model keep its order.
+    fn images(&self, folder: &Path) -> Result<ImageFolder, TaskError> {
+        let found = ImageFolder::open(folder, self.size())?;
+        let mut own = self.classes.clone();
+        own.sort();
+        match own != self.classes && own == found.classes() {
+            true => Ok(ImageFolder::with_classes(
+                folder,
+                self.size(),
+                &self.classes,
+            )?),
+            false => Ok(found),
+        }
+    }
+
     /// The training and test set.
     fn open(&self) -> Result<(ImageFolder, ImageFolder), TaskError> {
         let folder = self.folder()?;
         let train = folder.join("train");
         if !train.is_dir() {
-            return Ok(ImageFolder::open(folder, self.size())?.split(TEST_SHARE)?);
+            return Ok(self.images(folder)?.split(TEST_SHARE)?);
         }
         let test = ["test", "val"].map(|name| folder.join(name));
         let test = test.iter().find(|folder| folder.is_dir()).ok_or_else(|| {
@@ -139,9 +198,48 @@ impl FolderConfig {
             ))
             .with_help("add a test set, or name the folder with the classes alone")
         })?;
-        let train = ImageFolder::open(train, self.size())?;
+        let train = self.images(&train)?;
         let test = ImageFolder::with_classes(test, self.size(), train.classes())?;
         Ok((train, test))
+    }
+}
+
+/// Some names, and the number of the others.
+fn named(classes: &[String]) -> String {
+    match classes.len().checked_sub(MOST_NAMED) {
+        None | Some(0) => classes.join(", "),
+        Some(more) => format!("{} and {more} more", classes[..MOST_NAMED].join(", ")),
+    }
+}
+
+impl<M: ImageModel> ImageFolders<M> {
+    /// Refuses data with other classes than the model has.
+    fn check_classes(
+        &self,
+        config: &ImageFoldersConfig,
+        found: &[String],
+    ) -> Result<(), TaskError> {
+        let folder = config.data.folder()?.display();
+        let known = &config.data.classes;
+        let reason = match self.architecture.classes(&config.models) {
+            _ if !known.is_empty() && known != found => format!(
+                "{folder} has the classes {}, and the model was trained on {}",
+                named(found),
+                named(known)
+            ),
+            Some(count) if count != found.len() => format!(
+                "{folder} has {} classes, and the model was trained on {count}",
+                found.len()
+            ),
+            _ => return Ok(()),
+        };
+        let error = TaskError::new(reason);
+        Err(match self.architecture.head() {
+            None => error,
+            Some(head) => error.with_help(format!(
+                "a training from pretrained weights gets a new head for them by --init-skip '{head}.*'"
+            )),
+        })
     }
 }
 
@@ -153,10 +251,45 @@ impl<M: ImageModel> Task for ImageFolders<M> {
 
     fn model(&self, config: &ImageFoldersConfig, device: &Device) -> Result<M, TaskError> {
         let classes = match config.data.classes.len() {
-            0 => IMAGENET_CLASSES,
-            classes => classes,
+            0 => None,
+            classes => Some(classes),
         };
-        Ok((self.init)(classes, device))
+        self.architecture.build(&config.models, classes, device)
+    }
+
+    fn check(&self, config: &ImageFoldersConfig) -> Result<(), TaskError> {
+        self.architecture.check(&config.models)?;
+        if config.data.std.is_some_and(|std| std.contains(&0.0)) {
+            return Err(TaskError::new(
+                "data.std is 0, by which nothing can be divided",
+            ));
+        }
+        let size = config.data.size;
+        match self.architecture.image_size(&config.models)? {
+            Some(only) if only != size => Err(TaskError::new(format!(
+                "images are scaled to {size} x {size} pixels, and the model takes {only} x {only}"
+            ))
+            .with_help(format!("set data.size={only}"))),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_tensor_parallel(&self, config: &ImageFoldersConfig) -> Result<(), TaskError> {
+        match self.architecture.dropout(&config.models)? {
+            dropout if dropout > 0.0 => Err(TaskError::new(format!(
+                "a dropout of {dropout} and layers over several ranks do not go together"
+            ))
+            .with_help(
+                "ranks that share layers would all drop the same places of their parts: set the dropout to 0.0, or use \
+                 tensor=1",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn evaluation_batch(&self, config: &ImageFoldersConfig) -> usize {
+        let pixels = config.data.size.saturating_mul(config.data.size);
+        (EVALUATION_IMAGES * 224 * 224 / pixels.max(1)).clamp(1, 1_000)
     }
 
     fn data_decide_model(&self) -> bool {
@@ -174,13 +307,7 @@ impl<M: ImageModel> Task for ImageFolders<M> {
             *path = path.take().map(std::path::absolute).transpose()?;
         }
         let classes = train.classes().to_vec();
-        if !config.data.classes.is_empty() && config.data.classes != classes {
-            return Err(TaskError::new(format!(
-                "{folder} has the classes {}, and the model was trained on {}",
-                classes.join(", "),
-                config.data.classes.join(", ")
-            )));
-        }
+        self.check_classes(config, &classes)?;
         config.data.classes.clone_from(&classes);
         let size = config.data.size;
         let augmentation = config.data.augment.clone();
@@ -201,7 +328,7 @@ impl<M: ImageModel> Task for ImageFolders<M> {
                 train: Arc::new(train),
                 test: Arc::new(test),
                 validation: None,
-                batcher: Arc::new(RgbBatcher::imagenet()),
+                batcher: Arc::new(config.data.batcher()),
                 augment: (!augmentation.is_none()).then(|| -> Augment<RgbItem> {
                     Arc::new(move |image, rng| augmentation.rgb(image, rng))
                 }),
@@ -220,7 +347,7 @@ impl<M: ImageModel> Task for ImageFolders<M> {
     }
 
     fn sections(&self) -> &'static [&'static str] {
-        &["data"]
+        self.architecture.sections()
     }
 
     fn local_settings(&self) -> &'static [&'static str] {
@@ -242,6 +369,63 @@ impl<M: ImageModel> Task for ImageFolders<M> {
 
     fn predictor(&self) -> Option<Predictor<Self>> {
         Some(Predictor::by_task())
+    }
+
+    fn pretrained(&self) -> Option<PretrainedFormat<Self>> {
+        Some(PretrainedFormat::by_task())
+    }
+}
+
+impl<M: ImageModel> Pretrained for ImageFolders<M> {
+    fn adopt(
+        &self,
+        folder: &Path,
+        config_json: &Value,
+        skip: &Patterns,
+    ) -> Result<Option<ImageFoldersConfig>, TaskError> {
+        let Some(adopted) = self.architecture.adopt(folder, config_json, skip)? else {
+            return Ok(None);
+        };
+        let Preprocessing { size, mean, std } = Preprocessing::read(folder)?;
+        let default = FolderConfig::default();
+        let own = size.or(adopted.image_size).unwrap_or(default.size);
+        if let Some(only) = adopted.image_size.filter(|only| *only != own) {
+            return Err(TaskError::new(format!(
+                "preprocessor_config.json: size is {own}, and the model of config.json takes images of {only} x {only} \
+                 pixels"
+            )));
+        }
+        Ok(Some(ImageFoldersConfig {
+            data: FolderConfig {
+                size: own,
+                mean,
+                std,
+                classes: adopted.classes,
+                ..default
+            },
+            models: adopted.sections,
+        }))
+    }
+
+    fn config_json(&self, config: &ImageFoldersConfig) -> Result<Value, TaskError> {
+        let classes = &config.data.classes;
+        self.architecture.config_json(&config.models, classes)
+    }
+
+    fn preprocessor_json(&self, config: &ImageFoldersConfig) -> Option<Value> {
+        // Of an f32, the digits that a person would write.
+        let digits =
+            |numbers: [f32; 3]| numbers.map(|number| number.to_string().parse().unwrap_or(0.0));
+        let RgbBatcher { mean, std } = config.data.batcher();
+        let (mean, std) = (
+            config.data.mean.unwrap_or(digits(mean)),
+            config.data.std.unwrap_or(digits(std)),
+        );
+        Some(Preprocessing::to_json(config.data.size, mean, std))
+    }
+
+    fn layout(&self, config: &ImageFoldersConfig) -> StateDictLayout {
+        self.architecture.layout(&config.models)
     }
 }
 
