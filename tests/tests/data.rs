@@ -2,6 +2,8 @@
 
 #[path = "data/image_folders.rs"]
 mod image_folders;
+#[path = "data/pretrained_images.rs"]
+mod pretrained_images;
 #[path = "data/token_shards.rs"]
 mod token_shards;
 

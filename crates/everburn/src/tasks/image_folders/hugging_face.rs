@@ -159,10 +159,14 @@ impl PretrainedImageModel for ViTConfig {
     }
 
     fn fewest_parameters(&self) -> u64 {
-        let [width, wide, layers] =
-            [self.width, self.feed_forward, self.layers].map(|size| size as u64);
+        let sizes = [self.width, self.feed_forward, self.layers, self.channels];
+        let [width, wide, layers, channels] = sizes.map(|size| size as u64);
+        let [image, patch] = [self.image_size, self.patch_size].map(|size| size as u64);
+        let patches = image.checked_div(patch).unwrap_or(0).saturating_pow(2);
+        let pixels = patch.saturating_pow(2).saturating_mul(channels);
+        let embeddings = width.saturating_mul(patches.saturating_add(pixels));
         let layer = width.saturating_mul(width.saturating_mul(4).saturating_add(2 * wide));
-        layer.saturating_mul(layers)
+        layer.saturating_mul(layers).saturating_add(embeddings)
     }
 }
 
