@@ -3,28 +3,24 @@
 mod architecture;
 mod hugging_face;
 mod preprocessing;
+mod pretrained;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::prelude::*;
-use everburn_datasets::{ImageAugmentation, ImageFolder, RgbBatcher, RgbItem};
+use everburn_datasets::{ImageAugmentation, ImageFolder, RgbItem};
 use everburn_distributed::Augment;
 use everburn_train::{
-    BlocksOf, Classification, LabeledBatch, Loss, Patterns, Predict, Predictor, Pretrained,
-    PretrainedFormat, StateDictLayout, Task, TaskData, TaskError, TrainingData, block_loss,
+    BlocksOf, Classification, LabeledBatch, Loss, Predict, Predictor, PretrainedFormat, Task,
+    TaskData, TaskError, TrainingData, block_loss,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use toml::Table;
 
 use self::architecture::{Architecture, ByClasses, ByNumbers, Sections};
 pub use self::hugging_face::PretrainedImageModel;
-use self::preprocessing::Preprocessing;
 use super::images::{ImageModel, PredictedClass, predicted_classes};
-
-/// The most classes that are named in an error.
-const MOST_NAMED: usize = 10;
 
 /// The images that all ranks together read at once where no gradients are needed, if they have the size of ImageNet's: the
 /// activations of more would fill the memory.
@@ -156,18 +152,6 @@ impl FolderConfig {
         }
     }
 
-    /// The statistics by which pixels are normalised.
-    fn batcher(&self) -> RgbBatcher {
-        let of = |own: Option<[f64; 3]>, other: [f32; 3]| {
-            own.map_or(other, |own| own.map(|number| number as f32))
-        };
-        let RgbBatcher { mean, std } = RgbBatcher::imagenet();
-        RgbBatcher {
-            mean: of(self.mean, mean),
-            std: of(self.std, std),
-        }
-    }
-
     /// The images of a folder. The classes of a pretrained model keep its order.
     fn images(&self, folder: &Path) -> Result<ImageFolder, TaskError> {
         let found = ImageFolder::open(folder, self.size())?;
@@ -201,45 +185,6 @@ impl FolderConfig {
         let train = self.images(&train)?;
         let test = ImageFolder::with_classes(test, self.size(), train.classes())?;
         Ok((train, test))
-    }
-}
-
-/// Some names, and the number of the others.
-fn named(classes: &[String]) -> String {
-    match classes.len().checked_sub(MOST_NAMED) {
-        None | Some(0) => classes.join(", "),
-        Some(more) => format!("{} and {more} more", classes[..MOST_NAMED].join(", ")),
-    }
-}
-
-impl<M: ImageModel> ImageFolders<M> {
-    /// Refuses data with other classes than the model has.
-    fn check_classes(
-        &self,
-        config: &ImageFoldersConfig,
-        found: &[String],
-    ) -> Result<(), TaskError> {
-        let folder = config.data.folder()?.display();
-        let known = &config.data.classes;
-        let reason = match self.architecture.classes(&config.models) {
-            _ if !known.is_empty() && known != found => format!(
-                "{folder} has the classes {}, and the model was trained on {}",
-                named(found),
-                named(known)
-            ),
-            Some(count) if count != found.len() => format!(
-                "{folder} has {} classes, and the model was trained on {count}",
-                found.len()
-            ),
-            _ => return Ok(()),
-        };
-        let error = TaskError::new(reason);
-        Err(match self.architecture.head() {
-            None => error,
-            Some(head) => error.with_help(format!(
-                "a training from pretrained weights gets a new head for them by --init-skip '{head}.*'"
-            )),
-        })
     }
 }
 
@@ -373,59 +318,6 @@ impl<M: ImageModel> Task for ImageFolders<M> {
 
     fn pretrained(&self) -> Option<PretrainedFormat<Self>> {
         Some(PretrainedFormat::by_task())
-    }
-}
-
-impl<M: ImageModel> Pretrained for ImageFolders<M> {
-    fn adopt(
-        &self,
-        folder: &Path,
-        config_json: &Value,
-        skip: &Patterns,
-    ) -> Result<Option<ImageFoldersConfig>, TaskError> {
-        let Some(adopted) = self.architecture.adopt(folder, config_json, skip)? else {
-            return Ok(None);
-        };
-        let Preprocessing { size, mean, std } = Preprocessing::read(folder)?;
-        let default = FolderConfig::default();
-        let own = size.or(adopted.image_size).unwrap_or(default.size);
-        if let Some(only) = adopted.image_size.filter(|only| *only != own) {
-            return Err(TaskError::new(format!(
-                "preprocessor_config.json: size is {own}, and the model of config.json takes images of {only} x {only} \
-                 pixels"
-            )));
-        }
-        Ok(Some(ImageFoldersConfig {
-            data: FolderConfig {
-                size: own,
-                mean,
-                std,
-                classes: adopted.classes,
-                ..default
-            },
-            models: adopted.sections,
-        }))
-    }
-
-    fn config_json(&self, config: &ImageFoldersConfig) -> Result<Value, TaskError> {
-        let classes = &config.data.classes;
-        self.architecture.config_json(&config.models, classes)
-    }
-
-    fn preprocessor_json(&self, config: &ImageFoldersConfig) -> Option<Value> {
-        // Of an f32, the digits that a person would write.
-        let digits =
-            |numbers: [f32; 3]| numbers.map(|number| number.to_string().parse().unwrap_or(0.0));
-        let RgbBatcher { mean, std } = config.data.batcher();
-        let (mean, std) = (
-            config.data.mean.unwrap_or(digits(mean)),
-            config.data.std.unwrap_or(digits(std)),
-        );
-        Some(Preprocessing::to_json(config.data.size, mean, std))
-    }
-
-    fn layout(&self, config: &ImageFoldersConfig) -> StateDictLayout {
-        self.architecture.layout(&config.models)
     }
 }
 
