@@ -24,8 +24,8 @@ fn train(here: &Path, model: &str, numbers: &str, run: &str) -> Everburn {
         numbers,
     ];
     let few = [
-        "--set",
-        "data.size=16",
+        // In one word: a flag that is given again would replace the first.
+        "--set=data.size=16",
         "--batch-size",
         "8",
         "--validation-samples",
@@ -51,7 +51,8 @@ fn exported(here: &Path, model: &str, numbers: &str) {
 
 fn predictions(here: &Path, run: &str) -> Vec<Value> {
     let predict = ["predict", run, "--input", "stripes/val/down"];
-    let ended = Everburn::new(here, predict).run().succeeded();
+    let predict = Everburn::new(here, predict).args(["--data", "stripes"]);
+    let ended = predict.run().succeeded();
     let lines = ended.stdout.lines().map(serde_json::from_str);
     lines.collect::<Result<_, _>>().unwrap()
 }
@@ -68,7 +69,7 @@ fn a_vision_transformer_learns_alike_on_one_rank_several_layers_in_parts_and_sta
         &["--ranks", "2", "--pipeline", "2"],
     ]
     .map(|ranks| {
-        let run = ranks.join("");
+        let run = format!("run{}", ranks.join(""));
         train(here, "vit", VIT, &run).args(ranks).run().succeeded();
         Run::new(here.join(run)).losses("step")
     });
@@ -214,7 +215,7 @@ impl Damage {
 
     fn import(&self, run: &str) -> Ended {
         // KiB of memory that is written; threads' stacks count in full.
-        let limited = ["-c", "ulimit -d 400000; exec \"$@\"", "sh"];
+        let limited = ["-c", "ulimit -d 100000; exec \"$@\"", "sh"];
         let import = ["import", self.model, "--run-dir", run];
         let import = Everburn::new(&self.here, import);
         import.by(&self.here, Path::new("sh"), limited).run()
