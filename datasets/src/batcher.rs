@@ -188,7 +188,8 @@ impl Batcher<RgbItem, (Tensor<4>, Tensor<1, Int>)> for RgbBatcher {
 /// a half: `[B]` and `[B]`.
 ///
 /// ```
-/// use everburn_datasets::MixedClasses;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::MixedClasses;
 ///
 /// fn samples((classes, _mixed): &MixedClasses) -> usize {
 ///     classes.dims()[0]
@@ -203,9 +204,10 @@ pub type MixedClasses = (Tensor<1, Int>, Option<(Tensor<1, Int>, Tensor<1>)>);
 /// - classes: [`MixedClasses`]
 ///
 /// ```
+/// # mod everburn { pub use everburn_datasets as datasets; }
 /// use burn::data::dataloader::batcher::Batcher;
 /// use burn::prelude::*;
-/// use everburn_datasets::{MixBatcher, RgbBatcher, RgbItem};
+/// use everburn::datasets::{MixBatcher, RgbBatcher, RgbItem};
 ///
 /// let item = RgbItem { pixels: vec![255; 3 * 2 * 4].into(), size: [2, 4],
 ///     file: std::path::Path::new("1.png").into(), class: 1, mixed: Some((0, 0.25)) };
@@ -240,9 +242,10 @@ impl Batcher<RgbItem, (Tensor<4>, MixedClasses)> for MixBatcher {
 /// - targets `[B]`, f32: standardised numbers, or numbers of classes
 ///
 /// ```
+/// # mod everburn { pub use everburn_datasets as datasets; }
 /// use burn::data::dataloader::batcher::Batcher;
 /// use burn::prelude::*;
-/// use everburn_datasets::{TableBatcher, TableRow};
+/// use everburn::datasets::{TableBatcher, TableRow};
 ///
 /// let rows = vec![TableRow { features: vec![0.5, -1.0, 0.0], target: 2.0 }; 4];
 /// let (features, targets) = TableBatcher.batch(rows, &Device::flex());

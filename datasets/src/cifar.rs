@@ -86,7 +86,8 @@ pub(crate) static CIFAR_100: CifarSet = CifarSet {
 /// Images of 32 x 32 pixels in memory: those of CIFAR-10 or CIFAR-100, to train on or to test.
 ///
 /// ```
-/// use everburn_datasets::Cifar;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::Cifar;
 ///
 /// // One record of each file: a label, and 3 x 32 x 32 pixels.
 /// let folder = tempfile::tempdir()?;

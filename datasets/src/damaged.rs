@@ -41,7 +41,7 @@ impl Random {
             _ => {
                 bytes = (0..self.below(3000))
                     .map(|_| self.below(256) as u8)
-                    .collect()
+                    .collect();
             }
         }
         bytes

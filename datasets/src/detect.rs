@@ -18,7 +18,8 @@ const BEGINNING: u64 = 512;
 /// A kind of data at a path.
 ///
 /// ```
-/// use everburn_datasets::{DataKind, detect};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{DataKind, detect};
 ///
 /// let folder = tempfile::tempdir()?;
 /// let file = folder.path().join("houses.csv");

@@ -28,7 +28,8 @@ const SIZE: [usize; 2] = [224, 224];
 /// Which images are wanted, and in which form.
 ///
 /// ```
-/// use everburn_datasets::{Channels, RgbRequest};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{Channels, RgbRequest};
 ///
 /// let request = RgbRequest { file: Some("flowers".into()), size: Some([48, 64]), ..RgbRequest::default() };
 /// assert_eq!(request.channels, Channels::Rgb);
@@ -76,7 +77,8 @@ impl Default for RgbRequest {
 /// Whether images have three channels or one.
 ///
 /// ```
-/// use everburn_datasets::Channels;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::Channels;
 ///
 /// assert_eq!([Channels::Rgb, Channels::Grey].map(Channels::count), [3, 1]);
 /// ```
@@ -103,7 +105,8 @@ impl Channels {
 /// A training and a test set of images: the answer of [`load_rgb`].
 ///
 /// ```no_run
-/// use everburn_datasets::{RgbRequest, load_rgb};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{RgbRequest, load_rgb};
 ///
 /// let loaded = load_rgb(&RgbRequest { file: Some("flowers".into()), ..RgbRequest::default() })?;
 /// println!("{}: {}", loaded.description, loaded.classes.join(", "));
@@ -411,3 +414,6 @@ fn fetch(
     let mirror = download::fetch_archive(set.archive, set.sha256, mirrors, &folder)?;
     Ok((folder.join(set.archive), mirror))
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,7 +28,8 @@ const MOST_BYTES_A_BYTE: u64 = 2_048;
 /// An image and its class.
 ///
 /// ```
-/// use everburn_datasets::RgbItem;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::RgbItem;
 ///
 /// fn show(item: &RgbItem) {
 ///     let [height, width] = item.size;

@@ -21,7 +21,8 @@ const TEST_SHARE: usize = 10;
 /// Which table is wanted, and how it is read.
 ///
 /// ```
-/// use everburn_datasets::{Missing, TableRequest};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{Missing, TableRequest};
 ///
 /// let request = TableRequest { missing: Missing::Impute, ..TableRequest::new("houses.csv", "price") };
 /// assert!(request.ignore.is_empty());
@@ -56,7 +57,8 @@ impl TableRequest {
 /// Training rows, test rows, and what their columns are: the answer of [`load_table`].
 ///
 /// ```
-/// use everburn_datasets::{LoadedTable, TableRequest, load_table};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{LoadedTable, TableRequest, load_table};
 ///
 /// let folder = tempfile::tempdir()?;
 /// let file = folder.path().join("houses.csv");
@@ -128,7 +130,8 @@ fn is_test(row: usize) -> bool {
 /// Rows of a table, in memory: four bytes a cell. Cloning shares them.
 ///
 /// ```
-/// use everburn_datasets::TableDataset;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::TableDataset;
 ///
 /// fn mean_target(rows: &TableDataset) -> f32 {
 ///     let targets = (0..rows.len()).map(|row| rows.row(row).target);
@@ -164,7 +167,8 @@ const NO_CATEGORY: u32 = u32::MAX;
 /// A row, as a model sees it.
 ///
 /// ```
-/// use everburn_datasets::TableRow;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::TableRow;
 ///
 /// let row = TableRow { features: vec![0.5, 0.0, 1.0], target: -0.25 };
 /// assert_eq!(row.features.len(), 3);

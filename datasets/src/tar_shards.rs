@@ -30,7 +30,8 @@ const MOST_BYTES: u64 = 1 << 30;
 /// `000.jpg` and `000.cls`.
 ///
 /// ```
-/// use everburn_datasets::TarShards;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::TarShards;
 ///
 /// # fn member(name: &str, content: &[u8]) -> Vec<u8> {
 /// #     let mut block = vec![0; 512];
@@ -83,7 +84,8 @@ struct Part {
 /// A sample of [`TarShards`].
 ///
 /// ```
-/// use everburn_datasets::TarSample;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::TarSample;
 ///
 /// fn bytes(sample: &TarSample) -> usize {
 ///     sample.files.values().map(|content| content.len()).sum()

@@ -71,7 +71,7 @@ fn the_device_is_listed_checked_and_used_only_by_its_name() {
         "{listed}"
     );
     let examined = everburn(folder, ["doctor"]).run();
-    let expected = "webgpu:cpu computes as the processor does";
+    let expected = "webgpu:cpu has the CPU's results";
     assert!(examined.stdout.contains(expected), "{examined}");
     // It is no GPU that `--gpus` would take.
     let ended = everburn(

@@ -117,7 +117,7 @@ pub fn check(names: &[String], ranks: usize) -> Result<Option<String>, DeviceErr
             true => format!("--ranks {ranks} in place of --gpus {ranks}"),
             false => format!("--devices {}", vec!["flex"; names.len()].join(",")),
         };
-        Some(format!("on the processor, the same with {flex}"))
+        Some(format!("on the CPU, the same with {flex}"))
     };
     let mut lines = Vec::new();
     let indices = cuda_indices(names)?;

@@ -106,7 +106,7 @@ fn find_learning_rate(
         }
         match suggestion {
             Some(rate) => {
-                say!("suggested learning rate: {rate:.2e} (the loss falls most steeply there)")
+                say!("suggested learning rate: {rate:.2e} (the loss falls most steeply there)");
             }
             None => say!(
                 "no suggestion: the loss never fell; more samples, another optimizer or another batch size may help"

@@ -146,19 +146,19 @@ impl DdpConfig {
     pub fn validate(&self) -> Result<(), DdpError> {
         if self.bucket_bytes == 0 {
             return Err(DdpError::Config(
-                "--bucket-mib must be at least 1".to_string(),
+                "`training.ddp.bucket_bytes` must be at least 1".to_string(),
             ));
         }
         if self.shards_gradients() && self.communication != CommunicationHookConfig::None {
             return Err(DdpError::Config(format!(
-                "--communication-hook {} changes full gradients, and with --shard gradients or --shard \
-                 parameters no rank has them: leave it out, or use --shard optimizer",
+                "`training.ddp.communication = {}` changes full gradients, and with `training.ddp.shard = gradients` or \
+                 `training.ddp.shard = parameters` no rank has them: leave it out, or use `training.ddp.shard = optimizer`",
                 self.communication
             )));
         }
         match self.max_gradient_norm {
             Some(norm) if !(norm.is_finite() && norm > 0.0) => Err(DdpError::Config(format!(
-                "--max-gradient-norm must be a positive number, not {norm}"
+                "`training.ddp.max_gradient_norm` must be a positive number, not {norm}"
             ))),
             _ => Ok(()),
         }

@@ -177,8 +177,8 @@ impl Ddp {
             (Way::Exchange(exchange), _) if config.shards_gradients() => {
                 return Err(DdpError::Backend {
                     wanted: exchange.name().to_string(),
-                    reason: "sharded gradients (--shard gradients, --shard \
-                             parameters) are added up in host memory; use --backend host with them"
+                    reason: "sharded gradients (`training.ddp.shard = gradients` or \
+                             `parameters`) are added up in host memory; use `ranks.backend = host` with them"
                         .to_string(),
                 });
             }
@@ -446,12 +446,12 @@ impl fmt::Debug for Way {
 fn elsewhere(wanted: &str, config: &DdpConfig) -> DdpError {
     let reason = match config.communication == CommunicationHookConfig::None {
         false => format!(
-            "--communication-hook {} changes gradients in host memory; use --backend host with it",
+            "`training.ddp.communication = {}` changes gradients in host memory; use `ranks.backend = host` with it",
             config.communication
         ),
         true => {
             "the parameters of the model are on several devices, and a rank has one of them; use \
-                 --backend host"
+                 `ranks.backend = host`"
                 .to_string()
         }
     };

@@ -46,7 +46,7 @@ pub enum SamplerError {
     /// The global batch gives some rank no sample in every step.
     #[error(
         "a global batch of {batch_size} samples cannot be shared by {world_size} ranks: \
-         use --batch-size {world_size} or more, or fewer ranks"
+         use `training.batch_size = {world_size}` or more, or fewer ranks"
     )]
     BatchSmallerThanWorld {
         /// The size of the global batch.
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "a global batch of 2 samples cannot be shared by 4 ranks: \
-             use --batch-size 4 or more, or fewer ranks"
+             use `training.batch_size = 4` or more, or fewer ranks"
         );
     }
 }

@@ -40,8 +40,8 @@ pub struct VirtualRanks {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{count} virtual ranks cannot be shared out to {world_size} ranks: use --virtual-ranks \
-     {world_size} or more, or fewer ranks"
+    "{count} virtual ranks cannot be shared out to {world_size} ranks: use \
+     `training.virtual_ranks = {world_size}` or more, or fewer ranks"
 )]
 pub struct TooFewVirtualRanks {
     /// How many virtual ranks were asked for.

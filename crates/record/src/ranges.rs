@@ -24,7 +24,7 @@ pub fn ranges(numbers: &[usize]) -> String {
         rest = after;
         match run {
             [first, .., last] if run.len() >= SHORTEST_RANGE => {
-                parts.push(format!("{first}-{last}"))
+                parts.push(format!("{first}-{last}"));
             }
             _ => parts.extend(run.iter().map(ToString::to_string)),
         }

@@ -305,55 +305,58 @@ impl TrainingConfig {
     pub fn validate(&self, world_size: usize) -> Result<(), TrainError> {
         let refuse = |message: String| Err(TrainError::Config(message));
         if self.epochs == 0 {
-            return refuse("--epochs must be at least 1".to_string());
+            return refuse("`training.epochs` must be at least 1".to_string());
         }
         if self.steps == Some(0) {
-            return refuse("--steps must be at least 1".to_string());
+            return refuse("`training.steps` must be at least 1".to_string());
         }
         if self.batch_size < world_size {
             return refuse(format!(
                 "a global batch of {} samples cannot be shared by {world_size} ranks: \
-                 use --batch-size {world_size} or more, or fewer ranks",
+                 use `training.batch_size = {world_size}` or more, or fewer ranks",
                 self.batch_size
             ));
         }
         if self.accumulate == 0 {
-            return refuse("--accumulate must be at least 1".to_string());
+            return refuse("`training.accumulate` must be at least 1".to_string());
         }
         if self.hash_every == Some(0) {
-            return refuse("--hash-every must be at least 1".to_string());
+            return refuse("`training.hash_every` must be at least 1".to_string());
         }
         self.validate_virtual_ranks(world_size)?;
         self.input.validate()?;
         if self.ddp.bucket_bytes == 0 {
-            return refuse("--bucket-mib must be at least 1".to_string());
+            return refuse("`training.ddp.bucket_bytes` must be at least 1".to_string());
         }
         if let Some(norm) = self.ddp.max_gradient_norm
             && !(norm.is_finite() && norm > 0.0)
         {
-            return refuse("--max-gradient-norm must be a positive number".to_string());
+            return refuse(
+                "`training.ddp.max_gradient_norm` must be a positive number".to_string(),
+            );
         }
         if self.log_every == 0 {
-            return refuse("--log-every must be at least 1".to_string());
+            return refuse("`training.log_every` must be at least 1".to_string());
         }
         if self.keep_checkpoints == 0 {
-            return refuse("--keep-checkpoints must be at least 1".to_string());
+            return refuse("`training.keep_checkpoints` must be at least 1".to_string());
         }
         self.validate_lora()?;
         if let Some(EarlyStopping { patience }) = self.early_stopping {
             if patience == 0 {
-                return refuse("--early-stopping must be at least 1".to_string());
+                return refuse("`training.early_stopping.patience` must be at least 1".to_string());
             }
             if self.validation_samples == Some(0) {
                 return refuse(
-                    "--early-stopping looks at the validation loss: give --validation-samples"
+                    "`training.early_stopping.patience` looks at the validation loss: give `training.validation_samples`"
                         .to_string(),
                 );
             }
         }
         if !self.best_by.is_loss() && self.validation_samples == Some(0) {
             return refuse(
-                "--best-by looks at the validation: give --validation-samples".to_string(),
+                "`training.best_by` looks at the validation: give `training.validation_samples`"
+                    .to_string(),
             );
         }
         self.optimizer.check()?;
@@ -447,10 +450,13 @@ mod tests {
             change(&mut config);
             config.validate(4).unwrap_err().to_string()
         };
-        assert!(refused(|c| c.epochs = 0).contains("--epochs"));
+        assert!(refused(|c| c.epochs = 0).contains("`training.epochs`"));
         assert!(refused(|c| c.batch_size = 3).contains("4 ranks"));
-        assert!(refused(|c| c.accumulate = 0).contains("--accumulate"));
-        assert!(refused(|c| c.ddp.max_gradient_norm = Some(0.0)).contains("--max-gradient-norm"));
+        assert!(refused(|c| c.accumulate = 0).contains("`training.accumulate`"));
+        assert!(
+            refused(|c| c.ddp.max_gradient_norm = Some(0.0))
+                .contains("`training.ddp.max_gradient_norm`")
+        );
         assert!(refused(|c| c.optimizer.learning_rate = -1.0).contains("learning rate"));
         assert!(refused(|c| c.optimizer.momentum = Some(0.9)).contains("sgd"));
         assert!(refused(|c| c.early_stopping = Some(EarlyStopping { patience: 0 })).contains("1"));
@@ -459,7 +465,7 @@ mod tests {
             c.optimizer.learning_rate = 2.0;
         });
         assert!(
-            too_high_for_cosine.contains("--learning-rate"),
+            too_high_for_cosine.contains("`training.optimizer.learning_rate`"),
             "{too_high_for_cosine}"
         );
         assert!(TrainingConfig::default().validate(4).is_ok());

@@ -47,7 +47,7 @@ pub enum TrainError {
     /// The loss is no longer a number.
     #[error(
         "the {what} is {loss} after step {step} in epoch {epoch}: the training has diverged; \
-         try a lower --learning-rate"
+         try a lower `training.optimizer.learning_rate`"
     )]
     LossNotFinite {
         /// Which loss, "validation loss" say.
@@ -62,8 +62,8 @@ pub enum TrainError {
     /// Gradients are too large for `f16`, whatever the loss is multiplied by.
     #[error(
         "step {step} overflows f16 with a loss scale of only {scale}, and {skipped_steps} steps were skipped \
-         before: the training has diverged, or its activations need more range; try --precision bf16, a lower \
-         --learning-rate or --max-gradient-norm 1"
+         before: the training has diverged, or its activations need more range; try `training.precision = bf16`, a lower \
+         `training.optimizer.learning_rate` or `training.ddp.max_gradient_norm = 1`"
     )]
     LossScaleTooLow {
         /// What the loss was multiplied by.
@@ -140,7 +140,7 @@ pub enum TrainError {
     },
     /// The best epoch is to be chosen by a metric that nobody reports.
     #[error(
-        "--best-by names the metric `{metric}`, which the validation does not report; it reports: {}",
+        "`training.best_by` names the metric `{metric}`, which the validation does not report; it reports: {}",
         .there.join(", ")
     )]
     UnknownMetric {
@@ -171,7 +171,7 @@ pub enum TrainError {
     #[error(
         "after step {step}, `{parameter}` of rank {} differs from the other ranks': its memory or its \
          arithmetic cannot be trusted, or it has changed its parameters outside the synchronised step; \
-         --resume continues from a checkpoint, --on-divergence repair gives it the others' state",
+         --resume continues from a checkpoint, `training.on_divergence = repair` gives it the others' state",
         .ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
     )]
     Diverged {

@@ -312,7 +312,7 @@ impl RankLoop {
             model = synchronize_batch_norms(model, &replicas)?;
             if !everburn_nn::spans_ranks(&model) && self.setup.group.world_size() > 1 {
                 return Err(TrainError::Config(
-                    "--sync-batch-norm is for models with batch norms, and this one has none"
+                    "`training.sync_batch_norm` is for models with batch norms, and this one has none"
                         .to_string(),
                 ));
             }

@@ -15,7 +15,8 @@ const MOST_CATEGORIES: usize = 1_000;
 /// What becomes of cells without a value: empty ones, `NA`, `N/A`, `NaN`, `null` and `?`.
 ///
 /// ```
-/// use everburn_datasets::Missing;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::Missing;
 ///
 /// assert_eq!(serde_json::from_str::<Missing>("\"impute\"").unwrap(), Missing::Impute);
 /// ```
@@ -32,7 +33,8 @@ pub enum Missing {
 /// A column.
 ///
 /// ```
-/// use everburn_datasets::{Column, ColumnKind};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{Column, ColumnKind};
 ///
 /// let column = Column { name: "area".into(), kind: ColumnKind::Number { mean: 90.0, std: 30.0 } };
 /// assert_eq!(column.kind.width(), 1);
@@ -49,7 +51,8 @@ pub struct Column {
 /// What the cells of a column are.
 ///
 /// ```
-/// use everburn_datasets::ColumnKind;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::ColumnKind;
 ///
 /// let kind = ColumnKind::Category { values: vec!["flat".into(), "house".into()] };
 /// assert_eq!(kind.width(), 2);
@@ -114,7 +117,8 @@ impl ColumnKind {
 /// What the columns of a table are, and which one is predicted.
 ///
 /// ```
-/// use everburn_datasets::{Column, ColumnKind, Missing, TableSchema};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{Column, ColumnKind, Missing, TableSchema};
 ///
 /// let number = |name: &str| Column { name: name.into(), kind: ColumnKind::Number { mean: 100.0, std: 20.0 } };
 /// let schema = TableSchema {

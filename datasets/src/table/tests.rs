@@ -77,7 +77,7 @@ fn categories_are_those_of_training_rows_and_others_are_none() {
         "{error}"
     );
     let codes = load(table(20), |request| {
-        request.categorical = vec!["x".to_owned()]
+        request.categorical = vec!["x".to_owned()];
     })
     .unwrap();
     assert_eq!(codes.schema.width(), 18 + 2);

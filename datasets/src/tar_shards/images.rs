@@ -16,7 +16,8 @@ const MOST_CLASSES: usize = 100_000;
 /// sample has none, the folder of the sample: `roses/000.jpg`.
 ///
 /// ```no_run
-/// use everburn_datasets::{TarImages, TarShards};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{TarImages, TarShards};
 ///
 /// let shards = TarShards::open(&["train-000.tar".into(), "train-001.tar".into()])?;
 /// let set = TarImages::open(shards, [224, 224], None)?;

@@ -25,8 +25,8 @@ pub(super) fn draw(folder: &Path, count: u32) {
 fn train(here: &Path, data: &str, run: &str) -> Everburn {
     let line = ["train", "resnet18", "--data", data, "--run-dir", run];
     let small = [
-        "--set",
-        "data.size=16",
+        // In one word: further `--set` flags do not replace it.
+        "--set=data.size=16",
         "--batch-size",
         "8",
         "--validation-samples",

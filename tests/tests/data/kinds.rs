@@ -33,7 +33,7 @@ fn a_table_is_learnt_on_two_ranks_resumed_and_predicted() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     write_table(&here.join("houses.csv"), 600);
-    let line = "train table --data houses.csv --set table.target=price --batch-size 20 --epochs 12 --run-dir";
+    let line = "train table --data houses.csv --set=table.target=price --batch-size 20 --epochs 12 --run-dir";
     let ended = everburn(here, &format!("{line} run --ranks 2 --learning-rate 0.01"))
         .run()
         .succeeded();
@@ -74,7 +74,7 @@ fn a_table_is_learnt_on_two_ranks_resumed_and_predicted() {
     std::fs::write(here.join("bad.csv"), "area,price\n1,2\nx,3\n").unwrap();
     let bad = everburn(
         here,
-        "train table --data bad.csv --set table.target=price --run-dir none",
+        "train table --data bad.csv --set=table.target=price --run-dir none",
     )
     .run();
     bad.failed_with(2, &["bad.csv, line 3, column `area`: `x` is no number"]);
@@ -124,8 +124,8 @@ fn shards_are_read_in_grey_and_not_square_alike_on_any_number_of_ranks() {
     write_shards(&here.join("shards"));
     let losses = |run: &str, data: &str, more: &str| {
         let line = format!(
-            "train resnet18 --data {data} --run-dir {run} --virtual-ranks 2 --set data.size=[12,16] --set data.channels=grey \
-             --set data.stem=small --batch-size 8 --validation-samples 6 --train-samples 32 --steps 3 --log-every 1{more}"
+            "train resnet18 --data {data} --run-dir {run} --virtual-ranks 2 --set=data.size=[12,16] --set=data.channels=grey \
+             --set=data.stem=small --batch-size 8 --validation-samples 6 --train-samples 32 --steps 3 --log-every 1{more}"
         );
         let ended = everburn(here, &line).run().succeeded();
         let first = "32 training and 6 test images of 2 classes, scaled to 12x16, in grey";
@@ -196,7 +196,7 @@ fn a_path_of_another_kind_is_refused_with_the_task_that_takes_it() {
     ] {
         let mut line = format!("train {task} --data {data} --run-dir run");
         if task == "table" {
-            line.push_str(" --set table.target=price");
+            line.push_str(" --set=table.target=price");
         }
         everburn(here, &line).run().failed_with(2, &[message]);
         assert!(!here.join("run").exists());

@@ -126,7 +126,7 @@ pub(super) fn tasks(arguments: &GpuCheckArguments, has: &Capabilities) -> Vec<Ta
     let throughput = |(what, batch, name)| Work::Throughput { name, what, batch };
     let (with_goals, others) = benchmarks();
     let software = arguments.device == DeviceName::WebGpuCpu.to_string();
-    let no_speed = software.then(|| format!("{} computes on the processor", arguments.device));
+    let no_speed = software.then(|| format!("{} computes on the CPU", arguments.device));
     for benchmark in with_goals {
         add(
             Section::Throughput,

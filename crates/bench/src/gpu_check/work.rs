@@ -210,7 +210,7 @@ impl Check<'_> {
         let here = here.map_err(|_| std::io::Error::other("the thread that waits has panicked"))?;
         let here = result::<PrintedLosses>(&here?);
         let there = result::<PrintedLosses>(&there?);
-        let here = here.map_err(|why| format!("on the processor: {why}"));
+        let here = here.map_err(|why| format!("on the CPU: {why}"));
         Ok(here.and_then(|here| compare(&here.losses, &there?.losses)))
     }
 

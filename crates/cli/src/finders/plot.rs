@@ -9,6 +9,9 @@ const HEIGHT: f64 = 420.0;
 /// Room for the labels: left, top, right, bottom.
 const FRAME: [f64; 4] = [64.0, 56.0, 24.0, 44.0];
 
+/// The plot shows losses up to this many times the first one.
+const HEADROOM: f64 = 1.5;
+
 /// Colours that colour-blind readers tell apart (Okabe and Ito).
 const SMOOTHED: &str = "#0072b2";
 const RAW: &str = "#b0b0b0";
@@ -21,8 +24,9 @@ pub(super) fn svg(sweep: &LearningRateSweep) -> String {
     let least = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::INFINITY, f64::min);
     let most = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::NEG_INFINITY, f64::max);
     let x = Axis::logarithmic(least(&mut rates()), most(&mut rates()));
-    // By the smoothed loss: single ones may be far above all others.
-    let y = Axis::around(least(&mut smoothed()), most(&mut smoothed()));
+    // By the smoothed loss, and not by how it explodes: what is higher lies on the upper edge.
+    let ceiling = smoothed().next().unwrap_or(f64::INFINITY) * HEADROOM;
+    let y = Axis::around(least(&mut smoothed()), most(&mut smoothed()).min(ceiling));
     let [left, top, right, bottom] = FRAME;
     let at_x = |rate: f64| left + x.place(rate) * (WIDTH - left - right);
     let at_y = |loss: f64| HEIGHT - bottom - y.place(loss) * (HEIGHT - top - bottom);

@@ -104,8 +104,16 @@ fn flags() -> BTreeMap<String, (&'static str, &'static str)> {
         lines.iter().partition(|line| line.becomes.len() == 1);
     for line in single.into_iter().chain(several) {
         for (key, value) in line.becomes.iter().filter_map(|key| key.split_once(" = ")) {
-            if line.name() != "--set" {
-                flags.entry(key.to_string()).or_insert((line.name(), value));
+            if line.name() == "--set" {
+                continue;
+            }
+            let own = line.name().trim_start_matches("--").replace('-', "_");
+            let flag = (line.name(), value);
+            match key.rsplit('.').next() == Some(own.as_str()) {
+                true => drop(flags.insert(key.to_string(), flag)),
+                false => {
+                    flags.entry(key.to_string()).or_insert(flag);
+                }
             }
         }
     }

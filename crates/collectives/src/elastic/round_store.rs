@@ -12,7 +12,7 @@ use crate::sync::lock;
 /// How often this process looks whether the others are still there, however often it asks for something.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// So many members look that often; each look reads a key of every member, so more do it less often.
+/// This many members look that often. Each look reads a key of every member, so more members look less often.
 const MEMBERS: usize = 64;
 
 /// A [`PrefixStore`] whose waits fail once a member of the generation is known to be gone.

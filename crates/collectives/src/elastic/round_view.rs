@@ -78,18 +78,17 @@ impl RoundView {
         };
         let keys: Vec<String> = (0..slots).flat_map(of_slot).collect();
         let values = keys::values(store, &keys)?;
-        let found: Vec<_> = keys.iter().zip(&values).collect();
-        let look = |(slot, found): (usize, &[(&String, &Option<Vec<u8>>)])| {
-            let number = |place: usize| keys::number_in(found[place].0, found[place].1.as_deref());
-            Ok(Slot {
-                joined: joined_in(found[0].0, found[0].1.as_deref(), slot)?,
-                incarnation: number(1)?,
-                ended: number(2)?,
-            })
-        };
-        let slots = found.chunks_exact(3).enumerate().map(look);
-        let slots = slots.collect::<Result<_, StoreError>>()?;
-        Ok(Self { slots })
+        let mut read = Vec::with_capacity(slots);
+        let of_slots = keys.chunks_exact(3).zip(values.chunks_exact(3));
+        for (slot, (keys, values)) in of_slots.enumerate() {
+            let value = |place: usize| values[place].as_deref();
+            read.push(Slot {
+                joined: joined_in(&keys[0], value(0), slot)?,
+                incarnation: keys::number_in(&keys[1], value(1))?,
+                ended: keys::number_in(&keys[2], value(2))?,
+            });
+        }
+        Ok(Self { slots: read })
     }
 
     /// Assesses the round that follows generation `newest`.

@@ -292,7 +292,8 @@ impl CollectiveError {
     /// aborted the group.
     ///
     /// ```
-    /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+    /// # mod everburn { pub use everburn_collectives as collectives; }
+    /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
     ///
     /// let mut groups = ProcessGroup::over_threads(2, GroupOptions::default());
     /// let (other, own) = (groups.pop().unwrap(), groups.pop().unwrap());

@@ -251,7 +251,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// snapshot.
     ///
     /// ```
-    /// use everburn_collectives::store::{HashStore, Store};
+    /// # mod everburn { pub use everburn_collectives as collectives; }
+    /// use everburn::collectives::store::{HashStore, Store};
     ///
     /// let store = HashStore::new();
     /// store.set("made/1", b"yes")?;

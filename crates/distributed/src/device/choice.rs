@@ -99,7 +99,7 @@ impl Default for Abilities {
 /// let group = ProcessGroup::alone(GroupOptions::default());
 /// let choice = Choice::agree(&group, GradientBackend::Auto, Abilities::default())?;
 /// assert_eq!(choice.backend, GradientBackend::Host);
-/// assert_eq!(choice.to_string(), "host (all ranks are on processors)");
+/// assert_eq!(choice.to_string(), "host (all ranks are on CPUs)");
 /// # Ok::<(), everburn_distributed::DdpError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl fmt::Display for Choice {
 
 impl Choice {
     /// Why gradients are in host memory where nothing else was to choose.
-    const NO_GPUS: &str = "all ranks are on processors";
+    const NO_GPUS: &str = "all ranks are on CPUs";
 
     /// Whether a rank of the job has a GPU, so that there was something to choose.
     pub(crate) fn is_about_gpus(&self) -> bool {
@@ -166,7 +166,7 @@ impl Choice {
         let first = ranks[0].1.wanted;
         if let Some((rank, request)) = ranks.iter().find(|(_, request)| request.wanted != first) {
             return Err(refuse(format!(
-                "rank {rank} was started with --backend {}, and rank {} with --backend {first}; give all \
+                "rank {rank} was started with `ranks.backend = {}`, and rank {} with `ranks.backend = {first}`; give all \
                  ranks the same",
                 request.wanted, ranks[0].0
             )));
@@ -200,7 +200,7 @@ fn decide(wanted: GradientBackend, ranks: &[(usize, Abilities)]) -> Result<Choic
         (
             GradientBackend::Nccl | GradientBackend::Burn,
             Some(UnsupportedReason { what, advice }),
-        ) => Err(format!("{what}; {advice}, or use --backend auto")),
+        ) => Err(format!("{what}; {advice}, or use `ranks.backend = auto`")),
     }
 }
 
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(decided(Host, &two).unwrap(), "host (as requested)");
         let on_processors = [Abilities::default(), Abilities::default()];
         let choice = decided(Auto, &on_processors).unwrap();
-        assert_eq!(choice, "host (all ranks are on processors)");
+        assert_eq!(choice, "host (all ranks are on CPUs)");
         // One rank needs nobody, unless the cost of NCCL is to be measured.
         assert_eq!(
             decided(Auto, &two[..1]).unwrap(),
@@ -298,7 +298,9 @@ mod tests {
             ..able("b")
         };
         let virtual_ranks = Abilities {
-            keeps_to_host: Some("--virtual-ranks adds up in an order of its own".to_string()),
+            keeps_to_host: Some(
+                "`training.virtual_ranks` adds up in an order of its own".to_string(),
+            ),
             ..able("b")
         };
         let cases = [
@@ -308,7 +310,7 @@ mod tests {
             (older, "rank 0 has NCCL 2.21.5, rank 1 has NCCL 2.18.3"),
             (
                 virtual_ranks,
-                "--virtual-ranks adds up in an order of its own",
+                "`training.virtual_ranks` adds up in an order of its own",
             ),
         ];
         for (other, what) in cases {
@@ -317,7 +319,7 @@ mod tests {
             assert_eq!(auto, format!("host ({what})"));
             let nccl = decided(GradientBackend::Nccl, &ranks).unwrap_err();
             assert!(nccl.starts_with(&format!("{what}; ")), "{nccl}");
-            assert!(nccl.ends_with("or use --backend auto"), "{nccl}");
+            assert!(nccl.ends_with("or use `ranks.backend = auto`"), "{nccl}");
         }
     }
 
@@ -345,7 +347,7 @@ mod tests {
         });
         for rank in ranks.collect::<Vec<_>>() {
             let error = rank.join().unwrap().to_string();
-            let expected = "rank 1 was started with --backend nccl, and rank 0 with --backend host";
+            let expected = "rank 1 was started with `ranks.backend = nccl`, and rank 0 with `ranks.backend = host`";
             assert!(error.contains(expected), "{error}");
         }
     }

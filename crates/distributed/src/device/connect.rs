@@ -43,7 +43,7 @@ pub trait ConnectExchange: Send + Sync + fmt::Debug {
     /// be connected.
     fn connect(&self, group: &ProcessGroup) -> Result<Option<Arc<dyn DeviceExchange>>, DdpError>;
 
-    /// What was chosen last, for logs and reports; `None` where all ranks are on processors.
+    /// What was chosen last, for logs and reports; `None` where all ranks are on CPUs.
     fn choice(&self) -> Option<Choice>;
 }
 

@@ -53,7 +53,7 @@ pub enum InputError {
     },
     /// The threads that assemble batches have not brought this one in time.
     #[error(
-        "rank {rank} waited {:.1} s for {batch}, which threads read ahead ({workers} of them); check the disk or network with the data, or allow more time with --timeout",
+        "rank {rank} waited {:.1} s for {batch}, which threads read ahead ({workers} of them); check the disk or network with the data, or allow more time with `ranks.timeout`",
         .waited.as_secs_f64()
     )]
     TooLate {
@@ -67,7 +67,9 @@ pub enum InputError {
         workers: usize,
     },
     /// A thread could not be started.
-    #[error("no thread could be started to read ahead: {reason}; --workers 0 needs none")]
+    #[error(
+        "no thread could be started to read ahead: {reason}; `training.input.workers = 0` needs none"
+    )]
     NoThread {
         /// What the system says.
         reason: String,

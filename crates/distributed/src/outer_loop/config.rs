@@ -132,7 +132,7 @@ impl OuterConfig {
             && (self.learning_rate.is_some() || self.momentum.is_some())
         {
             return refuse(
-                "--outer-learning-rate and --outer-momentum are for --outer-optimizer nesterov: an average \
+                "`training.outer.learning_rate` and `training.outer.momentum` are for `training.outer.optimizer = nesterov`: an average \
                  has neither"
                     .to_string(),
             );
@@ -140,13 +140,13 @@ impl OuterConfig {
         if !(self.rate().is_finite() && self.rate() > 0.0) {
             let rate = self.rate();
             return refuse(format!(
-                "--outer-learning-rate must be a positive number, not {rate}"
+                "`training.outer.learning_rate` must be a positive number, not {rate}"
             ));
         }
         if !(0.0..1.0).contains(&self.kept()) {
             let momentum = self.kept();
             return refuse(format!(
-                "--outer-momentum must be at least 0 and below 1, not {momentum}"
+                "`training.outer.momentum` must be at least 0 and below 1, not {momentum}"
             ));
         }
         Ok(())
@@ -182,8 +182,10 @@ mod tests {
             change(&mut config);
             config.validate().unwrap_err().to_string()
         };
-        assert!(refused(|c| c.learning_rate = Some(0.0)).contains("--outer-learning-rate"));
-        assert!(refused(|c| c.momentum = Some(1.0)).contains("--outer-momentum"));
+        assert!(
+            refused(|c| c.learning_rate = Some(0.0)).contains("`training.outer.learning_rate`")
+        );
+        assert!(refused(|c| c.momentum = Some(1.0)).contains("`training.outer.momentum`"));
         let average = refused(|c| {
             (c.optimizer, c.momentum) = (OuterOptimizer::Average, Some(0.5));
         });

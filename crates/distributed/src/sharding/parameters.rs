@@ -122,7 +122,7 @@ impl ParameterShards {
     ) -> Result<(Self, M), DdpError> {
         let shared = ddp.shared();
         let device = device_of_parameters(&model).ok_or_else(|| DdpError::Backend {
-            wanted: "--shard".to_string(),
+            wanted: "`training.ddp.shard`".to_string(),
             reason: "the parameters of the model are on several devices, and a rank has one"
                 .to_string(),
         })?;

@@ -222,8 +222,8 @@ impl Prefetcher {
     fn refuse(&self, number: usize, what: &str) -> DdpError {
         let path = &self.context.parameters[number].path;
         DdpError::Gather(format!(
-            "`{path}` {what}, and has been dropped; --shard parameters is for models that use the same \
-             parameters in each step: use --shard gradients"
+            "`{path}` {what}, and has been dropped; `training.ddp.shard = parameters` is for models that use the same \
+             parameters in each step: use `training.ddp.shard = gradients`"
         ))
     }
 

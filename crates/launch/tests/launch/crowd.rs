@@ -9,6 +9,10 @@ use everburn_launch::{Launcher, Outcome};
 use crate::process::{DEADLINE, crowd, rank_job};
 
 /// `ranks` processes meet, connect, add up and leave.
+#[expect(
+    clippy::print_stderr,
+    reason = "the figures of docs/scale.md, for --nocapture"
+)]
 fn crowd_of(ranks: usize) {
     let folder = tempfile::tempdir().unwrap();
     let config = rank_job(folder.path(), ranks, "crowd");
@@ -24,10 +28,14 @@ fn crowd_of(ranks: usize) {
     assert!(matches!(outcome, Outcome::Succeeded), "{outcome}");
     let server = receiver.recv_timeout(DEADLINE).unwrap();
     let numbers = crowd::numbers(folder.path(), ranks);
-    eprintln!(
-        "{}",
-        crowd::table(&numbers, server.requests(), begin.elapsed())
-    );
+    let table = crowd::table(&numbers, server.requests(), begin.elapsed());
+    eprintln!("{table}");
+    for of_rank in numbers {
+        let [.., threads, kibibytes] = of_rank[..] else {
+            panic!("{of_rank:?}");
+        };
+        assert!(threads <= 8 && kibibytes <= 25 << 10, "{table}");
+    }
 }
 
 #[test]

@@ -13,8 +13,9 @@ use super::on_flex::adam_step;
 /// their say.
 ///
 /// ```
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn_nn::{Adam, WeightDecay};
+/// use everburn::nn::{Adam, WeightDecay};
 ///
 /// let device = Device::flex();
 /// let [weight, gradient] = [1.0, 4.0].map(|x| Tensor::<1>::from_floats([x], &device));
@@ -26,7 +27,7 @@ use super::on_flex::adam_step;
 ///     decays: WeightDecay::Parameter,
 ///     time: 1,
 /// };
-/// let [weight, _, _] = everburn_nn::adam(&step, weight, gradient, None).unwrap();
+/// let [weight, _, _] = everburn::nn::adam(&step, weight, gradient, None).unwrap();
 /// let weight: f32 = weight.into_scalar();
 /// assert!((weight - 0.5).abs() < 1e-6);
 /// ```

@@ -50,7 +50,7 @@ impl EmaConfig {
         match (0.0..1.0).contains(&self.decay) {
             true => Ok(()),
             false => Err(TrainError::Config(format!(
-                "--ema {} must be at least 0 and below 1, as in 0.999",
+                "`training.ema.decay = {}` must be at least 0 and below 1, as in 0.999",
                 self.decay
             ))),
         }
@@ -361,7 +361,7 @@ mod tests {
                 validate: false,
             };
             let error = config.validate().unwrap_err().to_string();
-            assert!(error.contains("--ema"), "{error}");
+            assert!(error.contains("`training.ema.decay`"), "{error}");
         }
     }
 }

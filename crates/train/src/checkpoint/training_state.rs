@@ -254,7 +254,7 @@ pub fn with_averaged_parameters<M: Module>(
     if !checkpoint.files.contains_key(EMA) {
         return Err(refuse(
             &checkpoint.progress,
-            "it has no averaged parameters; the run was not trained with --ema",
+            "it has no averaged parameters; the run was not trained with `training.ema.decay`",
         ));
     }
     with_tensors(model, checkpoint, EMA)

@@ -60,7 +60,7 @@ pub fn load_averaged<M: Module>(model: M, run: &RunDirectory) -> Result<M, Train
     load(
         model,
         &run.ema_path(),
-        "the training has not ended, or was one without --ema",
+        "the training has not ended, or was one without `training.ema.decay`",
     )
 }
 

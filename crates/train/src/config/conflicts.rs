@@ -12,7 +12,8 @@ use crate::error::TrainError;
 /// What a run does besides what its [`TrainingConfig`] says, as far as it excludes settings of that.
 ///
 /// ```
-/// use everburn_train::{RunFeatures, TrainingConfig};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{RunFeatures, TrainingConfig};
 ///
 /// let config = TrainingConfig { hash_every: Some(10), ..TrainingConfig::default() };
 /// assert!(config.check_conflicts(RunFeatures::default()).is_ok());

@@ -20,7 +20,7 @@ impl TrainingConfig {
                     .to_string(),
             ),
             (Some(own), Some(_)) => refuse(format!(
-                "--validation-samples holds out training samples, and the data have a validation set of their own, \
+                "`training.validation_samples` holds out training samples, and the data have a validation set of their own, \
                  of {own} samples: leave it out"
             )),
             _ => Ok(()),

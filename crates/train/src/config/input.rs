@@ -52,7 +52,7 @@ impl InputConfig {
     pub(crate) fn validate(&self) -> Result<(), TrainError> {
         if self.prefetch == 0 {
             return Err(TrainError::Config(
-                "--prefetch must be at least 1; --workers 0 assembles batches when they are needed"
+                "`training.input.prefetch` must be at least 1; `training.input.workers = 0` assembles batches when they are needed"
                     .to_string(),
             ));
         }
@@ -98,7 +98,7 @@ impl Trainer {
         } = data;
         if augment.is_some() {
             return Err(TrainError::Config(format!(
-                "--data-on-device: the samples of {name} are augmented, so they differ in each epoch; train without it, or without augmentation"
+                "`training.input.on_device`: the samples of {name} are augmented, so they differ in each epoch; train without it, or without augmentation"
             )));
         }
         let checkpointing = self.config.activation_checkpointing;
@@ -109,8 +109,8 @@ impl Trainer {
         let bytes = Resident::bytes_of(&sets, &*batcher, &device).map_err(wrong)?;
         if let Some(free) = free.filter(|free| bytes > free / 2) {
             return Err(TrainError::Config(format!(
-                "--data-on-device: {name} takes {} on the device, of which {} are free, and half of \
-                 those are left to the model; train without it, or with fewer --train-samples",
+                "`training.input.on_device`: {name} takes {} on the device, of which {} are free, and half of \
+                 those are left to the model; train without it, or with fewer `data.train_samples`",
                 units::bytes(bytes),
                 units::bytes(free)
             )));
@@ -170,6 +170,6 @@ mod tests {
             ..InputConfig::default()
         };
         let error = config.validate().unwrap_err().to_string();
-        assert!(error.contains("--prefetch"), "{error}");
+        assert!(error.contains("`training.input.prefetch`"), "{error}");
     }
 }

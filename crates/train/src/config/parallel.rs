@@ -347,7 +347,7 @@ pub enum ParallelError {
     },
     /// More than one chunk, with a schedule that has one.
     #[error(
-        "--chunks {chunks} goes with --pipeline-schedule interleaved only, not with {schedule}"
+        "`parallel.chunks = {chunks}` goes with `parallel.schedule = interleaved` only, not with {schedule}"
     )]
     Chunks {
         /// How many were asked for.
@@ -394,7 +394,7 @@ pub enum ParallelError {
     },
     /// Names of more or fewer stages than there are.
     #[error(
-        "--stages names {named} of the blocks that begin a stage, but {stages} stages need {}: all but \
+        "`parallel.stages` names {named} of the blocks that begin a stage, but {stages} stages need {}: all but \
          the first",
         stages - 1
     )]
@@ -405,7 +405,7 @@ pub enum ParallelError {
         stages: usize,
     },
     /// A name at which no stage can begin.
-    #[error("`{name}` of --stages {reason}")]
+    #[error("`{name}` of `parallel.stages` {reason}")]
     Stage {
         /// The name.
         name: String,

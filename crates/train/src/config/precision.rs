@@ -86,7 +86,7 @@ impl Precision {
             return Ok(());
         }
         Err(TrainError::Config(format!(
-            "--precision tf32 is for GPUs, and a rank computes on {device}: CPUs have no such type; use f32, or bf16 or f16 for the results of a GPU"
+            "`training.precision = tf32` is for GPUs, and a rank computes on {device}: CPUs have no such type; use f32, or bf16 or f16 for the results of a GPU"
         )))
     }
 
@@ -97,7 +97,7 @@ impl Precision {
     pub(crate) fn check_type(self, device: &Device) -> Result<(), TrainError> {
         match self.compute_type().low() {
             Some(low) if !device.supports_dtype(low) => Err(TrainError::Config(format!(
-                "--precision {self}: {} does not compute in this type; use --precision f32, or another device",
+                "`training.precision = {self}`: {} does not compute in this type; use `training.precision = f32`, or another device",
                 name_of(device)
             ))),
             _ => Ok(()),
@@ -111,7 +111,7 @@ impl Precision {
             return Ok(());
         }
         Err(TrainError::Config(format!(
-            "--precision {self} reaches no layer of this model: it is for the layers of everburn::nn (Linear, Conv2d, matmul and the like), which replace Burn's by a changed import; use them, or --precision f32"
+            "`training.precision = {self}` reaches no layer of this model: it is for the layers of everburn::nn (Linear, Conv2d, matmul and the like), which replace Burn's by a changed import; use them, or `training.precision = f32`"
         )))
     }
 }

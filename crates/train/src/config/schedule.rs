@@ -130,38 +130,42 @@ impl ScheduleNumbers {
         if let Some(rate) = self.final_learning_rate {
             if !schedule.has_an_end() {
                 return refuse(format!(
-                    "--final-learning-rate is for --lr-schedule cosine or linear, not for {schedule}"
+                    "`training.schedule_numbers.final_learning_rate` is for `training.schedule = cosine` or linear, not for {schedule}"
                 ));
             }
             if !(0.0..=learning_rate).contains(&rate) {
                 return refuse(format!(
-                    "--final-learning-rate {rate} must be at least 0, and no more than the learning rate \
+                    "`training.schedule_numbers.final_learning_rate = {rate}` must be at least 0, and no more than the learning rate \
                      {learning_rate}"
                 ));
             }
         }
         let steps = matches!(schedule, Schedule::Step);
         match self.decay_every {
-            Some(0) => return refuse("--decay-every must be at least 1".to_string()),
+            Some(0) => {
+                return refuse(
+                    "`training.schedule_numbers.decay_every` must be at least 1".to_string(),
+                );
+            }
             None if steps => {
                 return refuse(
-                    "--lr-schedule step needs --decay-every, the number of steps between two decreases"
+                    "`training.schedule = step` needs `training.schedule_numbers.decay_every`, the number of steps between two decreases"
                         .to_string(),
                 );
             }
             Some(_) if !steps => {
                 return refuse(format!(
-                    "--decay-every is for --lr-schedule step, not for {schedule}"
+                    "`training.schedule_numbers.decay_every` is for `training.schedule = step`, not for {schedule}"
                 ));
             }
             _ => {}
         }
         match self.decay_factor {
             Some(_) if !steps => refuse(format!(
-                "--decay-factor is for --lr-schedule step, not for {schedule}"
+                "`training.schedule_numbers.decay_factor` is for `training.schedule = step`, not for {schedule}"
             )),
             Some(factor) if !(factor > 0.0 && factor <= 1.0) => refuse(format!(
-                "--decay-factor {factor} must be above 0 and no more than 1"
+                "`training.schedule_numbers.decay_factor = {factor}` must be above 0 and no more than 1"
             )),
             _ => Ok(()),
         }
@@ -190,7 +194,7 @@ impl ScheduleNumbers {
         if schedule.has_an_end() && warmup > 0 && warmup >= total_steps {
             return Err(TrainError::Config(format!(
                 "a warm-up of {warmup} steps does not end before the run, which makes {total_steps}: use \
-                 fewer --warmup-steps, or more --epochs or --steps"
+                 fewer `training.schedule_numbers.warmup_steps`, or more `training.epochs` or `training.steps`"
             )));
         }
         let rest = total_steps.saturating_sub(warmup).max(1);
@@ -227,7 +231,9 @@ pub(crate) fn initialised(
     config: &ModuleLrSchedulerConfig,
 ) -> Result<ModuleLrScheduler, TrainError> {
     config.init().map_err(|error| {
-        TrainError::Config(format!("--lr-schedule with this --learning-rate: {error}"))
+        TrainError::Config(format!(
+            "`training.schedule` with this `training.optimizer.learning_rate`: {error}"
+        ))
     })
 }
 
@@ -324,16 +330,28 @@ mod tests {
         let constant = refused(Schedule::Constant, |n| n.final_learning_rate = Some(0.1));
         assert!(constant.contains("cosine or linear"), "{constant}");
         let above = refused(Schedule::Cosine, |n| n.final_learning_rate = Some(0.9));
-        assert!(above.contains("--final-learning-rate 0.9"), "{above}");
+        assert!(
+            above.contains("`training.schedule_numbers.final_learning_rate = 0.9`"),
+            "{above}"
+        );
         let how_often = refused(Schedule::Step, |_| {});
-        assert!(how_often.contains("--decay-every"), "{how_often}");
+        assert!(
+            how_often.contains("`training.schedule_numbers.decay_every`"),
+            "{how_often}"
+        );
         let cosine = refused(Schedule::Cosine, |n| n.decay_every = Some(2));
-        assert!(cosine.contains("--lr-schedule step"), "{cosine}");
+        assert!(cosine.contains("`training.schedule = step`"), "{cosine}");
         let rising = refused(Schedule::Step, |n| {
             (n.decay_every, n.decay_factor) = (Some(2), Some(1.5));
         });
-        assert!(rising.contains("--decay-factor 1.5"), "{rising}");
+        assert!(
+            rising.contains("`training.schedule_numbers.decay_factor = 1.5`"),
+            "{rising}"
+        );
         let long = refused(Schedule::Linear, |n| n.warmup_steps = 5);
-        assert!(long.contains("--warmup-steps"), "{long}");
+        assert!(
+            long.contains("`training.schedule_numbers.warmup_steps`"),
+            "{long}"
+        );
     }
 }

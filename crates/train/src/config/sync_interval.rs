@@ -57,11 +57,11 @@ impl fmt::Display for SyncInterval {
 /// use everburn::train::SyncInterval;
 ///
 /// let error = "often".parse::<SyncInterval>().unwrap_err();
-/// assert!(error.to_string().contains("--local-steps 50"));
+/// assert!(error.to_string().contains("as in 50"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is not a number of local steps: use one, as in --local-steps 50 (sync = \"every=50\" in a file), or 0 for synchronous steps"
+    "`{0}` is not a number of local steps: use one, as in 50 (\"every=50\" in a file), or 0 for synchronous steps"
 )]
 pub struct InvalidSyncInterval(String);
 

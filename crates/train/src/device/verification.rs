@@ -77,13 +77,13 @@ impl fmt::Display for WrongNumbers {
         write!(
             f,
             "{} computes wrongly: {} is off by {:.1e} of its largest number (allowed: {TOLERANCE:.0e}). Update its driver, \
-             or train on another device, such as --devices flex",
+             or train on another device, such as `ranks.devices = flex`",
             self.device, self.what, self.apart
         )
     }
 }
 
-/// Checks that `device` computes as the processor does. What passed is noted in the folder of `kernels`, for this device,
+/// Checks that `device` has the CPU's results. What passed is noted in the folder of `kernels`, for this device,
 /// driver and version of Everburn, and not computed again. Does nothing on the processor.
 ///
 /// ```
@@ -129,7 +129,7 @@ pub fn verify_device(device: &Device, kernels: &KernelCache) -> Result<(), Train
         }
     }
     tracing::info!(
-        "{called} computes as the processor does (checked in {:.1} s)",
+        "{called} has the CPU's results (checked in {:.1} s)",
         began.elapsed().as_secs_f64()
     );
     if let Some(note) = note {

@@ -199,8 +199,9 @@ pub struct Classification<const D: usize, T = Tensor<1, Int>>(PhantomData<fn() -
 /// What logits are compared with: classes, or classes of samples that are mixed of two.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::prelude::*;
-/// use everburn_train::ClassTargets;
+/// use everburn::train::ClassTargets;
 ///
 /// let device = Device::flex();
 /// let logits = Tensor::<2>::from_floats([[0.0, 0.0]], &device);

@@ -51,7 +51,7 @@ impl RankLoop {
         };
         if scaled.end() == 0 && samples > 0 {
             return Err(TrainError::Config(format!(
-                "--precision {} needs a loss that is scaled, and this model's TrainStep does not scale it: call \
+                "`training.precision = {}` needs a loss that is scaled, and this model's TrainStep does not scale it: call \
                  everburn_train::scaled_loss on it before backward, or use everburn_train::Supervised",
                 config.precision
             )));

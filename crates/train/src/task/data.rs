@@ -113,7 +113,7 @@ impl<T: Task> ErasedData for DataOf<T> {
         match self.task.on_device() {
             Some(place) => (place.0)(trainer, self.data.clone(), free, own_loss),
             None => Err(TrainError::Config(format!(
-                "the samples of {} cannot be kept on the device as a whole: train without --data-on-device",
+                "the samples of {} cannot be kept on the device as a whole: train without `training.input.on_device`",
                 self.data.name
             ))),
         }

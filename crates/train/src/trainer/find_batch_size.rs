@@ -32,7 +32,8 @@ const LONGEST_STEP: f64 = 120.0;
 /// How much memory is free for this rank, in bytes: asked anew before each size.
 ///
 /// ```
-/// let free: everburn_train::FreeMemory<'_> = &|| everburn_record::proc::available_memory();
+/// # mod everburn { pub use everburn_train as train; }
+/// let free: everburn::train::FreeMemory<'_> = &|| everburn_record::proc::available_memory();
 /// assert!(free() != Some(0));
 /// ```
 pub type FreeMemory<'a> = &'a (dyn Fn() -> Option<u64> + Sync);
@@ -40,7 +41,8 @@ pub type FreeMemory<'a> = &'a (dyn Fn() -> Option<u64> + Sync);
 /// A size that was tried.
 ///
 /// ```
-/// let tried = everburn_train::TriedBatchSize { batch_size: 64, seconds: 0.5, peak_memory: 1 << 30 };
+/// # mod everburn { pub use everburn_train as train; }
+/// let tried = everburn::train::TriedBatchSize { batch_size: 64, seconds: 0.5, peak_memory: 1 << 30 };
 /// assert_eq!(tried.samples_per_second(), 128.0);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -64,7 +66,8 @@ impl TriedBatchSize {
 /// What keeps a batch from being larger.
 ///
 /// ```
-/// use everburn_train::BatchSizeLimit;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::BatchSizeLimit;
 ///
 /// assert_eq!(BatchSizeLimit::Samples.to_string(), "the number of training samples");
 /// ```
@@ -90,7 +93,8 @@ impl std::fmt::Display for BatchSizeLimit {
 /// What a search has found: [`Trainer::find_batch_size`]. The same on all ranks.
 ///
 /// ```
-/// use everburn_train::{BatchSizeSearch, TriedBatchSize};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{BatchSizeSearch, TriedBatchSize};
 ///
 /// let tried = |batch_size, seconds| TriedBatchSize { batch_size, seconds, peak_memory: 0 };
 /// let tried = vec![tried(8, 0.1), tried(16, 0.12), tried(32, 0.235)];
@@ -193,7 +197,8 @@ impl Trainer {
     /// size that was timed.
     ///
     /// ```no_run
-    /// use everburn_train::{AnyData, AnyModel, TrainError, Trainer};
+    /// # mod everburn { pub use everburn_train as train; }
+    /// use everburn::train::{AnyData, AnyModel, TrainError, Trainer};
     ///
     /// fn find(trainer: &Trainer, model: AnyModel, data: &AnyData) -> Result<Option<usize>, TrainError> {
     ///     let free = || everburn_record::proc::available_memory();
@@ -348,7 +353,7 @@ impl Trainer {
 fn memory_unknown() -> TrainError {
     TrainError::Config(
         "--find-batch-size needs to know how much memory is free, and this device or system does not tell: try sizes \
-         with --batch-size, and `--plan` for an estimate"
+         with `training.batch_size`, and `--plan` for an estimate"
             .to_string(),
     )
 }

@@ -29,7 +29,8 @@ const ROUNDING: f64 = 1e-6;
 /// The learning rates of a sweep.
 ///
 /// ```
-/// use everburn_train::LearningRateRange;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::LearningRateRange;
 ///
 /// let rates = LearningRateRange { from: 1e-4, to: 1.0, steps: 5 }.rates();
 /// let expected = [1e-4, 1e-3, 1e-2, 1e-1, 1.0];
@@ -69,7 +70,8 @@ impl LearningRateRange {
 /// A step of a sweep.
 ///
 /// ```
-/// let point = everburn_train::SweepPoint { learning_rate: 1e-3, loss: 2.0, smoothed: 2.1 };
+/// # mod everburn { pub use everburn_train as train; }
+/// let point = everburn::train::SweepPoint { learning_rate: 1e-3, loss: 2.0, smoothed: 2.1 };
 /// assert!(serde_json::to_string(&point).unwrap().contains("0.001"));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -85,7 +87,8 @@ pub struct SweepPoint {
 /// What a sweep has found: [`Trainer::find_learning_rate`]. The same on all ranks.
 ///
 /// ```
-/// use everburn_train::{LearningRateSweep, SweepPoint};
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{LearningRateSweep, SweepPoint};
 ///
 /// // The loss falls most steeply around 1e-2.
 /// let losses = [(1e-4, 2.3), (1e-3, 2.2), (1e-2, 1.5), (1e-1, 0.9), (1.0, 4.0)];
@@ -175,7 +178,8 @@ impl Trainer {
     /// explodes. `model` learns nothing.
     ///
     /// ```no_run
-    /// use everburn_train::{AnyData, AnyModel, LearningRateRange, TrainError, Trainer};
+    /// # mod everburn { pub use everburn_train as train; }
+    /// use everburn::train::{AnyData, AnyModel, LearningRateRange, TrainError, Trainer};
     ///
     /// fn find(trainer: &Trainer, model: AnyModel, data: &AnyData) -> Result<Option<f64>, TrainError> {
     ///     let sweep = trainer.find_learning_rate(model, data, LearningRateRange::default())?;

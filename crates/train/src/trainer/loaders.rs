@@ -27,7 +27,7 @@ impl Trainer {
         let held_out = self.held_out(data);
         if held_out >= all {
             return Err(TrainError::Config(format!(
-                "--validation-samples {held_out} leaves none of the {all} training samples"
+                "`training.validation_samples = {held_out}` leaves none of the {all} training samples"
             )));
         }
         let part = |from: usize, to: usize| -> Arc<dyn Dataset<AnyItem>> {

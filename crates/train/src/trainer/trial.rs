@@ -40,10 +40,13 @@ pub(super) struct TrialSteps {
     pub(super) interrupted: bool,
 }
 
+/// Whether the newest of these lines is the last.
+type IsLast = Arc<dyn Fn(&[MetricLine]) -> bool + Send + Sync>;
+
 /// Keeps the lines of all steps, and ends the trial after one of which `is_last` says so.
 struct Keeper {
     lines: Arc<Mutex<Vec<MetricLine>>>,
-    is_last: Arc<dyn Fn(&[MetricLine]) -> bool + Send + Sync>,
+    is_last: IsLast,
     ends: bool,
 }
 
@@ -72,7 +75,7 @@ impl Trainer {
         is_last: impl Fn(&[MetricLine]) -> bool + Send + Sync + 'static,
     ) -> Result<TrialSteps, TrainError> {
         let lines = Arc::<Mutex<Vec<MetricLine>>>::default();
-        let is_last: Arc<dyn Fn(&[MetricLine]) -> bool + Send + Sync> = Arc::new(is_last);
+        let is_last: IsLast = Arc::new(is_last);
         let kept = Arc::clone(&lines);
         let hooks = Hooks::default().with(move || Keeper {
             lines: Arc::clone(&kept),
@@ -113,10 +116,10 @@ impl Trainer {
         };
         match self {
             _ if self.resume => refuse("--resume"),
-            _ if self.regroup.is_some() => refuse("--elastic"),
+            _ if self.regroup.is_some() => refuse("`ranks.elastic`"),
             _ if self.recorder.is_some() => refuse("--profile"),
-            _ if self.config.sync.steps().is_some() => refuse("--local-steps"),
-            _ if !self.config.chaos.is_none() => refuse("--chaos"),
+            _ if self.config.sync.steps().is_some() => refuse("`training.sync`"),
+            _ if !self.config.chaos.is_none() => refuse("`training.chaos`"),
             _ => Ok(()),
         }
     }

@@ -193,7 +193,9 @@ fn a_scale_that_helps_nobody_ends_the_run_with_what_to_do() {
         "{error}"
     );
     assert!(
-        error.to_string().contains("try --precision bf16"),
+        error
+            .to_string()
+            .contains("try `training.precision = bf16`"),
         "{error}"
     );
 }
@@ -225,14 +227,20 @@ fn what_does_not_go_together_is_refused_with_what_to_do() {
         config.validate(2).unwrap_err().to_string()
     };
     let rounds = refused(|config| config.sync = "every=4".parse().unwrap());
-    assert!(rounds.contains("use --precision bf16"), "{rounds}");
+    assert!(
+        rounds.contains("use `training.precision = bf16`"),
+        "{rounds}"
+    );
     let factors = refused(|config| config.ddp.communication = "power-sgd:2".parse().unwrap());
-    assert!(factors.contains("--communication-hook bf16"), "{factors}");
+    assert!(
+        factors.contains("`training.ddp.communication = bf16`"),
+        "{factors}"
+    );
     let fault = refused(|config| {
         config.precision = Precision::Bf16;
         config.chaos = "overflow=1@step:1".parse().unwrap();
     });
-    assert!(fault.contains("--precision f16"), "{fault}");
+    assert!(fault.contains("`training.precision = f16`"), "{fault}");
 }
 
 /// A model that this crate knows nothing of: either none of its layers is ours, or its loss is its own.

@@ -67,11 +67,11 @@ fn ten_thousand_images_have_the_same_pixels_in_the_same_order_on_any_number_of_r
                     let (images, (classes, mixed)) = part.batch;
                     let (others, shares) = mixed.unwrap();
                     let rows = images.dims()[0];
-                    let images = images.into_data().to_vec::<f32>().unwrap();
+                    let images = images.into_data().try_to_vec::<f32>().unwrap();
                     let images = images.chunks(images.len() / rows);
                     let classes = classes.into_data().iter::<i64>().collect::<Vec<_>>();
                     let others = others.into_data().iter::<i64>().collect::<Vec<_>>();
-                    let shares = shares.into_data().to_vec::<f32>().unwrap();
+                    let shares = shares.into_data().try_to_vec::<f32>().unwrap();
                     let labels = classes.into_iter().zip(others).zip(shares);
                     let rows = images.zip(labels).map(|(image, ((class, other), share))| {
                         let image = image.iter().flat_map(|value| value.to_le_bytes());

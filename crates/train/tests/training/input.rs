@@ -224,6 +224,9 @@ fn a_set_that_does_not_fit_is_refused_before_it_is_placed() {
     };
     let trainer = Trainer::new(config, ProcessGroup::alone(GroupOptions::default()));
     let error = trainer.on_device(data(121), Some(1 << 19)).err().unwrap();
-    assert!(error.to_string().contains("--data-on-device"), "{error}");
+    assert!(
+        error.to_string().contains("`training.input.on_device`"),
+        "{error}"
+    );
     assert!(trainer.on_device(data(121), None).is_ok());
 }

@@ -122,7 +122,10 @@ fn a_slow_loader_is_named_first() {
             .contains("of rank 1's step waits for data"),
         "{all}"
     );
-    assert!(first.to_string().contains("raise --workers"), "{all}");
+    assert!(
+        first.to_string().contains("raise `training.input.workers`"),
+        "{all}"
+    );
 }
 
 #[test]
@@ -343,7 +346,7 @@ fn what_cannot_be_profiled_is_refused() {
         .unwrap_err();
     assert!(matches!(error, TrainError::Config(_)), "{error}");
     assert!(
-        error.to_string().contains("--profile and --local-steps H"),
+        error.to_string().contains("a profile and `training.sync`"),
         "{error}"
     );
 }

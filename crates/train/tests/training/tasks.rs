@@ -218,7 +218,10 @@ fn a_set_of_the_tasks_own_and_samples_to_hold_out_do_not_go_together() {
         ..five_steps()
     };
     let refused = error(train(&["[slope]\nvalidation = 7"], &config, None));
-    assert!(refused.contains("--validation-samples"), "{refused}");
+    assert!(
+        refused.contains("`training.validation_samples`"),
+        "{refused}"
+    );
     assert!(refused.contains("of 7 samples"), "{refused}");
     let refused = error(train(&["[slope]\nvalidation = 0"], &five_steps(), None));
     assert!(refused.contains("it is empty"), "{refused}");

@@ -108,8 +108,10 @@ fn what_does_not_go_together_is_refused() {
         config.validate(world_size).unwrap_err().to_string()
     };
     assert!(refused(|_| {}, 5).contains("4 virtual ranks"));
-    assert!(refused(|config| config.batch_size = 3, 2).contains("--batch-size 4"));
-    assert!(refused(|config| config.accumulate = 2, 2).contains("--accumulate"));
-    assert!(refused(|config| config.sync_batch_norm = true, 2).contains("--sync-batch-norm"));
-    assert!(refused(|config| config.hash_every = Some(0), 2).contains("--hash-every"));
+    assert!(refused(|config| config.batch_size = 3, 2).contains("`training.batch_size = 4`"));
+    assert!(refused(|config| config.accumulate = 2, 2).contains("`training.accumulate`"));
+    assert!(
+        refused(|config| config.sync_batch_norm = true, 2).contains("`training.sync_batch_norm`")
+    );
+    assert!(refused(|config| config.hash_every = Some(0), 2).contains("`training.hash_every`"));
 }

@@ -24,7 +24,7 @@ fn kernels() -> Vec<Finding> {
             verify_device(&device, &nowhere).map_err(|error| error.to_string())
         });
         match checked {
-            Ok(()) => Finding::ok(subject, format!("{name} computes as the processor does")),
+            Ok(()) => Finding::ok(subject, format!("{name} has the CPU's results")),
             Err(error) => Finding::warn(subject, error, "train on another device"),
         }
     });

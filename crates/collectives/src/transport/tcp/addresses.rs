@@ -21,7 +21,7 @@ const LONGEST_ADDRESS: usize = 80;
 /// How often the entries of single ranks are read: one batch of a few keys for each rank that is not connected.
 const SURVEY: Duration = Duration::from_secs(1);
 
-/// So many ranks surveying every [`SURVEY`] are no burden to the store; more do it less often.
+/// This many ranks that survey every [`SURVEY`] are no burden to the store. More do it less often.
 const OFTEN_FOR: u32 = 64;
 
 /// The value of the key `all`.
@@ -214,7 +214,7 @@ impl<'a> Addresses<'a> {
     }
 }
 
-/// The pause between two surveys of one of so many ranks.
+/// The pause between two surveys of one rank of `world_size`.
 fn interval(world_size: usize) -> Duration {
     let ranks = u32::try_from(world_size).unwrap_or(u32::MAX);
     SURVEY * ranks.div_ceil(OFTEN_FOR)

@@ -110,7 +110,7 @@ fn lacks(name: DeviceName, available: usize) -> String {
         DeviceName::Cuda(_) => "NVIDIA's driver",
         DeviceName::Rocm(_) => "AMD's ROCm, and access to /dev/kfd",
         DeviceName::Metal(_) => "macOS on a Mac with a GPU",
-        DeviceName::WebGpuCpu => "a Vulkan driver for the processor (Debian: mesa-vulkan-drivers)",
+        DeviceName::WebGpuCpu => "a Vulkan driver for the CPU (Debian: mesa-vulkan-drivers)",
         _ => "a Vulkan driver for the GPU, and access to /dev/dri",
     };
     match available {

@@ -62,7 +62,7 @@ fn ranks_that_share_a_gpu_go_through_host_memory_or_are_refused() {
         let nccl = connector(&rank, GradientBackend::Nccl, shared);
         let refused = nccl.connect(&rank.group).unwrap_err().to_string();
         let expected = "gradients cannot be exchanged by `nccl`: ranks 0 and 1 share the GPU FAKE-0; give \
-                        each rank a GPU of its own, or use --backend auto";
+                        each rank a GPU of its own, or use `ranks.backend = auto`";
         assert_eq!(refused, expected);
     });
 }

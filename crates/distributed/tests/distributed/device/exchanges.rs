@@ -195,9 +195,9 @@ fn what_changes_gradients_in_host_memory_is_refused() {
         let refused = rank.ddp(Way::Nccl, model(&device), config).unwrap_err();
         let refused = refused.to_string();
         assert!(
-            refused.contains("--communication-hook fp16 changes"),
+            refused.contains("`training.ddp.communication = fp16` changes"),
             "{refused}"
         );
-        assert!(refused.contains("use --backend host"), "{refused}");
+        assert!(refused.contains("use `ranks.backend = host`"), "{refused}");
     });
 }

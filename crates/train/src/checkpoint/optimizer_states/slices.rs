@@ -156,7 +156,7 @@ fn not_trained(name: &str) -> TrainError {
 fn not_elementwise(name: &str) -> TrainError {
     TrainError::BurnTrain(format!(
         "the optimizer's state: `{name}` has not one number for each of its parameter's, and cannot be cut \
-         over the ranks; train without --shard"
+         over the ranks; train without `training.ddp.shard`"
     ))
 }
 
@@ -217,7 +217,10 @@ mod tests {
         let shapes = Shapes::from([(7, vec![2, 2])]);
         let row = state(&[("7.row", TensorData::from([1.0f32]))], 1);
         let error = whole_of(vec![row.clone(), row], &shapes).unwrap_err();
-        assert!(error.to_string().contains("without --shard"), "{error}");
+        assert!(
+            error.to_string().contains("without `training.ddp.shard`"),
+            "{error}"
+        );
         let slice = state(&[("7.moment", TensorData::from([1.0f32, 2.0]))], 1);
         let error = whole_of(vec![slice, state(&[], 1)], &shapes).unwrap_err();
         assert!(error.to_string().contains("from rank 1"), "{error}");

@@ -107,7 +107,7 @@ impl OptimizerConfig {
             ];
             if let Some((setting, _)) = of_momentum.into_iter().find(|(_, given)| *given) {
                 return refuse(format!(
-                    "`{setting}` is about the momentum of sgd, and there is none: add --momentum 0.9, for example"
+                    "`{setting}` is about the momentum of sgd, and there is none: add `training.optimizer.momentum = 0.9`, for example"
                 ));
             }
         }

@@ -128,7 +128,12 @@ fn what_an_optimizer_has_not_is_refused_by_name() {
     let unknown = toml::from_str::<OptimizerConfig>("kind = 'sgd'\nmomentums = 0.9");
     assert!(unknown.unwrap_err().to_string().contains("momentums"));
     let alone = parsed("kind = 'sgd'\nnesterov = true").check().unwrap_err();
-    assert!(alone.to_string().contains("add --momentum"), "{alone}");
+    assert!(
+        alone
+            .to_string()
+            .contains("add `training.optimizer.momentum`"),
+        "{alone}"
+    );
 }
 
 #[test]

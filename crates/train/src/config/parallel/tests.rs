@@ -85,7 +85,7 @@ fn numbers_that_do_not_go_together_are_refused() {
     let (text, _) = refused(&chunks, 2, 32);
     assert_eq!(
         text,
-        "--chunks 2 goes with --pipeline-schedule interleaved only, not with gpipe"
+        "`parallel.chunks = 2` goes with `parallel.schedule = interleaved` only, not with gpipe"
     );
     let no_chunks = ParallelConfig {
         chunks: Some(0),
@@ -111,9 +111,9 @@ fn stages_begin_where_they_are_told_to() {
     assert_eq!(cut("auto", 3).unwrap(), [0..1, 1..2, 2..4]);
 
     let refused = |text: &str, ranks| cut(text, ranks).unwrap_err().to_string();
-    assert!(refused("fc9", 2).contains("`fc9` of --stages is no block"));
+    assert!(refused("fc9", 2).contains("`fc9` of `parallel.stages` is no block"));
     assert!(refused("conv1", 2).contains("begins the first stage anyway"));
-    assert!(refused("fc1,conv2", 3).contains("`conv2` of --stages does not come after"));
+    assert!(refused("fc1,conv2", 3).contains("`conv2` of `parallel.stages` does not come after"));
     assert!(refused("fc1,fc1", 3).contains("does not come after"));
     let text = refused("fc1", 3);
     assert!(

@@ -359,28 +359,32 @@ fn what_does_not_go_together_is_refused() {
         assert!(error.contains(text), "{error}");
     };
     let cut = Some(ShardStage::Gradients);
-    refused(|c| c.virtual_ranks = Some(2), cut, "--virtual-ranks");
-    refused(|c| c.hash_every = Some(1), cut, "--hash-every");
+    refused(
+        |c| c.virtual_ranks = Some(2),
+        cut,
+        "`training.virtual_ranks`",
+    );
+    refused(|c| c.hash_every = Some(1), cut, "`training.hash_every`");
     refused(
         |c| c.sync = "every=2".parse().unwrap(),
         cut,
-        "--local-steps",
+        "`training.sync`",
     );
-    refused(|c| c.overlap = false, cut, "--no-overlap");
+    refused(|c| c.overlap = false, cut, "`training.overlap = false`");
     refused(
         |c| c.offload_optimizer = true,
         None,
-        "add --shard optimizer",
+        "add `training.ddp.shard = optimizer`",
     );
     refused(
         |c| c.ddp.communication = "power-sgd:2".parse().unwrap(),
         cut,
-        "--communication-hook power-sgd:2",
+        "`training.ddp.communication = power-sgd`:2",
     );
     refused(
         |c| c.ema = Some(toml::from_str("decay = 0.9").unwrap()),
         Some(ShardStage::Parameters),
-        "--ema",
+        "`training.ema.decay`",
     );
 }
 

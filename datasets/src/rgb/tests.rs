@@ -1,0 +1,133 @@
+use image::{GrayImage, Luma, Rgb, RgbImage};
+
+use super::*;
+use crate::cifar::writing::tiny;
+
+/// Three classes with twenty images each, of one shade a class.
+fn flowers() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (class, shade) in [("a", 10), ("b", 120), ("c", 250)] {
+        let below = folder.path().join(class);
+        std::fs::create_dir(&below).unwrap();
+        for number in 0..20 {
+            let picture = RgbImage::from_pixel(8, 4, Rgb([shade, shade, shade]));
+            picture
+                .save(below.join(format!("{number:02}.png")))
+                .unwrap();
+        }
+    }
+    folder
+}
+
+fn request(path: &Path) -> RgbRequest {
+    RgbRequest {
+        file: Some(path.to_owned()),
+        size: Some([4, 6]),
+        ..RgbRequest::default()
+    }
+}
+
+fn nowhere(cache: &Path) -> Surroundings {
+    Surroundings::new(|_| None, Some(cache.to_owned()))
+        .with_mirrors(vec!["http://127.0.0.1:1/".to_owned()])
+}
+
+#[test]
+fn fewer_images_are_taken_from_all_classes() {
+    let folder = flowers();
+    let limited = RgbRequest {
+        train_limit: Some(9),
+        test_limit: Some(3),
+        ..request(folder.path())
+    };
+    let loaded = load_rgb(&limited).unwrap();
+    let classes = |set: &Arc<dyn Dataset<RgbItem>>| -> Vec<usize> {
+        (0..set.len())
+            .map(|index| set.get(index).unwrap().class)
+            .collect()
+    };
+    assert_eq!(classes(&loaded.train), [0, 0, 0, 1, 1, 1, 2, 2, 2]);
+    assert_eq!(classes(&loaded.test), [0, 1, 2]);
+    let text = loaded.description.to_string();
+    let part = "9 training and 3 test images of 3 classes, scaled to 4x6";
+    assert!(
+        text.contains(part) && text.contains("taken for a folder of images"),
+        "{text}"
+    );
+    let none = RgbRequest {
+        test_limit: Some(0),
+        ..request(folder.path())
+    };
+    let error = load_rgb(&none).unwrap_err().to_string();
+    assert!(error.contains("0 test samples were asked for"), "{error}");
+}
+
+#[test]
+fn images_in_grey_have_one_channel_and_the_shade_of_grey_files() {
+    let folder = flowers();
+    for number in 0..20_u8 {
+        let file = folder.path().join(format!("b/{number:02}.png"));
+        GrayImage::from_pixel(8, 4, Luma([number * 12]))
+            .save(file)
+            .unwrap();
+    }
+    let grey = RgbRequest {
+        channels: Channels::Grey,
+        ..request(folder.path())
+    };
+    let loaded = load_rgb(&grey).unwrap();
+    let image = loaded.train.get(18 + 5).unwrap();
+    assert_eq!(
+        (image.class, image.channels(), image.pixels.len()),
+        (1, 1, 4 * 6)
+    );
+    assert_eq!(image.pixels[..], [5 * 12; 4 * 6]);
+    let colored = RgbItem {
+        pixels: vec![255, 0, 0].into(),
+        size: [1, 1],
+        ..image
+    };
+    assert_eq!(colored.to_grey().pixels[..], [76]);
+}
+
+#[test]
+fn an_archive_of_cifar_is_verified_where_it_was_asked_for_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let cifar = RgbRequest {
+        choice: DataChoice::Cifar10,
+        data_dir: Some(folder.path().to_owned()),
+        ..RgbRequest::default()
+    };
+    let load = || load_rgb_in(&cifar, &nowhere(folder.path()));
+    let error = load().unwrap_err().to_string();
+    for part in [
+        "CIFAR-10 was not found",
+        "lacks cifar-10-binary.tar.gz",
+        "cifar10 (--data-dir)",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    let archive = folder.path().join(CIFAR_10.archive);
+    std::fs::write(&archive, tiny(&CIFAR_10, 2)).unwrap();
+    let error = load().unwrap_err().to_string();
+    assert!(
+        error.contains("is not the published CIFAR-10 file"),
+        "{error}"
+    );
+    // By its path, it is taken as it is.
+    for path in [folder.path(), &archive] {
+        let by_path = RgbRequest {
+            size: None,
+            ..request(path)
+        };
+        let loaded = load_rgb(&by_path).unwrap();
+        assert_eq!((loaded.size, loaded.kind), ([32, 32], DataKind::Cifar));
+        assert_eq!((loaded.train.len(), loaded.test.len()), (10, 2));
+    }
+    let text = RgbRequest {
+        choice: DataChoice::Embedded,
+        ..RgbRequest::default()
+    };
+    let error = load_rgb(&text).unwrap_err().to_string();
+    assert!(error.starts_with("--data embedded is text"), "{error}");
+}
