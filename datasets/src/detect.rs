@@ -53,11 +53,13 @@ impl DataKind {
     /// The tasks of the program `everburn` that learn from it.
     pub fn tasks(self) -> &'static str {
         match self {
-            Self::Idx => "mnist, mnist-bn, mlp and resnet50 learn from it",
-            Self::Cifar | Self::ImageFolder | Self::TarShards => "resnet18 learns from it",
+            Self::Idx => "mnist, mnist-bn and mlp learn from it",
+            Self::Cifar | Self::ImageFolder | Self::TarShards => {
+                "resnet18, resnet50 and vit learn from it"
+            }
             Self::Table => "the task `table` learns from it",
             Self::Text | Self::Tokens => "gpt-nano, gpt2 and llama learn from it",
-            Self::Image => "resnet18 learns from a folder of them",
+            Self::Image => "resnet18, resnet50 and vit learn from a folder of them",
         }
     }
 }

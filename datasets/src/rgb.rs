@@ -1,11 +1,14 @@
 //! Color images of any kind, split into a training and a test set.
 
+mod view;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn_dataset::Dataset;
 use serde::{Deserialize, Serialize};
 
+use self::view::{Grey, Renumbered, Selection, limited, numbers_in_order};
 use crate::cifar::{CIFAR_10, CIFAR_100, CifarSet};
 use crate::download::{self, FetchError};
 use crate::locate::{self, Place};
@@ -50,6 +53,9 @@ pub struct RgbRequest {
     pub train_limit: Option<usize>,
     /// The most test images, taken evenly from all.
     pub test_limit: Option<usize>,
+    /// The order of the classes, as a pretrained model has it. It counts where the data have these classes and no others;
+    /// else, and if it is empty, the order is the data's.
+    pub classes: Vec<String>,
 }
 
 impl Default for RgbRequest {
@@ -63,6 +69,7 @@ impl Default for RgbRequest {
             download: true,
             train_limit: None,
             test_limit: None,
+            classes: Vec::new(),
         }
     }
 }
@@ -187,7 +194,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn finish(self, request: &RgbRequest) -> Result<LoadedRgb, DatasetError> {
+    fn finish(mut self, request: &RgbRequest) -> Result<LoadedRgb, DatasetError> {
         let [train, test] = self.sets;
         let train = limited(train, request.train_limit, "training")?;
         let test = limited(test, request.test_limit, "test")?;
@@ -195,6 +202,19 @@ impl Parts {
             Channels::Rgb => set,
             Channels::Grey => Arc::new(Grey(set)),
         });
+        let [train, test] = match numbers_in_order(&self.classes, &request.classes) {
+            None => [train, test],
+            Some(numbers) => {
+                self.classes.clone_from(&request.classes);
+                let numbers: Arc<[usize]> = numbers.into();
+                [train, test].map(|set| -> Arc<dyn Dataset<RgbItem>> {
+                    Arc::new(Renumbered {
+                        set,
+                        numbers: Arc::clone(&numbers),
+                    })
+                })
+            }
+        };
         let [height, width] = self.size;
         let grey = match request.channels {
             Channels::Rgb => "",
@@ -393,65 +413,6 @@ fn fetch(
     let mirrors = surroundings.mirrors().unwrap_or(&public);
     let mirror = download::fetch_archive(set.archive, set.sha256, mirrors, &folder)?;
     Ok((folder.join(set.archive), mirror))
-}
-
-/// As many samples as are wanted, taken evenly: sets are often in the order of their classes.
-fn limited(
-    set: Arc<dyn Dataset<RgbItem>>,
-    limit: Option<usize>,
-    split: &'static str,
-) -> Result<Arc<dyn Dataset<RgbItem>>, DatasetError> {
-    let all = set.len();
-    match limit {
-        Some(0) => Err(DatasetError::Count {
-            split,
-            count: 0,
-            most: all,
-        }),
-        Some(count) if count < all => {
-            let indices = (0..count).map(|index| index * all / count).collect();
-            Ok(Arc::new(Selection::of(&set, indices)))
-        }
-        _ => Ok(set),
-    }
-}
-
-/// Some samples of a set, by their numbers.
-struct Selection {
-    set: Arc<dyn Dataset<RgbItem>>,
-    indices: Vec<usize>,
-}
-
-impl Selection {
-    fn of(set: &Arc<dyn Dataset<RgbItem>>, indices: Vec<usize>) -> Self {
-        Self {
-            set: Arc::clone(set),
-            indices,
-        }
-    }
-}
-
-impl Dataset<RgbItem> for Selection {
-    fn get(&self, index: usize) -> Result<RgbItem, burn_dataset::DatasetError> {
-        self.set.get(self.indices[index])
-    }
-
-    fn len(&self) -> usize {
-        self.indices.len()
-    }
-}
-
-/// The same images in grey.
-struct Grey(Arc<dyn Dataset<RgbItem>>);
-
-impl Dataset<RgbItem> for Grey {
-    fn get(&self, index: usize) -> Result<RgbItem, burn_dataset::DatasetError> {
-        Ok(self.0.get(index)?.to_grey())
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
 }
 
 #[cfg(test)]

@@ -184,7 +184,7 @@ pub fn load_in(
         }
         choice @ (DataChoice::Cifar10 | DataChoice::Cifar100) => Err(DatasetError::OtherKind {
             choice,
-            found: "color images of 32 x 32 pixels, as resnet18 takes",
+            found: "color images of 32 x 32 pixels, as resnet18, resnet50 and vit take",
             expected: "grey images of 28 x 28",
         }),
     }

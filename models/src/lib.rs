@@ -10,6 +10,7 @@
 //! - [`mnist::Mnist`]: the two-convolution net of the PyTorch tutorials.
 //! - [`mnist_bn::MnistBn`]: the Keras convolution net with batch norm and dropout.
 //! - [`mlp::Mlp`]: a multi-layer perceptron.
+//! - [`vit::ViT`]: the vision transformer.
 //! - [`resnet18::ResNet18`]: the residual net of 18 layers, and of 34.
 //! - [`resnet50::ResNet50`]: the residual net of 50 layers, with stems for three sizes of images.
 //! - [`two_part_resnet::TwoPartResNet`]: its beginning, an example of a model in two parts.
@@ -22,10 +23,13 @@
 
 pub mod decoder;
 pub mod gpt;
+pub mod image_model;
 pub mod llama;
 pub mod mlp;
 pub mod mnist;
 pub mod mnist_bn;
+pub mod resnet;
 pub mod resnet18;
 pub mod resnet50;
 pub mod two_part_resnet;
+pub mod vit;

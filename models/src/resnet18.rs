@@ -2,14 +2,13 @@
 
 use burn::module::Module;
 use burn::prelude::*;
+use everburn_nn::BatchNorm;
 use everburn_nn::conv::Conv2d;
-use everburn_nn::pool::MaxPool2d;
 use everburn_nn::tensor::activation::relu;
-use everburn_nn::{
-    BatchNorm, Blocks, InBlocks, Linear, LinearConfig, TensorParallel, cast_for_matmul,
-};
 
-use crate::resnet50::{Stem, batch_norm, convolution, mean_over_pixels};
+use crate::image_model::{ImageModelConfig, ImageModelError};
+use crate::resnet::{ResNet, ResidualBlock, Shape, batch_norm, convolution};
+use crate::resnet50::Stem;
 
 /// Configuration of [`ResNet18`].
 ///
@@ -22,7 +21,7 @@ use crate::resnet50::{Stem, batch_norm, convolution, mean_over_pixels};
 /// let model = ResNet18Config::new().with_width(4).with_classes(3).init(&device);
 /// assert_eq!(model.forward(Tensor::zeros([2, 3, 32, 32], &device)).dims(), [2, 3]);
 /// ```
-#[derive(Config, Debug)]
+#[derive(Config, Debug, PartialEq)]
 pub struct ResNet18Config {
     /// The first convolution.
     #[config(default = "Stem::ImageNet")]
@@ -40,9 +39,8 @@ pub struct ResNet18Config {
     pub classes: usize,
 }
 
-/// ResNet-18 (He et al. 2015, "Deep residual learning for image recognition", table 1) with torchvision's names, so
-/// that torchvision's weights load: `conv1`, `bn1`, `layer1.0.conv1`, `layer2.0.downsample.0`, `fc`. With blocks
-/// `[3, 4, 6, 3]` it is ResNet-34. Pipelines divide it into `stem`, the blocks, and `head`.
+/// ResNet-18 (He et al. 2015, "Deep residual learning for image recognition", table 1). With blocks `[3, 4, 6, 3]` it is
+/// ResNet-34.
 ///
 /// ```
 /// # mod everburn { pub use everburn_models as models; }
@@ -51,21 +49,11 @@ pub struct ResNet18Config {
 /// use everburn::models::resnet50::Stem;
 ///
 /// let device = Device::flex();
-/// let config = ResNet18Config::new().with_stem(Stem::Cifar).with_width(4).with_classes(3);
-/// let logits = config.init(&device).forward(Tensor::zeros([2, 3, 32, 32], &device));
-/// assert_eq!(logits.dims(), [2, 3]);
+/// let config = ResNet18Config::new().with_stem(Stem::Cifar).with_channels(Some(1)).with_width(4);
+/// let logits = config.init(&device).forward(Tensor::zeros([2, 1, 32, 24], &device));
+/// assert_eq!(logits.dims(), [2, 1000]);
 /// ```
-#[derive(Module, Debug)]
-pub struct ResNet18 {
-    conv1: Conv2d,
-    bn1: BatchNorm,
-    maxpool: Option<MaxPool2d>,
-    layer1: Vec<BasicBlock>,
-    layer2: Vec<BasicBlock>,
-    layer3: Vec<BasicBlock>,
-    layer4: Vec<BasicBlock>,
-    fc: Linear,
-}
+pub type ResNet18 = ResNet<BasicBlock>;
 
 impl ResNet18Config {
     /// Initialises the model on `device`.
@@ -73,88 +61,62 @@ impl ResNet18Config {
     /// # Panics
     /// Panics if a stage has no block, or there are no channels or classes.
     pub fn init(&self, device: &Device) -> ResNet18 {
-        assert!(
-            self.blocks.iter().all(|blocks| *blocks > 0),
-            "each stage of a ResNet needs a block, and they are {:?}",
-            self.blocks
-        );
-        let channels = self.channels.unwrap_or(self.stem.channels());
-        ResNet18 {
-            conv1: self.stem.convolution(channels, self.width).init(device),
-            bn1: batch_norm(self.width, device),
-            maxpool: self.stem.pool(),
-            layer1: self.stage(0, device),
-            layer2: self.stage(1, device),
-            layer3: self.stage(2, device),
-            layer4: self.stage(3, device),
-            fc: LinearConfig::new(self.width << 3, self.classes).init(device),
-        }
+        self.shape().init(device, |block| {
+            BasicBlockConfig::new(block.inputs, block.width)
+                .with_stride(block.stride)
+                .init(device)
+        })
     }
 
-    /// The blocks of a stage. The first of each but the first stage halves the image.
-    fn stage(&self, stage: usize, device: &Device) -> Vec<BasicBlock> {
-        let width = self.width << stage;
-        let first = match stage {
-            0 => BasicBlockConfig::new(width, width),
-            _ => BasicBlockConfig::new(width / 2, width).with_stride(2),
-        };
-        let rest = (1..self.blocks[stage]).map(|_| BasicBlockConfig::new(width, width));
-        let blocks = std::iter::once(first).chain(rest);
-        blocks.map(|block| block.init(device)).collect()
-    }
-}
-
-impl ResNet18 {
-    /// Class scores of a batch of images.
-    ///
-    /// # Shapes
-    /// - images: `[B, C, H, W]` with the channels of the configuration
-    /// - output: logits `[B, K]`
-    ///
-    /// # Panics
-    /// Panics if the images have another number of channels.
-    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        self.blocks().forward(self, images)
-    }
-
-    fn stem(&self, images: Tensor<4>) -> Tensor<4> {
-        let x = relu(
-            self.bn1
-                .forward(self.conv1.forward(cast_for_matmul(images))),
-        );
-        match &self.maxpool {
-            None => x,
-            Some(pool) => pool.forward(x),
+    fn shape(&self) -> Shape {
+        Shape {
+            stem: self.stem,
+            channels: self.channels.unwrap_or(self.stem.channels()),
+            blocks: self.blocks,
+            width: self.width,
+            expansion: 1,
+            classes: self.classes,
         }
     }
 }
 
-impl InBlocks for ResNet18 {
-    type Input = Tensor<4>;
-    type Output = Tensor<2>;
+impl ImageModelConfig for ResNet18Config {
+    type Model = ResNet18;
 
-    fn blocks(&self) -> Blocks<Self, Tensor<4>, Tensor<2>> {
-        Blocks::first("stem", ["conv1", "bn1"], Self::stem)
-            .each("layer1", self.layer1.len(), |model, i, x| {
-                model.layer1[i].forward(x)
-            })
-            .each("layer2", self.layer2.len(), |model, i, x| {
-                model.layer2[i].forward(x)
-            })
-            .each("layer3", self.layer3.len(), |model, i, x| {
-                model.layer3[i].forward(x)
-            })
-            .each("layer4", self.layer4.len(), |model, i, x| {
-                model.layer4[i].forward(x)
-            })
-            .then("head", ["fc"], |model, x| {
-                model.fc.forward(mean_over_pixels(x))
-            })
+    const SECTION: &'static str = "resnet18";
+
+    fn check(&self) -> Result<(), ImageModelError> {
+        self.shape().check()
+    }
+
+    fn build(&self, device: &Device) -> ResNet18 {
+        self.init(device)
+    }
+
+    fn classes(&self) -> usize {
+        self.classes
+    }
+
+    fn of_classes(self, classes: usize) -> Self {
+        self.with_classes(classes)
+    }
+
+    fn channels(&self) -> Option<usize> {
+        self.channels
+    }
+
+    fn of_channels(self, channels: usize) -> Self {
+        self.with_channels(Some(channels))
+    }
+
+    fn stem(&self) -> Option<Stem> {
+        Some(self.stem)
+    }
+
+    fn of_stem(self, stem: Stem) -> Self {
+        self.with_stem(stem)
     }
 }
-
-/// Tensor parallelism shards nothing: all but the last layer are convolutions.
-impl TensorParallel for ResNet18 {}
 
 /// Configuration of [`BasicBlock`].
 ///
@@ -234,5 +196,11 @@ impl BasicBlock {
         let x = relu(self.bn1.forward(self.conv1.forward(x)));
         let x = self.bn2.forward(self.conv2.forward(x));
         relu(x + shortcut)
+    }
+}
+
+impl ResidualBlock for BasicBlock {
+    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        self.forward(x)
     }
 }

@@ -1,21 +1,11 @@
 //! `resnet50`: the residual net of 50 layers, 25,557,032 parameters with 1000 classes.
 
-mod bottleneck;
-mod stem;
-
-use burn::module::Module;
 use burn::prelude::*;
-use everburn_nn::conv::Conv2d;
-use everburn_nn::pool::MaxPool2d;
-use everburn_nn::tensor::activation::relu;
-use everburn_nn::{
-    BatchNorm, Blocks, InBlocks, Linear, LinearConfig, TensorParallel, cast_for_matmul, in_f32,
-};
 
-pub use bottleneck::{Bottleneck, BottleneckConfig, EXPANSION};
-pub(crate) use bottleneck::{batch_norm, convolution};
-pub use stem::Stem;
-pub(crate) use stem::max_pool;
+pub use crate::resnet::{Bottleneck, BottleneckConfig, EXPANSION, Stem};
+
+use crate::image_model::{ImageModelConfig, ImageModelError};
+use crate::resnet::{ResNet, ResidualBlock, Shape};
 
 /// Configuration of [`ResNet50`].
 ///
@@ -28,11 +18,13 @@ pub(crate) use stem::max_pool;
 /// let model = ResNet50Config::new().with_width(4).with_classes(3).init(&device);
 /// assert_eq!(model.forward(Tensor::zeros([2, 3, 32, 32], &device)).dims(), [2, 3]);
 /// ```
-#[derive(Config, Debug)]
+#[derive(Config, Debug, PartialEq)]
 pub struct ResNet50Config {
     /// How the image comes in.
     #[config(default = "Stem::ImageNet")]
     pub stem: Stem,
+    /// The channels of the images (`C`); those of the stem if absent.
+    pub channels: Option<usize>,
     /// How many bottlenecks each of the four stages has; at least one.
     #[config(default = "[3, 4, 6, 3]")]
     pub blocks: [usize; 4],
@@ -48,10 +40,8 @@ pub struct ResNet50Config {
     pub zero_last_gamma: bool,
 }
 
-/// ResNet-50 (He et al. 2015, "Deep residual learning for image recognition", table 1), with
-/// torchvision's stride ("v1.5": in the 3 x 3 convolutions) and torchvision's names: `conv1`, `bn1`,
-/// `layer1.0.conv1`, `layer1.0.downsample.0`, `fc`. Its blocks, where it can be cut, are `stem`,
-/// each bottleneck, and `head`.
+/// ResNet-50 (He et al. 2015, "Deep residual learning for image recognition", table 1), with torchvision's stride ("v1.5":
+/// in the 3 x 3 convolutions).
 ///
 /// ```
 /// # mod everburn { pub use everburn_models as models; pub use everburn_nn as nn; }
@@ -68,17 +58,7 @@ pub struct ResNet50Config {
 /// let blocks = model.blocks();
 /// assert_eq!(blocks.names(), ["stem", "layer1.0", "layer2.0", "layer3.0", "layer4.0", "head"]);
 /// ```
-#[derive(Module, Debug)]
-pub struct ResNet50 {
-    conv1: Conv2d,
-    bn1: BatchNorm,
-    maxpool: Option<MaxPool2d>,
-    layer1: Vec<Bottleneck>,
-    layer2: Vec<Bottleneck>,
-    layer3: Vec<Bottleneck>,
-    layer4: Vec<Bottleneck>,
-    fc: Linear,
-}
+pub type ResNet50 = ResNet<Bottleneck>;
 
 impl ResNet50Config {
     /// Initialises the model on `device`.
@@ -86,98 +66,66 @@ impl ResNet50Config {
     /// # Panics
     /// Panics if a stage has no block, or there are no channels or classes.
     pub fn init(&self, device: &Device) -> ResNet50 {
-        assert!(
-            self.blocks.iter().all(|blocks| *blocks > 0),
-            "each stage of a ResNet needs a block, and they are {:?}",
-            self.blocks
-        );
-        ResNet50 {
-            conv1: self
-                .stem
-                .convolution(self.stem.channels(), self.width)
-                .init(device),
-            bn1: batch_norm(self.width, device),
-            maxpool: self.stem.pool(),
-            layer1: self.stage(0, device),
-            layer2: self.stage(1, device),
-            layer3: self.stage(2, device),
-            layer4: self.stage(3, device),
-            fc: LinearConfig::new(EXPANSION * (self.width << 3), self.classes).init(device),
-        }
+        self.shape().init(device, |block| {
+            BottleneckConfig::new(block.inputs, block.width)
+                .with_stride(block.stride)
+                .with_zero_last_gamma(self.zero_last_gamma)
+                .init(device)
+        })
     }
 
-    /// The bottlenecks of a stage. The first of each but the first stage halves the image.
-    fn stage(&self, stage: usize, device: &Device) -> Vec<Bottleneck> {
-        let width = self.width << stage;
-        let (mut inputs, mut stride) = match stage {
-            0 => (self.width, 1),
-            _ => (EXPANSION * width / 2, 2),
-        };
-        let mut blocks = Vec::with_capacity(self.blocks[stage]);
-        for _ in 0..self.blocks[stage] {
-            let block = BottleneckConfig::new(inputs, width)
-                .with_stride(stride)
-                .with_zero_last_gamma(self.zero_last_gamma);
-            blocks.push(block.init(device));
-            (inputs, stride) = (EXPANSION * width, 1);
-        }
-        blocks
-    }
-}
-
-impl ResNet50 {
-    /// Class scores of a batch of images.
-    ///
-    /// # Shapes
-    /// - images: `[B, C, H, W]` with the channels of the stem: see [`Stem`]
-    /// - output: logits `[B, K]`
-    ///
-    /// # Panics
-    /// Panics if the images have another number of channels.
-    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        self.blocks().forward(self, images)
-    }
-
-    fn stem(&self, images: Tensor<4>) -> Tensor<4> {
-        let x = relu(
-            self.bn1
-                .forward(self.conv1.forward(cast_for_matmul(images))),
-        );
-        match &self.maxpool {
-            None => x,
-            Some(pool) => pool.forward(x),
+    fn shape(&self) -> Shape {
+        Shape {
+            stem: self.stem,
+            channels: self.channels.unwrap_or(self.stem.channels()),
+            blocks: self.blocks,
+            width: self.width,
+            expansion: EXPANSION,
+            classes: self.classes,
         }
     }
 }
 
-impl InBlocks for ResNet50 {
-    type Input = Tensor<4>;
-    type Output = Tensor<2>;
+impl ImageModelConfig for ResNet50Config {
+    type Model = ResNet50;
 
-    fn blocks(&self) -> Blocks<Self, Tensor<4>, Tensor<2>> {
-        Blocks::first("stem", ["conv1", "bn1"], Self::stem)
-            .each("layer1", self.layer1.len(), |model, i, x| {
-                model.layer1[i].forward(x)
-            })
-            .each("layer2", self.layer2.len(), |model, i, x| {
-                model.layer2[i].forward(x)
-            })
-            .each("layer3", self.layer3.len(), |model, i, x| {
-                model.layer3[i].forward(x)
-            })
-            .each("layer4", self.layer4.len(), |model, i, x| {
-                model.layer4[i].forward(x)
-            })
-            .then("head", ["fc"], |model, x| {
-                model.fc.forward(mean_over_pixels(x))
-            })
+    const SECTION: &'static str = "resnet50";
+
+    fn check(&self) -> Result<(), ImageModelError> {
+        self.shape().check()
+    }
+
+    fn build(&self, device: &Device) -> ResNet50 {
+        self.init(device)
+    }
+
+    fn classes(&self) -> usize {
+        self.classes
+    }
+
+    fn of_classes(self, classes: usize) -> Self {
+        self.with_classes(classes)
+    }
+
+    fn channels(&self) -> Option<usize> {
+        self.channels
+    }
+
+    fn of_channels(self, channels: usize) -> Self {
+        self.with_channels(Some(channels))
+    }
+
+    fn stem(&self) -> Option<Stem> {
+        Some(self.stem)
+    }
+
+    fn of_stem(self, stem: Stem) -> Self {
+        self.with_stem(stem)
     }
 }
 
-/// Global average pooling: `[B, C, H, W]` to `[B, C]`.
-pub(crate) fn mean_over_pixels(x: Tensor<4>) -> Tensor<2> {
-    in_f32(x.flatten::<3>(2, 3), |pixels| pixels.mean_dim(2)).squeeze_dim(2)
+impl ResidualBlock for Bottleneck {
+    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        self.forward(x)
+    }
 }
-
-/// Nothing is cut: all but its last layer are convolutions.
-impl TensorParallel for ResNet50 {}

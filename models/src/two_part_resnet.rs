@@ -9,7 +9,7 @@ use everburn_nn::{
     BatchNorm, Blocks, InBlocks, Linear, LinearConfig, TensorParallel, cast_for_matmul,
 };
 
-use crate::resnet50::{
+use crate::resnet::{
     Bottleneck, BottleneckConfig, EXPANSION, batch_norm, convolution, max_pool, mean_over_pixels,
 };
 

@@ -2,8 +2,12 @@
 
 #[path = "data/image_folders.rs"]
 mod image_folders;
+#[path = "data/image_input.rs"]
+mod image_input;
 #[path = "data/kinds.rs"]
 mod kinds;
+#[path = "data/pretrained_images.rs"]
+mod pretrained_images;
 #[path = "data/token_shards.rs"]
 mod token_shards;
 

@@ -185,7 +185,10 @@ impl RunConfig {
         let in_file = file_layer.get("init_from").and_then(Value::as_str);
         let init_from = arguments.init_from.as_deref().or(in_file.map(Path::new));
         let adopted = match init_from {
-            Some(folder) if !arguments.resume => pretrained::adopt(folder, named.as_deref())?,
+            Some(folder) if !arguments.resume => {
+                let skip = init_skip(arguments, &file_layer);
+                pretrained::adopt(folder, named.as_deref(), &skip)?
+            }
             _ => None,
         };
         let (model, adopted) = match (adopted, named) {
@@ -253,6 +256,18 @@ impl RunConfig {
         }
         Ok(config)
     }
+}
+
+/// The tensors of `--init-from` that are left out, by the flags or else by the file. What is no pattern there is refused
+/// with the rest of the file.
+fn init_skip(arguments: &TrainArguments, file: &Table) -> Patterns {
+    if !arguments.init_skip.is_empty() {
+        return Patterns::from(arguments.init_skip.clone());
+    }
+    let in_file = file.get("init_skip").cloned();
+    in_file
+        .and_then(|patterns| Patterns::deserialize(patterns).ok())
+        .unwrap_or_default()
 }
 
 fn unknown_model(name: &str) -> CliError {

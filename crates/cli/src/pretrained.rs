@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use everburn_train::{AnyTask, PRETRAINED_CONFIG};
+use everburn_train::{AnyTask, PRETRAINED_CONFIG, Patterns, TaskError};
 use toml::Table;
 
 use crate::error::CliError;
@@ -17,13 +17,14 @@ pub(crate) fn is_pretrained(path: &Path) -> bool {
 }
 
 /// The model in `folder`, and the sections of its settings: the task `named`, or else the first whose kind it is. `None`
-/// if the folder is none of a pretrained model.
+/// if the folder is none of a pretrained model. Parameters that match `skip` are not taken.
 ///
 /// # Errors
 /// [`CliError`] if no task builds the model.
 pub(crate) fn adopt(
     folder: &Path,
     named: Option<&str>,
+    skip: &Patterns,
 ) -> Result<Option<(String, Table)>, CliError> {
     if !is_pretrained(folder) {
         return Ok(None);
@@ -45,12 +46,20 @@ pub(crate) fn adopt(
         let is_it = |named: &AnyTask| named.name() == task.name();
         named.is_none() || named_task.is_some_and(is_it)
     });
-    let found = tasks.find_map(|task| match task.adopt(folder, &json) {
+    let found = tasks.find_map(|task| match task.adopt(folder, &json, skip) {
         Ok(None) => None,
         Ok(Some(sections)) => Some(Ok((task.name().to_owned(), sections))),
         Err(error) => Some(Err(error)),
     });
     if let Some(found) = found {
+        // The message begins with the file's name.
+        let found = found.map_err(|error| {
+            let message = format!("{}: {error}", folder.display());
+            match error.help() {
+                Some(help) => TaskError::new(message).with_help(help),
+                None => TaskError::new(message),
+            }
+        });
         return Ok(Some(found?));
     }
     let kind: String = json["model_type"]
@@ -73,7 +82,7 @@ pub(crate) fn adopt(
                 "{} has a model of type `{kind}`, which no model here is",
                 folder.display()
             ),
-            "types that are built: gpt2; llama, mistral, qwen2",
+            "types that are built: gpt2; llama, mistral, qwen2; vit; resnet",
         ),
     })
 }

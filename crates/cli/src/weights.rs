@@ -47,6 +47,11 @@ pub(crate) struct ExportArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
+    /// With hugging-face: the most bytes of weights in one file; larger models are written as several, with an index. Units
+    /// are KB, MB and GB, powers of 1000.
+    #[arg(long, value_name = "SIZE", default_value = "5GB", value_parser = size)]
+    pub(crate) max_shard_size: u64,
+
     /// Export a checkpoint instead of the trained model: `best`, or the number of an epoch.
     #[arg(long, value_name = "EPOCH")]
     pub(crate) checkpoint: Option<String>,
@@ -81,6 +86,20 @@ pub(crate) struct ImportArguments {
     pub(crate) keys: Given<OfImport>,
 }
 
+/// Bytes, as in `20000`, `20KB` or `5GB`: what transformers take as `max_shard_size`.
+fn size(text: &str) -> Result<u64, String> {
+    let units = [("KB", 1_000), ("MB", 1_000_000), ("GB", 1_000_000_000)];
+    let unit = units
+        .iter()
+        .find_map(|(name, factor)| Some((text.strip_suffix(name)?, *factor)));
+    let (digits, factor) = unit.unwrap_or((text, 1));
+    let bytes = digits.parse::<u64>().ok();
+    let bytes = bytes.and_then(|number| number.checked_mul(factor));
+    bytes
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| format!("`{text}` is no size; write bytes, or 20KB, 500MB, 5GB"))
+}
+
 /// Writes a run's model as a state dict.
 pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> {
     let run = RunDirectory::open(&arguments.run_dir)?;
@@ -109,7 +128,8 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
     let task = config.task()?;
     let model = load_parameters(task.model(&device)?, &run, which)?;
     if arguments.to == ExportFormat::HuggingFace {
-        save_pretrained(&model, &task.layout(), &task.config_json()?, &output)?;
+        let (layout, files) = (task.layout(), task.pretrained_files()?);
+        save_pretrained(&model, &layout, &files, &output, arguments.max_shard_size)?;
         say!("{} of {} written", output.display(), config.model);
         return Ok(ExitCode::SUCCESS);
     }
@@ -204,4 +224,19 @@ pub(crate) fn initialised<M: Module>(
         ));
     }
     Ok(load_safetensors(model, &RunDirectory::open(path)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_have_units_and_are_not_nothing() {
+        assert_eq!(size("5GB"), Ok(5_000_000_000));
+        assert_eq!(size("20KB"), Ok(20_000));
+        assert_eq!(size("7"), Ok(7));
+        for wrong in ["", "GB", "-1", "0", "1.5GB", "5 GB", "99999999999GB"] {
+            assert!(size(wrong).unwrap_err().contains("is no size"), "{wrong}");
+        }
+    }
 }

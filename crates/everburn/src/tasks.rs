@@ -17,6 +17,8 @@
 
 mod image_folders;
 mod images;
+mod json_keys;
+mod numbers;
 mod table;
 mod text;
 
@@ -29,12 +31,13 @@ use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_models::mnist::{Mnist, MnistConfig};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_models::resnet18::{ResNet18, ResNet18Config};
-use everburn_models::resnet50::{ResNet50, ResNet50Config, Stem};
+use everburn_models::resnet50::{ResNet50, ResNet50Config};
 use everburn_models::two_part_resnet::{TwoPartResNet, TwoPartResNetConfig};
+use everburn_models::vit::{ViT, ViTConfig};
 use everburn_train::AnyTask;
 use serde::{Deserialize, Serialize};
 
-pub use self::image_folders::{ImageFolders, ImageFoldersConfig, ImageInput};
+pub use self::image_folders::{ImageFolders, ImageFoldersConfig, ImageInput, PretrainedImageModel};
 pub use self::images::{ImageModel, Images, ImagesConfig};
 pub use self::table::{Table, TableConfig};
 pub use self::text::{PretrainedDecoder, Text, TextConfig};
@@ -55,6 +58,7 @@ pub fn app() -> App {
         .task("mlp", mlp())
         .task("resnet18", resnet18())
         .task("resnet50", resnet50())
+        .task("vit", vit())
         .task("two-part-resnet", two_part_resnet())
         .task("table", table())
         .task("gpt-nano", gpt_nano())
@@ -98,33 +102,49 @@ pub fn mlp() -> Images<Mlp> {
 
 /// The residual net of 18 layers, on your own images.
 pub fn resnet18() -> ImageFolders<ResNet18> {
-    ImageFolders::new(
-        "the residual net of 18 layers, on images: --data FOLDER, tar shards, cifar10 or cifar100",
-        |input, device| {
-            let config = ResNet18Config::new().with_stem(input.stem);
-            let config = config.with_channels(Some(input.channels));
-            config.with_classes(input.classes).init(device)
-        },
-    )
-    .with_preset(toml::toml! {
+    let config = ResNet18Config::new();
+    let summary =
+        "the residual net of 18 layers, on images: --data FOLDER, tar shards, cifar10 or cifar100";
+    ImageFolders::of_config(summary, config).with_preset(resnet_preset())
+}
+
+/// The residual net of 50 layers, on your own images.
+pub fn resnet50() -> ImageFolders<ResNet50> {
+    let config = ResNet50Config::new();
+    let summary =
+        "the residual net of 50 layers, on images: --data FOLDER, tar shards, cifar10 or cifar100";
+    ImageFolders::of_config(summary, config).with_preset(resnet_preset())
+}
+
+fn resnet_preset() -> toml::Table {
+    toml::toml! {
         [training]
         batch_size = 32
         schedule = "cosine"
         [training.optimizer]
         kind = "adam-w"
         weight_decay = 0.01
-    })
+    }
 }
 
-/// The residual net of 50 layers.
-pub fn resnet50() -> Images<ResNet50> {
-    Images::new(
-        "the residual net of 50 layers, with a stem for 28 x 28 pixels",
-        |device| {
-            let config = ResNet50Config::new().with_stem(Stem::Mnist);
-            config.with_classes(10).init(device)
-        },
+/// The vision transformer ViT-B/16, or any size of it that `--init-from` names.
+pub fn vit() -> ImageFolders<ViT> {
+    ImageFolders::of_config(
+        "the vision transformer, on images; --init-from FOLDER takes one of Hugging Face's",
+        ViTConfig::new(),
     )
+    // For fine-tuning. From random weights, a vision transformer needs more images than most people have.
+    .with_preset(toml::toml! {
+        [training]
+        batch_size = 32
+        schedule = "cosine"
+        [training.optimizer]
+        kind = "adam-w"
+        learning_rate = 0.00005
+        weight_decay = 0.01
+        [training.ddp]
+        max_gradient_norm = 1.0
+    })
 }
 
 /// A multi-layer perceptron on the rows of a table.
@@ -305,6 +325,9 @@ mod tests {
             11_689_512 + 2 * 4_800,
             "as torchvision's"
         );
+        let resnet50 = 25_557_032 + 2 * 26_560;
+        assert_eq!(parameters("resnet50"), resnet50, "as torchvision's");
+        assert_eq!(parameters("vit"), 86_567_656, "as published");
     }
 
     #[test]

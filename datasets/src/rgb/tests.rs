@@ -131,3 +131,29 @@ fn an_archive_of_cifar_is_verified_where_it_was_asked_for_by_name() {
     let error = load_rgb(&text).unwrap_err().to_string();
     assert!(error.starts_with("--data embedded is text"), "{error}");
 }
+
+#[test]
+fn the_order_of_a_pretrained_models_classes_counts_where_they_are_the_same() {
+    let folder = flowers();
+    let load = |classes: [&str; 3]| {
+        let ordered = RgbRequest {
+            classes: classes.map(str::to_owned).to_vec(),
+            ..request(folder.path())
+        };
+        load_rgb(&ordered).unwrap()
+    };
+    let loaded = load(["c", "a", "b"]);
+    assert_eq!(loaded.classes, ["c", "a", "b"]);
+    for set in [&loaded.train, &loaded.test] {
+        for index in 0..set.len() {
+            let item = set.get(index).unwrap();
+            let expected = match item.pixels[0] {
+                250 => 0,
+                10 => 1,
+                _ => 2,
+            };
+            assert_eq!(item.class, expected, "{}", item.file.display());
+        }
+    }
+    assert_eq!(load(["c", "a", "z"]).classes, ["a", "b", "c"]);
+}

@@ -6,7 +6,7 @@ use everburn_tests::{Everburn, Run};
 use image::{Rgb, RgbImage};
 
 /// Two classes of stripes, in images of several sizes.
-fn draw(folder: &Path, count: u32) {
+pub(super) fn draw(folder: &Path, count: u32) {
     for class in ["across", "down"] {
         let below = folder.join(class);
         std::fs::create_dir_all(&below).unwrap();

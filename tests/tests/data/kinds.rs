@@ -172,14 +172,22 @@ fn a_path_of_another_kind_is_refused_with_the_task_that_takes_it() {
             "shards",
             "shards is tar shards, and this model learns from grey images",
         ),
-        ("mnist", "flowers", "resnet18 learns from it"),
+        (
+            "mnist",
+            "flowers",
+            "resnet18, resnet50 and vit learn from it",
+        ),
         (
             "mnist",
             "cifar10",
-            "color images of 32 x 32 pixels, as resnet18 takes",
+            "color images of 32 x 32 pixels, as resnet18, resnet50 and vit take",
         ),
         ("gpt-nano", "houses.csv", "the task `table` learns from it"),
-        ("table", "shards", "resnet18 learns from it"),
+        (
+            "table",
+            "shards",
+            "resnet18, resnet50 and vit learn from it",
+        ),
         (
             "resnet18",
             "mnist",
@@ -196,7 +204,7 @@ fn a_path_of_another_kind_is_refused_with_the_task_that_takes_it() {
 }
 
 /// The files of CIFAR-10, with few images of two colors.
-fn write_cifar(folder: &Path) {
+pub(super) fn write_cifar(folder: &Path) {
     std::fs::create_dir(folder).unwrap();
     let names = (1..=5).map(|batch| format!("data_batch_{batch}.bin"));
     for name in names.chain(["test_batch.bin".to_owned()]) {

@@ -1,29 +1,36 @@
 //! Models that classify images of any size: in one folder per class, in tar shards, or CIFAR.
 
+mod architecture;
+mod hugging_face;
+mod input;
+mod preprocessing;
+mod pretrained;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::prelude::*;
 use everburn_datasets::{
     Channels, DataChoice, DataKind, ImageAugmentation, LoadedRgb, MixBatcher, MixedClasses,
-    RgbBatcher, RgbItem, RgbRequest, load_rgb,
+    RgbItem, RgbRequest, load_rgb,
 };
 use everburn_distributed::Augment;
-use everburn_models::resnet50::Stem;
 use everburn_train::{
-    BlocksOf, Classification, Loss, Predict, Predictor, Task, TaskData, TaskError, TrainingData,
-    block_loss,
+    BlocksOf, Classification, Loss, Predict, Predictor, PretrainedFormat, Task, TaskData,
+    TaskError, TrainingData, block_loss,
 };
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
+use self::architecture::{Architecture, ByInput, ByNumbers, Sections};
+pub use self::hugging_face::PretrainedImageModel;
+pub use self::input::ImageInput;
+use self::input::{Sides, StemChoice};
 use super::images::{ImageModel, PredictedClass, predicted_classes};
 
-/// The number of classes before there are data: ImageNet's.
-const IMAGENET_CLASSES: usize = 1000;
-
-/// Images whose sides are at most this need a small stem: a large one would leave one pixel of 32 for the last stage.
-const SMALL: usize = 40;
+/// The images that all ranks together read at once where no gradients are needed, if they have the size of ImageNet's: the
+/// activations of more would fill the memory.
+const EVALUATION_IMAGES: usize = 64;
 
 /// Images, classified by a model `[B, C, height, width]` to `[B, K]`.
 ///
@@ -42,29 +49,8 @@ const SMALL: usize = 40;
 /// ```
 pub struct ImageFolders<M> {
     summary: &'static str,
-    init: fn(&ImageInput, &Device) -> M,
+    architecture: Box<dyn Architecture<M>>,
     preset: Table,
-}
-
-/// The images that a model of [`ImageFolders`] is built for.
-///
-/// ```
-/// use everburn::models::resnet50::Stem;
-/// use everburn::tasks::ImageInput;
-///
-/// let input = ImageInput { classes: 10, channels: 3, size: [32, 32], stem: Stem::Cifar };
-/// assert_eq!(input.size.iter().product::<usize>(), 1024);
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ImageInput {
-    /// How many classes there are.
-    pub classes: usize,
-    /// 3, or 1 of grey images.
-    pub channels: usize,
-    /// Height and width.
-    pub size: [usize; 2],
-    /// The beginning of a residual net that suits them: a small one for CIFAR, or as `data.stem` says.
-    pub stem: Stem,
 }
 
 impl<M: ImageModel> ImageFolders<M> {
@@ -73,7 +59,18 @@ impl<M: ImageModel> ImageFolders<M> {
     pub fn new(summary: &'static str, init: fn(&ImageInput, &Device) -> M) -> Self {
         Self {
             summary,
-            init,
+            architecture: Box::new(ByInput(init)),
+            preset: Table::new(),
+        }
+        .with_preset(Table::new())
+    }
+
+    /// A task with this line in `train --list`, for a model of these numbers. The user may set others in the section of
+    /// their kind, and `--init-from FOLDER` takes pretrained models of any size.
+    pub fn of_config<C: PretrainedImageModel<Model = M>>(summary: &'static str, config: C) -> Self {
+        Self {
+            summary,
+            architecture: Box::new(ByNumbers(config)),
             preset: Table::new(),
         }
         .with_preset(Table::new())
@@ -101,13 +98,16 @@ impl<M: ImageModel> ImageFolders<M> {
 /// ```
 /// use everburn::tasks::ImageFoldersConfig;
 ///
-/// // In `config.toml` it is the section `[data]`.
+/// // In `config.toml` it is the section `[data]`, and one of the model.
 /// let config: ImageFoldersConfig = toml::from_str("[data]\nname = 'flowers'\nsize = [96, 128]").unwrap();
 /// ```
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct ImageFoldersConfig {
     data: FolderConfig,
+    /// The numbers of the model that are not the preset's, in the section of its kind.
+    #[serde(flatten)]
+    models: Sections,
 }
 
 /// Which images a run reads.
@@ -124,7 +124,7 @@ struct FolderConfig {
     train_samples: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     test_samples: Option<usize>,
-    /// The height and width to which images are scaled, in pixels; the data decide them if absent.
+    /// The height and width to which images are scaled, in pixels; the model or the data decide them if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<Sides>,
     /// Color or grey.
@@ -133,6 +133,12 @@ struct FolderConfig {
     /// How a residual net begins.
     #[serde(skip_serializing_if = "is_default")]
     stem: StemChoice,
+    /// The mean of red, green and blue, from 0 to 1; ImageNet's if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mean: Option<[f64; 3]>,
+    /// Their standard deviations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    std: Option<[f64; 3]>,
     /// Random changes of the images to learn from: `crop,flip,color`.
     #[serde(skip_serializing_if = "ImageAugmentation::is_none")]
     augment: ImageAugmentation,
@@ -141,67 +147,11 @@ struct FolderConfig {
     classes: Vec<String>,
 }
 
-/// Height and width; one number is both.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-enum Sides {
-    Both(usize),
-    HeightAndWidth([usize; 2]),
-}
-
-impl Sides {
-    fn of([height, width]: [usize; 2]) -> Self {
-        match height == width {
-            true => Self::Both(height),
-            false => Self::HeightAndWidth([height, width]),
-        }
-    }
-
-    fn sides(self) -> [usize; 2] {
-        match self {
-            Self::Both(side) => [side, side],
-            Self::HeightAndWidth(sides) => sides,
-        }
-    }
-}
-
-/// How a residual net begins.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum StemChoice {
-    /// Small for CIFAR, large for all else.
-    #[default]
-    Auto,
-    /// For images of 32 x 32 pixels.
-    Small,
-    /// For images of 224 x 224 pixels.
-    Large,
-}
-
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
 impl FolderConfig {
-    fn size(&self) -> [usize; 2] {
-        self.size.map_or([224, 224], Sides::sides)
-    }
-
-    fn input(&self) -> ImageInput {
-        ImageInput {
-            classes: match self.classes.len() {
-                0 => IMAGENET_CLASSES,
-                classes => classes,
-            },
-            channels: self.channels.count(),
-            size: self.size(),
-            stem: match self.stem {
-                StemChoice::Small => Stem::Cifar,
-                StemChoice::Auto | StemChoice::Large => Stem::ImageNet,
-            },
-        }
-    }
-
     /// What the flags ask for.
     fn request(&self) -> Result<RgbRequest, TaskError> {
         let request = RgbRequest {
@@ -209,6 +159,7 @@ impl FolderConfig {
             channels: self.channels,
             train_limit: self.train_samples,
             test_limit: self.test_samples,
+            classes: self.classes.clone(),
             ..RgbRequest::default()
         };
         let named = self
@@ -242,14 +193,6 @@ impl FolderConfig {
 
     /// Keeps what the data decide, and paths that a run finds from any working directory.
     fn keep(&mut self, loaded: &LoadedRgb) -> Result<(), TaskError> {
-        if !self.classes.is_empty() && self.classes != loaded.classes {
-            return Err(TaskError::new(format!(
-                "{} has the classes {}, and the model was trained on {}",
-                loaded.description.name,
-                loaded.classes.join(", "),
-                self.classes.join(", ")
-            )));
-        }
         self.classes.clone_from(&loaded.classes);
         if let Some(name) = &mut self.name
             && name.parse::<DataChoice>().is_err()
@@ -258,10 +201,6 @@ impl FolderConfig {
         }
         self.folder = self.folder.take().map(std::path::absolute).transpose()?;
         self.size = Some(Sides::of(loaded.size));
-        let small = loaded.kind == DataKind::Cifar && loaded.size.iter().all(|side| *side <= SMALL);
-        if small && self.stem == StemChoice::Auto {
-            self.stem = StemChoice::Small;
-        }
         Ok(())
     }
 }
@@ -273,7 +212,37 @@ impl<M: ImageModel> Task for ImageFolders<M> {
     type Batch = (Tensor<4>, MixedClasses);
 
     fn model(&self, config: &ImageFoldersConfig, device: &Device) -> Result<M, TaskError> {
-        Ok((self.init)(&config.data.input(), device))
+        self.architecture
+            .build(&config.models, &self.input(config), device)
+    }
+
+    fn check(&self, config: &ImageFoldersConfig) -> Result<(), TaskError> {
+        self.architecture.check(&config.models)?;
+        if config.data.std.is_some_and(|std| std.contains(&0.0)) {
+            return Err(TaskError::new(
+                "data.std is 0, by which nothing can be divided",
+            ));
+        }
+        self.check_input(config)
+    }
+
+    fn check_tensor_parallel(&self, config: &ImageFoldersConfig) -> Result<(), TaskError> {
+        match self.architecture.dropout(&config.models)? {
+            dropout if dropout > 0.0 => Err(TaskError::new(format!(
+                "a dropout of {dropout} and layers over several ranks do not go together"
+            ))
+            .with_help(
+                "ranks that share layers would all drop the same places of their parts: set the dropout to 0.0, or use \
+                 tensor=1",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn evaluation_batch(&self, config: &ImageFoldersConfig) -> usize {
+        let [height, width] = self.size(config);
+        let pixels = height.saturating_mul(width);
+        (EVALUATION_IMAGES * 224 * 224 / pixels.max(1)).clamp(1, 1_000)
     }
 
     fn data_decide_model(&self) -> bool {
@@ -284,8 +253,12 @@ impl<M: ImageModel> Task for ImageFolders<M> {
         &self,
         config: &mut ImageFoldersConfig,
     ) -> Result<TaskData<RgbItem, Self::Batch>, TaskError> {
+        let only = self.architecture.image_size(&config.models)?;
+        config.data.size = config.data.size.or(only.map(Sides::Both));
         let loaded = load_rgb(&config.data.request()?)?;
+        self.check_classes(config, &loaded)?;
         config.data.keep(&loaded)?;
+        self.keep_stem(config, &loaded)?;
         let augmentation = config.data.augment.clone();
         let augmented = match augmentation.is_none() {
             true => String::new(),
@@ -300,7 +273,7 @@ impl<M: ImageModel> Task for ImageFolders<M> {
                 train: loaded.train,
                 test: loaded.test,
                 validation: None,
-                batcher: Arc::new(MixBatcher(RgbBatcher::imagenet())),
+                batcher: Arc::new(MixBatcher(config.data.batcher())),
                 augment: augment(augmentation),
                 name: match loaded.kind {
                     DataKind::Cifar => description.name,
@@ -320,7 +293,7 @@ impl<M: ImageModel> Task for ImageFolders<M> {
     }
 
     fn sections(&self) -> &'static [&'static str] {
-        &["data"]
+        self.architecture.sections()
     }
 
     fn local_settings(&self) -> &'static [&'static str] {
@@ -333,12 +306,12 @@ impl<M: ImageModel> Task for ImageFolders<M> {
 
     fn blocks(&self) -> Option<BlocksOf<Self>> {
         Some(BlocksOf::new::<Classification<4, MixedClasses>>(
-            |_task, config: &ImageFoldersConfig, samples, device| {
+            |task: &Self, config: &ImageFoldersConfig, samples, device| {
                 let ImageInput {
                     channels,
                     size: [height, width],
                     ..
-                } = config.data.input();
+                } = task.input(config);
                 Tensor::zeros([samples, channels, height, width], device)
             },
         ))
@@ -346,6 +319,10 @@ impl<M: ImageModel> Task for ImageFolders<M> {
 
     fn predictor(&self) -> Option<Predictor<Self>> {
         Some(Predictor::by_task())
+    }
+
+    fn pretrained(&self) -> Option<PretrainedFormat<Self>> {
+        Some(PretrainedFormat::by_task())
     }
 }
 
@@ -375,7 +352,7 @@ impl<M: ImageModel> Predict for ImageFolders<M> {
     }
 
     fn read(&self, config: &ImageFoldersConfig, file: &Path) -> Result<Vec<RgbItem>, TaskError> {
-        let images = RgbItem::read_all(file, config.data.size())?;
+        let images = RgbItem::read_all(file, self.size(config))?;
         Ok(match config.data.channels {
             Channels::Rgb => images,
             Channels::Grey => images.into_iter().map(RgbItem::to_grey).collect(),

@@ -129,7 +129,7 @@ impl<M: ImageModel> Task for Images<M> {
                 "data.augment = {}: this model does not mix images",
                 config.data.augment
             ))
-            .with_help("resnet18 takes mixup and cutmix"));
+            .with_help("resnet18, resnet50 and vit take mixup and cutmix"));
         }
         let (train, test) = (config.data.train_samples, config.data.test_samples);
         // Asked for here, and not cut off afterwards: digits that nobody reads are not drawn.

@@ -14,8 +14,8 @@ use everburn_datasets::{
 };
 use everburn_models::decoder::{Decoder, DecoderConfig, KeyValueCache};
 use everburn_train::{
-    BlocksOf, Language, Loss, NextToken, OnDevice, Pretrained, PretrainedFormat, StateDictLayout,
-    Task, TaskData, TaskError, TextBatch, TrainingData, block_loss,
+    BlocksOf, Language, Loss, NextToken, OnDevice, Patterns, Pretrained, PretrainedFormat,
+    StateDictLayout, Task, TaskData, TaskError, TextBatch, TrainingData, block_loss,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -23,7 +23,7 @@ use toml::Table;
 
 pub use self::hugging_face::PretrainedDecoder;
 use self::options::TextOptions;
-use super::DataConfig;
+use super::{DataConfig, numbers};
 
 /// The most tokens that are read at once where no gradients are needed: the scores of more would fill the memory.
 const EVALUATION_TOKENS: usize = 16_384;
@@ -84,19 +84,7 @@ impl<C: DecoderConfig> Text<C> {
     /// If a number is unknown, or no such number.
     fn numbers(&self, config: &TextConfig) -> Result<C, TaskError> {
         let section = C::SECTION;
-        let wrong = |reason: String| TaskError::new(format!("[{section}]: {reason}"));
-        let mut numbers = serde_json::to_value(&self.model)?;
-        for (key, value) in config.own(section) {
-            let Some(place) = numbers.get_mut(key) else {
-                let known = numbers.as_object().into_iter().flat_map(|all| all.keys());
-                let known = known.map(String::as_str).collect::<Vec<_>>().join(", ");
-                return Err(wrong(format!(
-                    "unknown field `{key}`, expected one of {known}"
-                )));
-            };
-            *place = serde_json::to_value(value)?;
-        }
-        serde_json::from_value(numbers).map_err(|error| wrong(error.to_string()))
+        numbers::with_own(&self.model, section, config.models.get(section))
     }
 
     /// The longest text that the model of these settings sees at once.
@@ -135,11 +123,6 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl TextConfig {
-    /// The numbers of a section.
-    fn own(&self, section: &str) -> impl Iterator<Item = (&String, &toml::Value)> {
-        self.models.get(section).into_iter().flatten()
-    }
-
     /// How many tokens the model knows, if that has been decided.
     fn vocabulary(&self, section: &str) -> Option<usize> {
         let own = self.models.get(section)?.get("vocabulary")?;
@@ -357,7 +340,12 @@ impl<C: PretrainedDecoder> Task for Text<C> {
 }
 
 impl<C: PretrainedDecoder> Pretrained for Text<C> {
-    fn adopt(&self, folder: &Path, config_json: &Value) -> Result<Option<TextConfig>, TaskError> {
+    fn adopt(
+        &self,
+        folder: &Path,
+        config_json: &Value,
+        _skip: &Patterns,
+    ) -> Result<Option<TextConfig>, TaskError> {
         let adopted = match self.pretrained {
             true => C::adopt(config_json)?,
             false => None,
@@ -365,11 +353,7 @@ impl<C: PretrainedDecoder> Pretrained for Text<C> {
         let Some(numbers) = adopted else {
             return Ok(None);
         };
-        let mut own = serde_json::to_value(&numbers)?;
-        if let Some(own) = own.as_object_mut() {
-            own.retain(|_, value| !value.is_null()); // TOML has none
-        }
-        let own = Table::try_from(own).map_err(|error| TaskError::new(error.to_string()))?;
+        let own = numbers::to_section(&numbers)?;
         let folder = std::path::absolute(folder)?;
         let tokenizer = match folder.join("tokenizer.json") {
             file if file.exists() => Some(file),

@@ -5,13 +5,12 @@
 //! batches, `num_batches_tracked`, which PyTorch needs only where there is no momentum: it is written and
 //! not read.
 
+mod folder;
 mod layout;
 mod pytorch;
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::fmt::Write as _;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use burn::module::Module;
@@ -27,6 +26,7 @@ use crate::config::parameter_groups::Patterns;
 use crate::error::TrainError;
 use crate::record::run_directory::write_file;
 
+pub use folder::{PRETRAINED_CONFIG, save_pretrained};
 pub use layout::{StateDictLayout, TensorSource};
 
 /// What PyTorch calls a batch norm's count of batches.
@@ -34,12 +34,6 @@ const BATCHES: &str = "num_batches_tracked";
 
 /// What `DistributedDataParallel` and `torch.compile` put before all names of the model that they wrap.
 const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
-
-/// The weights of a folder of Hugging Face's transformers.
-const PRETRAINED_WEIGHTS: &str = "model.safetensors";
-
-/// What such a folder says of its model; a folder with this file is one.
-pub const PRETRAINED_CONFIG: &str = "config.json";
 
 /// How many tensors of a file are named that the model does not have.
 const MOST_UNKNOWN: usize = 100;
@@ -123,40 +117,6 @@ pub fn save_state_dict<M: Module>(model: &M, batches: u64, path: &Path) -> Resul
     write_file(path, &bytes)
 }
 
-/// Writes `model` as a folder of Hugging Face's transformers, which is made: its tensors as `layout` says, and
-/// `config.json`.
-///
-/// # Errors
-/// [`TrainError::File`] if there is something at `folder`, or it cannot be written.
-pub fn save_pretrained<M: Module>(
-    model: &M,
-    layout: &StateDictLayout,
-    config_json: &serde_json::Value,
-    folder: &Path,
-) -> Result<(), TrainError> {
-    let failed = |error: &dyn std::fmt::Display| refuse("writing", folder, error);
-    if folder.exists() {
-        return Err(failed(
-            &"there is something already; name another folder, or remove it",
-        ));
-    }
-    let tensors = named_tensors(model, 0, folder)?;
-    let tensors = layout.restore(tensors).map_err(|error| failed(&error))?;
-    let bytes = safetensors(&tensors).map_err(|error| failed(&error))?;
-    // Written aside, so that a folder under this name is a whole one.
-    let folder = std::path::absolute(folder).map_err(|error| failed(&error))?;
-    let beside = folder.parent().unwrap_or(Path::new("/"));
-    let written = tempfile::tempdir_in(beside).map_err(|error| failed(&error))?;
-    write_file(&written.path().join(PRETRAINED_WEIGHTS), &bytes)?;
-    let json = format!("{config_json:#}\n");
-    write_file(&written.path().join(PRETRAINED_CONFIG), json.as_bytes())?;
-    std::fs::set_permissions(written.path(), std::fs::Permissions::from_mode(0o755))
-        .and_then(|()| std::fs::rename(written.path(), &folder))
-        .map_err(|error| failed(&error))?;
-    let _ = written.keep(); // it is elsewhere now
-    Ok(())
-}
-
 /// The tensors of a model by PyTorch's names.
 fn named_tensors<M: Module>(
     model: &M,
@@ -216,8 +176,8 @@ pub fn load_state_dict_except<M: Module>(
         .into_iter()
         .partition(|tensor| skip.fit(&tensor.name));
     let tensors = layout.arrange(match path.is_dir() {
-        true => read_folder(path)?,
-        false => read(path)?,
+        true => folder::read(path)?,
+        false => without_wrappers(read_file(path)?),
     });
     let mut tensors = without_prefix(tensors, |prefix| {
         let mut names = ours.iter().chain(&skipped).map(|tensor| &tensor.name);
@@ -278,24 +238,28 @@ fn safetensors(tensors: &[NamedTensor]) -> Result<Vec<u8>, String> {
     tensor_file::write(tensors, &[format].into())
 }
 
-/// The tensors of a file, without [`WRAPPERS`] before all their names.
-fn read(path: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
+/// The tensors of a file.
+fn read_file(path: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
     let failed = |error: &dyn std::fmt::Display| refuse("reading", path, error);
     let kind = kind_of("reading", path)?;
-    let mut tensors = match kind {
-        StateDictFile::PyTorch => pytorch::read(path).map_err(|error| failed(&error))?,
+    match kind {
+        StateDictFile::PyTorch => pytorch::read(path).map_err(|error| failed(&error)),
         StateDictFile::Safetensors => {
             // Opened here first, for a better message than the store's.
             std::fs::File::open(path).map_err(|error| failed(&error))?;
             let mut store = SafetensorsStore::from_file(path);
             let tensors = store.get_all_tensors().map_err(|error| failed(&error))?;
-            tensors.clone()
+            Ok(tensors.clone())
         }
-    };
+    }
+}
+
+/// The tensors without [`WRAPPERS`] before all their names.
+fn without_wrappers(mut tensors: BTreeMap<String, PackedTensor>) -> BTreeMap<String, PackedTensor> {
     while let Some(prefix) = common_prefix(&tensors).filter(|it| WRAPPERS.contains(&it.as_str())) {
         tensors = strip(tensors, &prefix);
     }
-    Ok(tensors)
+    tensors
 }
 
 /// The tensors without a first part of the path that all names have, and that is not the model's: a Lightning module
@@ -327,55 +291,6 @@ fn strip(tensors: BTreeMap<String, PackedTensor>, prefix: &str) -> BTreeMap<Stri
         (name, tensor)
     });
     stripped.collect()
-}
-
-/// The tensors of a folder's files of weights.
-fn read_folder(folder: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
-    let index = folder.join(format!("{PRETRAINED_WEIGHTS}.index.json"));
-    if !index.exists() {
-        let weights = [PRETRAINED_WEIGHTS, "pytorch_model.bin"].map(|name| folder.join(name));
-        return match weights.iter().find(|path| path.exists()) {
-            Some(path) if path.extension().is_some_and(|ending| ending == "bin") => {
-                pytorch::read(path).map_err(|error| refuse("reading", path, &error))
-            }
-            Some(path) => read(path),
-            None => {
-                let reason = "there is no model.safetensors in it, and no pytorch_model.bin";
-                Err(refuse("reading", folder, &reason))
-            }
-        };
-    }
-    #[derive(serde::Deserialize)]
-    struct Index {
-        weight_map: BTreeMap<String, String>,
-    }
-    let failed = |reason: &dyn std::fmt::Display| refuse("reading", &index, reason);
-    let text = std::fs::read(&index).map_err(|error| failed(&error))?;
-    let Index { weight_map } = serde_json::from_slice(&text).map_err(|error| failed(&error))?;
-    let mut files = BTreeMap::new();
-    let mut tensors = BTreeMap::new();
-    for (name, file) in weight_map {
-        // Only files of this folder are read, whatever the index says.
-        if Path::new(&file).file_name() != Some(file.as_ref()) {
-            let reason = format!("weight_map has {file:?}, which is no name of a file beside it");
-            return Err(failed(&reason));
-        }
-        let path = folder.join(&file);
-        let found = match files.entry(file) {
-            Entry::Occupied(found) => found.into_mut(),
-            Entry::Vacant(place) => place.insert(read(&path)?),
-        };
-        let Some(tensor) = found.remove(&name) else {
-            let name = name.escape_debug();
-            let reason = format!(
-                "weight_map says that {} has {name}, and it has not",
-                path.display()
-            );
-            return Err(failed(&reason));
-        };
-        tensors.insert(name, tensor);
-    }
-    Ok(tensors)
 }
 
 /// What is wrong with the tensors of a file, a line each; empty if nothing.

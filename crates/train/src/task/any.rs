@@ -8,9 +8,10 @@ use toml::Table;
 
 use super::with_config::{adopt, configure};
 use super::{ConfiguredTask, Task, TaskError};
+use crate::config::parameter_groups::Patterns;
 
 type Configure = dyn Fn(&Table) -> Result<Box<dyn ConfiguredTask>, TaskError> + Send + Sync;
-type Adopt = dyn Fn(&Path, &Value) -> Result<Option<Table>, TaskError> + Send + Sync;
+type Adopt = dyn Fn(&Path, &Value, &Patterns) -> Result<Option<Table>, TaskError> + Send + Sync;
 
 /// A task under its name, without its types.
 ///
@@ -49,7 +50,9 @@ impl AnyTask {
             preset,
             sections,
             configure: Arc::new(move |sections| configure(&named, &task, sections)),
-            adopt: Arc::new(move |folder, json| adopt(&name_of_other, &other, folder, json)),
+            adopt: Arc::new(move |folder, json, skip| {
+                adopt(&name_of_other, &other, (folder, json), skip)
+            }),
         }
     }
 
@@ -82,12 +85,17 @@ impl AnyTask {
     }
 
     /// The sections for the pretrained model in a folder of Hugging Face's transformers, whose `config.json` this is;
-    /// `None` if it is no model of this task.
+    /// `None` if it is no model of this task. Parameters that match `skip` are not taken.
     ///
     /// # Errors
     /// If the model is of this kind, but has something that the task's has not.
-    pub fn adopt(&self, folder: &Path, config_json: &Value) -> Result<Option<Table>, TaskError> {
-        (self.adopt)(folder, config_json)
+    pub fn adopt(
+        &self,
+        folder: &Path,
+        config_json: &Value,
+        skip: &Patterns,
+    ) -> Result<Option<Table>, TaskError> {
+        (self.adopt)(folder, config_json, skip)
     }
 }
 

@@ -150,11 +150,11 @@ pub trait ConfiguredTask: Send + Sync {
     /// How the model's tensors are in files of other libraries.
     fn layout(&self) -> StateDictLayout;
 
-    /// The `config.json` by which Hugging Face's transformers build the model.
+    /// The files besides the weights by which Hugging Face's transformers build the model, by name: `config.json` and others.
     ///
     /// # Errors
-    /// If they have none such.
-    fn config_json(&self) -> Result<serde_json::Value, TaskError>;
+    /// If they have no such model.
+    fn pretrained_files(&self) -> Result<Vec<(&'static str, serde_json::Value)>, TaskError>;
 
     /// Whether its model predicts something of samples.
     fn predicts(&self) -> bool;

@@ -20,8 +20,9 @@ use super::own_loss::OwnLoss;
 use super::{
     BlockRunner, ConfiguredTask, Language, MeshModel, ModelBlocks, Predictor, Task, TaskError,
 };
-use crate::checkpoint::state_dict::StateDictLayout;
+use crate::checkpoint::state_dict::{PRETRAINED_CONFIG, StateDictLayout};
 use crate::config::activation_checkpointing::ActivationCheckpointing;
+use crate::config::parameter_groups::Patterns;
 use crate::error::TrainError;
 use crate::model::erased::{AnyBatch, AnyItem, AnyModel};
 use crate::model::generation::whole_text;
@@ -64,13 +65,13 @@ pub(super) fn configure<T: Task>(
 pub(super) fn adopt<T: Task>(
     name: &str,
     task: &Arc<T>,
-    folder: &Path,
-    config_json: &serde_json::Value,
+    (folder, config_json): (&Path, &serde_json::Value),
+    skip: &Patterns,
 ) -> Result<Option<Table>, TaskError> {
     let Some(format) = task.pretrained() else {
         return Ok(None);
     };
-    let config = (format.adopt)(task, folder, config_json)?;
+    let config = (format.adopt)(task, folder, config_json, skip)?;
     let configured = config.map(|config| WithConfig {
         name: name.to_string(),
         task: Arc::clone(task),
@@ -297,7 +298,7 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
         })
     }
 
-    fn config_json(&self) -> Result<serde_json::Value, TaskError> {
+    fn pretrained_files(&self) -> Result<Vec<(&'static str, serde_json::Value)>, TaskError> {
         let format = self.task.pretrained().ok_or_else(|| {
             TaskError::new(format!(
                 "Hugging Face's libraries have no model like `{}`",
@@ -305,7 +306,12 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
             ))
             .with_help("implement `Pretrained` for the task, and `Task::pretrained`")
         })?;
-        (format.config_json)(&self.task, &self.config)
+        let config = (format.config_json)(&self.task, &self.config)?;
+        let preprocessor = (format.preprocessor_json)(&self.task, &self.config);
+        let preprocessor = preprocessor.map(|json| ("preprocessor_config.json", json));
+        Ok(std::iter::once((PRETRAINED_CONFIG, config))
+            .chain(preprocessor)
+            .collect())
     }
 
     fn predicts(&self) -> bool {

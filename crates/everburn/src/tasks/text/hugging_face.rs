@@ -6,6 +6,8 @@ use everburn_models::llama::LlamaConfig;
 use everburn_train::{StateDictLayout, TaskError, TensorSource};
 use serde_json::{Value, json};
 
+use crate::tasks::json_keys::Keys;
+
 /// Numbers of a decoder that are in a `config.json` too, for [`Text`](super::Text). A decoder that no other library has
 /// needs none of the methods.
 ///
@@ -47,73 +49,9 @@ pub trait PretrainedDecoder: DecoderConfig {
     }
 }
 
-/// The keys of a `config.json`.
-struct Keys<'a>(&'a Value);
-
-impl Keys<'_> {
-    fn kind(&self) -> &str {
-        self.0["model_type"].as_str().unwrap_or_default()
-    }
-
-    /// A size; `default` if the key is absent or null.
-    fn size(&self, key: &str, default: Option<usize>) -> Result<usize, TaskError> {
-        match (&self.0[key], default) {
-            (Value::Null, Some(default)) => Ok(default),
-            (value, _) => {
-                let size = value.as_u64().and_then(|size| usize::try_from(size).ok());
-                size.ok_or_else(|| wrong(key, value, "a whole number from 0 on"))
-            }
-        }
-    }
-
-    fn number(&self, key: &str, default: f64) -> Result<f64, TaskError> {
-        match &self.0[key] {
-            Value::Null => Ok(default),
-            value => value.as_f64().ok_or_else(|| wrong(key, value, "a number")),
-        }
-    }
-
-    fn flag(&self, key: &str, default: bool) -> Result<bool, TaskError> {
-        match &self.0[key] {
-            Value::Null => Ok(default),
-            value => value
-                .as_bool()
-                .ok_or_else(|| wrong(key, value, "true or false")),
-        }
-    }
-
-    /// Refuses a model in which one of these differs.
-    fn require(&self, values: &[(&str, Value)]) -> Result<(), TaskError> {
-        let differs = |(key, value): &&(&str, Value)| {
-            let found = &self.0[*key];
-            let same = match (found.as_f64(), value.as_f64()) {
-                (Some(found), Some(value)) => found == value, // 0 and 0.0
-                _ => found == value,
-            };
-            !found.is_null() && !same
-        };
-        match values.iter().find(differs) {
-            Some((key, value)) => Err(wrong(key, &self.0[*key], &value.to_string())),
-            None => Ok(()),
-        }
-    }
-}
-
-fn wrong(key: &str, found: &Value, expected: &str) -> TaskError {
-    let found = match found {
-        Value::Null => "is missing".to_string(),
-        found => {
-            let text: String = found.to_string().chars().take(80).collect();
-            format!("is {}", text.escape_debug())
-        }
-    };
-    TaskError::new(format!("config.json: {key} {found}"))
-        .with_help(format!("models of this kind are built with {expected}"))
-}
-
 impl PretrainedDecoder for GptConfig {
     fn adopt(config_json: &Value) -> Result<Option<Self>, TaskError> {
-        let keys = Keys(config_json);
+        let keys = Keys::of_config(config_json);
         if keys.kind() != "gpt2" {
             return Ok(None);
         }
@@ -133,8 +71,7 @@ impl PretrainedDecoder for GptConfig {
             None | Some("gelu_new" | "gelu_pytorch_tanh") => Activation::GeluTanh,
             Some("gelu") => Activation::Gelu,
             Some(_) => {
-                let (key, expected) = ("activation_function", "gelu_new or gelu");
-                return Err(wrong(key, &config_json[key], expected));
+                return Err(keys.wrong("activation_function", "gelu_new or gelu"));
             }
         };
         let config = Self::new(keys.size("vocab_size", None)?)
@@ -241,7 +178,7 @@ impl PretrainedDecoder for GptConfig {
 
 impl PretrainedDecoder for LlamaConfig {
     fn adopt(config_json: &Value) -> Result<Option<Self>, TaskError> {
-        let keys = Keys(config_json);
+        let keys = Keys::of_config(config_json);
         let kind = keys.kind();
         if !["llama", "mistral", "qwen2"].contains(&kind) {
             return Ok(None);
@@ -342,11 +279,11 @@ fn rotary(config_json: &Value) -> Result<(f64, RotaryScaling), TaskError> {
         true => "rope_parameters",
         false => "rope_scaling",
     };
-    let scaling = Keys(&config_json[name]);
-    let base = Keys(config_json).number("rope_theta", 10_000.0)?;
+    let scaling = Keys::of_config(&config_json[name]);
+    let base = Keys::of_config(config_json).number("rope_theta", 10_000.0)?;
     let base = scaling.number("rope_theta", base)?;
-    let kind = scaling.0["rope_type"].as_str();
-    let kind = kind.or_else(|| scaling.0["type"].as_str());
+    let kind = scaling.json["rope_type"].as_str();
+    let kind = kind.or_else(|| scaling.json["type"].as_str());
     let scaling = match kind {
         None | Some("default") => RotaryScaling::None,
         Some("linear") => RotaryScaling::Linear {
@@ -360,7 +297,7 @@ fn rotary(config_json: &Value) -> Result<(f64, RotaryScaling), TaskError> {
         },
         Some(_) => {
             let expected = "a rope_type of default, linear or llama3";
-            return Err(wrong(name, &config_json[name], expected));
+            return Err(Keys::of_config(config_json).wrong(name, expected));
         }
     };
     Ok((base, scaling))

@@ -81,7 +81,10 @@ impl StateDictLayout {
         if !self.tensors.is_empty() && own.all(|tensor| theirs.contains_key(&tensor.name)) {
             return theirs;
         }
-        if !theirs.keys().any(|name| name.starts_with(&self.prefix)) {
+        // In the files of a Lightning module, another name comes before it.
+        let nested = format!(".{}", self.prefix);
+        let has_prefix = |name: &String| name.starts_with(&self.prefix) || name.contains(&nested);
+        if !theirs.keys().any(has_prefix) {
             let named = theirs.into_iter();
             theirs = named
                 .map(|(name, tensor)| renamed(format!("{}{name}", self.prefix), tensor))

@@ -58,7 +58,7 @@ fn what_a_decoder_cannot_do_is_refused_by_its_key() {
     let refused = |config: Value, key: &str, value: Value| {
         let mut json = config;
         json[key] = value;
-        let adopted = match Keys(&json).kind() {
+        let adopted = match Keys::of_config(&json).kind() {
             "gpt2" => GptConfig::adopt(&json).map(|_| ()),
             _ => LlamaConfig::adopt(&json).map(|_| ()),
         };

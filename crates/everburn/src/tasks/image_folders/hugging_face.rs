@@ -1,0 +1,387 @@
+//! Classifiers of images in the folders of Hugging Face's transformers.
+
+use everburn_models::gpt::Activation;
+use everburn_models::image_model::ImageModelConfig;
+use everburn_models::resnet18::ResNet18Config;
+use everburn_models::resnet50::{EXPANSION, ResNet50Config, Stem};
+use everburn_models::vit::ViTConfig;
+use everburn_train::{StateDictLayout, TaskError, TensorSource};
+use serde_json::{Value, json};
+
+use crate::tasks::json_keys::Keys;
+
+/// Numbers of a classifier that are in a `config.json` too, for [`ImageFolders`](super::ImageFolders). A model that no
+/// other library has needs none of the methods.
+///
+/// ```
+/// use everburn::models::vit::ViTConfig;
+/// use everburn::tasks::PretrainedImageModel;
+///
+/// // What `export --to hugging-face` writes as `config.json`, but for the classes.
+/// let config = ViTConfig::new().config_json().unwrap();
+/// assert_eq!(config["hidden_size"], 768);
+/// ```
+pub trait PretrainedImageModel: ImageModelConfig {
+    /// The sections of a configuration file for such a model and its images.
+    const IMAGE_SECTIONS: &'static [&'static str] = &["data", Self::SECTION];
+
+    /// The path of the last layer, which scores the classes: pretrained models get another for other classes.
+    const HEAD: &'static str;
+
+    /// The numbers of the model that `config_json` describes, but for the classes; `None` if it is of another kind.
+    ///
+    /// # Errors
+    /// The key that is missing, or says what the model cannot do.
+    fn adopt(config_json: &Value) -> Result<Option<Self>, TaskError> {
+        let _ = config_json;
+        Ok(None)
+    }
+
+    /// The `config.json` of a model of these numbers, but for the classes.
+    ///
+    /// # Errors
+    /// If no model of transformers is like it.
+    fn config_json(&self) -> Result<Value, TaskError> {
+        let section = Self::SECTION;
+        Err(TaskError::new(format!(
+            "Hugging Face's transformers have no model like `{section}`"
+        )))
+    }
+
+    /// How the tensors of such a model are called and stored.
+    fn layout(&self) -> StateDictLayout {
+        StateDictLayout::default()
+    }
+
+    /// A number of parameters that the model has, or fewer: a folder with smaller files of weights is not of this model.
+    fn fewest_parameters(&self) -> u64 {
+        0
+    }
+}
+
+/// The number of classes in a `config.json`, and their names; none if they have numbers only.
+pub(super) fn labels(config_json: &Value) -> Result<(usize, Vec<String>), TaskError> {
+    let keys = Keys::of_config(config_json);
+    if config_json["id2label"].is_null() {
+        return Ok((keys.size("num_labels", Some(2))?, Vec::new()));
+    }
+    let wrong = || keys.wrong("id2label", "a name for each class, numbered from 0 on");
+    let by_number = config_json["id2label"].as_object().ok_or_else(wrong)?;
+    let names = (0..by_number.len()).map(|number| {
+        let name = by_number.get(&number.to_string()).and_then(Value::as_str);
+        name.map(str::to_owned).ok_or_else(wrong)
+    });
+    let names = names.collect::<Result<Vec<_>, _>>()?;
+    let unnamed = |(number, name): (usize, &String)| *name == format!("LABEL_{number}");
+    match names.iter().enumerate().all(unnamed) {
+        true => Ok((names.len(), Vec::new())),
+        false => Ok((names.len(), names)),
+    }
+}
+
+/// Refuses what no classifier here does.
+fn require_classifier(keys: Keys<'_>) -> Result<(), TaskError> {
+    keys.require(&[
+        ("problem_type", json!("single_label_classification")),
+        ("quantization_config", Value::Null),
+    ])
+}
+
+/// 3 channels, or 1 of grey images.
+fn channels(keys: Keys<'_>) -> Result<usize, TaskError> {
+    match keys.size("num_channels", Some(3))? {
+        channels @ (1 | 3) => Ok(channels),
+        _ => Err(keys.wrong("num_channels", "3 channels, or 1 of grey images")),
+    }
+}
+
+impl PretrainedImageModel for ViTConfig {
+    const HEAD: &'static str = "classifier";
+
+    fn adopt(config_json: &Value) -> Result<Option<Self>, TaskError> {
+        let keys = Keys::of_config(config_json);
+        if keys.kind() != "vit" {
+            return Ok(None);
+        }
+        require_classifier(keys)?;
+        let activation = match config_json["hidden_act"].as_str() {
+            Some("gelu") => Activation::Gelu,
+            Some("gelu_new" | "gelu_pytorch_tanh") => Activation::GeluTanh,
+            None if config_json["hidden_act"].is_null() => Activation::Gelu,
+            _ => return Err(keys.wrong("hidden_act", "gelu or gelu_new")),
+        };
+        let (width, heads) = (
+            keys.size("hidden_size", Some(768))?,
+            keys.size("num_attention_heads", Some(12))?,
+        );
+        keys.require(&[("head_dim", json!(width / heads.max(1)))])?;
+        let config = Self::new()
+            .with_image_size(keys.size("image_size", Some(224))?)
+            .with_patch_size(keys.size("patch_size", Some(16))?)
+            .with_channels(channels(keys)?)
+            .with_width(width)
+            .with_layers(keys.size("num_hidden_layers", Some(12))?)
+            .with_heads(heads)
+            .with_feed_forward(keys.size("intermediate_size", Some(3072))?)
+            .with_activation(activation)
+            .with_epsilon(keys.number("layer_norm_eps", 1e-12)?)
+            .with_biases(keys.flag("qkv_bias", true)?)
+            .with_dropout(keys.number("hidden_dropout_prob", 0.0)?)
+            .with_attention_dropout(keys.number("attention_probs_dropout_prob", 0.0)?)
+            .with_deviation(keys.number("initializer_range", 0.02)?);
+        Ok(Some(config))
+    }
+
+    fn config_json(&self) -> Result<Value, TaskError> {
+        Ok(json!({
+            "architectures": ["ViTForImageClassification"],
+            "model_type": "vit",
+            "image_size": self.image_size,
+            "patch_size": self.patch_size,
+            "num_channels": self.channels,
+            "hidden_size": self.width,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "intermediate_size": self.feed_forward,
+            "hidden_act": match self.activation {
+                Activation::Gelu => "gelu",
+                Activation::GeluTanh => "gelu_new",
+            },
+            "layer_norm_eps": self.epsilon,
+            "qkv_bias": self.biases,
+            "hidden_dropout_prob": self.dropout,
+            "attention_probs_dropout_prob": self.attention_dropout,
+            "initializer_range": self.deviation,
+            "torch_dtype": "float32",
+        }))
+    }
+
+    fn layout(&self) -> StateDictLayout {
+        StateDictLayout {
+            prefix: "vit.".to_string(),
+            tensors: Vec::new(),
+            ignored: ["*pooler.dense.*", "*embeddings.mask_token"]
+                .map(str::to_string)
+                .to_vec(),
+        }
+    }
+
+    fn fewest_parameters(&self) -> u64 {
+        let sizes = [self.width, self.feed_forward, self.layers, self.channels];
+        let [width, wide, layers, channels] = sizes.map(|size| size as u64);
+        let [image, patch] = [self.image_size, self.patch_size].map(|size| size as u64);
+        let patches = image.checked_div(patch).unwrap_or(0).saturating_pow(2);
+        let pixels = patch.saturating_pow(2).saturating_mul(channels);
+        let embeddings = width.saturating_mul(patches.saturating_add(pixels));
+        let layer = width.saturating_mul(width.saturating_mul(4).saturating_add(2 * wide));
+        layer.saturating_mul(layers).saturating_add(embeddings)
+    }
+}
+
+/// The numbers of a ResNet of transformers.
+struct ResNetKeys {
+    blocks: [usize; 4],
+    width: usize,
+    /// The channels of the images; 3 if absent.
+    channels: Option<usize>,
+}
+
+impl ResNetKeys {
+    /// Those of a model of such layers; `None` if it is of another kind. Blocks yield `expansion` times their width.
+    fn of(config_json: &Value, layer: &str, expansion: usize) -> Result<Option<Self>, TaskError> {
+        let keys = Keys::of_config(config_json);
+        let layers = config_json["layer_type"].as_str().unwrap_or("bottleneck");
+        if keys.kind() != "resnet" || layers != layer {
+            return Ok(None);
+        }
+        require_classifier(keys)?;
+        keys.require(&[
+            ("hidden_act", json!("relu")),
+            ("downsample_in_first_stage", json!(false)),
+            ("downsample_in_bottleneck", json!(false)),
+        ])?;
+        let four = |key: &str, default: [usize; 4]| {
+            let list = match &config_json[key] {
+                Value::Null => return Ok(default),
+                list => list.as_array(),
+            };
+            let sizes = list.and_then(|list| {
+                let sizes = list.iter().map(|size| {
+                    let size = size.as_u64().filter(|size| *size <= 1 << 28)?;
+                    usize::try_from(size).ok()
+                });
+                sizes.collect::<Option<Vec<_>>>()
+            });
+            let sizes = sizes.and_then(|sizes| <[usize; 4]>::try_from(sizes).ok());
+            sizes.ok_or_else(|| keys.wrong(key, "a size for each of four stages"))
+        };
+        let width = keys.size("embedding_size", Some(64))?;
+        let blocks = four("depths", [3, 4, 6, 3])?;
+        let hidden = four("hidden_sizes", [256, 512, 1024, 2048])?;
+        let expected = [1, 2, 4, 8].map(|stage| stage * expansion * width);
+        if hidden != expected {
+            return Err(keys.wrong("hidden_sizes", &format!("hidden_sizes of {expected:?}")));
+        }
+        let channels = Some(channels(keys)?).filter(|channels| *channels != 3);
+        Ok(Some(Self {
+            blocks,
+            width,
+            channels,
+        }))
+    }
+
+    fn to_json(&self, stem: Stem, layer: &str, expansion: usize) -> Result<Value, TaskError> {
+        if stem != Stem::ImageNet {
+            return Err(TaskError::new(format!(
+                "a ResNet of Hugging Face's begins with a convolution of 7 x 7, and this one has the stem {stem:?}"
+            ))
+            .with_help("`--to safetensors` writes its weights by torchvision's names"));
+        }
+        let hidden_sizes = [1, 2, 4, 8].map(|stage| stage * expansion * self.width);
+        Ok(json!({
+            "architectures": ["ResNetForImageClassification"],
+            "model_type": "resnet",
+            "num_channels": self.channels.unwrap_or(3),
+            "embedding_size": self.width,
+            "hidden_sizes": hidden_sizes,
+            "depths": self.blocks,
+            "layer_type": layer,
+            "hidden_act": "relu",
+            "downsample_in_first_stage": false,
+            "downsample_in_bottleneck": false,
+            "torch_dtype": "float32",
+        }))
+    }
+
+    /// Torchvision's names, and transformers' for the same tensors.
+    fn layout(&self, convolutions: usize, expansion: usize) -> StateDictLayout {
+        let mut tensors = Vec::new();
+        let mut add = |name: String, source: String, ends: &[&str]| {
+            tensors.extend(ends.iter().map(|end| TensorSource {
+                name: format!("{name}.{end}"),
+                source: format!("{source}.{end}"),
+                transposed: false,
+                part: None,
+            }));
+        };
+        let norm = [
+            "weight",
+            "bias",
+            "running_mean",
+            "running_var",
+            "num_batches_tracked",
+        ];
+        let mut add_pair = |[convolution, own_norm]: [String; 2], source: &str| {
+            add(convolution, format!("{source}.convolution"), &["weight"]);
+            add(own_norm, format!("{source}.normalization"), &norm);
+        };
+        let stem = ["conv1", "bn1"].map(str::to_string);
+        add_pair(stem, "resnet.embedder.embedder");
+        for (stage, blocks) in self.blocks.into_iter().enumerate() {
+            for block in 0..blocks {
+                let own = format!("layer{}.{block}", stage + 1);
+                let theirs = format!("resnet.encoder.stages.{stage}.layers.{block}");
+                for layer in 0..convolutions {
+                    let number = layer + 1;
+                    let pair = [format!("{own}.conv{number}"), format!("{own}.bn{number}")];
+                    add_pair(pair, &format!("{theirs}.layer.{layer}"));
+                }
+                if block == 0 && (stage > 0 || expansion > 1) {
+                    let pair = [0, 1].map(|number| format!("{own}.downsample.{number}"));
+                    add_pair(pair, &format!("{theirs}.shortcut"));
+                }
+            }
+        }
+        let (head, theirs) = ("fc".to_string(), "classifier.1".to_string());
+        add(head, theirs, &["weight", "bias"]);
+        StateDictLayout {
+            prefix: "resnet.".to_string(),
+            tensors,
+            ignored: Vec::new(),
+        }
+    }
+
+    /// The largest product of each block, with 3 x 3 numbers for each pair of channels.
+    fn fewest_parameters(&self) -> u64 {
+        let stages = self.blocks.into_iter().enumerate();
+        let stages = stages.map(|(stage, blocks)| {
+            let width = (self.width as u64) << stage;
+            let block = width.saturating_mul(width).saturating_mul(9);
+            block.saturating_mul(blocks as u64)
+        });
+        stages.fold(0, u64::saturating_add)
+    }
+}
+
+impl PretrainedImageModel for ResNet18Config {
+    const HEAD: &'static str = "fc";
+
+    fn adopt(config_json: &Value) -> Result<Option<Self>, TaskError> {
+        let found = ResNetKeys::of(config_json, "basic", 1)?;
+        Ok(found.map(|found| {
+            let config = Self::new().with_blocks(found.blocks);
+            let config = config.with_channels(found.channels);
+            config.with_width(found.width)
+        }))
+    }
+
+    fn config_json(&self) -> Result<Value, TaskError> {
+        ResNetKeys::from(self).to_json(self.stem, "basic", 1)
+    }
+
+    fn layout(&self) -> StateDictLayout {
+        ResNetKeys::from(self).layout(2, 1)
+    }
+
+    fn fewest_parameters(&self) -> u64 {
+        ResNetKeys::from(self).fewest_parameters()
+    }
+}
+
+impl From<&ResNet18Config> for ResNetKeys {
+    fn from(config: &ResNet18Config) -> Self {
+        Self {
+            blocks: config.blocks,
+            width: config.width,
+            channels: config.channels,
+        }
+    }
+}
+
+impl PretrainedImageModel for ResNet50Config {
+    const HEAD: &'static str = "fc";
+
+    fn adopt(config_json: &Value) -> Result<Option<Self>, TaskError> {
+        let found = ResNetKeys::of(config_json, "bottleneck", EXPANSION)?;
+        Ok(found.map(|found| {
+            let config = Self::new().with_blocks(found.blocks);
+            let config = config.with_channels(found.channels);
+            config.with_width(found.width)
+        }))
+    }
+
+    fn config_json(&self) -> Result<Value, TaskError> {
+        ResNetKeys::from(self).to_json(self.stem, "bottleneck", EXPANSION)
+    }
+
+    fn layout(&self) -> StateDictLayout {
+        ResNetKeys::from(self).layout(3, EXPANSION)
+    }
+
+    fn fewest_parameters(&self) -> u64 {
+        ResNetKeys::from(self).fewest_parameters()
+    }
+}
+
+impl From<&ResNet50Config> for ResNetKeys {
+    fn from(config: &ResNet50Config) -> Self {
+        Self {
+            blocks: config.blocks,
+            width: config.width,
+            channels: config.channels,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+use super::*;
+
+fn vit() -> ViTConfig {
+    ViTConfig::new()
+        .with_image_size(32)
+        .with_patch_size(8)
+        .with_width(32)
+        .with_layers(2)
+        .with_heads(4)
+        .with_feed_forward(48)
+}
+
+fn is_taken_again<C: PretrainedImageModel + std::fmt::Debug>(config: &C) {
+    let adopted = C::adopt(&config.config_json().unwrap()).unwrap();
+    assert_eq!(adopted.as_ref(), Some(config));
+}
+
+#[test]
+fn what_is_written_is_taken_again() {
+    is_taken_again(&vit());
+    is_taken_again(&vit().with_biases(false).with_dropout(0.1));
+    is_taken_again(
+        &vit()
+            .with_activation(Activation::GeluTanh)
+            .with_epsilon(1e-6),
+    );
+    is_taken_again(&vit().with_channels(1));
+    is_taken_again(&ResNet18Config::new().with_blocks([3, 4, 6, 3]));
+    is_taken_again(&ResNet18Config::new().with_channels(Some(1)));
+    is_taken_again(&ResNet50Config::new().with_width(8));
+    let cifar = ResNet18Config::new().with_stem(Stem::Cifar);
+    let error = cifar.config_json().unwrap_err().to_string();
+    assert!(error.contains("stem Cifar"), "{error}");
+}
+
+#[test]
+fn a_model_is_of_one_kind() {
+    let [vit, small, large] = [
+        vit().config_json(),
+        ResNet18Config::new().config_json(),
+        ResNet50Config::new().config_json(),
+    ]
+    .map(Result::unwrap);
+    assert!(ViTConfig::adopt(&small).unwrap().is_none());
+    assert!(ResNet18Config::adopt(&large).unwrap().is_none());
+    assert!(ResNet50Config::adopt(&small).unwrap().is_none());
+    assert!(ResNet50Config::adopt(&vit).unwrap().is_none());
+    assert!(ViTConfig::adopt(&json!([1])).unwrap().is_none());
+    // As transformers have it, where a key is absent.
+    let default = ResNet50Config::adopt(&json!({"model_type": "resnet"}));
+    assert_eq!(default.unwrap(), Some(ResNet50Config::new()));
+    let default = ViTConfig::adopt(&json!({"model_type": "vit"}));
+    assert_eq!(default.unwrap(), Some(ViTConfig::new()));
+}
+
+#[test]
+fn what_a_model_cannot_do_is_refused_by_its_key() {
+    let refused = |config: &Value, key: &str, value: Value| {
+        let mut json = config.clone();
+        json[key] = value;
+        let adopted = match json["model_type"].as_str() {
+            Some("vit") => ViTConfig::adopt(&json).map(|_| ()),
+            _ => ResNet50Config::adopt(&json).map(|_| ()),
+        };
+        let error = adopted.expect_err(key).to_string();
+        assert!(
+            error.contains("config.json") && error.contains(key),
+            "{error}"
+        );
+    };
+    let vit = vit().config_json().unwrap();
+    for (key, value) in [
+        ("hidden_size", json!(1.5)),
+        ("hidden_size", json!(1_u64 << 40)),
+        ("head_dim", json!(16)),
+        ("hidden_act", json!("relu")),
+        ("hidden_act", json!(3)),
+        ("image_size", json!([32, 64])),
+        ("patch_size", json!("8")),
+        ("num_channels", json!(2)),
+        ("qkv_bias", json!("no")),
+        ("layer_norm_eps", json!("small")),
+        ("problem_type", json!("regression")),
+        ("quantization_config", json!({"bits": 4})),
+    ] {
+        refused(&vit, key, value);
+    }
+    let resnet = ResNet50Config::new().config_json().unwrap();
+    for (key, value) in [
+        ("hidden_act", json!("silu")),
+        ("depths", json!([3, 4, 6])),
+        ("depths", json!([3, 4, 6, -3])),
+        ("hidden_sizes", json!([64, 128, 256, 512])),
+        ("embedding_size", json!(1_u64 << 60)),
+        ("downsample_in_first_stage", json!(true)),
+        ("downsample_in_bottleneck", json!(true)),
+    ] {
+        refused(&resnet, key, value);
+    }
+}
+
+#[test]
+fn classes_have_names_or_numbers() {
+    let named = labels(&json!({"id2label": {"1": "dog", "0": "cat"}})).unwrap();
+    assert_eq!(named, (2, vec!["cat".to_string(), "dog".to_string()]));
+    let numbered = labels(&json!({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}));
+    assert_eq!(numbered.unwrap(), (2, Vec::new()));
+    assert_eq!(labels(&json!({"num_labels": 7})).unwrap(), (7, Vec::new()));
+    assert_eq!(labels(&json!({})).unwrap(), (2, Vec::new()));
+    for wrong in [
+        json!({"0": "cat", "2": "dog"}),
+        json!(["cat"]),
+        json!({"0": 1}),
+    ] {
+        let error = labels(&json!({"id2label": wrong})).unwrap_err().to_string();
+        assert!(error.contains("id2label"), "{error}");
+    }
+}
+
+#[test]
+fn each_tensor_of_a_resnet_has_a_place_there() {
+    use burn::module::Module;
+    use burn::prelude::*;
+    use everburn_nn::parameter_paths;
+
+    fn names(model: &impl Module) -> Vec<String> {
+        let paths = parameter_paths(model).into_iter();
+        let names = paths.map(|parameter| {
+            let norm = parameter.path.replace(".gamma", ".weight");
+            norm.replace(".beta", ".bias")
+        });
+        let mut names = names.collect::<Vec<_>>();
+        names.sort();
+        names
+    }
+    let own = |layout: StateDictLayout| {
+        let names = layout.tensors.into_iter().map(|tensor| tensor.name);
+        let names = names.filter(|name| !name.ends_with("num_batches_tracked"));
+        let mut names = names.collect::<Vec<_>>();
+        names.sort();
+        names
+    };
+    let device = Device::flex();
+    let small = ResNet18Config::new().with_width(2);
+    assert_eq!(own(small.layout()), names(&small.init(&device)));
+    let large = ResNet50Config::new().with_width(2);
+    assert_eq!(own(large.layout()), names(&large.init(&device)));
+    assert!(large.fewest_parameters() < large.init(&device).num_params() as u64);
+    assert!(small.fewest_parameters() < small.init(&device).num_params() as u64);
+    let vit = vit();
+    assert!(vit.fewest_parameters() < vit.init(&device).num_params() as u64);
+}

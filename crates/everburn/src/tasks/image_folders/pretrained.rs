@@ -1,0 +1,134 @@
+//! Folders of images for a pretrained model: its classes and statistics, and how it comes and goes.
+
+use std::path::Path;
+
+use everburn_datasets::{Channels, LoadedRgb, RgbBatcher};
+use everburn_train::{Patterns, Pretrained, StateDictLayout, TaskError};
+use serde_json::Value;
+
+use super::input::{IMAGENET_SIZE, Sides, StemChoice};
+use super::preprocessing::Preprocessing;
+use super::{FolderConfig, ImageFolders, ImageFoldersConfig};
+use crate::tasks::images::ImageModel;
+
+/// The most classes or files that are named in an error.
+const MOST_NAMED: usize = 10;
+
+impl FolderConfig {
+    /// The statistics by which pixels are normalised.
+    pub(super) fn batcher(&self) -> RgbBatcher {
+        let of = |own: Option<[f64; 3]>, other: [f32; 3]| {
+            own.map_or(other, |own| own.map(|number| number as f32))
+        };
+        let RgbBatcher { mean, std } = RgbBatcher::imagenet();
+        RgbBatcher {
+            mean: of(self.mean, mean),
+            std: of(self.std, std),
+        }
+    }
+}
+
+/// Some names, and the number of the others.
+pub(super) fn named(classes: &[String]) -> String {
+    match classes.len().checked_sub(MOST_NAMED) {
+        None | Some(0) => classes.join(", "),
+        Some(more) => format!("{} and {more} more", classes[..MOST_NAMED].join(", ")),
+    }
+}
+
+impl<M: ImageModel> ImageFolders<M> {
+    /// Refuses data with other classes than the model has.
+    pub(super) fn check_classes(
+        &self,
+        config: &ImageFoldersConfig,
+        loaded: &LoadedRgb,
+    ) -> Result<(), TaskError> {
+        let (folder, found) = (&loaded.description.name, &loaded.classes);
+        let known = &config.data.classes;
+        let reason = match self.architecture.classes(&config.models) {
+            _ if !known.is_empty() && known != found => format!(
+                "{folder} has the classes {}, and the model was trained on {}",
+                named(found),
+                named(known)
+            ),
+            Some(count) if count != found.len() => format!(
+                "{folder} has {} classes, and the model was trained on {count}",
+                found.len()
+            ),
+            _ => return Ok(()),
+        };
+        let error = TaskError::new(reason);
+        Err(match self.architecture.head() {
+            None => error,
+            Some(head) => error.with_help(format!(
+                "a training from pretrained weights gets a new head for them by --init-skip '{head}.*'"
+            )),
+        })
+    }
+}
+
+impl<M: ImageModel> Pretrained for ImageFolders<M> {
+    fn adopt(
+        &self,
+        folder: &Path,
+        config_json: &Value,
+        skip: &Patterns,
+    ) -> Result<Option<ImageFoldersConfig>, TaskError> {
+        let Some(adopted) = self.architecture.adopt(folder, config_json, skip)? else {
+            return Ok(None);
+        };
+        let Preprocessing { size, mean, std } = Preprocessing::read(folder, adopted.channels)?;
+        let only = adopted.image_size.map(|side| [side, side]);
+        let own = size.or(only).unwrap_or(IMAGENET_SIZE);
+        if let Some([only, _]) = only.filter(|only| *only != own) {
+            let [height, width] = own;
+            return Err(TaskError::new(format!(
+                "preprocessor_config.json: size is {height} x {width}, and the model of config.json takes images of {only} x \
+                 {only} pixels"
+            )));
+        }
+        Ok(Some(ImageFoldersConfig {
+            data: FolderConfig {
+                size: Some(Sides::of(own)),
+                channels: match adopted.channels {
+                    1 => Channels::Grey,
+                    _ => Channels::Rgb,
+                },
+                stem: StemChoice::of(adopted.stem),
+                mean,
+                std,
+                classes: adopted.classes,
+                ..FolderConfig::default()
+            },
+            models: adopted.sections,
+        }))
+    }
+
+    fn config_json(&self, config: &ImageFoldersConfig) -> Result<Value, TaskError> {
+        let classes = &config.data.classes;
+        let input = self.input(config);
+        self.architecture
+            .config_json(&config.models, &input, classes)
+    }
+
+    fn preprocessor_json(&self, config: &ImageFoldersConfig) -> Option<Value> {
+        // Of an f32, the digits that a person would write.
+        let digits =
+            |numbers: [f32; 3]| numbers.map(|number| number.to_string().parse().unwrap_or(0.0));
+        let RgbBatcher { mean, std } = config.data.batcher();
+        let statistics = [
+            config.data.mean.unwrap_or(digits(mean)),
+            config.data.std.unwrap_or(digits(std)),
+        ];
+        let channels = config.data.channels.count();
+        Some(Preprocessing::to_json(
+            self.size(config),
+            channels,
+            statistics,
+        ))
+    }
+
+    fn layout(&self, config: &ImageFoldersConfig) -> StateDictLayout {
+        self.architecture.layout(&config.models)
+    }
+}

@@ -1,0 +1,89 @@
+//! The keys of a `config.json` and of other such files of pretrained models.
+
+use everburn_train::TaskError;
+use serde_json::Value;
+
+/// No model has a larger size: layers, widths, tokens.
+const LARGEST_SIZE: usize = 1 << 28;
+
+/// The keys of a file.
+#[derive(Clone, Copy)]
+pub(super) struct Keys<'a> {
+    file: &'static str,
+    pub(super) json: &'a Value,
+}
+
+impl<'a> Keys<'a> {
+    /// Those of a `config.json`.
+    pub(super) fn of_config(json: &'a Value) -> Self {
+        Self::of("config.json", json)
+    }
+
+    /// Those of another file, which errors name.
+    pub(super) fn of(file: &'static str, json: &'a Value) -> Self {
+        Self { file, json }
+    }
+
+    pub(super) fn kind(&self) -> &'a str {
+        self.json["model_type"].as_str().unwrap_or_default()
+    }
+
+    /// A size; `default` if the key is absent or null.
+    pub(super) fn size(&self, key: &str, default: Option<usize>) -> Result<usize, TaskError> {
+        match (&self.json[key], default) {
+            (Value::Null, Some(default)) => Ok(default),
+            (value, _) => {
+                let size = value.as_u64().and_then(|size| usize::try_from(size).ok());
+                let size = size.filter(|size| *size <= LARGEST_SIZE);
+                size.ok_or_else(|| {
+                    self.wrong(key, &format!("a whole number, at most {LARGEST_SIZE}"))
+                })
+            }
+        }
+    }
+
+    pub(super) fn number(&self, key: &str, default: f64) -> Result<f64, TaskError> {
+        match &self.json[key] {
+            Value::Null => Ok(default),
+            value => value.as_f64().ok_or_else(|| self.wrong(key, "a number")),
+        }
+    }
+
+    pub(super) fn flag(&self, key: &str, default: bool) -> Result<bool, TaskError> {
+        match &self.json[key] {
+            Value::Null => Ok(default),
+            value => value
+                .as_bool()
+                .ok_or_else(|| self.wrong(key, "true or false")),
+        }
+    }
+
+    /// Refuses a model in which one of these differs.
+    pub(super) fn require(&self, values: &[(&str, Value)]) -> Result<(), TaskError> {
+        let differs = |(key, value): &&(&str, Value)| {
+            let found = &self.json[*key];
+            let same = match (found.as_f64(), value.as_f64()) {
+                (Some(found), Some(value)) => found == value, // 0 and 0.0
+                _ => found == value,
+            };
+            !found.is_null() && !same
+        };
+        match values.iter().find(differs) {
+            Some((key, value)) => Err(self.wrong(key, &value.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    /// An error about a key that is missing, or has a value that is not `expected`.
+    pub(super) fn wrong(&self, key: &str, expected: &str) -> TaskError {
+        let found = match &self.json[key] {
+            Value::Null => "is missing".to_string(),
+            found => {
+                let text: String = found.to_string().chars().take(80).collect();
+                format!("is {}", text.escape_debug())
+            }
+        };
+        TaskError::new(format!("{}: {key} {found}", self.file))
+            .with_help(format!("models of this kind are built with {expected}"))
+    }
+}

@@ -1,0 +1,42 @@
+//! The numbers of a model in its section of a configuration file.
+
+use everburn_train::TaskError;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use toml::Table;
+
+/// A preset with the user's numbers, those of `[section]`. It may be one that cannot be built.
+///
+/// # Errors
+/// If a number is unknown, or no such number.
+pub(super) fn with_own<C: Serialize + DeserializeOwned>(
+    preset: &C,
+    section: &str,
+    own: Option<&Table>,
+) -> Result<C, TaskError> {
+    let wrong = |reason: String| TaskError::new(format!("[{section}]: {reason}"));
+    let mut numbers = serde_json::to_value(preset)?;
+    for (key, value) in own.into_iter().flatten() {
+        let Some(place) = numbers.get_mut(key) else {
+            let known = numbers.as_object().into_iter().flat_map(|all| all.keys());
+            let known = known.map(String::as_str).collect::<Vec<_>>().join(", ");
+            return Err(wrong(format!(
+                "unknown field `{key}`, expected one of {known}"
+            )));
+        };
+        *place = serde_json::to_value(value)?;
+    }
+    serde_json::from_value(numbers).map_err(|error| wrong(error.to_string()))
+}
+
+/// All numbers, as a section has them.
+///
+/// # Errors
+/// If they cannot be written as TOML.
+pub(super) fn to_section<C: Serialize>(numbers: &C) -> Result<Table, TaskError> {
+    let mut own = serde_json::to_value(numbers)?;
+    if let Some(own) = own.as_object_mut() {
+        own.retain(|_, value| !value.is_null()); // TOML has none
+    }
+    Table::try_from(own).map_err(|error| TaskError::new(error.to_string()))
+}

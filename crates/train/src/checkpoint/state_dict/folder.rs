@@ -1,0 +1,236 @@
+//! Folders of Hugging Face's transformers: `config.json`, and weights in one file or in several with an index.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use burn::module::Module;
+use burn::store::burn_pack::Tensor as PackedTensor;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::layout::StateDictLayout;
+use super::{named_tensors, read_file, refuse, safetensors, without_wrappers};
+use crate::checkpoint::tensor_file::NamedTensor;
+use crate::error::TrainError;
+use crate::record::run_directory::write_file;
+
+/// The weights of such a folder, and of older ones.
+const WEIGHTS: [&str; 2] = ["model.safetensors", "pytorch_model.bin"];
+
+/// The largest index that is read, in bytes: the names of a million tensors.
+const LARGEST_INDEX: u64 = 64 << 20;
+
+/// The name of the file by which such a folder says what its model is.
+pub const PRETRAINED_CONFIG: &str = "config.json";
+
+/// Writes `model` as a folder of Hugging Face's transformers, which is made: its tensors as `layout` says, in files of at
+/// most `max_shard_size` bytes of numbers (a tensor is in one file, whatever its size), and `files`: their names, and
+/// their JSON. One of these is [`PRETRAINED_CONFIG`].
+///
+/// # Errors
+/// [`TrainError::File`] if there is something at `folder`, or it cannot be written.
+pub fn save_pretrained<M: Module>(
+    model: &M,
+    layout: &StateDictLayout,
+    files: &[(&str, Value)],
+    folder: &Path,
+    max_shard_size: u64,
+) -> Result<(), TrainError> {
+    let failed = |error: &dyn std::fmt::Display| refuse("writing", folder, error);
+    if folder.exists() {
+        return Err(failed(
+            &"there is something already; name another folder, or remove it",
+        ));
+    }
+    let tensors = named_tensors(model, 0, folder)?;
+    let tensors = layout.restore(tensors).map_err(|error| failed(&error))?;
+    // Written aside, so that a folder under this name is a whole one.
+    let folder = std::path::absolute(folder).map_err(|error| failed(&error))?;
+    let beside = folder.parent().unwrap_or(Path::new("/"));
+    let written = tempfile::tempdir_in(beside).map_err(|error| failed(&error))?;
+    write_weights(tensors, written.path(), max_shard_size)?;
+    for (name, json) in files {
+        let json = format!("{json:#}\n");
+        write_file(&written.path().join(name), json.as_bytes())?;
+    }
+    fs::set_permissions(written.path(), fs::Permissions::from_mode(0o755))
+        .and_then(|()| fs::rename(written.path(), &folder))
+        .map_err(|error| failed(&error))?;
+    let _ = written.keep(); // it is elsewhere now
+    Ok(())
+}
+
+/// Writes the weights into one file, or into several and an index.
+fn write_weights(
+    tensors: Vec<NamedTensor>,
+    folder: &Path,
+    max_shard_size: u64,
+) -> Result<(), TrainError> {
+    let shards = shards(tensors, max_shard_size);
+    let [single, _] = WEIGHTS;
+    let count = shards.len();
+    let mut weight_map = BTreeMap::new();
+    let mut total_size = 0;
+    for (number, shard) in shards.into_iter().enumerate() {
+        let name = match count {
+            1 => single.to_string(),
+            _ => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
+        };
+        let path = folder.join(&name);
+        let bytes = safetensors(&shard).map_err(|error| refuse("writing", &path, &error))?;
+        write_file(&path, &bytes)?;
+        for (tensor, data) in shard {
+            total_size += data.as_bytes().len();
+            weight_map.insert(tensor, name.clone());
+        }
+    }
+    if count == 1 {
+        return Ok(());
+    }
+    let index = json!({"metadata": {"total_size": total_size}, "weight_map": weight_map});
+    write_file(
+        &folder.join(format!("{single}.index.json")),
+        format!("{index:#}\n").as_bytes(),
+    )
+}
+
+/// The tensors in order, divided so that each part but one of a single tensor has at most this many bytes; one part at
+/// least.
+fn shards(tensors: Vec<NamedTensor>, most: u64) -> Vec<Vec<NamedTensor>> {
+    let (mut shards, mut shard, mut size) = (Vec::new(), Vec::new(), 0_u64);
+    for (name, data) in tensors {
+        let bytes = data.as_bytes().len() as u64;
+        if !shard.is_empty() && size.saturating_add(bytes) > most {
+            shards.push(std::mem::take(&mut shard));
+            size = 0;
+        }
+        size = size.saturating_add(bytes);
+        shard.push((name, data));
+    }
+    shards.push(shard);
+    shards
+}
+
+/// The tensors of a folder's files of weights.
+pub(super) fn read(folder: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
+    let is_there = |name: &str| {
+        let path = folder.join(name);
+        path.exists().then_some(path)
+    };
+    for weights in WEIGHTS {
+        if let Some(index) = is_there(&format!("{weights}.index.json")) {
+            return Ok(without_wrappers(read_shards(folder, &index)?));
+        }
+        if let Some(path) = is_there(weights) {
+            return Ok(without_wrappers(read_file(&path)?));
+        }
+    }
+    let [single, older] = WEIGHTS;
+    let reason = format!("there is no {single} in it, and no {older}, nor an index of several");
+    Err(refuse("reading", folder, &reason))
+}
+
+/// Which file has which tensor.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// The tensors that an index names.
+fn read_shards(folder: &Path, index: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
+    let failed = |reason: &dyn std::fmt::Display| refuse("reading", index, reason);
+    let size = fs::metadata(index).map_or(0, |file| file.len());
+    if size > LARGEST_INDEX {
+        let reason = format!("it has {size} bytes, and an index at most {LARGEST_INDEX}");
+        return Err(failed(&reason));
+    }
+    let text = fs::read(index).map_err(|error| failed(&error))?;
+    let Index { weight_map } = serde_json::from_slice(&text).map_err(|error| failed(&error))?;
+    let mut files: BTreeMap<PathBuf, BTreeMap<String, PackedTensor>> = BTreeMap::new();
+    let mut tensors = BTreeMap::new();
+    for (name, file) in weight_map {
+        // Only files of this folder are read, whatever the index says.
+        if Path::new(&file).file_name() != Some(file.as_ref()) {
+            let reason = format!("weight_map has {file:?}, which is no name of a file beside it");
+            return Err(failed(&reason));
+        }
+        let path = folder.join(&file);
+        let found = match files.entry(path.clone()) {
+            Entry::Occupied(found) => found.into_mut(),
+            Entry::Vacant(place) => place.insert(read_file(&path)?),
+        };
+        let Some(tensor) = found.remove(&name) else {
+            let name = name.escape_debug();
+            let reason = format!(
+                "weight_map says that {} has {name}, and it has not",
+                path.display()
+            );
+            return Err(failed(&reason));
+        };
+        tensors.insert(name, tensor);
+    }
+    Ok(tensors)
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::TensorData;
+
+    use super::*;
+
+    fn tensor(name: &str, numbers: usize) -> NamedTensor {
+        (name.to_string(), TensorData::zeros::<f32, _>([numbers]))
+    }
+
+    #[test]
+    fn tensors_are_divided_in_order_and_none_is_cut() {
+        let divided = |most| {
+            let tensors = vec![
+                tensor("a", 2),
+                tensor("b", 3),
+                tensor("c", 9),
+                tensor("d", 1),
+            ];
+            let shards = shards(tensors, most).into_iter();
+            let names = shards.map(|shard| shard.into_iter().map(|(name, _)| name).collect());
+            names.collect::<Vec<String>>()
+        };
+        assert_eq!(divided(60), ["abcd"]);
+        assert_eq!(divided(20), ["ab", "c", "d"]);
+        assert_eq!(divided(1), ["a", "b", "c", "d"]);
+        assert_eq!(shards(Vec::new(), 1).len(), 1);
+    }
+
+    #[test]
+    fn several_files_are_read_as_one_of_either_kind() {
+        let folder = tempfile::tempdir().unwrap();
+        let tensors = vec![tensor("net.a", 2), tensor("net.b", 3)];
+        write_weights(tensors.clone(), folder.path(), 8).unwrap();
+        let names = || read(folder.path()).unwrap().into_keys().collect::<Vec<_>>();
+        assert_eq!(names(), ["net.a", "net.b"]);
+        let listed = fs::read_dir(folder.path()).unwrap();
+        assert_eq!(listed.count(), 3);
+
+        // As older releases wrote them.
+        let older = tempfile::tempdir().unwrap();
+        for (number, tensor) in tensors.iter().enumerate() {
+            let bytes = super::super::pytorch::to_bytes(std::slice::from_ref(tensor)).unwrap();
+            fs::write(older.path().join(format!("{number}.bin")), bytes).unwrap();
+        }
+        let index = json!({"weight_map": {"net.a": "0.bin", "net.b": "1.bin"}});
+        let path = older.path().join("pytorch_model.bin.index.json");
+        fs::write(&path, index.to_string()).unwrap();
+        let found = read(older.path()).unwrap();
+        assert_eq!(*found["net.b"].shape, [3]);
+        let wrong = json!({"weight_map": {"net.a": "1.bin"}});
+        fs::write(&path, wrong.to_string()).unwrap();
+        let error = read(older.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("index.json") && error.contains("1.bin has net.a"),
+            "{error}"
+        );
+    }
+}

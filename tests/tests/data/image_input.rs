@@ -1,0 +1,137 @@
+//! Which sizes, channels and stems models of color images take, by data, settings and pretrained weights.
+
+use std::path::Path;
+
+use everburn_tests::{Ended, Everburn, Run};
+use serde_json::{Value, json};
+
+use super::image_folders::draw;
+use super::kinds::write_cifar;
+
+/// A small vision transformer, and a small ResNet.
+const VIT: &str =
+    "--set=vit={image_size=16,patch_size=8,width=16,layers=2,heads=2,feed_forward=24}";
+const GREY_VIT: &str =
+    "--set=vit={image_size=16,patch_size=8,width=16,layers=2,heads=2,feed_forward=24,channels=1}";
+const RESNET: &str = "--set=resnet50={width=2,blocks=[1,1,1,1]}";
+
+fn train(here: &Path, model: &str, data: &str, run: &str, settings: &[&str]) -> Ended {
+    let line = ["train", model, "--data", data, "--run-dir", run];
+    let few = "--batch-size 8 --validation-samples 4 --steps 2 --log-every 1";
+    let train = Everburn::new(here, line).args(few.split(' '));
+    train.args(settings.iter().copied()).run()
+}
+
+fn config(here: &Path, run: &str) -> String {
+    Run::new(here.join(run)).text("config.toml")
+}
+
+fn predictions(here: &Path, run: &str) -> String {
+    let predict = ["predict", run, "--input", "stripes/val/down"];
+    Everburn::new(here, predict).run().succeeded().stdout
+}
+
+/// Exports a run, and imports the result as `<run>-back`. Its `config.json` and `preprocessor_config.json`.
+fn there_and_back(here: &Path, run: &str) -> [Value; 2] {
+    let folder = format!("{run}-folder");
+    let back = format!("{run}-back");
+    let export = ["export", run, "--to", "hugging-face", "--output", &folder];
+    Everburn::new(here, export).run().succeeded();
+    let import = ["import", &folder, "--run-dir", &back];
+    Everburn::new(here, import).run().succeeded();
+    assert_eq!(predictions(here, run), predictions(here, &back));
+    ["config.json", "preprocessor_config.json"].map(|file| {
+        let text = std::fs::read(here.join(&folder).join(file)).unwrap();
+        serde_json::from_slice(&text).unwrap()
+    })
+}
+
+fn stripes(here: &Path) {
+    draw(&here.join("stripes/train"), 20);
+    draw(&here.join("stripes/val"), 3);
+}
+
+#[test]
+fn a_vision_transformer_has_images_of_its_size_and_channels() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    stripes(here);
+    write_cifar(&here.join("cifar"));
+    // CIFAR has 32 x 32 pixels, and no stem to choose.
+    let ended = train(here, "vit", "cifar", "cifar-run", &[VIT]).succeeded();
+    assert!(
+        ended.stdout.contains("10 classes, scaled to 16x16"),
+        "{ended}"
+    );
+    assert!(!config(here, "cifar-run").contains("stem"));
+
+    let grey = [GREY_VIT, "--set=data.channels=grey"];
+    let ended = train(here, "vit", "stripes", "grey", &grey).succeeded();
+    assert!(ended.stdout.contains("scaled to 16x16, in grey"), "{ended}");
+    let [config, preprocessor] = there_and_back(here, "grey");
+    assert_eq!(config["num_channels"], 1);
+    assert_eq!(preprocessor["image_mean"].as_array().unwrap().len(), 1);
+
+    let stem = "data.stem is small, and this model has no stem";
+    for (settings, expected) in [
+        (&[VIT, "--set=data.stem=small"][..], &[stem][..]),
+        (
+            &[VIT, "--set=data.channels=grey"],
+            &["images have 1 channel (grey)", "takes 3 channels"],
+        ),
+        (&[GREY_VIT], &["takes 1 channel", "data.channels=grey"]),
+        (
+            &[VIT, "--set=data.size=[16,24]"],
+            &["scaled to 16 x 24 pixels", "takes 16 x 16"],
+        ),
+    ] {
+        let ended = train(here, "vit", "stripes", "never", settings);
+        ended.failed_with(2, expected);
+    }
+    assert!(!here.join("never").exists());
+}
+
+#[test]
+fn a_residual_net_takes_all_images_and_keeps_a_pretrained_stem() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    stripes(here);
+    write_cifar(&here.join("cifar"));
+    let grey = "--set=data.channels=grey";
+    let small = [
+        RESNET,
+        grey,
+        "--set=data.size=[12,16]",
+        "--set=data.stem=small",
+    ];
+    let ended = train(here, "resnet50", "stripes", "small", &small).succeeded();
+    assert!(ended.stdout.contains("scaled to 12x16, in grey"), "{ended}");
+    let export = ["export", "small", "--to", "hugging-face"];
+    let ended = Everburn::new(here, export).run();
+    ended.failed_with(2, &["stem Cifar"]);
+    // The section of the model may name the stem.
+    let own = "--set=resnet50={width=2,blocks=[1,1,1,1],stem=\"Cifar\"}";
+    let same = [own, grey, "--set=data.size=[12,16]"];
+    train(here, "resnet50", "stripes", "own", &same).succeeded();
+    let [one, other] = ["small", "own"].map(|run| Run::new(here.join(run)).losses("step"));
+    assert_eq!(one, other);
+    let both = [own, "--set=data.stem=large"];
+    let ended = train(here, "resnet50", "stripes", "never", &both);
+    ended.failed_with(2, &["data.stem is large", "the stem Cifar"]);
+
+    let large = [RESNET, grey, "--set=data.size=[24,32]"];
+    train(here, "resnet50", "stripes", "large", &large).succeeded();
+    let [json, preprocessor] = there_and_back(here, "large");
+    assert_eq!(json["num_channels"], 1);
+    assert_eq!(preprocessor["size"], json!({"height": 24, "width": 32}));
+
+    // CIFAR gets a small stem, but for weights with a large one.
+    train(here, "resnet50", "cifar", "cifar-run", &[RESNET]).succeeded();
+    assert!(config(here, "cifar-run").contains("stem = \"small\""));
+    let line = "train --init-from large-folder --init-skip fc.* --data cifar --run-dir tuned --steps 1 --batch-size 8";
+    let tuned = Everburn::new(here, line.split(' ')).run().succeeded();
+    let first = "of 10 classes, scaled to 24x32, in grey";
+    assert!(tuned.stdout.contains(first), "{tuned}");
+    assert!(config(here, "tuned").contains("stem = \"large\""));
+    assert!(!here.join("never").exists());
+}
