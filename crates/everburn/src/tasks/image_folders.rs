@@ -202,6 +202,7 @@ impl<M: ImageModel> Task for ImageFolders<M> {
                 test: Arc::new(test),
                 validation: None,
                 batcher: Arc::new(RgbBatcher::imagenet()),
+                weigh: None,
                 augment: (!augmentation.is_none()).then(|| -> Augment<RgbItem> {
                     Arc::new(move |image, rng| augmentation.rgb(image, rng))
                 }),

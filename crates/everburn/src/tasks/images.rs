@@ -152,6 +152,7 @@ impl<M: ImageModel> Task for Images<M> {
                 test: Arc::new(test),
                 validation: None,
                 batcher: Arc::new(batcher),
+                weigh: None,
                 augment: (!augmentation.is_none()).then(|| -> Augment<ImageItem> {
                     Arc::new(move |image, rng| augmentation.grey(image, rng))
                 }),

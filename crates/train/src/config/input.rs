@@ -87,6 +87,7 @@ impl Trainer {
             test,
             batcher,
             augment,
+            weigh,
             name,
             fingerprint,
             origin,
@@ -95,6 +96,12 @@ impl Trainer {
             return Err(TrainError::Config(format!(
                 "--data-on-device: the samples of {name} are changed at random, and would have to lie there anew for each \
                  epoch; train without it, or without augmentation"
+            )));
+        }
+        if weigh.is_some() {
+            return Err(TrainError::Config(format!(
+                "--data-on-device: the samples of {name} have different lengths, and rows on a device have one; train \
+                 without it"
             )));
         }
         let checkpointing = self.config.activation_checkpointing;
@@ -131,6 +138,7 @@ impl Trainer {
             test: Arc::new(test),
             batcher: Arc::new(resident),
             augment: None,
+            weigh: None,
             name,
             fingerprint,
             origin,

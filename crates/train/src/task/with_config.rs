@@ -273,6 +273,7 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
             sample_every,
             encode,
             decode,
+            conversation,
             scorer: own,
         } = language;
         Ok(Some(Language {
@@ -280,6 +281,7 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
             sample_every,
             encode,
             decode,
+            conversation,
             scorer: Arc::new(move |model: &AnyModel| match task.blocks() {
                 // The blocks may be on several devices.
                 Some(blocks) if blocks.0.is_split(model) => {
