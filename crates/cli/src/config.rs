@@ -350,6 +350,10 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
     )?;
     layer.set(&["text", "tokenizer"], text.tokenizer.as_ref())?;
     layer.set(&["text", "sample_every"], text.sample_every.as_ref())?;
+    layer.set(
+        &["training", "optimizer", "layer_decay"],
+        lora.layer_decay.as_ref(),
+    )?;
     layer.set(&["training", "lora", "rank"], lora.lora.as_ref())?;
     layer.set(&["training", "lora", "alpha"], lora.lora_alpha.as_ref())?;
     layer.set(&["training", "lora", "targets"], lora.lora_targets.as_ref())?;

@@ -17,4 +17,8 @@ pub(crate) struct LoraFlags {
     /// Which weights, by a name on their path or a pattern of it [default: q,v,q_proj,v_proj].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) lora_targets: Option<Vec<String>>,
+
+    /// The learning rate of each layer is FACTOR times that of the layer behind it, as in 0.8 [default: the same for all].
+    #[arg(long, value_name = "FACTOR")]
+    pub(crate) layer_decay: Option<f64>,
 }
