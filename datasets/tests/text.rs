@@ -329,7 +329,7 @@ fn of_instructions_only_answers_are_learned() {
     assert_eq!(
         texts(&text, 1),
         [expected, "2<|im_end|>3<|im_end|>"],
-        "nobody has answered the last question"
+        "the last question has no answer"
     );
     assert!(texts(&text, 2)[0].contains("assistant\nb<|im_end|>"));
     assert_eq!(texts(&text, 2)[1], "d<|im_end|>");
@@ -341,7 +341,7 @@ fn of_instructions_only_answers_are_learned() {
         "{second:?}"
     );
 
-    // What is too long is cut at its end, where that is wanted.
+    // Long samples are cut at their ends, where that is wanted.
     let narrow = TextRequest {
         context: 10,
         truncate: true,

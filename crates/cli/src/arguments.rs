@@ -5,6 +5,7 @@ mod input;
 mod lora;
 mod outer;
 mod schedules;
+mod writing;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ use everburn_train::{
 use serde::{Deserialize, Serialize};
 
 use crate::bottleneck::BottleneckArguments;
+use crate::chat::ChatArguments;
 use crate::commands::Tool;
 use crate::elastic::ElasticRange;
 use crate::error::CliError;
@@ -39,6 +41,7 @@ pub(crate) use self::input::InputFlags;
 pub(crate) use self::lora::LoraFlags;
 pub(crate) use self::outer::{EmaFlags, SyncFlags};
 pub(crate) use self::schedules::{RateFlags, ScheduleFlag};
+pub(crate) use self::writing::WritingFlags;
 
 /// Trains models on any number of ranks: GPUs, cores, machines.
 #[derive(Debug, Parser)]
@@ -75,6 +78,8 @@ pub(crate) enum Command {
     Predict(Box<PredictArguments>),
     /// Generate text with a trained language model.
     Generate(GenerateArguments),
+    /// Chat with a trained language model in the terminal; reads lines from standard input.
+    Chat(ChatArguments),
     /// Export a run's model as a PyTorch state dict.
     Export(ExportArguments),
     /// Import a PyTorch state dict as a run.
@@ -101,6 +106,7 @@ impl Command {
                 | Self::Eval(_)
                 | Self::Predict(_)
                 | Self::Generate(_)
+                | Self::Chat(_)
         )
     }
 }

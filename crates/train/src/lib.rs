@@ -42,6 +42,7 @@ mod task;
 mod trainer;
 
 pub use burn_train::Interrupter;
+pub use checkpoint::adapter::Adapter;
 pub use checkpoint::ema::EmaConfig;
 pub use checkpoint::state_dict::{
     PRETRAINED_CONFIG, StateDictFile, StateDictLayout, TensorSource, load_state_dict,

@@ -44,8 +44,8 @@ impl Batcher<TextItem, (Tensor<2, Int>, Tensor<2, Int>)> for TextBatcher {
 
 /// Makes a batch of texts of any lengths, of which only some tokens may count: see [`TextItem::mask`].
 ///
-/// Shorter texts are filled up behind their ends. In a causal model no token sees what is behind it, and what is predicted
-/// there does not count.
+/// Shorter texts are padded at their ends. In a causal model no token sees a later one, and predictions in the padding do
+/// not count.
 ///
 /// # Shapes
 /// - inputs and what follows them: `[B, T]`, as long as the longest text

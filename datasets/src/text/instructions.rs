@@ -32,7 +32,7 @@ const ENDS: [&str; 7] = [
 
 /// How a conversation becomes text: ChatML, unless its texts are others.
 ///
-/// A message is `start`, its role, a new line, its content and `end`; a new line stands between two messages. A prompt
+/// A message is `start`, its role, a new line, its content and `end`; between two messages is a new line. A prompt
 /// without roles is followed by its completion and `end`.
 ///
 /// ```
@@ -48,9 +48,9 @@ const ENDS: [&str; 7] = [
 pub struct ChatTemplate {
     /// Whether the model has learned from messages with roles; else from prompts with completions.
     pub messages: bool,
-    /// What stands before the role of a message.
+    /// The text before the role of a message.
     pub start: String,
-    /// What stands behind an answer, and behind each message.
+    /// The text behind an answer, and behind each message.
     pub end: String,
 }
 
@@ -94,7 +94,7 @@ impl ChatTemplate {
         format!("{asked}{}", self.head(ASSISTANT, false))
     }
 
-    /// What stands before the content of a message.
+    /// The text before the content of a message.
     fn head(&self, role: &str, first: bool) -> String {
         let line = if first { "" } else { "\n" };
         format!("{line}{}{role}\n", self.start)
@@ -125,7 +125,7 @@ impl ChatTemplate {
             pieces.push((std::mem::take(&mut before), false));
             pieces.push((format!("{}{}", message.content, self.end), true));
         }
-        pieces // what nobody has answered is left out
+        pieces // a question without an answer is left out
     }
 }
 
@@ -269,7 +269,7 @@ fn fitted(mut item: TextItem, context: usize, truncate: bool) -> Result<TextItem
     }
 }
 
-/// The sample of a line, or what is wrong with it.
+/// The sample of a line, or the problem with it.
 fn parse(line: &[u8]) -> Result<Sample, String> {
     let value = serde_json::from_slice::<Value>(line);
     let value = value.map_err(|error| format!("it is no JSON: {error}"))?;

@@ -350,6 +350,7 @@ impl<C: PretrainedDecoder> Task for Text<C> {
         Ok(Some(Language {
             conversation: template.map(|template| Conversation {
                 end: template.end.clone(),
+                remembers: template.messages,
                 turn: Arc::new(move |question, first| template.turn(question, first)),
             }),
             context: self.context(config),

@@ -133,21 +133,34 @@ pub fn save_pretrained<M: Module>(
     folder: &Path,
 ) -> Result<(), TrainError> {
     let failed = |error: &dyn std::fmt::Display| refuse("writing", folder, error);
+    let tensors = named_tensors(model, 0, folder)?;
+    let tensors = layout.restore(tensors).map_err(|error| failed(&error))?;
+    let bytes = safetensors(&tensors).map_err(|error| failed(&error))?;
+    let json = format!("{config_json:#}\n").into_bytes();
+    write_folder(
+        folder,
+        &[(PRETRAINED_WEIGHTS, bytes), (PRETRAINED_CONFIG, json)],
+    )
+}
+
+/// Makes a folder with these files.
+///
+/// # Errors
+/// [`TrainError::File`] if there is something at `folder`, or it cannot be written.
+pub(super) fn write_folder(folder: &Path, files: &[(&str, Vec<u8>)]) -> Result<(), TrainError> {
+    let failed = |error: &dyn std::fmt::Display| refuse("writing", folder, error);
     if folder.exists() {
         return Err(failed(
             &"there is something already; name another folder, or remove it",
         ));
     }
-    let tensors = named_tensors(model, 0, folder)?;
-    let tensors = layout.restore(tensors).map_err(|error| failed(&error))?;
-    let bytes = safetensors(&tensors).map_err(|error| failed(&error))?;
     // Written aside, so that a folder under this name is a whole one.
     let folder = std::path::absolute(folder).map_err(|error| failed(&error))?;
     let beside = folder.parent().unwrap_or(Path::new("/"));
     let written = tempfile::tempdir_in(beside).map_err(|error| failed(&error))?;
-    write_file(&written.path().join(PRETRAINED_WEIGHTS), &bytes)?;
-    let json = format!("{config_json:#}\n");
-    write_file(&written.path().join(PRETRAINED_CONFIG), json.as_bytes())?;
+    for (name, bytes) in files {
+        write_file(&written.path().join(name), bytes)?;
+    }
     std::fs::set_permissions(written.path(), std::fs::Permissions::from_mode(0o755))
         .and_then(|()| std::fs::rename(written.path(), &folder))
         .map_err(|error| failed(&error))?;

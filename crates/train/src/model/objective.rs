@@ -274,7 +274,7 @@ impl Objective for MaskedNextToken {
         };
         let samples = next.dims()[0];
         let next = next.flatten::<1>(0, 1).select(0, counting.clone());
-        // A model that lies on several devices yields its output on the last of them.
+        // A model on several devices yields its output on the last of them.
         let counting = counting.to_device(&logits.device());
         let logits = logits.flatten::<2>(0, 1).select(0, counting);
         cross_entropy(logits, next, samples).0

@@ -11,8 +11,9 @@ use everburn_datasets::{MaskedTextBatcher, TextDataset, TextItem};
 use everburn_distributed::ShardStage;
 use everburn_models::gpt::{Gpt, GptConfig, Positions};
 use everburn_train::{
-    Generation, LanguageModel, MaskedNextToken, MaskedTextBatch, MetricLine, OptimizerConfig,
-    OptimizerKind, Samples, Supervised, Trainer, TrainingConfig, TrainingData, whole_text,
+    Adapter, Generation, LanguageModel, LoraConfig, MaskedNextToken, MaskedTextBatch, MetricLine,
+    OptimizerConfig, OptimizerKind, Patterns, Samples, Supervised, Trainer, TrainingConfig,
+    TrainingData, whole_text,
 };
 
 use crate::harness::data::{Texts, texts, windows};
@@ -222,11 +223,18 @@ fn answers() -> TrainingData<TextItem, MaskedTextBatch> {
     TrainingData::new("answers", texts, test, MaskedTextBatcher).weighted_by(TextItem::predictions)
 }
 
+/// How far two lists of numbers are apart.
+fn apart(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    let pairs = a.iter().zip(b);
+    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
 /// The loss of `model` on all texts, one after the other and without padding, and the parameters after a step of
 /// gradient descent along the gradient of it.
 fn a_step_by_hand(model: &Gpt, learning_rate: f64) -> (f64, Vec<Vec<f32>>) {
     let device = Device::flex().autodiff();
-    let model = model.clone().fork(&device);
+    let model = model.clone().train().fork(&device);
     let (mut losses, mut learned) = (Vec::new(), 0);
     for index in 0..LENGTHS.len() {
         let item = answers().train.get(index).unwrap();
@@ -262,14 +270,9 @@ fn a_step_by_hand(model: &Gpt, learning_rate: f64) -> (f64, Vec<Vec<f32>>) {
 #[test]
 fn a_loss_on_some_tokens_is_the_mean_of_these_over_micro_batches_and_ranks() {
     let model = small(11, Positions::Learned);
-    let before = parameters(&model);
     let (loss, expected) = a_step_by_hand(&model, 0.5);
-    let moved = expected
-        .concat()
-        .iter()
-        .zip(before.concat())
-        .map(|(a, b)| (a - b).abs());
-    assert!(moved.fold(0.0, f32::max) > 1e-2, "it is a step");
+    let (before, expected) = (parameters(&model).concat(), expected.concat());
+    assert!(apart(&before, &expected) > 1e-2, "it is a step");
     let one_step = TrainingConfig {
         epochs: 1,
         steps: Some(1),
@@ -309,15 +312,41 @@ fn a_loss_on_some_tokens_is_the_mean_of_these_over_micro_batches_and_ranks() {
         let learned = LENGTHS.iter().map(|(_, learned)| *learned as u64).sum();
         assert_eq!((line.samples, line.predictions), (7, learned));
         assert!((line.loss - loss).abs() < 1e-5, "{} {loss}", line.loss);
-        let found = in_common(replicas).concat();
-        let apart = found
-            .iter()
-            .zip(expected.concat())
-            .map(|(a, b)| (a - b).abs());
-        let apart = apart.fold(0.0, f32::max);
+        let apart = apart(&in_common(replicas).concat(), &expected);
         assert!(
             apart < 1e-6,
             "{world_size} ranks are {apart:e} apart: {config:?}"
         );
     }
+}
+
+#[test]
+fn scores_with_low_rank_factors_beside_are_those_of_merged_weights() {
+    let device = Device::flex().autodiff();
+    let tokens = |device: &Device| Tensor::<2, Int>::from_ints([[1, 5, 2, 8, 3, 3, 10, 7]], device);
+    let lora = LoraConfig {
+        rank: 3,
+        alpha: Some(7.0),
+        targets: Patterns::from(vec!["q".to_string(), "v".to_string(), "up".to_string()]),
+    };
+    let model = small(11, Positions::Rotary);
+    let first = model.forward(tokens(&Device::flex())).into_data();
+    let mut model = lora.adapt(model.train().fork(&device)).unwrap();
+    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    for _ in 0..5 {
+        let shares = log_softmax(model.forward(tokens(&device)), 2);
+        let loss = shares.slice([0..1, 0..8, 4..5]).neg().sum();
+        let gradients = GradientsParams::from_grads(loss.backward(), &model);
+        model = optimizer.step(0.02, model, gradients);
+    }
+    let adapter = Adapter::of(&model);
+    assert_eq!(adapter.weights().count(), 2 * 3);
+    let beside = model.forward(tokens(&device)).into_data();
+    let merged = model.materialize();
+    assert_eq!(Adapter::of(&merged).weights().count(), 0);
+    let merged = merged.forward(tokens(&device)).into_data();
+    let numbers = |data: &TensorData| data.iter::<f32>().collect::<Vec<_>>();
+    let [first, beside, merged] = [first, beside, merged].map(|data| numbers(&data));
+    assert!(apart(&first, &beside) > 0.1, "it has learned");
+    assert!(apart(&beside, &merged) < 1e-5);
 }
