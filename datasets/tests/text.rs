@@ -416,6 +416,11 @@ fn instructions_that_cannot_be_learned_are_refused_with_file_and_line() {
         assert!(error.contains("lines.jsonl, line 3: "), "{error}");
         assert!(error.contains(problem), "{line}: {error}");
     }
+}
+
+#[test]
+fn instructions_that_are_too_long_or_too_few_are_refused_or_cut() {
+    let good = r#"{"prompt": "a", "completion": "b"}"#;
     let long = format!(
         "{good}\n{{\"prompt\": \"{}\", \"completion\": \"b\"}}\n",
         "a".repeat(64)

@@ -163,11 +163,22 @@ fn completions_without_roles_are_learned_and_several_texts_are_written_at_once()
     let lines = lines.collect::<Result<Vec<_>, _>>().unwrap();
     let first = serde_json::json!({ "prompt": "three", "completion": "tres!!" });
     assert_eq!((lines.len(), &lines[0]), (5, &first));
+}
 
+#[test]
+fn prompts_and_instructions_that_cannot_be_used_are_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    std::fs::write(here.join("answering.toml"), ANSWERING).unwrap();
+    questions(here, false);
+    let train = ["train", "--config", "answering.toml", "--run-dir", "run"];
+    let train = Everburn::new(here, train).args(["--steps", "1"]);
+    train.run().succeeded();
     let refused = |arguments: &[&str], messages: &[&str]| {
         let ended = Everburn::new(here, arguments).run();
         ended.failed_with(2, messages);
     };
+    std::fs::write(here.join("prompts.txt"), "one\n").unwrap();
     refused(&["generate", "run", "--prompts", "nowhere"], &["nowhere"]);
     refused(
         &[
