@@ -159,7 +159,7 @@ fn completions_without_roles_are_learned_and_several_texts_are_written_at_once()
     let lines = lines
         .stdout
         .lines()
-        .map(|line| serde_json::from_str::<serde_json::Value>(line));
+        .map(serde_json::from_str::<serde_json::Value>);
     let lines = lines.collect::<Result<Vec<_>, _>>().unwrap();
     let first = serde_json::json!({ "prompt": "three", "completion": "tres!!" });
     assert_eq!((lines.len(), &lines[0]), (5, &first));
