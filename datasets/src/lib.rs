@@ -92,13 +92,13 @@ pub use table::{
     load_table,
 };
 pub use tar_shards::{TarImages, TarSample, TarShards};
-#[cfg(feature = "tensors")]
-pub use text::TextBatcher;
 pub use text::{
-    Documents, EndOfDocument, LoadedText, TextDataset, TextItem, TextRequest, TokenizeRequest,
-    Tokenized, Tokenizer, TokenizerKind, TokenizerRequest, UnknownTokenizer, load_text,
-    load_text_in, tokenize, train_tokenizer,
+    ChatMessage, ChatTemplate, Documents, EndOfDocument, LoadedText, TextDataset, TextItem,
+    TextRequest, TokenizeRequest, Tokenized, Tokenizer, TokenizerKind, TokenizerRequest,
+    UnknownTokenizer, load_text, load_text_in, tokenize, train_tokenizer,
 };
+#[cfg(feature = "tensors")]
+pub use text::{MaskedTextBatcher, TextBatcher};
 pub use token_shards::{ShardsRecord, TokenFiles, TokenFormat, TokenShards};
 
 /// Mean of MNIST's training pixels after division by 255.

@@ -1,9 +1,10 @@
-//! Text, cut into windows of tokens.
+//! Text, cut into windows of tokens, and instructions.
 
 #[cfg(feature = "tensors")]
 mod batcher;
 mod dataset;
 mod documents;
+mod instructions;
 mod shards;
 mod source;
 mod tokenize;
@@ -13,9 +14,10 @@ mod tokens_folder;
 mod train_tokenizer;
 
 #[cfg(feature = "tensors")]
-pub use batcher::TextBatcher;
+pub use batcher::{MaskedTextBatcher, TextBatcher};
 pub use dataset::{TextDataset, TextItem};
 pub use documents::Documents;
+pub use instructions::{ChatMessage, ChatTemplate};
 pub use source::{LoadedText, TextRequest, load_text, load_text_in};
 pub use tokenize::{EndOfDocument, TokenizeRequest, Tokenized, tokenize};
 pub use tokenizer::{Tokenizer, TokenizerKind, UnknownTokenizer};

@@ -43,8 +43,7 @@ pub trait Decoder:
     /// - output: logits `[B, T, V]`
     ///
     /// # Panics
-    /// Panics if the text with the tokens of the cache is longer than the model's context, or if `T` is not 1 after
-    /// tokens of the cache.
+    /// Panics if the text with the tokens of the cache is longer than the model's context.
     fn forward_cached(&self, tokens: Tensor<2, Int>, cache: &mut KeyValueCache) -> Tensor<3>;
 }
 

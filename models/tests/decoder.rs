@@ -41,15 +41,19 @@ fn is_one_decoder_with_and_without_a_cache(config: &impl DecoderConfig) {
     let text = [3, 1, 4, 1, 5, 9, 2, 6];
     let whole = model.blocks().forward(&model, tokens(&text));
     assert_eq!(whole.dims(), [2, 8, 11]);
-    let mut cache = KeyValueCache::new();
-    let mut rows = vec![model.forward_cached(tokens(&text[..3]), &mut cache)];
-    for token in &text[3..] {
-        rows.push(model.forward_cached(tokens(&[*token]), &mut cache));
+    // One token at a time behind the first ones, and several.
+    for pieces in [&[3, 1, 1, 1, 1, 1][..], &[3, 5], &[1, 2, 1, 4], &[8]] {
+        let mut cache = KeyValueCache::new();
+        let (mut rows, mut at) = (Vec::new(), 0);
+        for length in pieces {
+            rows.push(model.forward_cached(tokens(&text[at..at + length]), &mut cache));
+            at += length;
+        }
+        assert_eq!(cache.tokens(), 8);
+        let scores = Tensor::cat(rows, 1).into_data();
+        let tolerance = Tolerance::absolute(1e-5);
+        scores.assert_approx_eq::<f32>(&whole.to_data(), tolerance);
     }
-    assert_eq!(cache.tokens(), 8);
-    let pieces = Tensor::cat(rows, 1).into_data();
-    let tolerance = Tolerance::absolute(1e-5);
-    pieces.assert_approx_eq::<f32>(&whole.into_data(), tolerance);
     model.blocks().check(&model).unwrap();
 }
 

@@ -143,6 +143,16 @@ impl Everburn {
         self
     }
 
+    /// Reads this text from standard input, which has none otherwise.
+    #[must_use]
+    pub fn input(mut self, text: &str) -> Self {
+        let path = self.output[0].with_extension("input");
+        std::fs::write(&path, text).expect("the test's folder can be written");
+        let file = File::open(path).expect("it was written");
+        self.command.stdin(file);
+        self
+    }
+
     /// Nobody reads its standard output: a pipe whose other end is closed, as after `| head -1`.
     #[must_use]
     pub fn read_by_nobody(mut self) -> Self {

@@ -1,5 +1,8 @@
 //! Text models: from the command line to what they write.
 
+#[path = "text/instructions.rs"]
+mod instructions;
+
 use std::path::Path;
 
 use everburn_tests::{Ended, Everburn, Run};

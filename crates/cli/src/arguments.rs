@@ -5,6 +5,7 @@ mod kernels;
 pub(crate) mod keys;
 mod monitoring;
 mod schedules;
+mod writing;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use everburn_report::{CompareCommand, ReportCommand};
 use serde::{Deserialize, Serialize};
 
 use crate::bottleneck::BottleneckArguments;
+use crate::chat::ChatArguments;
 use crate::commands::Tool;
 use crate::error::CliError;
 use crate::eval::EvalArguments;
@@ -31,6 +33,7 @@ pub(crate) use self::kernels::KernelFlags;
 pub(crate) use self::keys::{Given, OfEvaluation, OfImport, OfTraining};
 pub(crate) use self::monitoring::MonitoringFlags;
 pub(crate) use self::schedules::ScheduleFlag;
+pub(crate) use self::writing::WritingFlags;
 
 /// Trains models on any number of ranks: GPUs, cores, machines.
 #[derive(Debug, Parser)]
@@ -67,6 +70,8 @@ pub(crate) enum Command {
     Predict(Box<PredictArguments>),
     /// Generate text with a trained language model.
     Generate(GenerateArguments),
+    /// Chat with a trained language model in the terminal; reads lines from standard input.
+    Chat(ChatArguments),
     /// Export a run's model as a PyTorch state dict.
     Export(ExportArguments),
     /// Import a PyTorch state dict as a run.
@@ -93,6 +98,7 @@ impl Command {
                 | Self::Eval(_)
                 | Self::Predict(_)
                 | Self::Generate(_)
+                | Self::Chat(_)
         )
     }
 }

@@ -1,104 +1,142 @@
 //! `everburn generate`
 
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{Read, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use crate::devices;
-use crate::prelude::*;
 use clap::Args;
-use everburn_train::Generation;
+use serde_json::json;
 
-use crate::config::RunConfig;
+use crate::arguments::WritingFlags;
 use crate::error::CliError;
-use crate::sampling::Writer;
-use crate::trained::{Which, load_parameters};
+use crate::sampling::open;
+
+/// The largest file of prompts that is read.
+const LARGEST_FILE: u64 = 64 << 20;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GenerateArguments {
-    /// The folder of the run.
-    pub(crate) run_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) writing: WritingFlags,
 
-    /// The beginning of the text [default: a new line].
-    #[arg(long, default_value = "\n", hide_default_value = true)]
-    pub(crate) prompt: String,
-
-    /// The number of tokens to generate.
-    #[arg(long, default_value_t = 200)]
-    pub(crate) tokens: usize,
-
-    /// The sampling temperature; 0 is greedy.
-    #[arg(long, default_value_t = 0.8, allow_negative_numbers = true)]
-    pub(crate) temperature: f64,
-
-    /// Sample from the K most likely tokens only.
-    #[arg(long)]
-    pub(crate) top_k: Option<usize>,
-
-    /// Sample from the most likely tokens whose probabilities sum to P, as in 0.9.
-    #[arg(long)]
-    pub(crate) top_p: Option<f64>,
-
-    /// Stop before this text; may be repeated.
+    /// The beginning of the text; may be repeated, for several texts at once [default: a new line].
     #[arg(long, value_name = "TEXT")]
-    pub(crate) stop: Vec<String>,
+    pub(crate) prompt: Vec<String>,
 
-    /// The seed of the sampling.
-    #[arg(long, default_value_t = 42)]
-    pub(crate) seed: u64,
+    /// A file with a prompt in each line that is not empty.
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    pub(crate) prompts: Option<PathBuf>,
 
-    /// Use a checkpoint instead of the trained model: `best`, or the number of an epoch.
-    #[arg(long, value_name = "EPOCH")]
-    pub(crate) checkpoint: Option<String>,
+    /// How many texts are written at once.
+    #[arg(long, value_name = "TEXTS", default_value_t = 16)]
+    pub(crate) batch_size: usize,
 
-    /// Use the averaged parameters of a run with --ema.
+    /// Write a line of JSON for each text, with its prompt.
     #[arg(long)]
-    pub(crate) ema: bool,
-
-    /// The device: flex, cuda:0, vulkan:0, ...
-    #[arg(long, default_value = "flex")]
-    pub(crate) device: String,
+    pub(crate) json: bool,
 }
 
-/// Prints what the model of a run writes after the prompt.
+/// Prints what the model of a run writes after the prompts.
 pub(crate) fn run(arguments: &GenerateArguments) -> Result<ExitCode, CliError> {
-    let run = RunDirectory::open(&arguments.run_dir)?;
-    let config = run.read_config::<RunConfig>()?;
-    let names = [arguments.device.clone()];
-    devices::check(&names, 1)?;
-    let device = devices::of_rank(&names, 0)?;
-    let task = config.task()?;
-    let Some(writer) = Writer::of(&*task, device.clone())? else {
+    let prompts = match &arguments.prompts {
+        Some(file) => lines_of(file)?,
+        None if arguments.prompt.is_empty() => vec!["\n".to_string()],
+        None => arguments.prompt.clone(),
+    };
+    if arguments.batch_size == 0 {
         return Err(CliError::usage_with_help(
-            format!("{} does not write text", config.model),
-            "generate is for text models, such as gpt-nano",
+            "--batch-size 0 writes nothing",
+            "use 1 or more",
         ));
+    }
+    let rate = match &prompts[..] {
+        [prompt] if !arguments.json => one(arguments, prompt)?,
+        _ => several(arguments, &prompts)?,
     };
-    let which = Which {
-        checkpoint: arguments.checkpoint.as_deref(),
-        ema: arguments.ema,
-    };
-    let model = load_parameters(task.model(&device)?, &run, which)?;
-    let prompt = writer.prompt(&arguments.prompt)?;
-    let generation = Generation {
-        tokens: arguments.tokens,
-        temperature: arguments.temperature,
-        top_k: arguments.top_k,
-        top_p: arguments.top_p,
-        seed: arguments.seed,
-    };
+    eprintln!("{rate}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows a text as it is written; how many tokens it had.
+fn one(arguments: &GenerateArguments, prompt: &str) -> Result<String, CliError> {
+    let (writer, model) = open(&arguments.writing, "generate")?;
+    let tokens = writer.prompt(prompt)?;
     let mut out = std::io::stdout().lock();
     let mut show = |text: &str| {
         // A reader that has gone away is told by the last line.
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     };
-    show(arguments.prompt.trim_start_matches('\n'));
+    show(prompt.trim_start_matches('\n'));
     let begin = Instant::now();
-    let drawn = writer.stream(&model, &prompt, generation, &arguments.stop, &mut show)?;
-    let rate = drawn as f64 / begin.elapsed().as_secs_f64();
+    let WritingFlags { stop, .. } = &arguments.writing;
+    let generation = arguments.writing.generation();
+    let drawn = writer.stream(&model, &tokens, generation, stop, &mut show)?;
     drop(out);
     say!("");
-    eprintln!("{drawn} tokens, {rate:.0} per second");
-    Ok(ExitCode::SUCCESS)
+    Ok(rate(drawn, begin))
+}
+
+/// Writes several texts at once, those with prompts of about the same length together, and shows them in the order of their
+/// prompts.
+fn several(arguments: &GenerateArguments, prompts: &[String]) -> Result<String, CliError> {
+    let (writer, model) = open(&arguments.writing, "generate")?;
+    let tokens = prompts.iter().map(|prompt| writer.prompt(prompt));
+    let tokens = tokens.collect::<Result<Vec<_>, _>>()?;
+    let mut order = (0..prompts.len()).collect::<Vec<_>>();
+    order.sort_by_key(|&prompt| tokens[prompt].len());
+    let begin = Instant::now();
+    let (mut texts, mut drawn) = (vec![String::new(); prompts.len()], 0);
+    let WritingFlags { stop, .. } = &arguments.writing;
+    for together in order.chunks(arguments.batch_size) {
+        let of = together.iter().map(|&prompt| tokens[prompt].clone());
+        let of = of.collect::<Vec<_>>();
+        let written = writer.write_all(&model, &of, arguments.writing.generation(), stop)?;
+        for (&prompt, (text, count)) in together.iter().zip(written) {
+            texts[prompt] = text;
+            drawn += count;
+        }
+    }
+    let rate = rate(drawn, begin);
+    for (index, (prompt, text)) in prompts.iter().zip(&texts).enumerate() {
+        if arguments.json {
+            say!("{}", json!({ "prompt": prompt, "completion": text }));
+            continue;
+        }
+        if index > 0 {
+            say!("");
+        }
+        say!("{}{text}", prompt.trim_start_matches('\n'));
+    }
+    Ok(rate)
+}
+
+/// The last line: how many tokens were drawn since then, and how fast.
+pub(crate) fn rate(drawn: usize, begin: Instant) -> String {
+    let rate = drawn as f64 / begin.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
+    format!("{drawn} tokens, {rate:.0} a second")
+}
+
+/// The prompts of a file.
+fn lines_of(file: &Path) -> Result<Vec<String>, CliError> {
+    let refused = |reason: String| {
+        CliError::usage_with_help(
+            format!("{}: {reason}", file.display()),
+            "--prompts takes a text file with a prompt in each line",
+        )
+    };
+    let mut text = String::new();
+    let opened = File::open(file).map_err(|error| refused(error.to_string()))?;
+    let mut bounded = opened.take(LARGEST_FILE + 1);
+    let read = bounded.read_to_string(&mut text);
+    if read.map_err(|error| refused(error.to_string()))? as u64 > LARGEST_FILE {
+        return Err(refused(format!("it has more than {LARGEST_FILE} bytes")));
+    }
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let lines = lines.map(str::to_string).collect::<Vec<_>>();
+    match lines.is_empty() {
+        true => Err(refused("it has no prompt".to_string())),
+        false => Ok(lines),
+    }
 }

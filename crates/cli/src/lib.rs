@@ -21,6 +21,7 @@ macro_rules! say {
 mod app;
 mod arguments;
 mod bottleneck;
+mod chat;
 mod commands;
 mod config;
 pub mod devices;
@@ -98,6 +99,7 @@ fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Eval(eval) => eval::run(eval, rank.as_ref()),
         Command::Predict(predict) => predict::run(predict, rank.as_ref()),
         Command::Generate(generate) => generate::run(generate),
+        Command::Chat(chat) => chat::run(chat),
         Command::Export(export) => weights::export(export),
         Command::Import(import) => weights::import(import),
         Command::Monitor(monitor) => monitor::run(monitor),

@@ -1,15 +1,44 @@
 //! Sampling from a language model.
 
 use burn::prelude::*;
-use everburn_train::{AnyModel, ConfiguredTask, Generation, Language, Samples, TrainError};
+use everburn_train::{
+    AnyModel, ConfiguredTask, Conversation, Generation, Language, RunDirectory, Samples, Scorer,
+    TokenStream, TrainError,
+};
 
+use crate::arguments::WritingFlags;
+use crate::config::RunConfig;
+use crate::devices;
 use crate::error::CliError;
+use crate::trained::{Which, load_parameters};
 
 /// The number of tokens of a sample during training: a few lines.
 const SAMPLE_TOKENS: usize = 160;
 
 /// The sampling temperature of these samples.
 const SAMPLE_TEMPERATURE: f64 = 0.8;
+
+/// What writes for `command`, and the model of the run.
+pub(crate) fn open(flags: &WritingFlags, command: &str) -> Result<(Writer, AnyModel), CliError> {
+    let run = RunDirectory::open(&flags.run_dir)?;
+    let config = run.read_config::<RunConfig>()?;
+    let names = [flags.device.clone()];
+    devices::check(&names, 1)?;
+    let device = devices::of_rank(&names, 0)?;
+    let task = config.task()?;
+    let Some(writer) = Writer::of(&*task, device.clone())? else {
+        return Err(CliError::usage_with_help(
+            format!("{} does not write text", config.model),
+            format!("{command} is for models of text, such as gpt-nano"),
+        ));
+    };
+    let which = Which {
+        checkpoint: flags.checkpoint.as_deref(),
+        ema: flags.ema,
+    };
+    let model = load_parameters(task.model(&device)?, &run, which)?;
+    Ok((writer, model))
+}
 
 /// Generates text with a language model.
 pub(crate) struct Writer {
@@ -43,12 +72,32 @@ impl Writer {
         prompt: &[u32],
         generation: Generation,
         stop: &[String],
-        mut show: impl FnMut(&str),
+        show: impl FnMut(&str),
     ) -> Result<usize, TrainError> {
         let score = (self.language.scorer)(model);
-        let stream = generation.stream(prompt, self.language.context, score, &self.device)?;
+        let mut stream = self.begin(prompt, generation, score)?;
+        self.follow(&mut stream, stop, show)
+    }
+
+    /// A text that begins with `prompt`.
+    pub(crate) fn begin<'a>(
+        &self,
+        prompt: &[u32],
+        generation: Generation,
+        score: Scorer<'a>,
+    ) -> Result<TokenStream<Scorer<'a>>, TrainError> {
+        generation.stream(prompt, self.language.context, score, &self.device)
+    }
+
+    /// Shows how a text goes on, piece by piece, up to the first of the texts `stop`; the number of tokens.
+    pub(crate) fn follow(
+        &self,
+        stream: &mut TokenStream<Scorer<'_>>,
+        stop: &[String],
+        mut show: impl FnMut(&str),
+    ) -> Result<usize, TrainError> {
         let (mut drawn, mut shown) = (Vec::new(), 0);
-        for token in stream {
+        for token in stream.by_ref() {
             drawn.push(token?);
             let text = (self.language.decode)(&drawn);
             let end = stop
@@ -71,6 +120,56 @@ impl Writer {
         let text = (self.language.decode)(&drawn);
         show(text.get(shown..).unwrap_or_default());
         Ok(drawn.len())
+    }
+
+    /// What follows each of several prompts, up to the first of the texts `stop`, with the number of its tokens.
+    pub(crate) fn write_all(
+        &self,
+        model: &AnyModel,
+        prompts: &[Vec<u32>],
+        generation: Generation,
+        stop: &[String],
+    ) -> Result<Vec<(String, usize)>, TrainError> {
+        let score = (self.language.scorer)(model);
+        let end_of = |drawn: &[u32]| {
+            let text = (self.language.decode)(drawn);
+            let ends = stop.iter().filter_map(|stop| text.find(stop.as_str()));
+            (ends.min(), text)
+        };
+        let goes_on = |_, drawn: &[u32]| stop.is_empty() || end_of(drawn).0.is_none();
+        let context = self.language.context;
+        let drawn = generation.draw_batch(prompts, context, score, &self.device, goes_on)?;
+        let texts = drawn.into_iter().map(|drawn| {
+            let (end, mut text) = end_of(&drawn);
+            text.truncate(end.unwrap_or(text.len()));
+            (text, drawn.len())
+        });
+        Ok(texts.collect())
+    }
+
+    /// How the model answers, if it has learned to.
+    pub(crate) fn conversation(&self) -> Option<&Conversation> {
+        self.language.conversation.as_ref()
+    }
+
+    /// The tokens of a text.
+    pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>, CliError> {
+        Ok((self.language.encode)(text)?)
+    }
+
+    /// The text of tokens.
+    pub(crate) fn decode(&self, tokens: &[u32]) -> String {
+        (self.language.decode)(tokens)
+    }
+
+    /// The most tokens that the model reads.
+    pub(crate) fn context(&self) -> usize {
+        self.language.context
+    }
+
+    /// Scores tokens by a model.
+    pub(crate) fn scorer<'a>(&self, model: &'a AnyModel) -> Scorer<'a> {
+        (self.language.scorer)(model)
     }
 
     /// The tokens of a prompt. A new line alone, the usual one, stands for the beginning of a text: a

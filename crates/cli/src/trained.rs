@@ -184,7 +184,7 @@ impl<'a> TrainedRank<'a> {
 }
 
 /// The checkpoint of an epoch, or of the best epoch.
-fn load_checkpoint(run: &RunDirectory, which: &str) -> Result<Checkpoint, CliError> {
+pub(crate) fn load_checkpoint(run: &RunDirectory, which: &str) -> Result<Checkpoint, CliError> {
     let folder = CheckpointFolder::new(run.checkpoints(), 1);
     let epoch = match which {
         "best" => folder

@@ -9,8 +9,8 @@ use burn::module::Module;
 use clap::{Args, ValueEnum};
 use everburn_datasets::TokenizerKind;
 use everburn_train::{
-    Patterns, StateDictLayout, load_safetensors, load_state_dict_except, save_pretrained,
-    save_safetensors, save_state_dict,
+    Adapter, Patterns, StateDictLayout, load_safetensors, load_state_dict_except, save_pretrained,
+    save_safetensors, save_state_dict, with_parameters,
 };
 
 use crate::arguments::keys::put;
@@ -19,7 +19,7 @@ use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::pretrained::is_pretrained;
 use crate::train::prepare_run_directory;
-use crate::trained::{Which, load_parameters};
+use crate::trained::{Which, load_checkpoint, load_parameters};
 
 /// What is exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -39,10 +39,14 @@ pub(crate) struct ExportArguments {
 
     /// safetensors: a file for safetensors.torch.load_file; pt-names: one for torch.load. Both have
     /// PyTorch's names and layouts, for load_state_dict. hugging-face: a folder for from_pretrained of transformers.
-    #[arg(long, value_name = "FORMAT")]
-    pub(crate) to: ExportFormat,
+    #[arg(long, value_name = "FORMAT", required_unless_present = "adapter")]
+    pub(crate) to: Option<ExportFormat>,
 
-    /// The file or folder to write [default: state-dict.safetensors, state-dict.pt or hugging-face in the run's
+    /// Export only what `--lora` has learned, as a folder that Hugging Face's PEFT loads on top of the pretrained model.
+    #[arg(long, conflicts_with_all = ["to", "ema"])]
+    pub(crate) adapter: bool,
+
+    /// The file or folder to write [default: state-dict.safetensors, state-dict.pt, hugging-face or adapter in the run's
     /// folder]. With pt-names it may end in .pt, .pth or .safetensors.
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
@@ -105,15 +109,19 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
     let run = RunDirectory::open(&arguments.run_dir)?;
     let output = arguments.output.clone().unwrap_or_else(|| {
         run.path().join(match arguments.to {
-            ExportFormat::Safetensors => "state-dict.safetensors",
-            ExportFormat::PtNames => "state-dict.pt",
-            ExportFormat::HuggingFace => "hugging-face",
+            Some(ExportFormat::Safetensors) => "state-dict.safetensors",
+            Some(ExportFormat::PtNames) => "state-dict.pt",
+            Some(ExportFormat::HuggingFace) => "hugging-face",
+            None => "adapter",
         })
     });
+    let Some(to) = arguments.to else {
+        return export_adapter(arguments, &run, &output);
+    };
     let is_safetensors = output
         .extension()
         .is_some_and(|ending| ending == "safetensors");
-    if arguments.to == ExportFormat::Safetensors && !is_safetensors {
+    if to == ExportFormat::Safetensors && !is_safetensors {
         return Err(CliError::usage_with_help(
             format!("{} does not end in .safetensors", output.display()),
             "--to pt-names writes .pt, .pth and .safetensors, as the name of --output ends",
@@ -127,7 +135,7 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
     let device = devices::of_rank(&["flex".to_string()], 0)?;
     let task = config.task()?;
     let model = load_parameters(task.model(&device)?, &run, which)?;
-    if arguments.to == ExportFormat::HuggingFace {
+    if to == ExportFormat::HuggingFace {
         let (layout, files) = (task.layout(), task.pretrained_files()?);
         save_pretrained(&model, &layout, &files, &output, arguments.max_shard_size)?;
         say!("{} of {} written", output.display(), config.model);
@@ -136,6 +144,37 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
     // A run that was imported, or has not ended, has no report.
     let batches = run.read_report().map_or(0, |report| report.steps);
     save_state_dict(&model, batches as u64, &output)?;
+    say!("{} of {} written", output.display(), config.model);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes what a run with low-rank adaptation has learned, for PEFT.
+fn export_adapter(
+    arguments: &ExportArguments,
+    run: &RunDirectory,
+    output: &Path,
+) -> Result<ExitCode, CliError> {
+    let config = run.read_config::<RunConfig>()?;
+    let Some(lora) = &config.training.lora else {
+        return Err(CliError::usage_with_help(
+            format!("{} was trained without --lora", run.path().display()),
+            "--to exports all weights of a run",
+        ));
+    };
+    let task = config.task()?;
+    let adapter = match &arguments.checkpoint {
+        None => Adapter::read(run)?,
+        Some(name) => {
+            let device = devices::of_rank(&["flex".to_string()], 0)?;
+            let model = lora.adapt(task.model(&device)?)?;
+            Adapter::of(&with_parameters(model, &load_checkpoint(run, name)?)?)
+        }
+    };
+    let base = config
+        .init_from
+        .as_deref()
+        .filter(|base| is_pretrained(base));
+    adapter.save_peft(lora, &task.layout(), base, output)?;
     say!("{} of {} written", output.display(), config.model);
     Ok(ExitCode::SUCCESS)
 }

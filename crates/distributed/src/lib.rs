@@ -116,7 +116,7 @@ pub use divergence::{Divergence, find_divergence};
 pub use error::DdpError;
 pub use loader::{
     Augment, BatchNumber, DistributedLoader, EpochBatches, InputError, MicroBatch, Prefetch,
-    SampleRng, ShareOfBatch,
+    SampleRng, ShareOfBatch, Weigh,
 };
 pub use module_ranks::ModuleRanks;
 pub use outer_loop::{OuterCompression, OuterConfig, OuterLoop, OuterOptimizer, OuterStep};

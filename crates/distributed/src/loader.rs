@@ -5,6 +5,7 @@ mod assembly;
 mod augment;
 mod error;
 mod plain;
+mod weigh;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -20,6 +21,7 @@ use self::assembly::{Assembly, Order};
 use self::augment::Augmentation;
 pub use self::augment::{Augment, SampleRng};
 pub use self::error::{BatchNumber, InputError};
+pub use self::weigh::Weigh;
 use crate::sampler::{DistributedSampler, SamplerError};
 
 /// Samples that go through the model together.
@@ -28,7 +30,7 @@ use crate::sampler::{DistributedSampler, SamplerError};
 /// # mod everburn { pub use everburn_distributed as distributed; }
 /// use everburn::distributed::MicroBatch;
 ///
-/// let part = MicroBatch { batch: vec![0.5, 0.25], samples: 2, index: 0 };
+/// let part = MicroBatch { batch: vec![0.5, 0.25], samples: 2, weight: 2, index: 0 };
 /// assert_eq!(part.batch.len(), part.samples);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +39,9 @@ pub struct MicroBatch<B> {
     pub batch: B,
     /// How many there are.
     pub samples: usize,
+    /// How much the gradient of their mean loss counts beside that of others: as many as there are, or the sum of what
+    /// [`DistributedLoader::weighing`] makes of each.
+    pub weight: usize,
     /// Its number in the share. In a loader over virtual ranks those without samples have no
     /// micro-batch, and this is the number among the own ones.
     pub index: usize,
@@ -48,8 +53,14 @@ pub struct MicroBatch<B> {
 /// # mod everburn { pub use everburn_distributed as distributed; }
 /// use everburn::distributed::{MicroBatch, ShareOfBatch};
 ///
-/// let part = MicroBatch { batch: vec![0.5, 0.25], samples: 2, index: 0 };
-/// let share = ShareOfBatch { micro_batches: vec![part], rounds: 1, samples: 2, global_samples: 8 };
+/// let part = MicroBatch { batch: vec![0.5, 0.25], samples: 2, weight: 2, index: 0 };
+/// let share = ShareOfBatch {
+///     micro_batches: vec![part],
+///     rounds: 1,
+///     samples: 2,
+///     weight: 2,
+///     global_samples: 8,
+/// };
 /// assert_eq!(share.samples as f64 / share.global_samples as f64, 0.25);
 /// ```
 #[derive(Debug, Clone)]
@@ -61,6 +72,8 @@ pub struct ShareOfBatch<B> {
     pub rounds: usize,
     /// How many samples the share has.
     pub samples: usize,
+    /// The weights of its micro-batches together.
+    pub weight: usize,
     /// How many samples the global batch has, over all ranks.
     pub global_samples: usize,
 }
@@ -136,6 +149,7 @@ impl<I, B> DistributedLoader<I, B> {
                 device,
                 micro_batches: 1,
                 augmentation: None,
+                weigh: None,
             },
             prefetch: Prefetch::default(),
             recorder: None,
@@ -167,6 +181,21 @@ impl<I, B> DistributedLoader<I, B> {
             augmentation: Some(Augmentation { seed, augment }),
             ..assembly
         })
+    }
+
+    /// The same loader with samples of unequal weight, as that of texts of which each has its own number of tokens to
+    /// predict: see [`Weigh`].
+    #[must_use]
+    pub fn weighing(self, weigh: Weigh<I>) -> Self {
+        self.map_assembly(|assembly| Assembly {
+            weigh: Some(weigh),
+            ..assembly
+        })
+    }
+
+    /// Whether samples have weights of their own.
+    pub fn is_weighing(&self) -> bool {
+        self.assembly.weigh.is_some()
     }
 
     /// The same loader with batches that are assembled ahead, by threads of its own: the same batches, in

@@ -16,7 +16,7 @@ const PLACED_AT_ONCE: usize = 4096;
 
 /// Batches whose first dimension counts samples, so that samples can be picked and batches be joined.
 ///
-/// Implemented for tensors and for pairs of what implements it.
+/// Implemented for tensors, for pairs of what implements it, and for what may be absent.
 ///
 /// ```
 /// # mod everburn { pub use everburn_distributed as distributed; }
@@ -102,7 +102,31 @@ impl<A: Rows, B: Rows> Rows for (A, B) {
     }
 }
 
-/// A sample that is on the device: its number among all that do.
+impl<A: Rows> Rows for Option<A> {
+    fn pick(&self, samples: &Tensor<1, Int>) -> Self {
+        self.as_ref().map(|rows| rows.pick(samples))
+    }
+
+    /// Absent, if it is of a part.
+    fn join(parts: Vec<Self>) -> Self {
+        let parts = parts.into_iter().collect::<Option<Vec<_>>>();
+        parts.map(A::join)
+    }
+
+    fn samples(&self) -> usize {
+        self.as_ref().map_or(0, Rows::samples)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.as_ref().map_or(0, Rows::bytes)
+    }
+
+    fn for_device(self, device: &Device) -> Self {
+        self.map(|rows| rows.for_device(device))
+    }
+}
+
+/// A sample that is on the device: its number among all that are.
 ///
 /// ```
 /// # mod everburn { pub use everburn_distributed as distributed; }

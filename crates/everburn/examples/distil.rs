@@ -218,6 +218,7 @@ fn training_data<I: 'static, B: 'static>(
         validation: None,
         batcher: Arc::new(batcher),
         augment: None,
+        weigh: None,
         name: data.description.name.clone(),
         fingerprint: String::new(),
         origin: data.description.origin.clone(),

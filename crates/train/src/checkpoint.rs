@@ -13,6 +13,7 @@
 //! steps) is one without dimensions. A folder is written under a temporary name, synced and renamed, so that
 //! one with such a name is whole; it is verified when read. Nothing in it depends on the world size.
 
+pub(crate) mod adapter;
 pub(crate) mod ema;
 mod exact;
 mod folder;

@@ -42,6 +42,7 @@ mod task;
 mod trainer;
 
 pub use burn_train::Interrupter;
+pub use checkpoint::adapter::Adapter;
 pub use checkpoint::ema::EmaConfig;
 pub use checkpoint::state_dict::{
     PRETRAINED_CONFIG, StateDictFile, StateDictLayout, TensorSource, load_state_dict,
@@ -88,10 +89,14 @@ pub use metrics::step_report::{Report, StepCost, StepReport};
 pub use metrics::sums::{ACCURACY, LOSS, MetricSums, WeightedSum};
 pub use model::erased::{AnyBatch, AnyData, AnyItem, AnyModel, AnyModelOverRanks, Trainable};
 pub use model::generation::{Generation, TokenStream, whole_text};
-pub use model::objective::{ClassTargets, Classification, Loss, NextToken, Objective};
+pub use model::objective::{
+    ClassTargets, Classification, Loss, MaskedNextToken, NextToken, Objective,
+};
 pub use model::predictions::{Classes, Predictions};
 pub use model::samples::Samples;
-pub use model::supervised::{Classifier, LabeledBatch, LanguageModel, Supervised, TextBatch};
+pub use model::supervised::{
+    Classifier, LabeledBatch, LanguageModel, MaskedTextBatch, Supervised, TextBatch,
+};
 pub use parallel::data_parallel::data_parallel;
 pub use parallel::mesh::{Axis, Coordinates, InvalidMesh, Mesh};
 pub use parallel::mesh_parallel::{MeshParallel, MeshParallelConfig};
@@ -102,9 +107,9 @@ pub use record::run_directory::{RunDirectory, RunLock, configuration_fault};
 pub use stop::StopSignal;
 pub use strategy::Run;
 pub use task::{
-    AnyTask, BlockRunner, BlocksOf, ConfiguredTask, DrawnBlocks, Language, LoadedData, MeshModel,
-    ModelBlocks, OnDevice, Predict, Predictor, Pretrained, PretrainedFormat, Scorer, Task,
-    TaskData, TaskError, block_loss,
+    AnyTask, BlockRunner, BlocksOf, ConfiguredTask, Conversation, DrawnBlocks, Language,
+    LoadedData, MeshModel, ModelBlocks, OnDevice, Predict, Predictor, Pretrained, PretrainedFormat,
+    Scorer, Task, TaskData, TaskError, block_loss,
 };
 pub use trainer::{
     BatchSizeLimit, BatchSizeSearch, FreeMemory, LearningRateRange, LearningRateSweep,

@@ -30,7 +30,7 @@ pub use self::blocks::{BlockRunner, BlocksOf, DrawnBlocks, MeshModel, ModelBlock
 pub use self::configured::ConfiguredTask;
 pub use self::data::LoadedData;
 pub use self::error::TaskError;
-pub use self::language::{Language, Scorer};
+pub use self::language::{Conversation, Language, Scorer};
 pub use self::on_device::OnDevice;
 pub use self::predict::{Predict, Predictor};
 pub use self::pretrained::{Pretrained, PretrainedFormat};

@@ -30,6 +30,7 @@ pub use self::predicting::PredictionInput;
 pub use self::training_data::TrainingData;
 use self::trial::Trial;
 pub use self::warm_up::WarmUp;
+use crate::checkpoint::adapter::{Adapter, write_adapter};
 use crate::checkpoint::training_state::TrainingState;
 use crate::checkpoint::weights::save_safetensors;
 use crate::config::TrainingConfig;
@@ -415,6 +416,7 @@ impl Trainer {
             self.record_test(sums, *seconds, confusion, &outcome)?;
         }
         let test = test.map(|(sums, _)| sums);
+        let adapter = self.config.lora.as_ref().map(|_| Adapter::of(&model));
         let model = match over {
             Some(over) => over.gather(model)?,
             // What adaptation has learned becomes part of the weights.
@@ -461,6 +463,7 @@ impl Trainer {
             None => Ok(()),
             Some(run) => {
                 save_safetensors(&model, run)?;
+                write_adapter(adapter.as_ref(), run)?;
                 if let Some(averaged) = &outcome.averaged {
                     write_file(&run.ema_path(), averaged)?;
                 }

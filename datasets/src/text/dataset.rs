@@ -1,4 +1,4 @@
-//! Windows of a text.
+//! Windows of a text, and instructions.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,6 +35,8 @@ pub struct TextDataset {
 enum Tokens {
     Memory(Vec<u32>),
     Shards(TokenShards),
+    /// Each item by itself: there are no windows.
+    Items(Vec<TextItem>),
 }
 
 /// A window of a text, as [`burn_dataset::Dataset`] hands it to a batcher.
@@ -45,12 +47,50 @@ enum Tokens {
 /// use everburn::datasets::{TextDataset, TextItem};
 ///
 /// let text = TextDataset::new(vec![5, 6, 7], 2);
-/// assert_eq!(text.get(0).unwrap(), TextItem { tokens: vec![5, 6, 7] });
+/// assert_eq!(text.get(0).unwrap(), TextItem::new(vec![5, 6, 7]));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextItem {
     /// One token more than the model sees: the last is what follows.
     pub tokens: Vec<u32>,
+    /// Which of the tokens are predicted: those of answers. All, if absent; the first never is.
+    pub mask: Option<Vec<bool>>,
+}
+
+impl TextItem {
+    /// Tokens of which all but the first are predicted.
+    pub fn new(tokens: Vec<u32>) -> Self {
+        Self { tokens, mask: None }
+    }
+
+    /// The same, of which only those tokens are predicted for which `mask` is true.
+    ///
+    /// ```
+    /// use everburn_datasets::TextItem;
+    ///
+    /// let item = TextItem::new(vec![5, 6, 7]).masked(vec![false, false, true]);
+    /// assert_eq!(item.predictions(), 1);
+    /// ```
+    ///
+    /// # Panics
+    /// If there are not as many as tokens.
+    #[must_use]
+    pub fn masked(self, mask: Vec<bool>) -> Self {
+        assert_eq!(self.tokens.len(), mask.len(), "a mask has a place a token");
+        Self {
+            mask: Some(mask),
+            ..self
+        }
+    }
+
+    /// How many of its tokens are predicted.
+    pub fn predictions(&self) -> usize {
+        let behind = self.tokens.len().saturating_sub(1);
+        match &self.mask {
+            None => behind,
+            Some(mask) => mask.iter().skip(1).filter(|counts| **counts).count(),
+        }
+    }
 }
 
 impl TextDataset {
@@ -83,11 +123,22 @@ impl TextDataset {
         Self::of(Tokens::Shards(shards), context)
     }
 
+    /// Items of their own in place of windows, each of at most `context + 1` tokens: instructions, say.
+    ///
+    /// # Panics
+    /// If `context` is 0, or an item has more tokens.
+    pub fn of_items(items: Vec<TextItem>, context: usize) -> Self {
+        let fit = items.iter().all(|item| item.tokens.len() <= context + 1);
+        assert!(fit, "an item has more than {} tokens", context + 1);
+        Self::of(Tokens::Items(items), context)
+    }
+
     fn of(tokens: Tokens, context: usize) -> Self {
         assert!(context > 0, "a window needs a token to predict");
         let count = match &tokens {
             Tokens::Memory(tokens) => tokens.len(),
             Tokens::Shards(shards) => shards.tokens(),
+            Tokens::Items(items) => items.len(),
         };
         Self {
             range: 0..count,
@@ -96,7 +147,7 @@ impl TextDataset {
         }
     }
 
-    /// The part before and the part from token `at`; they share the text.
+    /// The part before and the part from token `at`, or item `at`; they share the text.
     pub(super) fn split(self, at: usize) -> [Self; 2] {
         let part = |range| Self {
             range,
@@ -105,9 +156,12 @@ impl TextDataset {
         [part(0..at), part(at..self.range.end)]
     }
 
-    /// The number of windows.
+    /// The number of windows, or of items.
     pub fn len(&self) -> usize {
-        self.range.len().saturating_sub(1) / self.context
+        match &*self.tokens {
+            Tokens::Items(_) => self.range.len(),
+            _ => self.range.len().saturating_sub(1) / self.context,
+        }
     }
 
     /// Whether the text does not fill a window.
@@ -115,12 +169,12 @@ impl TextDataset {
         self.len() == 0
     }
 
-    /// How many tokens are predicted in a window.
+    /// How many tokens are predicted in a window; the most in an item.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// The `context + 1` tokens of window `index`.
+    /// The `context + 1` tokens of window `index`, or those of item `index`.
     ///
     /// # Errors
     /// Those of [`TokenShards::read`], where the tokens are in files.
@@ -134,13 +188,17 @@ impl TextDataset {
         match &*self.tokens {
             Tokens::Memory(tokens) => Ok(tokens[window].to_vec()),
             Tokens::Shards(shards) => shards.read(window),
+            Tokens::Items(items) => Ok(items[self.range.start + index].tokens.clone()),
         }
     }
 
     /// The first `count` windows (all of them if there are fewer), without a copy.
     #[must_use]
     pub fn first(&self, count: usize) -> Self {
-        let tokens = self.len().min(count) * self.context + 1;
+        let tokens = match &*self.tokens {
+            Tokens::Items(_) => count,
+            _ => self.len().min(count) * self.context + 1,
+        };
         let end = self.range.start + tokens.min(self.range.len());
         Self {
             range: self.range.start..end,
@@ -166,6 +224,16 @@ impl TextDataset {
                 }
                 hash.update(shards.fingerprint());
             }
+            Tokens::Items(items) => {
+                for TextItem { tokens, mask } in &items[self.range.clone()] {
+                    hash.update((tokens.len() as u64).to_le_bytes());
+                    for (place, token) in tokens.iter().enumerate() {
+                        let counts = mask.as_ref().is_none_or(|mask| mask[place]);
+                        hash.update(token.to_le_bytes());
+                        hash.update([u8::from(counts)]);
+                    }
+                }
+            }
         }
         format!("{:x}", hash.finalize())
     }
@@ -183,9 +251,12 @@ impl std::fmt::Debug for TextDataset {
 
 impl Dataset<TextItem> for TextDataset {
     fn get(&self, index: usize) -> Result<TextItem, burn_dataset::DatasetError> {
+        if let Tokens::Items(items) = &*self.tokens {
+            return Ok(items[self.range.clone()][index].clone());
+        }
         let tokens = self.window(index);
         let tokens = tokens.map_err(burn_dataset::DatasetError::new)?;
-        Ok(TextItem { tokens })
+        Ok(TextItem::new(tokens))
     }
 
     fn len(&self) -> usize {

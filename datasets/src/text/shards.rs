@@ -66,6 +66,7 @@ pub(super) fn load(path: &Path, request: &TextRequest) -> Result<LoadedText, Dat
         tokenizer,
         kind,
         vocabulary,
+        template: None,
         shards: Some(record),
         description,
     })

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::{TextDataset, Tokenizer, TokenizerKind, shards};
+use super::{ChatTemplate, TextDataset, Tokenizer, TokenizerKind, instructions, shards};
 use crate::locate::{self, Place};
 use crate::{
     DataChoice, DatasetDescription, DatasetError, ShardsRecord, Surroundings, TokenFiles,
@@ -54,6 +54,11 @@ pub struct TextRequest {
     pub vocabulary: Option<usize>,
     /// How many tokens are predicted in a window.
     pub context: usize,
+    /// How messages of instructions become text, for a model that was trained with it; that of [`ChatTemplate::of`] if
+    /// absent.
+    pub template: Option<ChatTemplate>,
+    /// Whether instructions that are longer than a window are cut; else they are refused.
+    pub truncate: bool,
     /// The most training windows.
     pub train_limit: Option<usize>,
     /// The most test windows.
@@ -71,6 +76,8 @@ impl Default for TextRequest {
             alphabet: None,
             vocabulary: None,
             context: 64,
+            template: None,
+            truncate: false,
             train_limit: None,
             test_limit: None,
         }
@@ -78,6 +85,16 @@ impl Default for TextRequest {
 }
 
 impl TextRequest {
+    /// The tokenizer, unless it is that of the characters of the text.
+    pub(super) fn known_tokenizer(&self) -> Result<Option<Tokenizer>, DatasetError> {
+        Ok(match (&self.tokenizer, &self.alphabet) {
+            (TokenizerKind::File(path), _) => Some(Tokenizer::from_file(path)?),
+            (TokenizerKind::Byte, _) => Some(Tokenizer::of_bytes()),
+            (TokenizerKind::Char, Some(alphabet)) => Some(Tokenizer::of_alphabet(alphabet)?),
+            (TokenizerKind::Char, None) => None,
+        })
+    }
+
     /// The first windows of the training and the test part, as many as are wanted.
     pub(super) fn limited(
         &self,
@@ -124,6 +141,8 @@ pub struct LoadedText {
     pub kind: TokenizerKind,
     /// How many different tokens there are; each is below it.
     pub vocabulary: usize,
+    /// How messages of instructions become text.
+    pub template: Option<ChatTemplate>,
     /// The fingerprint of files of tokens.
     pub shards: Option<ShardsRecord>,
     /// What these are.
@@ -149,8 +168,9 @@ impl LoadedText {
 /// one is taken, and the description says so.
 ///
 /// `request.file` is looked at: a folder, or a file that begins as one of tokens, is read window by window, and the
-/// description says what it was taken for; any other file is a text, which is read whole. Files of tokens are those of
-/// [`TokenFiles::open`]; a tokenizer that is in their folder is theirs.
+/// description says what it was taken for; a file whose name ends in `.jsonl` has instructions; any other file is a
+/// text, which is read whole. Files of tokens are those of [`TokenFiles::open`]; a tokenizer that is in their folder is
+/// theirs.
 ///
 /// # Errors
 ///
@@ -161,6 +181,7 @@ impl LoadedText {
 ///   found that cannot be used, whatever the choice;
 /// - [`DatasetError::TokenFile`] and [`DatasetError::OtherShards`] if files of tokens cannot be used, and
 ///   [`DatasetError::ShardTokenizer`] if another tokenizer has made them than the one that was named;
+/// - [`DatasetError::Document`] if a line of a file of instructions cannot be used, with its number;
 /// - [`DatasetError::UnknownCharacter`] if the text has a character that `request.alphabet` lacks;
 /// - [`DatasetError::OtherKind`] if the choice is a set of images.
 pub fn load_text(request: &TextRequest) -> Result<LoadedText, DatasetError> {
@@ -185,6 +206,9 @@ pub fn load_text_in(
     let source = match request.choice {
         _ if request.file.is_some() => {
             let path = request.file.as_deref().unwrap_or(Path::new(""));
+            if instructions::are_at(path) {
+                return instructions::load(path, request);
+            }
             if TokenFiles::are_at(path, request.format)? {
                 return shards::load(path, request);
             }
@@ -270,7 +294,7 @@ fn named_file(path: &Path) -> Result<Source, DatasetError> {
 }
 
 /// The bytes of a file; `None` if there is none.
-fn read(path: &Path) -> Result<Option<Vec<u8>>, DatasetError> {
+pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, DatasetError> {
     let failed = |source: io::Error| DatasetError::Read {
         path: path.to_owned(),
         source,
@@ -309,13 +333,11 @@ fn into_text(bytes: Vec<u8>, path: &Path) -> Result<String, DatasetError> {
 impl Source {
     fn cut(self, request: &TextRequest) -> Result<LoadedText, DatasetError> {
         let context = request.context;
-        let tokenizer = match (&request.tokenizer, &request.alphabet) {
-            (TokenizerKind::File(path), _) => Tokenizer::from_file(path)?,
-            (TokenizerKind::Byte, _) => Tokenizer::of_bytes(),
-            (TokenizerKind::Char, Some(alphabet)) => Tokenizer::of_alphabet(alphabet)?,
+        let tokenizer = match request.known_tokenizer()? {
+            Some(known) => known,
             // An empty text is too short, which is the better thing to say.
-            (TokenizerKind::Char, None) if self.text.is_empty() => Tokenizer::of_bytes(),
-            (TokenizerKind::Char, None) => Tokenizer::of_characters_in(&self.text)?,
+            None if self.text.is_empty() => Tokenizer::of_bytes(),
+            None => Tokenizer::of_characters_in(&self.text)?,
         };
         let tokens = tokenizer.encode(&self.text)?;
         let (count, cut) = (tokens.len(), tokens.len() / 10 * 9);
@@ -343,6 +365,7 @@ impl Source {
             vocabulary: tokenizer.vocabulary(),
             tokenizer: Some(tokenizer),
             kind: request.tokenizer.clone(),
+            template: None,
             shards: None,
             description,
         })

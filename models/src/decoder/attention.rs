@@ -2,6 +2,7 @@
 
 use burn::prelude::*;
 use burn::tensor::activation::softmax;
+use burn::tensor::{Bool, TensorData};
 use everburn_nn::{Dropout, causal_attention, causal_softmax, matmul};
 
 use super::LayerCache;
@@ -24,9 +25,6 @@ pub(crate) fn heads(x: Tensor<3>, head_width: usize) -> Tensor<4> {
 /// - q: `[B, H, T, W]`
 /// - k, v: `[B, K, T, W]`, where `K` divides `H`
 /// - output: `[B, T, H * W]`
-///
-/// # Panics
-/// Panics if `T` is not 1 after tokens of the cache.
 pub(crate) fn attend(
     q: Tensor<4>,
     [k, v]: [Tensor<4>; 2],
@@ -49,11 +47,27 @@ pub(crate) fn attend(
     let shares = match length {
         _ if length == seen => causal_softmax(scores, scale),
         1 => softmax(scores * scale, 3),
-        _ => panic!("with a cache, one token at a time is added, and these are {length}"),
+        _ => softmax(without_later(scores * scale), 3),
     };
     matmul(dropout.forward(shares), v)
         .swap_dims(1, 2) // [B, T, H, W]
         .reshape([batch, length, heads * width])
+}
+
+/// Scores of tokens that are behind others, with those of later tokens so low that these have no share.
+///
+/// # Shapes
+/// - scores, output: `[B, H, T, seen]` with `T <= seen`: the last `T` of `seen` tokens look at all of them
+fn without_later(scores: Tensor<4>) -> Tensor<4> {
+    let [batch, heads, length, seen] = scores.dims();
+    let before = seen - length;
+    let later = (0..length).flat_map(|row| (0..seen).map(move |column| column > before + row));
+    let later = TensorData::new(later.collect::<Vec<bool>>(), [1, 1, length, seen]);
+    let later = Tensor::<4, Bool>::from_data(later, &scores.device());
+    scores.mask_fill(
+        later.expand([batch, heads, length, seen]),
+        f32::NEG_INFINITY,
+    )
 }
 
 /// Keys or values, repeated so that each of `heads` queries has its own.

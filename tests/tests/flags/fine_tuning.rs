@@ -37,7 +37,13 @@ fn tensors(folder: &Path, run: &str) -> BTreeMap<String, Vec<u8>> {
     let file = format!("{run}.safetensors");
     let export = ["export", run, "--to", "safetensors", "--output", &file];
     Everburn::new(folder, export).run().succeeded();
-    let bytes = std::fs::read(folder.join(file)).unwrap();
+    let tensors = tensors_of(&folder.join(file)).into_iter();
+    tensors.map(|(name, (_, bytes))| (name, bytes)).collect()
+}
+
+/// The shape and the bytes of each tensor of a file.
+fn tensors_of(file: &Path) -> BTreeMap<String, (Vec<usize>, Vec<u8>)> {
+    let bytes = std::fs::read(file).unwrap();
     let (length, rest) = bytes.split_at(8);
     let length = u64::from_le_bytes(length.try_into().unwrap()) as usize;
     let header: Value = serde_json::from_slice(&rest[..length]).unwrap();
@@ -47,9 +53,24 @@ fn tensors(folder: &Path, run: &str) -> BTreeMap<String, Vec<u8>> {
         let [from, to] = [0, 1].map(|end| tensor["data_offsets"][end].as_u64().unwrap() as usize);
         rest[length + from..length + to].to_vec()
     };
+    let shape_of = |tensor: &Value| {
+        let shape = tensor["shape"].as_array().unwrap().iter();
+        shape.map(|size| size.as_u64().unwrap() as usize).collect()
+    };
     tensors
-        .map(|(name, tensor)| (name.clone(), bytes_of(tensor)))
+        .map(|(name, tensor)| (name.clone(), (shape_of(tensor), bytes_of(tensor))))
         .collect()
+}
+
+/// A tensor of two dimensions as rows of numbers.
+fn rows((shape, bytes): &(Vec<usize>, Vec<u8>)) -> Vec<Vec<f64>> {
+    let numbers = bytes.chunks_exact(4);
+    let numbers = numbers.map(|four| f64::from(f32::from_le_bytes(four.try_into().unwrap())));
+    let numbers = numbers.collect::<Vec<_>>();
+    let [_, width] = shape[..] else {
+        panic!("{shape:?} has other dimensions than two")
+    };
+    numbers.chunks(width).map(<[f64]>::to_vec).collect()
 }
 
 fn test_loss(folder: &Path, run: &str, flags: &[&str]) -> f64 {
@@ -164,5 +185,144 @@ fn low_rank_adaptation_that_cannot_be_is_refused() {
         let train = ["train", "--config", "small.toml", "--run-dir", "never"];
         let ended = Everburn::new(here, train).args(flags).run();
         ended.failed_with(ended.code().max(1), &[message]);
+    }
+}
+
+#[test]
+fn what_adaptation_has_learned_is_exported_beside_the_weights_as_peft_reads_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    // Queries, keys and values are one tensor of a GPT-2 in transformers, `[in, out]`.
+    let config = SMALL.replace("heads = 4", "heads = 4\npositions = \"learned\"");
+    std::fs::write(here.join("small.toml"), config).unwrap();
+    train(here, "base", &["--steps", "4"]);
+    let lora = ["--init-from", "base", "--lora", "3", "--lora-alpha", "6"];
+    let lora = [
+        &lora[..],
+        &["--lora-targets", "q,v,up", "--learning-rate", "0.01"],
+    ]
+    .concat();
+    train(here, "tuned", &lora);
+    let export = |flags: &[&str]| Everburn::new(here, ["export"]).args(flags).run();
+    for run in ["base", "tuned"] {
+        export(&[
+            run,
+            "--to",
+            "hugging-face",
+            "--output",
+            &format!("{run}-hf"),
+        ])
+        .succeeded();
+    }
+    let [base, merged] = ["base-hf", "tuned-hf"]
+        .map(|folder| tensors_of(&here.join(folder).join("model.safetensors")));
+    let newest = [
+        "tuned",
+        "--adapter",
+        "--checkpoint",
+        "2",
+        "--output",
+        "newest",
+    ];
+    export(&newest).succeeded();
+    export(&["tuned", "--adapter", "--output", "adapter"]).succeeded();
+    for exported in ["adapter", "newest"] {
+        let file = here.join(exported).join("adapter_config.json");
+        let config: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        assert_eq!(
+            (&config["r"], &config["lora_alpha"]),
+            (&6.into(), &12.into())
+        );
+        assert_eq!(config["rank_pattern"]["transformer.h.1.mlp.c_fc"], 3);
+        assert_eq!(config["alpha_pattern"]["transformer.h.1.mlp.c_fc"], 6);
+        assert_eq!(config["fan_in_fan_out"], true);
+        let targets = config["target_modules"].as_array().unwrap();
+        let adapter = tensors_of(&here.join(exported).join("adapter_model.safetensors"));
+        assert_eq!((targets.len(), adapter.len()), (4, 8), "{config}");
+        for layer in targets.iter().map(|layer| layer.as_str().unwrap()) {
+            let factor =
+                |name: &str| rows(&adapter[&format!("base_model.model.{layer}.{name}.weight")]);
+            let (a, b) = (factor("lora_A"), factor("lora_B"));
+            let name = format!("{layer}.weight");
+            let (before, after) = (rows(&base[&name]), rows(&merged[&name]));
+            let mut largest = 0.0_f64;
+            for (input, row) in before.iter().enumerate() {
+                for (output, before) in row.iter().enumerate() {
+                    let own = b[output].iter().zip(&a).map(|(b, a)| b * a[input]);
+                    let beside = before + 2.0 * own.sum::<f64>();
+                    largest = largest.max((after[input][output] - before).abs());
+                    let apart = (beside - after[input][output]).abs();
+                    assert!(
+                        apart < 1e-5,
+                        "{exported}: {layer} {input} {output}: {apart:e}"
+                    );
+                }
+            }
+            assert!(largest > 1e-3, "{layer} has not changed: {largest:e}");
+        }
+    }
+    export(&["base", "--adapter"]).failed_with(2, &["trained without --lora"]);
+    export(&["tuned", "--adapter", "--output", "adapter"]).failed_with(2, &["something already"]);
+    export(&["tuned", "--adapter", "--ema"]).failed_with(2, &["cannot be used with"]);
+    export(&["tuned"]).failed_with(2, &["--to"]);
+    std::fs::write(here.join("tuned/adapter.safetensors"), [9; 40]).unwrap();
+    let damaged = export(&["tuned", "--adapter", "--output", "another"]);
+    damaged.failed_with(2, &["adapter.safetensors", "too short for its header"]);
+}
+
+#[test]
+fn learning_rates_fall_from_layer_to_layer() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    std::fs::write(here.join("small.toml"), SMALL).unwrap();
+    train(here, "base", &["--steps", "1"]);
+    // A step of plain gradient descent moves a parameter in proportion to its learning rate.
+    let one = [
+        "--init-from",
+        "base",
+        "--steps",
+        "1",
+        "--optimizer",
+        "sgd",
+        "--learning-rate",
+        "0.1",
+    ];
+    let one = [
+        &one[..],
+        &["--weight-decay", "0", "--lr-schedule", "constant"],
+    ]
+    .concat();
+    train(here, "even", &one);
+    train(
+        here,
+        "falling",
+        &[&one[..], &["--layer-decay", "0.5"]].concat(),
+    );
+    let [base, even, falling] = ["base", "even", "falling"].map(|run| tensors(here, run));
+    let numbers = |bytes: &[u8]| {
+        let numbers = bytes.chunks_exact(4);
+        let numbers = numbers.map(|four| f64::from(f32::from_le_bytes(four.try_into().unwrap())));
+        numbers.collect::<Vec<_>>()
+    };
+    for (name, factor) in [
+        ("wte.weight", 0.125),
+        ("layers.0.attention.q.weight", 0.25),
+        ("layers.1.attention.q.weight", 0.5),
+        ("norm.weight", 1.0),
+    ] {
+        let [base, even, falling] = [&base, &even, &falling].map(|run| numbers(&run[name]));
+        let moved = |to: &[f64]| {
+            let squares = base.iter().zip(to).map(|(from, to)| (from - to).powi(2));
+            squares.sum::<f64>().sqrt()
+        };
+        let found = moved(&falling) / moved(&even);
+        assert!((found - factor).abs() < 0.02 * factor, "{name}: {found}");
+    }
+    for (flags, message) in [
+        (&["gpt-nano", "--layer-decay", "0"][..], "layer_decay"),
+        (&["mnist", "--layer-decay", "0.5"], "one list of layers"),
+    ] {
+        let ended = Everburn::new(here, ["train"]).args(flags).run();
+        ended.failed_with(2, &[message]);
     }
 }

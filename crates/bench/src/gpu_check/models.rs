@@ -138,6 +138,7 @@ fn data<I, B>(
 ) -> TrainingData<I, B> {
     TrainingData {
         augment: None,
+        weigh: None,
         train,
         test,
         validation: None,

@@ -152,6 +152,7 @@ fn mnist(device: &Device, batch: usize, quick: bool) -> Result<Rate, Failure> {
     let train = ImageDataset::new(noise.collect(), labels.collect(), 10)?;
     let data = TrainingData {
         augment: None,
+        weigh: None,
         test: Arc::new(train.first(1)),
         validation: None,
         train: Arc::new(train),

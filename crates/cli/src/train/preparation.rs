@@ -140,7 +140,7 @@ pub(super) fn resolve_data(
 
 /// Checks that the groups of parameters are some of the task's model. No parameter is drawn.
 pub(super) fn check_groups(config: &RunConfig, task: &dyn ConfiguredTask) -> Result<(), CliError> {
-    if config.training.optimizer.groups.is_empty() {
+    if !config.training.optimizer.has_groups() {
         return Ok(());
     }
     let model = task.model(&Device::default())?;

@@ -11,6 +11,7 @@ use everburn_collectives::worker::message_of;
 
 use super::augment::Augmentation;
 use super::error::{BatchNumber, InputError};
+use super::weigh::Weigh;
 use super::{MicroBatch, ShareOfBatch};
 use crate::sampler::{DistributedSampler, share_of};
 
@@ -29,6 +30,7 @@ pub(super) struct Assembly<I, B> {
     pub(super) device: Device,
     pub(super) micro_batches: usize,
     pub(super) augmentation: Option<Augmentation<I>>,
+    pub(super) weigh: Option<Weigh<I>>,
 }
 
 impl<I, B> Clone for Assembly<I, B> {
@@ -40,6 +42,7 @@ impl<I, B> Clone for Assembly<I, B> {
             device: self.device.clone(),
             micro_batches: self.micro_batches,
             augmentation: self.augmentation.clone(),
+            weigh: self.weigh.clone(),
         }
     }
 }
@@ -57,16 +60,19 @@ impl<I, B> Assembly<I, B> {
         let read = |(index, part): (usize, Range<usize>)| {
             let indices = indices[part].to_vec();
             let samples = indices.len();
-            let batch = self.batch(indices, number)?;
+            let (batch, weight) = self.batch(indices, number)?;
             Ok(MicroBatch {
                 batch,
                 samples,
+                weight,
                 index,
             })
         };
-        let micro_batches = parts.into_iter().map(read).collect::<Result<_, _>>()?;
+        let micro_batches = parts.into_iter().map(read);
+        let micro_batches = micro_batches.collect::<Result<Vec<_>, _>>()?;
         let largest = share_of(global_samples, 0, self.sampler.world_size()).len();
         Ok(ShareOfBatch {
+            weight: micro_batches.iter().map(|part| part.weight).sum(),
             micro_batches,
             rounds: self.micro_batches.min(largest),
             samples,
@@ -93,7 +99,8 @@ impl<I, B> Assembly<I, B> {
         }
     }
 
-    fn batch(&self, indices: Vec<usize>, number: BatchNumber) -> Result<B, InputError> {
+    /// The batch of these samples, and their weight.
+    fn batch(&self, indices: Vec<usize>, number: BatchNumber) -> Result<(B, usize), InputError> {
         let attempt = catch_unwind(AssertUnwindSafe(|| {
             let items = self.dataset.get_many(indices.clone());
             items.and_then(|items| {
@@ -103,7 +110,11 @@ impl<I, B> Assembly<I, B> {
                     }
                     None => items,
                 };
-                Ok(self.batcher.batch(items, &self.device))
+                let weight = match &self.weigh {
+                    Some(weigh) => items.iter().map(|item| weigh(item)).sum(),
+                    None => items.len(),
+                };
+                Ok((self.batcher.batch(items, &self.device), weight))
             })
         }));
         let reason = match attempt {

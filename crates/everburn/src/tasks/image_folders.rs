@@ -274,6 +274,7 @@ impl<M: ImageModel> Task for ImageFolders<M> {
                 test: loaded.test,
                 validation: None,
                 batcher: Arc::new(MixBatcher(config.data.batcher())),
+                weigh: None,
                 augment: augment(augmentation),
                 name: match loaded.kind {
                     DataKind::Cifar => description.name,

@@ -158,6 +158,7 @@ impl<M: ImageModel> Task for Images<M> {
                 test: Arc::new(test),
                 validation: None,
                 batcher: Arc::new(batcher),
+                weigh: None,
                 augment: (!augmentation.is_none())
                     .then(|| Augment::new(move |image, rng| augmentation.grey(image, rng))),
                 origin: format!("{}: {}", description.origin, description.reason),

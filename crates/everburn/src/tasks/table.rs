@@ -193,6 +193,7 @@ impl Task for Table {
                 test: Arc::new(test),
                 validation: None,
                 batcher: Arc::new(TableBatcher),
+                weigh: None,
                 augment: None,
                 name: "table".to_owned(),
                 fingerprint: loaded.fingerprint,

@@ -9,13 +9,15 @@ use std::sync::Arc;
 
 use burn::prelude::*;
 use everburn_datasets::{
-    DataChoice, DataKind, LoadedText, TextBatcher, TextItem, TextRequest, TokenFormat, Tokenizer,
-    TokenizerKind, detect_for,
+    DataChoice, DataKind, LoadedText, MaskedTextBatcher, TextItem, TextRequest, TokenFormat,
+    Tokenizer, TokenizerKind, detect_for,
 };
+use everburn_distributed::Weigh;
 use everburn_models::decoder::{Decoder, DecoderConfig, KeyValueCache};
 use everburn_train::{
-    BlocksOf, Language, Loss, NextToken, OnDevice, Patterns, Pretrained, PretrainedFormat,
-    StateDictLayout, Task, TaskData, TaskError, TextBatch, TrainingData, block_loss,
+    BlocksOf, Conversation, Language, Loss, MaskedNextToken, MaskedTextBatch, OnDevice, Patterns,
+    Pretrained, PretrainedFormat, StateDictLayout, Task, TaskData, TaskError, TrainingData,
+    block_loss,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -136,6 +138,7 @@ impl TextConfig {
         self.text.alphabet = tokenizer.and_then(Tokenizer::alphabet);
         self.text.tokenizer = loaded.kind.clone();
         self.text.pin(tokenizer)?;
+        self.text.template.clone_from(&loaded.template);
         self.text
             .pin_shards(&self.data.name, loaded.shards.clone())?;
         let known = self.vocabulary(section).unwrap_or(0);
@@ -175,13 +178,16 @@ impl<C: PretrainedDecoder> Task for Text<C> {
     type Config = TextConfig;
     type Model = C::Model;
     type Item = TextItem;
-    type Batch = TextBatch;
+    type Batch = MaskedTextBatch;
 
     fn model(&self, config: &TextConfig, device: &Device) -> Result<C::Model, TaskError> {
         Ok(self.numbers(config)?.build(device))
     }
 
-    fn data(&self, config: &mut TextConfig) -> Result<TaskData<TextItem, TextBatch>, TaskError> {
+    fn data(
+        &self,
+        config: &mut TextConfig,
+    ) -> Result<TaskData<TextItem, MaskedTextBatch>, TaskError> {
         if !config.data.augment.is_none() {
             return Err(TaskError::new(
                 "data.augment changes images, and this model reads text",
@@ -200,6 +206,8 @@ impl<C: PretrainedDecoder> Task for Text<C> {
             alphabet: config.text.alphabet.clone(),
             vocabulary: config.vocabulary(C::SECTION),
             context: self.window(config),
+            template: config.text.template.clone(),
+            truncate: config.text.truncate,
             train_limit: config.data.train_samples,
             test_limit: config.data.test_samples,
         })?;
@@ -212,10 +220,12 @@ impl<C: PretrainedDecoder> Task for Text<C> {
             class_names: Vec::new(),
             data: TrainingData {
                 augment: None,
+                weigh: (loaded.template.is_some())
+                    .then(|| -> Weigh<TextItem> { Arc::new(TextItem::predictions) }),
                 train: Arc::new(loaded.train),
                 test: Arc::new(loaded.test),
                 validation: None,
-                batcher: Arc::new(TextBatcher),
+                batcher: Arc::new(MaskedTextBatcher),
                 fingerprint,
                 origin: format!("{}: {}", description.origin, description.reason),
                 name: description.name,
@@ -223,8 +233,8 @@ impl<C: PretrainedDecoder> Task for Text<C> {
         })
     }
 
-    fn loss(&self, _config: &TextConfig, model: &C::Model, batch: TextBatch) -> Loss {
-        block_loss::<C::Model, NextToken>(model, batch)
+    fn loss(&self, _config: &TextConfig, model: &C::Model, batch: MaskedTextBatch) -> Loss {
+        block_loss::<C::Model, MaskedNextToken>(model, batch)
     }
 
     fn summary(&self) -> String {
@@ -290,7 +300,7 @@ impl<C: PretrainedDecoder> Task for Text<C> {
     }
 
     fn blocks(&self) -> Option<BlocksOf<Self>> {
-        Some(BlocksOf::new::<NextToken>(
+        Some(BlocksOf::new::<MaskedNextToken>(
             |task, config, samples, device| Tensor::zeros([samples, task.window(config)], device),
         ))
     }
@@ -321,7 +331,13 @@ impl<C: PretrainedDecoder> Task for Text<C> {
             }
         };
         let decoder = tokenizer.clone();
+        let template = config.text.template.clone();
         Ok(Some(Language {
+            conversation: template.map(|template| Conversation {
+                end: template.end.clone(),
+                remembers: template.messages,
+                turn: Arc::new(move |question, first| template.turn(question, first)),
+            }),
             context: self.context(config),
             sample_every: config.text.sample_every,
             encode: Arc::new(move |text| Ok(tokenizer.encode(text)?)),

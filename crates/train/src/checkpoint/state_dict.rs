@@ -26,6 +26,7 @@ use crate::config::parameter_groups::Patterns;
 use crate::error::TrainError;
 use crate::record::run_directory::write_file;
 
+pub(crate) use folder::write_folder;
 pub use folder::{PRETRAINED_CONFIG, save_pretrained};
 pub use layout::{StateDictLayout, TensorSource};
 

@@ -92,6 +92,7 @@ impl Trainer {
             test,
             batcher,
             augment,
+            weigh,
             name,
             fingerprint,
             origin,
@@ -99,6 +100,12 @@ impl Trainer {
         if augment.is_some() {
             return Err(TrainError::Config(format!(
                 "`training.input.on_device`: the samples of {name} are augmented, so they differ in each epoch; train without it, or without augmentation"
+            )));
+        }
+        if weigh.is_some() {
+            return Err(TrainError::Config(format!(
+                "--data-on-device: the samples of {name} have different lengths, and rows on a device have one; train \
+                 without it"
             )));
         }
         let checkpointing = self.config.activation_checkpointing;
@@ -135,6 +142,7 @@ impl Trainer {
             test: Arc::new(test),
             batcher: Arc::new(resident),
             augment: None,
+            weigh: None,
             name,
             fingerprint,
             origin,

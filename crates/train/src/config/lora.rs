@@ -11,8 +11,8 @@ use crate::error::TrainError;
 
 /// Low-rank adaptation (LoRA, Hu et al. 2021): all parameters stay as they are, and beside each weight `[in, out]` that
 /// is named two factors `[in, rank]` and `[rank, out]` are trained, whose product, times `alpha / rank`, is added to it.
-/// Only these have gradients and states of an optimizer. When a training has ended they are merged into the weights;
-/// checkpoints have both.
+/// Only these have gradients and states of an optimizer. When a training has ended they are merged into the weights,
+/// and kept beside them as an [`Adapter`](crate::Adapter); checkpoints have both.
 ///
 /// ```
 /// # mod everburn { pub use everburn_train as train; }
@@ -66,6 +66,11 @@ impl LoraConfig {
         Ok(())
     }
 
+    /// The factor of the product, times the rank: twice the rank, unless it is given.
+    pub fn alpha(&self) -> f64 {
+        self.alpha.unwrap_or(2.0 * self.rank as f64)
+    }
+
     /// The model with factors beside its weights. It computes the same: one of the factors begins at zero.
     ///
     /// # Errors
@@ -94,9 +99,8 @@ impl LoraConfig {
                 weights.join(", ")
             )));
         }
-        let alpha = self.alpha.unwrap_or(2.0 * self.rank as f64);
         let group = ParamGroup::from_paths(paths);
-        Ok(model.apply_lora(Lora::new(self.rank, alpha).set_param_group(group)))
+        Ok(model.apply_lora(Lora::new(self.rank, self.alpha()).set_param_group(group)))
     }
 }
 

@@ -137,6 +137,10 @@ pub struct OptimizerConfig {
     #[arg(skip)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adjust_learning_rate: Option<MuonRate>,
+    /// The learning rate of each layer is FACTOR times that of the next layer, as in 0.8 [default: the same for all].
+    #[arg(long, value_name = "FACTOR", help_heading = "Fine-tuning")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layer_decay: Option<f64>,
     /// Groups of parameters with settings of their own.
     #[arg(skip)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -171,6 +175,7 @@ impl Default for OptimizerConfig {
             scale_parameter: None,
             newton_schulz_steps: None,
             adjust_learning_rate: None,
+            layer_decay: None,
             groups: Vec::new(),
         }
     }
@@ -184,13 +189,26 @@ impl OptimizerConfig {
     /// matches no parameter.
     pub fn init<M: Module>(&self, model: &M) -> Result<ModuleOptimizer, TrainError> {
         self.check()?;
-        Ok(self.build(&Parameters::of(model, &self.groups)?))
+        Ok(self.build(&self.parameters(model)?))
+    }
+
+    /// The parameters of `model` with the settings of their groups and layers.
+    pub(crate) fn parameters<M: Module>(&self, model: &M) -> Result<Parameters, TrainError> {
+        Parameters::of(model, &self.groups)?.decayed_by_layer(self.layer_decay)
+    }
+
+    /// Whether parameters differ in their settings.
+    pub fn has_groups(&self) -> bool {
+        !self.groups.is_empty() || self.layer_decay.is_some()
     }
 
     /// The groups as text, for their comparison.
     pub(crate) fn describe_groups(&self) -> String {
+        let decay = self
+            .layer_decay
+            .map(|decay| format!("rates by layer fall by {}", decay as f32));
         let groups = self.groups.iter().map(ParameterGroup::describe);
-        groups.collect::<Vec<_>>().join("; ")
+        groups.chain(decay).collect::<Vec<_>>().join("; ")
     }
 }
 

@@ -1,5 +1,6 @@
 //! Groups of parameters with settings of their own.
 
+mod layer_decay;
 mod parameters;
 mod pattern;
 

@@ -1,5 +1,7 @@
 //! Text from a model: one token after the other.
 
+mod batch;
+
 use burn::prelude::*;
 use burn::tensor::{Int, TensorData};
 
@@ -54,8 +56,8 @@ impl Default for Generation {
 /// A scorer for [`Generation`] of a function that takes a whole text: it is shown all tokens again for each new one.
 ///
 /// # Shapes
-/// - what `forward` takes: tokens `[1, T]`
-/// - what it yields: logits `[1, T, V]`
+/// - what `forward` takes: tokens `[B, T]`
+/// - what it yields: logits `[B, T, V]`
 pub fn whole_text<'a>(
     forward: impl Fn(Tensor<2, Int>) -> Tensor<3> + 'a,
 ) -> impl FnMut(Tensor<2, Int>, usize) -> Tensor<3> + 'a {
@@ -104,6 +106,21 @@ impl Generation {
         score: S,
         device: &Device,
     ) -> Result<TokenStream<S>, TrainError> {
+        self.check(prompt, context)?;
+        Ok(TokenStream {
+            generation: *self,
+            text: prompt.to_vec(),
+            shown: 0,
+            drawn: 0,
+            end: self.tokens,
+            context,
+            score,
+            device: device.clone(),
+        })
+    }
+
+    /// Refuses what nothing can be drawn from.
+    fn check(&self, prompt: &[u32], context: usize) -> Result<(), TrainError> {
         let sound = |temperature: f64| temperature.is_finite() && temperature >= 0.0;
         let refused = [
             (
@@ -123,18 +140,10 @@ impl Generation {
                 "top-p must be a number above 0 and up to 1",
             ),
         ];
-        if let Some((_, message)) = refused.into_iter().find(|(refused, _)| *refused) {
-            return Err(TrainError::Config(message.to_string()));
+        match refused.into_iter().find(|(refused, _)| *refused) {
+            Some((_, message)) => Err(TrainError::Config(message.to_string())),
+            None => Ok(()),
         }
-        Ok(TokenStream {
-            generation: *self,
-            text: prompt.to_vec(),
-            shown: 0,
-            drawn: 0,
-            context,
-            score,
-            device: device.clone(),
-        })
     }
 
     /// The token that stands where the random number falls, with each token as wide as it is likely.
@@ -208,6 +217,8 @@ pub struct TokenStream<S> {
     /// How many tokens of the text the model has been shown.
     shown: usize,
     drawn: usize,
+    /// How many are drawn before it ends.
+    end: usize,
     context: usize,
     score: S,
     device: Device,
@@ -217,42 +228,92 @@ impl<S: FnMut(Tensor<2, Int>, usize) -> Tensor<3>> Iterator for TokenStream<S> {
     type Item = Result<u32, TrainError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.drawn >= self.generation.tokens {
+        if self.drawn >= self.end {
             return None;
         }
         let token = self.next_token();
         if token.is_err() {
-            self.drawn = self.generation.tokens;
+            self.end = self.drawn;
         }
         Some(token)
     }
 }
 
 impl<S: FnMut(Tensor<2, Int>, usize) -> Tensor<3>> TokenStream<S> {
+    /// Adds tokens to the text, behind which as many more are drawn as at first. What the model has been shown it is not
+    /// shown again.
+    ///
+    /// ```
+    /// use burn::prelude::*;
+    /// use burn::tensor::Int;
+    /// use everburn_train::{Generation, whole_text};
+    ///
+    /// let counts = |tokens: Tensor<2, Int>| (tokens + 1).one_hot::<3>(10).float();
+    /// let greedy = Generation { tokens: 2, temperature: 0.0, ..Generation::default() };
+    /// let mut stream = greedy.stream(&[1], 8, whole_text(counts), &Device::flex()).unwrap();
+    /// assert_eq!(stream.by_ref().map(Result::unwrap).collect::<Vec<_>>(), [2, 3]);
+    /// stream.extend(&[6, 5]);
+    /// assert_eq!(stream.by_ref().map(Result::unwrap).collect::<Vec<_>>(), [6, 7]);
+    /// assert_eq!(stream.text(), [1, 2, 3, 6, 5, 6, 7]);
+    /// ```
+    pub fn extend(&mut self, tokens: &[u32]) {
+        self.text.extend(tokens);
+        self.end = self.drawn + self.generation.tokens;
+    }
+
+    /// The prompt, and all that has been drawn and added.
+    pub fn text(&self) -> &[u32] {
+        &self.text
+    }
+
     fn next_token(&mut self) -> Result<u32, TrainError> {
         // A text that has outgrown the context begins anew with each token.
         let first = self.text.len().saturating_sub(self.context);
         let shown = if first > 0 { 0 } else { self.shown };
         let new = &self.text[first.max(shown)..];
-        let tokens = new.iter().map(|&token| i64::from(token));
-        let tokens = TensorData::new(tokens.collect::<Vec<_>>(), [1, new.len()]);
-        let logits = (self.score)(Tensor::from_data(tokens, &self.device), shown);
+        let scores = scores_behind(&mut self.score, &[new], shown, &self.device)?;
         self.shown = self.text.len();
-        let [_, length, vocabulary] = logits.dims();
-        let last = logits.slice([0..1, length - 1..length, 0..vocabulary]);
-        let last = last
-            .try_into_data()
-            .map_err(|error| TrainError::Device(error.to_string()))?;
-        let scores = last.iter::<f64>().collect::<Vec<_>>();
-        if scores.iter().any(|score| score.is_nan()) {
-            let message = "the model's scores are NaN or infinite: it has diverged";
-            return Err(TrainError::Device(message.to_string()));
-        }
         let token = self.generation.choose(&scores, self.drawn) as u32; // a vocabulary has fewer than 2^32
         self.drawn += 1;
         self.text.push(token);
         Ok(token)
     }
+}
+
+/// How many tokens a model is shown at a time: it scores what follows each, and of long prompts these scores would fill the
+/// memory.
+const SHOWN_AT_ONCE: usize = 4096;
+
+/// The scores of the token behind each of some texts of the same length, one text after the other. The model has been shown
+/// `start` tokens of each before these.
+fn scores_behind(
+    score: &mut impl FnMut(Tensor<2, Int>, usize) -> Tensor<3>,
+    texts: &[&[u32]],
+    start: usize,
+    device: &Device,
+) -> Result<Vec<f64>, TrainError> {
+    let (rows, length) = (texts.len(), texts[0].len());
+    let piece = (SHOWN_AT_ONCE / rows).max(1);
+    let mut logits = None;
+    for from in (0..length).step_by(piece) {
+        let part = from..length.min(from + piece);
+        let tokens = texts.iter().flat_map(|text| &text[part.clone()]);
+        let tokens = tokens.map(|&token| i64::from(token)).collect::<Vec<_>>();
+        let tokens = TensorData::new(tokens, [rows, part.len()]);
+        logits = Some(score(Tensor::from_data(tokens, device), start + from));
+    }
+    let logits = logits.expect("each text has a token that the model has not been shown");
+    let [_, length, vocabulary] = logits.dims();
+    let last = logits.slice([0..rows, length - 1..length, 0..vocabulary]);
+    let last = last
+        .try_into_data()
+        .map_err(|error| TrainError::Device(error.to_string()))?;
+    let scores = last.iter::<f64>().collect::<Vec<_>>();
+    if scores.iter().any(|score| score.is_nan()) {
+        let message = "the model's scores are not numbers: it has diverged";
+        return Err(TrainError::Device(message.to_string()));
+    }
+    Ok(scores)
 }
 
 #[cfg(test)]

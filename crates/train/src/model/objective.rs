@@ -68,7 +68,8 @@ pub struct Loss {
     pub mean: Tensor<1>,
     /// How many predictions there were; by these the mean is weighted over micro-batches, ranks and steps.
     pub predictions: usize,
-    /// How many samples there were; by these the ranks' gradients are weighted.
+    /// How many samples there were; by these the ranks' gradients are weighted, unless samples have weights of their own
+    /// ([`TrainingData::weighted_by`](crate::TrainingData::weighted_by)).
     pub samples: usize,
     /// What else is measured, the same metrics in each batch and on each rank.
     pub metrics: Vec<NamedSum>,
@@ -316,6 +317,46 @@ impl Objective for NextToken {
     fn loss(logits: Tensor<3>, next: Tensor<2, Int>) -> Loss {
         let samples = next.dims()[0];
         cross_entropy(logits.flatten(0, 1), next.flatten(0, 1), samples).0
+    }
+}
+
+/// As [`NextToken`], where only some of the tokens count: those of answers, say.
+///
+/// # Shapes
+/// - output: logits `[B, T, V]`
+/// - targets: the tokens that really followed, `[B, T]`, and which of these count, `[N]` with numbers from 0 to below
+///   `B * T`, row by row; all, if absent
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_train::{MaskedNextToken, Objective};
+///
+/// let device = Device::flex();
+/// let logits = Tensor::<3>::from_floats([[[0.0, 9.0], [0.0, 9.0], [9.0, 0.0]]], &device);
+/// let next = Tensor::<2, Int>::from_ints([[1, 0, 0]], &device);
+/// let counting = Tensor::<1, Int>::from_ints([1, 2], &device);
+/// let loss = MaskedNextToken::loss(logits, (next, Some(counting)));
+/// assert_eq!((loss.samples, loss.predictions), (1, 2));
+/// assert_eq!(loss.report().sums().unwrap().correct(), Some(1));
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct MaskedNextToken;
+
+impl Objective for MaskedNextToken {
+    type Input = Tensor<2, Int>;
+    type Output = Tensor<3>;
+    type Targets = (Tensor<2, Int>, Option<Tensor<1, Int>>);
+
+    fn loss(logits: Tensor<3>, (next, counting): Self::Targets) -> Loss {
+        let Some(counting) = counting else {
+            return NextToken::loss(logits, next);
+        };
+        let samples = next.dims()[0];
+        let next = next.flatten::<1>(0, 1).select(0, counting.clone());
+        // A model on several devices yields its output on the last of them.
+        let counting = counting.to_device(&logits.device());
+        let logits = logits.flatten::<2>(0, 1).select(0, counting);
+        cross_entropy(logits, next, samples).0
     }
 }
 

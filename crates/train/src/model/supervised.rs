@@ -41,6 +41,18 @@ pub type LabeledBatch<const D: usize> = (Tensor<D>, Tensor<1, Int>);
 /// ```
 pub type TextBatch = (Tensor<2, Int>, Tensor<2, Int>);
 
+/// As [`TextBatch`], with which of the tokens that follow count, `[N]`; all, if absent:
+/// [`MaskedNextToken`](crate::MaskedNextToken).
+///
+/// ```
+/// use everburn_train::MaskedTextBatch;
+///
+/// fn predictions((tokens, (_, counting)): &MaskedTextBatch) -> usize {
+///     counting.as_ref().map_or_else(|| tokens.dims().iter().product(), |counting| counting.dims()[0])
+/// }
+/// ```
+pub type MaskedTextBatch = (Tensor<2, Int>, (Tensor<2, Int>, Option<Tensor<1, Int>>));
+
 /// A module that classifies.
 ///
 /// ```

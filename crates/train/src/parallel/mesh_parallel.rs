@@ -307,13 +307,13 @@ where
         share: ShareOfBatch<(O::Input, O::Targets)>,
         ddp: &Ddp,
     ) -> Result<(SyncedGradients, MetricSums, PassTimes), TrainError> {
-        let step = ddp.begin(share.samples)?;
-        let samples = share.micro_batches.iter().map(|part| part.samples);
+        let step = ddp.begin(share.weight)?;
+        let weights = share.micro_batches.iter().map(|part| part.weight);
         let mut pass = TrainingPass::<M, O> {
             model: model.model(),
             step: &step,
             overlap: self.overlap,
-            samples: samples.collect(),
+            weights: weights.collect(),
             inputs: Vec::new(),
             targets: Vec::new(),
             sums: Ok(MetricSums::default()),
@@ -323,7 +323,7 @@ where
             pass.inputs.push(Some(input));
             pass.targets.push(Some(targets));
         }
-        let micro_batches = pass.samples.len();
+        let micro_batches = pass.weights.len();
         let mut result = Ok(PassTimes::default());
         if micro_batches > 0 {
             let blocks = model.model().blocks();

@@ -7,7 +7,7 @@ use burn::tensor::Int;
 use everburn_distributed::{DdpError, name_of};
 
 use crate::model::erased::AnyBatch;
-use crate::model::supervised::{LabeledBatch, TextBatch};
+use crate::model::supervised::{LabeledBatch, MaskedTextBatch, TextBatch};
 
 /// Checks that a batch is on this rank's device, as far as its type is known: images or rows with classes,
 /// and texts. A batcher that takes another device than it is given would have the first GPU compute for
@@ -38,7 +38,12 @@ fn devices_of(batch: &dyn Any) -> Option<[(&'static str, Device); 2]> {
             batch.downcast_ref::<TextBatch>()?;
         Some([("tokens", tokens.device()), ("targets", next.device())])
     }
+    fn masked(batch: &dyn Any) -> Option<[(&'static str, Device); 2]> {
+        let (tokens, (next, _)) = batch.downcast_ref::<MaskedTextBatch>()?;
+        Some([("tokens", tokens.device()), ("targets", next.device())])
+    }
     text(batch)
+        .or_else(|| masked(batch))
         .or_else(|| labeled::<2>(batch))
         .or_else(|| labeled::<4>(batch))
         .or_else(|| labeled::<3>(batch))

@@ -27,6 +27,7 @@ const LOCK_PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 /// | `checkpoints/epoch-NNNN/` | see [`crate::checkpoint`] |
 /// | `model.safetensors` | the trained parameters by path |
 /// | `ema.safetensors` | the same, averaged over the training: [`EmaConfig`](crate::EmaConfig) |
+/// | `adapter.safetensors` | what `--lora` has learned, beside the weights that have it merged: [`Adapter`](crate::Adapter) |
 /// | `report.json` | a [`TrainingReport`] |
 ///
 /// ```
@@ -224,6 +225,11 @@ impl RunDirectory {
     /// The averaged parameters, of a run with `--ema`.
     pub fn ema_path(&self) -> PathBuf {
         self.path.join("ema.safetensors")
+    }
+
+    /// What low-rank adaptation has learned, of a run with `--lora`.
+    pub fn adapter_path(&self) -> PathBuf {
+        self.path.join("adapter.safetensors")
     }
 
     /// The report.

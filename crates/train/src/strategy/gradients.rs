@@ -50,12 +50,12 @@ impl RankLoop {
         let overlap = self.setup.config.overlap && ddp.exchanges_gradients();
         // All ranks go the same way, whose passes then exchange statistics in the same order.
         if share.rounds > 1 || overlap {
-            let step = ddp.begin(share.samples)?;
+            let step = ddp.begin(share.weight)?;
             for (index, part) in share.micro_batches.into_iter().enumerate() {
                 let watched = if overlap && index + 1 == parts {
-                    step.watch_last(model, part.samples)
+                    step.watch_last(model, part.weight)
                 } else {
-                    step.watch(model, part.samples)
+                    step.watch(model, part.weight)
                 };
                 if let Err(error) = pass(&watched, part.batch) {
                     step.give_up(&error.to_string());
@@ -83,7 +83,7 @@ impl RankLoop {
         let stand_in = || everburn_nn::without_samples(model.clone());
         self.take_part_without_samples(model, missing, stand_in)?;
         self.profile(Phase::Exchange);
-        let synced = ddp.sync_gradients(model, gradients, share.samples)?;
+        let synced = ddp.sync_gradients(model, gradients, share.weight)?;
         Ok((synced, local, times))
     }
 

@@ -100,7 +100,7 @@ impl RankLoop {
         let mut parts = share.micro_batches.into_iter();
         for _ in 0..share.rounds.max(1) {
             let part = parts.next();
-            let step = ddp.begin(part.as_ref().map_or(0, |part| part.samples))?;
+            let step = ddp.begin(part.as_ref().map_or(0, |part| part.weight))?;
             let cut = self.shards.as_ref().ok_or_else(not_begun)?.pass(twice)?;
             let pass = || match part {
                 None => self.take_part_without_samples(model, 1, || match &cut {
@@ -109,8 +109,8 @@ impl RankLoop {
                 }),
                 Some(part) => {
                     let watched = match &cut {
-                        Some(cut) => step.watch_sharded(model, part.samples, cut),
-                        None => step.watch_last(model, part.samples),
+                        Some(cut) => step.watch_sharded(model, part.weight, cut),
+                        None => step.watch_last(model, part.weight),
                     };
                     self.profile_pass(&mut times, |times| match &mut found {
                         LocalOutput::Sums(sums) => {

@@ -1,5 +1,6 @@
 //! A training step over virtual ranks.
 
+use everburn_collectives::group::ReduceOp;
 use everburn_distributed::{Buffers, Ddp, ShareOfBatch, VirtualRanks};
 use everburn_profile::Phase;
 
@@ -28,11 +29,19 @@ impl RankLoop {
         number: usize,
     ) -> Result<PassOutput, TrainError> {
         let before = Buffers::read(&model)?;
-        let mut samples = vec![0; ranks.own().len()];
+        let mut weights = vec![0; ranks.own().len()];
         for part in &share.micro_batches {
-            samples[part.index] = part.samples;
+            weights[part.index] = part.weight;
         }
-        let step = ddp.begin_virtual(ranks, &samples, share.global_samples)?;
+        let all = match self.setup.train.is_weighing() {
+            false => share.global_samples,
+            true => {
+                let own = vec![share.weight as i64];
+                let all = self.setup.group.all_reduce(own, ReduceOp::Sum).wait()?;
+                usize::try_from(all[0]).unwrap_or_default()
+            }
+        };
+        let step = ddp.begin_virtual(ranks, &weights, all)?;
         let mut sums = VirtualSums::new(ranks, before.len());
         let (mut model, mut times) = (model, PassTimes::default());
         for part in share.micro_batches {

@@ -132,6 +132,7 @@ where
         test: Arc::clone(&data.test),
         batcher: Arc::new(WithoutTargets(Arc::clone(&data.batcher))),
         augment: data.augment.clone(),
+        weigh: data.weigh.clone(),
         name: data.name.clone(),
         fingerprint: data.fingerprint.clone(),
         origin: data.origin.clone(),

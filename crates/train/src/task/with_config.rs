@@ -274,6 +274,7 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
             sample_every,
             encode,
             decode,
+            conversation,
             scorer: own,
         } = language;
         Ok(Some(Language {
@@ -281,6 +282,7 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
             sample_every,
             encode,
             decode,
+            conversation,
             scorer: Arc::new(move |model: &AnyModel| match task.blocks() {
                 // The blocks may be on several devices.
                 Some(blocks) if blocks.0.is_split(model) => {

@@ -54,6 +54,10 @@ impl Trainer {
             Some(augment) => train.augmenting(self.config.seed, augment.clone()),
             None => train,
         };
+        let train = match &data.weigh {
+            Some(weigh) => train.weighing(weigh.clone()),
+            None => train,
+        };
         let validation = own.cloned();
         let validation = validation.or_else(|| (held_out > 0).then(|| part(all - held_out, all)));
         let validation = validation.map(|set| self.ordered_loader(set, data, readers));

@@ -8,7 +8,6 @@ use burn::optim::ModuleOptimizer;
 
 use super::Trainer;
 use crate::config::conflicts::RunFeatures;
-use crate::config::parameter_groups::Parameters;
 use crate::config::schedule::initialised;
 use crate::error::TrainError;
 use crate::model::erased::AnyModel;
@@ -20,7 +19,7 @@ impl Trainer {
         if let Some(lora) = &self.config.lora {
             return lora.adapt(model);
         }
-        let parameters = Parameters::of(&model, &self.config.optimizer.groups)?;
+        let parameters = self.config.optimizer.parameters(&model)?;
         Ok(match parameters.frozen() {
             Some(frozen) => model.freeze_group(frozen),
             None => model,
@@ -63,7 +62,7 @@ impl Trainer {
         let groups = &self.config.optimizer.groups;
         match own {
             None => {
-                let parameters = Parameters::of(model, groups)?;
+                let parameters = self.config.optimizer.parameters(model)?;
                 self.config.scheduler_of(&parameters, total_steps)
             }
             Some(_) if groups.iter().any(|it| it.learning_rate_factor.is_some()) => {
@@ -73,6 +72,11 @@ impl Trainer {
                         .to_string(),
                 ))
             }
+            Some(_) if self.config.optimizer.layer_decay.is_some() => Err(TrainError::Config(
+                "--layer-decay is for the schedule of the configuration, and the task has one of its own: say it in \
+                 `Task::schedule`"
+                    .to_string(),
+            )),
             Some(own) => Ok(own),
         }
     }
@@ -87,7 +91,7 @@ impl Trainer {
             let steps = rates.iter().map(|rate| (rate * factor).into());
             SequentialLrSchedulerConfig::new(steps.collect(), (1..rates.len()).collect()).into()
         };
-        let parameters = Parameters::of(model, &self.config.optimizer.groups)?;
+        let parameters = self.config.optimizer.parameters(model)?;
         let mut config = ModuleLrSchedulerConfig::new(at(1.0));
         for (factor, group) in parameters.by_learning_rate() {
             config = config.with_group(group, at(factor));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::Dataset;
-use everburn_distributed::{Augment, SampleRng};
+use everburn_distributed::{Augment, SampleRng, Weigh};
 
 /// The data of a run: every rank is given all of it and reads its own share.
 ///
@@ -41,6 +41,8 @@ pub struct TrainingData<I, B> {
     pub batcher: Arc<dyn Batcher<I, B>>,
     /// A random change of the samples to learn from, and of no others, anew in each epoch.
     pub augment: Option<Augment<I>>,
+    /// How much the loss of a sample to learn from counts beside that of others: all alike, if absent.
+    pub weigh: Option<Weigh<I>>,
     /// The name that goes into the report.
     pub name: String,
     /// A text that differs for other data of the same name, such as a hash: ranks whose data differ are
@@ -64,6 +66,7 @@ impl<I, B> TrainingData<I, B> {
             test: Arc::new(test),
             batcher: Arc::new(batcher),
             augment: None,
+            weigh: None,
             name: name.into(),
             fingerprint: String::new(),
             origin: String::new(),
@@ -126,6 +129,16 @@ impl<I, B> TrainingData<I, B> {
             ..self
         }
     }
+
+    /// The same with samples of which each is of its own number of predictions, at least 1, by which the gradients of
+    /// micro-batches and ranks are weighted: see [`Weigh`].
+    #[must_use]
+    pub fn weighted_by(self, weigh: impl Fn(&I) -> usize + Send + Sync + 'static) -> Self {
+        Self {
+            weigh: Some(Arc::new(weigh)),
+            ..self
+        }
+    }
 }
 
 impl<I, B> Clone for TrainingData<I, B> {
@@ -136,6 +149,7 @@ impl<I, B> Clone for TrainingData<I, B> {
             test: Arc::clone(&self.test),
             batcher: Arc::clone(&self.batcher),
             augment: self.augment.clone(),
+            weigh: self.weigh.clone(),
             name: self.name.clone(),
             fingerprint: self.fingerprint.clone(),
             origin: self.origin.clone(),

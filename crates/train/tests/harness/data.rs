@@ -17,6 +17,7 @@ pub fn digits(seed: u64, train: usize, test: usize) -> Images {
     let train = digits.generate(Split::Train, train).unwrap();
     TrainingData {
         augment: None,
+        weigh: None,
         fingerprint: train.fingerprint(),
         train: Arc::new(train),
         test: Arc::new(digits.generate(Split::Test, test).unwrap()),
@@ -41,6 +42,7 @@ pub fn texts(context: usize) -> (Texts, usize) {
 pub fn windows(train: TextDataset, test: TextDataset) -> Texts {
     TrainingData {
         augment: None,
+        weigh: None,
         fingerprint: train.fingerprint(),
         train: Arc::new(train),
         test: Arc::new(test),

@@ -103,6 +103,7 @@ where
                 let (forward, planted) = (self.forward, start.planted.clone());
                 let data = TrainingData {
                     augment: None,
+                    weigh: None,
                     train: Arc::clone(&train),
                     test: Arc::clone(&test) as _,
                     validation: None,

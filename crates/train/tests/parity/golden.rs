@@ -217,7 +217,5 @@ pub fn text(n: u64, context: u64, vocabulary: u64) -> TextItem {
             false => (start % vocabulary + stride * place) % vocabulary,
         }
     };
-    TextItem {
-        tokens: (0..=context).map(|place| token(place) as u32).collect(),
-    }
+    TextItem::new((0..=context).map(|place| token(place) as u32).collect())
 }

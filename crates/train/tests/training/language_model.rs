@@ -3,13 +3,17 @@
 use std::sync::{Arc, Mutex};
 
 use burn::module::Module;
+use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::prelude::*;
+use burn::tensor::activation::log_softmax;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
-use everburn_datasets::TextDataset;
+use everburn_datasets::{MaskedTextBatcher, TextDataset, TextItem};
+use everburn_distributed::ShardStage;
 use everburn_models::gpt::{Gpt, GptConfig, Positions};
 use everburn_train::{
-    Generation, LanguageModel, MetricLine, OptimizerConfig, OptimizerKind, Samples, Trainer,
-    TrainingConfig, whole_text,
+    Adapter, Generation, LanguageModel, LoraConfig, MaskedNextToken, MaskedTextBatch, MetricLine,
+    OptimizerConfig, OptimizerKind, Patterns, Samples, Supervised, Trainer, TrainingConfig,
+    TrainingData, whole_text,
 };
 
 use crate::harness::data::{Texts, texts, windows};
@@ -198,4 +202,151 @@ fn samples_are_drawn_after_steps_and_epochs_and_change_nothing() {
         [2, 4, 5, 6, 8, 10],
         "each second step, and the ends of epochs"
     );
+}
+
+/// How many tokens the texts of [`answers`] have, and how many of these, at their ends, are learned: so unequal that a
+/// mean of means is far from the mean.
+const LENGTHS: [(usize, usize); 7] = [(16, 14), (3, 1), (9, 1), (5, 2), (17, 16), (2, 1), (12, 3)];
+
+/// Texts of different lengths with a loss on their ends only.
+fn answers() -> TrainingData<TextItem, MaskedTextBatch> {
+    let texts = LENGTHS
+        .iter()
+        .enumerate()
+        .map(|(text, &(length, learned))| {
+            let tokens = (0..length).map(|place| ((text * 5 + place * place) % 11) as u32);
+            let mask = (0..length).map(|place| place + learned >= length);
+            TextItem::new(tokens.collect()).masked(mask.collect())
+        });
+    let texts = TextDataset::of_items(texts.collect(), CONTEXT);
+    let test = texts.first(1);
+    TrainingData::new("answers", texts, test, MaskedTextBatcher).weighted_by(TextItem::predictions)
+}
+
+/// How far two lists of numbers are apart.
+fn apart(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    let pairs = a.iter().zip(b);
+    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// The loss of `model` on all texts, one after the other and without padding, and the parameters after a step of
+/// gradient descent along the gradient of it.
+fn a_step_by_hand(model: &Gpt, learning_rate: f64) -> (f64, Vec<Vec<f32>>) {
+    let device = Device::flex().autodiff();
+    let model = model.clone().train().fork(&device);
+    let (mut losses, mut learned) = (Vec::new(), 0);
+    for index in 0..LENGTHS.len() {
+        let item = answers().train.get(index).unwrap();
+        let tokens = item
+            .tokens
+            .iter()
+            .map(|token| i64::from(*token))
+            .collect::<Vec<_>>();
+        let length = tokens.len() - 1;
+        let inputs = TensorData::new(tokens[..length].to_vec(), [1, length]);
+        let logits = model.forward(Tensor::<2, Int>::from_data(inputs, &device));
+        let shares = log_softmax(logits.squeeze_dim::<2>(0), 1);
+        for place in (0..length).filter(|place| item.mask.as_ref().unwrap()[place + 1]) {
+            let next = tokens[place + 1] as usize;
+            losses.push(
+                shares
+                    .clone()
+                    .slice([place..place + 1, next..next + 1])
+                    .neg()
+                    .sum(),
+            );
+            learned += 1;
+        }
+    }
+    let loss = Tensor::cat(losses, 0).sum() / learned as f64;
+    let number = loss.clone().into_scalar::<f64>();
+    let gradients = GradientsParams::from_grads(loss.backward(), &model);
+    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    let model = optimizer.step(learning_rate, model, gradients);
+    (number, parameters(&model))
+}
+
+#[test]
+fn a_loss_on_some_tokens_is_the_mean_of_these_over_micro_batches_and_ranks() {
+    let model = small(11, Positions::Learned);
+    let (loss, expected) = a_step_by_hand(&model, 0.5);
+    let (before, expected) = (parameters(&model).concat(), expected.concat());
+    assert!(apart(&before, &expected) > 1e-2, "it is a step");
+    let one_step = TrainingConfig {
+        epochs: 1,
+        steps: Some(1),
+        batch_size: LENGTHS.len(),
+        validation_samples: Some(0),
+        log_every: 1,
+        optimizer: OptimizerConfig {
+            kind: OptimizerKind::Sgd,
+            learning_rate: 0.5,
+            ..OptimizerConfig::default()
+        },
+        ..TrainingConfig::default()
+    };
+    let mut sharded = one_step.clone();
+    sharded.ddp.shard = Some(ShardStage::Gradients);
+    let changed = |change: fn(&mut TrainingConfig)| {
+        let mut config = one_step.clone();
+        change(&mut config);
+        config
+    };
+    for (world_size, config) in [
+        (1, one_step.clone()),
+        (2, one_step.clone()),
+        (3, one_step.clone()),
+        (1, changed(|config| config.accumulate = 3)),
+        (2, changed(|config| config.accumulate = 2)),
+        (2, changed(|config| config.overlap = false)),
+        (2, sharded),
+        (2, changed(|config| config.virtual_ranks = Some(4))),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let replicas = on_ranks(world_size, &config, Some(folder.path()), |trainer| {
+            let model = Supervised::<_, MaskedNextToken>::of_blocks(model.clone());
+            parameters(&trainer.fit(model, &answers()).unwrap().0)
+        });
+        let line = &metric_lines(folder.path())[0];
+        let learned = LENGTHS.iter().map(|(_, learned)| *learned as u64).sum();
+        assert_eq!((line.samples, line.predictions), (7, learned));
+        assert!((line.loss - loss).abs() < 1e-5, "{} {loss}", line.loss);
+        let apart = apart(&in_common(replicas).concat(), &expected);
+        assert!(
+            apart < 1e-6,
+            "{world_size} ranks are {apart:e} apart: {config:?}"
+        );
+    }
+}
+
+#[test]
+fn scores_with_low_rank_factors_beside_are_those_of_merged_weights() {
+    let device = Device::flex().autodiff();
+    let tokens = |device: &Device| Tensor::<2, Int>::from_ints([[1, 5, 2, 8, 3, 3, 10, 7]], device);
+    let lora = LoraConfig {
+        rank: 3,
+        alpha: Some(7.0),
+        targets: Patterns::from(vec!["q".to_string(), "v".to_string(), "up".to_string()]),
+    };
+    let model = small(11, Positions::Rotary);
+    let first = model.forward(tokens(&Device::flex())).into_data();
+    let mut model = lora.adapt(model.train().fork(&device)).unwrap();
+    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    for _ in 0..5 {
+        let shares = log_softmax(model.forward(tokens(&device)), 2);
+        let loss = shares.slice([0..1, 0..8, 4..5]).neg().sum();
+        let gradients = GradientsParams::from_grads(loss.backward(), &model);
+        model = optimizer.step(0.02, model, gradients);
+    }
+    let adapter = Adapter::of(&model);
+    assert_eq!(adapter.weights().count(), 2 * 3);
+    let beside = model.forward(tokens(&device)).into_data();
+    let merged = model.materialize();
+    assert_eq!(Adapter::of(&merged).weights().count(), 0);
+    let merged = merged.forward(tokens(&device)).into_data();
+    let numbers = |data: &TensorData| data.iter::<f32>().collect::<Vec<_>>();
+    let [first, beside, merged] = [first, beside, merged].map(|data| numbers(&data));
+    assert!(apart(&first, &beside) > 0.1, "it has learned");
+    assert!(apart(&beside, &merged) < 1e-5);
 }

@@ -81,6 +81,7 @@ fn samples(count: usize, phase: f32) -> Vec<Sample> {
 fn data(train: usize) -> TrainingData<Sample, (Tensor<2>, Tensor<2>)> {
     TrainingData {
         augment: None,
+        weigh: None,
         train: Arc::new(InMemDataset::new(samples(train, 0.0))),
         test: Arc::new(InMemDataset::new(samples(13, 100.0))),
         validation: None,

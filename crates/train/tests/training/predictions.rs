@@ -51,6 +51,7 @@ impl Task for Twice {
     fn data(&self, _: &mut TwiceConfig) -> Result<TaskData<u16, Tensor<2>>, TaskError> {
         Ok(TaskData::from(TrainingData {
             augment: None,
+            weigh: None,
             train: Arc::new(InMemDataset::new((100..130).collect())),
             test: Arc::new(InMemDataset::new((0..23).collect())),
             validation: None,

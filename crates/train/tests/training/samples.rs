@@ -13,6 +13,7 @@ use crate::harness::data::Images;
 pub fn in_bytes(data: Images) -> Images {
     TrainingData {
         augment: None,
+        weigh: None,
         batcher: Arc::new(ImageBatcher::bytes()),
         ..data
     }
@@ -40,6 +41,7 @@ pub fn slow(data: Images, each: Duration) -> Images {
     let samples = data.train;
     TrainingData {
         augment: None,
+        weigh: None,
         train: Arc::new(Slow { samples, each }),
         ..data
     }

@@ -63,6 +63,7 @@ impl Task for Slope {
         let ones = |count: usize, one: f32| Arc::new(InMemDataset::new(vec![one; count])) as _;
         Ok(TaskData::from(TrainingData {
             augment: None,
+            weigh: None,
             train: ones(20, 1.0),
             // Of a loss that is told from the others'.
             validation: config.validation.map(|count| ones(count, 10.0)),

@@ -1,6 +1,6 @@
 //! The section `[text]`: how a text model reads, and what a run remembers of it.
 
-use everburn_datasets::{ShardsRecord, Tokenizer, TokenizerKind};
+use everburn_datasets::{ChatTemplate, ShardsRecord, Tokenizer, TokenizerKind};
 use everburn_train::TaskError;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,12 @@ pub(super) struct TextOptions {
     /// How many tokens a window of the text has; as many as the model can see if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) window: Option<usize>,
+    /// Whether instructions that are longer than a window are cut; else they are refused.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) truncate: bool,
+    /// How messages become text, if the run reads instructions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) template: Option<ChatTemplate>,
     /// Which files of tokens the run reads, if it reads such.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) shards: Option<ShardsRecord>,

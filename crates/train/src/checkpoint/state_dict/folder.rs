@@ -40,22 +40,36 @@ pub fn save_pretrained<M: Module>(
     max_shard_size: u64,
 ) -> Result<(), TrainError> {
     let failed = |error: &dyn std::fmt::Display| refuse("writing", folder, error);
+    write_folder(folder, |written| {
+        let tensors = named_tensors(model, 0, folder)?;
+        let tensors = layout.restore(tensors).map_err(|error| failed(&error))?;
+        write_weights(tensors, written, max_shard_size)?;
+        for (name, json) in files {
+            let json = format!("{json:#}\n");
+            write_file(&written.join(name), json.as_bytes())?;
+        }
+        Ok(())
+    })
+}
+
+/// Makes a folder with what `write` puts into it. It has its name only when it is complete.
+///
+/// # Errors
+/// [`TrainError::File`] if there is something at `folder`, or it cannot be written.
+pub(crate) fn write_folder(
+    folder: &Path,
+    write: impl FnOnce(&Path) -> Result<(), TrainError>,
+) -> Result<(), TrainError> {
+    let failed = |error: &dyn std::fmt::Display| refuse("writing", folder, error);
     if folder.exists() {
         return Err(failed(
             &"there is something already; name another folder, or remove it",
         ));
     }
-    let tensors = named_tensors(model, 0, folder)?;
-    let tensors = layout.restore(tensors).map_err(|error| failed(&error))?;
-    // Written aside, so that a folder under this name is a whole one.
     let folder = std::path::absolute(folder).map_err(|error| failed(&error))?;
     let beside = folder.parent().unwrap_or(Path::new("/"));
     let written = tempfile::tempdir_in(beside).map_err(|error| failed(&error))?;
-    write_weights(tensors, written.path(), max_shard_size)?;
-    for (name, json) in files {
-        let json = format!("{json:#}\n");
-        write_file(&written.path().join(name), json.as_bytes())?;
-    }
+    write(written.path())?;
     fs::set_permissions(written.path(), fs::Permissions::from_mode(0o755))
         .and_then(|()| fs::rename(written.path(), &folder))
         .map_err(|error| failed(&error))?;

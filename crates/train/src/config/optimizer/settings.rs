@@ -7,7 +7,13 @@ use crate::config::parameter_groups::ParameterGroup;
 use crate::error::TrainError;
 
 /// Settings of all optimizers.
-const COMMON: [&str; 4] = ["kind", "learning_rate", "weight_decay", "groups"];
+const COMMON: [&str; 5] = [
+    "kind",
+    "learning_rate",
+    "weight_decay",
+    "layer_decay",
+    "groups",
+];
 
 /// Defaults that older configurations have for every optimizer, with or without such a setting. They are ignored.
 const OLD_DEFAULTS: [(&str, f64); 3] = [("momentum", 0.0), ("beta_2", 0.999), ("epsilon", 1e-8)];
@@ -29,6 +35,7 @@ impl Bounds {
         match setting {
             "momentum" | "dampening" | "beta_1" | "beta_2" | "beta_3" | "alpha" => Self::Share,
             "learning_rate"
+            | "layer_decay"
             | "epsilon"
             | "epsilon_1"
             | "epsilon_2"

@@ -13,10 +13,10 @@ use crate::error::TrainError;
 /// A parameter, or a flag of a module, with the settings of its groups.
 #[derive(Debug, Clone)]
 pub(crate) struct Parameter {
-    path: String,
+    pub(super) path: String,
     id: ParamId,
     pub(crate) dimensions: usize,
-    learning_rate_factor: f64,
+    pub(super) learning_rate_factor: f64,
     weight_decay: Option<f64>,
     frozen: bool,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Parameter {
 /// The parameters of a model, each at the first of its places, and the flags of its modules.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Parameters {
-    parameters: Vec<Parameter>,
+    pub(super) parameters: Vec<Parameter>,
     flags: Vec<Parameter>,
 }
 

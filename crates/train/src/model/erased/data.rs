@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::prelude::*;
-use everburn_distributed::{Augment, DistributedLoader};
+use everburn_distributed::{Augment, DistributedLoader, Weigh};
 
 use super::WRONG_TYPE;
 use crate::trainer::TrainingData;
@@ -98,6 +98,7 @@ where
         test: Arc::new(AnyDataset(data.test.clone())),
         batcher: Arc::new(AnyBatcher(data.batcher.clone())),
         augment: data.augment.clone().map(any_augment),
+        weigh: data.weigh.clone().map(any_weigh),
         name: data.name.clone(),
         fingerprint: data.fingerprint.clone(),
         origin: data.origin.clone(),
@@ -106,6 +107,10 @@ where
 
 fn any_augment<I: Send + Sync + Clone + 'static>(augment: Augment<I>) -> Augment<AnyItem> {
     augment.map(AnyItem::take, AnyItem::new)
+}
+
+fn any_weigh<I: 'static>(weigh: Weigh<I>) -> Weigh<AnyItem> {
+    Arc::new(move |item: &AnyItem| weigh(item.open()))
 }
 
 fn any_dataset<I: Send + Sync + 'static>(set: Arc<dyn Dataset<I>>) -> Arc<dyn Dataset<AnyItem>> {

@@ -82,12 +82,14 @@ impl<M: Trainable> ParallelModel<AnyModel, AnyBatch> for Erased<M> {
         let open = |part: MicroBatch<AnyBatch>| MicroBatch {
             batch: part.batch.open(),
             samples: part.samples,
+            weight: part.weight,
             index: part.index,
         };
         let share = ShareOfBatch {
             micro_batches: share.micro_batches.into_iter().map(open).collect(),
             rounds: share.rounds,
             samples: share.samples,
+            weight: share.weight,
             global_samples: share.global_samples,
         };
         self.0.step(model.inner(), share, ddp)

@@ -20,7 +20,7 @@ pub(super) struct TrainingPass<'a, M, O: Objective> {
     /// Whether gradients leave during the last backward pass.
     pub(super) overlap: bool,
     /// By micro-batch.
-    pub(super) samples: Vec<usize>,
+    pub(super) weights: Vec<usize>,
     pub(super) inputs: Vec<Option<O::Input>>,
     pub(super) targets: Vec<Option<O::Targets>>,
     pub(super) sums: Result<MetricSums, TrainError>,
@@ -32,11 +32,11 @@ where
     O: Objective<Input: Activation, Output: Activation>,
 {
     fn model(&mut self, micro_batch: usize) -> M {
-        let samples = self.samples[micro_batch];
-        if self.overlap && micro_batch + 1 == self.samples.len() {
-            self.step.watch_last(self.model, samples)
+        let weight = self.weights[micro_batch];
+        if self.overlap && micro_batch + 1 == self.weights.len() {
+            self.step.watch_last(self.model, weight)
         } else {
-            self.step.watch(self.model, samples)
+            self.step.watch(self.model, weight)
         }
     }
 

@@ -66,6 +66,7 @@ fn images(fails_at: usize, before: impl Fn(usize) + Send + Sync + 'static) -> Im
     let data = digits(5, 63, 37);
     TrainingData {
         augment: None,
+        weigh: None,
         train: Arc::new(Failing {
             samples: data.train,
             reads: AtomicUsize::new(0),

@@ -1,0 +1,61 @@
+//! Flags of commands that let a model of text write.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use everburn_train::Generation;
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct WritingFlags {
+    /// The folder of the run.
+    pub(crate) run_dir: PathBuf,
+
+    /// The number of tokens to generate.
+    #[arg(long, default_value_t = 200)]
+    pub(crate) tokens: usize,
+
+    /// The sampling temperature; 0 is greedy.
+    #[arg(long, default_value_t = 0.8, allow_negative_numbers = true)]
+    pub(crate) temperature: f64,
+
+    /// Draw only from this many of the likeliest tokens.
+    #[arg(long)]
+    pub(crate) top_k: Option<usize>,
+
+    /// Draw only from the likeliest tokens that together have this probability, as in 0.9.
+    #[arg(long)]
+    pub(crate) top_p: Option<f64>,
+
+    /// Stop before this text; may be repeated.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+
+    /// The seed of the sampling.
+    #[arg(long, default_value_t = 42)]
+    pub(crate) seed: u64,
+
+    /// Use a checkpoint instead of the trained model: `best`, or the number of an epoch.
+    #[arg(long, value_name = "EPOCH")]
+    pub(crate) checkpoint: Option<String>,
+
+    /// Use the averaged parameters of a run with --ema.
+    #[arg(long)]
+    pub(crate) ema: bool,
+
+    /// The device: flex, cuda:0, vulkan:0, ...
+    #[arg(long, default_value = "flex")]
+    pub(crate) device: String,
+}
+
+impl WritingFlags {
+    /// How tokens are drawn.
+    pub(crate) fn generation(&self) -> Generation {
+        Generation {
+            tokens: self.tokens,
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            seed: self.seed,
+        }
+    }
+}

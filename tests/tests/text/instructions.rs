@@ -1,0 +1,243 @@
+//! Instructions, from lines of JSON to a conversation, and several texts at once.
+
+use std::path::Path;
+
+use everburn_tests::{Everburn, Run};
+
+/// Questions with their answers, as lines of JSON: two in each conversation, or one by itself.
+fn questions(folder: &Path, messages: bool) -> [(&'static str, &'static str); 3] {
+    let pairs = [("one", "uno"), ("two", "dos."), ("three", "tres!!")];
+    let said = |(question, answer)| {
+        let messages = [("user", question), ("assistant", answer)];
+        messages.map(|(role, content)| serde_json::json!({ "role": role, "content": content }))
+    };
+    let line = |index: usize| {
+        let (question, answer) = pairs[index % 3];
+        match messages {
+            true => {
+                let turns = [index, index / 3].map(|pair| said(pairs[pair % 3]));
+                let messages = turns.concat();
+                serde_json::json!({ "messages": messages })
+            }
+            false => serde_json::json!({ "prompt": question, "completion": answer }),
+        }
+    };
+    let lines = (0..40).map(|index| format!("{}\n", line(index)));
+    std::fs::write(folder.join("lines.jsonl"), lines.collect::<String>()).unwrap();
+    pairs
+}
+
+/// A decoder that learns a few answers by heart.
+const ANSWERING: &str = "model = \"gpt-nano\"\n\
+    [gpt]\ncontext = 160\nwidth = 32\nlayers = 2\nheads = 2\n\
+    [data]\nname = \"lines.jsonl\"\n\
+    [training]\nbatch_size = 6\nvalidation_samples = 4\nlog_every = 1\nschedule = \"constant\"\n\
+    [training.optimizer]\nkind = \"adam-w\"\nlearning_rate = 0.01\n";
+
+#[test]
+fn a_model_learns_answers_on_any_number_of_ranks_and_gives_them_in_a_conversation() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    std::fs::write(here.join("answering.toml"), ANSWERING).unwrap();
+    let pairs = questions(here, true);
+    let train = |name: &str, flags: &[&str]| {
+        let train = ["train", "--config", "answering.toml", "--run-dir", name];
+        let ended = Everburn::new(here, train).args(flags).run().succeeded();
+        (Run::new(here.join(name)), ended)
+    };
+    let (alone, ended) = train("run", &["--epochs", "40"]);
+    let first = ended.stdout.lines().next().unwrap_or_default();
+    let expected =
+        "data: instructions, 36 training and 4 test instructions of up to 160 characters";
+    assert!(first.starts_with(expected), "{ended}");
+    let config = alone.text("config.toml");
+    assert!(config.contains("start = \"<|im_start|>\""), "{config}");
+    for ranks in ["2", "3"] {
+        let few = ["--steps", "12", "--ranks", ranks];
+        let (other, _) = train(&format!("ranks-{ranks}"), &few);
+        let [one, other] = [&alone, &other].map(|run| run.losses("step"));
+        for ((_, one), (_, other)) in one.into_iter().zip(other) {
+            assert!(
+                (one - other).abs() <= 2e-4 * one,
+                "{ranks} ranks: {one} {other}"
+            );
+        }
+    }
+    // Each answer counts by its length, and no question.
+    let answers = alone.metrics().into_iter();
+    let steps = answers.filter(|line| line["kind"] == "step");
+    for line in steps {
+        let samples = line["samples"].as_u64().unwrap();
+        let [least, most] =
+            ["uno", "tres!!"].map(|answer| samples * 2 * (answer.len() as u64 + 10));
+        let predictions = line["predictions"].as_u64().unwrap();
+        assert!((least..=most).contains(&predictions), "{line}");
+    }
+
+    let chat = ["chat", "run", "--temperature", "0", "--tokens", "40"];
+    let input = "two\n\none\n/reset\nthree\n?\nthree";
+    let ended = Everburn::new(here, chat).input(input).run().succeeded();
+    let answers = ended.stdout.lines().collect::<Vec<_>>();
+    let [uno, dos, tres] = pairs.map(|(_, answer)| answer);
+    assert_eq!(answers, [dos, uno, tres, "", tres], "{ended}");
+    assert!(
+        ended.stderr.contains("'?', which is none of the"),
+        "{ended}"
+    );
+    assert!(ended.stderr.contains(" tokens, "), "{ended}");
+    // A conversation is one text: what the cache has is what a whole text would give.
+    let said = "<|im_start|>user\ntwo<|im_end|>\n<|im_start|>assistant\ndos.<|im_end|>\n\
+        <|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n";
+    let generate = ["generate", "run", "--temperature", "0", "--tokens", "40"];
+    let whole = Everburn::new(here, generate)
+        .args(["--stop", "<|im_end|>", "--prompt", said])
+        .run()
+        .succeeded();
+    assert_eq!(
+        whole.stdout.trim_end(),
+        format!("{said}{}", answers[1]).trim_end()
+    );
+
+    // A conversation that is longer than the context goes on.
+    let long = "two\n".repeat(6);
+    let ended = Everburn::new(here, chat).input(&long).run().succeeded();
+    let forgets = "longer than the 160 tokens that the model reads";
+    assert_eq!(ended.stderr.matches(forgets).count(), 1, "{ended}");
+}
+
+#[test]
+fn completions_without_roles_are_learned_and_several_texts_are_written_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    std::fs::write(here.join("answering.toml"), ANSWERING).unwrap();
+    let pairs = questions(here, false);
+    let train = ["train", "--config", "answering.toml", "--run-dir", "run"];
+    let train = Everburn::new(here, train).args(["--epochs", "30"]);
+    train.run().succeeded();
+    let chat = ["chat", "run", "--temperature", "0", "--tokens", "40"];
+    let input = pairs.map(|(question, _)| question).join("\n");
+    let ended = Everburn::new(here, chat).input(&input).run().succeeded();
+    let expected = pairs.map(|(_, answer)| answer);
+    assert_eq!(
+        ended.stdout.lines().collect::<Vec<_>>(),
+        expected,
+        "{ended}"
+    );
+
+    // Prompts of different lengths, at once and one by one.
+    let prompts = [
+        "three",
+        "o",
+        "two",
+        "one",
+        "three<|im_end|>one<|im_end|>two",
+    ];
+    let generate = |flags: &[&str]| {
+        let generate = Everburn::new(here, ["generate", "run", "--tokens", "30"]);
+        generate.args(flags).run().succeeded()
+    };
+    for temperature in ["0", "0.9"] {
+        let how = ["--temperature", temperature, "--stop", "!", "--seed", "5"];
+        let alone = prompts.map(|prompt| {
+            let flags = [&how[..], &["--prompt", prompt]].concat();
+            generate(&flags).stdout
+        });
+        let several = prompts.map(|prompt| format!("--prompt={prompt}"));
+        let several = several.each_ref().map(String::as_str);
+        let together = generate(&[&how[..], &several].concat());
+        assert_eq!(together.stdout, alone.join("\n"), "{temperature}");
+        assert!(together.stderr.contains(" tokens, "), "{together}");
+        std::fs::write(here.join("prompts.txt"), prompts.join("\n\n")).unwrap();
+        let flags = ["--prompts", "prompts.txt", "--batch-size", "2"];
+        assert_eq!(
+            generate(&[&how[..], &flags].concat()).stdout,
+            together.stdout
+        );
+    }
+    let flags = ["--prompts", "prompts.txt", "--json", "--temperature", "0"];
+    let lines = generate(&[&flags[..], &["--stop", "<|im_end|>"]].concat());
+    let lines = lines
+        .stdout
+        .lines()
+        .map(serde_json::from_str::<serde_json::Value>);
+    let lines = lines.collect::<Result<Vec<_>, _>>().unwrap();
+    let first = serde_json::json!({ "prompt": "three", "completion": "tres!!" });
+    assert_eq!((lines.len(), &lines[0]), (5, &first));
+}
+
+#[test]
+fn prompts_and_instructions_that_cannot_be_used_are_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    std::fs::write(here.join("answering.toml"), ANSWERING).unwrap();
+    questions(here, false);
+    let train = ["train", "--config", "answering.toml", "--run-dir", "run"];
+    let train = Everburn::new(here, train).args(["--steps", "1"]);
+    train.run().succeeded();
+    let refused = |arguments: &[&str], messages: &[&str]| {
+        let ended = Everburn::new(here, arguments).run();
+        ended.failed_with(2, messages);
+    };
+    std::fs::write(here.join("prompts.txt"), "one\n").unwrap();
+    refused(&["generate", "run", "--prompts", "nowhere"], &["nowhere"]);
+    refused(
+        &[
+            "generate",
+            "run",
+            "--prompts",
+            "prompts.txt",
+            "--prompt",
+            "a",
+        ],
+        &["cannot be used with"],
+    );
+    refused(&["generate", "run", "--batch-size", "0"], &["--batch-size"]);
+    std::fs::write(here.join("prompts.txt"), "\n").unwrap();
+    refused(
+        &["generate", "run", "--prompts", "prompts.txt"],
+        &["no prompt"],
+    );
+    std::fs::write(here.join("lines.jsonl"), "{\"prompt\": \"a\"}\n").unwrap();
+    let train = ["train", "--config", "answering.toml"];
+    refused(
+        &train,
+        &["lines.jsonl, line 1: it has no field `completion`"],
+    );
+    // A sample too long for the model.
+    let long = "a".repeat(200);
+    let line = serde_json::json!({ "prompt": "a", "completion": long });
+    std::fs::write(here.join("lines.jsonl"), format!("{line}\n").repeat(2)).unwrap();
+    refused(
+        &train,
+        &["lines.jsonl, line 1: it has 211 tokens, and a window has 161"],
+    );
+    assert!(!here.join("runs").exists(), "nothing was started");
+    let cut = [
+        "--set",
+        "text.truncate=true",
+        "--steps",
+        "1",
+        "--run-dir",
+        "cut",
+    ];
+    let cut = [
+        &[
+            "train",
+            "--config",
+            "answering.toml",
+            "--validation-samples",
+            "0",
+        ],
+        &cut[..],
+    ]
+    .concat();
+    Everburn::new(here, cut).run().succeeded();
+    let messages = ["--data-on-device", "different lengths"];
+    let on_device = [
+        &train[..],
+        &["--data-on-device", "--set", "text.truncate=true"],
+    ]
+    .concat();
+    let ended = Everburn::new(here, &on_device).run();
+    ended.failed_with(ended.code().max(1), &messages);
+}
