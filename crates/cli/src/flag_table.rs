@@ -206,23 +206,6 @@ fn each_argument_is_given_to_the_binary_by_a_test_that_is_there() {
 }
 
 #[test]
-fn the_page_of_flags_has_each_argument() {
-    let page = read("docs/command-line.md");
-    for name in arguments().iter().filter(|name| *name != "MODEL") {
-        let row = |line: &str| {
-            let rest = line
-                .strip_prefix("| `")
-                .and_then(|line| line.strip_prefix(&**name));
-            rest.is_some_and(|rest| rest.starts_with([' ', '`']))
-        };
-        assert!(
-            page.lines().any(row),
-            "the table of flags in docs/command-line.md has no {name}"
-        );
-    }
-}
-
-#[test]
 fn the_document_is_up_to_date() {
     let (path, text) = (root().join("docs/flags.md"), document());
     if std::env::var_os(WRITE).is_some() {
@@ -231,45 +214,119 @@ fn the_document_is_up_to_date() {
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         found == text,
-        "docs/flags.md is not what crates/cli/src/flag_table/flags.txt says: make it anew with\n    {WRITE}=1 cargo \
-         test --release -p everburn-cli --lib flag_table"
+        "docs/flags.md is not what the command line has: make it anew with\n    {WRITE}=1 cargo test --release \
+         --workspace --lib flag_table"
     );
 }
 
-/// `docs/flags.md`
+/// `docs/flags.md`: every flag of every command, by its own help.
 fn document() -> String {
-    let lines = lines();
-    let inside = |name: &str| {
-        let mut own = lines.iter().filter(|line| line.name() == name);
-        own.any(|line| !line.becomes.is_empty())
-    };
-    let arguments = arguments();
-    let configured = arguments.iter().filter(|name| inside(name)).count();
+    let mut all = Arguments::command();
+    all.build();
     let mut text = format!(
-        "# Flags and their tests\n\n\
-         Each of the {} arguments of `train`, with a value that must change what a run does: {configured} of them \
-         are a part of the configuration, and the second column is what `config.toml` then says. The last column \
-         is the test that gives it to the binary. [Flags](command-line.md) and `everburn train --help` say what they \
-         mean.\n\n\
-         This file is generated from `crates/cli/src/flag_table/flags.txt`, which \
-         `crates/cli/src/flag_table.rs` checks: it has a line for each argument, each line changes the keys that it \
-         names and no others, and the tests are there. After a change:\n\n\
+        "# Flags\n\n\
+         Every flag of every command, and the key of `config.toml` that it sets. [Configuration](configuration.md) has all \
+         keys with their defaults, [Configuration files](command-line.md) which source wins.\n\n\
+         This page is generated from the command line, with the tests of flags:\n\n\
          <!-- needs: a checkout -->\n\
-         ```sh\n{WRITE}=1 cargo test --release -p everburn-cli --lib flag_table\n```\n\n\
-         | Argument | In `config.toml` | After `train` | Test |\n|---|---|---|---|\n",
-        arguments.len()
+         ```sh\n{WRITE}=1 cargo test --release --workspace --lib flag_table\n```\n"
     );
-    for line in &lines {
-        let code = |words: &str| format!("`{words}`");
-        let becomes = line.becomes.iter().map(|key| code(key));
-        let becomes = becomes.collect::<Vec<_>>().join(", ");
-        let (file, test) = line.test;
-        let _ = writeln!(
-            text,
-            "| {} | {becomes} | {} | `{test}` in `{file}` |",
-            code(line.given),
-            code(line.before),
-        );
+    let train = all.find_subcommand("train").expect("`train` is a command");
+    let of_train = train
+        .get_arguments()
+        .map(|argument| argument.get_id().clone());
+    let of_train = of_train.collect::<Vec<_>>();
+    for command in all.get_subcommands() {
+        let name = command.get_name();
+        if name == "help" || command.is_hide_set() {
+            continue;
+        }
+        let about = command.get_about().map(ToString::to_string);
+        let _ = write!(text, "\n## {name}\n\n{}.\n", about.unwrap_or_default());
+        let own = command.get_arguments().filter(|argument| {
+            let is_shared = name != "train" && of_train.contains(argument.get_id());
+            !argument.is_hide_set() && !is_shared && argument.get_id() != "help"
+        });
+        let own = own.collect::<Vec<_>>();
+        if name != "train" {
+            let shared = |heading: &str| {
+                let mut shown = command.get_arguments();
+                shown.any(|argument| {
+                    argument.get_help_heading() == Some(heading)
+                        && of_train.contains(argument.get_id())
+                })
+            };
+            let headings = headings(train.get_arguments());
+            let headings = headings
+                .into_iter()
+                .flatten()
+                .filter(|heading| shared(heading));
+            let headings = headings
+                .map(|heading| format!("*{heading}*"))
+                .collect::<Vec<_>>();
+            if !headings.is_empty() {
+                let _ = write!(
+                    text,
+                    "\nIt also takes these flags of `train`: {}.\n",
+                    headings.join(", ")
+                );
+            }
+        }
+        for heading in headings(own.iter().copied()) {
+            let below = own
+                .iter()
+                .filter(|argument| argument.get_help_heading() == heading);
+            if let Some(heading) = heading {
+                let _ = write!(text, "\n### {heading}\n");
+            }
+            text.push_str("\n| Flag | Meaning | Key |\n|---|---|---|\n");
+            for argument in below {
+                text.push_str(&row(argument));
+            }
+        }
     }
     text
+}
+
+/// The headings of arguments, each once.
+fn headings<'a>(arguments: impl Iterator<Item = &'a clap::Arg>) -> Vec<Option<&'a str>> {
+    let mut found = Vec::new();
+    for argument in arguments {
+        let heading = argument.get_help_heading();
+        if !found.contains(&heading) {
+            found.push(heading);
+        }
+    }
+    found
+}
+
+/// A flag in the table of a page.
+fn row(argument: &clap::Arg) -> String {
+    let values = argument.get_action().takes_values();
+    let names = argument.get_value_names().unwrap_or_default();
+    let value = names
+        .iter()
+        .map(|name| format!(" {name}"))
+        .collect::<String>();
+    let name = match argument.get_long() {
+        Some(long) if values => format!("--{long}{value}"),
+        Some(long) => format!("--{long}"),
+        None => value.trim().to_string(),
+    };
+    let help = argument
+        .get_help()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let id = argument.get_id().as_str();
+    let key = if id.contains('.') {
+        format!("`{id}`")
+    } else {
+        String::new()
+    };
+    let cell = |text: &str| text.replace('|', "\\|");
+    format!(
+        "| `{}` | {} | {key} |\n",
+        cell(&name),
+        cell(&help).replace('<', "&lt;").replace('*', "\\*")
+    )
 }

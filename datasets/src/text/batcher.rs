@@ -53,9 +53,10 @@ impl Batcher<TextItem, (Tensor<2, Int>, Tensor<2, Int>)> for TextBatcher {
 /// - which of the following tokens count, `[N]`: their places, counted row by row. `None` if all do
 ///
 /// ```
+/// # mod everburn { pub use everburn_datasets as datasets; }
 /// use burn::data::dataloader::batcher::Batcher;
 /// use burn::prelude::*;
-/// use everburn_datasets::{MaskedTextBatcher, TextItem};
+/// use everburn::datasets::{MaskedTextBatcher, TextItem};
 ///
 /// let answer = TextItem::new(vec![5, 6, 7, 8]).masked(vec![false, false, true, true]);
 /// let items = vec![answer, TextItem::new(vec![1, 2])];

@@ -66,7 +66,8 @@ impl TextItem {
     /// The same, of which only those tokens are predicted for which `mask` is true.
     ///
     /// ```
-    /// use everburn_datasets::TextItem;
+    /// # mod everburn { pub use everburn_datasets as datasets; }
+    /// use everburn::datasets::TextItem;
     ///
     /// let item = TextItem::new(vec![5, 6, 7]).masked(vec![false, false, true]);
     /// assert_eq!(item.predictions(), 1);

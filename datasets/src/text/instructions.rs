@@ -36,7 +36,8 @@ const ENDS: [&str; 7] = [
 /// without roles is followed by its completion and `end`.
 ///
 /// ```
-/// use everburn_datasets::{ChatTemplate, Tokenizer};
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{ChatTemplate, Tokenizer};
 ///
 /// let template = ChatTemplate::of(&Tokenizer::of_bytes(), true);
 /// let asked = "<|im_start|>user\nHow many?<|im_end|>\n<|im_start|>assistant\n";
@@ -57,7 +58,8 @@ pub struct ChatTemplate {
 /// A message of a conversation.
 ///
 /// ```
-/// use everburn_datasets::ChatMessage;
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::ChatMessage;
 ///
 /// let message = ChatMessage { role: "user".into(), content: "How many?".into() };
 /// assert_ne!(message.role, "assistant");

@@ -150,7 +150,7 @@ fn document() -> String {
     let mut text = String::from(
         "# Configuration\n\n\
          Every key of `config.toml`: of the file for `--config`, and of `--set KEY=VALUE`. A run's folder has its own, resolved. \
-         [Flags](command-line.md#configuration-files) says which source wins. A key without a default is absent.\n\n\
+         [Configuration files](command-line.md) says which source wins. A key without a default is absent.\n\n\
          This page is generated from the code by `crates/cli/src/flag_table/configuration.rs`.\n\n\
          | Key | Type | Default | Flag | Meaning |\n|---|---|---|---|---|\n",
     );

@@ -9,8 +9,9 @@ use std::sync::Arc;
 /// tokens: a mean of means is another number. It has to be known before the backward pass, during which gradients leave.
 ///
 /// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
 /// use std::sync::Arc;
-/// use everburn_distributed::Weigh;
+/// use everburn::distributed::Weigh;
 ///
 /// let weigh: Weigh<Vec<u32>> = Arc::new(|tokens| tokens.len() - 1);
 /// assert_eq!(weigh(&vec![5, 6, 7]), 2);

@@ -31,9 +31,10 @@ const EMBEDDINGS: [&str; 3] = ["wte", "wpe", "embed_tokens"];
 /// The factors of low-rank adaptation that a model has, by the path of their weight: see [`LoraConfig`].
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::nn::LinearConfig;
 /// use burn::prelude::*;
-/// use everburn_train::{Adapter, LoraConfig, Patterns};
+/// use everburn::train::{Adapter, LoraConfig, Patterns};
 ///
 /// let lora = LoraConfig { rank: 2, alpha: None, targets: Patterns::from("weight") };
 /// let model = LinearConfig::new(8, 4).init(&Device::flex());
@@ -102,7 +103,7 @@ impl Adapter {
         };
         let size = std::fs::metadata(&path).map_err(|_| {
             failed(
-                "there is none: the training was one without --lora, or has not ended; --checkpoint best, or the \
+                "there is none: the training was one without `training.lora.rank`, or has not ended; --checkpoint best, or the \
                  number of an epoch, takes the factors of a checkpoint"
                     .to_string(),
             )

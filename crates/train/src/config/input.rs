@@ -104,7 +104,7 @@ impl Trainer {
         }
         if weigh.is_some() {
             return Err(TrainError::Config(format!(
-                "--data-on-device: the samples of {name} have different lengths, and rows on a device have one; train \
+                "`training.input.on_device`: the samples of {name} have different lengths, and rows on a device have one; train \
                  without it"
             )));
         }

@@ -244,9 +244,10 @@ impl<S: FnMut(Tensor<2, Int>, usize) -> Tensor<3>> TokenStream<S> {
     /// shown again.
     ///
     /// ```
+    /// # mod everburn { pub use everburn_train as train; }
     /// use burn::prelude::*;
     /// use burn::tensor::Int;
-    /// use everburn_train::{Generation, whole_text};
+    /// use everburn::train::{Generation, whole_text};
     ///
     /// let counts = |tokens: Tensor<2, Int>| (tokens + 1).one_hot::<3>(10).float();
     /// let greedy = Generation { tokens: 2, temperature: 0.0, ..Generation::default() };

@@ -328,8 +328,9 @@ impl Objective for NextToken {
 ///   `B * T`, row by row; all, if absent
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use burn::prelude::*;
-/// use everburn_train::{MaskedNextToken, Objective};
+/// use everburn::train::{MaskedNextToken, Objective};
 ///
 /// let device = Device::flex();
 /// let logits = Tensor::<3>::from_floats([[[0.0, 9.0], [0.0, 9.0], [9.0, 0.0]]], &device);

@@ -45,7 +45,8 @@ pub type TextBatch = (Tensor<2, Int>, Tensor<2, Int>);
 /// [`MaskedNextToken`](crate::MaskedNextToken).
 ///
 /// ```
-/// use everburn_train::MaskedTextBatch;
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::MaskedTextBatch;
 ///
 /// fn predictions((tokens, (_, counting)): &MaskedTextBatch) -> usize {
 ///     counting.as_ref().map_or_else(|| tokens.dims().iter().product(), |counting| counting.dims()[0])

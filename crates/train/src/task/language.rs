@@ -30,8 +30,9 @@ pub type Scorer<'a> = Box<dyn FnMut(Tensor<2, Int>, usize) -> Tensor<3> + 'a>;
 /// How a model that has learned from instructions answers.
 ///
 /// ```
+/// # mod everburn { pub use everburn_train as train; }
 /// use std::sync::Arc;
-/// use everburn_train::Conversation;
+/// use everburn::train::Conversation;
 ///
 /// let turn = |question: &str, first: bool| format!("{}Q: {question}\nA: ", if first { "" } else { "\n" });
 /// let conversation = Conversation { turn: Arc::new(turn), end: "\n".to_string(), remembers: true };

@@ -73,7 +73,7 @@ impl Trainer {
                 ))
             }
             Some(_) if self.config.optimizer.layer_decay.is_some() => Err(TrainError::Config(
-                "--layer-decay is for the schedule of the configuration, and the task has one of its own: say it in \
+                "`training.optimizer.layer_decay` is for the schedule of the configuration, and the task has one of its own: say it in \
                  `Task::schedule`"
                     .to_string(),
             )),

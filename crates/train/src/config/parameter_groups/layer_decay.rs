@@ -53,7 +53,7 @@ impl Parameters {
         match (longest.next(), longest.next()) {
             (Some((list, _)), None) => Ok(list),
             _ => Err(TrainError::Config(
-                "--layer-decay is for models with one list of layers, as layers.0, layers.1, ..., and this model has \
+                "`training.optimizer.layer_decay` is for models with one list of layers, as layers.0, layers.1, ..., and this model has \
                  none, or several of the same length: give `learning_rate_factor` in [[training.optimizer.groups]]"
                     .to_string(),
             )),

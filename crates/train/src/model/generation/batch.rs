@@ -19,9 +19,10 @@ impl Generation {
     /// - what `score` yields: logits `[B, any, V]`, of which the last of each row counts
     ///
     /// ```
+    /// # mod everburn { pub use everburn_train as train; }
     /// use burn::prelude::*;
     /// use burn::tensor::Int;
-    /// use everburn_train::{Generation, whole_text};
+    /// use everburn::train::{Generation, whole_text};
     ///
     /// let counts = |tokens: Tensor<2, Int>| (tokens + 1).one_hot::<3>(10).float();
     /// let greedy = Generation { tokens: 3, temperature: 0.0, ..Generation::default() };
