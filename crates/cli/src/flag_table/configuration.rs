@@ -109,11 +109,9 @@ fn flags() -> BTreeMap<String, (&'static str, &'static str)> {
             }
             let own = line.name().trim_start_matches("--").replace('-', "_");
             let flag = (line.name(), value);
-            match key.rsplit('.').next() == Some(own.as_str()) {
-                true => drop(flags.insert(key.to_string(), flag)),
-                false => {
-                    flags.entry(key.to_string()).or_insert(flag);
-                }
+            let entry = flags.entry(key.to_string()).or_insert(flag);
+            if key.rsplit('.').next() == Some(own.as_str()) {
+                *entry = flag;
             }
         }
     }
