@@ -12,7 +12,7 @@ const COLUMN_SUMS: &str = "column_sums";
 /// About how many values a task adds up.
 const PIECE: usize = 1 << 16;
 
-/// The fewest and the most rows of a task: so many are added up in `f32`, and the tasks' sums in `f64`.
+/// The fewest and the most rows of a task: they are added up in `f32`, and the tasks' sums in `f64`.
 const ROWS: [usize; 2] = [32, 512];
 
 /// Writes the sum of each column of `input`, `[rows, columns]`, to `output`.

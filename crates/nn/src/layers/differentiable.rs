@@ -182,7 +182,7 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
         scale: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let all = [queries, keys, values];
-        let parents = all.each_ref().map(|tensor| tensor.node());
+        let parents = all.each_ref().map(FloatTensor::<Self>::node);
         let prepared = Backward::<B, 3>::prepare::<C>(CausalAttention, parents);
         let (output, saved) = match prepared.compute_bound().stateful() {
             OpsKind::Tracked(mut operation) => {
