@@ -18,7 +18,7 @@ use crate::transport::{FrameKind, Interruption, Payload};
 const BOOTSTRAP: u8 = 0;
 
 /// The largest group whose ranks each send to each other one during the setup, so that an error names all ranks that
-/// are missing. Of 128 ranks on two cores, that took most of the time to the first result: 16,000 frames per phase.
+/// are missing. Of 256 ranks on two cores, that took half of the time to the first result: 65,000 frames per phase.
 const DIRECT: usize = 32;
 
 /// A collective that is being run.

@@ -137,7 +137,7 @@ impl<'a> Handshake<'a> {
             ..
         } = *self.rendezvous;
         if rank == 0 {
-            self.draw_session()?;
+            self.addresses.session = Some(self.draw_session()?);
         }
         let listen = |error| self.system(&format!("listen on {local_address}"), &error);
         let mut listening = Some(Listening::bind(local_address, |_| {}).map_err(listen)?);
@@ -146,10 +146,6 @@ impl<'a> Handshake<'a> {
         }
         let mut accepting: Option<(Acceptor, Key)> = None;
         loop {
-            if !self.addresses.complete {
-                let left = self.deadline.saturating_duration_since(Instant::now());
-                self.addresses.wait_for_all(self.news.1.min(left))?;
-            }
             if let (Some(session), Some(_)) = (&self.addresses.session, &listening) {
                 let key = self.mesh_key(session)?;
                 let expected = Expected {
@@ -165,6 +161,10 @@ impl<'a> Handshake<'a> {
                     .transpose()
                     .map_err(listen)?
                     .map(|acceptor| (acceptor, key));
+            }
+            if !self.addresses.complete {
+                let left = self.deadline.saturating_duration_since(Instant::now());
+                self.addresses.wait_for_all(self.news.1.min(left))?;
             }
             if let Some((acceptor, key)) = &accepting {
                 self.dial_lower(key)?;
@@ -196,13 +196,13 @@ impl<'a> Handshake<'a> {
     }
 
     /// Rank 0 draws what tells this mesh from all others.
-    fn draw_session(&self) -> Result<(), CollectiveError> {
+    fn draw_session(&self) -> Result<String, CollectiveError> {
         let drawn = JobToken::random().map_err(|error| self.system("make a key", &error))?;
         let key = self.addresses.key("session");
         // An earlier attempt's stays: others may have read it.
         let store = &self.rendezvous.store;
-        store.compare_set(&key, b"", drawn.reveal().as_bytes())?;
-        Ok(())
+        let session = store.compare_set(&key, b"", drawn.reveal().as_bytes())?;
+        Ok(String::from_utf8_lossy(&session).into_owned())
     }
 
     /// The secret of this mesh: of the job's secret and of what rank 0 has drawn for this mesh alone, so that
