@@ -82,7 +82,7 @@ pub(crate) struct Shape {
     pub(crate) classes: usize,
 }
 
-/// Where a block stands.
+/// The place of a block in the net.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BlockShape {
     pub(crate) inputs: usize,
