@@ -15,7 +15,7 @@ static BYTES: AtomicU64 = AtomicU64::new(0);
 /// The system's allocator, which counts what is allocated while that is asked for.
 ///
 /// ```
-/// # mod everburn { pub use everburn_profile as profile; }
+/// # mod everburn { pub mod profile { pub use everburn_profile::*; } }
 /// use everburn::profile::CountingAllocator;
 ///
 /// #[global_allocator]

@@ -194,7 +194,7 @@ impl Metrics {
             let count = metrics.loss.step.no_numbers();
             notes.push(Note::new(
                 NAME,
-                format!("in {count} of its lines the loss is NaN or infinite"),
+                format!("in {count} of its lines the loss is not a number"),
             ));
         }
         metrics
