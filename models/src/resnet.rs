@@ -78,7 +78,7 @@ pub(crate) struct Shape {
     pub(crate) classes: usize,
 }
 
-/// Where a block stands.
+/// The numbers of a block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BlockShape {
     pub(crate) inputs: usize,

@@ -38,6 +38,15 @@ pub struct ResNet18Config {
 
 /// ResNet-18 (He et al. 2015, "Deep residual learning for image recognition", table 1). With blocks `[3, 4, 6, 3]` it is
 /// ResNet-34.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_models::resnet18::{ResNet18, ResNet18Config};
+///
+/// let device = Device::flex();
+/// let model: ResNet18 = ResNet18Config::new().with_width(4).with_classes(3).init(&device);
+/// assert_eq!(model.forward(Tensor::zeros([1, 3, 64, 64], &device)).dims(), [1, 3]);
+/// ```
 pub type ResNet18 = ResNet<BasicBlock>;
 
 impl ResNet18Config {

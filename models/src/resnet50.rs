@@ -39,6 +39,20 @@ pub struct ResNet50Config {
 
 /// ResNet-50 (He et al. 2015, "Deep residual learning for image recognition", table 1), with torchvision's stride ("v1.5":
 /// in the 3 x 3 convolutions).
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_models::resnet50::{ResNet50, ResNet50Config, Stem};
+/// use everburn_nn::InBlocks;
+///
+/// let device = Device::flex();
+/// let config = ResNet50Config::new().with_stem(Stem::Cifar).with_classes(10);
+/// // A small sister: one bottleneck a stage, an eighth of the channels.
+/// let model: ResNet50 = config.with_blocks([1, 1, 1, 1]).with_width(8).init(&device);
+/// assert_eq!(model.forward(Tensor::zeros([2, 3, 32, 32], &device)).dims(), [2, 10]);
+/// let names = ["stem", "layer1.0", "layer2.0", "layer3.0", "layer4.0", "head"];
+/// assert_eq!(model.blocks().names(), names);
+/// ```
 pub type ResNet50 = ResNet<Bottleneck>;
 
 impl ResNet50Config {
