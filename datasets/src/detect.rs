@@ -1,4 +1,4 @@
-//! What lies at a path.
+//! The kind of data at a path.
 
 use std::fmt;
 use std::fs::File;

@@ -124,7 +124,7 @@ pub struct LoadedRgb {
     pub size: [usize; 2],
     /// What they are.
     pub kind: DataKind,
-    /// What tells them from others.
+    /// Their fingerprint.
     pub fingerprint: String,
     /// Where they came from.
     pub description: DatasetDescription,

@@ -351,7 +351,7 @@ fn a_follower_logs_each_line_once_and_ends_with_the_run() {
         "{step}"
     );
 
-    // Started again, it goes on behind what it has logged. Lines that are none, or not whole, are left out.
+    // Started again, it continues after its last line. Lines that are none, or not whole, are left out.
     let mut file = File::options()
         .append(true)
         .open(run.path.join("metrics.jsonl"))

@@ -145,7 +145,7 @@ pub(crate) struct TrainArguments {
     #[command(flatten)]
     pub(crate) finders: FinderFlags,
 
-    /// Record where the time of each step goes on each rank, in the run's folder profile; `bottleneck --of RUN` reads it.
+    /// Record how each rank spends its steps, in the run's folder profile; `bottleneck --of RUN` reads it.
     #[arg(long)]
     pub(crate) profile: bool,
 

@@ -337,7 +337,7 @@ impl RunConfig {
     }
 }
 
-/// Forgets which files of tokens another run has read, where other data are named. A run that goes on remembers its own.
+/// Forgets which files of tokens another run has read, where other data are named. A resumed run remembers its own.
 fn forget_shards(table: &mut Table, others_named: bool) {
     if others_named && let Some(Value::Table(text)) = table.get_mut("text") {
         text.remove("shards");

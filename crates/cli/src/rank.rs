@@ -76,8 +76,8 @@ impl<'a> AboutRanks<'a> {
     }
 }
 
-/// The rank that `srun`, `mpirun` or Kubernetes has made of this process, if one has. A process that is given the number
-/// of its machine is a launcher of ours, of which those have started one per machine.
+/// The rank that `srun`, `mpirun` or Kubernetes has made of this process, if one has. A process with the number of its
+/// machine is a launcher, which `srun` and its like start once per machine.
 fn by_another_launcher(given: &AboutRanks) -> Result<Option<RankEnvironment>, CliError> {
     if given.nodes || given.flags.node_rank.is_some() || given.flags.rendezvous.is_some() {
         return Ok(None);

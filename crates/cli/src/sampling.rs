@@ -29,7 +29,7 @@ pub(crate) fn open(flags: &WritingFlags, command: &str) -> Result<(Writer, AnyMo
     let Some(writer) = Writer::of(&*task, device.clone())? else {
         return Err(CliError::usage_with_help(
             format!("{} does not write text", config.model),
-            format!("{command} is for models of text, such as gpt-nano"),
+            format!("{command} is for text models, such as gpt-nano"),
         ));
     };
     let which = Which {
@@ -89,7 +89,7 @@ impl Writer {
         generation.stream(prompt, self.language.context, score, &self.device)
     }
 
-    /// Shows how a text goes on, piece by piece, up to the first of the texts `stop`; the number of tokens.
+    /// Shows how a text continues, piece by piece, up to the first of the texts `stop`; the number of tokens.
     pub(crate) fn follow(
         &self,
         stream: &mut TokenStream<Scorer<'_>>,

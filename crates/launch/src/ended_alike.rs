@@ -95,7 +95,7 @@ pub(crate) fn without_numbers(text: &str) -> String {
             .get(place + 1)
             .map(|next| next.trim_end_matches([',', ';', ':', ')', '.']));
         let hidden = is_number && (in_ranks || next == Some("s"));
-        // `ranks 0-3, 7 waited`: a list goes on after a comma.
+        // `ranks 0-3, 7 waited`: a list continues after a comma.
         in_ranks = match is_number {
             true => in_ranks && word.ends_with(','),
             false => matches!(word.trim_start_matches('('), "rank" | "ranks"),

@@ -485,19 +485,4 @@ impl Trainer {
         }
         Ok((model, report))
     }
-
-    /// By which way gradients have travelled, where there was a choice.
-    fn gradients_by(&self) -> Option<String> {
-        let choice = self.exchange.as_ref()?.choice()?;
-        Some(choice.to_string())
-    }
-
-    /// A rank that may become rank 0 has lines ready, which nobody sees before.
-    fn display(&self) -> Display {
-        match self.display {
-            display if self.is_first() => display,
-            Display::Lines if self.regroup.is_some() => Display::Lines,
-            _ => Display::Silent,
-        }
-    }
 }

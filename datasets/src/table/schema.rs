@@ -291,7 +291,7 @@ impl Seen {
         };
         if !self.categorical {
             if finite(cell).is_none() && cell.parse::<f64>().is_ok() {
-                return Err(mixed(rows, place, cell, "is no number, or too large"));
+                return Err(mixed(rows, place, cell, "is not a number, or too large"));
             }
             match finite(cell) {
                 Some(number) if self.values.is_empty() => {
@@ -318,7 +318,7 @@ impl Seen {
                         rows,
                         place,
                         cell,
-                        "is no number, and cells before are numbers",
+                        "is not a number, and cells before are numbers",
                     ));
                 }
             }
@@ -385,7 +385,7 @@ fn push(
                     rows,
                     place,
                     cell,
-                    "is no number, and the column is of numbers",
+                    "is not a number, and the column is of numbers",
                 )
             })?,
         }),

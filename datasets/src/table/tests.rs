@@ -145,9 +145,13 @@ fn what_is_wrong_is_named_with_its_line_and_column() {
         (
             "\n5,b",
             "\nfive,b",
-            "line 7, column `x`: `five` is no number, and cells before are numbers",
+            "line 7, column `x`: `five` is not a number, and cells before are numbers",
         ),
-        ("\n5,b", "\ninf,b", "line 7, column `x`: `inf` is no number"),
+        (
+            "\n5,b",
+            "\ninf,b",
+            "line 7, column `x`: `inf` is not a number",
+        ),
         (
             "\n5,b",
             "\n5,7",

@@ -264,9 +264,9 @@ fn fitted(mut item: TextItem, context: usize, truncate: bool) -> Result<TextItem
     }
     match item.predictions() {
         0 if length > most => Err(format!(
-            "its prompt alone fills the window of {most} tokens: nothing of its answer is left"
+            "its prompt alone fills the window of {most} tokens: no token of its answer is left"
         )),
-        0 => Err("nothing of its answer is left to predict".to_owned()),
+        0 => Err("no token of its answer is left to predict".to_owned()),
         _ => Ok(item),
     }
 }

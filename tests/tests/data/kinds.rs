@@ -77,7 +77,7 @@ fn a_table_is_learnt_on_two_ranks_resumed_and_predicted() {
         "train table --data bad.csv --set=table.target=price --run-dir none",
     )
     .run();
-    bad.failed_with(2, &["bad.csv, line 3, column `area`: `x` is no number"]);
+    bad.failed_with(2, &["bad.csv, line 3, column `area`: `x` is not a number"]);
 }
 
 /// A member of a tar file.

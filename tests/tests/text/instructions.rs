@@ -98,7 +98,7 @@ fn a_model_learns_answers_on_any_number_of_ranks_and_gives_them_in_a_conversatio
         format!("{said}{}", answers[1]).trim_end()
     );
 
-    // A conversation that is longer than the context goes on.
+    // A conversation that is longer than the context continues.
     let long = "two\n".repeat(6);
     let ended = Everburn::new(here, chat).input(&long).run().succeeded();
     let forgets = "longer than the 160 tokens that the model reads";

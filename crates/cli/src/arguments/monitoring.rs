@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-/// Where the run is served while it goes on.
+/// Where the run is served while it trains.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct MonitoringFlags {
     /// Serve the run to monitors on other machines (`monitor HOST:PORT`). Needs a --job-token (or EVERBURN_JOB_TOKEN)

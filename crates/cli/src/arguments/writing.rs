@@ -1,4 +1,4 @@
-//! Flags of commands that let a model of text write.
+//! Flags of commands that generate text.
 
 use std::path::PathBuf;
 

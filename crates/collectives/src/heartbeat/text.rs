@@ -27,7 +27,7 @@ impl fmt::Display for HangReport {
             let (asked, others) = (self.ranks.len(), self.others);
             write!(
                 f,
-                "\n  {others} more ranks: not asked; the {asked} above are those that others wait for, and a sample"
+                "\n  {others} more ranks: not asked; the {asked} above are ranks that others wait for, and a sample"
             )?;
         }
         let Some(path) = &self.log else {

@@ -130,7 +130,7 @@ impl TableConfig {
     fn keep(&mut self, loaded: &LoadedTable) -> Result<(), TaskError> {
         match &self.table.schema {
             Some(schema) if *schema != loaded.schema => Err(TaskError::new(
-                "the columns of the table are not those that the model was trained on",
+                "the model was trained on other columns than the table has",
             )
             .with_help("`predict --input FILE` reads other tables by the columns of the run")),
             Some(_) => Ok(()),

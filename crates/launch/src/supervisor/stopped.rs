@@ -1,7 +1,7 @@
 //! Ranks of an elastic job whose processes are stopped.
 //!
 //! A rank that misses heartbeats may be stopped (SIGSTOP), or it may only wait for a core, and must not be lost for
-//! that. The kernel knows: the process of the first is in state `T`, that of the second is runnable. So the launcher
+//! that. The kernel has the answer: the process of the first is in state `T`, that of the second is runnable. So the launcher
 //! looks at the processes of its ranks and ends one that stays stopped. Its connections break, the others notice at
 //! once, and no heartbeat timeout need be short.
 

@@ -144,7 +144,9 @@ fn a_loss_that_is_no_number_is_told_of() {
         .read();
     assert_eq!((run.metrics.damaged, run.metrics.loss.step.count()), (0, 2));
     assert!(
-        run.notes.iter().any(|note| note.what.contains("not a number")),
+        run.notes
+            .iter()
+            .any(|note| note.what.contains("not a number")),
         "{:?}",
         run.notes
     );

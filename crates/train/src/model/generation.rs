@@ -311,7 +311,7 @@ fn scores_behind(
         .map_err(|error| TrainError::Device(error.to_string()))?;
     let scores = last.iter::<f64>().collect::<Vec<_>>();
     if scores.iter().any(|score| score.is_nan()) {
-        let message = "the model's scores are not numbers: it has diverged";
+        let message = "the model's scores are NaN or infinite: it has diverged";
         return Err(TrainError::Device(message.to_string()));
     }
     Ok(scores)

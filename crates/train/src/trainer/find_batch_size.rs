@@ -208,7 +208,7 @@ impl Trainer {
     /// ```
     ///
     /// # Errors
-    /// [`TrainError`] as a training; [`TrainError::Config`] where the device does not tell its memory, for local steps,
+    /// [`TrainError`] as a training; [`TrainError::Config`] where the device does not report its memory, for local steps,
     /// and for ranks that may be lost.
     pub fn find_batch_size<M, I>(
         &self,
@@ -352,7 +352,7 @@ impl Trainer {
 
 fn memory_unknown() -> TrainError {
     TrainError::Config(
-        "--find-batch-size needs to know how much memory is free, and this device or system does not tell: try sizes \
+        "--find-batch-size needs to know how much memory is free, and this device or system does not report it: try sizes \
          with `training.batch_size`, and `--plan` for an estimate"
             .to_string(),
     )

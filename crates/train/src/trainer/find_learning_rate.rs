@@ -128,7 +128,7 @@ impl LearningRateSweep {
     }
 
     /// The rate at which the smoothed loss falls most steeply over equal factors of the rate; `None` if it never falls,
-    /// or there are too few points to tell.
+    /// or there are too few points.
     #[must_use]
     pub fn suggestion(&self) -> Option<f64> {
         let count = self.points.len();

@@ -13,9 +13,25 @@ use crate::hook::Hook;
 use crate::metrics::rank_times::{self, NUMBERS, PastStep};
 use crate::record::record_files::RankLines;
 use crate::record::report::TrainingReport;
+use crate::renderer::Display;
 use crate::strategy::lock;
 
 impl Trainer {
+    /// The exchange of gradients, where there was a choice.
+    pub(super) fn gradients_by(&self) -> Option<String> {
+        let choice = self.exchange.as_ref()?.choice()?;
+        Some(choice.to_string())
+    }
+
+    /// The lines of a rank that may become rank 0 are ready, and hidden until then.
+    pub(super) fn display(&self) -> Display {
+        match self.display {
+            display if self.is_first() => display,
+            Display::Lines if self.regroup.is_some() => Display::Lines,
+            _ => Display::Silent,
+        }
+    }
+
     /// Lets rank 0 know what the last step was for all ranks: there is no next one to tell it with. Every rank calls
     /// it, and leaves when all have.
     pub(super) fn tell_last_step(

@@ -12,7 +12,7 @@ use crate::error::TrainError;
 
 impl Generation {
     /// As [`draw`](Self::draw), for several prompts of any lengths: what follows each of them. `goes_on` is asked after
-    /// each token whether that text goes on, with the number of the prompt and what has been drawn behind it.
+    /// each token whether that text continues, with the number of the prompt and the tokens drawn after it.
     ///
     /// # Shapes
     /// - what `score` takes: tokens `[B, T]`, a row a prompt
