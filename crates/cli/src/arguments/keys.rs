@@ -194,26 +194,29 @@ impl<S: Sections> FromArgMatches for Given<S> {
 pub(crate) fn with_flags(text: &str) -> String {
     let all = arguments(OfTraining::ALL);
     let mut told = String::new();
-    for (number, part) in text.split('`').enumerate() {
-        // Every second part is between backticks.
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('`') {
+        told.push_str(before);
+        let Some((part, after)) = after.split_once('`') else {
+            rest = &rest[before.len()..];
+            break;
+        };
+        rest = after;
         let (path, value) = match part.split_once(" = ") {
             Some((path, value)) => (path, Some(value)),
             None => (part, None),
         };
-        let own = || all.iter().find(|argument| argument.get_id() == path);
-        let flag = match number % 2 {
-            1 => own().and_then(|argument| Some((argument, argument.get_long()?))),
-            _ => None,
-        };
+        let own = all.iter().find(|argument| argument.get_id() == path);
+        let flag = own.and_then(|argument| Some((argument, argument.get_long()?)));
         match (flag, value) {
             (Some((argument, long)), Some(value)) if argument.get_action().takes_values() => {
                 told.push_str(&format!("--{long} {value}"));
             }
             (Some((_, long)), _) => told.push_str(&format!("--{long}")),
-            (None, _) if number % 2 == 1 => told.push_str(&format!("`{part}`")),
-            (None, _) => told.push_str(part),
+            (None, _) => told.push_str(&format!("`{part}`")),
         }
     }
+    told.push_str(rest);
     told
 }
 

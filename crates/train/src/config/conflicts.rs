@@ -322,7 +322,7 @@ impl TrainingConfig {
     fn named(&self, feature: Feature) -> String {
         let key = |path: &str| format!("`{path}`");
         match feature {
-            F::Accumulate => key("training.accumulate"),
+            F::Accumulate => format!("`training.accumulate = {}`", self.accumulate),
             F::ActivationCheckpointing => key("training.activation_checkpointing"),
             F::Chaos => key("training.chaos"),
             F::CommunicationHook | F::PowerSgd => {
@@ -333,8 +333,14 @@ impl TrainingConfig {
             F::Ema => key("training.ema.decay"),
             F::F16 | F::HalfPrecision => precision(self.precision),
             F::HashEvery => key("training.hash_every"),
-            F::LocalSteps => key("training.sync"),
-            F::LogicalShards => key("training.virtual_ranks"),
+            F::LocalSteps => match self.sync.steps() {
+                Some(steps) => format!("`training.sync = {steps}`"),
+                None => key("training.sync"),
+            },
+            F::LogicalShards => match self.virtual_ranks {
+                Some(count) => format!("`training.virtual_ranks = {count}`"),
+                None => key("training.virtual_ranks"),
+            },
             F::Lora => key("training.lora.rank"),
             F::NoOverlap => key("training.overlap = false"),
             F::OwnOptimizer => "a task's own optimizer".to_string(),
