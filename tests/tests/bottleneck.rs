@@ -182,7 +182,7 @@ fn what_cannot_be_profiled_is_refused() {
     for (flags, messages) in [
         (
             &["--ranks", "2", "--elastic", "1:2"][..],
-            ["--profile and --elastic", "without --elastic"],
+            ["a profile and --elastic", "without --elastic"],
         ),
         (
             &["--ranks", "2", "--strategy", "data-parallel"],

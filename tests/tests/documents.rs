@@ -100,6 +100,7 @@ pages! {
     bottleneck: "docs/bottleneck.md",
     elastic: "docs/elastic.md",
     fewer_bytes: "docs/fewer-bytes.md",
+    finders: "docs/finders.md",
     from_pytorch: "docs/from-pytorch.md",
     getting_started: "docs/getting-started.md",
     launching: "docs/launching.md",

@@ -99,10 +99,7 @@ fn what_a_precision_cannot_be_used_with_is_refused_before_anything_starts() {
     let mesh = ["--precision", "bf16", "--ranks", "2", "--pipeline", "2"];
     refused(
         &mesh,
-        &[
-            "--precision bf16 and a model over several ranks",
-            "use --precision f32",
-        ],
+        &["--precision bf16 do not go together", "use --precision f32"],
     );
     refused(&["--chaos", "overflow=0@step:1"], &["--precision f16"]);
 }

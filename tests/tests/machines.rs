@@ -209,9 +209,6 @@ fn machines_with_different_seeds_are_told_the_seeds() {
 
 #[test]
 fn machines_with_different_data_are_told_how_much_each_has() {
-    let difference = [
-        "`data.train_samples = 700` there",
-        "`data.train_samples = 600` on rank 0",
-    ];
+    let difference = ["--train-samples 700 there", "--train-samples 600 on rank 0"];
     machines_differ("--train-samples", ["600", "700"], difference);
 }

@@ -90,7 +90,10 @@ fn what_the_named_optimizer_has_not_is_refused_before_anything_is_started() {
         "--ranks",
         "2",
     ];
-    refused(&cut, &["--shard and --optimizer muon do not go together"]);
+    refused(
+        &cut,
+        &["--optimizer muon and --shard optimizer do not go together"],
+    );
     let cut = ["--optimizer", "lamb", "--mesh", "tensor=2", "--ranks", "2"];
     refused(
         &cut,

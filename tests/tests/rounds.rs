@@ -173,14 +173,14 @@ fn what_does_not_go_together_is_refused_before_anything_starts() {
     };
     let sync = ["--local-steps", "50"];
     let with = |flags: &[&'static str]| [&sync[..], flags].concat();
-    refused(&["--sync", "often"], &["--local-steps 50"]);
+    refused(&["--sync", "often"], &["--local-steps", "as in 50"]);
     refused(
         &with(&["--virtual-ranks", "2"]),
-        &["--local-steps H and --virtual-ranks do not go together"],
+        &["--local-steps 50 and --virtual-ranks 2 do not go together"],
     );
     refused(
         &with(&["--ranks", "2", "--pipeline", "2"]),
-        &["--local-steps 50 and the mesh", "do not go together"],
+        &["--mesh", "--local-steps 50 do not go together"],
     );
     refused(
         &with(&["--communication-hook", "fp16"]),

@@ -119,7 +119,7 @@ fn what_does_not_go_together_is_refused_before_anything_starts() {
     );
     refused(
         &with(&["--elastic", "1:2"]),
-        &["--elastic", "--shard gradients", "--resume"],
+        &["--elastic and --shard gradients", "resume"],
     );
     refused(
         &with(&["--mesh", "pipeline=2"]),
@@ -127,7 +127,7 @@ fn what_does_not_go_together_is_refused_before_anything_starts() {
     );
     refused(
         &with(&["--virtual-ranks", "2"]),
-        &["--shard and --virtual-ranks"],
+        &["--shard gradients and --virtual-ranks 2"],
     );
     refused(
         &with(&["--communication-hook", "power-sgd:2"]),

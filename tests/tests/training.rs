@@ -141,7 +141,7 @@ fn a_run_in_the_same_folder_is_moved_aside_and_not_overwritten() {
     let (first, _) = train(folder.path(), 1);
     let report = first.report();
     let (_, ended) = train(folder.path(), 1);
-    assert!(ended.stdout.contains("moved to runs/1~1"), "{ended}");
+    assert!(ended.stdout.contains("now in runs/1~1"), "{ended}");
     let aside = Run::new(folder.path().join("runs/1~1"));
     assert_eq!(aside.report(), report);
 }

@@ -120,6 +120,6 @@ fn virtual_ranks_that_cannot_be_shared_out_are_refused_before_anything_starts() 
     );
     refused(
         &["--ranks", "2", "--pipeline", "2", "--virtual-ranks", "2"],
-        &["--virtual-ranks", "--pipeline"],
+        &["--mesh", "--virtual-ranks 2 do not go together"],
     );
 }

@@ -338,7 +338,7 @@ impl fmt::Display for JobFailure {
             }
         }
         if let Some(reason) = &self.given_up {
-            writeln!(f, "the job was given up: {reason}")?;
+            writeln!(f, "the job cannot continue: {reason}")?;
         }
         Ok(())
     }

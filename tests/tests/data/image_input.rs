@@ -28,7 +28,9 @@ fn config(here: &Path, run: &str) -> String {
 
 /// The probabilities of the classes of some images.
 fn predictions(here: &Path, run: &str) -> Vec<f64> {
-    let predict = ["predict", run, "--input", "stripes/val/down"];
+    // An imported run has no data of its own.
+    let data = ["--data", "stripes", "--input", "stripes/val/down"];
+    let predict = ["predict", run].into_iter().chain(data);
     let ended = Everburn::new(here, predict).run().succeeded();
     let lines = ended.stdout.lines().map(|line| {
         let line: Value = serde_json::from_str(line).unwrap();

@@ -361,7 +361,7 @@ mod tests {
                 validate: false,
             };
             let error = config.validate().unwrap_err().to_string();
-            assert!(error.contains("`training.ema.decay`"), "{error}");
+            assert!(error.contains("`training.ema.decay = "), "{error}");
         }
     }
 }

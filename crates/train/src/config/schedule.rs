@@ -328,7 +328,10 @@ mod tests {
             rates(schedule, numbers, 5).unwrap_err()
         };
         let constant = refused(Schedule::Constant, |n| n.final_learning_rate = Some(0.1));
-        assert!(constant.contains("cosine or linear"), "{constant}");
+        assert!(
+            constant.contains("`training.schedule = cosine` or linear"),
+            "{constant}"
+        );
         let above = refused(Schedule::Cosine, |n| n.final_learning_rate = Some(0.9));
         assert!(
             above.contains("`training.schedule_numbers.final_learning_rate = 0.9`"),

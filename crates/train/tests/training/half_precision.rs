@@ -301,7 +301,7 @@ fn a_model_that_cannot_be_reached_is_told_what_it_lacks() {
     };
     let error = failure(burns, Precision::Bf16);
     assert!(
-        error.contains("reaches no layer") && error.contains("everburn_nn"),
+        error.contains("reaches no layer") && error.contains("everburn::nn"),
         "{error}"
     );
     let unscaled = Own {

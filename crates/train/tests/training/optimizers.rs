@@ -165,7 +165,7 @@ fn what_does_not_go_together_is_refused_before_the_first_step() {
             ..config(1, of(kind))
         });
         let expected = format!(
-            "`training.ddp.shard` and `training.optimizer.kind = {kind}` do not go together"
+            "`training.optimizer.kind = {kind}` and `training.ddp.shard = optimizer` do not go together"
         );
         assert!(error.contains(&expected), "{error}");
     }

@@ -122,10 +122,7 @@ fn a_slow_loader_is_named_first() {
             .contains("of rank 1's step waits for data"),
         "{all}"
     );
-    assert!(
-        first.to_string().contains("raise `training.input.workers`"),
-        "{all}"
-    );
+    assert!(first.to_string().contains("raise --workers"), "{all}");
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn what_an_optimizer_has_not_is_refused_by_name() {
     assert!(
         alone
             .to_string()
-            .contains("add `training.optimizer.momentum`"),
+            .contains("add `training.optimizer.momentum = 0.9`"),
         "{alone}"
     );
 }

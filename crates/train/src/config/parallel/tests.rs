@@ -64,7 +64,7 @@ fn numbers_that_do_not_go_together_are_refused() {
     let (text, error) = refused(&five, 4, 32);
     assert_eq!(
         text,
-        "5 micro-batches do not divide a replica's share of 16 samples a step"
+        "5 micro-batches do not divide a replica's local batch of 16 samples"
     );
     let ParallelError::MicroBatches { nearest, .. } = error else {
         panic!("{error}")

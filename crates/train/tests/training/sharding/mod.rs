@@ -362,13 +362,13 @@ fn what_does_not_go_together_is_refused() {
     refused(
         |c| c.virtual_ranks = Some(2),
         cut,
-        "`training.virtual_ranks`",
+        "`training.virtual_ranks = 2`",
     );
     refused(|c| c.hash_every = Some(1), cut, "`training.hash_every`");
     refused(
         |c| c.sync = "every=2".parse().unwrap(),
         cut,
-        "`training.sync`",
+        "`training.sync = 2`",
     );
     refused(|c| c.overlap = false, cut, "`training.overlap = false`");
     refused(
@@ -379,7 +379,7 @@ fn what_does_not_go_together_is_refused() {
     refused(
         |c| c.ddp.communication = "power-sgd:2".parse().unwrap(),
         cut,
-        "`training.ddp.communication = power-sgd`:2",
+        "`training.ddp.communication = power-sgd:2`",
     );
     refused(
         |c| c.ema = Some(toml::from_str("decay = 0.9").unwrap()),
