@@ -199,7 +199,7 @@ fn what_does_not_go_together_is_refused_before_anything_starts() {
     refused(&["--ema", "1.5"], &["--ema 1.5 must be"]);
     refused(
         &["--ema", "0.9", "--ranks", "2", "--pipeline", "2"],
-        &["--ema and the mesh"],
+        &["--mesh", "--ema do not go together"],
     );
     refused(&["--lr-schedule", "step"], &["--decay-every"]);
     refused(

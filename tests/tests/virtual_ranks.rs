@@ -116,7 +116,7 @@ fn virtual_ranks_that_cannot_be_shared_out_are_refused_before_anything_starts() 
     );
     refused(
         &["--virtual-ranks", "4", "--accumulate", "2"],
-        &["--accumulate and --virtual-ranks"],
+        &["--accumulate 2 and --virtual-ranks 4"],
     );
     refused(
         &["--ranks", "2", "--pipeline", "2", "--virtual-ranks", "2"],

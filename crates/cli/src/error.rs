@@ -126,15 +126,15 @@ impl CliError {
 
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::Usage {
-            message: message.into(),
+            message: with_flags(&message.into()),
             help: None,
         }
     }
 
     pub(crate) fn usage_with_help(message: impl Into<String>, help: impl Into<String>) -> Self {
         Self::Usage {
-            message: message.into(),
-            help: Some(help.into()),
+            message: with_flags(&message.into()),
+            help: Some(with_flags(&help.into())),
         }
     }
 
