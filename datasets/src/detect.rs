@@ -207,7 +207,7 @@ mod tests {
         write("c.TAR.GZ", &[0x1f, 0x8b]);
         write("1.JPG", b"");
         write("houses.csv", b"a,b\n1,2\n");
-        write("novel.txt", "a caf\u{e9}".as_bytes());
+        write("novel.txt", "se\u{f1}or".as_bytes());
         write("noise", &[1, 2, 0xff, 0]);
         for (name, kind) in [
             ("mnist", Some(DataKind::Idx)),

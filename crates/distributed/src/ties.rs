@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
@@ -58,8 +59,8 @@ impl ModuleVisitor for Places {
         if !matches!(self.found, Ok(None)) {
             return;
         }
-        if !self.first.contains_key(&param.id) {
-            self.first.insert(param.id, Box::new(param.clone()));
+        if let Entry::Vacant(first) = self.first.entry(param.id) {
+            first.insert(Box::new(param.clone()));
             return;
         }
         self.found = self

@@ -159,10 +159,8 @@ impl Tokenized {
 ///
 /// # Errors
 /// - [`DatasetError::Tokenize`] if the request cannot be met: a folder that is there, a tokenizer that no file can
-///   name, a
-///   tokenizer without a token that ends a document where there are several, nothing to train on or to validate by;
-/// and if
-///   `told` has ended it;
+///   name, a tokenizer without a token that ends a document where there are several, nothing to train on or to
+///   validate by; and if `told` has ended it;
 /// - [`DatasetError::Read`], [`DatasetError::NotText`] and [`DatasetError::Document`] for a text, with the file;
 /// - [`DatasetError::Tokenizer`] for the tokenizer;
 /// - [`DatasetError::Write`] for what is written.

@@ -236,7 +236,7 @@ mod tests {
             "",
             "Authorization: \r\n",
             "Authorization: Bearer\r\n",
-            "Authorization: Bearer a credential of this lengtH\r\n",
+            "Authorization: Bearer A credential of this length\r\n",
             "Authorization: Basic a credential of this length\r\n",
             "Authorization: a credential of this length\r\n",
             "X-Authorization: Bearer a credential of this length\r\n",
