@@ -11,7 +11,7 @@ use everburn_nn::{SyncError, TensorParallelError};
 ///
 /// let config = DdpConfig { bucket_bytes: 0, ..DdpConfig::default() };
 /// let error = config.validate().unwrap_err();
-/// assert!(matches!(error, DdpError::Config(text) if text.contains("--bucket-mib")));
+/// assert!(matches!(error, DdpError::Config(text) if text.contains("bucket_bytes")));
 /// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]

@@ -57,7 +57,7 @@ pub(crate) struct Site {
 /// group reports it to the step ([`TensorGroup`]), for a pass cannot return an error.
 ///
 /// ```
-/// # mod everburn { pub use everburn_distributed as distributed; pub use everburn_nn as nn; }
+/// # mod everburn { pub use everburn_nn as nn; }
 /// use std::sync::Arc;
 ///
 /// use burn::module::Module;

@@ -109,7 +109,7 @@ fn what_does_not_go_together_is_refused() {
     };
     assert!(refused(|_| {}, 5).contains("4 virtual ranks"));
     assert!(refused(|config| config.batch_size = 3, 2).contains("`training.batch_size = 4`"));
-    assert!(refused(|config| config.accumulate = 2, 2).contains("`training.accumulate`"));
+    assert!(refused(|config| config.accumulate = 2, 2).contains("`training.accumulate = 2`"));
     assert!(
         refused(|config| config.sync_batch_norm = true, 2).contains("`training.sync_batch_norm`")
     );
