@@ -44,7 +44,7 @@ pub struct RgbItem {
     pub size: [usize; 2],
     /// The file that it was read from.
     pub file: Arc<Path>,
-    /// The number of its class, below the number of [`ImageFolder::classes`].
+    /// The number of its class, below the number of [`ImageFolder::classes`](crate::ImageFolder::classes).
     pub class: usize,
     /// Of an image that is mixed of two (mixup, cutmix), the other class and its share, from 0 to a half.
     pub mixed: Option<(usize, f32)>,

@@ -35,7 +35,7 @@ const CHUNKS: usize = 2;
 #[serde(deny_unknown_fields, default)]
 pub struct ParallelConfig {
     /// The device mesh, as in data=2,pipeline=2,tensor=1: replicas of the model, stages of a pipeline per replica, ranks
-    /// per layer [default: data=<all ranks>].
+    /// per layer [default: data=RANKS].
     #[arg(long, value_name = "AXES")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mesh: Option<Mesh>,
