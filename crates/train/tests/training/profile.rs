@@ -343,7 +343,9 @@ fn what_cannot_be_profiled_is_refused() {
         .unwrap_err();
     assert!(matches!(error, TrainError::Config(_)), "{error}");
     assert!(
-        error.to_string().contains("a profile and `training.sync = 2`"),
+        error
+            .to_string()
+            .contains("a profile and `training.sync = 2`"),
         "{error}"
     );
 }
