@@ -245,7 +245,7 @@ impl RunConfig {
         }
         config.validate_ranks()?;
         let Parallelism { mesh, .. } = mesh::settle(&mut config, arguments)?;
-        let features = config.features(mesh, arguments.profile);
+        let features = config.features(mesh, arguments);
         config.training.check_conflicts(features)?;
         config.training.validate(mesh.data)?;
         config.training.check_shared_layers(mesh.tensor > 1)?;

@@ -13,7 +13,6 @@ use crate::arguments::{Strategy, TrainArguments};
 use crate::config::RunConfig;
 use crate::devices;
 use crate::error::CliError;
-use crate::mesh;
 
 /// About how many lines a table of a sweep has.
 const ROWS: usize = 20;
@@ -48,42 +47,20 @@ impl Finder {
     }
 }
 
-/// Refuses what a finder cannot measure, whether it comes from flags or from a file.
-pub(crate) fn check(config: &RunConfig, arguments: &TrainArguments) -> Result<(), CliError> {
-    let Some(finder) = arguments.finders.wanted() else {
-        return Ok(());
+/// Refuses a finder together with flags that take the place of a training, too.
+pub(crate) fn check(arguments: &TrainArguments) -> Result<(), CliError> {
+    let with = match arguments.plan {
+        true => "--plan",
+        false if arguments.kernels.warmup => "--warmup",
+        false => return Ok(()),
     };
-    let flag = finder.flag();
-    let refuse = |with: &str, why: &str| {
-        Err(CliError::usage_with_help(
-            format!("{flag} and {with} do not go together: {why}"),
-            format!("find a value without {with}, and train with it then"),
-        ))
-    };
-    let over_devices = config.ranks.strategy == Strategy::ModelParallel;
-    if arguments.kernels.warmup || arguments.plan {
-        let with = if arguments.plan { "--plan" } else { "--warmup" };
-        return refuse(with, "each does one thing in place of a training");
+    match arguments.finders.wanted() {
+        Some(finder) => Err(CliError::usage(format!(
+            "{} and {with} do not go together: each does one thing in place of a training",
+            finder.flag()
+        ))),
+        None => Ok(()),
     }
-    if over_devices || mesh::check(config)?.is_some() {
-        return refuse(
-            "a model over several devices",
-            "each rank must have the whole model",
-        );
-    }
-    if config.ranks.elastic.is_some() {
-        return refuse(
-            "--elastic",
-            "all ranks measure together, from the first step to the last",
-        );
-    }
-    if config.training.sync.steps().is_some() {
-        return refuse("--local-steps", "ranks measure each step together");
-    }
-    if !config.training.chaos.is_none() {
-        return refuse("--chaos", "faults would be measured");
-    }
-    Ok(())
 }
 
 fn find_learning_rate(

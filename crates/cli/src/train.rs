@@ -45,7 +45,7 @@ pub(crate) fn run(
     log: &LogOutput,
 ) -> Result<ExitCode, CliError> {
     let mut config = RunConfig::resolve(arguments, environment)?;
-    finders::check(&config, arguments)?;
+    finders::check(arguments)?;
     if arguments.plan {
         return plan::run(&config, arguments);
     }

@@ -20,15 +20,16 @@ impl RunConfig {
     }
 
     /// What the run does besides its `[training]`, on the ranks of `mesh`.
-    pub(super) fn features(&self, mesh: Mesh, profile: bool) -> RunFeatures {
+    pub(super) fn features(&self, mesh: Mesh, arguments: &TrainArguments) -> RunFeatures {
         RunFeatures {
             parallel_model: !mesh.is_data_only(),
             pipeline: mesh.pipeline > 1,
             elastic: self.ranks.elastic.is_some(),
-            profile,
+            profile: arguments.profile,
             threads: self.ranks.strategy == Strategy::DataParallel,
             split_model: self.ranks.strategy == Strategy::ModelParallel,
             own_optimizer: false,
+            trial: arguments.finders.wanted().is_some(),
         }
     }
 

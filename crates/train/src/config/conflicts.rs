@@ -37,6 +37,8 @@ pub struct RunFeatures {
     pub split_model: bool,
     /// The task has an optimizer of its own.
     pub own_optimizer: bool,
+    /// It is a short trial, by which a finder measures.
+    pub trial: bool,
 }
 
 /// What can exclude something else.
@@ -69,6 +71,7 @@ enum Feature {
     SplitModel,
     SyncBatchNorm,
     Threads,
+    Trial,
 }
 
 use Feature as F;
@@ -257,6 +260,24 @@ const CONFLICTS: &[(Feature, Feature, &str)] = &[
         "allocations and CPU time are counted per process; profile with `ranks.strategy = ddp`",
     ),
     (
+        F::Trial,
+        F::Elastic,
+        "all ranks measure together, from the first step to the last",
+    ),
+    (
+        F::Trial,
+        F::ParallelModel,
+        "each rank must have the whole model",
+    ),
+    (
+        F::Trial,
+        F::SplitModel,
+        "each rank must have the whole model on one device",
+    ),
+    (F::Trial, F::Profile, "its steps are not recorded"),
+    (F::Trial, F::LocalSteps, "ranks measure each step together"),
+    (F::Trial, F::Chaos, "faults would be measured"),
+    (
         F::Chaos,
         F::Threads,
         "faults are injected into ranks that are processes",
@@ -315,6 +336,7 @@ impl TrainingConfig {
             F::SplitModel => run.split_model,
             F::SyncBatchNorm => self.sync_batch_norm,
             F::Threads => run.threads,
+            F::Trial => run.trial,
         }
     }
 
@@ -359,6 +381,7 @@ impl TrainingConfig {
             F::SplitModel => key("ranks.strategy = model-parallel"),
             F::SyncBatchNorm => key("training.sync_batch_norm"),
             F::Threads => key("ranks.strategy = data-parallel"),
+            F::Trial => "a finder".to_string(),
         }
     }
 }

@@ -221,7 +221,7 @@ impl Trainer {
         M: Trainable,
         I: Send + Sync + Clone + 'static,
     {
-        self.check_trials("--find-batch-size")?;
+        self.check_trials()?;
         let (model, data) = (AnyModel::new(model).materialize(), erase_data(data));
         let ranks = self.config.virtual_ranks.unwrap_or(self.group.world_size());
         // Every rank has as many samples in each part of a batch.

@@ -200,11 +200,11 @@ impl Trainer {
         M: Trainable,
         I: Send + Sync + Clone + 'static,
     {
-        self.check_trials("--find-learning-rate")?;
+        self.check_trials()?;
         let LearningRateRange { from, to, steps } = range;
         if !(from > 0.0 && from < to && to.is_finite() && steps > 1) {
             return Err(TrainError::Config(format!(
-                "a sweep from {from} to {to} in {steps} steps is none: begin above 0, end above the beginning, \
+                "a sweep cannot go from {from} to {to} in {steps} steps: begin above 0, end above the beginning, \
                  and make 2 steps or more"
             )));
         }

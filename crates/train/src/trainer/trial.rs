@@ -15,6 +15,7 @@ use crate::config::TrainingConfig;
 use crate::config::best_by::BestBy;
 use crate::config::chaos::Chaos;
 use crate::config::checkpoint_every::CheckpointEvery;
+use crate::config::conflicts::RunFeatures;
 use crate::config::read_metrics::ReadMetrics;
 use crate::config::schedule::{Schedule, ScheduleNumbers};
 use crate::error::TrainError;
@@ -107,21 +108,20 @@ impl Trainer {
         })
     }
 
-    /// Refuses trainings of which a trial says nothing.
-    pub(super) fn check_trials(&self, finder: &str) -> Result<(), TrainError> {
-        let refuse = |with: &str| {
-            Err(TrainError::Config(format!(
-                "{finder} and {with} do not go together: leave {with} away to find a value, and train with it then"
-            )))
-        };
-        match self {
-            _ if self.resume => refuse("--resume"),
-            _ if self.regroup.is_some() => refuse("`ranks.elastic`"),
-            _ if self.recorder.is_some() => refuse("--profile"),
-            _ if self.config.sync.steps().is_some() => refuse("`training.sync`"),
-            _ if !self.config.chaos.is_none() => refuse("`training.chaos`"),
-            _ => Ok(()),
+    /// Refuses trainings that a trial cannot measure.
+    pub(super) fn check_trials(&self) -> Result<(), TrainError> {
+        if self.resume {
+            return Err(TrainError::Config(
+                "a finder begins with fresh weights: find a value without --resume, and train with it then"
+                    .to_string(),
+            ));
         }
+        self.config.check_conflicts(RunFeatures {
+            elastic: self.regroup.is_some(),
+            profile: self.recorder.is_some(),
+            trial: true,
+            ..RunFeatures::default()
+        })
     }
 
     /// The samples that the training learns from, and no others.

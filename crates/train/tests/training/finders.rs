@@ -156,7 +156,7 @@ fn what_a_finder_cannot_measure_is_refused_on_all_ranks() {
             .to_string()
     }) {
         assert!(
-            error.contains("--find-learning-rate and `training.sync`"),
+            error.contains("a finder and `training.sync = 5`"),
             "{error}"
         );
     }
