@@ -95,27 +95,39 @@ fn keys(path: &str, found: &mut Vec<(String, String)>) {
     }
 }
 
-/// The flag of each key, and an example of the value that it gives.
-fn flags() -> BTreeMap<String, (&'static str, &'static str)> {
-    let mut flags = BTreeMap::new();
+/// The flag of each key that has one: an argument's id is its key.
+fn flags() -> BTreeMap<String, String> {
+    let mut all = Arguments::command();
+    all.build();
+    let train = all.find_subcommand("train").expect("`train` is a command");
+    let arguments = train.get_arguments();
+    let keys = arguments.filter(|argument| argument.get_id().as_str().contains('.'));
+    let flags = keys.filter_map(|argument| {
+        let flag = format!("--{}", argument.get_long()?);
+        Some((argument.get_id().to_string(), flag))
+    });
+    let others = [
+        ("model", "MODEL"),
+        ("init_from", "--init-from"),
+        ("init_skip", "--init-skip"),
+    ];
+    let others = others.map(|(key, flag)| (key.to_string(), flag.to_string()));
+    flags.chain(others).collect()
+}
+
+/// The type of a key, by a value that its flag gives.
+fn kind_by_example(key: &str) -> &'static str {
     let lines = lines();
-    // Lines of one key first: of several, the flag may be about another.
-    let (single, several): (Vec<_>, Vec<_>) =
-        lines.iter().partition(|line| line.becomes.len() == 1);
-    for line in single.into_iter().chain(several) {
-        for (key, value) in line.becomes.iter().filter_map(|key| key.split_once(" = ")) {
-            if line.name() == "--set" {
-                continue;
-            }
-            let own = line.name().trim_start_matches("--").replace('-', "_");
-            let flag = (line.name(), value);
-            let entry = flags.entry(key.to_string()).or_insert(flag);
-            if key.rsplit('.').next() == Some(own.as_str()) {
-                *entry = flag;
-            }
-        }
+    let mut values = lines.iter().flat_map(|line| &line.becomes);
+    let value = values.find_map(|text| text.strip_prefix(key)?.strip_prefix(" = "));
+    let table = value.and_then(|value| toml::from_str::<Table>(&format!("v = {value}")).ok());
+    match table.as_ref().and_then(|table| table.get("v")) {
+        Some(Value::Integer(_)) => "integer",
+        Some(Value::Float(_)) => "float",
+        Some(Value::Boolean(_)) => "boolean",
+        Some(Value::Array(_)) => "array",
+        _ => "string",
     }
-    flags
 }
 
 /// The help of a flag of `train`, without its default and full stop.
@@ -165,7 +177,7 @@ fn document() -> String {
     for (key, of_key) in &found {
         let default = defaults.get(key).filter(|default| *default != "\"\"");
         let default = default.map_or(String::new(), |default| format!("`{default}`"));
-        let flag = flags.get(key).map(|(flag, _)| *flag);
+        let flag = flags.get(key).map(String::as_str);
         let meaning = match (meanings.get(key.as_str()), flag) {
             (Some(meaning), _) => (*meaning).to_string(),
             (None, Some(flag)) => help(flag),
@@ -180,16 +192,14 @@ fn document() -> String {
          Those of the included tasks that have a flag:\n\n\
          | Key | Type | Flag | Meaning |\n|---|---|---|---|\n",
     );
-    for (key, (flag, value)) in &flags {
+    for (key, flag) in &flags {
         if found.iter().any(|(known, _)| known == key) {
             continue;
         }
-        let value: Result<Value, _> = toml::from_str::<Table>(&format!("v = {value}"))
-            .map(|mut table| table.remove("v").expect("it was just written"));
-        let of_key = value.map_or("string", |value| value.type_str());
         let _ = writeln!(
             text,
-            "| `{key}` | {of_key} | `{flag}` | {} |",
+            "| `{key}` | {} | `{flag}` | {} |",
+            kind_by_example(key),
             cell(&help(flag))
         );
     }
