@@ -43,6 +43,16 @@ fn two_epochs_and_two_more_are_four_epochs_to_the_bit() {
 }
 
 #[test]
+fn a_resume_with_nothing_to_train_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = train(folder.path(), "run", "1");
+    let ended = resume(folder.path(), "run", "1", "1").succeeded();
+    let steps = run.number("steps");
+    let said = format!("nothing to train: the run has made {steps} of {steps} steps");
+    assert!(ended.stderr.contains(&said), "no `{said}`: {ended}");
+}
+
+#[test]
 fn a_run_of_one_rank_goes_on_on_two() {
     let folder = tempfile::tempdir().unwrap();
     let at_once = train(folder.path(), "at-once", "3");

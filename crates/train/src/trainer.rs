@@ -299,6 +299,12 @@ impl Trainer {
             .as_ref()
             .map_or(0, |checkpoint| checkpoint.progress.step);
         let total_steps = self.config.total_steps(train.sampler().samples_per_epoch());
+        if resume.is_some() && resumed_after_step >= total_steps && self.is_first() {
+            tracing::warn!(
+                "nothing to train: the run has made {resumed_after_step} of {total_steps} steps; raise training.epochs or \
+                 training.steps to continue it"
+            );
+        }
         let scheduler = match trial {
             Some(trial) => self.scheduler_of_rates(&model, &trial.rates)?,
             None => self.scheduler(&model, total_steps)?,
