@@ -1,7 +1,7 @@
 //! The kernels of a GPU: generated, compiled and tuned while a program runs, and kept for the next one.
 //!
-//! CubeCL keeps all that in one database, which processes may share: what one of them has compiled or measured,
-//! the others read. Here is said where it is, and seen how much there is to do.
+//! CubeCL keeps all that in a database, one for each process that runs at the same time. Here is said where it is, and
+//! seen how much there is to do.
 
 use std::path::{Path, PathBuf};
 
@@ -39,7 +39,7 @@ impl std::fmt::Display for KernelCache {
 }
 
 /// Has all kernels of this process be kept in `folder`, and read from there. To be called before anything is
-/// done on a GPU. Processes may share a folder: each takes a data base there that no other uses.
+/// done on a GPU. Processes may share a folder: each takes a database there that no other uses.
 #[cfg(feature = "gpu")]
 pub fn keep_kernels(folder: &Path) -> KernelCache {
     use burn::cubecl::config::cache::CacheConfig;
@@ -53,8 +53,13 @@ pub fn keep_kernels(folder: &Path) -> KernelCache {
         return KernelCache::Nowhere(format!("{} cannot be made: {error}", folder.display()));
     }
     /// For as long as this process lives.
-    static HELD: std::sync::Mutex<Vec<std::fs::File>> = std::sync::Mutex::new(Vec::new());
-    let (name, lock) = match take_database(folder) {
+    static HELD: std::sync::Mutex<Vec<(std::fs::File, turso::Database)>> =
+        std::sync::Mutex::new(Vec::new());
+    let taken = take_database(folder).and_then(|(name, lock)| {
+        let database = open_database(&folder.join(format!("{name}.db")))?;
+        Ok((name, (lock, database)))
+    });
+    let (name, held) = match taken {
         Ok(taken) => taken,
         Err(error) => {
             return KernelCache::Nowhere(format!("{} cannot be used: {error}", folder.display()));
@@ -67,10 +72,10 @@ pub fn keep_kernels(folder: &Path) -> KernelCache {
     // Variables of CubeCL still win, as they do over its files.
     match CubeClRuntimeConfig::try_set(config.override_from_env()) {
         true => {
-            let mut held = HELD
+            let mut all = HELD
                 .lock()
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
-            held.push(lock);
+            all.push(held);
             KernelCache::Folder(folder.to_path_buf())
         }
         false => KernelCache::Nowhere("CubeCL was set up before".to_string()),
@@ -83,9 +88,22 @@ pub fn keep_kernels(_folder: &Path) -> KernelCache {
     KernelCache::Nowhere("this program was built for no GPUs".to_string())
 }
 
-/// Takes the first data base of kernels in `folder` that no other process uses: its name, and a lock that is held for as
-/// long as this process lives. CubeCL keeps kernels in turso, whose files cannot be shared: with several processes at
-/// them, one panics, and after one was killed, all later ones only read.
+/// Opens the database of kernels for this process alone, before CubeCL does. CubeCL asks turso for a database that
+/// processes share; of such a one, a connection that is opened ends the transactions of other threads, which then panic
+/// (<https://github.com/tursodatabase/turso/pull/8851>). turso has one object for each file in a process, with the
+/// settings of the first to open it: so CubeCL takes this one.
+#[cfg(feature = "gpu")]
+fn open_database(file: &Path) -> std::io::Result<turso::Database> {
+    let path = file
+        .to_str()
+        .ok_or_else(|| std::io::Error::other("its path is not valid UTF-8"))?;
+    burn::cubecl::future::block_on(turso::Builder::new_local(path).build())
+        .map_err(|error| std::io::Error::other(format!("{path}: {error}")))
+}
+
+/// Takes the first database of kernels in `folder` that no other process uses: its name, and a lock that is held for as
+/// long as this process lives. With several processes at one database of turso, one panics, and after one was killed, all
+/// later ones only read.
 #[cfg(any(feature = "gpu", test))]
 fn take_database(folder: &Path) -> std::io::Result<(String, std::fs::File)> {
     let mut number = 0;
@@ -101,7 +119,7 @@ fn take_database(folder: &Path) -> std::io::Result<(String, std::fs::File)> {
             .open(folder.join(format!("{name}.lock")))?;
         match lock.try_lock() {
             Ok(()) => {
-                // Who has the data base open; left by a process that was killed.
+                // Who has the database open; left by a process that was killed.
                 let _ = std::fs::remove_file(folder.join(format!("{name}.db-tshm")));
                 return Ok((name, lock));
             }
@@ -197,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_process_has_a_data_base_of_its_own_and_what_a_killed_one_left_is_removed() {
+    fn each_process_has_a_database_of_its_own_and_what_a_killed_one_left_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let left = folder.path().join("kernels.db-tshm");
         std::fs::write(&left, "").unwrap();
