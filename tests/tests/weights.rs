@@ -328,7 +328,7 @@ fn a_damaged_pretrained_model_is_refused_by_its_file() {
     for (text, expected) in [
         (
             r#"{"weight_map": {"transformer.wte.weight": "../gpt2/model.safetensors"}}"#,
-            "no name of a file beside it",
+            "does not name a file in this folder",
         ),
         (
             r#"{"weight_map": {"transformer.wte.weight": "missing.safetensors"}}"#,

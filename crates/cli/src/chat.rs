@@ -78,7 +78,7 @@ fn next_line(lines: &mut impl BufRead) -> Result<Option<String>, CliError> {
     let refused = |reason: String| {
         CliError::usage_with_help(
             format!("standard input: {reason}"),
-            "chat reads questions, one a line, as UTF-8",
+            "chat reads one question per line, as UTF-8",
         )
     };
     let mut line = String::new();
@@ -154,8 +154,8 @@ impl<'a> Chat<'a> {
         if stream.text().len() > context && !self.has_warned {
             self.has_warned = true;
             eprintln!(
-                "the conversation is longer than the {context} tokens that the model reads: of what was said first it \
-                 reads nothing any more"
+                "the conversation is longer than the model's context of {context} tokens: the model no longer reads \
+                 its beginning"
             );
         }
         Ok(drawn)

@@ -101,7 +101,7 @@ fn size(text: &str) -> Result<u64, String> {
     let bytes = bytes.and_then(|number| number.checked_mul(factor));
     bytes
         .filter(|bytes| *bytes > 0)
-        .ok_or_else(|| format!("`{text}` is no size; write bytes, or 20KB, 500MB, 5GB"))
+        .ok_or_else(|| format!("`{text}` is not a size: write bytes, or 20KB, 500MB, 5GB"))
 }
 
 /// Writes a run's model as a state dict.
@@ -275,7 +275,10 @@ mod tests {
         assert_eq!(size("20KB"), Ok(20_000));
         assert_eq!(size("7"), Ok(7));
         for wrong in ["", "GB", "-1", "0", "1.5GB", "5 GB", "99999999999GB"] {
-            assert!(size(wrong).unwrap_err().contains("is no size"), "{wrong}");
+            assert!(
+                size(wrong).unwrap_err().contains("is not a size"),
+                "{wrong}"
+            );
         }
     }
 }

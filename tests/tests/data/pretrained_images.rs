@@ -367,7 +367,7 @@ fn index(damage: &mut Damage) {
     for (text, expected) in [
         (
             r#"{"weight_map": {"a": "../vit/model.safetensors"}}"#,
-            "no name of a file beside it",
+            "does not name a file in this folder",
         ),
         (
             r#"{"weight_map": {"a": "missing.safetensors"}}"#,

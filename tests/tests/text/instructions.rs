@@ -101,7 +101,7 @@ fn a_model_learns_answers_on_any_number_of_ranks_and_gives_them_in_a_conversatio
     // A conversation that is longer than the context continues.
     let long = "two\n".repeat(6);
     let ended = Everburn::new(here, chat).input(&long).run().succeeded();
-    let forgets = "longer than the 160 tokens that the model reads";
+    let forgets = "longer than the model's context of 160 tokens";
     assert_eq!(ended.stderr.matches(forgets).count(), 1, "{ended}");
 }
 

@@ -219,9 +219,7 @@ impl<M: ImageModel> Task for ImageFolders<M> {
     fn check(&self, config: &ImageFoldersConfig) -> Result<(), TaskError> {
         self.architecture.check(&config.models)?;
         if config.data.std.is_some_and(|std| std.contains(&0.0)) {
-            return Err(TaskError::new(
-                "data.std is 0, by which nothing can be divided",
-            ));
+            return Err(TaskError::new("data.std must not be 0"));
         }
         self.check_input(config)
     }

@@ -220,7 +220,7 @@ fn load(data: &DataConfig, limits: Option<(usize, usize)>) -> Result<LoadedData,
     let wanted = "grey images of 28 x 28 pixels: mnist, fashion-mnist, synthetic, or a folder with the IDX files of one of these";
     if detect_for(path, &[DataKind::Idx], wanted)?.is_none() {
         return Err(TaskError::new(format!(
-            "{} is no data that is known, and this model learns from {wanted}",
+            "{} is not a known kind of data; this model learns from {wanted}",
             data.name
         )));
     }

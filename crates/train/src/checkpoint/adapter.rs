@@ -65,7 +65,7 @@ impl Adapter {
         let mut all = named.into_iter().collect::<BTreeMap<_, _>>();
         let mut factors = BTreeMap::new();
         while let Some((name, first)) = all.pop_first() {
-            let alone = || format!("{name} is none of a pair of factors");
+            let alone = || format!("{name} is not one of two factors");
             let weight = name.strip_suffix(ENDS[0]).ok_or_else(alone)?;
             let second = all.remove(&format!("{weight}{}", ENDS[1]));
             let pair = [first, second.ok_or_else(alone)?];
@@ -103,8 +103,8 @@ impl Adapter {
         };
         let size = std::fs::metadata(&path).map_err(|_| {
             failed(
-                "there is none: the training was one without `training.lora.rank`, or has not ended; --checkpoint best, or the \
-                 number of an epoch, takes the factors of a checkpoint"
+                "the run has no adapter: it was trained without `training.lora.rank`, or has not ended; --checkpoint best, \
+                 or the number of an epoch, takes the factors of a checkpoint"
                     .to_string(),
             )
         })?;
@@ -162,7 +162,7 @@ impl Adapter {
             let layer = name.strip_suffix(".weight").unwrap_or(name);
             if layer.split('.').any(|part| EMBEDDINGS.contains(&part)) {
                 return refuse(format!(
-                    "{weight} is no linear layer in transformers, and has no adapter there; export the merged model by \
+                    "{weight} is not a linear layer in transformers, so PEFT has no adapter for it; export the merged model by \
                      `--to hugging-face`"
                 ));
             }
@@ -384,7 +384,7 @@ mod tests {
         let named = |end: &str, data: &TensorData| (format!("a.weight{end}"), data.clone());
         let alone = Adapter::of_named(vec![named(ENDS[0], &a)]).unwrap_err();
         assert!(
-            alone.contains("a.weight.lora.a is none of a pair"),
+            alone.contains("a.weight.lora.a is not one of two"),
             "{alone}"
         );
         let alone = Adapter::of_named(vec![named(ENDS[1], &a)]).unwrap_err();
@@ -402,6 +402,11 @@ mod tests {
             factors: [("wte.weight".to_string(), [a, b])].into(),
         };
         let error = embedding.peft(&lora(), &StateDictLayout::default(), None);
-        assert!(error.unwrap_err().to_string().contains("no linear layer"));
+        assert!(
+            error
+                .unwrap_err()
+                .to_string()
+                .contains("not a linear layer")
+        );
     }
 }

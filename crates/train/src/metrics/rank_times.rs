@@ -1,4 +1,4 @@
-//! Where a step's time continues each rank, and how rank 0 comes to know of all.
+//! How each rank spends its steps, and how rank 0 gets the numbers of all.
 //!
 //! A rank can measure a step only when the step is over, and then nothing is exchanged any more. So
 //! the numbers of a step travel with the sums of the next one, each in a place of its own of the same

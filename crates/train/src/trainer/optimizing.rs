@@ -73,8 +73,8 @@ impl Trainer {
                 ))
             }
             Some(_) if self.config.optimizer.layer_decay.is_some() => Err(TrainError::Config(
-                "`training.optimizer.layer_decay` is for the schedule of the configuration, and the task has one of its own: say it in \
-                 `Task::schedule`"
+                "`training.optimizer.layer_decay` is for the schedule of the configuration, and the task has its own: set \
+                 the rates in `Task::schedule`"
                     .to_string(),
             )),
             Some(own) => Ok(own),

@@ -168,7 +168,8 @@ fn read_shards(folder: &Path, index: &Path) -> Result<BTreeMap<String, PackedTen
     for (name, file) in weight_map {
         // Only files of this folder are read, whatever the index says.
         if Path::new(&file).file_name() != Some(file.as_ref()) {
-            let reason = format!("weight_map has {file:?}, which is no name of a file beside it");
+            let reason =
+                format!("weight_map has {file:?}, which does not name a file in this folder");
             return Err(failed(&reason));
         }
         let path = folder.join(&file);
