@@ -15,7 +15,7 @@ use crate::{devices, kernels};
 use burn::module::Module;
 use burn::prelude::Device;
 use everburn_distributed::is_gpu;
-use everburn_launch::{RankEnvironment, StopRequest};
+use everburn_launch::{Outcome, RankEnvironment, StopRequest};
 use everburn_profile::Recorder;
 use everburn_train::{
     AnyData, AnyModel, ConfiguredTask, KernelCache, LoadedData, Parallelism, Regroup, Samples,
@@ -35,7 +35,7 @@ use crate::sampling::Writer;
 use crate::summary::print_report;
 use crate::{
     bottleneck, finders, gradient_exchange, launching, mesh, model_parallel, monitor, over_ranks,
-    plan, rank, recording, tasks, weights,
+    plan, rank, recording, summary, tasks, weights,
 };
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
@@ -120,6 +120,16 @@ pub(crate) fn run(
     // elastic job the rank that records may be on another machine at the end.
     let elsewhere = config.ranks.elastic.is_some() && config.ranks.nodes > 1;
     let records = arguments.ranks.node_rank.unwrap_or(0) == 0 && !elsewhere;
+    if matches!(outcome, Outcome::Failed(_)) {
+        eprintln!(
+            "help: {}",
+            match records {
+                true => summary::how_to_continue(&run),
+                false => "--resume continues from the newest checkpoint, on any number of ranks"
+                    .to_owned(),
+            }
+        );
+    }
     let finished = code == ExitCode::SUCCESS && records;
     if finished && !run.read_report()?.finished {
         return Ok(EXIT_INTERRUPTED.into());
@@ -147,7 +157,8 @@ fn train_here(
         recorder: recorder.clone(),
         parallelism: mesh::check(config)?,
         kernels,
-        ..RankJob::new(config, arguments, task, loaded, None)?
+        stop: listen_for_stop(false)?,
+        ..RankJob::new(config, arguments, task, loaded)
     };
     if job.display == renderer::Display::Dashboard {
         let path = run.logs().join("rank-0.log");
@@ -214,12 +225,12 @@ fn train_as_rank(
         _ => devices::of_rank(&config.ranks.devices, environment.local_rank)?,
     };
     let recorder = bottleneck::recorder(&config, arguments, Some(environment))?;
-    let job = RankJob {
+    let mut job = RankJob {
         model_devices,
         recorder: recorder.clone(),
         parallelism: mesh::check(&config)?,
         kernels,
-        ..RankJob::new(&config, arguments, &*task, &loaded, Some(environment))?
+        ..RankJob::new(&config, arguments, &*task, &loaded)
     };
     let joined = join(&config, environment);
     let Joined {
@@ -231,6 +242,8 @@ fn train_as_rank(
         Err(CliError::Train(TrainError::JobFinished)) => return Ok(rank::not_needed(environment)),
         joined => joined?,
     };
+    // Until the ranks have joined, a signal ends the process: there is no step to stop after.
+    job.stop = listen_for_stop(true)?;
     // The report on a stall looks into the group after the training has ended.
     let watched = group.clone();
     let names = &config.ranks.devices;
@@ -297,12 +310,9 @@ impl<'a> RankJob<'a> {
         arguments: &TrainArguments,
         task: &'a dyn ConfiguredTask,
         loaded: &'a LoadedData,
-        environment: Option<&RankEnvironment>,
-    ) -> Result<Self, CliError> {
+    ) -> Self {
         let finder = arguments.finders.wanted();
-        let stop = StopRequest::listen(environment.is_some())
-            .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))?;
-        Ok(Self {
+        Self {
             config,
             task,
             loaded,
@@ -311,13 +321,13 @@ impl<'a> RankJob<'a> {
                 Some(_) => renderer::Display::Lines,
                 None => choose_display(arguments),
             },
-            stop: StopSignal::from_flag(stop.flag()),
+            stop: StopSignal::default(),
             model_devices: None,
             parallelism: None,
             kernels: KernelCache::Nowhere("no folder was given".to_string()),
             recorder: None,
             finder,
-        })
+        }
     }
 
     /// The model of the task with the weights of `--init-from`, if there are any to begin with. Rank 0's are enough:
@@ -442,6 +452,13 @@ impl<'a> RankJob<'a> {
         }
         Ok(finished)
     }
+}
+
+/// From here on a signal stops the training after the present step.
+fn listen_for_stop(under_launcher: bool) -> Result<StopSignal, CliError> {
+    let stop = StopRequest::listen(under_launcher)
+        .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))?;
+    Ok(StopSignal::from_flag(stop.flag()))
 }
 
 /// Under a launcher a rank has a terminal only if it is to draw the dashboard on it.
