@@ -34,8 +34,8 @@ use crate::logging::LogOutput;
 use crate::sampling::Writer;
 use crate::summary::print_report;
 use crate::{
-    bottleneck, finders, gradient_exchange, launching, mesh, model_parallel, monitor, over_ranks,
-    plan, rank, recording, summary, tasks, weights,
+    bottleneck, elastic, finders, gradient_exchange, launching, mesh, model_parallel, monitor,
+    over_ranks, plan, rank, recording, summary, tasks, weights,
 };
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
@@ -113,6 +113,7 @@ pub(crate) fn run(
     })?;
     let code = ExitCode::from(&outcome);
     if arguments.finders.wanted().is_some() {
+        recording::leave_no_checkpoints(&run);
         return Ok(code);
     }
     recording::conclude_job(&run, &outcome);
@@ -170,8 +171,9 @@ fn train_here(
         .map(|rank| devices::of_rank(&config.ranks.devices, rank))
         .collect::<Result<Vec<_>, _>>()?;
     let finished = train_on_threads(&job, &devices, &run);
-    if job.finder.is_none() {
-        recording::conclude(&run, finished.as_ref().err());
+    match job.finder {
+        None => recording::conclude(&run, finished.as_ref().err()),
+        Some(_) => recording::leave_no_checkpoints(&run),
     }
     let finished = finished?;
     bottleneck::write(recorder.as_ref(), Some(&run), arguments)?;
@@ -190,6 +192,7 @@ fn train_as_rank(
     environment: &RankEnvironment,
     kernels: KernelCache,
 ) -> Result<ExitCode, CliError> {
+    elastic::check_launcher(&config, environment)?;
     rank::limit_threads(environment, &config.ranks)?;
     compute_on_this_thread(rayon::current_num_threads())?;
     let mut task = config.task()?;
