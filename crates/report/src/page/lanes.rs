@@ -75,8 +75,9 @@ pub(super) fn html(run: &Run, html: &mut Html) {
         lane(spans, signs.copied(), &axis, html);
         html.put(format_args!("</div></div>"));
     }
-    ticks(&axis, html);
-    html.put(format_args!("</div><p class=\"axis\">step</p>"));
+    html.put(format_args!("<div class=\"lane\"><span></span>"));
+    html.ticks(&axis);
+    html.put(format_args!("</div></div><p class=\"axis\">step</p>"));
     if ranks > MOST_LANES {
         html.put(format_args!(
             "<p class=\"faint\">the first {MOST_LANES} of {} ranks</p>",
@@ -126,25 +127,6 @@ fn lane<'a>(
         last = place;
         sign(event, place, behind, html);
     }
-}
-
-fn ticks(axis: &Axis, html: &mut Html) {
-    html.put(format_args!(
-        "<div class=\"lane\"><span></span><div class=\"x\" aria-hidden=\"true\">"
-    ));
-    for (value, label) in &axis.ticks {
-        let place = 100.0 * axis.place(*value);
-        let end = match place {
-            ..6.0 => " class=\"first\"",
-            94.0.. => " class=\"last\"",
-            _ => "",
-        };
-        html.put(format_args!(
-            "<span{end} style=\"left:{place:.2}%\">{}</span>",
-            text(label)
-        ));
-    }
-    html.put(format_args!("</div></div>"));
 }
 
 /// The sign of an event at `place` in percent, after this many others.
