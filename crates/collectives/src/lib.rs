@@ -40,7 +40,7 @@ mod printable;
 pub mod rendezvous;
 mod shared_memory;
 pub mod store;
-mod sync;
+pub mod sync;
 pub mod transport;
 pub mod worker;
 
