@@ -78,20 +78,22 @@ impl Capabilities {
 /// All tests of the workspace, each in a process of its own where there is nextest.
 fn workspace_tests(arguments: &[OsString], nextest: bool) -> Vec<Step> {
     let mut steps = match nextest {
-        true => {
-            let line = ["nextest", "run", "--release", "--workspace"];
-            let whole = Step {
-                program: Program::Nextest,
-                ..Step::cargo("test", &line)
-            };
-            // It knows no examples in documents.
-            let documents = ["test", "--release", "--workspace", "--doc"];
-            vec![whole, Step::tests("test examples in documents", &documents)]
-        }
-        false => {
-            let line = ["test", "--release", "--workspace", "--no-fail-fast"];
-            vec![Step::tests("test", &line)]
-        }
+        true => vec![
+            Step::new(
+                "test",
+                Program::Nextest,
+                "nextest run --release --workspace",
+            ),
+            // nextest runs no examples in documents.
+            Step::tests(
+                "test examples in documents",
+                "test --release --workspace --doc",
+            ),
+        ],
+        false => vec![Step::tests(
+            "test",
+            "test --release --workspace --no-fail-fast",
+        )],
     };
     for step in &mut steps {
         step.arguments.extend_from_slice(arguments);
@@ -106,14 +108,7 @@ fn test_steps(arguments: &[OsString], capabilities: Capabilities) -> Vec<Step> {
     }
     if capabilities.example {
         // A lock that has to change is for a person to look at: it is the workspace's.
-        let line = [
-            "test",
-            "--release",
-            "--locked",
-            "--workspace",
-            "--manifest-path",
-            EXAMPLES,
-        ];
+        let line = format!("test --release --locked --workspace --manifest-path {EXAMPLES}");
         steps.push(Step::tests("test the example projects", &line));
     }
     steps.extend(gpu_tests::steps(&gpu_tests::GpuCapabilities::here()));
@@ -135,37 +130,21 @@ fn test_steps(arguments: &[OsString], capabilities: Capabilities) -> Vec<Step> {
 /// Python.
 fn torch_step(arguments: &[OsString], python: OsString, nextest: bool) -> Step {
     // The last two programs have tests of both kinds, and none that is ignored for another reason.
-    let step = match nextest {
-        true => Step {
-            program: Program::Nextest,
-            ..Step::cargo(
-                "tests with PyTorch",
-                &[
-                    "nextest",
-                    "run",
-                    "--release",
-                    "--workspace",
-                    "--run-ignored=only",
-                    "--filterset=binary(/^torch/) | binary(parity) | binary(launchers)",
-                ],
-            )
-        },
+    let name = "tests with PyTorch";
+    let mut step = match nextest {
+        true => {
+            let line = "nextest run --release --workspace --run-ignored=only";
+            let mut step = Step::new(name, Program::Nextest, line);
+            let filter = "--filterset=binary(/^torch/) | binary(parity) | binary(launchers)";
+            step.arguments.push(filter.into());
+            step
+        }
         false => Step::tests(
-            "tests with PyTorch",
-            &[
-                "test",
-                "--release",
-                "--workspace",
-                "--test",
-                "torch*",
-                "--test",
-                "parity",
-                "--test",
-                "launchers",
-            ],
+            name,
+            "test --release --workspace --test torch* --test parity --test launchers",
         ),
-    };
-    let mut step = step.with_env(torch::PYTHON, python);
+    }
+    .with_env(torch::PYTHON, python);
     let (options, filters) = match arguments.iter().position(|word| word == "--") {
         Some(at) => (&arguments[..at], &arguments[at + 1..]),
         None => (arguments, &[][..]),
@@ -181,26 +160,48 @@ fn torch_step(arguments: &[OsString], python: OsString, nextest: bool) -> Step {
 
 /// What is quick to find comes first.
 fn check_steps(capabilities: Capabilities) -> Vec<Step> {
-    let lint = [
-        "clippy",
-        "--release",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ];
-    let gpus = [
-        "clippy",
-        "--release",
-        "--workspace",
-        "--all-targets",
-        "--features",
-        "cuda,metal,rocm,vulkan,webgpu",
-        "--",
-        "-D",
-        "warnings",
-    ];
+    let mut steps = vec![Step::cargo("format", "fmt --all -- --check")];
+    if capabilities.example {
+        let line = format!("fmt --all --manifest-path {EXAMPLES} -- --check");
+        steps.push(Step::cargo("format of the example projects", &line));
+    }
+    steps.push(Step::new("rules", Program::Tidy, ""));
+    steps.push(Step::new(
+        "shell script",
+        Program::Other("bash"),
+        "-n .ci/run",
+    ));
+    steps.extend(programs_that_may_be_missing());
+    let lints = "clippy --release --workspace --all-targets";
+    let gpus = "--features cuda,metal,rocm,vulkan,webgpu";
+    steps.extend([
+        Step::cargo("lints", &format!("{lints} -- -D warnings")),
+        // No LLVM is needed for a mere type check if the bundler takes it for docs.rs.
+        Step::cargo(
+            "lints with all GPUs",
+            &format!("{lints} {gpus} -- -D warnings"),
+        )
+        .with_env("DOCS_RS", "1"),
+        Step::cargo("documents", "doc --release --workspace --no-deps")
+            .with_env("RUSTDOCFLAGS", "-D warnings"),
+    ]);
+    steps.push(fuzz_targets());
+    steps.extend(races::steps());
+    steps.extend([
+        // `cargo test --test` builds no binary of another package, and the next step starts it.
+        Step::cargo("binary", "build --release --workspace"),
+        // Whole trainings on real MNIST, 1, 2 and 4 ranks: minutes, so not part of `test`.
+        Step::tests(
+            "long tests",
+            "test --release --workspace --test whole_mnist -- --ignored --test-threads=1",
+        ),
+    ]);
+    steps.extend(test_steps(&[], capabilities));
+    steps.extend(gpu_tests::software_steps(false));
+    steps
+}
+
+fn programs_that_may_be_missing() -> [Step; 4] {
     let deny = Program::IfInstalled {
         program: "cargo",
         probe: &["deny", "--version"],
@@ -223,95 +224,33 @@ fn check_steps(capabilities: Capabilities) -> Vec<Step> {
         probe: &["--version"],
         advice: "mdbook is not installed (`cargo install mdbook`)",
     };
-    let words = |line: &str| line.split(' ').map(OsString::from).collect();
-    let other = |name, program, line: &str| {
-        let arguments = if line.is_empty() {
-            Vec::new()
-        } else {
-            words(line)
-        };
-        Step {
-            name,
-            env: Vec::new(),
-            arguments,
-            program,
-            early: false,
-        }
-    };
-    let mut steps = vec![Step::cargo("format", &["fmt", "--all", "--", "--check"])];
-    if capabilities.example {
-        let line = ["fmt", "--all", "--manifest-path", EXAMPLES, "--", "--check"];
-        steps.push(Step::cargo("format of the example projects", &line));
-    }
-    steps.extend([
-        other("rules", Program::Tidy, ""),
-        other("shell script", Program::Other("bash"), "-n .ci/run"),
-        other("dependencies", deny, "deny check bans licenses sources"),
-        other("advisories", advisories, "deny check advisories"),
-        other("spelling", typos, ""),
-        other("book", mdbook, "build"),
-        Step::cargo("lints", &lint),
-        // No LLVM is needed for a mere type check if the bundler takes it for docs.rs.
-        Step::cargo("lints with all GPUs", &gpus).with_env("DOCS_RS", "1"),
-        Step::cargo(
-            "documents",
-            &["doc", "--release", "--workspace", "--no-deps"],
-        )
-        .with_env("RUSTDOCFLAGS", "-D warnings"),
-    ]);
-    steps.push(fuzz_targets());
-    steps.extend(races::steps());
-    steps.extend([
-        // `cargo test --test` builds no binary of another package, and the next step starts it.
-        Step::cargo("binary", &["build", "--release", "--workspace"]),
-        // Whole trainings on real MNIST, 1, 2 and 4 ranks: minutes, so not part of `test`.
-        Step::tests(
-            "long tests",
-            &[
-                "test",
-                "--release",
-                "--workspace",
-                "--test",
-                "whole_mnist",
-                "--",
-                "--ignored",
-                "--test-threads=1",
-            ],
-        ),
-    ]);
-    steps.extend(test_steps(&[], capabilities));
-    steps.extend(gpu_tests::software_steps(false));
-    steps
+    [
+        Step::new("dependencies", deny, "deny check bans licenses sources"),
+        Step::new("advisories", advisories, "deny check advisories"),
+        Step::new("spelling", typos, ""),
+        Step::new("book", mdbook, "build"),
+    ]
 }
 
 /// What is too long for every change: for a night, or before a release.
 fn long_steps() -> Vec<Step> {
-    let narrowing = [
-        "test",
-        "--release",
-        "--workspace",
-        "--lib",
-        "--",
-        "--ignored",
-        "every_f32_narrows_as_by_half",
-    ];
-    let cuda_cpp = [
-        "check",
-        "--release",
-        "--workspace",
-        "--features",
-        "cuda-cpp",
-    ];
     let mut steps = vec![
         // It differs from `cuda` below CubeCL only: no code of Everburn is behind it.
-        Step::cargo("types with cuda-cpp", &cuda_cpp).with_env("DOCS_RS", "1"),
-        Step::tests("all conversions to half precision", &narrowing),
+        Step::cargo(
+            "types with cuda-cpp",
+            "check --release --workspace --features cuda-cpp",
+        )
+        .with_env("DOCS_RS", "1"),
+        Step::tests(
+            "all conversions to half precision",
+            "test --release --workspace --lib -- --ignored every_f32_narrows_as_by_half",
+        ),
         Step::cargo(
             "the same bits on any number of ranks",
-            &["xtask", "verify", "mnist-bn"],
+            "xtask verify mnist-bn",
         ),
-        Step::cargo("soak", &["xtask", "soak", "--runs", "100"]),
-        Step::cargo("release", &["xtask", "release", "--try"]),
+        Step::cargo("soak", "xtask soak --runs 100"),
+        Step::cargo("release", "xtask release --try"),
     ];
     steps.extend(gpu_tests::software_steps(true));
     steps
@@ -320,7 +259,7 @@ fn long_steps() -> Vec<Step> {
 /// The programs of `fuzz/`, which is a workspace of its own, type-checked as `cargo xtask fuzz` builds them.
 /// Into a folder of its own, since the flag would build all else anew.
 fn fuzz_targets() -> Step {
-    let line = ["check", "--release", "--locked", "--manifest-path", FUZZ];
+    let line = format!("check --release --locked --manifest-path {FUZZ}");
     let mut step =
         Step::cargo("fuzz targets compile", &line).with_env("RUSTFLAGS", "--cfg fuzzing");
     let mut target = OsString::from("--target-dir=");

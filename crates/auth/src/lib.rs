@@ -28,6 +28,7 @@
 //! acceptor.verify(&proof)?;
 //! # Ok::<(), everburn_auth::AuthError>(())
 //! ```
+#![warn(clippy::too_many_lines)]
 
 mod handshake;
 mod token;

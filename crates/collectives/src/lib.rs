@@ -27,6 +27,7 @@
 //!     assert_eq!(rank.join().unwrap().unwrap(), vec![1.0, 2.0]);
 //! }
 //! ```
+#![warn(clippy::too_many_lines)]
 
 mod channel;
 pub mod elastic;
@@ -39,7 +40,7 @@ mod printable;
 pub mod rendezvous;
 mod shared_memory;
 pub mod store;
-mod sync;
+pub mod sync;
 pub mod transport;
 pub mod worker;
 

@@ -18,7 +18,7 @@ pub use settings::{SWITCH, switch, variable};
 use everburn_auth::{JobToken, Key};
 
 use self::rank_store::{Backend, Host, RankStore};
-use self::settings::{Environment, Place, Settings};
+use self::settings::{Environment, Settings, StoreAddress};
 use crate::store::{
     DEFAULT_STORE_TIMEOUT, Deadline, FileStore, SharedStore, StoreAccess, StoreError, StoreOptions,
     TcpStore, TcpStoreServer, resolve,
@@ -198,7 +198,7 @@ fn reach_launchers_store_in(
     environment: Environment<'_>,
 ) -> Result<Option<LaunchersStore>, RendezvousError> {
     let settings = Settings::gather(init_method, request, environment)?;
-    if !matches!(settings.place, Place::Tcp { hosted: true, .. }) {
+    if !matches!(settings.address, StoreAddress::Tcp { hosted: true, .. }) {
         return Ok(None);
     }
     let timeout = request.timeout.unwrap_or(DEFAULT_STORE_TIMEOUT);
@@ -227,9 +227,9 @@ fn reach(
     timeout: Duration,
     deadline: Deadline,
 ) -> Result<Reached, StoreError> {
-    let (host, port, hosted) = match &settings.place {
-        Place::File(path) => return reach_file(path, settings.world_size, timeout),
-        Place::Tcp { host, port, hosted } => (host.as_str(), *port, *hosted),
+    let (host, port, hosted) = match &settings.address {
+        StoreAddress::File(path) => return reach_file(path, settings.world_size, timeout),
+        StoreAddress::Tcp { host, port, hosted } => (host.as_str(), *port, *hosted),
     };
     let options = StoreOptions {
         timeout,

@@ -5,13 +5,13 @@ use std::time::Instant;
 
 /// Locks `mutex`. A panic elsewhere leaves our states consistent (each critical section is a few
 /// assignments), so a poisoned lock is taken all the same rather than spread as a second panic.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits for `condition` to be notified or for `deadline`; the second value says that the deadline
 /// has passed.
-pub(crate) fn wait_until<'a, T>(
+pub fn wait_until<'a, T>(
     condition: &Condvar,
     guard: MutexGuard<'a, T>,
     deadline: Instant,

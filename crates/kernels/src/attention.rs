@@ -13,7 +13,7 @@ use crate::elementary::exp;
 use crate::error::{KernelError, check_length, product};
 use crate::isa::InstructionSet;
 use crate::lanes::{change, change_by, sum};
-use crate::matmul::{Matrices, Matrix, Place, Sum, multiply_to};
+use crate::matmul::{Matrices, Matrix, MatrixMut, Sum, multiply_to};
 use crate::operations::add_operations;
 use crate::parallel::{each_task, multiply_adds};
 use crate::scratch::with_scratch;
@@ -83,7 +83,7 @@ impl Shape {
     }
 
     /// Rows of head `head`, of a tensor `[B, T, heads * width]`.
-    fn place(&self, tensor: Place, head: usize, first: usize, count: usize) -> Place {
+    fn place(&self, tensor: MatrixMut, head: usize, first: usize, count: usize) -> MatrixMut {
         let (text, head) = (head / self.heads, head % self.heads);
         let start = [text * self.tokens + first, head * self.width];
         tensor.at(start, [count, self.width])
@@ -139,7 +139,7 @@ fn causal_attention_on(
         return Ok(());
     }
     let (work, tile) = (shape.count(2), shape.tile());
-    let output = Place::of(output, shape.heads * shape.width);
+    let output = MatrixMut::of(output, shape.heads * shape.width);
     let heads = logarithms.chunks_mut(shape.tokens).enumerate().collect();
     each_task(heads, work, |(head, logarithms)| {
         let [queries, keys, values] = given.map(|all| all.at(head));
@@ -216,7 +216,7 @@ fn causal_attention_backward_on(
         output,
         logarithms,
         gradient,
-        grads: grads.map(|grad| Place::of(grad, shape.heads * shape.width)),
+        grads: grads.map(|grad| MatrixMut::of(grad, shape.heads * shape.width)),
     };
     let heads = (0..shape.batch * shape.heads).collect();
     each_task(heads, work, |index| {
@@ -238,7 +238,7 @@ struct Head<'a> {
     output: &'a [f32],
     logarithms: &'a [f32],
     gradient: &'a [f32],
-    grads: [Place; 3],
+    grads: [MatrixMut; 3],
 }
 
 impl Head<'_> {

@@ -3,12 +3,12 @@
 #![expect(unsafe_code, reason = "tasks write blocks of one slice")]
 
 mod blocks;
-mod place;
+mod gemm;
 #[cfg(test)]
 mod tests;
 
 use self::blocks::Blocks;
-pub(crate) use self::place::{Place, Sum, multiply, multiply_to};
+pub(crate) use self::gemm::{MatrixMut, Sum, multiply, multiply_to};
 use crate::error::{KernelError, check_length, product};
 use crate::isa::InstructionSet;
 use crate::lanes::Interleave;
@@ -191,7 +191,7 @@ pub fn matmul(
     add_operations(output.len(), inner);
     let blocks = Blocks::of([rows, inner, columns]);
     let work = multiply_adds(output.len().saturating_mul(inner));
-    let whole = Place::of(output, columns);
+    let whole = MatrixMut::of(output, columns);
     each_task(blocks.all(), work, |block| {
         let [first_row, first_column] = block.first;
         let [count, width] = block.extent;

@@ -199,36 +199,17 @@ impl RankEnvironment {
                 expected: format!("below WORLD_SIZE, which is {world_size}"),
             });
         }
-        let invalid = |name, value, expected: &str| RankEnvironmentError::Invalid {
-            name,
-            value,
-            expected: expected.into(),
-        };
-        let launcher_pid = match env.text(v::LAUNCHER_PID) {
-            None => None,
-            Some(value) => match value.parse() {
-                Ok(process) => Some(process),
-                Err(_) => return Err(invalid(v::LAUNCHER_PID, value, "a process id")),
-            },
-        };
-        let incarnation = match env.text(v::INCARNATION) {
-            None => 1,
-            Some(value) => match value.parse() {
-                Ok(number) if number > 0 => number,
-                _ => return Err(invalid(v::INCARNATION, value, "a number from 1")),
-            },
-        };
-        let elastic = match env.text(v::ELASTIC) {
-            None => None,
-            Some(value) => {
-                let parts = value.split_once(':');
-                let parts = parts.and_then(|(min, max)| min.parse().ok().zip(max.parse().ok()));
-                let bounds = parts.filter(|&(min, max)| 0 < min && min <= max && max == world_size);
-                let expected =
-                    format!("MIN:MAX with 1 <= MIN <= MAX and MAX the WORLD_SIZE, {world_size}");
-                Some(bounds.ok_or_else(|| invalid(v::ELASTIC, value, &expected))?)
-            }
-        };
+        let launcher_pid =
+            env.parsed(v::LAUNCHER_PID, "a process id", |value| value.parse().ok())?;
+        let incarnation = env.parsed(v::INCARNATION, "a number from 1", |value| {
+            value.parse().ok().filter(|&number| number > 0)
+        })?;
+        let expected = format!("MIN:MAX with 1 <= MIN <= MAX and MAX the WORLD_SIZE, {world_size}");
+        let elastic = env.parsed(v::ELASTIC, &expected, |value| {
+            let (min, max) = value.split_once(':')?;
+            let (min, max) = (min.parse().ok()?, max.parse().ok()?);
+            (0 < min && min <= max && max == world_size).then_some((min, max))
+        })?;
         let started_by = if launcher_pid.is_some() {
             StartedBy::Everburn
         } else if env.text(v::TORCHRUN_ID).is_some() {
@@ -237,9 +218,11 @@ impl RankEnvironment {
             StartedBy::Variables
         };
         let secret = env.secret()?;
-        let master_port = port
-            .parse()
-            .map_err(|_| invalid(v::MASTER_PORT, port, "a port from 0 to 65535"))?;
+        let master_port = port.parse().map_err(|_| RankEnvironmentError::Invalid {
+            name: v::MASTER_PORT,
+            value: port,
+            expected: "a port from 0 to 65535".into(),
+        })?;
         let launcher_hosts_store = env
             .text(v::AGENT_STORE)
             .is_some_and(|value| value.eq_ignore_ascii_case("true") || value == "1");
@@ -261,7 +244,7 @@ impl RankEnvironment {
             launcher_pid,
             error_file: env.text(v::ERROR_FILE).map(PathBuf::from),
             finished_file: env.text(v::FINISHED_FILE).map(PathBuf::from),
-            incarnation,
+            incarnation: incarnation.unwrap_or(1),
             elastic,
             origin: Origin {
                 started_by,

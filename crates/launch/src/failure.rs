@@ -67,8 +67,8 @@ impl ReportKind {
 ///
 /// let folder = tempfile::tempdir()?;
 /// let file = folder.path().join("rank-1.error.json");
-/// write_report(&file, &RankReport::new(1, ReportKind::Own, "loss is NaN").at_step(40))?;
-/// assert_eq!(RankReport::read(&file).unwrap().step, Some(40));
+/// write_report(&file, &RankReport::new(1, ReportKind::Own, "loss is NaN"))?;
+/// assert_eq!(RankReport::read(&file).unwrap().message, "loss is NaN");
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,13 +102,6 @@ impl RankReport {
             lost_rank: None,
             unix_time_ms: unix_time_ms(),
         }
-    }
-
-    /// The same report with the step at which it happened.
-    #[must_use]
-    pub fn at_step(mut self, step: u64) -> Self {
-        self.step = Some(step);
-        self
     }
 
     /// Reads a report; `None` where there is none, it cannot be understood or belongs to another user. A link is not

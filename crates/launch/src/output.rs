@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use everburn_collectives::sync::lock;
 
 use crate::ended_alike::without_numbers;
 
@@ -63,7 +65,7 @@ pub(crate) struct ShownErrors(Mutex<HashMap<String, usize>>);
 impl ShownErrors {
     /// Whether another rank than `rank` has printed this error before.
     fn is_repeated(&self, rank: usize, error: &str) -> bool {
-        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shown = lock(&self.0);
         let error = without_numbers(error);
         if let Some(first) = shown.get(&error) {
             return *first != rank;
@@ -139,7 +141,7 @@ impl<W: Write> Screen<W> {
                 .and_then(|()| self.output.flush());
             return;
         };
-        let mut is_open = progress.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut is_open = lock(&progress.0);
         let mut text = Vec::new();
         if *is_open {
             text.extend_from_slice(b"\r\x1b[2K");

@@ -4,9 +4,10 @@ use std::error::Error;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
+use everburn_collectives::sync::lock;
 
 use crate::environment::RankEnvironment;
 use crate::error::{JoinError, RankEnvironmentError};
@@ -126,10 +127,7 @@ impl Rank {
     /// # Errors
     /// As [`group`](Self::group).
     pub fn group_with(&self, options: GroupOptions) -> Result<ProcessGroup, JoinError> {
-        let mut group_slot = self
-            .group_slot
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut group_slot = lock(&self.group_slot);
         if let Some(group) = &*group_slot {
             return Ok(group.clone());
         }
@@ -195,10 +193,7 @@ impl Rank {
     }
 
     fn leave_seat(&self) -> Option<ProcessGroup> {
-        let mut group_slot = self
-            .group_slot
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut group_slot = lock(&self.group_slot);
         group_slot.take()
     }
 }

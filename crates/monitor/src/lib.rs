@@ -36,6 +36,7 @@
 //!
 //! # What is deliberately absent
 //! Control of a run, encryption, and burn-train.
+#![warn(clippy::too_many_lines)]
 
 mod command;
 mod error;

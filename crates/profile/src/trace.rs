@@ -56,108 +56,150 @@ pub fn write_trace(recordings: &[Recording], output: &mut impl Write) -> io::Res
 }
 
 fn events(recording: &Recording, zero: i64) -> Vec<Value> {
-    let facts = &recording.facts;
-    let rank = facts.rank;
-    let host = facts.host.as_deref().unwrap_or("unknown machine");
-    let mut tracks: Vec<Track> = recording.background.iter().map(|span| span.track).collect();
-    tracks.sort_unstable();
-    tracks.dedup();
-    let row = |track: Track| {
-        let place = tracks.binary_search(&track).unwrap_or(0) as u32;
+    let rank = RankTrace::of(recording, zero);
+    let mut events = rank.names();
+    events.extend(rank.training());
+    events.extend(rank.layers());
+    events.extend(rank.background());
+    events.extend(rank.kernels());
+    events.extend(rank.samples());
+    events
+}
+
+/// A rank's events.
+struct RankTrace<'a> {
+    recording: &'a Recording,
+    /// The time at which the trace begins.
+    zero: i64,
+    /// The background threads, each once.
+    tracks: Vec<Track>,
+}
+
+impl<'a> RankTrace<'a> {
+    fn of(recording: &'a Recording, zero: i64) -> Self {
+        let mut tracks: Vec<Track> = recording.background.iter().map(|span| span.track).collect();
+        tracks.sort_unstable();
+        tracks.dedup();
+        Self {
+            recording,
+            zero,
+            tracks,
+        }
+    }
+
+    fn row(&self, track: Track) -> u32 {
+        let place = self.tracks.binary_search(&track).unwrap_or(0) as u32;
         match track {
             Track::Reducer(number) => REDUCERS + number,
             Track::Gatherer => GATHERER,
             Track::Loader(_) => LOADERS + place,
         }
-    };
-    let mut events = vec![
-        json!({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": format!("rank {rank} on {host}")}}),
-        json!({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}}),
-    ];
-    let mut name_row = |row: u32, name: String| {
-        events.push(json!({"ph": "M", "name": "thread_name", "pid": rank, "tid": row, "args": {"name": name}}));
-    };
-    name_row(TRAINING, "training".to_owned());
-    name_row(LAYERS, "layers".to_owned());
-    if !recording.kernels.launches.is_empty() {
-        name_row(DEVICE, format!("kernels on {}", facts.device));
     }
-    for track in &tracks {
-        let name = match track {
-            Track::Reducer(number) => format!("reducer {number}"),
-            Track::Gatherer => "gatherer".to_owned(),
-            Track::Loader(thread) => format!("loader (thread {thread})"),
+
+    /// The names of the process and its rows.
+    fn names(&self) -> Vec<Value> {
+        let facts = &self.recording.facts;
+        let rank = facts.rank;
+        let host = facts.host.as_deref().unwrap_or("unknown machine");
+        let mut names = vec![
+            json!({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": format!("rank {rank} on {host}")}}),
+            json!({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}}),
+        ];
+        let mut name_row = |row: u32, name: String| {
+            names.push(json!({"ph": "M", "name": "thread_name", "pid": rank, "tid": row, "args": {"name": name}}));
         };
-        name_row(row(*track), name);
+        name_row(TRAINING, "training".to_owned());
+        name_row(LAYERS, "layers".to_owned());
+        if !self.recording.kernels.launches.is_empty() {
+            name_row(DEVICE, format!("kernels on {}", facts.device));
+        }
+        for track in &self.tracks {
+            let name = match track {
+                Track::Reducer(number) => format!("reducer {number}"),
+                Track::Gatherer => "gatherer".to_owned(),
+                Track::Loader(thread) => format!("loader (thread {thread})"),
+            };
+            name_row(self.row(*track), name);
+        }
+        names
     }
-    let event = |row: u32, name: &str, begin: u64, end: u64, args: Value| {
-        let microseconds = |at: u64| (recording.common(at) - zero) as f64 / 1e3;
-        let begin_us = microseconds(begin);
+
+    fn microseconds(&self, at: u64) -> f64 {
+        (self.recording.common(at) - self.zero) as f64 / 1e3
+    }
+
+    fn event(&self, row: u32, name: &str, [begin, end]: [u64; 2], args: &Value) -> Value {
+        let begin_us = self.microseconds(begin);
         json!({
-            "ph": "X", "pid": rank, "tid": row, "name": name, "ts": begin_us,
-            "dur": microseconds(end) - begin_us, "args": args,
+            "ph": "X", "pid": self.recording.facts.rank, "tid": row, "name": name, "ts": begin_us,
+            "dur": self.microseconds(end) - begin_us, "args": args,
         })
-    };
-    for (number, Window { begin, end, .. }) in windows_of(recording) {
-        events.push(event(
-            TRAINING,
-            &format!("step {number}"),
-            begin,
-            end,
-            json!({}),
-        ));
     }
-    for span in &recording.phases {
-        let args = json!({
-            "step": span.step, "cpu_ms": span.cpu as f64 / 1e6,
-            "allocations": span.allocations, "allocated_bytes": span.bytes,
-            "operations": span.operations[1].saturating_sub(span.operations[0]),
+
+    /// Steps and their phases.
+    fn training(&self) -> impl Iterator<Item = Value> {
+        let steps =
+            windows_of(self.recording)
+                .into_iter()
+                .map(|(number, Window { begin, end, .. })| {
+                    let name = format!("step {number}");
+                    self.event(TRAINING, &name, [begin, end], &json!({}))
+                });
+        let phases = self.recording.phases.iter().map(|span| {
+            let args = json!({
+                "step": span.step, "cpu_ms": span.cpu as f64 / 1e6,
+                "allocations": span.allocations, "allocated_bytes": span.bytes,
+                "operations": span.operations[1].saturating_sub(span.operations[0]),
+            });
+            self.event(TRAINING, span.phase.name(), [span.begin, span.end], &args)
         });
-        events.push(event(
-            TRAINING,
-            span.phase.name(),
-            span.begin,
-            span.end,
-            args,
-        ));
+        steps.chain(phases)
     }
-    for segment in segments_of(recording) {
-        let pass = segment.pass.name();
-        let args = json!({"pass": pass, "operations": segment.operations});
-        let name = format!("{} {pass}", segment.module);
-        events.push(event(LAYERS, &name, segment.begin, segment.end, args));
+
+    fn layers(&self) -> impl Iterator<Item = Value> {
+        segments_of(self.recording).into_iter().map(|segment| {
+            let pass = segment.pass.name();
+            let args = json!({"pass": pass, "operations": segment.operations});
+            let name = format!("{} {pass}", segment.module);
+            self.event(LAYERS, &name, [segment.begin, segment.end], &args)
+        })
     }
-    for span in &recording.background {
-        events.push(event(
-            row(span.track),
-            &span.name,
-            span.begin,
-            span.end,
-            json!({}),
-        ));
+
+    fn background(&self) -> impl Iterator<Item = Value> {
+        self.recording.background.iter().map(|span| {
+            let times = [span.begin, span.end];
+            self.event(self.row(span.track), &span.name, times, &json!({}))
+        })
     }
-    for launch in &recording.kernels.launches {
-        let name = recording.kernels.names.get(launch.name as usize);
-        let name = name.map_or("(unknown)", String::as_str);
-        let waited = launch.begin.saturating_sub(launch.asked) as f64 / 1e3;
-        let args = json!({"asked_before_us": waited});
-        events.push(event(DEVICE, name, launch.begin, launch.end, args));
+
+    fn kernels(&self) -> impl Iterator<Item = Value> {
+        let kernels = &self.recording.kernels;
+        kernels.launches.iter().map(|launch| {
+            let name = kernels.names.get(launch.name as usize);
+            let name = name.map_or("(unknown)", String::as_str);
+            let waited = launch.begin.saturating_sub(launch.asked) as f64 / 1e3;
+            let args = json!({"asked_before_us": waited});
+            self.event(DEVICE, name, [launch.begin, launch.end], &args)
+        })
     }
-    let training = facts.training_thread;
-    let samples = &recording.samples;
-    for sample in samples
-        .samples
-        .iter()
-        .filter(|sample| sample.thread == training && sample.on_the_clock)
-    {
-        let stack = samples.stacks.get(sample.stack as usize);
-        let innermost = stack.and_then(|stack| stack.last());
-        let name = innermost.and_then(|number| samples.functions.get(*number as usize));
-        let ts = (recording.common(sample.at) - zero) as f64 / 1e3;
-        let name = name.map_or("(unknown)", String::as_str);
-        events.push(json!({"ph": "i", "s": "t", "pid": rank, "tid": TRAINING, "name": name, "ts": ts, "cat": "sample"}));
+
+    /// The innermost functions of the training's thread.
+    fn samples(&self) -> impl Iterator<Item = Value> {
+        let samples = &self.recording.samples;
+        let facts = &self.recording.facts;
+        let ours = samples
+            .samples
+            .iter()
+            .filter(|sample| sample.thread == facts.training_thread && sample.on_the_clock);
+        ours.map(|sample| {
+            let stack = samples.stacks.get(sample.stack as usize);
+            let innermost = stack.and_then(|stack| stack.last());
+            let name = innermost.and_then(|number| samples.functions.get(*number as usize));
+            let name = name.map_or("(unknown)", String::as_str);
+            let ts = self.microseconds(sample.at);
+            json!({"ph": "i", "s": "t", "pid": facts.rank, "tid": TRAINING, "name": name, "ts": ts, "cat": "sample"})
+        })
     }
-    events
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ mod checkpoints;
 mod events;
 mod files;
 mod grid;
+mod json_lines;
 mod logs;
 mod metrics;
 mod ranks;

@@ -36,43 +36,43 @@ pub(super) fn steps(capabilities: &GpuCapabilities) -> Vec<Step> {
         .clone()
         .or_else(|| (gpus > 0).then(|| "this machine has a GPU".to_string()));
     // In a separate target folder: another feature set would rebuild all of Burn each time.
-    let cuda = ["--features", "cuda", "--target-dir", "target/cuda"];
-    let (but_two, two) = (["--skip", "two_gpus::"], ["two_gpus::"]);
+    let cuda = "--features cuda --target-dir target/cuda ";
+    let (but_two, two) = ("--skip two_gpus::", "two_gpus::");
     vec![
         step(
             "tests with NCCL",
+            "",
             "nccl",
-            &[],
-            &["--skip", "no_gpu::"],
+            "--skip no_gpu::",
             without_nccl,
         ),
         step(
             "tests with NCCL and no GPU",
+            "",
             "nccl",
-            &[],
-            &["no_gpu::"],
+            "no_gpu::",
             has_gpu,
         ),
         step(
             "tests with a GPU",
+            "",
             "gpu",
-            &[],
-            &but_two,
+            but_two,
             without_either.clone(),
         ),
-        step("tests with two GPUs", "gpu", &[], &two, without_two.clone()),
+        step("tests with two GPUs", "", "gpu", two, without_two.clone()),
         step(
             "tests of tensors on a GPU",
+            cuda,
             "cuda",
-            &cuda,
-            &but_two,
+            but_two,
             without_either,
         ),
         step(
             "tests of tensors on two GPUs",
+            cuda,
             "cuda",
-            &cuda,
-            &two,
+            two,
             without_two,
         ),
         gpu_check(without_gpu),
@@ -82,29 +82,13 @@ pub(super) fn steps(capabilities: &GpuCapabilities) -> Vec<Step> {
 /// Trainings by generated kernels on a Vulkan device that is made of the CPU. Burn is built a second time for them, with
 /// the feature `webgpu`, in a profile of its own. Of some models the kernels alone take minutes: those are `long`.
 pub(super) fn software_steps(long: bool) -> Vec<Step> {
-    let build = [
-        "build",
-        "--profile",
-        PROFILE,
-        "--package",
-        "everburn",
-        "--features",
-        "webgpu",
-    ];
-    let tests = [
-        "test",
-        "--profile",
-        PROFILE,
-        "--package",
-        "everburn-tests",
-        "--test",
-        "software_gpu",
-        "--",
-        "--ignored",
-        // Each of them keeps all cores busy.
-        "--test-threads=1",
-        if long { "long_" } else { "--skip=long_" },
-    ];
+    let build = format!("build --profile {PROFILE} --package everburn --features webgpu");
+    // Each of them keeps all cores busy.
+    let tests = format!(
+        "test --profile {PROFILE} --package everburn-tests --test software_gpu -- --ignored \
+         --test-threads=1 {}",
+        if long { "long_" } else { "--skip=long_" }
+    );
     let mut steps = vec![
         Step::cargo("binary with WGSL kernels", &build),
         Step::tests("tests on software Vulkan", &tests),
@@ -143,7 +127,7 @@ fn gpu_check(missing: Option<String>) -> Step {
                 "it builds for half an hour and takes the GPU for ten minutes: `cargo xtask gpu-check`",
             ),
         },
-        ..Step::cargo("check of the GPU", &["xtask", "gpu-check"])
+        ..Step::cargo("check of the GPU", "xtask gpu-check")
     }
 }
 
@@ -151,16 +135,15 @@ fn gpu_check(missing: Option<String>) -> Step {
 /// machine is for.
 fn step(
     name: &'static str,
+    options: &str,
     target: &str,
-    options: &[&str],
-    filter: &[&str],
+    filter: &str,
     missing: Option<String>,
 ) -> Step {
-    let mut line = vec!["test", "--release", "--workspace"];
-    line.extend(options);
     // One GPU is not shared by tests that count on its memory and its time.
-    line.extend(["--test", target, "--", "--ignored", "--test-threads=1"]);
-    line.extend(filter);
+    let line = format!(
+        "test --release --workspace {options}--test {target} -- --ignored --test-threads=1 {filter}"
+    );
     let step = Step::tests(name, &line);
     match missing {
         Some(missing) => Step {

@@ -63,23 +63,24 @@ pub(super) enum Done {
 }
 
 impl Step {
-    pub(super) fn cargo(name: &'static str, arguments: &[&str]) -> Self {
-        let arguments = arguments.iter().map(OsString::from).collect();
+    /// `program` with the words of `line`.
+    pub(super) fn new(name: &'static str, program: Program, line: &str) -> Self {
         Self {
             name,
             env: Vec::new(),
-            arguments,
-            program: Program::Cargo,
+            arguments: line.split_whitespace().map(OsString::from).collect(),
+            program,
             early: false,
         }
     }
 
+    pub(super) fn cargo(name: &'static str, line: &str) -> Self {
+        Self::new(name, Program::Cargo, line)
+    }
+
     /// `cargo test`.
-    pub(super) fn tests(name: &'static str, arguments: &[&str]) -> Self {
-        Self {
-            program: Program::Tests,
-            ..Self::cargo(name, arguments)
-        }
+    pub(super) fn tests(name: &'static str, line: &str) -> Self {
+        Self::new(name, Program::Tests, line)
     }
 
     pub(super) fn with_env(mut self, name: &'static str, value: impl Into<OsString>) -> Self {

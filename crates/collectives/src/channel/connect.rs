@@ -197,5 +197,5 @@ fn check_failures(
     } else {
         return Ok(());
     };
-    Err(core.interrupted(&collective.place, interruption))
+    Err(core.interrupted(&collective.context, interruption))
 }

@@ -110,12 +110,6 @@ impl Algorithm {
         Self::ALL.get(usize::from(code)).copied()
     }
 
-    /// Whether every element is reduced in rank order.
-    #[must_use]
-    pub const fn reduces_in_rank_order(self) -> bool {
-        matches!(self, Self::Flat | Self::Direct)
-    }
-
     /// What stands for this algorithm where there are only flat and direct.
     pub(crate) const fn simplified(self) -> Self {
         match self {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::algorithm::Algorithm;
-use super::core::{Core, Place};
+use super::core::{Core, OpContext};
 use super::dissemination::{Block, Incomplete};
 use super::element::Element;
 use super::engine::WaitPolicy;
@@ -24,7 +24,7 @@ const DIRECT: usize = 32;
 /// A collective that is being run.
 pub(crate) struct Collective<'a> {
     pub(crate) core: &'a Arc<Core>,
-    pub(crate) place: Place,
+    pub(crate) context: OpContext,
     signature: Signature,
     deadline: Instant,
     wait_policy: WaitPolicy,
@@ -34,15 +34,15 @@ impl<'a> Collective<'a> {
     /// A collective whose turn has come; its deadline counts from then.
     pub(crate) fn new(
         core: &'a Arc<Core>,
-        place: Place,
+        context: OpContext,
         signature: Signature,
         wait_policy: WaitPolicy,
     ) -> Self {
         Self {
             core,
-            place,
+            context,
             signature,
-            deadline: place.started + core.timeout(),
+            deadline: context.started + core.timeout(),
             wait_policy,
         }
     }
@@ -116,7 +116,7 @@ impl<'a> Collective<'a> {
                 Err(Incomplete::Failed(error)) => Err(error),
                 Err(Incomplete::Late { missing, .. }) => Err(self
                     .core
-                    .interrupted(&self.place, Interruption::Deadline { missing })),
+                    .interrupted(&self.context, Interruption::Deadline { missing })),
             };
         }
         for peer in self.others() {
@@ -149,7 +149,7 @@ impl<'a> Collective<'a> {
         for peer in self.others() {
             self.send(peer, BOOTSTRAP, Payload::part_of(own, 0..own.len()));
         }
-        let key = (self.place.sequence, BOOTSTRAP);
+        let key = (self.context.sequence, BOOTSTRAP);
         let mut signatures = vec![None; self.size()];
         signatures[self.rank()] = Some(self.signature);
         let mut payloads = vec![Payload::empty(); self.size()];
@@ -171,7 +171,9 @@ impl<'a> Collective<'a> {
                 Err(Interruption::Deadline { missing }) => {
                     return Err(self.late_bootstrap(signatures, missing));
                 }
-                Err(interruption) => return Err(self.core.interrupted(&self.place, interruption)),
+                Err(interruption) => {
+                    return Err(self.core.interrupted(&self.context, interruption));
+                }
             }
         }
         self.demand_same_signatures(&signatures)?;
@@ -196,7 +198,7 @@ impl<'a> Collective<'a> {
         mut signatures: Vec<Option<Signature>>,
         missing: Vec<usize>,
     ) -> CollectiveError {
-        let key = (self.place.sequence, BOOTSTRAP);
+        let key = (self.context.sequence, BOOTSTRAP);
         for (peer, signature) in signatures.iter_mut().enumerate() {
             if signature.is_none() {
                 let from = self.core.members[peer];
@@ -213,7 +215,7 @@ impl<'a> Collective<'a> {
         if known.all(|signature| *signature == self.signature) {
             return self
                 .core
-                .interrupted(&self.place, Interruption::Deadline { missing });
+                .interrupted(&self.context, Interruption::Deadline { missing });
         }
         let mut calls = self.calls(signatures);
         calls.retain(|call| call.call.is_some() || missing.contains(&call.rank));
@@ -279,8 +281,8 @@ impl<'a> Collective<'a> {
             rank: self.core.job_rank(),
             peer: self.core.members[peer],
             operation: Call::Collective(self.signature).to_string(),
-            step: self.place.step,
-            waited: self.place.started.elapsed(),
+            step: self.context.step,
+            waited: self.context.started.elapsed(),
             reason,
         };
         self.core.fail_everywhere(&error, None, error.to_string());
@@ -291,7 +293,7 @@ impl<'a> Collective<'a> {
     pub(crate) fn no_path(&self, reason: String) -> CollectiveError {
         // A rank that aborts also closes its memory, which is not the cause of the failure.
         if let Some(failure) = self.core.mailbox.failure_of_late() {
-            return self.core.failed(&self.place, &failure);
+            return self.core.failed(&self.context, &failure);
         }
         let error = CollectiveError::NoPath {
             rank: self.core.job_rank(),
@@ -314,12 +316,12 @@ impl<'a> Collective<'a> {
     }
 
     fn disagreement(&self, calls: Vec<RankCall>) -> CollectiveError {
-        let Place { sequence, step, .. } = self.place;
+        let OpContext { sequence, step, .. } = self.context;
         CollectiveError::Mismatch {
             rank: self.core.job_rank(),
             sequence,
             step,
-            waited: self.place.started.elapsed(),
+            waited: self.context.started.elapsed(),
             calls,
         }
     }
@@ -333,7 +335,7 @@ impl<'a> Collective<'a> {
 
     /// Sends this rank's part of `phase` to the group rank `to`.
     pub(crate) fn send(&self, to: usize, phase: u8, payload: Payload) {
-        let Place { sequence, step, .. } = self.place;
+        let OpContext { sequence, step, .. } = self.context;
         let kind = FrameKind::Collective {
             sequence,
             phase,
@@ -349,7 +351,7 @@ impl<'a> Collective<'a> {
         from: impl IntoIterator<Item = usize>,
         mut take: impl FnMut(usize, Payload) -> Result<(), CollectiveError>,
     ) -> Result<(), CollectiveError> {
-        let key = (self.place.sequence, phase);
+        let key = (self.context.sequence, phase);
         let from: Vec<usize> = from.into_iter().collect();
         let mut outstanding = self.job_ranks(from.iter().copied());
         for peer in from {
@@ -359,7 +361,7 @@ impl<'a> Collective<'a> {
                 .core
                 .mailbox
                 .take_part(key, rank, &outstanding, self.deadline)
-                .map_err(|interruption| self.core.interrupted(&self.place, interruption))?;
+                .map_err(|interruption| self.core.interrupted(&self.context, interruption))?;
             outstanding.retain(|other| *other != rank);
             take(peer, part.payload)?;
         }

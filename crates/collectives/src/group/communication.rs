@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::core::{Core, Place};
+use super::core::{Core, OpContext};
 use super::error::CollectiveError;
 use super::flight::FlightState;
 use super::signature::Call;
@@ -50,17 +50,17 @@ impl Shared {
 
     /// Gives a call the next number and queues its job.
     ///
-    /// `make` gets the place and returns the job together with what is handed to the caller. A
+    /// `make` gets the context and returns the job together with what is handed to the caller. A
     /// job that cannot be queued is run at once, with the reason.
-    pub(crate) fn enqueue<R>(&self, call: Call, make: impl FnOnce(Place) -> (Job, R)) -> R {
+    pub(crate) fn enqueue<R>(&self, call: Call, make: impl FnOnce(OpContext) -> (Job, R)) -> R {
         let mut queue = lock(&self.queue);
-        let mut place = self.core.place(call);
+        let mut context = self.core.context(call);
         if !queue.closed {
-            self.core.record(&mut place, FlightState::Queued);
+            self.core.record(&mut context, FlightState::Queued);
         }
-        let (job, result) = make(place);
+        let (job, result) = make(context);
         if queue.closed {
-            job(Some(self.core.destroyed(&place)));
+            job(Some(self.core.destroyed(&context)));
             return result;
         }
         let worker = match &mut queue.worker {
@@ -84,14 +84,14 @@ impl Shared {
     }
 
     /// Gives a call of this thread's own the next number; an error if the group is closed.
-    pub(crate) fn take_number(&self, call: Call) -> Result<Place, CollectiveError> {
+    pub(crate) fn take_number(&self, call: Call) -> Result<OpContext, CollectiveError> {
         let queue = lock(&self.queue);
-        let place = self.core.place(call);
+        let context = self.core.context(call);
         if queue.closed {
-            return Err(self.core.destroyed(&place));
+            return Err(self.core.destroyed(&context));
         }
         self.core.issued.fetch_add(1, Ordering::AcqRel);
-        Ok(place)
+        Ok(context)
     }
 
     /// Starts the communication thread, for the group's first collective that returns a [`super::Work`].

@@ -24,7 +24,7 @@ const MOST_REMEMBERED: usize = 64;
 
 /// One call of this rank: what it was, and where in the run.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct OpContext {
     pub(crate) call: Call,
     pub(crate) sequence: u64,
     pub(crate) step: u64,
@@ -140,9 +140,9 @@ impl Core {
         self.transport.send(to, Frame::new(header, payload));
     }
 
-    /// A place for `call`, made now, of which the flight recorder knows nothing.
-    pub(crate) fn place(&self, call: Call) -> Place {
-        Place {
+    /// The context of `call`, made now, of which the flight recorder knows nothing.
+    pub(crate) fn context(&self, call: Call) -> OpContext {
+        OpContext {
             call,
             sequence: self.issued.load(Ordering::Acquire),
             step: self.step.load(Ordering::Relaxed),
@@ -152,24 +152,24 @@ impl Core {
     }
 
     /// Adds an issued operation to the flight recorder.
-    pub(crate) fn record(&self, place: &mut Place, state: FlightState) {
+    pub(crate) fn record(&self, context: &mut OpContext, state: FlightState) {
         let label = self.label.load(Ordering::Relaxed);
-        place.ticket = lock(&self.progress).flight.begin(*place, label, state);
+        context.ticket = lock(&self.progress).flight.begin(*context, label, state);
     }
 
     /// The collective under way.
-    pub(crate) fn running(&self) -> Option<Place> {
+    pub(crate) fn running(&self) -> Option<OpContext> {
         lock(&self.progress).flight.running()
     }
 
     /// Records the end of an operation in the flight recorder.
-    pub(crate) fn record_end(&self, place: &Place, failed: bool) {
+    pub(crate) fn record_end(&self, context: &OpContext, failed: bool) {
         let Progress {
             waiting_for,
             flight,
             ..
         } = &mut *lock(&self.progress);
-        flight.end(place.ticket, failed, waiting_for);
+        flight.end(context.ticket, failed, waiting_for);
     }
 
     /// The last operations of this group and of its sub-groups.
@@ -206,34 +206,35 @@ impl Core {
         children.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Waits for the turn of the collective `place`: for those before it, each of which has a
-    /// deadline of its own. The place then starts at the time at which its turn came.
-    pub(crate) fn take_turn(&self, place: &Place) -> Result<Place, CollectiveError> {
-        let mut place = *place;
+    /// Waits for the turn of the collective `context`: for those before it, each of which has a
+    /// deadline of its own. The context then starts at the time at which its turn came.
+    pub(crate) fn take_turn(&self, context: &OpContext) -> Result<OpContext, CollectiveError> {
+        let mut context = *context;
         loop {
             let mut now = Instant::now();
             let label = self.label.load(Ordering::Relaxed);
             let mut progress = lock(&self.progress);
-            if progress.finished < place.sequence && place.ticket == 0 {
-                place.ticket = progress.flight.begin(place, label, FlightState::Queued);
+            if progress.finished < context.sequence && context.ticket == 0 {
+                context.ticket = progress.flight.begin(context, label, FlightState::Queued);
             }
-            let (mut progress, waited) = self.until_turn(progress, place.sequence, now + TURN_TICK);
-            let come = progress.finished >= place.sequence;
+            let (mut progress, waited) =
+                self.until_turn(progress, context.sequence, now + TURN_TICK);
+            let come = progress.finished >= context.sequence;
             if waited {
                 now = Instant::now();
             }
             if come {
-                place.started = now;
-                place.ticket = progress.flight.run(&place, label);
+                context.started = now;
+                context.ticket = progress.flight.run(&context, label);
             }
             drop(progress);
             if let Some(failure) = self.mailbox.settled_failure(self.job_rank()) {
-                let error = self.failed(&place, &failure);
-                self.record_end(&place, true);
+                let error = self.failed(&context, &failure);
+                self.record_end(&context, true);
                 return Err(error);
             }
             if come {
-                return Ok(place);
+                return Ok(context);
             }
         }
     }
@@ -260,12 +261,12 @@ impl Core {
         self.count(lock(&self.progress));
     }
 
-    /// Ends the turn of `place`.
-    pub(crate) fn finish(&self, place: &Place, failed: bool) {
+    /// Ends the turn of `context`.
+    pub(crate) fn finish(&self, context: &OpContext, failed: bool) {
         let mut locked = lock(&self.progress);
         let progress = &mut *locked;
         let waiting_for = &progress.waiting_for;
-        progress.flight.end(place.ticket, failed, waiting_for);
+        progress.flight.end(context.ticket, failed, waiting_for);
         self.count(locked);
     }
 

@@ -55,7 +55,7 @@ impl Collective<'_> {
                     });
                 }
                 Err(interruption) => {
-                    let error = self.core.interrupted(&self.place, interruption);
+                    let error = self.core.interrupted(&self.context, interruption);
                     return Err(Incomplete::Failed(error));
                 }
             };
@@ -76,7 +76,7 @@ impl Collective<'_> {
 
     fn part_of(&self, phase: u8, from: usize) -> Result<Payload, Interruption> {
         let from = self.core.members[from];
-        let key = (self.place.sequence, phase);
+        let key = (self.context.sequence, phase);
         self.core.set_waiting_for(&[from]);
         let mailbox = &self.core.mailbox;
         let part = mailbox.take_part(key, from, &[from], self.deadline())?;

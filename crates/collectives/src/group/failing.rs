@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::ProcessGroup;
-use super::core::{Core, Place};
+use super::core::{Core, OpContext};
 use super::error::CollectiveError;
 use crate::transport::{Failure, FrameKind, Interruption, encode_abort};
 
@@ -46,25 +46,29 @@ impl ProcessGroup {
 impl Core {
     /// The error of an operation whose wait was interrupted. Fails the group, and sends aborts to the other
     /// ranks if this rank is the first to detect the failure.
-    pub(crate) fn interrupted(&self, place: &Place, interruption: Interruption) -> CollectiveError {
+    pub(crate) fn interrupted(
+        &self,
+        context: &OpContext,
+        interruption: Interruption,
+    ) -> CollectiveError {
         match interruption {
-            Interruption::Failed(failure) => self.failed(place, &failure),
+            Interruption::Failed(failure) => self.failed(context, &failure),
             Interruption::Gone { peer, cause } => {
-                let error = self.peer_lost(place, peer, cause.clone());
+                let error = self.peer_lost(context, peer, cause.clone());
                 self.fail_everywhere(&error, Some(peer), cause);
                 error
             }
             Interruption::Deadline { missing } => {
-                self.timed_out(place, missing, place.started.elapsed())
+                self.timed_out(context, missing, context.started.elapsed())
             }
         }
     }
 
     /// The error of an operation in a group that has failed.
-    pub(crate) fn failed(&self, place: &Place, failure: &Failure) -> CollectiveError {
+    pub(crate) fn failed(&self, context: &OpContext, failure: &Failure) -> CollectiveError {
         let rank = self.job_rank();
         if failure.destroyed {
-            return self.destroyed(place);
+            return self.destroyed(context);
         }
         // Ignores an abort that names this rank as lost.
         if let Some(peer) = failure.lost.filter(|lost| *lost != rank) {
@@ -73,9 +77,9 @@ impl Core {
             } else {
                 format!("rank {} noticed that {}", failure.by, failure.reason)
             };
-            return self.peer_lost(place, peer, cause);
+            return self.peer_lost(context, peer, cause);
         }
-        let operation = place.call.to_string();
+        let operation = context.call.to_string();
         match &failure.first {
             Some(first) => CollectiveError::Poisoned {
                 rank,
@@ -87,9 +91,9 @@ impl Core {
                 by: failure.by,
                 reason: failure.reason.clone(),
                 operation,
-                sequence: place.sequence,
-                step: place.step,
-                waited: place.started.elapsed(),
+                sequence: context.sequence,
+                step: context.step,
+                waited: context.started.elapsed(),
             },
         }
     }
@@ -97,37 +101,37 @@ impl Core {
     /// The error of an operation whose deadline has passed; fails the group everywhere.
     pub(crate) fn timed_out(
         &self,
-        place: &Place,
+        context: &OpContext,
         waiting_for: Vec<usize>,
         waited: Duration,
     ) -> CollectiveError {
         let error = CollectiveError::Timeout {
             rank: self.job_rank(),
             waiting_for,
-            operation: place.call.to_string(),
-            sequence: place.sequence,
-            step: place.step,
+            operation: context.call.to_string(),
+            sequence: context.sequence,
+            step: context.step,
             waited,
         };
         self.fail_everywhere(&error, None, error.to_string());
         error
     }
 
-    pub(crate) fn destroyed(&self, place: &Place) -> CollectiveError {
+    pub(crate) fn destroyed(&self, context: &OpContext) -> CollectiveError {
         CollectiveError::Destroyed {
             rank: self.job_rank(),
-            operation: place.call.to_string(),
+            operation: context.call.to_string(),
         }
     }
 
-    fn peer_lost(&self, place: &Place, peer: usize, cause: String) -> CollectiveError {
+    fn peer_lost(&self, context: &OpContext, peer: usize, cause: String) -> CollectiveError {
         CollectiveError::PeerLost {
             rank: self.job_rank(),
             peer,
-            operation: place.call.to_string(),
-            sequence: place.sequence,
-            step: place.step,
-            waited: place.started.elapsed(),
+            operation: context.call.to_string(),
+            sequence: context.sequence,
+            step: context.step,
+            waited: context.started.elapsed(),
             cause,
         }
     }
@@ -165,7 +169,7 @@ impl Core {
     /// Fails the group because no heartbeat of job rank `peer` arrives, and sends aborts to the others.
     pub(crate) fn heartbeat_timed_out(&self, peer: usize, cause: String) {
         let error = match self.running() {
-            Some(place) => self.peer_lost(&place, peer, cause.clone()),
+            Some(context) => self.peer_lost(&context, peer, cause.clone()),
             None => CollectiveError::PeerLost {
                 rank: self.job_rank(),
                 peer,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::core::Place;
+use super::core::OpContext;
 use super::error::ranks;
 use super::signature::Call;
 
@@ -154,7 +154,7 @@ struct Slot {
 
 #[derive(Debug, Clone, Copy)]
 struct Record {
-    place: Place,
+    context: OpContext,
     label: u32,
     state: FlightState,
     ended: Option<Instant>,
@@ -179,9 +179,10 @@ impl Default for Flight {
 impl Flight {
     /// Notes an operation, in the place of the oldest but the collective that is under way, which
     /// matters more than any other. The ticket under which it is found again.
-    pub(crate) fn begin(&mut self, place: Place, label: u32, state: FlightState) -> u64 {
+    pub(crate) fn begin(&mut self, context: OpContext, label: u32, state: FlightState) -> u64 {
         let under_way = |record: &Record| {
-            record.state == FlightState::Running && matches!(record.place.call, Call::Collective(_))
+            record.state == FlightState::Running
+                && matches!(record.context.call, Call::Collective(_))
         };
         let mut ticket = self.next;
         if self.slot(ticket).record.as_ref().is_some_and(under_way) {
@@ -191,7 +192,7 @@ impl Flight {
         let slot = self.slot(ticket);
         slot.ticket = ticket;
         slot.record = Some(Record {
-            place,
+            context,
             label,
             state,
             ended: None,
@@ -200,17 +201,17 @@ impl Flight {
         ticket
     }
 
-    /// Notes that the turn of `place` has come; its ticket, a new one if that many were issued
+    /// Notes that the turn of `context` has come; its ticket, a new one if that many were issued
     /// since that its slot was taken.
-    pub(crate) fn run(&mut self, place: &Place, label: u32) -> u64 {
-        let Some(slot) = self.find(place.ticket) else {
-            return self.begin(*place, label, FlightState::Running);
+    pub(crate) fn run(&mut self, context: &OpContext, label: u32) -> u64 {
+        let Some(slot) = self.find(context.ticket) else {
+            return self.begin(*context, label, FlightState::Running);
         };
         if let Some(record) = &mut slot.record {
-            record.place.started = place.started;
+            record.context.started = context.started;
             record.state = FlightState::Running;
         }
-        place.ticket
+        context.ticket
     }
 
     /// Notes how an operation ended, and for a failed one whom it waited for.
@@ -248,8 +249,8 @@ impl Flight {
         used.sort_unstable_by_key(|slot| slot.ticket);
         let entry = |slot: &Slot| {
             let record = slot.record?;
-            let place = &record.place;
-            let peer = place.call.peer().and_then(|peer| members.get(peer));
+            let context = &record.context;
+            let peer = context.call.peer().and_then(|peer| members.get(peer));
             let waits = match (record.state, peer) {
                 (FlightState::Queued | FlightState::Done, _) => Vec::new(),
                 (_, Some(peer)) => vec![*peer],
@@ -258,15 +259,15 @@ impl Flight {
             };
             Some(FlightEntry {
                 group,
-                sequence: place.sequence,
-                collective: matches!(place.call, Call::Collective(_)),
-                step: place.step,
-                operation: place.call.to_string(),
+                sequence: context.sequence,
+                collective: matches!(context.call, Call::Collective(_)),
+                step: context.step,
+                operation: context.call.to_string(),
                 label: (record.label != NO_LABEL).then_some(record.label),
-                bytes: place.call.bytes(),
+                bytes: context.call.bytes(),
                 state: record.state,
                 waiting_for: waits,
-                began: now.saturating_duration_since(place.started),
+                began: now.saturating_duration_since(context.started),
                 ended: record.ended.map(|end| now.saturating_duration_since(end)),
             })
         };
@@ -274,13 +275,14 @@ impl Flight {
     }
 
     /// The collective under way.
-    pub(crate) fn running(&self) -> Option<Place> {
+    pub(crate) fn running(&self) -> Option<OpContext> {
         let records = self.slots.iter().filter_map(|slot| slot.record.as_ref());
         let running = |record: &Record| {
-            record.state == FlightState::Running && matches!(record.place.call, Call::Collective(_))
+            record.state == FlightState::Running
+                && matches!(record.context.call, Call::Collective(_))
         };
         let mut records = records.copied();
-        records.find(running).map(|record| record.place)
+        records.find(running).map(|record| record.context)
     }
 
     fn slot(&mut self, ticket: u64) -> &mut Slot {

@@ -2,7 +2,7 @@
 
 use super::ProcessGroup;
 use super::collective::Collective;
-use super::core::{Core, Place};
+use super::core::{Core, OpContext};
 use super::element::Element;
 use super::engine::WaitPolicy;
 use super::error::CollectiveError;
@@ -239,21 +239,21 @@ impl ProcessGroup {
         if let Err(reason) = check {
             return self.refuse(call, reason);
         }
-        self.shared.enqueue(call, |place| {
-            let (work, completion) = Work::new(&self.shared, place, Partner::Everyone);
+        self.shared.enqueue(call, |context| {
+            let (work, completion) = Work::new(&self.shared, context, Partner::Everyone);
             let core = self.core().clone();
             let job = move |refused: Option<CollectiveError>| {
                 let turn = match refused {
                     Some(error) => {
-                        core.record_end(&place, true);
+                        core.record_end(&context, true);
                         Err(error)
                     }
-                    None => core.take_turn(&place),
+                    None => core.take_turn(&context),
                 };
                 let wait_policy = WaitPolicy::Background;
-                let result = turn.and_then(|place| {
-                    let result = run(&mut Collective::new(&core, place, signature, wait_policy));
-                    core.record_end(&place, result.is_err());
+                let result = turn.and_then(|context| {
+                    let result = run(&mut Collective::new(&core, context, signature, wait_policy));
+                    core.record_end(&context, result.is_err());
                     result
                 });
                 completion.complete(result);
@@ -273,17 +273,17 @@ impl ProcessGroup {
         let call = Call::Collective(signature);
         check.map_err(|reason| self.invalid(call, reason))?;
         let core = self.core();
-        let place = self.shared.take_number(call)?;
+        let context = self.shared.take_number(call)?;
         // Failed unless it is seen to be done: it may panic.
         let mut turn = Turn {
             core,
-            place,
+            context,
             failed: true,
         };
-        turn.place = core.take_turn(&place)?;
+        turn.context = core.take_turn(&context)?;
         let result = run(&mut Collective::new(
             core,
-            turn.place,
+            turn.context,
             signature,
             self.wait_policy,
         ));
@@ -293,8 +293,8 @@ impl ProcessGroup {
 
     /// A call whose arguments can never succeed: nothing is sent, no number is taken.
     pub(super) fn refuse<R>(&self, call: Call, reason: String) -> Work<R> {
-        let place = self.core().place(call);
-        let (work, completion) = Work::new(&self.shared, place, Partner::Everyone);
+        let context = self.core().context(call);
+        let (work, completion) = Work::new(&self.shared, context, Partner::Everyone);
         completion.complete(Err(self.invalid(call, reason)));
         work
     }
@@ -352,12 +352,12 @@ impl ProcessGroup {
 /// Lets the next collective begin, whichever way this one ends.
 struct Turn<'a> {
     core: &'a Core,
-    place: Place,
+    context: OpContext,
     failed: bool,
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.core.finish(&self.place, self.failed);
+        self.core.finish(&self.context, self.failed);
     }
 }

@@ -25,17 +25,17 @@ impl ProcessGroup {
             return self.refuse(call, reason);
         }
         let core = self.core();
-        let mut place = core.place(call);
-        core.record(&mut place, FlightState::Running);
+        let mut context = core.context(call);
+        core.record(&mut context, FlightState::Running);
         let peer = core.members[to];
-        let (work, completion) = Work::new(&self.shared, place, Partner::One(peer));
+        let (work, completion) = Work::new(&self.shared, context, Partner::One(peer));
         let payload = Payload::from_vec(values);
         let watcher_core = core.clone();
         let watcher = core.mailbox.watch(
             peer,
             Box::new(move |result| {
-                let result = result.map_err(|why| watcher_core.interrupted(&place, why));
-                watcher_core.record_end(&place, result.is_err());
+                let result = result.map_err(|why| watcher_core.interrupted(&context, why));
+                watcher_core.record_end(&context, result.is_err());
                 completion.complete(result);
             }),
         );
@@ -47,7 +47,7 @@ impl ProcessGroup {
         }
         let header = Header {
             group: core.id,
-            step: place.step,
+            step: context.step,
             kind: FrameKind::Message { tag },
         };
         let mut frame = Frame::new(header, payload);
@@ -73,14 +73,14 @@ impl ProcessGroup {
             return self.refuse(call, reason);
         }
         let core = self.core().clone();
-        let mut place = core.place(call);
-        core.record(&mut place, FlightState::Running);
+        let mut context = core.context(call);
+        core.record(&mut context, FlightState::Running);
         let peer = core.members[from];
-        let (work, completion) = Work::new(&self.shared, place, Partner::One(peer));
+        let (work, completion) = Work::new(&self.shared, context, Partner::One(peer));
         let mailbox = core.mailbox.clone();
         let receiver = move |result: Result<Payload, _>| {
             let result = match result {
-                Err(why) => Err(core.interrupted(&place, why)),
+                Err(why) => Err(core.interrupted(&context, why)),
                 Ok(payload) => {
                     let found = format!("{payload:?}");
                     payload.into_vec::<T>().ok_or_else(|| {
@@ -89,15 +89,15 @@ impl ProcessGroup {
                             peer,
                             operation: call.to_string(),
                             found,
-                            step: place.step,
-                            waited: place.started.elapsed(),
+                            step: context.step,
+                            waited: context.started.elapsed(),
                         };
                         core.fail_everywhere(&error, None, error.to_string());
                         error
                     })
                 }
             };
-            core.record_end(&place, result.is_err());
+            core.record_end(&context, result.is_err());
             completion.complete(result);
         };
         mailbox.take_message(peer, tag, Box::new(receiver));

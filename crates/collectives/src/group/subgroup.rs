@@ -39,8 +39,8 @@ impl ProcessGroup {
         let id = derive_id(core.id, sequence);
         let members = ranks.iter().map(|rank| core.members[*rank]).collect();
         let Some(mailbox) = core.transport.inbox().mailbox(id) else {
-            let place = core.place(Call::Collective(signature));
-            return Err(core.destroyed(&place));
+            let context = core.context(Call::Collective(signature));
+            return Err(core.destroyed(&context));
         };
         core.mailbox.adopt(&mailbox);
         let (transport, step) = (Arc::clone(&core.transport), Arc::clone(&core.step));

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::communication::Shared;
-use super::core::{Core, Place};
+use super::core::{Core, OpContext};
 use super::error::CollectiveError;
 use crate::sync::{lock, wait_until};
 
@@ -23,7 +23,7 @@ struct Slot<T> {
 pub(crate) struct Completion<T> {
     slot: Arc<Slot<T>>,
     core: Arc<Core>,
-    place: Place,
+    context: OpContext,
 }
 
 impl<T> Completion<T> {
@@ -39,7 +39,7 @@ impl<T> Drop for Completion<T> {
     fn drop(&mut self) {
         let mut result = lock(&self.slot.result);
         if result.is_none() {
-            *result = Some(Err(self.core.destroyed(&self.place)));
+            *result = Some(Err(self.core.destroyed(&self.context)));
         }
         drop(result);
         self.slot.done.notify_all();
@@ -77,14 +77,14 @@ pub(crate) enum Partner {
 pub struct Work<T> {
     slot: Arc<Slot<T>>,
     shared: Arc<Shared>,
-    place: Place,
+    context: OpContext,
     partner: Partner,
 }
 
 impl<T> Work<T> {
     pub(crate) fn new(
         shared: &Arc<Shared>,
-        place: Place,
+        context: OpContext,
         partner: Partner,
     ) -> (Self, Completion<T>) {
         let slot = Arc::new(Slot {
@@ -95,13 +95,13 @@ impl<T> Work<T> {
         let completion = Completion {
             slot: slot.clone(),
             core,
-            place,
+            context,
         };
         (
             Self {
                 slot,
                 shared: shared.clone(),
-                place,
+                context,
                 partner,
             },
             completion,
@@ -117,7 +117,7 @@ impl<T> Work<T> {
     /// How many collectives this rank had issued on the group before this operation.
     #[must_use]
     pub fn sequence(&self) -> u64 {
-        self.place.sequence
+        self.context.sequence
     }
 
     /// Waits for the result, for the group's timeout. For a collective, the timeout begins when
@@ -181,15 +181,15 @@ impl<T> Work<T> {
             Partner::Everyone => core.waiting_for(),
             Partner::One(peer) => vec![peer],
         };
-        core.timed_out(&self.place, waiting_for, waited)
+        core.timed_out(&self.context, waiting_for, waited)
     }
 }
 
 impl<T> fmt::Debug for Work<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Work")
-            .field("operation", &self.place.call.to_string())
-            .field("sequence", &self.place.sequence)
+            .field("operation", &self.context.call.to_string())
+            .field("sequence", &self.context.sequence)
             .field("done", &self.is_done())
             .finish_non_exhaustive()
     }

@@ -1,12 +1,13 @@
 //! The store of a rank that has joined, which takes leave when it is dropped.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::join::left_key;
 use crate::store::{
     FileStore, PrefixStore, SharedStore, Store, StoreError, TcpStore, TcpStoreServer,
 };
+use crate::sync::lock;
 
 /// How long a host that ends waits for ranks that still use its store.
 const OTHERS_FINISH: Duration = Duration::from_secs(3);
@@ -81,7 +82,7 @@ impl RankStore {
 
     /// Notes that this process is `rank` until it drops the store.
     pub(super) fn claim(&self, rank: usize) {
-        *self.claimed.lock().unwrap_or_else(PoisonError::into_inner) = Some(rank);
+        *lock(&self.claimed) = Some(rank);
     }
 }
 
@@ -91,8 +92,7 @@ impl Drop for RankStore {
         if self.host.is_some() {
             return;
         }
-        let claimed = self.claimed.get_mut();
-        let Some(rank) = claimed.unwrap_or_else(PoisonError::into_inner).take() else {
+        let Some(rank) = lock(&self.claimed).take() else {
             return;
         };
         let mut key = left_key(rank);

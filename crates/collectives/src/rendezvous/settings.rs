@@ -53,7 +53,7 @@ const MAX_WORLD_SIZE: usize = 1 << 16;
 
 /// Where the store is.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum StoreAddress {
     /// `host` and `port`; `hosted` says whether somebody else than rank 0 serves it.
     Tcp {
         host: String,
@@ -63,10 +63,36 @@ pub(super) enum Place {
     File(PathBuf),
 }
 
+impl StoreAddress {
+    fn of_init_method(init_method: &str) -> Result<Self, RendezvousError> {
+        if let Some(address) = init_method.strip_prefix("tcp://") {
+            let (host, port) = split(address).map_err(|_| RendezvousError::Malformed {
+                setting: "the init method",
+                text: init_method.to_owned(),
+                expected: "of the form tcp://host:port, such as tcp://127.0.0.1:29500",
+            })?;
+            return Ok(Self::Tcp {
+                host: host.to_owned(),
+                port,
+                hosted: false,
+            });
+        }
+        match init_method.strip_prefix("file://") {
+            Some(path) if path.starts_with('/') => Ok(Self::File(path.into())),
+            Some(_) => Err(RendezvousError::Malformed {
+                setting: "the init method",
+                text: init_method.to_owned(),
+                expected: "an absolute path with three slashes, such as file:///tmp/job1",
+            }),
+            None => Err(RendezvousError::UnknownMethod(init_method.to_owned())),
+        }
+    }
+}
+
 /// Everything that a rank needs to know before it joins.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Settings {
-    pub(super) place: Place,
+    pub(super) address: StoreAddress,
     pub(super) rank: usize,
     pub(super) world_size: usize,
     pub(super) local_rank: Option<usize>,
@@ -82,85 +108,21 @@ impl Settings {
         request: &RendezvousRequest,
         environment: Environment<'_>,
     ) -> Result<Self, RendezvousError> {
-        let mut missing = Vec::new();
-        let mut prefix = None;
-        let (rank, world_size, place, hint);
-        if init_method == "env://" {
-            let variables = Variables { environment };
-            rank = match request.rank {
-                Some(rank) => Some(rank),
-                None => variables.number("RANK")?,
-            };
-            world_size = match request.world_size {
-                Some(size) => Some(size),
-                None => variables.number("WORLD_SIZE")?,
-            };
-            if rank.is_none() {
-                missing.push("RANK (this rank's number, from 0)".to_owned());
-            }
-            if world_size.is_none() {
-                missing.push("WORLD_SIZE (how many ranks there are)".to_owned());
-            }
-            let host = variables.text("MASTER_ADDR");
-            let port = variables.port("MASTER_PORT")?;
-            if host.is_none() {
-                missing.push("MASTER_ADDR (the host of the store)".to_owned());
-            }
-            if port.is_none() {
-                missing.push("MASTER_PORT (the port of the store)".to_owned());
-            }
-            let agent = variables.text("TORCHELASTIC_USE_AGENT_STORE");
-            let hosted = agent.as_deref() == Some("True");
-            if hosted && let Some(attempt) = variables.number("TORCHELASTIC_RESTART_COUNT")? {
-                prefix = Some(format!("/worker/attempt_{attempt}"));
-            }
-            place = host
-                .zip(port)
-                .map(|(host, port)| Place::Tcp { host, port, hosted });
-            hint = ENVIRONMENT_HINT;
-        } else {
-            (rank, world_size) = (request.rank, request.world_size);
-            if rank.is_none() {
-                missing.push("the rank".to_owned());
-            }
-            if world_size.is_none() {
-                missing.push("the world size".to_owned());
-            }
-            place = Some(explicit_place(init_method)?);
-            hint = REQUEST_HINT;
-        }
-        let (Some(rank), Some(world_size), Some(place)) = (rank, world_size, place) else {
+        let variables = Variables { environment };
+        let given = match init_method {
+            "env://" => Given::by_variables(request, &variables)?,
+            _ => Given::by_request(init_method, request)?,
+        };
+        let (Some(rank), Some(world_size), Some(address)) =
+            (given.rank, given.world_size, given.address)
+        else {
             return Err(RendezvousError::Missing {
                 init_method: init_method.to_owned(),
-                settings: missing,
-                hint,
+                settings: given.missing,
+                hint: given.hint,
             });
         };
-        if world_size == 0 {
-            return Err(RendezvousError::EmptyWorld);
-        }
-        if world_size > MAX_WORLD_SIZE {
-            return Err(RendezvousError::Malformed {
-                setting: "the world size",
-                text: world_size.to_string(),
-                expected: "a number of ranks, at most 65536",
-            });
-        }
-        if rank >= world_size {
-            return Err(RendezvousError::RankOutOfRange { rank, world_size });
-        }
-        if let Place::Tcp {
-            port: 0, hosted, ..
-        } = place
-            && (hosted || world_size > 1)
-        {
-            return Err(RendezvousError::Malformed {
-                setting: "the store's port",
-                text: "0".into(),
-                expected: "the port on which all ranks meet, 1 to 65535",
-            });
-        }
-        let variables = Variables { environment };
+        check(rank, world_size, &address)?;
         let job_token = match &request.job_token {
             Some(token) => Some(token.clone()),
             None => {
@@ -169,21 +131,18 @@ impl Settings {
             }
         };
         let open_store = request.open_store || variables.flag("EVERBURN_OPEN_STORE")?;
-        if world_size > 1
-            && job_token.is_none()
-            && !open_store
-            && matches!(place, Place::Tcp { .. })
-        {
+        let over_tcp = matches!(address, StoreAddress::Tcp { .. });
+        if over_tcp && world_size > 1 && job_token.is_none() && !open_store {
             return Err(RendezvousError::NoSecret);
         }
         Ok(Self {
-            place,
+            address,
             rank,
             world_size,
             local_rank: variables.number("LOCAL_RANK")?,
             job_token,
             open_store,
-            prefix,
+            prefix: given.prefix,
         })
     }
 
@@ -203,27 +162,103 @@ impl Settings {
     }
 }
 
-fn explicit_place(init_method: &str) -> Result<Place, RendezvousError> {
-    if let Some(address) = init_method.strip_prefix("tcp://") {
-        let (host, port) = split(address).map_err(|_| RendezvousError::Malformed {
-            setting: "the init method",
-            text: init_method.to_owned(),
-            expected: "of the form tcp://host:port, such as tcp://127.0.0.1:29500",
-        })?;
-        return Ok(Place::Tcp {
-            host: host.to_owned(),
-            port,
-            hosted: false,
+/// The settings that an init method gives, of which some may be missing.
+struct Given {
+    rank: Option<usize>,
+    world_size: Option<usize>,
+    address: Option<StoreAddress>,
+    prefix: Option<String>,
+    /// The names of those that are missing.
+    missing: Vec<String>,
+    /// How to give them.
+    hint: &'static str,
+}
+
+impl Given {
+    fn by_variables(
+        request: &RendezvousRequest,
+        variables: &Variables<'_>,
+    ) -> Result<Self, RendezvousError> {
+        let rank = match request.rank {
+            None => variables.number("RANK")?,
+            rank => rank,
+        };
+        let world_size = match request.world_size {
+            None => variables.number("WORLD_SIZE")?,
+            size => size,
+        };
+        let host = variables.text("MASTER_ADDR");
+        let port = variables.port("MASTER_PORT")?;
+        let agent = variables.text("TORCHELASTIC_USE_AGENT_STORE");
+        let hosted = agent.as_deref() == Some("True");
+        let attempt = match hosted {
+            true => variables.number("TORCHELASTIC_RESTART_COUNT")?,
+            false => None,
+        };
+        Ok(Self {
+            rank,
+            world_size,
+            missing: missing(&[
+                ("RANK (this rank's number, from 0)", rank.is_some()),
+                (
+                    "WORLD_SIZE (how many ranks there are)",
+                    world_size.is_some(),
+                ),
+                ("MASTER_ADDR (the host of the store)", host.is_some()),
+                ("MASTER_PORT (the port of the store)", port.is_some()),
+            ]),
+            address: host
+                .zip(port)
+                .map(|(host, port)| StoreAddress::Tcp { host, port, hosted }),
+            prefix: attempt.map(|attempt| format!("/worker/attempt_{attempt}")),
+            hint: ENVIRONMENT_HINT,
+        })
+    }
+
+    fn by_request(init_method: &str, request: &RendezvousRequest) -> Result<Self, RendezvousError> {
+        Ok(Self {
+            rank: request.rank,
+            world_size: request.world_size,
+            missing: missing(&[
+                ("the rank", request.rank.is_some()),
+                ("the world size", request.world_size.is_some()),
+            ]),
+            address: Some(StoreAddress::of_init_method(init_method)?),
+            prefix: None,
+            hint: REQUEST_HINT,
+        })
+    }
+}
+
+/// The names of those that are not given.
+fn missing(settings: &[(&str, bool)]) -> Vec<String> {
+    let missing = settings.iter().filter(|(_, given)| !given);
+    missing.map(|(name, _)| (*name).to_owned()).collect()
+}
+
+fn check(rank: usize, world_size: usize, address: &StoreAddress) -> Result<(), RendezvousError> {
+    if world_size == 0 {
+        return Err(RendezvousError::EmptyWorld);
+    }
+    if world_size > MAX_WORLD_SIZE {
+        return Err(RendezvousError::Malformed {
+            setting: "the world size",
+            text: world_size.to_string(),
+            expected: "a number of ranks, at most 65536",
         });
     }
-    match init_method.strip_prefix("file://") {
-        Some(path) if path.starts_with('/') => Ok(Place::File(path.into())),
-        Some(_) => Err(RendezvousError::Malformed {
-            setting: "the init method",
-            text: init_method.to_owned(),
-            expected: "an absolute path with three slashes, such as file:///tmp/job1",
+    if rank >= world_size {
+        return Err(RendezvousError::RankOutOfRange { rank, world_size });
+    }
+    match address {
+        StoreAddress::Tcp {
+            port: 0, hosted, ..
+        } if *hosted || world_size > 1 => Err(RendezvousError::Malformed {
+            setting: "the store's port",
+            text: "0".into(),
+            expected: "the port on which all ranks meet, 1 to 65535",
         }),
-        None => Err(RendezvousError::UnknownMethod(init_method.to_owned())),
+        _ => Ok(()),
     }
 }
 
@@ -411,7 +446,10 @@ mod tests {
         variables.push(("TORCHELASTIC_USE_AGENT_STORE", "True"));
         variables.push(("TORCHELASTIC_RESTART_COUNT", "2"));
         let settings = gather("env://", &RendezvousRequest::default(), &variables).unwrap();
-        assert!(matches!(settings.place, Place::Tcp { hosted: true, .. }));
+        assert!(matches!(
+            settings.address,
+            StoreAddress::Tcp { hosted: true, .. }
+        ));
         assert_eq!(settings.prefix.as_deref(), Some("/worker/attempt_2"));
     }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::semantics::{self, CompareSet};
 use super::{DEFAULT_STORE_TIMEOUT, Store, StoreError, check_key, check_value};
+use crate::sync::lock;
 
 /// A [`Store`] in the memory of this process; clones share one content.
 ///
@@ -48,10 +49,8 @@ impl HashStore {
         }
     }
 
-    /// A panic of another thread leaves the map whole, since each change is one call on it.
     fn values(&self) -> MutexGuard<'_, HashMap<String, Vec<u8>>> {
-        let values = self.shared.values.lock();
-        values.unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared.values)
     }
 
     /// Waits for all keys and returns the map still locked, so that a value cannot go away again.

@@ -27,6 +27,30 @@ struct Correlation<'a> {
     blocks: [usize; 2],
 }
 
+impl<'a> Correlation<'a> {
+    fn new(shape: &'a Conv2dShape, set: InstructionSet) -> Self {
+        let [rows, columns] = extents(shape);
+        let [height, width] = shape.padded();
+        let [c_in, c_out] = shape.group_channels();
+        let taps = dense_taps(shape);
+        Self {
+            shape,
+            tile: best_tile(&CORRELATE, set.registers(), c_out, &[taps.len()]),
+            windows: (0..rows * columns)
+                .map(|pixel| {
+                    let (y, x) = (pixel / columns, pixel % columns);
+                    (y * shape.stride[0] * width + x * shape.stride[1]) as u32
+                })
+                .collect(),
+            blocks: [
+                shape.groups * c_in * height * width,
+                shape.groups * c_out * rows * columns,
+            ],
+            taps,
+        }
+    }
+}
+
 /// Computes the weights' gradient: each lane sums over its images, and the lanes are added up at
 /// the end.
 pub(crate) fn weight_grad(
@@ -40,7 +64,7 @@ pub(crate) fn weight_grad(
     let output = extents(shape);
     let [rows, columns] = output;
     let [height, width] = shape.padded();
-    let [c_in, c_out] = shape.group_channels();
+    let [_, c_out] = shape.group_channels();
     if shape.batch == 0 || weight_grad.is_empty() || rows * columns == 0 {
         weight_grad.fill(0.0);
         return;
@@ -48,23 +72,8 @@ pub(crate) fn weight_grad(
     let [(top, _), (left, _)] = shape.padding;
     let input_places = places(shape.input, [top, left], width);
     let gradient_places = places(output, [0, 0], columns);
-    let taps = dense_taps(shape);
-    let tile = best_tile(&CORRELATE, set.registers(), c_out, &[taps.len()]);
-    let correlation = Correlation {
-        shape,
-        tile,
-        windows: (0..rows * columns)
-            .map(|pixel| {
-                let (y, x) = (pixel / columns, pixel % columns);
-                (y * shape.stride[0] * width + x * shape.stride[1]) as u32
-            })
-            .collect(),
-        blocks: [
-            shape.groups * c_in * height * width,
-            shape.groups * c_out * rows * columns,
-        ],
-        taps,
-    };
+    let correlation = Correlation::new(shape, set);
+    let tile = correlation.tile;
     let tap_tiles = correlation.taps.len().div_ceil(tile[1]);
     let tile_rows = shape.groups * c_out.div_ceil(tile[0]);
     let tile_length = tile[0] * tile[1] * lanes;

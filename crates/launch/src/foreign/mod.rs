@@ -40,18 +40,28 @@ impl EnvVariables<'_> {
         Some(text).filter(|text| !text.is_empty())
     }
 
-    pub(crate) fn number(&self, name: &'static str) -> Result<Option<usize>, RankEnvironmentError> {
+    /// The variable's value, read by `parse`.
+    pub(crate) fn parsed<T>(
+        &self,
+        name: &'static str,
+        expected: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, RankEnvironmentError> {
         let Some(value) = self.text(name) else {
             return Ok(None);
         };
-        value
-            .parse()
-            .map(Some)
-            .map_err(|_| RankEnvironmentError::Invalid {
+        match parse(&value) {
+            None => Err(RankEnvironmentError::Invalid {
                 name,
                 value,
-                expected: "a number".into(),
-            })
+                expected: expected.into(),
+            }),
+            parsed => Ok(parsed),
+        }
+    }
+
+    pub(crate) fn number(&self, name: &'static str) -> Result<Option<usize>, RankEnvironmentError> {
+        self.parsed(name, "a number", |value| value.parse().ok())
     }
 
     /// The number in the first variable of `names` that is set, and that variable.
@@ -76,17 +86,10 @@ impl EnvVariables<'_> {
     /// The secret of the job.
     pub(crate) fn secret(&self) -> Result<Secret, RankEnvironmentError> {
         let token = GivenToken::from(OsString::from(self.text(v::JOB_TOKEN).unwrap_or_default()));
-        let open_store = match self.text(v::OPEN_STORE) {
-            None => false,
-            Some(value) => switch(&value).ok_or(RankEnvironmentError::Invalid {
-                name: v::OPEN_STORE,
-                value,
-                expected: SWITCH.into(),
-            })?,
-        };
+        let open_store = self.parsed(v::OPEN_STORE, SWITCH, switch)?;
         Ok(Secret {
             job_token: token.token().map_err(RankEnvironmentError::JobToken)?,
-            open_store,
+            open_store: open_store.unwrap_or(false),
         })
     }
 

@@ -132,8 +132,11 @@ fn of_run(text: &mut Text, state: &RunState) {
         "How many steps have been made.",
         step.map(|step| step as f64),
     );
-    let steps = live.steps.map(|steps| steps as f64);
-    text.one("steps_planned", "How many steps the run is to have.", steps);
+    text.one(
+        "steps_planned",
+        "How many steps the run is to have.",
+        whole(live.steps),
+    );
     text.one(
         "step_seconds",
         "How long a step has taken lately.",
@@ -199,41 +202,9 @@ fn of_ranks(text: &mut Text, state: &RunState, now_ms: u64) {
         let samples = samples.map(|rank| (Labels::of("rank", &rank.rank.to_string()), value(rank)));
         text.gauge(name, help, samples);
     };
-    gauge(
-        "rank_up",
-        "1 if the rank trains, 0 if it is silent, lost or has ended.",
-        &|rank| match rank.status {
-            RankStatus::Unknown => None,
-            RankStatus::Working | RankStatus::Straggling => Some(1.0),
-            RankStatus::Silent | RankStatus::Lost | RankStatus::Ended => Some(0.0),
-        },
-    );
-    gauge("rank_step", "The rank's newest step.", &|rank| {
-        rank.step.map(|step| step as f64)
-    });
-    let mut time = |name: &str, help: &str, value: fn(&RankStep) -> f64| {
-        gauge(name, help, &|rank| rank.times.as_ref().map(value));
-    };
-    time(
-        "rank_step_seconds",
-        "The mean step time of the newest logged steps.",
-        |step| step.seconds,
-    );
-    time(
-        "rank_communication_ratio",
-        "The share of a step in gradient exchange that the backward pass does not hide.",
-        |step| ratio(step.exposed, step.seconds),
-    );
-    time(
-        "rank_waiting_ratio",
-        "The share of a step spent waiting for other ranks.",
-        |step| ratio(step.waited, step.seconds),
-    );
-    time(
-        "rank_data_ratio",
-        "The share of a step spent waiting for data.",
-        |step| ratio(step.data, step.seconds),
-    );
+    for (name, help, value) in RANK_GAUGES {
+        gauge(name, help, &value);
+    }
     let running = state.goes_on() && state.live.unix_time_ms > 0;
     // By clocks of one machine, mostly.
     let age = now_ms.saturating_sub(state.live.unix_time_ms) as f64 / 1e3;
@@ -245,45 +216,85 @@ fn of_ranks(text: &mut Text, state: &RunState, now_ms: u64) {
             (heard && running).then(|| rank.silent_seconds.unwrap_or(0.0) + age)
         },
     );
-    let whole = |value: Option<u64>| value.map(|value| value as f64);
-    gauge(
-        "rank_memory_bytes",
-        "The memory of the rank's process.",
-        &|rank| whole(rank.vitals.memory_bytes),
-    );
-    gauge(
-        "rank_peak_memory_bytes",
-        "The most memory that the rank has used.",
-        &|rank| whole(rank.times.as_ref().and_then(|times| times.peak_memory)),
-    );
-    gauge(
-        "rank_gpu_memory_bytes",
-        "The memory in use on the rank's GPU.",
-        &|rank| whole(rank.vitals.gpu_memory_bytes),
-    );
-    gauge(
-        "rank_gpu_memory_total_bytes",
-        "The memory of the rank's GPU.",
-        &|rank| whole(rank.vitals.gpu_memory_total),
-    );
-    gauge(
-        "rank_gpu_busy_ratio",
-        "The share of time in which a kernel ran on the GPU.",
-        &|rank| {
-            rank.vitals
-                .gpu_percent
-                .map(|percent| f64::from(percent) / 100.0)
-        },
-    );
-    gauge(
-        "rank_gpu_celsius",
-        "The temperature of the rank's GPU.",
-        &|rank| rank.vitals.gpu_celsius.map(f64::from),
-    );
 }
 
-fn ratio(part: f64, whole: f64) -> f64 {
-    if whole > 0.0 { part / whole } else { 0.0 }
+/// The name of a figure of each rank, its description and its value.
+type RankGauge = (&'static str, &'static str, fn(&RankState) -> Option<f64>);
+
+const RANK_GAUGES: [RankGauge; 12] = [
+    (
+        "rank_up",
+        "1 if the rank trains, 0 if it is silent, lost or has ended.",
+        |rank| match rank.status {
+            RankStatus::Unknown => None,
+            RankStatus::Working | RankStatus::Straggling => Some(1.0),
+            RankStatus::Silent | RankStatus::Lost | RankStatus::Ended => Some(0.0),
+        },
+    ),
+    ("rank_step", "The rank's newest step.", |rank| {
+        whole(rank.step)
+    }),
+    (
+        "rank_step_seconds",
+        "The mean step time of the newest logged steps.",
+        |rank| Some(rank.times.as_ref()?.seconds),
+    ),
+    (
+        "rank_communication_ratio",
+        "The share of a step in gradient exchange that the backward pass does not hide.",
+        |rank| share(rank, |step| step.exposed),
+    ),
+    (
+        "rank_waiting_ratio",
+        "The share of a step spent waiting for other ranks.",
+        |rank| share(rank, |step| step.waited),
+    ),
+    (
+        "rank_data_ratio",
+        "The share of a step spent waiting for data.",
+        |rank| share(rank, |step| step.data),
+    ),
+    (
+        "rank_memory_bytes",
+        "The memory of the rank's process.",
+        |rank| whole(rank.vitals.memory_bytes),
+    ),
+    (
+        "rank_peak_memory_bytes",
+        "The most memory that the rank has used.",
+        |rank| whole(rank.times.as_ref()?.peak_memory),
+    ),
+    (
+        "rank_gpu_memory_bytes",
+        "The memory in use on the rank's GPU.",
+        |rank| whole(rank.vitals.gpu_memory_bytes),
+    ),
+    (
+        "rank_gpu_memory_total_bytes",
+        "The memory of the rank's GPU.",
+        |rank| whole(rank.vitals.gpu_memory_total),
+    ),
+    (
+        "rank_gpu_busy_ratio",
+        "The share of time in which a kernel ran on the GPU.",
+        |rank| Some(f64::from(rank.vitals.gpu_percent?) / 100.0),
+    ),
+    (
+        "rank_gpu_celsius",
+        "The temperature of the rank's GPU.",
+        |rank| rank.vitals.gpu_celsius.map(f64::from),
+    ),
+];
+
+fn whole(value: Option<u64>) -> Option<f64> {
+    value.map(|value| value as f64)
+}
+
+/// The share of a rank's step that `part` takes.
+fn share(rank: &RankState, part: fn(&RankStep) -> f64) -> Option<f64> {
+    let step = rank.times.as_ref()?;
+    let some = step.seconds > 0.0;
+    Some(if some { part(step) / step.seconds } else { 0.0 })
 }
 
 #[cfg(test)]

@@ -273,16 +273,7 @@ impl Core {
     }
 
     fn init_failed(&self, context: &OpContext, status: Status) -> NcclError {
-        NcclError::Nccl {
-            rank: self.job_rank(),
-            suspects: Vec::new(),
-            operation: context.operation.clone(),
-            sequence: context.sequence,
-            step: context.step,
-            waited: context.started.elapsed(),
-            status,
-            detail: self.api.last_error(),
-        }
+        self.status_error(context, status, Vec::new(), self.api.last_error())
     }
 
     fn refused_to_join(&self, reason: String) -> NcclError {

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use everburn_collectives::sync::{lock, wait_until};
+
 use super::config::NcclConfig;
 use super::error::NcclError;
 use super::failure_monitor::FailureMonitor;
@@ -12,7 +14,7 @@ use super::failure_notifier::FailureNotifier;
 use super::operation::Operation;
 use super::owned::{OwnedEvent, OwnedStream};
 use super::status::Status;
-use super::timed_mutex::{Backoff, TimedMutex, lock, wait_until};
+use super::timed_mutex::{Backoff, TimedMutex};
 use crate::api::{Communicator, NcclApi};
 use crate::error::LibraryError;
 

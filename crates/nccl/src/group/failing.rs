@@ -8,11 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use everburn_collectives::sync::lock;
+
 use super::core::{Core, Health, InFlightOperation, OpContext};
 use super::error::NcclError;
 use super::failure_monitor::Ended;
 use super::status::Status;
-use super::timed_mutex::{bounded, lock};
+use super::timed_mutex::bounded;
 use crate::error::LibraryError;
 
 /// How long a thread that is in a call of NCCL may keep the communicator from being aborted. Calls
@@ -146,6 +148,26 @@ impl Core {
         }
     }
 
+    /// A status of NCCL, and its `detail`, as the error of a call.
+    pub(super) fn status_error(
+        &self,
+        context: &OpContext,
+        status: Status,
+        suspects: Vec<usize>,
+        detail: String,
+    ) -> NcclError {
+        NcclError::Nccl {
+            rank: self.job_rank(),
+            suspects,
+            operation: context.operation.clone(),
+            sequence: context.sequence,
+            step: context.step,
+            waited: context.started.elapsed(),
+            status,
+            detail,
+        }
+    }
+
     /// NCCL has answered with an error. Where another rank says at the same time why it has failed,
     /// that is the reason: a closed connection is often detected before the notice arrives.
     pub(crate) fn refused(&self, context: &OpContext, status: Status) -> NcclError {
@@ -154,18 +176,12 @@ impl Core {
         if let Some(ended) = notifier.and_then(|notifier| notifier.ended_of_late()) {
             return self.ended_at(context, &ended);
         }
-        self.fail_at(context, || NcclError::Nccl {
-            rank: self.job_rank(),
-            suspects: match is_about_others(status) {
+        self.fail_at(context, || {
+            let suspects = match is_about_others(status) {
                 true => self.silent(),
                 false => Vec::new(),
-            },
-            operation: context.operation.clone(),
-            sequence: context.sequence,
-            step: context.step,
-            waited: context.started.elapsed(),
-            status,
-            detail,
+            };
+            self.status_error(context, status, suspects, detail)
         })
     }
 

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use everburn_collectives::printable;
 use everburn_collectives::store::{PrefixStore, Store, StoreError};
+use everburn_collectives::sync::{lock, wait_until};
 use serde::{Deserialize, Serialize};
 
 use super::error::NcclError;
 use super::failure_monitor::Ended;
-use super::timed_mutex::{lock, wait_until};
 
 /// How long the store may take for one answer while an error is being formed.
 const ANSWER: Duration = Duration::from_millis(200);

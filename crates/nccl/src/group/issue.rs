@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use everburn_collectives::sync::lock;
+
 use super::core::{Core, InFlightOperation, OpContext};
 use super::error::NcclError;
 use super::operation::Operation;
 use super::owned::OwnedEvent;
 use super::status::Status;
-use super::timed_mutex::lock;
 use crate::error::LibraryError;
 
 impl Core {

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use everburn_collectives::sync::lock;
+
 use super::Shared;
 use super::core::{Core, Health, OpContext};
 use super::error::NcclError;
 use super::failing::Tell;
 use super::status::Status;
-use super::timed_mutex::{Backoff, bounded, lock};
+use super::timed_mutex::{Backoff, bounded};
 use crate::api::Communicator;
 
 /// How long dropping a group waits for what is under way and for NCCL to finish.
@@ -65,16 +67,10 @@ impl Core {
         });
         match (finalized, ended) {
             (true, Some(_)) => Ok(()),
-            (false, _) if !status.is_well() => Err(NcclError::Nccl {
-                rank: self.job_rank(),
-                suspects: Vec::new(),
-                operation: context.operation.clone(),
-                sequence: context.sequence,
-                step: context.step,
-                waited: context.started.elapsed(),
-                status,
-                detail: self.api.last_error(),
-            }),
+            (false, _) if !status.is_well() => {
+                let detail = self.api.last_error();
+                Err(self.status_error(context, status, Vec::new(), detail))
+            }
             _ => Err(self.no_answer(context)),
         }
     }

@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use everburn_collectives::store::{PrefixStore, SharedStore};
+use everburn_collectives::sync::lock;
 
 pub use self::config::NcclConfig;
 use self::core::Core;
@@ -36,7 +37,6 @@ use self::leaving::who_is_told;
 pub use self::operation::Operation;
 use self::owned::OwnedStream;
 pub use self::status::Status;
-use self::timed_mutex::lock;
 pub use self::work::Work;
 use crate::api::NcclApi;
 use crate::foreign::Library;

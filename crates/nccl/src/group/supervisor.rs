@@ -5,8 +5,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use everburn_collectives::sync::{lock, wait_until};
+
 use super::core::Core;
-use super::timed_mutex::{lock, wait_until};
 
 /// How long after a failure, or after the group is left, the GPU may take to be done with the
 /// buffers; then they are never freed.

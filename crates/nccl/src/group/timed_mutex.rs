@@ -1,30 +1,10 @@
-//! Mutexes with a deadline, and mutexes that ignore poisoning.
+//! A mutex with a deadline, and waits with one for what may never come.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// Locks `mutex`. A panic elsewhere leaves our states consistent (each critical section is a few
-/// assignments), so a poisoned lock is taken all the same.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Waits for `condition` or for `deadline`; the second value says that the deadline has passed.
-pub(crate) fn wait_until<'a, T>(
-    condition: &Condvar,
-    guard: MutexGuard<'a, T>,
-    deadline: Instant,
-) -> (MutexGuard<'a, T>, bool) {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return (guard, true);
-    }
-    let (guard, _) = condition
-        .wait_timeout(guard, left)
-        .unwrap_or_else(PoisonError::into_inner);
-    (guard, false)
-}
+use everburn_collectives::sync::{lock, wait_until};
 
 /// A mutex that is only locked with a deadline: its holder may be in an NCCL call that does not return.
 pub(crate) struct TimedMutex<T> {

@@ -207,25 +207,10 @@ fn frame(chart: &Chart, x: &Axis, y: &Axis, html: &mut Html) {
         y.low,
         y.high
     ));
+    html.put(format_args!("{}</div>", svg(chart, x, y)));
+    html.ticks(x);
     html.put(format_args!(
-        r#"{}</div><div class="x" aria-hidden="true">"#,
-        svg(chart, x, y)
-    ));
-    for (value, label) in &x.ticks {
-        let place = 100.0 * x.place(*value);
-        // What is at an end is not to reach beyond it.
-        let end = match place {
-            ..6.0 => r#" class="first""#,
-            94.0.. => r#" class="last""#,
-            _ => "",
-        };
-        html.put(format_args!(
-            r#"<span{end} style="left:{place:.2}%">{}</span>"#,
-            text(label)
-        ));
-    }
-    html.put(format_args!(
-        r#"</div><p class="axis">{}</p></div>"#,
+        r#"<p class="axis">{}</p></div>"#,
         text(&chart.x_title)
     ));
 }

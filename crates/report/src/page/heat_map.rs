@@ -51,22 +51,10 @@ pub(super) fn html(id: &str, title: &str, grid: &Grid, html: &mut Html) -> Figur
         scale.shown(scale.high)
     ));
     svg(grid, &scale, html);
-    html.put(format_args!(r#"</div><div class="x" aria-hidden="true">"#));
-    let axis = Axis::between(grid.from as f64, end as f64, Labels::Steps);
-    for (value, label) in &axis.ticks {
-        let place = 100.0 * axis.place(*value);
-        let end = match place {
-            ..6.0 => r#" class="first""#,
-            94.0.. => r#" class="last""#,
-            _ => "",
-        };
-        html.put(format_args!(
-            r#"<span{end} style="left:{place:.2}%">{}</span>"#,
-            text(label)
-        ));
-    }
+    html.put(format_args!("</div>"));
+    html.ticks(&Axis::between(grid.from as f64, end as f64, Labels::Steps));
     html.put(format_args!(
-        r#"</div><p class="axis">step</p><p class="scale">{} ms <span>"#,
+        r#"<p class="axis">step</p><p class="scale">{} ms <span>"#,
         scale.shown(scale.low)
     ));
     for shade in 0..SHADES {

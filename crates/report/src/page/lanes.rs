@@ -65,6 +65,30 @@ pub(super) fn html(run: &Run, html: &mut Html) {
     html.put(format_args!(
         "<figure class=\"lanes\"><figcaption><h3>Who took part</h3></figcaption><div class=\"keys\">"
     ));
+    keys(&signs, html);
+    html.put(format_args!("</div><div class=\"table\">"));
+    for (rank, spans) in &lanes {
+        let signs = signs.iter().filter(|event| event.rank == Some(*rank));
+        html.put(format_args!(
+            "<div class=\"lane\"><span>rank {rank}</span><div>"
+        ));
+        lane(spans, signs.copied(), &axis, html);
+        html.put(format_args!("</div></div>"));
+    }
+    html.put(format_args!("<div class=\"lane\"><span></span>"));
+    html.ticks(&axis);
+    html.put(format_args!("</div></div><p class=\"axis\">step</p>"));
+    if ranks > MOST_LANES {
+        html.put(format_args!(
+            "<p class=\"faint\">the first {MOST_LANES} of {} ranks</p>",
+            units::count(ranks as u64)
+        ));
+    }
+    html.put(format_args!("</figure>\n"));
+}
+
+/// Explains the signs.
+fn keys(signs: &[&Event], html: &mut Html) {
     let mut kinds: Vec<EventKind> = signs.iter().map(|event| event.kind).collect();
     kinds.sort_unstable();
     kinds.dedup();
@@ -79,58 +103,30 @@ pub(super) fn html(run: &Run, html: &mut Html) {
             kind.name()
         ));
     }
-    html.put(format_args!("</div><div class=\"table\">"));
-    for (rank, spans) in &lanes {
+}
+
+fn lane<'a>(
+    spans: &[(u64, u64)],
+    signs: impl Iterator<Item = &'a Event>,
+    axis: &Axis,
+    html: &mut Html,
+) {
+    for (from, until) in spans {
+        let (left, right) = (axis.place(*from as f64), axis.place(*until as f64));
         html.put(format_args!(
-            "<div class=\"lane\"><span>rank {rank}</span><div>"
-        ));
-        for (from, until) in spans {
-            let (left, right) = (axis.place(*from as f64), axis.place(*until as f64));
-            html.put(format_args!(
-                "<i class=\"span\" style=\"left:{:.2}%;width:{:.2}%\"></i>",
-                100.0 * left,
-                100.0 * (right - left)
-            ));
-        }
-        let mut before = (f64::NEG_INFINITY, 0);
-        for event in signs.iter().filter(|event| event.rank == Some(*rank)) {
-            let place = 100.0 * axis.place(event.step.unwrap_or(0) as f64);
-            // What happened at the same place is in a row.
-            before = (
-                place,
-                if place - before.0 < 1.5 {
-                    before.1 + 1
-                } else {
-                    0
-                },
-            );
-            sign(event, place, before.1, html);
-        }
-        html.put(format_args!("</div></div>"));
-    }
-    html.put(format_args!(
-        "<div class=\"lane\"><span></span><div class=\"x\" aria-hidden=\"true\">"
-    ));
-    for (value, label) in &axis.ticks {
-        let place = 100.0 * axis.place(*value);
-        let end = match place {
-            ..6.0 => " class=\"first\"",
-            94.0.. => " class=\"last\"",
-            _ => "",
-        };
-        html.put(format_args!(
-            "<span{end} style=\"left:{place:.2}%\">{}</span>",
-            text(label)
+            "<i class=\"span\" style=\"left:{:.2}%;width:{:.2}%\"></i>",
+            100.0 * left,
+            100.0 * (right - left)
         ));
     }
-    html.put(format_args!("</div></div></div><p class=\"axis\">step</p>"));
-    if ranks > MOST_LANES {
-        html.put(format_args!(
-            "<p class=\"faint\">the first {MOST_LANES} of {} ranks</p>",
-            units::count(ranks as u64)
-        ));
+    let (mut last, mut behind) = (f64::NEG_INFINITY, 0);
+    for event in signs {
+        let place = 100.0 * axis.place(event.step.unwrap_or(0) as f64);
+        // What happened at the same place is in a row.
+        behind = if place - last < 1.5 { behind + 1 } else { 0 };
+        last = place;
+        sign(event, place, behind, html);
     }
-    html.put(format_args!("</figure>\n"));
 }
 
 /// The sign of an event at `place` in percent, after this many others.

@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Write};
 
+use everburn_record::svg::Axis;
+
 /// Text from outside, as it is to be shown.
 pub(crate) use everburn_record::svg::escaped as text;
 
@@ -14,6 +16,25 @@ impl Html {
     pub(crate) fn put(&mut self, markup: fmt::Arguments<'_>) {
         // Writing to a string does not fail.
         let _ = self.0.write_fmt(markup);
+    }
+
+    /// The numbers of a horizontal axis, as `left` in per cent.
+    pub(crate) fn ticks(&mut self, axis: &Axis) {
+        self.put(format_args!(r#"<div class="x" aria-hidden="true">"#));
+        for (value, label) in &axis.ticks {
+            let place = 100.0 * axis.place(*value);
+            // A number at an end must not reach beyond it.
+            let end = match place {
+                ..6.0 => r#" class="first""#,
+                94.0.. => r#" class="last""#,
+                _ => "",
+            };
+            self.put(format_args!(
+                r#"<span{end} style="left:{place:.2}%">{}</span>"#,
+                text(label)
+            ));
+        }
+        self.put(format_args!("</div>"));
     }
 
     pub(crate) fn into_string(self) -> String {

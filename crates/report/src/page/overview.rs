@@ -5,7 +5,7 @@ use everburn_record::{EventKind, plain, units};
 use super::Section;
 use super::markup::{Html, text};
 use crate::clock;
-use crate::run::{Note, Run};
+use crate::run::{Note, Results, Run};
 
 /// How many notes are shown.
 const MOST_NOTES: usize = 40;
@@ -75,106 +75,119 @@ impl Tile {
     }
 }
 
-fn tiles(run: &Run) -> Vec<Tile> {
-    let results = run.results.clone().unwrap_or_default();
-    let metrics = &run.metrics;
-    let mut tiles = Vec::new();
-    let mut add = |label: &str, value: Option<String>, detail: String| {
+/// The tiles, of which those without a value are left out.
+#[derive(Default)]
+struct Tiles(Vec<Tile>);
+
+impl Tiles {
+    fn add(&mut self, label: &str, value: Option<String>, detail: impl Into<String>) {
         if let Some(value) = value {
-            tiles.push(Tile {
+            self.0.push(Tile {
                 label: label.to_owned(),
                 value,
-                detail,
+                detail: detail.into(),
             });
         }
-    };
-    let count = |number: Option<u64>| number.map(units::count);
-    let number = |value: f64| units::significant(value, 4);
-    let plural = |count: u64, noun: &str| {
-        let ending = if count == 1 { "" } else { "s" };
-        format!("{} {noun}{ending}", units::count(count))
-    };
-    let samples = results.test_samples.map_or(String::new(), |samples| {
-        format!("of {}", plural(samples, "sample"))
-    });
-    add(
-        "test accuracy",
-        results.test_accuracy.map(|share| units::percent(share, 2)),
-        samples.clone(),
-    );
-    add(
-        "test loss",
-        results.test_loss.map(number),
-        "nats a prediction".to_owned(),
-    );
-    for (name, mean) in results.named() {
-        add(&format!("test {name}"), Some(number(mean)), samples.clone());
     }
-    let lowest = metrics.loss.validation.lowest();
-    match (results.best(), lowest) {
+}
+
+fn tiles(run: &Run) -> Vec<Tile> {
+    let results = run.results.clone().unwrap_or_default();
+    let mut tiles = Tiles::default();
+    losses(run, &results, &mut tiles);
+    speed(run, &results, &mut tiles);
+    memory(run, &results, &mut tiles);
+    gradients(&results, &mut tiles);
+    let events = [
+        (EventKind::Loss, "lost", "lost"),
+        (EventKind::Restart, "restarted", "restarted"),
+        (EventKind::Stall, "stall", "stalls"),
+        (EventKind::Divergence, "divergence", "divergences"),
+    ];
+    let events = events.map(|(kind, one, many)| match run.events.count(kind) {
+        0 => None,
+        1 => Some(format!("1 {one}")),
+        count => Some(format!("{} {many}", units::count(count))),
+    });
+    let mut events = events.into_iter().flatten();
+    let first = events.next();
+    tiles.add("ranks", first, events.collect::<Vec<_>>().join(", "));
+    tiles.0
+}
+
+fn number(value: f64) -> String {
+    units::significant(value, 4)
+}
+
+/// `before`, `count` things of this name, `after`; nothing where the count is not known.
+fn plural(before: &str, count: Option<u64>, noun: &str, after: &str) -> String {
+    count.map_or(String::new(), |count| {
+        let ending = if count == 1 { "" } else { "s" };
+        format!("{before}{} {noun}{ending}{after}", units::count(count))
+    })
+}
+
+fn losses(run: &Run, results: &Results, tiles: &mut Tiles) {
+    let samples = plural("of ", results.test_samples, "sample", "");
+    let accuracy = results.test_accuracy.map(|share| units::percent(share, 2));
+    tiles.add("test accuracy", accuracy, samples.clone());
+    let loss = results.test_loss.map(number);
+    tiles.add("test loss", loss, "nats a prediction");
+    for (name, mean) in results.named() {
+        tiles.add(&format!("test {name}"), Some(number(mean)), samples.clone());
+    }
+    let losses = &run.metrics.loss;
+    match (results.best(), losses.validation.lowest()) {
         (Some((name, value, epoch)), _) => {
-            add(&name, Some(number(value)), format!("epoch {epoch}"));
+            tiles.add(&name, Some(number(value)), format!("epoch {epoch}"));
         }
         (None, Some(low)) => {
             let step = format!("step {}", units::count(low.x));
-            add("best validation loss", Some(number(low.y)), step);
+            tiles.add("best validation loss", Some(number(low.y)), step);
         }
         (None, None) => {}
     }
     if results.test_loss.is_none() {
-        let last = metrics.loss.step.last().or(metrics.loss.epoch.last());
-        add(
-            "last training loss",
-            last.map(|last| number(last.y)),
-            "nats a prediction".to_owned(),
-        );
+        let last = losses.step.last().or(losses.epoch.last());
+        let last = last.map(|last| number(last.y));
+        tiles.add("last training loss", last, "nats a prediction");
     }
+}
+
+fn speed(run: &Run, results: &Results, tiles: &mut Tiles) {
+    let metrics = &run.metrics;
     let rate = results.samples_per_second.or_else(|| mean_rate(run));
-    let ranks = results
-        .world_size
-        .or_else(|| run.ranks_at_start())
-        .map(|ranks| ranks as u64);
-    let on = ranks.map_or(String::new(), |ranks| {
-        format!("on {}", plural(ranks, "rank"))
-    });
-    add(
-        "samples per second",
-        rate.map(|rate| number(rate.round())),
-        on,
-    );
-    let steps = results
-        .steps
-        .or((metrics.last_step > 0).then_some(metrics.last_step));
-    let epochs = results.epochs.map_or(String::new(), |epochs| {
-        format!("{} finished", plural(epochs, "epoch"))
-    });
-    add("steps", count(steps), epochs);
-    let train = results
-        .train_seconds
-        .or((metrics.train_seconds > 0.0).then_some(metrics.train_seconds));
-    let in_steps = train.map(units::seconds);
+    let rate = rate.map(|rate| number(rate.round()));
+    let ranks = results.world_size.or_else(|| run.ranks_at_start());
+    let ranks = ranks.map(|ranks| ranks as u64);
+    tiles.add("samples per second", rate, plural("on ", ranks, "rank", ""));
+    let made = (metrics.last_step > 0).then_some(metrics.last_step);
+    let steps = results.steps.or(made).map(units::count);
+    let epochs = plural("", results.epochs, "epoch", " finished");
+    tiles.add("steps", steps, epochs);
+    let trained = (metrics.train_seconds > 0.0).then_some(metrics.train_seconds);
+    let in_steps = results.train_seconds.or(trained).map(units::seconds);
     match results.seconds {
         Some(seconds) => {
-            let detail = in_steps.map_or(String::new(), |steps| {
-                format!("{steps} of it in training steps")
-            });
-            add("time", Some(units::seconds(seconds)), detail);
+            let detail = in_steps.map(|steps| format!("{steps} of it in training steps"));
+            let time = Some(units::seconds(seconds));
+            tiles.add("time", time, detail.unwrap_or_default());
         }
-        None => add(
+        None => tiles.add(
             "time in training steps",
             in_steps,
-            "of the epochs that have ended".to_owned(),
+            "of the epochs that have ended",
         ),
     }
+}
+
+fn memory(run: &Run, results: &Results, tiles: &mut Tiles) {
+    let recorded = run.metrics.peak_memory.highest();
     let peak = results
         .peak_memory
-        .map(|bytes| bytes as f64)
-        .or(metrics.peak_memory.highest().map(|peak| peak.y));
-    add(
-        "peak memory",
-        peak.map(|bytes| units::bytes(bytes as u64)),
-        "of a rank, in a step".to_owned(),
-    );
+        .or(recorded.map(|peak| peak.y as u64))
+        .map(units::bytes);
+    tiles.add("peak memory", peak, "of a rank, in a step");
     if let Some(sharding) = &results.sharding
         && let Some((rank, held)) = sharding.most()
     {
@@ -184,40 +197,19 @@ fn tiles(run: &Run) -> Vec<Tile> {
             units::bytes(held.optimizer),
             plain::line(&sharding.stage, 40)
         );
-        add(
-            "parameters kept by a rank",
-            Some(units::bytes(held.parameters)),
-            detail,
-        );
+        let parameters = Some(units::bytes(held.parameters));
+        tiles.add("parameters kept by a rank", parameters, detail);
     }
-    if let (Some(exposed), Some(train)) = (
-        results.exposed_seconds,
-        results.train_seconds.filter(|train| *train > 0.0),
-    ) {
+}
+
+fn gradients(results: &Results, tiles: &mut Tiles) {
+    let train = results.train_seconds.filter(|train| *train > 0.0);
+    if let (Some(exposed), Some(train)) = (results.exposed_seconds, train) {
         let sent = results.gradient_bytes.map(units::bytes);
-        let detail = sent.map_or(String::new(), |sent| {
-            format!("of a step; {sent} of gradients")
-        });
-        add(
-            "waiting for gradients",
-            Some(units::percent(exposed / train, 2)),
-            detail,
-        );
+        let detail = sent.map(|sent| format!("of a step; {sent} of gradients"));
+        let share = Some(units::percent(exposed / train, 2));
+        tiles.add("waiting for gradients", share, detail.unwrap_or_default());
     }
-    let told = [
-        (EventKind::Loss, "lost", "lost"),
-        (EventKind::Restart, "restarted", "restarted"),
-        (EventKind::Stall, "stall", "stalls"),
-        (EventKind::Divergence, "divergence", "divergences"),
-    ];
-    let told = told.map(|(kind, one, many)| match run.events.count(kind) {
-        0 => None,
-        1 => Some(format!("1 {one}")),
-        count => Some(format!("{} {many}", units::count(count))),
-    });
-    let mut told = told.into_iter().flatten();
-    add("ranks", told.next(), told.collect::<Vec<_>>().join(", "));
-    tiles
 }
 
 /// Samples per second, where there is no report yet.

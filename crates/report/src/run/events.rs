@@ -2,11 +2,10 @@
 
 use std::path::Path;
 
-use everburn_record::lines::{self, Line};
 use everburn_record::{Event, EventKind, file, plain};
 
 use super::logs::MOST_EVENTS;
-use super::{Note, checkpoints, logs};
+use super::{Note, checkpoints, json_lines, logs};
 
 /// A line is a sentence.
 const LONGEST_LINE: usize = 1 << 16;
@@ -108,17 +107,8 @@ fn record(folder: &Path, notes: &mut Vec<Note>) -> Option<(Vec<Event>, Counts)> 
     const NAME: &str = "events.jsonl";
     let file = super::found(file::open(&folder.join(NAME)), NAME, notes)?;
     let (mut first, mut last) = (Vec::new(), std::collections::VecDeque::new());
-    let (mut counts, mut damaged, mut left_out) = (Vec::new(), 0_u64, 0_u64);
-    let read = lines::each(file, LONGEST_LINE, |_, line| {
-        let bytes = match line {
-            Line::Whole([]) => return,
-            Line::Whole(bytes) | Line::Unfinished(bytes) => bytes,
-            Line::TooLong(_) => &[],
-        };
-        let Ok(mut event) = serde_json::from_slice::<Event>(bytes) else {
-            damaged += u64::from(!matches!(line, Line::Unfinished(_)));
-            return;
-        };
+    let (mut counts, mut left_out) = (Vec::new(), 0_u64);
+    json_lines::each(file, NAME, LONGEST_LINE, notes, |mut event: Event| {
         event.text = plain::line(&event.text, 600);
         add(&mut counts, event.kind);
         if first.len() < MOST_EVENTS / 2 {
@@ -131,18 +121,6 @@ fn record(folder: &Path, notes: &mut Vec<Note>) -> Option<(Vec<Event>, Counts)> 
             left_out += 1;
         }
     });
-    if let Err(error) = read {
-        notes.push(Note::new(
-            NAME,
-            format!("it could be read in part only: {error}"),
-        ));
-    }
-    if damaged > 0 {
-        notes.push(Note::new(
-            NAME,
-            format!("{damaged} of its lines are damaged and were left out"),
-        ));
-    }
     if left_out > 0 {
         let what =
             format!("{left_out} events of the middle of the run are counted, and not listed");

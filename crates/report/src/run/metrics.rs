@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 
-use everburn_record::lines::{self, Line};
 use everburn_record::{MetricRecord, file, plain};
 
-use super::Note;
+use super::{Note, json_lines};
 use crate::decimation::Series;
 
 /// How much is kept of each curve: four points for each pixel of a small plot.
@@ -151,38 +150,9 @@ impl Metrics {
                 return metrics;
             }
         };
-        let mut first_damaged = None;
-        let mut unfinished = false;
-        let read = lines::each(file, LONGEST_LINE, |number, line| {
-            let (bytes, is_last) = match line {
-                Line::Whole([]) => return,
-                Line::Whole(bytes) => (bytes, false),
-                Line::Unfinished(bytes) => (bytes, true),
-                Line::TooLong(_) => (&[][..], false),
-            };
-            match serde_json::from_slice(bytes) {
-                Ok(measured) => metrics.take(&measured),
-                Err(_) if is_last => unfinished = true,
-                Err(_) => {
-                    metrics.damaged += 1;
-                    first_damaged.get_or_insert(number);
-                }
-            }
-        });
-        if let Err(error) = read {
-            notes.push(Note::new(
-                NAME,
-                format!("it could be read in part only: {error}"),
-            ));
-        }
-        if let Some(first) = first_damaged {
-            let count = metrics.damaged;
-            let what = format!(
-                "{count} of its lines are damaged and were left out; the first is line {first}"
-            );
-            notes.push(Note::new(NAME, what));
-        }
-        if unfinished {
+        let damage = json_lines::each(file, NAME, LONGEST_LINE, notes, |line| metrics.take(&line));
+        metrics.damaged = damage.lines;
+        if damage.unfinished {
             let what = "its last line is cut off, as it is while a run writes it, or after a crash";
             notes.push(Note::new(NAME, what));
         }

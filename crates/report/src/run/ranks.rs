@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use everburn_record::lines::{self, Line};
 use everburn_record::{RankLine, RankStep, file};
 
-use super::Note;
 use super::grid::Quantity;
+use super::{Note, json_lines};
 
 /// How many pieces a run is cut into at most: each is a few pixels wide.
 pub(super) const MOST_COLUMNS: usize = 240;
@@ -154,35 +153,9 @@ impl RankTimes {
         const NAME: &str = "ranks.jsonl";
         let file = super::found(file::open(&folder.join(NAME)), NAME, notes)?;
         let mut times = Self::default();
-        let (mut damaged, mut first) = (0_u64, None);
-        let read = lines::each(file, LONGEST_LINE, |number, line| {
-            let (bytes, is_last) = match line {
-                Line::Whole([]) => return,
-                Line::Whole(bytes) => (bytes, false),
-                Line::Unfinished(bytes) => (bytes, true),
-                Line::TooLong(_) => (&[][..], false),
-            };
-            match serde_json::from_slice::<RankLine>(bytes) {
-                Ok(line) => times.push(&line),
-                Err(_) if is_last => {}
-                Err(_) => {
-                    damaged += 1;
-                    first.get_or_insert(number);
-                }
-            }
+        json_lines::each(file, NAME, LONGEST_LINE, notes, |line: RankLine| {
+            times.push(&line);
         });
-        if let Err(error) = read {
-            notes.push(Note::new(
-                NAME,
-                format!("it could be read in part only: {error}"),
-            ));
-        }
-        if let Some(first) = first {
-            let what = format!(
-                "{damaged} of its lines are damaged and were left out; the first is line {first}"
-            );
-            notes.push(Note::new(NAME, what));
-        }
         if times.left_out {
             let what = format!("it has more than {MOST_RANKS} ranks: the others are left out");
             notes.push(Note::new(NAME, what));

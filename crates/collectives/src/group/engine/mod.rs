@@ -157,7 +157,7 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
         peers.resize_with(size, Peer::default);
         for (to, peer) in peers.iter_mut().enumerate() {
             let header = ChannelHeader {
-                sequence: self.collective.place.sequence,
+                sequence: self.collective.context.sequence,
                 bytes: plan.sends[to].bytes as u64,
                 signature: self.collective.signature(),
             };
@@ -299,7 +299,7 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
     fn read_header(&mut self, from: usize) -> Result<(), CollectiveError> {
         let header = ChannelHeader::decode(&self.workspace.peers[from].header_in.0);
         let header = header.map_err(|reason| self.collective.protocol(from, reason))?;
-        let ours = self.collective.place.sequence;
+        let ours = self.collective.context.sequence;
         if header.sequence != ours {
             let reason = format!("it is at collective {}, not {ours}", header.sequence);
             return Err(self.collective.protocol(from, reason));

@@ -44,9 +44,9 @@ fn check(
 
     let core = groups[0].core();
     let signature = Signature::new(Operation::Barrier);
-    let mut place = core.place(Call::Collective(signature));
-    place.started = started;
-    let collective = Collective::new(core, place, signature, WaitPolicy::Caller);
+    let mut context = core.context(Call::Collective(signature));
+    context.started = started;
+    let collective = Collective::new(core, context, signature, WaitPolicy::Caller);
     let mut data = lock(&core.data);
     let DataPlane {
         channels,

@@ -32,7 +32,7 @@ impl<T: Element> Engine<'_, '_, T> {
     /// Checks for a failed group, lost peers and the deadline. Returns whether any bytes were moved.
     pub(super) fn check(&mut self) -> Result<bool, CollectiveError> {
         let core = self.collective.core;
-        let place = &self.collective.place;
+        let context = &self.collective.context;
         let failure = core.mailbox.settled_failure(core.job_rank());
         let late = Instant::now() >= self.collective.deadline();
         // Reads failure and deadline first, received data second: a rank that was descheduled for long
@@ -46,7 +46,7 @@ impl<T: Element> Engine<'_, '_, T> {
             return Ok(moved);
         }
         if let Some(failure) = failure {
-            return Err(core.failed(place, &failure));
+            return Err(core.failed(context, &failure));
         }
         if core.mailbox.failure().is_some() {
             // The failure explains the lost connections that follow it.
@@ -61,10 +61,10 @@ impl<T: Element> Engine<'_, '_, T> {
             if let Some(cause) = self.loss_of(rank, parting) {
                 // A rank that sent its reason before it left is not merely lost.
                 if let Some(failure) = core.mailbox.failure() {
-                    return Err(core.failed(place, &failure));
+                    return Err(core.failed(context, &failure));
                 }
                 let peer = job_rank;
-                return Err(core.interrupted(place, Interruption::Gone { peer, cause }));
+                return Err(core.interrupted(context, Interruption::Gone { peer, cause }));
             }
         }
         let missing = self.missing();
@@ -77,7 +77,7 @@ impl<T: Element> Engine<'_, '_, T> {
             let signatures: Vec<_> = peers.iter().map(|peer| peer.signature).collect();
             return Err(self.collective.mismatch(&signatures, true));
         }
-        Err(core.interrupted(place, Interruption::Deadline { missing }))
+        Err(core.interrupted(context, Interruption::Deadline { missing }))
     }
 
     /// Whether a transfer with `rank` is unfinished; after a mismatch, only headers count.

@@ -21,7 +21,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
@@ -30,6 +30,7 @@ use rustix::io::Errno;
 use self::log::{Log, ReplayFault, Replayed};
 use super::semantics::{self, CompareSet};
 use super::{DEFAULT_STORE_TIMEOUT, Store, StoreError, check_key, check_value};
+use crate::sync::lock;
 
 const REFCOUNT_KEY: &[u8] = b"refcount/";
 const CLEANUP_KEY: &[u8] = b"cleanup/";
@@ -205,7 +206,7 @@ impl FileStore {
         deadline: Duration,
         look: impl FnOnce(&HashMap<Vec<u8>, Vec<u8>>) -> R,
     ) -> Result<R, StoreError> {
-        let mut replayed = self.replayed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut replayed = lock(&self.replayed);
         match self.lock(operation, false, deadline)? {
             Some(file) => self.replay(operation, &mut replayed, &file)?,
             None => *replayed = Replayed::default(),
@@ -219,7 +220,7 @@ impl FileStore {
         deadline: Duration,
         change: impl FnOnce(&mut Log<'_>) -> Result<R, StoreError>,
     ) -> Result<R, StoreError> {
-        let mut replayed = self.replayed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut replayed = lock(&self.replayed);
         // A writer makes the file, so it is always there.
         let Some(file) = self.lock(operation, true, deadline)? else {
             return Err(self.unreachable(operation, &io::ErrorKind::NotFound.into()));

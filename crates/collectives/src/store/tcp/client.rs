@@ -1,7 +1,7 @@
 //! The client: a [`Store`] at the other end of a TCP connection.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use super::StoreOptions;
@@ -13,6 +13,7 @@ use super::requests::{
 use super::shared_connection::SharedConnection;
 use super::wire::{CHECK_READY, STOP_WAITING, WAIT_CANCELED, opcode, put_string};
 use crate::store::{Store, StoreError, check_key, check_value, semantics};
+use crate::sync::lock;
 
 /// The counter by which a server of PyTorch knows how many clients have come.
 const WORKER_COUNTER: &[u8] = b"init/";
@@ -238,7 +239,7 @@ impl TcpStore {
     }
 
     fn locked_idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.idle)
     }
 }
 

@@ -5,6 +5,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use everburn_auth::Key;
+
 use super::StoreOptions;
 use super::connection::{Connection, Deadline, Fault, random_u64};
 use crate::store::StoreError;
@@ -47,27 +49,15 @@ pub(super) fn connect(
     let mut has_probed = key.is_none();
     loop {
         attempts += 1;
-        let mut silent = None;
-        let (target, fault) = match resolve(host, port, deadline) {
-            Ok(candidates) => {
-                let mut last = (None, Fault::Timeout);
-                for candidate in candidates {
-                    // Half of the time left, so that there is time for the probe.
-                    let attempt = deadline.left() / if has_probed { 1 } else { 2 };
-                    let attempt = attempt.min(ATTEMPT);
-                    match Connection::open(candidate, key.as_ref(), deadline.at_most(attempt)) {
-                        Ok(connection) => return Ok((candidate, connection)),
-                        Err(fault) => {
-                            if matches!(fault, Fault::Closed | Fault::Timeout) {
-                                silent = Some(candidate);
-                            }
-                            last = (Some(candidate), fault);
-                        }
-                    }
-                }
-                last
-            }
-            Err(fault) => (None, fault),
+        // Half of the time left, so that there is time for the probe.
+        let share = if has_probed { 1 } else { 2 };
+        let Failed {
+            fault,
+            target,
+            silent,
+        } = match attempt(host, port, key.as_ref(), deadline, share) {
+            Ok(connected) => return Ok(connected),
+            Err(failed) => failed,
         };
         unanswered = silent.map_or(0, |_| unanswered + 1);
         let due = unanswered >= ATTEMPTS_BEFORE_PROBE || deadline.left() < LAST_ATTEMPT;
@@ -122,6 +112,48 @@ pub(super) fn connect(
         std::thread::sleep(pause.mul_f64(jitter).min(left));
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
+}
+
+/// Why an attempt failed at all addresses of a host.
+struct Failed {
+    fault: Fault,
+    /// The last address.
+    target: Option<SocketAddr>,
+    /// The last address that closed the connection or did not answer.
+    silent: Option<SocketAddr>,
+}
+
+/// Tries each address of the host once. Each may take one `share`th of the time left.
+fn attempt(
+    host: &str,
+    port: u16,
+    key: Option<&Key>,
+    deadline: Deadline,
+    share: u32,
+) -> Result<(SocketAddr, Connection), Failed> {
+    let mut failed = Failed {
+        fault: Fault::Timeout,
+        target: None,
+        silent: None,
+    };
+    let candidates = match resolve(host, port, deadline) {
+        Ok(candidates) => candidates,
+        Err(fault) => return Err(Failed { fault, ..failed }),
+    };
+    for candidate in candidates {
+        let longest = (deadline.left() / share).min(ATTEMPT);
+        match Connection::open(candidate, key, deadline.at_most(longest)) {
+            Ok(connection) => return Ok((candidate, connection)),
+            Err(fault) => {
+                if matches!(fault, Fault::Closed | Fault::Timeout) {
+                    failed.silent = Some(candidate);
+                }
+                failed.target = Some(candidate);
+                failed.fault = fault;
+            }
+        }
+    }
+    Err(failed)
 }
 
 /// Whether the address serves an open store. Such a store closes the connection of a client that

@@ -102,16 +102,7 @@ impl Contents {
         match request {
             Request::Set(key, value) => self.set(key, value.to_vec(), woken)?,
             Request::CompareSet(key, expected, desired) => {
-                let current = self.values.get(*key).map(Vec::as_slice);
-                match semantics::compare_set(current, expected) {
-                    CompareSet::Store => {
-                        self.make_room(reply, 8 + desired.len())?;
-                        put_string(reply, desired);
-                        self.set(key, desired.to_vec(), woken)?;
-                    }
-                    CompareSet::ReturnExpected => self.answer(reply, expected)?,
-                    CompareSet::ReturnCurrent => self.answer(reply, self.value(key))?,
-                }
+                self.compare_set(key, expected, desired, reply, woken)?;
             }
             Request::Get(key) => self.answer(reply, self.value(key))?,
             Request::Add(key, amount) => {
@@ -173,16 +164,7 @@ impl Contents {
                 let length = self.queues.get(*key).map_or(0, VecDeque::len);
                 reply.extend_from_slice(&(length as i64).to_ne_bytes());
             }
-            Request::ListKeys => {
-                let keys = self.values.keys();
-                let size = 8 + keys.clone().map(|key| 8 + key.len()).sum::<usize>();
-                if size > MAX_MESSAGE_BYTES {
-                    return Err(Refusal::ReplyTooLong);
-                }
-                self.make_room(reply, size)?;
-                reply.extend_from_slice(&(keys.len() as i64).to_ne_bytes());
-                keys.for_each(|key| put_string(reply, key));
-            }
+            Request::ListKeys => self.list_keys(reply)?,
             Request::Barrier(key, world) => self.barrier(client, key, *world, reply, woken)?,
         }
         Ok(())
@@ -193,11 +175,11 @@ impl Contents {
         self.stop_waiting(client);
     }
 
-    /// How many bytes are held for clients, as they are counted.
     pub(super) const fn requests(&self) -> u64 {
         self.requests
     }
 
+    /// How many bytes are held for clients, as they are counted.
     pub(super) const fn held_bytes(&self) -> usize {
         self.held_bytes
     }
@@ -261,6 +243,37 @@ impl Contents {
                 self.values.insert(key.to_vec(), value);
             }
         }
+        Ok(())
+    }
+
+    fn compare_set(
+        &mut self,
+        key: &[u8],
+        expected: &[u8],
+        desired: &[u8],
+        reply: &mut Bytes,
+        woken: &mut Vec<ClientId>,
+    ) -> Result<(), Refusal> {
+        let current = self.values.get(key).map(Vec::as_slice);
+        match semantics::compare_set(current, expected) {
+            CompareSet::Store => {
+                self.answer(reply, desired)?;
+                self.set(key, desired.to_vec(), woken)
+            }
+            CompareSet::ReturnExpected => self.answer(reply, expected),
+            CompareSet::ReturnCurrent => self.answer(reply, self.value(key)),
+        }
+    }
+
+    fn list_keys(&self, reply: &mut Bytes) -> Result<(), Refusal> {
+        let keys = self.values.keys();
+        let size = 8 + keys.clone().map(|key| 8 + key.len()).sum::<usize>();
+        if size > MAX_MESSAGE_BYTES {
+            return Err(Refusal::ReplyTooLong);
+        }
+        self.make_room(reply, size)?;
+        reply.extend_from_slice(&(keys.len() as i64).to_ne_bytes());
+        keys.for_each(|key| put_string(reply, key));
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mio::event::Event;
@@ -15,6 +15,7 @@ use super::StoreOptions;
 use super::contents::{ClientId, Contents};
 use super::peer::{Closing, Peer, Turn};
 use crate::net::{PendingQuota, Refusals};
+use crate::sync::lock;
 
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
@@ -69,14 +70,8 @@ impl Control {
         }
     }
 
-    fn locked(&self) -> MutexGuard<'_, usize> {
-        self.connections
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn connections(&self) -> usize {
-        *self.locked()
+        *lock(&self.connections)
     }
 
     pub(super) fn held_bytes(&self) -> usize {
@@ -88,7 +83,7 @@ impl Control {
     }
 
     fn set_connections(&self, count: usize) {
-        *self.locked() = count;
+        *lock(&self.connections) = count;
         if count == 0 {
             self.unused.notify_all();
         }
@@ -98,7 +93,7 @@ impl Control {
         let used = |count: &mut usize| *count > 0;
         let waited = self
             .unused
-            .wait_timeout_while(self.locked(), deadline, used);
+            .wait_timeout_while(lock(&self.connections), deadline, used);
         *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
     }
 }

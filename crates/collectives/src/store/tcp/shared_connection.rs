@@ -3,6 +3,7 @@
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use super::connection::{Connection, Deadline};
+use crate::sync::lock;
 
 /// A connection with a lock that has a deadline.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ impl SharedConnection {
 
     /// Waits for the connection; `None` when the deadline passes first.
     pub(super) fn acquire(&self, deadline: Deadline) -> Option<ConnectionGuard<'_>> {
-        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = lock(&self.slot);
         if slot.in_use {
             slot.waiting += 1;
             let in_use = |slot: &mut Slot| slot.in_use;
@@ -65,8 +66,7 @@ impl SharedConnection {
 
 impl Drop for ConnectionGuard<'_> {
     fn drop(&mut self) {
-        let slot = self.shared.slot.lock();
-        let mut slot = slot.unwrap_or_else(PoisonError::into_inner);
+        let mut slot = lock(&self.shared.slot);
         slot.in_use = false;
         // After a panic part of a reply may be unread.
         let connection = self.connection.take();

@@ -68,12 +68,41 @@ impl Model {
         self.stored + waits.sum::<usize>()
     }
 
-    fn wait(&mut self, client: ClientId, keys: Vec<String>) -> Result<(), Refused> {
-        if self.held() + waits_cost(&keys) > self.limit {
+    fn wait_unless(
+        &mut self,
+        ready: bool,
+        client: ClientId,
+        keys: &[String],
+        reply: &mut Bytes,
+    ) -> Result<(), Refused> {
+        if self.waiting.contains_key(&client) {
             return Err(Refused);
         }
-        self.waiting.insert(client, keys);
+        if ready {
+            reply.push(STOP_WAITING);
+            return Ok(());
+        }
+        if self.held() + waits_cost(keys) > self.limit {
+            return Err(Refused);
+        }
+        self.waiting.insert(client, keys.to_vec());
         Ok(())
+    }
+
+    fn compare_set(
+        &mut self,
+        key: &str,
+        expected: &[u8],
+        desired: &[u8],
+    ) -> Result<Bytes, Refused> {
+        let before = self.value(key);
+        let answer = self.values.compare_set(key, expected, desired);
+        let answer = answer.map_err(|_| Refused)?;
+        if self.value(key) != before {
+            let old = before.map_or(0, |old| cost(key.as_bytes(), &old));
+            self.charge(cost(key.as_bytes(), desired), old)?;
+        }
+        Ok(answer)
     }
 
     fn add(&mut self, key: &str, amount: i64) -> Result<i64, Refused> {
@@ -95,15 +124,7 @@ impl Model {
         match request {
             Asked::Set(key, value) => self.set(key, value)?,
             Asked::CompareSet(key, expected, desired) => {
-                let before = self.value(key);
-                let answer = self.values.compare_set(key, expected, desired);
-                let answer = answer.map_err(|_| Refused)?;
-                let after = self.value(key);
-                if after != before {
-                    let old = before.map_or(0, |old| cost(key.as_bytes(), &old));
-                    self.charge(cost(key.as_bytes(), desired), old)?;
-                }
-                put_string(&mut reply, &answer);
+                put_string(&mut reply, &self.compare_set(key, expected, desired)?);
             }
             Asked::Get(key) => put_string(&mut reply, &self.value(key).unwrap_or_default()),
             Asked::Add(key, amount) => {
@@ -114,14 +135,8 @@ impl Model {
                 reply.push(if ready { CHECK_READY } else { CHECK_NOT_READY });
             }
             Asked::Wait(keys) => {
-                if self.waiting.contains_key(&client) {
-                    return Err(Refused);
-                }
-                if keys.iter().all(|key| self.exists(key)) {
-                    reply.push(STOP_WAITING);
-                } else {
-                    self.wait(client, keys.clone())?;
-                }
+                let ready = keys.iter().all(|key| self.exists(key));
+                self.wait_unless(ready, client, keys, &mut reply)?;
             }
             Asked::NumKeys => {
                 let keys = self.values.num_keys().map_err(|_| Refused)?;
@@ -173,11 +188,8 @@ impl Model {
                 if self.waiting.contains_key(&client) {
                     return Err(Refused);
                 }
-                if self.add(key, 1)? >= *world {
-                    reply.push(STOP_WAITING);
-                } else {
-                    self.wait(client, Vec::new())?;
-                }
+                let complete = self.add(key, 1)? >= *world;
+                self.wait_unless(complete, client, &[], &mut reply)?;
             }
         }
         Ok(reply)

@@ -15,7 +15,7 @@ pub(crate) enum Sum {
 
 /// A block of a slice that lies row after row: where a task writes.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct MatrixMut {
     start: *mut f32,
     extent: [usize; 2],
     /// How far the next row is.
@@ -24,11 +24,11 @@ pub(crate) struct Place {
 
 // SAFETY: a pointer is no more than a number until somebody writes to it, and tasks have blocks of
 // their own.
-unsafe impl Send for Place {}
+unsafe impl Send for MatrixMut {}
 // SAFETY: as above.
-unsafe impl Sync for Place {}
+unsafe impl Sync for MatrixMut {}
 
-impl Place {
+impl MatrixMut {
     /// All of `output`, whose rows have `columns` values.
     pub(crate) fn of(output: &mut [f32], columns: usize) -> Self {
         Self {
@@ -69,44 +69,44 @@ impl Place {
 /// Factors that do not fit together, and an output of another length.
 pub(crate) fn multiply(left: Matrix<'_>, right: Matrix<'_>, sum: Sum, output: &mut [f32]) {
     assert!(output.len() == left.extent[0] * right.extent[1]);
-    let place = Place::of(output, right.extent[1]);
+    let output = MatrixMut::of(output, right.extent[1]);
     // SAFETY: the output is borrowed here, and whole.
-    unsafe { multiply_to(left, right, sum, place) };
+    unsafe { multiply_to(left, right, sum, output) };
 }
 
 /// On this thread.
 ///
 /// # Safety
-/// The slice that `place` is a block of is still borrowed, and nobody else uses the block.
+/// The slice that `output` is a block of is still borrowed, and nobody else uses the block.
 ///
 /// # Panics
-/// Factors that do not fit together, and a place of another extent.
-pub(crate) unsafe fn multiply_to(left: Matrix<'_>, right: Matrix<'_>, sum: Sum, place: Place) {
+/// Factors that do not fit together, and an output of another extent.
+pub(crate) unsafe fn multiply_to(left: Matrix<'_>, right: Matrix<'_>, sum: Sum, output: MatrixMut) {
     let [rows, inner] = left.extent;
     let columns = right.extent[1];
     let added = sum == Sum::Added;
     assert!(left.is_whole() && right.is_whole() && right.extent[0] == inner);
-    assert!(rows == 0 || columns == 0 || place.extent == [rows, columns]);
+    assert!(rows == 0 || columns == 0 || output.extent == [rows, columns]);
     if inner == 0 {
         for row in 0..if added { 0 } else { rows } {
             // SAFETY: as the caller has it.
-            unsafe { place.row(row) }.fill(0.0);
+            unsafe { output.row(row) }.fill(0.0);
         }
         return;
     }
     let [left_row, left_column] = left.strides.map(usize::cast_signed);
     let [right_row, right_column] = right.strides.map(usize::cast_signed);
     // SAFETY: `gemm` reads `left` and `right` at the places that extents and strides name, which
-    // lie in their slices, and writes the values of `place`, which nobody else uses. With `read_dst`
+    // lie in their slices, and writes the values of `output`, which nobody else uses. With `read_dst`
     // false it does not read those.
     unsafe {
         gemm::gemm(
             rows,
             columns,
             inner,
-            place.start,
+            output.start,
             1,
-            place.stride.cast_signed(),
+            output.stride.cast_signed(),
             added,
             left.values.as_ptr(),
             left_column,
