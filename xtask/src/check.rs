@@ -173,12 +173,12 @@ fn check_steps(capabilities: Capabilities) -> Vec<Step> {
     ));
     steps.extend(programs_that_may_be_missing());
     let lints = "clippy --release --workspace --all-targets";
-    let gpus = "--features cuda,metal,rocm,vulkan,webgpu";
+    let gpus = "--features cuda,metal,parquet,rocm,vulkan,webgpu";
     steps.extend([
         Step::cargo("lints", &format!("{lints} -- -D warnings")),
         // No LLVM is needed for a mere type check if the bundler takes it for docs.rs.
         Step::cargo(
-            "lints with all GPUs",
+            "lints with all features",
             &format!("{lints} {gpus} -- -D warnings"),
         )
         .with_env("DOCS_RS", "1"),
@@ -197,6 +197,11 @@ fn check_steps(capabilities: Capabilities) -> Vec<Step> {
         ),
     ]);
     steps.extend(test_steps(&[], capabilities));
+    // One crate without Burn: the feature rebuilds nothing else.
+    steps.push(Step::tests(
+        "test tables in Parquet files",
+        "test --release --package everburn-datasets --features parquet --lib table",
+    ));
     steps.extend(gpu_tests::software_steps(false));
     steps
 }
