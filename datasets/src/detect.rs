@@ -8,6 +8,7 @@ use std::path::Path;
 use crate::cifar::{self, CIFAR_10, CIFAR_100};
 use crate::image_folder::names;
 use crate::rgb_item::is_image;
+use crate::table::PARQUET_MAGIC;
 use crate::tar::unreadable;
 use crate::tar_shards::is_pattern;
 use crate::{DatasetError, token_shards};
@@ -25,7 +26,7 @@ const BEGINNING: u64 = 512;
 /// let file = folder.path().join("houses.csv");
 /// std::fs::write(&file, "area,price\n90,240\n")?;
 /// assert_eq!(detect(&file)?, Some(DataKind::Table));
-/// assert_eq!(DataKind::Table.to_string(), "a table (CSV)");
+/// assert_eq!(DataKind::Table.to_string(), "a table");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +72,7 @@ impl fmt::Display for DataKind {
             Self::Cifar => "an archive of CIFAR",
             Self::ImageFolder => "a folder of images, one folder per class",
             Self::TarShards => "tar shards",
-            Self::Table => "a table (CSV)",
+            Self::Table => "a table",
             Self::Text => "text",
             Self::Tokens => "files of tokens",
             Self::Image => "an image",
@@ -168,7 +169,7 @@ fn of_file(file: &Path) -> Result<Option<DataKind>, DatasetError> {
         Some(DataKind::Cifar)
     } else if is_image(file) {
         Some(DataKind::Image)
-    } else if ends(&[".csv", ".tsv"]) {
+    } else if ends(&[".csv", ".tsv", ".parquet"]) || beginning.starts_with(PARQUET_MAGIC) {
         Some(DataKind::Table)
     } else if ends(&[".bin"]) {
         Some(DataKind::Tokens)
@@ -207,6 +208,7 @@ mod tests {
         write("c.TAR.GZ", &[0x1f, 0x8b]);
         write("1.JPG", b"");
         write("houses.csv", b"a,b\n1,2\n");
+        write("houses", b"PAR1\x15\x04\xff");
         write("novel.txt", "se\u{f1}or".as_bytes());
         write("noise", &[1, 2, 0xff, 0]);
         for (name, kind) in [
@@ -223,6 +225,7 @@ mod tests {
             ("c.TAR.GZ", Some(DataKind::Cifar)),
             ("1.JPG", Some(DataKind::Image)),
             ("houses.csv", Some(DataKind::Table)),
+            ("houses", Some(DataKind::Table)),
             ("novel.txt", Some(DataKind::Text)),
             ("noise", None),
         ] {
@@ -231,8 +234,7 @@ mod tests {
         let error = detect(path("nothing")).unwrap_err().to_string();
         assert!(error.contains("nothing"), "{error}");
         let error = detect_for(path("houses.csv"), &[DataKind::Text], "text").unwrap_err();
-        let text =
-            "is a table (CSV), and this model learns from text; the task `table` learns from it";
+        let text = "is a table, and this model learns from text; the task `table` learns from it";
         assert!(error.to_string().ends_with(text), "{error}");
     }
 }

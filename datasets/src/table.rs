@@ -1,4 +1,4 @@
-//! Tables: rows of numbers and categories, from CSV files.
+//! Tables: rows of numbers and categories, from CSV files, and from Parquet files with the feature `parquet`.
 //!
 //! A file is read twice, with one row in memory: once to see what each column is, and once to keep its cells, four bytes
 //! each. What a column's numbers are scaled by comes from training rows alone.
@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use burn_dataset::Dataset;
 
+pub(crate) use self::reading::PARQUET_MAGIC;
 use self::reading::{Rows, fingerprint};
 pub use self::schema::{Column, ColumnKind, Missing, TableSchema};
 use crate::DatasetError;
@@ -29,7 +30,8 @@ const TEST_SHARE: usize = 10;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableRequest {
-    /// The file: cells are separated by commas, or by tabs if its name ends with `.tsv`. The first line names the columns.
+    /// The file: cells are separated by commas, or by tabs if its name ends with `.tsv`, and the first line names the
+    /// columns. A file that begins as Parquet is read as such, with the feature `parquet`.
     pub file: PathBuf,
     /// The column to be predicted: a number, or one of its different values.
     pub target: String,

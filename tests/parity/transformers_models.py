@@ -2,6 +2,7 @@
 
 make FOLDER TEXT          writes decoders with random weights and their logits, trains copies, and writes their losses
 check FOLDER              compares what Everburn has made of them
+check-adapters FOLDER     loads what Everburn has learned beside their weights, by PEFT
 make-images FOLDER, check-images FOLDER            the same for classifiers, with images to learn from
 make-torchvision FOLDER, check-torchvision FOLDER  writes torchvision's weights, and loads what Everburn has made of them
 """
@@ -179,6 +180,24 @@ def check(folder):
     assert sharded.abs().max().item() == 0.0
 
 
+def check_adapters(folder):
+    """The factors beside the weights, and merged by PEFT and by Everburn, give the same logits."""
+    from peft import PeftModel
+
+    torch.manual_seed(1)
+    given = torch.randint(0, 256, (2, 40))
+    for kind in KINDS:
+        before, ours = (logits(folder / f"{kind}{end}", given) for end in ("", "-adapted"))
+        model = PeftModel.from_pretrained(load(folder / kind), folder / f"{kind}-adapter").eval()
+        with torch.no_grad():
+            beside = model(given).logits
+            merged = model.merge_and_unload()(given).logits
+        apart = [(ours - theirs).abs().max().item() for theirs in (beside, merged)]
+        moved = (ours - before).abs().max().item()
+        print(kind, "beside", apart[0], "merged", apart[1], "of", moved)
+        assert max(apart) <= 1e-5 < 1e-3 < moved, kind
+
+
 def draw(folder):
     """Four images of each class to learn from, and one to test by; all of them as tensors, with their classes."""
     from PIL import Image
@@ -274,6 +293,7 @@ def check_torchvision(folder):
 COMMANDS = {
     "make": lambda folder: make(folder, Path(sys.argv[3])),
     "check": check,
+    "check-adapters": check_adapters,
     "make-images": make_images,
     "check-images": check_images,
     "make-torchvision": make_torchvision,

@@ -1,10 +1,11 @@
 //! Ranks that other launchers start: the variables that `mpirun` and `srun` set, made up, and the real
 //! `torchrun`.
 
-use std::net::ToSocketAddrs;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-use everburn_tests::{Ended, Everburn, Job, Run, TOKEN, on_a_free_port, skip};
+use everburn_tests::{Ended, Everburn, Job, ORPHAN_DEADLINE, Run, TOKEN, on_a_free_port, skip};
+use rustix::process::Signal;
 
 /// Three steps on synthetic digits, for which ranks wait a minute at the most.
 fn three_steps(folder: &Path) -> Everburn {
@@ -71,6 +72,28 @@ fn ranks_of_mpirun_train_together() {
     let line =
         "rank 0 of 2 (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE), started by mpirun (Open MPI)";
     only_rank_0_says(&ended, line);
+}
+
+#[test]
+fn a_rank_that_waits_for_others_to_join_ends_at_once_by_sigterm() {
+    let ended = on_a_free_port(|port| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut job = three_steps(folder.path())
+            .env("EVERBURN_JOB_TOKEN", TOKEN)
+            .env("OMPI_COMM_WORLD_RANK", "0")
+            .env("OMPI_COMM_WORLD_SIZE", "2")
+            .env("OMPI_COMM_WORLD_LOCAL_RANK", "0")
+            .env("OMPI_COMM_WORLD_LOCAL_SIZE", "2")
+            .env("MASTER_PORT", port.to_string())
+            .start();
+        // Rank 0 has the store, in which it waits for rank 1.
+        let waits = || TcpStream::connect(("127.0.0.1", port)).is_ok();
+        let waits = job.holds_before_its_end("the store of rank 0", waits);
+        job.signal(Signal::TERM);
+        let ended = job.wait_until_gone(ORPHAN_DEADLINE);
+        (waits && !lost_the_port(std::slice::from_ref(&ended))).then_some(ended)
+    });
+    assert_eq!(ended.code(), 143, "{ended}");
 }
 
 #[test]
@@ -173,7 +196,9 @@ fn a_batch_script_and_a_task_that_launches_ranks_itself_are_no_ranks() {
         let report = Run::new(folder.path().join("run")).report();
         report["world_size"].as_u64().unwrap()
     };
-    start().run().succeeded();
+    let alone = start().run().succeeded();
+    let note = "SLURM_NTASKS is 4, but srun has not started this process";
+    assert!(alone.stderr.contains(note), "{alone}");
     assert_eq!(world_size(), 1);
     let step = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
     let command = step

@@ -151,7 +151,42 @@ fn a_configuration_that_is_no_toml_is_shown_where() {
 #[test]
 fn a_key_that_nobody_knows_is_named_with_those_that_are_known() {
     let ended = by_configuration("model = \"mlp\"\n[training]\nepoch = 3\n");
-    ended.failed_with(2, &["my.toml", "unknown field `epoch`", "`epochs`"]);
+    ended.failed_with(
+        2,
+        &[
+            "my.toml",
+            "unknown key `training.epoch`; did you mean `training.epochs`?",
+        ],
+    );
+}
+
+#[test]
+fn a_key_in_the_wrong_place_gets_the_right_one_and_its_flag_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for (set, told) in [
+        (
+            "epochs=3",
+            "--set epochs=3: unknown key `epochs`; did you mean --epochs?",
+        ),
+        (
+            "training.lr=3",
+            "unknown key `training.lr`; did you mean --learning-rate?",
+        ),
+        (
+            "optimizer.lr=3",
+            "unknown key `training.optimizer.lr`; did you mean --learning-rate?",
+        ),
+        (
+            "zzzz.x=3",
+            "unknown key `zzzz`; mlp has [data] besides [ranks], [training] and [parallel]",
+        ),
+    ] {
+        let ended = Everburn::train(folder.path(), "mlp")
+            .args(["--set", set])
+            .run();
+        ended.failed_with(2, &[told]);
+        nothing_was_started(&ended);
+    }
 }
 
 #[test]

@@ -29,6 +29,61 @@ fn generate(folder: &Path, flags: &[&str]) -> Ended {
 }
 
 #[test]
+fn a_run_is_fine_tuned_with_its_own_model_sizes_and_tokenizer() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    train(here, "run", &[]).1.succeeded();
+    std::fs::write(here.join("more.txt"), "To be, or not to be. ".repeat(40)).unwrap();
+    let tune = |more: &[&str]| {
+        let words = [
+            "train",
+            "--init-from",
+            "run",
+            "--data",
+            "more.txt",
+            "--steps",
+            "2",
+        ];
+        Everburn::new(here, words)
+            .args(["--run-dir", "tuned"])
+            .args(more)
+            .run()
+    };
+    tune(&[]).succeeded();
+    let [first, tuned] = ["run", "tuned"].map(|name| {
+        let config = Run::new(here.join(name)).text("config.toml");
+        let wanted = |line: &&str| {
+            let key = line.split(" = ").next().unwrap_or_default();
+            [
+                "context",
+                "width",
+                "vocabulary",
+                "heads",
+                "tokenizer",
+                "name",
+            ]
+            .contains(&key)
+        };
+        config
+            .lines()
+            .filter(wanted)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    });
+    assert!(
+        first.len() > 5 && first.contains(&"width = 16".to_owned()),
+        "{first:?}"
+    );
+    let is_data = |line: &&String| line.starts_with("name = ");
+    let [of_first, of_tuned] =
+        [&first, &tuned].map(|all| all.iter().filter(|line| !is_data(line)).collect::<Vec<_>>());
+    assert_eq!(of_first, of_tuned);
+    assert_ne!(first, tuned, "the data are others");
+    // A tokenizer of another size does not fit the weights.
+    tune(&["--tokenizer", "byte"]).failed_with(2, &["[256, 16] in the model"]);
+}
+
+#[test]
 fn a_model_of_text_trains_shows_samples_is_evaluated_and_writes() {
     let folder = tempfile::tempdir().unwrap();
     let (run, ended) = train(folder.path(), "run", &["--sample-every", "3"]);

@@ -126,6 +126,18 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
     let import = ["import", "mlp.pt", "mnist"];
     Everburn::new(here, import).run().failed_with(2, &messages);
     assert!(!here.join("runs").exists());
+    let which = Everburn::new(here, ["export", "a"]).run();
+    which.failed_with(
+        2,
+        &[
+            "export to which format?",
+            "--to pt-names",
+            "--to hugging-face",
+        ],
+    );
+    let by_name = Everburn::new(here, ["export", "a", "--output", "named.pth"]).run();
+    by_name.succeeded();
+    assert!(here.join("named.pth").is_file());
     let export = ["export", "a", "--to", "safetensors", "--output", "a.pt"];
     let ended = Everburn::new(here, export).run();
     ended.failed_with(2, &["a.pt does not end in .safetensors"]);

@@ -15,7 +15,7 @@ pub const PYTHON: &str = "EVERBURN_PYTHON";
 const PACKAGE: &str = "torch>=2.9";
 
 /// What scripts of the tests need besides: that which makes goldens, and that which makes pretrained models.
-const OTHERS: [&str; 3] = ["numpy", "transformers", "torchvision"];
+const OTHERS: [&str; 4] = ["numpy", "transformers", "torchvision", "peft"];
 
 /// Says the version, and fails as `import` does. On the CPU all need gloo, which not every build has.
 const PROBE: &str = include_str!("../../crates/bench/peers/probe.py");

@@ -14,13 +14,14 @@ use everburn_distributed::GradientBackend;
 use everburn_launch::RankEnvironment;
 use everburn_train::{
     Chaos, ConfiguredTask, ParallelConfig, Parallelism, Patterns, TrainingConfig,
-    configuration_fault,
+    configuration_fault, nearest_name,
 };
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use self::checks::refuse_flags_of_rounds;
 use self::flags::{complete, flags_layer};
+use crate::arguments::keys::nearest_key;
 use crate::arguments::{Given, OfEvaluation, RankFlags, Strategy, TrainArguments};
 use crate::elastic::ElasticRange;
 use crate::error::CliError;
@@ -147,10 +148,18 @@ impl RunConfig {
                     own.join("], [")
                 ),
             )),
-            Some(other) => Err(CliError::usage(format!(
-                "unknown key `{other}`; {model} has [{}] besides [ranks], [training] and [parallel]",
-                own.join("], [")
-            ))),
+            Some(other) => {
+                let sections = own.iter().copied().chain(["ranks", "training", "parallel"]);
+                let nearest = nearest_name(other, sections).map(str::to_owned);
+                let help = match nearest.or_else(|| nearest_key(other)) {
+                    Some(nearest) => format!("did you mean `{nearest}`?"),
+                    None => format!(
+                        "{model} has [{}] besides [ranks], [training] and [parallel]",
+                        own.join("], [")
+                    ),
+                };
+                Err(CliError::usage(format!("unknown key `{other}`; {help}")))
+            }
         }
     }
 
@@ -187,19 +196,24 @@ impl RunConfig {
         let adopted = match init_from {
             Some(folder) if !arguments.resume => {
                 let skip = init_skip(arguments, &file_layer);
-                pretrained::adopt(folder, named.as_deref(), &skip)?
+                match pretrained::adopt_run(folder, named.as_deref())? {
+                    Some(found) => Some(found),
+                    None => pretrained::adopt(folder, named.as_deref(), &skip)?,
+                }
             }
             _ => None,
         };
-        let (model, adopted) = match (adopted, named) {
+        let (model, mut adopted) = match (adopted, named) {
             (Some((model, layer)), _) => (model, layer),
             (None, Some(model)) => (model, Table::new()),
             (None, None) => return Err(CliError::NoModel),
         };
         let task = tasks::find(&model).ok_or_else(|| unknown_model(&model))?;
         let mut table = task.preset();
+        let flags = flags_layer(arguments, &model)?;
+        pretrained::forget_tokenizer(&mut adopted, &[&file_layer, &flags]);
         merge(&mut table, adopted);
-        for mut layer in [file_layer, flags_layer(arguments, &model)?] {
+        for mut layer in [file_layer, flags] {
             optimizer::lift(&mut layer)?;
             optimizer::leave_out_others(&mut table, &layer);
             merge(&mut table, layer);
@@ -208,16 +222,17 @@ impl RunConfig {
             forget_shards(&mut table, arguments.keys.has("data.name"));
         }
         require_average(&table)?;
-        let fault = |reason: String| match &file {
-            Some(path) => CliError::Config {
-                path: path.clone(),
-                reason,
-            },
-            None => CliError::usage(reason),
-        };
+        let fault = |reason: String| fault(&reason, &arguments.set, file.as_deref());
         let mut config = Self::deserialize(Value::Table(table))
             .map_err(|error| fault(configuration_fault(&error, "")))?;
-        config.refuse_foreign_sections(&task.sections())?;
+        let foreign = config.refuse_foreign_sections(&task.sections());
+        foreign.map_err(|error| match error {
+            CliError::Usage {
+                message,
+                help: None,
+            } => fault(message),
+            other => other,
+        })?;
         let configured = task.configure(&config.sections);
         let configured = configured.map_err(|error| match error.help() {
             Some(_) => error.into(),
@@ -258,6 +273,31 @@ impl RunConfig {
     }
 }
 
+/// What is wrong with a key of the configuration, by the `--set` or the file that has it.
+fn fault(reason: &str, set: &[String], file: Option<&Path>) -> CliError {
+    let (what, help) = reason.split_once("; ").unwrap_or((reason, ""));
+    let key = what.strip_prefix("unknown key `");
+    let key = key.and_then(|key| key.strip_suffix('`')?.rsplit('.').next());
+    let elsewhere = key.filter(|_| !help.starts_with("did you mean"));
+    let reason = match elsewhere.and_then(nearest_key) {
+        Some(nearest) => format!("{what}; did you mean `{nearest}`?"),
+        None => reason.to_owned(),
+    };
+    let is_it = |assignment: &&String| {
+        let path = assignment.split('=').next().unwrap_or_default();
+        let mut keys = path.split('.').map(str::trim);
+        keys.any(|key| what.contains(&format!("{key}`")))
+    };
+    match (set.iter().find(is_it), file) {
+        (Some(assignment), _) => CliError::usage(format!("--set {assignment}: {reason}")),
+        (None, Some(path)) => CliError::Config {
+            path: path.to_path_buf(),
+            reason,
+        },
+        (None, None) => CliError::usage(reason),
+    }
+}
+
 /// The tensors of `--init-from` that are left out, by the flags or else by the file. What is no pattern there is refused
 /// with the rest of the file.
 fn init_skip(arguments: &TrainArguments, file: &Table) -> Patterns {
@@ -271,18 +311,15 @@ fn init_skip(arguments: &TrainArguments, file: &Table) -> Patterns {
 }
 
 fn unknown_model(name: &str) -> CliError {
-    let nearest = tasks::tasks()
-        .iter()
-        .map(|task| (strsim::jaro_winkler(name, task.name()), task.name()))
-        .filter(|(likeness, _)| *likeness > 0.6)
-        .max_by(|a, b| a.0.total_cmp(&b.0));
+    let nearest = nearest_name(name, tasks::tasks().iter().map(|task| task.name()));
     CliError::UnknownModel {
         name: printable(name, LONGEST_NAME),
-        hint: nearest.map_or_else(String::new, |(_, name)| format!("did you mean `{name}`? ")),
+        hint: nearest.map_or_else(String::new, |name| format!("did you mean `{name}`? ")),
     }
 }
 
-fn read_table(path: &Path) -> Result<Table, CliError> {
+/// The table in the TOML file at `path`.
+pub(crate) fn read_table(path: &Path) -> Result<Table, CliError> {
     let refuse = |reason: String| CliError::Config {
         path: path.to_path_buf(),
         reason,
@@ -314,6 +351,10 @@ impl RunConfig {
         table.remove("ranks");
         // What trained on many ranks may be measured on one.
         table.remove("parallel");
+        // Only training images are changed.
+        if let Some(Value::Table(data)) = table.get_mut("data") {
+            data.remove("augment");
+        }
         forget_shards(&mut table, keys.has("data.name"));
         let mut layer = keys.table.clone();
         complete(&mut layer, ranks)?;

@@ -141,13 +141,12 @@ pub(crate) fn launch(config: &RanksConfig) -> Option<ElasticLaunch> {
     })
 }
 
-/// Meets the other ranks, of which some may be lost, or come later.
-pub(crate) fn join(
-    environment: &RankEnvironment,
+/// Refuses --elastic for a rank that another launcher than Everburn's has started.
+pub(crate) fn check_launcher(
     config: &RunConfig,
-    range: ElasticRange,
-) -> Result<Arc<ElasticGroup>, CliError> {
-    if environment.elastic.is_none() {
+    environment: &RankEnvironment,
+) -> Result<(), CliError> {
+    if config.ranks.elastic.is_some() && environment.elastic.is_none() {
         return Err(CliError::usage_with_help(
             format!(
                 "--elastic needs Everburn's launcher, which starts lost ranks again: {}",
@@ -157,6 +156,15 @@ pub(crate) fn join(
              and use --resume after a loss",
         ));
     }
+    Ok(())
+}
+
+/// Meets the other ranks, of which some may be lost, or come later.
+pub(crate) fn join(
+    environment: &RankEnvironment,
+    config: &RunConfig,
+    range: ElasticRange,
+) -> Result<Arc<ElasticGroup>, CliError> {
     let run =
         toml::to_string(&config.training).map_err(|error| CliError::usage(error.to_string()))?;
     let run = format!("{}\n{run}", config.model);

@@ -59,10 +59,5 @@ pub(crate) fn run(
     if !matches!(outcome, Outcome::Succeeded) {
         eprintln!("{outcome}");
     }
-    if let Outcome::Failed(failure) = &outcome
-        && failure.given_up.is_some()
-    {
-        eprintln!("help: --resume continues from the newest checkpoint, on any number of ranks");
-    }
     Ok(outcome)
 }

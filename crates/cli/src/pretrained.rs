@@ -1,12 +1,17 @@
-//! Models in folders of Hugging Face's transformers, for `--init-from FOLDER`.
+//! What `--init-from FOLDER` says of the model: the folder of Hugging Face's transformers, or of a run.
 
 use std::path::Path;
 
 use everburn_train::{AnyTask, PRETRAINED_CONFIG, Patterns, TaskError};
-use toml::Table;
+use toml::{Table, Value};
 
+use crate::arguments::keys::get;
+use crate::config::read_table;
 use crate::error::CliError;
 use crate::tasks;
+
+/// The keys of `[text]` that belong to a trained model: how it reads.
+const OF_TOKENIZER: [&str; 3] = ["tokenizer", "tokenizer_hash", "alphabet"];
 
 /// The longest `config.json` that is read, in bytes.
 const LONGEST_CONFIG: u64 = 16 << 20;
@@ -14,6 +19,46 @@ const LONGEST_CONFIG: u64 = 16 << 20;
 /// Whether `path` is such a folder.
 pub(crate) fn is_pretrained(path: &Path) -> bool {
     path.join(PRETRAINED_CONFIG).is_file()
+}
+
+/// The model of the run in `folder`, and the sections that say how large it is and with which tokenizer it reads; its data
+/// and how it was trained are left out. `None` if the folder is none of a run, or of another model than the one `named`.
+///
+/// # Errors
+/// [`CliError`] if the configuration of the run cannot be read.
+pub(crate) fn adopt_run(
+    folder: &Path,
+    named: Option<&str>,
+) -> Result<Option<(String, Table)>, CliError> {
+    let path = folder.join("config.toml");
+    if is_pretrained(folder) || !path.is_file() {
+        return Ok(None);
+    }
+    let mut table = read_table(&path)?;
+    let Some(Value::String(model)) = table.remove("model") else {
+        return Ok(None);
+    };
+    let another = |named: &str| tasks::find(named).is_none_or(|task| task.name() != model);
+    if named.is_some_and(another) {
+        return Ok(None);
+    }
+    table.retain(|name, value| {
+        value.is_table() && !matches!(name, "ranks" | "training" | "parallel" | "data")
+    });
+    if let Some(Value::Table(text)) = table.get_mut("text") {
+        text.retain(|key, _| OF_TOKENIZER.contains(&key));
+    }
+    Ok(Some((model, table)))
+}
+
+/// Leaves out the tokenizer of `adopted` where `layers` name another.
+pub(crate) fn forget_tokenizer(adopted: &mut Table, layers: &[&Table]) {
+    let named = |layer: &&Table| get(layer, "text.tokenizer").is_some();
+    if layers.iter().any(|layer| named(&layer))
+        && let Some(Value::Table(text)) = adopted.get_mut("text")
+    {
+        text.retain(|key, _| !OF_TOKENIZER.contains(&key));
+    }
 }
 
 /// The model in `folder`, and the sections of its settings: the task `named`, or else the first whose kind it is. `None`

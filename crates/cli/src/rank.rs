@@ -93,8 +93,26 @@ fn by_another_launcher(given: &AboutRanks) -> Result<Option<RankEnvironment>, Cl
             "leave them out; or start one process a machine, with --nodes, --node-rank and \
              --rendezvous; or set EVERBURN_LAUNCHER=none",
         )),
+        Ok(None) => {
+            if let Some(tasks) = tasks_of_slurm().filter(|_| !launches) {
+                eprintln!(
+                    "SLURM_NTASKS is {tasks}, but srun has not started this process: it trains alone; start it by srun \
+                     for {tasks} ranks, give --ranks, or set EVERBURN_LAUNCHER=none"
+                );
+            }
+            Ok(None)
+        }
         found => Ok(found?),
     }
+}
+
+/// The tasks of the Slurm job that this process is in, if there are several and no launcher is named.
+fn tasks_of_slurm() -> Option<usize> {
+    let number = variable("SLURM_NTASKS")?;
+    let tasks = number.parse().ok().filter(|tasks| *tasks > 1)?;
+    std::env::var_os(variables::LAUNCHER)
+        .is_none()
+        .then_some(tasks)
 }
 
 /// Meets the other ranks; without a launcher there are none.

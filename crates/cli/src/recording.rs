@@ -92,6 +92,14 @@ pub(crate) fn conclude(run: &RunDirectory, error: Option<&CliError>) {
     write_report(run);
 }
 
+/// Removes the folder of checkpoints after a finder, which writes none.
+pub(crate) fn leave_no_checkpoints(run: &RunDirectory) {
+    // Only an empty folder is removed.
+    if let Err(error) = std::fs::remove_dir(run.checkpoints()) {
+        tracing::debug!("{}: {error}", run.checkpoints().display());
+    }
+}
+
 fn write_report(run: &RunDirectory) {
     match everburn_report::write_report(run.path(), None) {
         Ok(path) => tracing::debug!("{} is written", path.display()),

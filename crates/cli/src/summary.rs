@@ -15,16 +15,8 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
     if report.averaged {
         say!("tested: the averaged model, in ema.safetensors");
     }
-    if !report.finished {
-        let newest = run.and_then(newest_checkpoint);
-        say!(
-            "{}",
-            match newest {
-                Some(place) => format!("--resume continues from the checkpoint {place}"),
-                None =>
-                    "no checkpoint was written: --resume has nothing to continue from".to_string(),
-            }
-        );
+    if let Some(run) = run.filter(|_| !report.finished) {
+        say!("{}", how_to_continue(run));
     }
     let result = match report.test_loss {
         Some(loss) => tested(report.test_accuracy, "", loss, &report.test_metrics) + "  ",
@@ -77,6 +69,17 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
     }
     if let Some(run) = run {
         say!("recorded in {}", run.path().display());
+    }
+}
+
+/// How a run that has not finished is continued.
+pub(crate) fn how_to_continue(run: &RunDirectory) -> String {
+    let folder = run.path().display();
+    match newest_checkpoint(run) {
+        Some(place) => format!(
+            "--resume --run-dir {folder} continues from the checkpoint {place}, on any number of ranks"
+        ),
+        None => format!("{folder} has no checkpoint yet: --resume has nothing to continue from"),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{devices, kernels};
 use burn::module::Module;
 use burn::prelude::Device;
 use everburn_distributed::is_gpu;
-use everburn_launch::{RankEnvironment, StopRequest};
+use everburn_launch::{Outcome, RankEnvironment, StopRequest};
 use everburn_profile::Recorder;
 use everburn_train::{
     AnyData, AnyModel, ConfiguredTask, KernelCache, LoadedData, Parallelism, Regroup, Samples,
@@ -34,8 +34,8 @@ use crate::logging::LogOutput;
 use crate::sampling::Writer;
 use crate::summary::print_report;
 use crate::{
-    bottleneck, finders, gradient_exchange, launching, mesh, model_parallel, monitor, over_ranks,
-    plan, rank, recording, tasks, weights,
+    bottleneck, elastic, finders, gradient_exchange, launching, mesh, model_parallel, monitor,
+    over_ranks, plan, rank, recording, summary, tasks, weights,
 };
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
@@ -113,6 +113,7 @@ pub(crate) fn run(
     })?;
     let code = ExitCode::from(&outcome);
     if arguments.finders.wanted().is_some() {
+        recording::leave_no_checkpoints(&run);
         return Ok(code);
     }
     recording::conclude_job(&run, &outcome);
@@ -120,6 +121,16 @@ pub(crate) fn run(
     // elastic job the rank that records may be on another machine at the end.
     let elsewhere = config.ranks.elastic.is_some() && config.ranks.nodes > 1;
     let records = arguments.ranks.node_rank.unwrap_or(0) == 0 && !elsewhere;
+    if matches!(outcome, Outcome::Failed(_)) {
+        eprintln!(
+            "help: {}",
+            match records {
+                true => summary::how_to_continue(&run),
+                false => "--resume continues from the newest checkpoint, on any number of ranks"
+                    .to_owned(),
+            }
+        );
+    }
     let finished = code == ExitCode::SUCCESS && records;
     if finished && !run.read_report()?.finished {
         return Ok(EXIT_INTERRUPTED.into());
@@ -147,7 +158,8 @@ fn train_here(
         recorder: recorder.clone(),
         parallelism: mesh::check(config)?,
         kernels,
-        ..RankJob::new(config, arguments, task, loaded, None)?
+        stop: listen_for_stop(false)?,
+        ..RankJob::new(config, arguments, task, loaded)
     };
     if job.display == renderer::Display::Dashboard {
         let path = run.logs().join("rank-0.log");
@@ -159,8 +171,9 @@ fn train_here(
         .map(|rank| devices::of_rank(&config.ranks.devices, rank))
         .collect::<Result<Vec<_>, _>>()?;
     let finished = train_on_threads(&job, &devices, &run);
-    if job.finder.is_none() {
-        recording::conclude(&run, finished.as_ref().err());
+    match job.finder {
+        None => recording::conclude(&run, finished.as_ref().err()),
+        Some(_) => recording::leave_no_checkpoints(&run),
     }
     let finished = finished?;
     bottleneck::write(recorder.as_ref(), Some(&run), arguments)?;
@@ -179,6 +192,7 @@ fn train_as_rank(
     environment: &RankEnvironment,
     kernels: KernelCache,
 ) -> Result<ExitCode, CliError> {
+    elastic::check_launcher(&config, environment)?;
     rank::limit_threads(environment, &config.ranks)?;
     compute_on_this_thread(rayon::current_num_threads())?;
     let mut task = config.task()?;
@@ -214,12 +228,12 @@ fn train_as_rank(
         _ => devices::of_rank(&config.ranks.devices, environment.local_rank)?,
     };
     let recorder = bottleneck::recorder(&config, arguments, Some(environment))?;
-    let job = RankJob {
+    let mut job = RankJob {
         model_devices,
         recorder: recorder.clone(),
         parallelism: mesh::check(&config)?,
         kernels,
-        ..RankJob::new(&config, arguments, &*task, &loaded, Some(environment))?
+        ..RankJob::new(&config, arguments, &*task, &loaded)
     };
     let joined = join(&config, environment);
     let Joined {
@@ -231,6 +245,8 @@ fn train_as_rank(
         Err(CliError::Train(TrainError::JobFinished)) => return Ok(rank::not_needed(environment)),
         joined => joined?,
     };
+    // Until the ranks have joined, a signal ends the process: there is no step to stop after.
+    job.stop = listen_for_stop(true)?;
     // The report on a stall looks into the group after the training has ended.
     let watched = group.clone();
     let names = &config.ranks.devices;
@@ -297,12 +313,9 @@ impl<'a> RankJob<'a> {
         arguments: &TrainArguments,
         task: &'a dyn ConfiguredTask,
         loaded: &'a LoadedData,
-        environment: Option<&RankEnvironment>,
-    ) -> Result<Self, CliError> {
+    ) -> Self {
         let finder = arguments.finders.wanted();
-        let stop = StopRequest::listen(environment.is_some())
-            .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))?;
-        Ok(Self {
+        Self {
             config,
             task,
             loaded,
@@ -311,13 +324,13 @@ impl<'a> RankJob<'a> {
                 Some(_) => renderer::Display::Lines,
                 None => choose_display(arguments),
             },
-            stop: StopSignal::from_flag(stop.flag()),
+            stop: StopSignal::default(),
             model_devices: None,
             parallelism: None,
             kernels: KernelCache::Nowhere("no folder was given".to_string()),
             recorder: None,
             finder,
-        })
+        }
     }
 
     /// The model of the task with the weights of `--init-from`, if there are any to begin with. Rank 0's are enough:
@@ -442,6 +455,13 @@ impl<'a> RankJob<'a> {
         }
         Ok(finished)
     }
+}
+
+/// From here on a signal stops the training after the present step.
+fn listen_for_stop(under_launcher: bool) -> Result<StopSignal, CliError> {
+    let stop = StopRequest::listen(under_launcher)
+        .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))?;
+    Ok(StopSignal::from_flag(stop.flag()))
 }
 
 /// Under a launcher a rank has a terminal only if it is to draw the dashboard on it.

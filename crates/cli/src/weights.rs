@@ -39,7 +39,8 @@ pub(crate) struct ExportArguments {
 
     /// safetensors: a file for safetensors.torch.load_file; pt-names: one for torch.load. Both have
     /// PyTorch's names and layouts, for load_state_dict. hugging-face: a folder for from_pretrained of transformers.
-    #[arg(long, value_name = "FORMAT", required_unless_present = "adapter")]
+    /// Not needed where --output ends in .safetensors, .pt or .pth.
+    #[arg(long, value_name = "FORMAT")]
     pub(crate) to: Option<ExportFormat>,
 
     /// Export only what `--lora` has learned, as a folder that Hugging Face's PEFT loads on top of the pretrained model.
@@ -63,6 +64,23 @@ pub(crate) struct ExportArguments {
     /// Export the averaged parameters, of a run that was trained with --ema.
     #[arg(long)]
     pub(crate) ema: bool,
+}
+
+impl ExportArguments {
+    /// The format that --to names, or the ending of --output.
+    fn format(&self) -> Result<ExportFormat, CliError> {
+        let ending = self.output.as_deref().and_then(Path::extension);
+        match (self.to, ending.and_then(|ending| ending.to_str())) {
+            (Some(format), _) => Ok(format),
+            (None, Some("safetensors")) => Ok(ExportFormat::Safetensors),
+            (None, Some("pt" | "pth")) => Ok(ExportFormat::PtNames),
+            (None, _) => Err(CliError::usage_with_help(
+                "export to which format?",
+                "--to safetensors: a file for safetensors.torch.load_file; --to pt-names: one for torch.load; \
+                 --to hugging-face: a folder for transformers; --adapter: only what --lora has learned",
+            )),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -107,15 +125,19 @@ fn size(text: &str) -> Result<u64, String> {
 /// Writes a run's model as a state dict.
 pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> {
     let run = RunDirectory::open(&arguments.run_dir)?;
+    let format = match arguments.adapter {
+        true => None,
+        false => Some(arguments.format()?),
+    };
     let output = arguments.output.clone().unwrap_or_else(|| {
-        run.path().join(match arguments.to {
+        run.path().join(match format {
             Some(ExportFormat::Safetensors) => "state-dict.safetensors",
             Some(ExportFormat::PtNames) => "state-dict.pt",
             Some(ExportFormat::HuggingFace) => "hugging-face",
             None => "adapter",
         })
     });
-    let Some(to) = arguments.to else {
+    let Some(to) = format else {
         return export_adapter(arguments, &run, &output);
     };
     let is_safetensors = output

@@ -35,6 +35,18 @@ const TEXT: &str = "First the fire, then the forge, and then the anvil; so the s
                     keeper of the fires did it every morning, before the village had its first light and its \
                     first bread. Nobody asked him why. First the fire, then the forge, then the anvil.\n";
 
+/// Flags for eight windows of 16 tokens of that text.
+const WINDOWS: [&str; 8] = [
+    "--tokenizer",
+    "byte",
+    "--data",
+    "text.txt",
+    "--set",
+    "text.window=16",
+    "--train-samples",
+    "8",
+];
+
 fn script(command: &str, folder: &Path) -> Command {
     let python = std::env::var_os("EVERBURN_PYTHON");
     let python = python.expect("EVERBURN_PYTHON names a Python that has torch and transformers");
@@ -50,6 +62,15 @@ fn succeeds(mut command: Command) {
     let output = command.output().unwrap();
     let [out, errors] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     assert!(output.status.success(), "{out}\n{errors}");
+}
+
+/// The decoders, and the text to train on.
+fn make_texts(here: &Path) {
+    let text = here.join("text.txt");
+    std::fs::write(&text, TEXT.repeat(2)).unwrap();
+    let mut make = script("make", here);
+    make.arg(&text);
+    succeeds(make);
 }
 
 fn everburn(here: &Path, line: &[&str]) {
@@ -183,11 +204,7 @@ fn several_files(folder: &Path) {
 fn models_of_transformers_are_fine_tuned_as_pytorch_does_and_given_back() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let text = here.join("text.txt");
-    std::fs::write(&text, TEXT.repeat(2)).unwrap();
-    let mut make = script("make", here);
-    make.arg(&text);
-    succeeds(make);
+    make_texts(here);
     compare_text::<GptConfig>(here, "gpt2");
     for kind in &TEXTS[1..] {
         compare_text::<LlamaConfig>(here, kind);
@@ -206,15 +223,7 @@ fn models_of_transformers_are_fine_tuned_as_pytorch_does_and_given_back() {
             }
             _ => export(here, &run, &back, &[]),
         }
-        let few = [
-            "--tokenizer",
-            "byte",
-            "--data",
-            "text.txt",
-            "--set",
-            "text.window=16",
-        ];
-        fine_tune(here, kind, &[&few[..], &["--train-samples", "8"]].concat());
+        fine_tune(here, kind, &WINDOWS);
         let run = format!("{kind}-tuned");
         export(here, &run, &format!("{kind}-ours"), &[]);
         let generate = ["generate", &run, "--prompt", "First "];
@@ -236,6 +245,25 @@ fn models_of_transformers_are_fine_tuned_as_pytorch_does_and_given_back() {
     );
     export(here, "gpt2-bin-run", "gpt2-bin-back", &[]);
     succeeds(script("check", here));
+}
+
+#[test]
+#[ignore = "needs torch: cargo xtask test --with-torch"]
+fn factors_learned_beside_weights_are_loaded_by_peft() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    make_texts(here);
+    for kind in TEXTS {
+        let run = format!("{kind}-lora");
+        let train = ["train", "--init-from", kind, "--run-dir", &run];
+        let lora = "--lora 3 --lora-alpha 6 --learning-rate 0.01 --batch-size 8 --epochs 8 --validation-samples 0 --ranks 2";
+        let train = Everburn::new(here, train).args(WINDOWS);
+        train.args(lora.split(' ')).run().succeeded();
+        export(here, &run, &format!("{kind}-adapted"), &[]);
+        let adapter = format!("{kind}-adapter");
+        everburn(here, &["export", &run, "--adapter", "--output", &adapter]);
+    }
+    succeeds(script("check-adapters", here));
 }
 
 #[test]

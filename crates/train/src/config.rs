@@ -8,6 +8,7 @@ pub(crate) mod checkpoint_failure;
 pub(crate) mod conflicts;
 mod dependent;
 pub(crate) mod divergence;
+pub(crate) mod fault;
 pub(crate) mod input;
 pub(crate) mod lora;
 pub(crate) mod loss_scaling;

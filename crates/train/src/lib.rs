@@ -60,6 +60,7 @@ pub use config::checkpoint_every::{CheckpointEvery, InvalidCheckpointEvery};
 pub use config::checkpoint_failure::{InvalidOnCheckpointFailure, OnCheckpointFailure};
 pub use config::conflicts::RunFeatures;
 pub use config::divergence::OnDivergence;
+pub use config::fault::{configuration_fault, nearest_name, unknown_key};
 pub use config::input::InputConfig;
 pub use config::lora::LoraConfig;
 pub use config::loss_scaling::{
@@ -103,7 +104,7 @@ pub use parallel::mesh_parallel::{MeshParallel, MeshParallelConfig};
 pub use parallel::model::ParallelModel;
 pub use record::live_file::RankStatuses;
 pub use record::report::{BestEpoch, OuterReport, ShardingReport, TrainingReport, Versions};
-pub use record::run_directory::{RunDirectory, RunLock, configuration_fault};
+pub use record::run_directory::{RunDirectory, RunLock};
 pub use stop::StopSignal;
 pub use strategy::Run;
 pub use task::{

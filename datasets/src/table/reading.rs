@@ -1,8 +1,11 @@
-//! Rows of a CSV file, one at a time, with their lines.
+//! Rows of a table's file, one at a time, with their places in it.
+
+#[cfg(feature = "parquet")]
+mod columnar;
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use csv::{ErrorKind, StringRecord};
@@ -23,13 +26,37 @@ const MOST_ROWS: usize = u32::MAX as usize - 1;
 /// Texts that stand for no value.
 const MISSING: [&str; 8] = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"];
 
+/// What a Parquet file begins with.
+pub(crate) const PARQUET_MAGIC: &[u8] = b"PAR1";
+
 /// The rows of a file.
 pub(super) struct Rows {
     path: PathBuf,
-    reader: csv::Reader<File>,
-    record: StringRecord,
+    source: Source,
     header: Vec<String>,
     read: usize,
+}
+
+enum Source {
+    Csv {
+        reader: csv::Reader<File>,
+        record: StringRecord,
+    },
+    #[cfg(feature = "parquet")]
+    Parquet(columnar::Cells),
+}
+
+impl Source {
+    fn csv(file: File, tabs: bool) -> Self {
+        let mut builder = csv::ReaderBuilder::new();
+        builder
+            .delimiter(if tabs { b'\t' } else { b',' })
+            .trim(csv::Trim::All);
+        Self::Csv {
+            reader: builder.from_reader(file),
+            record: StringRecord::new(),
+        }
+    }
 }
 
 /// SHA-256 of a file, in hexadecimal.
@@ -54,24 +81,21 @@ impl Rows {
         let tabs = path
             .extension()
             .is_some_and(|end| end.eq_ignore_ascii_case("tsv"));
-        let mut builder = csv::ReaderBuilder::new();
-        builder
-            .delimiter(if tabs { b'\t' } else { b',' })
-            .trim(csv::Trim::All);
         let mut this = Self {
             path: path.to_owned(),
-            reader: builder.from_reader(file),
-            record: StringRecord::new(),
+            source: Source::csv(file, tabs),
             header: Vec::new(),
             read: 0,
         };
-        let header = this.reader.headers().cloned();
-        let header = header.map_err(|error| this.refused(error))?;
+        let header = match begins_with(path, PARQUET_MAGIC)? {
+            true => this.open_parquet()?,
+            false => this.read_header()?,
+        };
         if header.len() > MOST_COLUMNS {
             let problem = format!("{} columns are more than {MOST_COLUMNS}", header.len());
             return Err(this.at("the header", problem));
         }
-        this.header = header.iter().map(str::to_owned).collect();
+        this.header = header;
         // Some programs begin a file with a mark.
         if let Some(first) = this.header.first_mut() {
             *first = first.trim_start_matches('\u{feff}').to_owned();
@@ -86,6 +110,30 @@ impl Rows {
             }
         }
         Ok(this)
+    }
+
+    /// The first line of a CSV file.
+    fn read_header(&mut self) -> Result<Vec<String>, DatasetError> {
+        let Source::Csv { reader, .. } = &mut self.source else {
+            return Ok(Vec::new());
+        };
+        let header = reader.headers().cloned();
+        let header = header.map_err(|error| self.refused(error))?;
+        Ok(header.iter().map(str::to_owned).collect())
+    }
+
+    #[cfg(feature = "parquet")]
+    fn open_parquet(&mut self) -> Result<Vec<String>, DatasetError> {
+        let opened = columnar::Cells::open(&self.path);
+        let (cells, header) = opened.map_err(|fault| self.at(&fault.place, fault.problem))?;
+        self.source = Source::Parquet(cells);
+        Ok(header)
+    }
+
+    #[cfg(not(feature = "parquet"))]
+    fn open_parquet(&mut self) -> Result<Vec<String>, DatasetError> {
+        let problem = "this build does not read Parquet: build with `--features parquet`, or write the table as CSV";
+        Err(self.at("its beginning", problem))
     }
 
     /// The names of the columns.
@@ -107,8 +155,17 @@ impl Rows {
 
     /// Goes to the next row; `false` at the end.
     pub(super) fn next(&mut self) -> Result<bool, DatasetError> {
-        let more = self.reader.read_record(&mut self.record);
-        let more = more.map_err(|error| self.refused(error))?;
+        let more = match &mut self.source {
+            Source::Csv { reader, record } => {
+                let more = reader.read_record(record);
+                more.map_err(|error| self.refused(error))?
+            }
+            #[cfg(feature = "parquet")]
+            Source::Parquet(cells) => {
+                let more = cells.next();
+                more.map_err(|problem| self.at(&format!("row {}", self.read + 1), problem))?
+            }
+        };
         self.read += usize::from(more);
         match self.read > MOST_ROWS {
             true => Err(self.at("rows", format!("there are more than {MOST_ROWS}"))),
@@ -118,15 +175,27 @@ impl Rows {
 
     /// A cell of this row; `None` where it has no value.
     pub(super) fn cell(&self, column: usize) -> Option<&str> {
-        let cell = self.record.get(column).unwrap_or_default();
-        (!MISSING.contains(&cell)).then_some(cell)
+        match &self.source {
+            Source::Csv { record, .. } => {
+                let cell = record.get(column).unwrap_or_default();
+                (!MISSING.contains(&cell)).then_some(cell)
+            }
+            #[cfg(feature = "parquet")]
+            Source::Parquet(cells) => cells.cell(column),
+        }
     }
 
     /// An error in a cell of this row.
     pub(super) fn wrong(&self, column: usize, problem: impl Into<String>) -> DatasetError {
-        let line = self.record.position().map_or(0, csv::Position::line);
+        let place = match &self.source {
+            Source::Csv { record, .. } => {
+                format!("line {}", record.position().map_or(0, csv::Position::line))
+            }
+            #[cfg(feature = "parquet")]
+            Source::Parquet(_) => format!("row {}", self.read),
+        };
         self.at(
-            &format!("line {line}, column `{}`", self.header[column]),
+            &format!("{place}, column `{}`", self.header[column]),
             problem,
         )
     }
@@ -164,6 +233,16 @@ impl Rows {
             other => self.at(&line, format!("{other:?}")),
         }
     }
+}
+
+/// Whether the file at `path` begins with these bytes.
+fn begins_with(path: &Path, bytes: &[u8]) -> Result<bool, DatasetError> {
+    let failed = |source| unreadable(path, source);
+    let mut beginning = Vec::new();
+    let file = File::open(path).map_err(failed)?;
+    let read = file.take(bytes.len() as u64).read_to_end(&mut beginning);
+    read.map_err(failed)?;
+    Ok(beginning == bytes)
 }
 
 /// As much as a line has room for.

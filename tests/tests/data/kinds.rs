@@ -37,7 +37,7 @@ fn a_table_is_learnt_on_two_ranks_resumed_and_predicted() {
     let ended = everburn(here, &format!("{line} run --ranks 2 --learning-rate 0.01"))
         .run()
         .succeeded();
-    let first = "houses.csv, taken for a table (CSV): 540 training and 60 test rows, 3 features of 2 columns, to predict \
+    let first = "houses.csv, taken for a table: 540 training and 60 test rows, 3 features of 2 columns, to predict \
                  the number price";
     assert!(ended.stdout.contains(first), "{ended}");
     let run = Run::new(here.join("run"));
@@ -160,7 +160,7 @@ fn a_path_of_another_kind_is_refused_with_the_task_that_takes_it() {
         (
             "resnet18",
             "houses.csv",
-            "houses.csv is a table (CSV), and this model learns from images",
+            "houses.csv is a table, and this model learns from images",
         ),
         (
             "resnet18",

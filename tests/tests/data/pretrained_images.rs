@@ -173,7 +173,7 @@ fn what_a_vision_transformer_cannot_do_is_refused() {
         ("vit={image_size=16,width=-1}", &["[vit]"]),
         (
             "vit={image_size=16,depth=2}",
-            &["unknown field `depth`", "layers"],
+            &["unknown key `vit.depth`", "layers"],
         ),
     ] {
         let ended = train(here, "vit", numbers, "never").run();

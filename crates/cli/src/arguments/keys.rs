@@ -13,7 +13,7 @@ use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
 use everburn_distributed::{DdpConfig, OuterConfig};
 use everburn_train::{
     EarlyStopping, EmaConfig, InputConfig, LoraConfig, OptimizerConfig, ParallelConfig,
-    ScheduleNumbers, TrainingConfig,
+    ScheduleNumbers, TrainingConfig, nearest_name,
 };
 use toml::{Table, Value};
 
@@ -218,6 +218,17 @@ pub(crate) fn with_flags(text: &str) -> String {
     }
     told.push_str(rest);
     told
+}
+
+/// The path of the key whose name is most like `name`, in whatever section it is.
+pub(crate) fn nearest_key(name: &str) -> Option<String> {
+    let all = arguments(OfTraining::ALL);
+    let paths = || all.iter().map(|argument| argument.get_id().as_str());
+    let last = |path: &'_ str| path.rsplit('.').next().unwrap_or_default().to_owned();
+    let names: Vec<String> = paths().map(last).collect();
+    let nearest = nearest_name(name, names.iter().map(String::as_str))?;
+    let found = paths().find(|path| last(path) == nearest);
+    found.map(str::to_owned)
 }
 
 /// The value at the dotted `path` of `table`.

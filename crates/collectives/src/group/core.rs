@@ -19,6 +19,9 @@ use crate::transport::{
 /// How often a collective that waits for its turn looks whether the group has failed.
 const TURN_TICK: Duration = Duration::from_millis(100);
 
+/// How many operations of failed sub-groups are remembered.
+const MOST_REMEMBERED: usize = 64;
+
 /// One call of this rank: what it was, and where in the run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OpContext {
@@ -46,6 +49,10 @@ pub(crate) struct Core {
     pub(crate) label: AtomicU32,
     /// The sub-groups that were made of this group.
     pub(crate) children: Mutex<Vec<Weak<Self>>>,
+    /// The group that this one was made of.
+    pub(crate) parent: Weak<Self>,
+    /// What sub-groups that have failed and gone were doing, and when they went.
+    remembered: Mutex<Vec<(Instant, FlightEntry)>>,
     /// How many collectives this rank has issued.
     pub(crate) issued: AtomicU64,
     progress: Mutex<Progress>,
@@ -85,7 +92,8 @@ impl Core {
     ) -> Self {
         let issued = AtomicU64::new(0);
         let label = AtomicU32::new(NO_LABEL);
-        let (children, progress, turn, data, cut, any_cut) = Default::default();
+        let (children, parent, remembered, progress, turn) = Default::default();
+        let (data, cut, any_cut) = Default::default();
         Self {
             transport,
             mailbox,
@@ -96,6 +104,8 @@ impl Core {
             step,
             label,
             children,
+            parent,
+            remembered,
             issued,
             progress,
             turn,
@@ -171,7 +181,22 @@ impl Core {
         for child in self.living_children() {
             entries.extend(child.flight_record());
         }
+        let remembered = lock(&self.remembered);
+        entries.extend(
+            remembered
+                .iter()
+                .map(|(at, entry)| entry.aged(at.elapsed())),
+        );
         entries
+    }
+
+    /// Keeps what a failed sub-group was doing: a hang report is made after its handles are gone.
+    fn remember(&self, entries: Vec<FlightEntry>) {
+        let now = Instant::now();
+        let mut remembered = lock(&self.remembered);
+        remembered.extend(entries.into_iter().map(|entry| (now, entry)));
+        let surplus = remembered.len().saturating_sub(MOST_REMEMBERED);
+        remembered.drain(..surplus);
     }
 
     /// The sub-groups of this group that somebody still uses.
@@ -332,6 +357,9 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
+        if let (Some(parent), Some(_)) = (self.parent.upgrade(), self.mailbox.failure()) {
+            parent.remember(self.flight_record());
+        }
         self.transport.inbox().close(self.id);
     }
 }

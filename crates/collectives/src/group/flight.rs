@@ -90,6 +90,17 @@ pub struct FlightEntry {
     pub ended: Option<Duration>,
 }
 
+impl FlightEntry {
+    /// The same entry, seen this much later.
+    pub(crate) fn aged(&self, by: Duration) -> Self {
+        Self {
+            began: self.began + by,
+            ended: self.ended.map(|ended| ended + by),
+            ..self.clone()
+        }
+    }
+}
+
 impl fmt::Display for FlightEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = if self.collective {

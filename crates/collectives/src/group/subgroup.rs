@@ -44,7 +44,8 @@ impl ProcessGroup {
         };
         core.mailbox.adopt(&mailbox);
         let (transport, step) = (Arc::clone(&core.transport), Arc::clone(&core.step));
-        let child = Core::new(transport, mailbox, id, members, rank, core.options, step);
+        let mut child = Core::new(transport, mailbox, id, members, rank, core.options, step);
+        child.parent = Arc::downgrade(core);
         let shared = Shared::new(child, self.local_rank());
         let mut children = lock(&core.children);
         children.retain(|child| child.strong_count() > 0);

@@ -133,6 +133,13 @@ impl fmt::Display for RankActivity {
             Evidence::Nothing | Evidence::NotAsked => return write!(f, "it has published nothing"),
             Evidence::Answer | Evidence::Beat => {}
         }
+        match (self.evidence, self.silent_for) {
+            (Evidence::Beat, Some(silence)) => {
+                write!(f, "in its last beat, {:.1} s ago: ", silence.as_secs_f64())?;
+            }
+            (Evidence::Beat, None) => write!(f, "in its last beat: ")?,
+            _ => {}
+        }
         write!(f, "at step {}, ", self.step.unwrap_or_default())?;
         match &self.doing {
             Some(entry) if entry.state == crate::group::FlightState::Done => {
@@ -140,13 +147,6 @@ impl fmt::Display for RankActivity {
             }
             Some(entry) => entry.fmt(f)?,
             None => write!(f, "no operation so far")?,
-        }
-        match (self.evidence, self.silent_for) {
-            (Evidence::Beat, Some(silence)) => {
-                write!(f, " (its last beat, {:.1} s ago)", silence.as_secs_f64())?;
-            }
-            (Evidence::Beat, None) => write!(f, " (its last beat)")?,
-            _ => {}
         }
         match self.process() {
             Some(process) => write!(f, "; {process}"),

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use everburn_collectives::group::{CollectiveError, FlightState, ProcessGroup, ReduceOp};
+use everburn_collectives::group::{
+    CollectiveError, FlightEntry, FlightState, ProcessGroup, ReduceOp,
+};
 use everburn_collectives::heartbeat::{Evidence, HangReport, HeartbeatMonitor, HeartbeatOptions};
 use everburn_collectives::store::{HashStore, SharedStore};
 
@@ -138,7 +140,8 @@ fn a_rank_that_never_calls_is_named_by_all_others_with_step_operation_and_log() 
                 "rank 1 stalled at step 50: it has not called all_reduce(f32[5], sum) (collective 1)",
                 "in which ranks 0, 2 waited for it",
                 "its heartbeats arrive, so it is busy or stuck in other work",
-                "rank 1: at step 49, in no operation; its last: barrier (collective 0, step 49), done",
+                "rank 1: in its last beat, ",
+                "at step 49, in no operation; its last: barrier (collective 0, step 49), done",
                 "all_reduce(f32[5], sum) (collective 1, step 50, label 2), failed",
                 "it waited for rank 1",
                 "rank1.log:\n  | reading\n  | the disk is slow",
@@ -148,6 +151,33 @@ fn a_rank_that_never_calls_is_named_by_all_others_with_step_operation_and_log() 
         }
         assert_eq!(reports.iter().flatten().count(), 2);
     });
+}
+
+#[test]
+fn what_a_failed_sub_group_did_is_recorded_after_its_handles_are_gone() {
+    let meeting = Meeting::of(2);
+    let recorded = on_all_ranks(Wire::Threads, 2, options(), |group| {
+        let pair = group.subgroup(&[0, 1]).unwrap().unwrap();
+        pair.barrier().wait().unwrap();
+        if group.rank() == 1 {
+            meeting.wait();
+            return None;
+        }
+        let late = pair.all_reduce(vec![1f32; 7], ReduceOp::Sum);
+        drop(error(late.wait_within(MOMENT)));
+        wait_for_state(&pair, FlightState::Failed);
+        drop(pair);
+        meeting.wait();
+        let entry = |entry: &FlightEntry| entry.state == FlightState::Failed;
+        group.flight_record().into_iter().find(entry)
+    });
+    let failed = recorded
+        .into_iter()
+        .flatten()
+        .next()
+        .expect("rank 0's failed operation");
+    assert_eq!(failed.operation, "all_reduce(f32[7], sum)");
+    assert_eq!(failed.waiting_for, [1]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The numbers of a model in its section of a configuration file.
 
-use everburn_train::TaskError;
+use everburn_train::{TaskError, unknown_key};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::Table;
@@ -19,10 +19,8 @@ pub(super) fn with_own<C: Serialize + DeserializeOwned>(
     for (key, value) in own.into_iter().flatten() {
         let Some(place) = numbers.get_mut(key) else {
             let known = numbers.as_object().into_iter().flat_map(|all| all.keys());
-            let known = known.map(String::as_str).collect::<Vec<_>>().join(", ");
-            return Err(wrong(format!(
-                "unknown field `{key}`, expected one of {known}"
-            )));
+            let known = known.map(String::as_str);
+            return Err(TaskError::new(unknown_key(Some(section), key, known)));
         };
         *place = serde_json::to_value(value)?;
     }

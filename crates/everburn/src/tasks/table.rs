@@ -106,7 +106,7 @@ impl TableConfig {
             .name
             .clone()
             .ok_or_else(|| missing("no table is given", "name a CSV file with --data"))?;
-        detect_for(&file, &[DataKind::Table, DataKind::Text], "a table (CSV)")?;
+        detect_for(&file, &[DataKind::Table, DataKind::Text], "a table")?;
         let target = self.table.target.clone().ok_or_else(|| {
             missing(
                 "no column to predict is given",

@@ -365,9 +365,13 @@ impl<'a> Supervisor<'a> {
             cause = story.first_error_of(cause);
             (restarts, given_up) = (story.restarts, story.given_up);
         }
-        let log = self.config.log_path(cause.rank);
+        let lost = cause.lost_rank();
+        let lost = lost.filter(|lost| self.config.log_path(*lost).is_file());
+        let logged = lost.unwrap_or(cause.rank);
+        let log = self.config.log_path(logged);
         Ok(Outcome::Failed(Box::new(JobFailure {
             log_tail: last_lines(&log, LOG_TAIL_LINES),
+            logged,
             log,
             out_of_memory: cause.exit == RankExit::Signal(SIGKILL)
                 && proc::memory_kills().unwrap_or(0) > memory_kills_before,

@@ -180,7 +180,7 @@ pub fn load_state_dict_except<M: Module>(
         true => folder::read(path)?,
         false => without_wrappers(read_file(path)?),
     });
-    let mut tensors = without_prefix(tensors, |prefix| {
+    let (prefix, mut tensors) = without_prefix(tensors, |prefix| {
         let mut names = ours.iter().chain(&skipped).map(|tensor| &tensor.name);
         names.any(|name| name.starts_with(prefix))
     });
@@ -201,7 +201,14 @@ pub fn load_state_dict_except<M: Module>(
         problems,
     };
     if !problems.is_empty() {
-        return Err(wrong(problems));
+        let shared = match prefix.is_empty() {
+            true => String::new(),
+            false => format!(
+                "\n  (all names in the file begin with `{}`)",
+                prefix.escape_debug()
+            ),
+        };
+        return Err(wrong(problems + &shared));
     }
     let tensors = tensors.into_iter().filter(|(name, _)| !is_count(name));
     let tensors = tensors.map(|(_, tensor)| tensor).collect();
@@ -263,16 +270,18 @@ fn without_wrappers(mut tensors: BTreeMap<String, PackedTensor>) -> BTreeMap<Str
     tensors
 }
 
-/// The tensors without a first part of the path that all names have, and that is not the model's: a Lightning module
-/// calls the model `model` or `net`, and its checkpoint has that before each name.
+/// The tensors without a first part of the path that all names have, and that is not the model's; and that part. A
+/// Lightning module calls the model `model` or `net`, and its checkpoint has that before each name.
 fn without_prefix(
     mut tensors: BTreeMap<String, PackedTensor>,
     is_of_model: impl Fn(&str) -> bool,
-) -> BTreeMap<String, PackedTensor> {
+) -> (String, BTreeMap<String, PackedTensor>) {
+    let mut shared = String::new();
     while let Some(prefix) = common_prefix(&tensors).filter(|prefix| !is_of_model(prefix)) {
         tensors = strip(tensors, &prefix);
+        shared.push_str(&prefix);
     }
-    tensors
+    (shared, tensors)
 }
 
 /// The first part of the path, with its dot, if all names have the same and something after it.

@@ -3,11 +3,11 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use everburn_collectives::printable;
 use everburn_record::file;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::config::fault::configuration_fault;
 use crate::error::TrainError;
 use crate::metrics::line::{EpochsOver, MetricKind, MetricLine, MetricsFile};
 use crate::record::report::TrainingReport;
@@ -41,32 +41,6 @@ const LOCK_PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunDirectory {
     path: PathBuf,
-}
-
-/// What is wrong with the TOML in `text`, in one line. The text's own lines are left out: they may
-/// hold anything, and the file may be a link to another one.
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::configuration_fault;
-///
-/// let text = "epochs = 3\nseed = \u{1b}[2J";
-/// let error = text.parse::<toml::Table>().unwrap_err();
-/// let fault = configuration_fault(&error, text);
-/// assert!(fault.starts_with("line 2: ") && !fault.contains('\u{1b}'), "{fault}");
-/// ```
-#[must_use]
-pub fn configuration_fault(error: &toml::de::Error, text: &str) -> String {
-    const LONGEST: usize = 400;
-    let Some(span) = error.span() else {
-        // Of values that are no text: it names the key, and shows no line.
-        let named: Vec<String> = error.to_string().lines().map(str::to_owned).collect();
-        return printable(&named.join(" "), LONGEST);
-    };
-    let message = printable(error.message().trim(), LONGEST);
-    let before = text.as_bytes().iter().take(span.start);
-    let line = 1 + before.filter(|byte| **byte == b'\n').count();
-    format!("line {line}: {message}")
 }
 
 impl RunDirectory {

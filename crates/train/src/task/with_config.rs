@@ -22,6 +22,7 @@ use super::{
 };
 use crate::checkpoint::state_dict::{PRETRAINED_CONFIG, StateDictLayout};
 use crate::config::activation_checkpointing::ActivationCheckpointing;
+use crate::config::fault::configuration_fault;
 use crate::config::parameter_groups::Patterns;
 use crate::error::TrainError;
 use crate::model::erased::{AnyBatch, AnyItem, AnyModel};
@@ -48,11 +49,8 @@ pub(super) fn configure<T: Task>(
                 .collect()
         }
     };
-    let config = T::Config::deserialize(Value::Table(own)).map_err(|error| {
-        TaskError::new(crate::record::run_directory::configuration_fault(
-            &error, "",
-        ))
-    })?;
+    let config = T::Config::deserialize(Value::Table(own))
+        .map_err(|error| TaskError::new(configuration_fault(&error, "")))?;
     task.check(&config)?;
     Ok(Box::new(WithConfig {
         name: name.to_string(),

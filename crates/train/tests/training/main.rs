@@ -25,6 +25,7 @@ mod metrics;
 mod optimizers;
 mod predictions;
 mod profile;
+mod read_once;
 mod recompute;
 mod replicas;
 mod rounds;

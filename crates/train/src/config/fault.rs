@@ -1,0 +1,156 @@
+//! What is wrong with a configuration, in words for its author.
+
+use everburn_collectives::printable;
+
+/// The longest message of the parser that is shown, in characters.
+const LONGEST: usize = 400;
+
+/// How alike a name and its suggestion are at least, from 0 to 1: by their common letters, and by their edits.
+const ALIKE: f64 = 0.75;
+const ALIKE_BY_EDITS: f64 = 0.6;
+
+/// The most keys that are listed where none of them is like the one that was given.
+const MOST_LISTED: usize = 12;
+
+/// What is wrong with the TOML in `text`, in one line. The text's own lines are left out: they may
+/// hold anything, and the file may be a link to another one.
+///
+/// ```
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::configuration_fault;
+///
+/// let text = "epochs = 3\nseed = \u{1b}[2J";
+/// let error = text.parse::<toml::Table>().unwrap_err();
+/// let fault = configuration_fault(&error, text);
+/// assert!(fault.starts_with("line 2: ") && !fault.contains('\u{1b}'), "{fault}");
+/// ```
+///
+/// A key that does not exist gets a suggestion, with its section:
+///
+/// ```
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{TrainingConfig, configuration_fault};
+/// use serde::Deserialize;
+///
+/// let table: toml::Table = "seeds = 3".parse()?;
+/// let error = TrainingConfig::deserialize(toml::Value::Table(table)).unwrap_err();
+/// assert_eq!(configuration_fault(&error, ""), "unknown key `seeds`; did you mean `seed`?");
+/// # Ok::<(), toml::de::Error>(())
+/// ```
+#[must_use]
+pub fn configuration_fault(error: &toml::de::Error, text: &str) -> String {
+    let whole = error.to_string();
+    // Of values that are no text, the second line names the section.
+    let section = whole.lines().find_map(|line| {
+        let section = line.strip_prefix("in `")?;
+        section.strip_suffix('`')
+    });
+    let message = of_serde(error.message(), section);
+    let Some(span) = error.span() else {
+        let all: Vec<&str> = whole.lines().collect();
+        return printable(&message.unwrap_or_else(|| all.join(" ")), LONGEST);
+    };
+    let message = message.unwrap_or_else(|| error.message().trim().to_owned());
+    let before = text.as_bytes().iter().take(span.start);
+    let line = 1 + before.filter(|byte| **byte == b'\n').count();
+    format!("line {line}: {}", printable(&message, LONGEST))
+}
+
+/// The one of `names` that is most like `name`, if one is like it at all.
+///
+/// ```
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::nearest_name;
+///
+/// assert_eq!(nearest_name("mpl", ["mnist", "mlp", "vit"]), Some("mlp"));
+/// assert_eq!(nearest_name("lr", ["seed", "learning_rate"]), Some("learning_rate"));
+/// assert_eq!(nearest_name("xyz", ["mnist", "mlp", "vit"]), None);
+/// ```
+pub fn nearest_name<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let likeness = |known: &str| {
+        let words = known.split(['_', '-']);
+        if words
+            .filter_map(|word| word.chars().next())
+            .eq(name.chars())
+        {
+            return Some(1.0); // `lr` for `learning_rate`
+        }
+        // Two letters are in many names.
+        let letters = match name.len() {
+            0..3 => 0.0,
+            _ => strsim::jaro_winkler(name, known),
+        };
+        let edits = strsim::normalized_damerau_levenshtein(name, known);
+        (letters > ALIKE || edits > ALIKE_BY_EDITS).then(|| letters.max(edits))
+    };
+    let alike = names
+        .into_iter()
+        .filter_map(|known| Some((likeness(known)?, known)));
+    alike
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, known)| known)
+}
+
+/// What serde says of a key that does not exist, with a suggestion instead of all keys.
+fn of_serde(message: &str, section: Option<&str>) -> Option<String> {
+    let rest = message.trim().strip_prefix("unknown field `")?;
+    let (key, rest) = rest.split_once('`')?;
+    // Every second piece stands between the quotation marks.
+    let known = rest.split('`').skip(1).step_by(2);
+    Some(unknown_key(section, key, known))
+}
+
+/// That `section` has no `key`, and which of the `known` ones may have been meant.
+///
+/// ```
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::unknown_key;
+///
+/// let told = unknown_key(Some("gpt"), "layer", ["layers", "heads"]);
+/// assert_eq!(told, "unknown key `gpt.layer`; did you mean `gpt.layers`?");
+/// ```
+pub fn unknown_key<'a>(
+    section: Option<&str>,
+    key: &str,
+    known: impl IntoIterator<Item = &'a str>,
+) -> String {
+    let known: Vec<&str> = known.into_iter().collect();
+    let path = |key: &str| match section {
+        Some(section) => format!("{section}.{key}"),
+        None => key.to_owned(),
+    };
+    let help = match nearest_name(key, known.iter().copied()) {
+        Some(nearest) => format!("; did you mean `{}`?", path(nearest)),
+        None if known.is_empty() => String::new(),
+        None if known.len() <= MOST_LISTED => format!("; the keys are {}", known.join(", ")),
+        None => format!(
+            "; it is none of {} keys, among them {}",
+            known.len(),
+            known[..MOST_LISTED].join(", ")
+        ),
+    };
+    format!("unknown key `{}`{help}", path(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_like_none_is_answered_with_some_of_those_that_exist() {
+        let message = "unknown field `zzz`, expected `a` or `b`";
+        assert_eq!(
+            of_serde(message, Some("training")).unwrap(),
+            "unknown key `training.zzz`; the keys are a, b"
+        );
+        let many: Vec<String> = (0..40).map(|number| format!("`key_{number}`")).collect();
+        let message = format!("unknown field `zzz`, expected one of {}", many.join(", "));
+        let told = of_serde(&message, None).unwrap();
+        assert!(
+            told.contains("none of 40 keys, among them key_0, key_1,"),
+            "{told}"
+        );
+        assert!(!told.contains("key_12"), "{told}");
+        assert_eq!(of_serde("invalid type: string \"a\"", None), None);
+    }
+}
