@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::GroupOptions;
 use super::engine::Workspace;
 use super::error::CollectiveError;
-use super::flight::{Flight, FlightEntry, FlightState, NO_LABEL};
+use super::flight::{FlightEntry, FlightRecorder, FlightState, NO_LABEL};
 use super::signature::Call;
 use crate::channel::Channels;
 use crate::sync::{lock, wait_until};
@@ -77,7 +77,7 @@ struct Progress {
     finished: u64,
     /// The job ranks that the collective under way is waiting for.
     waiting_for: Vec<usize>,
-    flight: Flight,
+    flight: FlightRecorder,
 }
 
 impl Core {

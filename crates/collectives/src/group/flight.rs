@@ -162,12 +162,12 @@ struct Record {
 
 /// The slots of one group.
 #[derive(Debug)]
-pub(crate) struct Flight {
+pub(crate) struct FlightRecorder {
     slots: Vec<Slot>,
     next: u64,
 }
 
-impl Default for Flight {
+impl Default for FlightRecorder {
     fn default() -> Self {
         Self {
             slots: (0..SLOTS).map(|_| Slot::default()).collect(),
@@ -176,7 +176,7 @@ impl Default for Flight {
     }
 }
 
-impl Flight {
+impl FlightRecorder {
     /// Notes an operation, in the place of the oldest but the collective that is under way, which
     /// matters more than any other. The ticket under which it is found again.
     pub(crate) fn begin(&mut self, context: OpContext, label: u32, state: FlightState) -> u64 {

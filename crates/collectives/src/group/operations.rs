@@ -275,7 +275,7 @@ impl ProcessGroup {
         let core = self.core();
         let context = self.shared.take_number(call)?;
         // Failed unless it is seen to be done: it may panic.
-        let mut turn = Turn {
+        let mut turn = TurnGuard {
             core,
             context,
             failed: true,
@@ -350,13 +350,13 @@ impl ProcessGroup {
 }
 
 /// Lets the next collective begin, whichever way this one ends.
-struct Turn<'a> {
+struct TurnGuard<'a> {
     core: &'a Core,
     context: OpContext,
     failed: bool,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
         self.core.finish(&self.context, self.failed);
     }

@@ -1,8 +1,14 @@
 //! What a server holds: values, queues, and the clients that wait. No sockets here.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
+#[cfg(any(test, fuzzing))]
+pub(super) mod hostile;
+#[cfg(test)]
+mod tests;
+mod waits;
 
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use self::waits::{Awaited, Waiting, wait_cost};
 use super::wire::{
     CHECK_NOT_READY, CHECK_READY, MAX_MESSAGE_BYTES, Request, STOP_WAITING, WAIT_CANCELED,
     put_string,
@@ -16,14 +22,8 @@ pub(super) type ClientId = usize;
 
 type Bytes = Vec<u8>;
 
-/// A key that clients wait for: one allocation for all who wait in one request.
-type Awaited = Arc<[u8]>;
-
 /// What a key costs beside its bytes, roughly: without it, empty keys would be free.
 const ENTRY_OVERHEAD: usize = 128;
-
-/// The same of a key that a client waits for, which is in three tables.
-const WAIT_OVERHEAD: usize = 256;
 
 /// As much of each of a connection's two buffers is part of the connection and not of the budget, so
 /// that a full store still answers small requests, and can be emptied by them.
@@ -47,17 +47,6 @@ pub(super) enum Refusal {
     ReplyTooLong,
     #[error("a client that waits asked to wait again")]
     AlreadyWaiting,
-}
-
-/// What a client's one deferred reply depends on.
-#[derive(Debug)]
-struct Waiting {
-    /// Keys that have not been touched since the client began to wait.
-    missing: HashSet<Awaited>,
-    /// Keys that must all exist in the end.
-    all: Vec<Awaited>,
-    /// What the wait takes from the budget.
-    cost: usize,
 }
 
 /// The whole state of a store; every request is one call of [`Contents::apply`].
@@ -364,105 +353,12 @@ impl Contents {
         self.register(client, HashSet::from([key.into()]), Vec::new(), cost);
         Ok(())
     }
-
-    /// Registers the client for all keys, each once. At least one is missing.
-    fn begin_to_wait(&mut self, client: ClientId, keys: &[&[u8]]) -> Result<(), Refusal> {
-        let mut keys = keys.to_vec();
-        keys.sort_unstable();
-        keys.dedup();
-        let cost = keys.iter().map(|key| wait_cost(key)).sum();
-        self.charge(cost, 0)?;
-        let all = keys.into_iter().map(Into::into).collect();
-        self.wait_for_missing(client, all, cost);
-        Ok(())
-    }
-
-    /// Registers the client for the keys that are missing; false where none is.
-    fn wait_for_missing(&mut self, client: ClientId, all: Vec<Awaited>, cost: usize) -> bool {
-        let missing: HashSet<Awaited> = all
-            .iter()
-            .filter(|key| !self.exists(key))
-            .cloned()
-            .collect();
-        if missing.is_empty() {
-            return false;
-        }
-        self.register(client, missing, all, cost);
-        true
-    }
-
-    fn register(
-        &mut self,
-        client: ClientId,
-        missing: HashSet<Awaited>,
-        all: Vec<Awaited>,
-        cost: usize,
-    ) {
-        for key in &missing {
-            let waiters = self.waiters.entry(Arc::clone(key));
-            waiters.or_default().push(client);
-        }
-        let waiting = Waiting { missing, all, cost };
-        self.waiting.insert(client, waiting);
-    }
-
-    fn wake_all(&mut self, key: &[u8], woken: &mut Vec<ClientId>) {
-        for client in self.waiters.remove(key).unwrap_or_default() {
-            self.key_appeared(client, key, woken);
-        }
-    }
-
-    fn key_appeared(&mut self, client: ClientId, key: &[u8], woken: &mut Vec<ClientId>) {
-        self.leave_queue_of(client, key);
-        let Some(waiting) = self.waiting.get_mut(&client) else {
-            return;
-        };
-        waiting.missing.remove(key);
-        if !waiting.missing.is_empty() {
-            return;
-        }
-        // A key that came first may have been deleted meanwhile: all must exist at one time.
-        if let Some(waiting) = self.waiting.remove(&client)
-            && !self.wait_for_missing(client, waiting.all, waiting.cost)
-        {
-            self.held_bytes -= waiting.cost;
-            woken.push(client);
-        }
-    }
-
-    fn leave_queue_of(&mut self, client: ClientId, key: &[u8]) {
-        if let Some(waiters) = self.waiters.get_mut(key) {
-            waiters.retain(|&other| other != client);
-            if waiters.is_empty() {
-                self.waiters.remove(key);
-            }
-        }
-    }
-
-    fn stop_waiting(&mut self, client: ClientId) {
-        let Some(waiting) = self.waiting.remove(&client) else {
-            return;
-        };
-        self.held_bytes -= waiting.cost;
-        for key in waiting.missing {
-            self.leave_queue_of(client, &key);
-        }
-    }
 }
 
 fn cost(key: &[u8], value: &[u8]) -> usize {
     key.len() + value.len() + ENTRY_OVERHEAD
 }
 
-const fn wait_cost(key: &[u8]) -> usize {
-    key.len() + WAIT_OVERHEAD
-}
-
 fn shown(key: &[u8]) -> String {
     printable_bytes(key, 80)
 }
-
-#[cfg(any(test, fuzzing))]
-pub(super) mod hostile;
-#[cfg(test)]
-mod tests;

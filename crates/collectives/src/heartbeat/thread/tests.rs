@@ -1,0 +1,74 @@
+
+use std::sync::Arc;
+
+use super::*;
+use crate::store::{HashStore, Store};
+
+fn heartbeat(members: usize) -> (Arc<HashStore>, Heartbeat) {
+    let store = Arc::new(HashStore::new());
+    let heartbeat = Heartbeat::new(store.clone(), 1, members, HeartbeatOptions::default());
+    (store, heartbeat)
+}
+
+#[test]
+fn each_rank_of_a_large_group_has_a_few_watchers() {
+    let watched_by = |rank: usize| {
+        let store = Arc::new(HashStore::new());
+        // Rank r is member r + 10.
+        let heartbeat = Heartbeat::new(store, rank + 10, 110, HeartbeatOptions::default());
+        heartbeat.follow(Followed {
+            core: Weak::new(),
+            generation: 0,
+            rank,
+            members: (10..110).collect(),
+        });
+        let state = lock(&heartbeat.state);
+        heartbeat.watched(&state)
+    };
+    assert_eq!(watched_by(0), [11, 12, 14, 18, 26, 42, 74]);
+    let all: Vec<_> = (0..100).map(watched_by).collect();
+    for member in 10..110 {
+        let watchers = all.iter().filter(|watched| watched.contains(&member));
+        assert_eq!(watchers.count(), 7, "of member {member}");
+    }
+}
+
+fn known(heartbeat: &Heartbeat) -> Vec<usize> {
+    let state = lock(&heartbeat.state);
+    let known = |member: &usize| state.peers[*member].found.beat().is_some();
+    (0..heartbeat.members).filter(known).collect()
+}
+
+#[test]
+fn new_members_are_found_among_many_without_a_beat() {
+    let (store, heartbeat) = heartbeat(5 * NEWCOMERS);
+    lock(&heartbeat.state).reads_all = true;
+    let beating = [0, NEWCOMERS + 2, 5 * NEWCOMERS - 1];
+    for member in beating {
+        store.set(&beat_key(member), b"{}").unwrap();
+    }
+    for _ in 0..5 {
+        heartbeat.poll().unwrap();
+    }
+    assert_eq!(known(&heartbeat), beating);
+}
+
+#[test]
+fn all_beats_are_read_at_once_and_a_missing_one_hides_no_other() {
+    let (store, heartbeat) = heartbeat(2 * BATCH);
+    lock(&heartbeat.state).reads_all = true;
+    for member in 0..heartbeat.members {
+        store.set(&beat_key(member), b"{}").unwrap();
+    }
+    heartbeat.poll().unwrap();
+    let others: Vec<_> = (0..heartbeat.members)
+        .filter(|member| *member != 1)
+        .collect();
+    assert_eq!(known(&heartbeat), others);
+    store.delete(&beat_key(7)).unwrap();
+    store.set(&beat_key(8), b"{\"number\":5}").unwrap();
+    heartbeat.poll().unwrap();
+    assert_eq!(known(&heartbeat).len(), others.len() - 1);
+    let state = lock(&heartbeat.state);
+    assert_eq!(state.peers[8].found.beat().unwrap().number, 5);
+}

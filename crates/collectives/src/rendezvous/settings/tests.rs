@@ -1,0 +1,164 @@
+
+use super::*;
+
+fn gather(
+    init_method: &str,
+    request: &RendezvousRequest,
+    variables: &[(&str, &str)],
+) -> Result<Settings, RendezvousError> {
+    Settings::gather(init_method, request, &|name| {
+        let found = variables.iter().find(|(other, _)| *other == name);
+        found.map(|(_, value)| (*value).to_owned())
+    })
+}
+
+fn message(init_method: &str, request: &RendezvousRequest, vars: &[(&str, &str)]) -> String {
+    gather(init_method, request, vars).unwrap_err().to_string()
+}
+
+const MINE: &str = "the secret of this job";
+const THEIRS: &str = "the secret of another";
+
+const WHOLE: [(&str, &str); 5] = [
+    ("EVERBURN_JOB_TOKEN", THEIRS),
+    ("RANK", "1"),
+    ("WORLD_SIZE", "2"),
+    ("MASTER_ADDR", "node0"),
+    ("MASTER_PORT", "29500"),
+];
+
+fn ranks(rank: usize, world_size: usize) -> RendezvousRequest {
+    RendezvousRequest {
+        rank: Some(rank),
+        world_size: Some(world_size),
+        ..RendezvousRequest::default()
+    }
+}
+
+#[test]
+fn a_world_beyond_all_measure_is_refused() {
+    let text = message("tcp://127.0.0.1:1", &ranks(1, usize::MAX), &[]);
+    assert!(text.contains("18446744073709551615"), "{text}");
+    assert!(text.contains("at most 65536"), "{text}");
+}
+
+#[test]
+fn all_missing_variables_are_named_with_what_sets_them() {
+    let text = message("env://", &RendezvousRequest::default(), &[]);
+    for part in [
+        "RANK",
+        "WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "torchrun",
+    ] {
+        assert!(text.contains(part), "{part} in: {text}");
+    }
+    let text = message("env://", &ranks(0, 2), &[("MASTER_PORT", "1")]);
+    assert!(text.contains("MASTER_ADDR"), "{text}");
+    assert!(
+        !text.contains("RANK (") && !text.contains("MASTER_PORT"),
+        "{text}"
+    );
+}
+
+#[test]
+fn malformed_values_are_named_with_their_text() {
+    for (name, value) in [
+        ("RANK", "one"),
+        ("WORLD_SIZE", "-2"),
+        ("MASTER_PORT", "99999"),
+        ("LOCAL_RANK", "0x1"),
+    ] {
+        let mut variables = vec![(name, value)];
+        variables.extend(WHOLE);
+        let text = message("env://", &RendezvousRequest::default(), &variables);
+        assert!(text.contains(name) && text.contains(value), "{text}");
+    }
+}
+
+#[test]
+fn the_request_wins_over_the_environment() {
+    let request = RendezvousRequest {
+        job_token: Some(MINE.parse().unwrap()),
+        ..ranks(3, 4)
+    };
+    let mut variables = vec![("LOCAL_RANK", "2"), ("EVERBURN_JOB_TOKEN", THEIRS)];
+    variables.extend(WHOLE);
+    let settings = gather("env://", &request, &variables).unwrap();
+    assert_eq!((settings.rank, settings.world_size), (3, 4));
+    assert_eq!(settings.local_rank, Some(2));
+    assert_eq!(settings.job_token, Some(MINE.parse().unwrap()));
+    let settings = gather("env://", &RendezvousRequest::default(), &variables).unwrap();
+    assert_eq!((settings.rank, settings.world_size), (1, 2));
+    assert_eq!(settings.job_token, Some(THEIRS.parse().unwrap()));
+}
+
+#[test]
+fn ranks_that_meet_over_tcp_need_a_secret_or_ask_for_an_open_store() {
+    let alone = gather("tcp://127.0.0.1:0", &ranks(0, 1), &[]).unwrap();
+    assert!(matches!(alone.access(), Ok(StoreAccess::Token(_))));
+    let text = message("tcp://127.0.0.1:1", &ranks(0, 2), &[]);
+    for part in ["EVERBURN_JOB_TOKEN", "EVERBURN_OPEN_STORE=1", "openssl"] {
+        assert!(text.contains(part), "{part} in: {text}");
+    }
+    for on in ["1", "true", "True"] {
+        let open = [("EVERBURN_OPEN_STORE", on)];
+        let open = gather("tcp://127.0.0.1:1", &ranks(0, 2), &open).unwrap();
+        assert_eq!(open.access().unwrap(), StoreAccess::Open);
+    }
+    gather("file:///tmp/x", &ranks(0, 2), &[]).unwrap();
+    let text = message(
+        "tcp://127.0.0.1:1",
+        &ranks(0, 2),
+        &[("EVERBURN_JOB_TOKEN", "short")],
+    );
+    assert!(
+        text.contains("5 bytes") && !text.contains("short;"),
+        "{text}"
+    );
+    let text = message(
+        "tcp://127.0.0.1:1",
+        &ranks(0, 2),
+        &[("EVERBURN_OPEN_STORE", "yes")],
+    );
+    assert!(text.contains("EVERBURN_OPEN_STORE is `yes`"), "{text}");
+}
+
+#[test]
+fn an_elastic_launcher_serves_the_store_and_counts_attempts() {
+    let mut variables = WHOLE.to_vec();
+    variables.push(("TORCHELASTIC_USE_AGENT_STORE", "True"));
+    variables.push(("TORCHELASTIC_RESTART_COUNT", "2"));
+    let settings = gather("env://", &RendezvousRequest::default(), &variables).unwrap();
+    assert!(matches!(
+        settings.address,
+        StoreAddress::Tcp { hosted: true, .. }
+    ));
+    assert_eq!(settings.prefix.as_deref(), Some("/worker/attempt_2"));
+}
+
+#[test]
+fn ranks_and_worlds_must_fit() {
+    let text = message("tcp://127.0.0.1:1", &ranks(2, 2), &[]);
+    assert!(
+        text.contains("rank 2") && text.contains("from 0 to 1"),
+        "{text}"
+    );
+    let text = message("tcp://127.0.0.1:1", &ranks(0, 0), &[]);
+    assert!(text.contains("world size is 0"), "{text}");
+    let text = message("tcp://127.0.0.1:1", &RendezvousRequest::default(), &[]);
+    assert!(text.contains("the rank, the world size"), "{text}");
+    let text = message("tcp://127.0.0.1:0", &ranks(0, 2), &[]);
+    assert!(text.contains("port"), "{text}");
+}
+
+#[test]
+fn init_methods_that_are_none_say_what_is_allowed() {
+    for method in ["mpi://", "env", "tcp://nohost", "file://relative/path"] {
+        let text = message(method, &ranks(0, 1), &[]);
+        assert!(text.contains(method), "{text}");
+    }
+    let text = message("mpi://", &ranks(0, 1), &[]);
+    assert!(text.contains("tcp://host:port"), "{text}");
+}

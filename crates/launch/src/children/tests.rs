@@ -1,0 +1,67 @@
+
+use super::*;
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn shell(script: &str, deadline: Duration) -> Result<String, ChildError> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", script]);
+    Children::unheard().run("the shell", &mut command, folder.path(), deadline)
+}
+
+#[test]
+fn what_a_child_prints_is_returned() {
+    assert_eq!(shell("echo one; echo two >&2", LONG), Ok("one\n".into()));
+}
+
+#[test]
+fn the_last_words_of_a_failing_child_are_shown() {
+    let failure = shell("echo why >&2; exit 3", LONG).unwrap_err().to_string();
+    assert!(failure.starts_with("the shell has failed"), "{failure}");
+    assert!(
+        failure.contains('3') && failure.ends_with("why"),
+        "{failure}"
+    );
+}
+
+#[test]
+fn a_child_is_ended_at_its_deadline_with_all_of_its_group() {
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join("pid");
+    let script = format!("sleep 600 & echo $! > '{}'; wait", mark.display());
+    // Long enough for the shell to start what it starts, on a busy machine too.
+    let failure = shell(&script, Duration::from_secs(3)).unwrap_err();
+    assert!(matches!(failure, ChildError::TooLong { .. }), "{failure}");
+    let sleeper = fs::read_to_string(mark).unwrap();
+    assert!(sleeper.trim().parse::<u32>().is_ok(), "{sleeper:?}");
+    assert!(is_gone(&sleeper), "{sleeper} is left");
+}
+
+#[test]
+fn an_interrupt_ends_the_child() {
+    let folder = tempfile::tempdir().unwrap();
+    let children = Children::unheard();
+    let flag = Arc::clone(&children.interrupted);
+    let asker = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(100));
+        flag.store(true, Ordering::Relaxed);
+    });
+    let mut command = Command::new("sleep");
+    let result = children.run("sleep", command.arg("600"), folder.path(), LONG);
+    assert_eq!(result, Err(ChildError::Interrupted));
+    asker.join().unwrap();
+}
+
+/// A zombie counts as gone: its new parent has not looked yet.
+fn is_gone(pid: &str) -> bool {
+    let pid = pid.trim().parse().unwrap();
+    let start = Instant::now();
+    while start.elapsed() < LONG {
+        if everburn_record::proc::has_ended(pid) {
+            return true;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    false
+}

@@ -1,0 +1,115 @@
+
+use std::os::unix::ffi::OsStrExt;
+
+use super::*;
+
+fn two_machines(rendezvous: &str) -> LaunchConfig {
+    LaunchConfig {
+        nodes: 2,
+        node_rank: 1,
+        rendezvous: Some(rendezvous.into()),
+        ..LaunchConfig::new("sh", 2, "logs")
+    }
+}
+
+#[test]
+fn an_address_is_split_at_its_last_colon() {
+    let parts = |text| two_machines(text).rendezvous_parts();
+    assert_eq!(parts("node0:29500").unwrap(), Some(("node0".into(), 29500)));
+    assert_eq!(parts("[::1]:29500").unwrap(), Some(("::1".into(), 29500)));
+    for wrong in [
+        "node0",
+        "node0:",
+        ":29500",
+        "node0:x",
+        "::1:29500",
+        "node0:0",
+    ] {
+        assert!(parts(wrong).is_err(), "{wrong} must be refused");
+    }
+}
+
+#[test]
+fn what_can_never_work_is_refused_with_what_to_do() {
+    let message = |config: LaunchConfig| config.validate().unwrap_err().to_string();
+    assert!(message(LaunchConfig::new("sh", 0, "logs")).contains("--ranks 1"));
+    let missing = message(LaunchConfig::new("no-such-program-anywhere", 1, "logs"));
+    assert!(missing.contains("no-such-program-anywhere"), "{missing}");
+    let alone = LaunchConfig {
+        rendezvous: None,
+        ..two_machines("x:1")
+    };
+    assert!(message(alone).contains("--rendezvous"));
+    let outside = LaunchConfig {
+        node_rank: 2,
+        ..two_machines("x:1")
+    };
+    assert!(message(outside).contains("0 to 1"));
+}
+
+#[test]
+fn a_job_of_one_machine_has_a_secret_and_several_machines_need_one() {
+    let config = LaunchConfig::new("sh", 2, "logs");
+    let drawn = config.secret(None).unwrap();
+    assert_eq!(drawn.reveal().len(), 64);
+    assert_ne!(drawn, config.secret(Some("".as_ref())).unwrap());
+    let inherited = config.secret(Some(" of this machine!\n".as_ref())).unwrap();
+    assert_eq!(inherited.reveal(), "of this machine!");
+    let given = LaunchConfig {
+        job_token: Some("given by the caller".parse().unwrap()),
+        ..two_machines("x:1")
+    };
+    let secret = given.secret(Some("of this machine!".as_ref())).unwrap();
+    assert_eq!(secret.reveal(), "given by the caller");
+    let none = two_machines("x:1").secret(None).unwrap_err().to_string();
+    for part in ["openssl rand -hex 32", "EVERBURN_JOB_TOKEN", "2 machines"] {
+        assert!(none.contains(part), "{none}");
+    }
+    let short = config
+        .secret(Some("hunter2".as_ref()))
+        .unwrap_err()
+        .to_string();
+    assert!(short.contains("7 bytes") && short.contains("16"), "{short}");
+    assert!(!short.contains("hunter2"), "{short}");
+    // No other secret is drawn in its place.
+    let unreadable = OsStr::from_bytes(b"a secret with \xFF in it");
+    let unreadable = config.secret(Some(unreadable)).unwrap_err().to_string();
+    assert!(unreadable.contains("not UTF-8"), "{unreadable}");
+    assert!(!format!("{given:?}").contains("given by"), "{given:?}");
+}
+
+#[test]
+fn elastic_bounds_that_make_no_sense_are_refused_with_what_to_write() {
+    let message = |min, max| {
+        let config = LaunchConfig {
+            elastic: Some(ElasticLaunch::new(min, max)),
+            ..two_machines("x:1")
+        };
+        config.validate().unwrap_err().to_string()
+    };
+    assert!(message(0, 4).contains("--elastic 1:4"));
+    assert!(message(4, 2).contains("--elastic 2:4"));
+    let text = message(2, 3);
+    assert!(
+        text.contains("--elastic 2:4") && text.contains("3"),
+        "{text}"
+    );
+}
+
+#[test]
+fn ranks_on_the_second_machine_count_on() {
+    assert_eq!(two_machines("x:1").global_rank(1), 3);
+    assert_eq!(two_machines("x:1").world_size(), 4);
+}
+
+#[test]
+fn threads_are_asked_for_inherited_or_shared() {
+    let config = LaunchConfig::new("sh", 1_000_000, "logs");
+    assert_eq!(config.resolved_threads(None), 1);
+    assert_eq!(config.resolved_threads(Some("3")), 3);
+    let asked = LaunchConfig {
+        threads_per_rank: Some(2),
+        ..config
+    };
+    assert_eq!(asked.resolved_threads(Some("3")), 2);
+}
