@@ -71,6 +71,32 @@ fn each_stage_has_the_losses_of_plain_ddp_and_a_share_of_the_memory() {
 }
 
 #[test]
+fn ranks_that_read_their_parts_of_pretrained_weights_begin_as_with_whole_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    train(folder, "base", "4", "1", &[]);
+    let export = ["export", "base", "--to", "safetensors", "--output"];
+    let export = Everburn::new(folder, export).args(["base.safetensors"]);
+    export.run().succeeded();
+    let skip = ["--init-skip", "fc2.*"];
+    for (weights, more) in [
+        ("base", &[][..]),
+        ("base.safetensors", &[]),
+        ("base.safetensors", &skip),
+    ] {
+        let [parts, whole] = ["parameters", "gradients"].map(|stage| {
+            let name = format!("{stage}-{weights}-{}", more.len());
+            let flags = ["--init-from", weights, "--shard", stage];
+            let flags = [&flags[..], more].concat();
+            train(folder, &name, "6", "3", &flags).0
+        });
+        let first = |run: &Run| run.losses("step")[0];
+        assert_eq!(first(&parts), first(&whole), "{weights} {more:?}");
+        assert_within(1e-6, &parts, &whole, weights);
+    }
+}
+
+#[test]
 fn a_run_goes_on_at_another_stage_on_another_number_of_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

@@ -9,7 +9,8 @@ use burn::module::Module;
 use clap::{Args, ValueEnum};
 use everburn_datasets::TokenizerKind;
 use everburn_train::{
-    Adapter, Patterns, StateDictLayout, load_safetensors, load_state_dict_except, save_pretrained,
+    Adapter, AnyModel, Patterns, StateDictLayout, WithInitialValues, load_safetensors,
+    load_state_dict_except, open_safetensors, open_state_dict_except, save_pretrained,
     save_safetensors, save_state_dict, with_parameters,
 };
 
@@ -285,6 +286,21 @@ pub(crate) fn initialised<M: Module>(
         ));
     }
     Ok(load_safetensors(model, &RunDirectory::open(path)?)?)
+}
+
+/// As [`initialised`], for ranks that keep a part of each tensor: none is read yet. Where `draws`, weights that `path`
+/// does not have are those of a whole model.
+pub(crate) fn opened(
+    model: AnyModel,
+    path: &Path,
+    skip: &Patterns,
+    layout: &StateDictLayout,
+    draws: bool,
+) -> Result<WithInitialValues<AnyModel>, CliError> {
+    Ok(match !path.is_dir() || is_pretrained(path) {
+        true => open_state_dict_except(model, path, skip, layout, draws)?,
+        false => open_safetensors(model, &RunDirectory::open(path)?)?,
+    })
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use crate::device::{DeviceExchange, HostExchange};
 use crate::divergence::{Divergence, find_divergence};
 use crate::error::DdpError;
 use crate::host::HostBuffer;
-use crate::initial_state::{broadcast_state, check_equal_structure};
+use crate::initial_state::{InitialValues, begin_with, broadcast_state, check_equal_structure};
 use crate::placement::{device_of_parameters, gradients_stay_there};
 use crate::reducer::{Reducer, WORKERS, lock};
 use crate::replicas::{self, TensorKind};
@@ -75,7 +75,7 @@ impl Ddp {
             CommunicationHookConfig::None => Way::Automatic,
             other => Way::Hook(other.build()),
         };
-        Self::build(model, group, config, way)
+        Self::build(model, group, config, way, None)
     }
 
     /// As [`Ddp::new`], with gradients that stay on the device of the parameters and are added up by
@@ -111,7 +111,7 @@ impl Ddp {
         config: DdpConfig,
         exchange: Arc<dyn DeviceExchange>,
     ) -> Result<(Self, M), DdpError> {
-        Self::build(model, group, config, Way::Exchange(exchange))
+        Self::build(model, group, config, Way::Exchange(exchange), None)
     }
 
     /// As [`Ddp::new`], with a communication hook of the caller's own in place of the
@@ -126,7 +126,7 @@ impl Ddp {
         config: DdpConfig,
         hook: Box<dyn CommunicationHook>,
     ) -> Result<(Self, M), DdpError> {
-        Self::build(model, group, config, Way::Hook(hook))
+        Self::build(model, group, config, Way::Hook(hook), None)
     }
 
     /// One rank whose gradients stay on their device, as on a GPU.
@@ -136,19 +136,23 @@ impl Ddp {
         config: DdpConfig,
     ) -> Result<(Self, M), DdpError> {
         let group = ProcessGroup::alone(everburn_collectives::group::GroupOptions::default());
-        Self::build(model, group, config, Way::Alone)
+        Self::build(model, group, config, Way::Alone, None)
     }
 
-    fn build<M: Module>(
+    pub(crate) fn build<M: Module>(
         model: M,
         group: ProcessGroup,
         config: DdpConfig,
         way: Way,
+        values: Option<Arc<dyn InitialValues>>,
     ) -> Result<(Self, M), DdpError> {
         config.validate()?;
         let tensors = replicas::describe(&model);
         check_equal_structure(&group, &tensors, &format!("{config:?} {way:?}"))?;
-        let model = broadcast_state(model, &group, config.bucket_bytes)?;
+        let model = match &values {
+            None => broadcast_state(model, &group, config.bucket_bytes)?,
+            Some(values) => begin_with(model, &group, config.bucket_bytes, &tensors, &**values)?,
+        };
         // A parameter that a model holds twice (tied weights) has one gradient.
         let mut known = HashSet::new();
         let mut tied = false;
@@ -250,11 +254,12 @@ impl Ddp {
             medium,
             gradient_buckets: MemoryTracker::default(),
             recorder: OnceLock::new(),
+            initial: Mutex::new(values),
         };
         let ddp = Self {
             shared: Arc::new(shared),
         };
-        ddp.verify_replicas(&model)?;
+        ddp.verify_first_values(&model)?;
         Ok((ddp, model))
     }
 
@@ -420,7 +425,7 @@ impl Ddp {
 }
 
 /// How gradients are exchanged. As text, what all ranks must have in common.
-enum Way {
+pub(crate) enum Way {
     /// As they are: in host memory or through it.
     Automatic,
     Hook(Box<dyn CommunicationHook>),

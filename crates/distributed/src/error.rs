@@ -51,6 +51,24 @@ pub enum DdpError {
         /// The path of the first parameter that differs.
         parameter: String,
     },
+    /// A first value could not be read.
+    #[error("the first value of `{parameter}` could not be read: {reason}")]
+    InitialValue {
+        /// The path of the parameter.
+        parameter: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The ranks have read other first values.
+    #[error(
+        "rank {rank} has read another value of `{parameter}` than rank 0: give all ranks the same file of weights"
+    )]
+    DifferentInitialValues {
+        /// The first rank that differs.
+        rank: usize,
+        /// The path of the first parameter that differs.
+        parameter: String,
+    },
     /// A tensor could not be read from its device.
     #[error("`{parameter}` could not be read from its device: {reason}")]
     Read {

@@ -114,6 +114,7 @@ pub use device::{
 };
 pub use divergence::{Divergence, find_divergence};
 pub use error::DdpError;
+pub use initial_state::{InitialValues, placeholders};
 pub use loader::{
     Augment, BatchNumber, DistributedLoader, EpochBatches, InputError, MicroBatch, Prefetch,
     SampleRng, ShareOfBatch, Weigh,

@@ -54,7 +54,7 @@ pub(crate) fn flush_running_statistics<M: Module>(model: &M) {
 
 /// Every tensor of the module in visiting order, without its values.
 pub(crate) fn describe<M: Module>(model: &M) -> Vec<TensorDescription> {
-    let mut visitor = Reader::new(|_| false);
+    let mut visitor = Reader::new(|_, _| false);
     model.visit(&mut visitor);
     visitor
         .tensors
@@ -65,32 +65,33 @@ pub(crate) fn describe<M: Module>(model: &M) -> Vec<TensorDescription> {
 
 /// Every tensor of the module in visiting order, with its values.
 pub(crate) fn read<M: Module>(model: &M) -> Result<Vec<(TensorDescription, TensorData)>, DdpError> {
-    flush_running_statistics(model);
-    let mut visitor = Reader::new(|_| true);
-    model.visit(&mut visitor);
-    visitor.tensors.into_iter().map(read_or_error).collect()
+    read_where(model, |_, _| true)
 }
 
 /// The trained tensors in visiting order, with their values.
 pub(crate) fn read_trained<M: Module>(
     model: &M,
 ) -> Result<Vec<(TensorDescription, TensorData)>, DdpError> {
-    let mut visitor = Reader::new(|kind| kind == TensorKind::Trainable);
-    model.visit(&mut visitor);
-    let mut tensors = visitor.tensors;
-    tensors.retain(|(description, _)| description.kind == TensorKind::Trainable);
-    tensors.into_iter().map(read_or_error).collect()
+    read_where(model, |_, kind| kind == TensorKind::Trainable)
 }
 
 /// The tensors that are neither trained nor whole numbers, with their values.
 pub(crate) fn read_buffers<M: Module>(
     model: &M,
 ) -> Result<Vec<(TensorDescription, TensorData)>, DdpError> {
+    read_where(model, |_, kind| kind == TensorKind::FixedFloat)
+}
+
+/// The tensors in visiting order whose paths and kinds are `wanted`, with their values.
+pub(crate) fn read_where<M: Module>(
+    model: &M,
+    wanted: impl Fn(&str, TensorKind) -> bool,
+) -> Result<Vec<(TensorDescription, TensorData)>, DdpError> {
     flush_running_statistics(model);
-    let mut visitor = Reader::new(|kind| kind == TensorKind::FixedFloat);
+    let mut visitor = Reader::new(&wanted);
     model.visit(&mut visitor);
     let mut tensors = visitor.tensors;
-    tensors.retain(|(description, _)| description.kind == TensorKind::FixedFloat);
+    tensors.retain(|(description, _)| wanted(&description.path, description.kind));
     tensors.into_iter().map(read_or_error).collect()
 }
 
@@ -184,32 +185,44 @@ pub(crate) fn compare(
     tensors: &[(TensorDescription, TensorData)],
     group: &ProcessGroup,
 ) -> Result<(), DdpError> {
-    let hashes = tensors.iter().flat_map(|(_, data)| fingerprint(data));
-    let all = group.all_gather(hashes.collect::<Vec<u8>>()).wait()?;
-    for (rank, theirs) in all.iter().enumerate() {
-        let different = all[0]
-            .chunks(FINGERPRINT_BYTES)
-            .zip(theirs.chunks(FINGERPRINT_BYTES))
-            .position(|(a, b)| a != b);
-        if let Some(position) = different {
-            return Err(DdpError::Diverged {
-                rank,
-                parameter: tensors[position].0.path.clone(),
-            });
-        }
+    let hashes = tensors.iter().map(|(_, data)| fingerprint(data));
+    match first_difference(hashes, group)? {
+        None => Ok(()),
+        Some((rank, position)) => Err(DdpError::Diverged {
+            rank,
+            parameter: tensors[position].0.path.clone(),
+        }),
     }
-    Ok(())
 }
 
-struct Reader {
+/// The first rank whose fingerprints are not rank 0's, and the place of the first that differs. All ranks of `group`
+/// call it.
+pub(crate) fn first_difference(
+    hashes: impl Iterator<Item = [u8; FINGERPRINT_BYTES]>,
+    group: &ProcessGroup,
+) -> Result<Option<(usize, usize)>, DdpError> {
+    let all = group
+        .all_gather(hashes.flatten().collect::<Vec<u8>>())
+        .wait()?;
+    let differences = all.iter().enumerate().map(|(rank, theirs)| {
+        let mut pairs = all[0]
+            .chunks(FINGERPRINT_BYTES)
+            .zip(theirs.chunks(FINGERPRINT_BYTES));
+        let position = pairs.position(|(a, b)| a != b);
+        position.map(|position| (rank, position))
+    });
+    Ok(differences.flatten().next())
+}
+
+struct Reader<F> {
     path: Vec<String>,
-    /// Of which kinds the values are read.
-    reads: fn(TensorKind) -> bool,
+    /// Whether the values at a path, of a kind, are read.
+    reads: F,
     tensors: Vec<(TensorDescription, Result<TensorData, String>)>,
 }
 
-impl Reader {
-    fn new(reads: fn(TensorKind) -> bool) -> Self {
+impl<F: Fn(&str, TensorKind) -> bool> Reader<F> {
+    fn new(reads: F) -> Self {
         Self {
             path: Vec::new(),
             reads,
@@ -233,7 +246,7 @@ impl Reader {
             dtype,
             kind,
         };
-        let data = if (self.reads)(kind) {
+        let data = if (self.reads)(&description.path, kind) {
             read()
         } else {
             Ok(TensorData::new(Vec::<u8>::new(), [0]))
@@ -242,7 +255,7 @@ impl Reader {
     }
 }
 
-impl ModuleVisitor for Reader {
+impl<F: Fn(&str, TensorKind) -> bool> ModuleVisitor for Reader<F> {
     fn enter_module(&mut self, name: &str, _container_type: &str) {
         self.path.push(name.to_string());
     }

@@ -14,6 +14,7 @@ use crate::config::DdpConfig;
 use crate::device::DeviceExchange;
 use crate::error::DdpError;
 use crate::host::HostBuffer;
+use crate::initial_state::InitialValues;
 use crate::reducer::{Outcome, Reducer, Report, lock};
 use crate::replicas::{self, TensorKind};
 use crate::sharding::MemoryTracker;
@@ -47,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) gradient_buckets: MemoryTracker,
     /// Records when passes reach parameters and buckets travel.
     pub(crate) recorder: OnceLock<Recorder>,
+    /// Where trained parameters have their first values from, until shards of these are taken.
+    pub(crate) initial: Mutex<Option<Arc<dyn InitialValues>>>,
 }
 
 /// Where gradients are while they are added up.

@@ -102,4 +102,4 @@ pub use engine::{Pipeline, PipelinePass};
 pub use error::PipelineError;
 pub use shared_parameters::SharedParameters;
 pub use stages::{Stages, StagesError};
-pub use unmaterialised::{distribute, gather};
+pub use unmaterialised::{distribute, distribute_initial_values, gather};

@@ -1,9 +1,12 @@
 //! Sends parameters to the ranks whose stages use them, and back. The others are unmaterialised.
 
+use std::collections::HashSet;
+
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::prelude::*;
 use burn::tensor::{Bool, Int, TensorData};
 use everburn_collectives::group::ProcessGroup;
+use everburn_distributed::InitialValues;
 
 use crate::error::PipelineError;
 use crate::message::{decode, encode};
@@ -31,11 +34,35 @@ pub fn distribute<M: Module>(
     group: &ProcessGroup,
     holders: &[(String, Vec<usize>)],
 ) -> Result<M, PipelineError> {
+    transfer(model, group, holders, Direction::Out(None))
+}
+
+/// As [`distribute`], but each rank reads the parameters that `values` has, and that it holds, itself: in `model` they
+/// are [`placeholders`](everburn_distributed::placeholders).
+///
+/// # Errors
+/// As [`distribute`]; also if a value cannot be read.
+pub fn distribute_initial_values<M: Module>(
+    model: M,
+    group: &ProcessGroup,
+    holders: &[(String, Vec<usize>)],
+    values: &dyn InitialValues,
+) -> Result<M, PipelineError> {
+    let paths = values.paths().into_iter().collect();
+    transfer(model, group, holders, Direction::Out(Some((values, paths))))
+}
+
+fn transfer<M: Module>(
+    model: M,
+    group: &ProcessGroup,
+    holders: &[(String, Vec<usize>)],
+    direction: Direction<'_>,
+) -> Result<M, PipelineError> {
     let mut mapper = Transfer {
         group,
         holders,
         position: 0,
-        direction: Direction::Out,
+        direction,
         result: Ok(()),
     };
     let model = model.map(&mut mapper);
@@ -55,19 +82,12 @@ pub fn gather<M: Module>(
     holders: &[(String, Vec<usize>)],
     device: &Device,
 ) -> Result<M, PipelineError> {
-    let mut mapper = Transfer {
-        group,
-        holders,
-        position: 0,
-        direction: Direction::Back(device.clone()),
-        result: Ok(()),
-    };
-    let model = model.map(&mut mapper);
-    mapper.result.map(|()| model)
+    transfer(model, group, holders, Direction::Back(device.clone()))
 }
 
-enum Direction {
-    Out,
+enum Direction<'a> {
+    /// With the parameters that each rank reads itself, and their paths.
+    Out(Option<(&'a dyn InitialValues, HashSet<String>)>),
     Back(Device),
 }
 
@@ -75,7 +95,7 @@ struct Transfer<'a> {
     group: &'a ProcessGroup,
     holders: &'a [(String, Vec<usize>)],
     position: usize,
-    direction: Direction,
+    direction: Direction<'a>,
     result: Result<(), PipelineError>,
 }
 
@@ -93,27 +113,43 @@ impl Transfer<'_> {
         position: usize,
         param: &Param<Tensor<D>>,
     ) -> Result<Param<Tensor<D>>, PipelineError> {
-        let Some((_, holders)) = self.holders.get(position) else {
+        let Some((path, holders)) = self.holders.get(position) else {
             return Err(self.parameter(position, "the model has more parameters than its blocks"));
         };
         let (rank, tag) = (self.group.rank(), position as u64);
         match &self.direction {
-            Direction::Out if rank == 0 => {
+            Direction::Out(values) if rank == 0 => {
+                let values = values.as_ref().filter(|(_, paths)| paths.contains(path));
                 // Initialised in the order of the fields for all holders, as on one device.
-                let message = self.message(position, param)?;
+                let message = self.message(position, param, values.is_none())?;
                 for holder in holders.iter().filter(|holder| **holder != 0) {
                     let sent = self.group.send(message.clone(), *holder, OUT | tag);
                     sent.wait()?;
                 }
-                Ok(if holders.contains(&0) {
-                    param.clone()
-                } else {
-                    unmaterialised(param)
-                })
+                match (holders.contains(&0), values) {
+                    (true, None) => Ok(param.clone()),
+                    (true, Some((values, _))) => {
+                        let data = self.initial_value(position, *values, path)?;
+                        let (device, trains) =
+                            (param.lazy_device(), param.base().is_require_grad());
+                        let dtype = data.dtype();
+                        let value = Tensor::<D>::from_data(data, (&device, dtype));
+                        Ok(Param::initialized(param.id, value).set_require_grad(trains))
+                    }
+                    (false, _) => Ok(unmaterialised(param)),
+                }
             }
-            Direction::Out if holders.contains(&rank) => {
+            Direction::Out(values) if holders.contains(&rank) => {
                 let message = self.group.recv::<u8>(0, OUT | tag).wait()?;
                 let (id, trains, data) = self.read(position, message)?;
+                let data = match (data, values) {
+                    (Some(data), _) => data,
+                    (None, Some((values, _))) => self.initial_value(position, *values, path)?,
+                    (None, None) => {
+                        let reason = "rank 0 reads first values, and this rank has none";
+                        return Err(self.parameter(position, reason));
+                    }
+                };
                 if data.shape() != &param.lazy_shape() {
                     let (theirs, ours) = (data.shape(), param.lazy_shape());
                     let reason = format!("it has the shape {theirs:?} on rank 0 and {ours:?} here");
@@ -123,11 +159,11 @@ impl Transfer<'_> {
                 let value = Tensor::<D>::from_data(data, (&device, dtype));
                 Ok(Param::initialized(id, value).set_require_grad(trains))
             }
-            Direction::Out => Ok(unmaterialised(param)),
+            Direction::Out(_) => Ok(unmaterialised(param)),
             Direction::Back(device) => {
                 let owner = holders.first().copied().unwrap_or(0);
                 if rank == owner && owner != 0 {
-                    let message = self.message(position, param)?;
+                    let message = self.message(position, param, true)?;
                     self.group.send(message, 0, BACK | tag).wait()?;
                 }
                 if rank != 0 {
@@ -139,9 +175,9 @@ impl Transfer<'_> {
                 }
                 let message = self.group.recv::<u8>(owner, BACK | tag).wait()?;
                 let (id, _, data) = self.read(position, message)?;
-                if data.shape().num_dims() != D {
-                    return Err(self.parameter(position, "it came with other dimensions"));
-                }
+                let data = data.filter(|data| data.shape().num_dims() == D);
+                let data =
+                    data.ok_or_else(|| self.parameter(position, "it came with other dimensions"))?;
                 let dtype = data.dtype();
                 let value = Tensor::<D>::from_data(data, (device, dtype));
                 Ok(Param::initialized(id, value))
@@ -149,27 +185,44 @@ impl Transfer<'_> {
         }
     }
 
+    fn initial_value(
+        &self,
+        position: usize,
+        values: &dyn InitialValues,
+        path: &str,
+    ) -> Result<TensorData, PipelineError> {
+        let value = values.value(path);
+        value.map_err(|reason| self.parameter(position, reason))
+    }
+
+    /// A parameter, or what is to be known of it.
     fn message<const D: usize>(
         &self,
         position: usize,
         param: &Param<Tensor<D>>,
+        with_values: bool,
     ) -> Result<Vec<u8>, PipelineError> {
         let value = param.val();
         let trains = i64::from(value.is_require_grad());
-        let data = value.without_autodiff().try_into_data();
-        let data = data.map_err(|error| self.parameter(position, error.to_string()))?;
+        let data = match with_values {
+            false => None,
+            true => {
+                let data = value.without_autodiff().try_into_data();
+                Some(data.map_err(|error| self.parameter(position, error.to_string()))?)
+            }
+        };
         let about = TensorData::from([param.id.val() as i64, trains]);
-        encode(&[Some(about), Some(data)]).map_err(|reason| self.parameter(position, reason))
+        encode(&[Some(about), data]).map_err(|reason| self.parameter(position, reason))
     }
 
-    /// The id, whether the parameter is trained, and its values.
+    /// The id, whether the parameter is trained, and its values, if they came.
     fn read(
         &self,
         position: usize,
         message: Vec<u8>,
-    ) -> Result<(ParamId, bool, TensorData), PipelineError> {
+    ) -> Result<(ParamId, bool, Option<TensorData>), PipelineError> {
         let parts = decode(message).map_err(|reason| self.parameter(position, reason))?;
-        if let Ok([Some(about), Some(data)]) = <[Option<TensorData>; 2]>::try_from(parts)
+        if let Ok([Some(about), data]) = <[Option<TensorData>; 2]>::try_from(parts)
             && let Ok([id, trains]) = about.as_slice::<i64>()
         {
             return Ok((ParamId::from(*id as u64), *trains != 0, data));

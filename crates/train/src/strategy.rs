@@ -33,7 +33,7 @@ use burn_train::{
 };
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{
-    Buffers, ConnectExchange, Ddp, ParameterShards, synchronize_batch_norms,
+    Buffers, ConnectExchange, Ddp, InitialValues, ParameterShards, synchronize_batch_norms,
 };
 use everburn_profile::Recorder;
 
@@ -42,8 +42,9 @@ use self::local_steps::InterruptedRound;
 use self::records::Recent;
 pub use self::run::Run;
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::pretrained_values::hollow;
 use crate::checkpoint::state_hashes::HashesFile;
-use crate::checkpoint::training_state::{self, TrainingState};
+use crate::checkpoint::training_state::TrainingState;
 use crate::checkpoint::writer::CheckpointWriter;
 use crate::config::TrainingConfig;
 use crate::config::checkpoint_every::Clock;
@@ -94,6 +95,8 @@ pub(crate) struct RankSetup {
     pub(crate) agreement: Agreement,
     /// By which way gradients travel that are on GPUs.
     pub(crate) exchange: Option<Arc<dyn ConnectExchange>>,
+    /// Where each rank reads its parts of the first model, if it does.
+    pub(crate) initial_values: Option<Arc<dyn InitialValues>>,
     /// How the training continues when ranks are lost or come.
     pub(crate) regroup: Option<Arc<dyn Regroup>>,
     /// Continues from the newest good checkpoint where no rank remembers more.
@@ -183,14 +186,17 @@ impl SupervisedLearningStrategy<AnyModel> for RankStrategy {
             metrics: MetricAgreement::default(),
         };
         let model = learner.model();
+        // The loop alone holds the first values: they are gone with the first step, or when each rank has its shards.
+        drop(learner);
+        let without_values = hollow(&model);
         let compute = rank_loop.setup.config.precision.compute_type();
-        let model = match everburn_nn::autocast(compute, || rank_loop.run(model.clone())) {
+        let model = match everburn_nn::autocast(compute, || rank_loop.run(model)) {
             Ok(trained) => trained,
             Err(error) => {
                 error.abort(&rank_loop.setup.group);
                 rank_loop.notify_failure(&error, false);
                 rank_loop.outcome.error = Some(error);
-                model
+                without_values
             }
         };
         rank_loop.outcome.past = rank_loop.past;
@@ -294,7 +300,8 @@ impl RankLoop {
         let mut config = self.setup.config.ddp;
         let mut replicas = self.setup.group.clone();
         if let Some(over) = &self.setup.over {
-            model = over.prepare(model)?;
+            let values = self.setup.initial_values.take();
+            model = over.prepare(model, values.as_deref())?;
             if self.outcome.step > 0 {
                 let whole = self.setup.state.optimizer_bytes()?;
                 let part = over.part_of_optimizer(&model, whole)?;
@@ -325,7 +332,10 @@ impl RankLoop {
         };
         let (ddp, model) = match exchange {
             Some(exchange) => Ddp::with_exchange(model, replicas, config, exchange)?,
-            None => Ddp::new(model, replicas, config)?,
+            None => match self.setup.initial_values.take() {
+                Some(values) => Ddp::with_initial_values(model, replicas, config, values)?,
+                None => Ddp::new(model, replicas, config)?,
+            },
         };
         if let Some(recorder) = &self.setup.recorder {
             ddp.record_into(recorder);
@@ -353,36 +363,6 @@ impl RankLoop {
             error.abort(&self.setup.group);
         }
         model.map(everburn_nn::isolate_batch_norms)
-    }
-
-    /// Takes over the state of a checkpoint.
-    fn restore(
-        &mut self,
-        model: AnyModel,
-        checkpoint: &Checkpoint,
-    ) -> Result<AnyModel, TrainError> {
-        let progress = &checkpoint.progress;
-        let fits = self.progress().fits(progress);
-        fits.map_err(|reason| training_state::refuse(progress, &reason))?;
-        let model = self.setup.state.restore(model, checkpoint)?;
-        self.outcome.epoch = progress.epoch;
-        self.outcome.step = progress.step;
-        let by = &self.setup.config.best_by;
-        self.outcome.best = progress.best.filter(|_| progress.best_by == *by);
-        if progress.best.is_some() && self.outcome.best.is_none() {
-            let before = &progress.best_by;
-            tracing::warn!(
-                "the best epoch was chosen by `{before}`: by `{by}`, the next epoch is the first"
-            );
-        }
-        self.outcome.batches = progress.batches;
-        self.outcome.so_far = progress.so_far.clone();
-        // A run that continues in another precision begins with it.
-        if let (Some(own), Some(before)) = (&mut self.outcome.loss_scaling, progress.loss_scaling) {
-            *own = before;
-        }
-        self.interrupted_round = None;
-        Ok(model)
     }
 
     fn train_epochs(&mut self, mut model: AnyModel, ddp: &Ddp) -> Result<AnyModel, TrainError> {

@@ -20,7 +20,7 @@ use burn_train::logger::InMemoryMetricLogger;
 use burn_train::metric::LearningRateMetric;
 use burn_train::{Interrupter, Learner, SupervisedTraining, TrainingStrategy};
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{ConnectExchange, name_of};
+use everburn_distributed::{ConnectExchange, InitialValues, name_of};
 use everburn_profile::Recorder;
 use everburn_record::Phase;
 
@@ -119,6 +119,8 @@ pub struct Trainer {
     pub recorder: Option<Recorder>,
     /// Code of the user's own that is called after steps, epochs, checkpoints and failures; the same on all ranks.
     pub hooks: Hooks,
+    /// Where each rank reads its part of the first model, which has none; where parameters are sharded, and for meshes.
+    pub initial_values: Option<Arc<dyn InitialValues>>,
 }
 
 impl Trainer {
@@ -144,6 +146,7 @@ impl Trainer {
             task: None,
             recorder: None,
             hooks: Hooks::default(),
+            initial_values: None,
         }
     }
 
@@ -334,6 +337,7 @@ impl Trainer {
             hashes: None,
             agreement,
             exchange: self.exchange.clone(),
+            initial_values: self.initial_values.clone(),
             regroup: self.regroup.clone(),
             resume_wanted: self.resume,
             begun_before: self.begun_before,

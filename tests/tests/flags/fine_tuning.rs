@@ -134,6 +134,22 @@ fn low_rank_factors_are_trained_beside_pretrained_weights_and_merged() {
 }
 
 #[test]
+fn ranks_of_meshes_read_their_parts_of_pretrained_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    std::fs::write(here.join("small.toml"), SMALL).unwrap();
+    train(here, "base", &["--steps", "3"]);
+    let tune = ["--init-from", "base", "--steps", "3"];
+    let alone = losses(&train(here, "alone", &tune));
+    for mesh in ["pipeline=2", "tensor=2", "tensor=2,pipeline=2"] {
+        let ranks = if mesh.contains(',') { "4" } else { "2" };
+        let flags = [&tune[..], &["--ranks", ranks, "--mesh", mesh]].concat();
+        let run = train(here, mesh, &flags);
+        assert!(apart(&losses(&run), &alone) < 1e-5, "{mesh}");
+    }
+}
+
+#[test]
 fn low_rank_adaptation_that_cannot_be_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();

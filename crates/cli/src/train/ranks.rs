@@ -1,21 +1,69 @@
 //! What a process trains: one rank, or each of its threads one.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use crate::prelude::*;
 use burn::module::Module;
 use burn::prelude::Device;
 use everburn_collectives::store::{HashStore, SharedStore};
+use everburn_distributed::{ShardStage, is_gpu};
+use everburn_train::{AnyModel, Patterns, WithInitialValues};
 
 use super::RankJob;
 use crate::error::CliError;
-use crate::{gradient_exchange, rank};
+use crate::{gradient_exchange, rank, weights};
 
 /// This process is one rank. `false` if the user has stopped it.
 pub(super) fn train_one_rank(job: &RankJob<'_>, trainer: Trainer) -> Result<bool, CliError> {
     trainer.seed();
+    if let Some((model, values)) = job.opened(&trainer)? {
+        let initial_values = Some(values);
+        let trainer = Trainer {
+            initial_values,
+            ..trainer
+        };
+        return job.fit_task(trainer, model);
+    }
     let model = job.begun(&trainer.device, trainer.group.rank())?;
     job.fit_task(trainer, model)
+}
+
+impl RankJob<'_> {
+    /// The model and the weights of `--init-from`, of which each rank reads and keeps its part: where parameters are
+    /// sharded and all ranks have a file, and in meshes whose ranks have the same one.
+    fn opened(&self, trainer: &Trainer) -> Result<Option<WithInitialValues<AnyModel>>, CliError> {
+        let (config, skip) = (self.config, &self.config.init_skip);
+        let shards = config.training.ddp.shard == Some(ShardStage::Parameters);
+        // Weights that are drawn for GPUs are drawn on the processor, all together.
+        let draws = *skip != Patterns::default();
+        let whole = self.resume || self.finder.is_some() || config.training.lora.is_some();
+        let meshes = self.parallelism.is_some();
+        if !(shards || meshes)
+            || whole
+            || trainer.group.world_size() == 1
+            || draws && is_gpu(&trainer.device)
+        {
+            return Ok(None);
+        }
+        let Some(path) = &config.init_from else {
+            return Ok(None);
+        };
+        // Which file it is: shards are compared once they are read.
+        let file = std::fs::metadata(path).ok();
+        let file = file.map_or([0; 2], |file| [file.dev() + 1, file.ino()]);
+        let file = file.map(u64::to_le_bytes).concat();
+        let files = trainer.group.all_gather::<u8>(file).wait();
+        let files = files.map_err(TrainError::from)?;
+        let missing = files.iter().any(|file| file.iter().all(|byte| *byte == 0));
+        if missing || meshes && files.iter().any(|file| *file != files[0]) {
+            return Ok(None);
+        }
+        let model = self.task.model(&trainer.device)?;
+        let draws = draws && trainer.group.rank() == 0;
+        let layout = self.task.layout();
+        Ok(Some(weights::opened(model, path, skip, &layout, draws)?))
+    }
 }
 
 /// Each thread of this process is a rank. `false` for each that the user has stopped.

@@ -1,18 +1,25 @@
 //! Shards the parameters and gradients of a module, and puts gathered parameters into it.
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId, ParamMapper};
 use burn::optim::GradientsParams;
 use burn::prelude::*;
 use burn::tensor::TensorData;
+use everburn_collectives::group::ProcessGroup;
 
 use super::gather::read;
 use super::layout::ShardLayout;
 use super::parameters::LocalShards;
 use super::pending_parameters::PendingParameters;
+use crate::bucket::BucketEntry;
 use crate::error::DdpError;
+use crate::initial_state::{InitialValues, initial_value};
+use crate::replicas::{fingerprint, first_difference};
+
+/// Shards of parameters by their numbers, where they are there already.
+pub(crate) type KnownShards = Vec<Option<Param<Tensor<1>>>>;
 
 /// This rank's shard of a tensor, on its device, padded with zeros.
 fn local_shard<const D: usize>(full: Tensor<D>, layout: ShardLayout) -> Tensor<1> {
@@ -39,19 +46,20 @@ fn moved(shard: Tensor<1>, device: &Device) -> Result<Tensor<1>, DdpError> {
     Ok(Tensor::from_data(data, (device, dtype)))
 }
 
-/// This rank's shards of the parameters of `model`, copied to the device `kept` if one is given. Waits for parameters
-/// that are being gathered.
+/// This rank's shards of the parameters of `model`, copied to the device `kept` if one is given; those that are `known`
+/// stay. Waits for parameters that are being gathered.
 pub(crate) fn local_shards<M: Module>(
     model: &M,
     numbers: &HashMap<ParamId, usize>,
     layout: ShardLayout,
     kept: Option<&Device>,
+    known: KnownShards,
 ) -> Result<LocalShards, DdpError> {
     struct ShardParameters<'a> {
         numbers: &'a HashMap<ParamId, usize>,
         layout: ShardLayout,
         kept: Option<&'a Device>,
-        shards: Vec<Option<Param<Tensor<1>>>>,
+        shards: KnownShards,
         failed: Option<DdpError>,
     }
     impl ModuleVisitor for ShardParameters<'_> {
@@ -80,9 +88,10 @@ pub(crate) fn local_shards<M: Module>(
         numbers,
         layout,
         kept,
-        shards: vec![None; numbers.len()],
+        shards: known,
         failed: None,
     };
+    visitor.shards.resize(numbers.len(), None);
     model.visit(&mut visitor);
     if let Some(error) = visitor.failed {
         return Err(error);
@@ -148,6 +157,40 @@ pub(crate) fn shard_gradients<M: Module>(
     match visitor.failed {
         Some(error) => Err(error),
         None => Ok((visitor.shards, visitor.bytes)),
+    }
+}
+
+/// This rank's shards on `home` of the parameters that `values` has, each of which is read whole and dropped before the
+/// next. All ranks call it.
+pub(crate) fn initial_shards(
+    parameters: &[BucketEntry],
+    layout: ShardLayout,
+    home: &Device,
+    values: &dyn InitialValues,
+    group: &ProcessGroup,
+) -> Result<KnownShards, DdpError> {
+    let paths: HashSet<String> = values.paths().into_iter().collect();
+    let (mut shards, mut read) = (Vec::new(), Vec::new());
+    for entry in parameters {
+        if !paths.contains(&entry.path) {
+            shards.push(None);
+            continue;
+        }
+        let full = initial_value(values, &entry.path, &entry.shape, entry.dtype)?;
+        read.push((&entry.path, fingerprint(&full)));
+        let bytes = layout.bytes(layout.rank, full.as_bytes(), entry.dtype.size());
+        drop(full);
+        let length = bytes.len() / entry.dtype.size();
+        let shard = TensorData::from_bytes_vec(bytes, vec![length], entry.dtype);
+        let shard = Tensor::<1>::from_data(shard, (home, entry.dtype)).require_grad();
+        shards.push(Some(Param::initialized(entry.id, shard)));
+    }
+    match first_difference(read.iter().map(|(_, hash)| *hash), group)? {
+        None => Ok(shards),
+        Some((rank, position)) => Err(DdpError::DifferentInitialValues {
+            rank,
+            parameter: read[position].0.clone(),
+        }),
     }
 }
 

@@ -21,6 +21,7 @@ use crate::bucket::BucketEntry;
 use crate::ddp::Ddp;
 use crate::error::DdpError;
 use crate::placement::device_of_parameters;
+use crate::reducer::lock;
 use crate::synchronization::{GradientNorm, NORM_EPSILON, SyncedGradients};
 
 /// This rank's shards of all trained parameters, in the order of registration, each with its parameter's id: a
@@ -388,7 +389,23 @@ impl ParameterShards {
     fn local_shards_of<M: Module>(&self, model: &M) -> Result<LocalShards, DdpError> {
         let shared = self.ddp.shared();
         let kept = self.keeps.then_some(&self.home);
-        module_shards::local_shards(model, shared.numbers(), shared.shard_layout(), kept)
+        let layout = shared.shard_layout();
+        let values = lock(&shared.initial).take();
+        let known = match &values {
+            None => Vec::new(),
+            Some(values) => {
+                let parameters = shared.parameters();
+                let values = &**values;
+                module_shards::initial_shards(
+                    parameters,
+                    layout,
+                    &self.home,
+                    values,
+                    self.ddp.group(),
+                )?
+            }
+        };
+        module_shards::local_shards(model, shared.numbers(), layout, kept, known)
     }
 
     /// `model` with parameters that are being gathered.

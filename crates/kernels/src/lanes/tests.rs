@@ -1,4 +1,3 @@
-
 use super::{DROPPED, Gather, Scatter};
 use crate::isa::InstructionSet;
 

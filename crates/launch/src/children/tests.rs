@@ -1,4 +1,3 @@
-
 use super::*;
 
 const LONG: Duration = Duration::from_secs(60);

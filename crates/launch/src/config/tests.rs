@@ -1,4 +1,3 @@
-
 use std::os::unix::ffi::OsStrExt;
 
 use super::*;

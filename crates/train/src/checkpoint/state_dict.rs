@@ -173,7 +173,49 @@ pub fn load_state_dict_except<M: Module>(
     skip: &Patterns,
     layout: &StateDictLayout,
 ) -> Result<M, TrainError> {
-    let (skipped, ours): (Vec<_>, Vec<_>) = in_pytorch_terms(&model)
+    let (tensors, skipped) = fitting_tensors(&model, path, skip, layout)?;
+    let result = model.apply(
+        tensors.into_values().collect(),
+        None,
+        Some(from_pytorch()),
+        true,
+    );
+    let mut problems = String::new();
+    for error in &result.errors {
+        // Writing to a string does not fail.
+        let _ = write!(problems, "\n  {error}");
+    }
+    if result.missing.len() != skipped {
+        for (path, _) in &result.missing {
+            let _ = write!(problems, "\n  {path} was not found");
+        }
+    }
+    match problems.is_empty() {
+        true => Ok(model),
+        false => Err(TrainError::Weights {
+            path: path.to_path_buf(),
+            problems,
+        }),
+    }
+}
+
+/// What makes tensors of the model's of PyTorch's.
+pub(super) fn from_pytorch() -> Box<dyn ModuleAdapter> {
+    Box::new(PyTorchToBurnAdapter.chain(FloatCastAdapter::to(DType::F32)))
+}
+
+/// The tensors of a file that go into `model`, none of them read yet, by their names in PyTorch; and how many of the
+/// model's are skipped.
+///
+/// # Errors
+/// As [`load_state_dict_except`].
+pub(super) fn fitting_tensors<M: Module>(
+    model: &M,
+    path: &Path,
+    skip: &Patterns,
+    layout: &StateDictLayout,
+) -> Result<(BTreeMap<String, PackedTensor>, usize), TrainError> {
+    let (skipped, ours): (Vec<_>, Vec<_>) = in_pytorch_terms(model)
         .into_iter()
         .partition(|tensor| skip.fit(&tensor.name));
     let tensors = layout.arrange(match path.is_dir() {
@@ -196,10 +238,6 @@ pub fn load_state_dict_except<M: Module>(
     }
     tensors.retain(|name, _| !skip.fit(name));
     let problems = problems(&ours, &tensors);
-    let wrong = |problems| TrainError::Weights {
-        path: path.to_path_buf(),
-        problems,
-    };
     if !problems.is_empty() {
         let shared = match prefix.is_empty() {
             true => String::new(),
@@ -208,30 +246,17 @@ pub fn load_state_dict_except<M: Module>(
                 prefix.escape_debug()
             ),
         };
-        return Err(wrong(problems + &shared));
+        return Err(TrainError::Weights {
+            path: path.to_path_buf(),
+            problems: problems + &shared,
+        });
     }
-    let tensors = tensors.into_iter().filter(|(name, _)| !is_count(name));
-    let tensors = tensors.map(|(_, tensor)| tensor).collect();
-    let adapter = PyTorchToBurnAdapter.chain(FloatCastAdapter::to(DType::F32));
-    let result = model.apply(tensors, None, Some(Box::new(adapter)), true);
-    let mut problems = String::new();
-    for error in &result.errors {
-        // Writing to a string does not fail.
-        let _ = write!(problems, "\n  {error}");
-    }
-    if result.missing.len() != skipped.len() {
-        for (path, _) in &result.missing {
-            let _ = write!(problems, "\n  {path} was not found");
-        }
-    }
-    match problems.is_empty() {
-        true => Ok(model),
-        false => Err(wrong(problems)),
-    }
+    tensors.retain(|name, _| !is_count(name));
+    Ok((tensors, skipped.len()))
 }
 
 /// The model's tensors as PyTorch would have them. None is read from its device yet.
-fn in_pytorch_terms<M: Module>(model: &M) -> Vec<PackedTensor> {
+pub(super) fn in_pytorch_terms<M: Module>(model: &M) -> Vec<PackedTensor> {
     model.collect(None, Some(Box::new(BurnToPyTorchAdapter)), true)
 }
 

@@ -1,13 +1,19 @@
 //! `model.safetensors` and `ema.safetensors`: a model's parameters by path.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use burn::module::Module;
+use burn::store::burn_pack::Tensor as PackedTensor;
 use burn::store::{ModuleSnapshot, ModuleStore, SafetensorsStore};
 
 use crate::checkpoint::state_dict::problems;
 use crate::error::TrainError;
 use crate::record::run_directory::{RunDirectory, write_file};
+
+/// Why a run may have no parameters.
+const UNFINISHED: &str =
+    "the training has not ended. --checkpoint best, or the number of an epoch, takes a checkpoint";
 
 /// Writes the parameters by path, atomically: a run's `model.safetensors`.
 ///
@@ -45,11 +51,7 @@ pub(crate) fn with_safetensors<M: Module>(mut model: M, bytes: Vec<u8>) -> Resul
 /// # Errors
 /// [`TrainError::File`] if the file is missing or damaged, and [`TrainError::Weights`] if it is of another model.
 pub fn load_safetensors<M: Module>(model: M, run: &RunDirectory) -> Result<M, TrainError> {
-    load(
-        model,
-        &run.model_path(),
-        "the training has not ended. --checkpoint best, or the number of an epoch, takes a checkpoint",
-    )
+    load(model, &run.model_path(), UNFINISHED)
 }
 
 /// The model with the averaged parameters of a run's `ema.safetensors`.
@@ -65,26 +67,47 @@ pub fn load_averaged<M: Module>(model: M, run: &RunDirectory) -> Result<M, Train
 }
 
 fn load<M: Module>(mut model: M, path: &Path, question: &str) -> Result<M, TrainError> {
-    let failed = |reason: String| TrainError::File {
+    let mut store = open(&model, path, question)?;
+    store
+        .apply_to(&mut model)
+        .map_err(|error| failed(path, error.to_string()))?;
+    Ok(model)
+}
+
+fn failed(path: &Path, reason: String) -> TrainError {
+    TrainError::File {
         action: "reading",
         path: path.to_path_buf(),
         reason,
-    };
+    }
+}
+
+/// A file of parameters that are those of `model`, none of them read yet.
+fn open<M: Module>(model: &M, path: &Path, question: &str) -> Result<SafetensorsStore, TrainError> {
     if !path.is_file() {
-        return Err(failed(format!("there is none; {question}")));
+        return Err(failed(path, format!("there is none; {question}")));
     }
     let mut store = SafetensorsStore::from_file(path);
     let theirs = store.get_all_tensors();
-    let theirs = theirs.map_err(|error| failed(error.to_string()))?;
+    let theirs = theirs.map_err(|error| failed(path, error.to_string()))?;
     let problems = problems(&model.collect(None, None, true), theirs);
-    if !problems.is_empty() {
-        return Err(TrainError::Weights {
+    match problems.is_empty() {
+        true => Ok(store),
+        false => Err(TrainError::Weights {
             path: path.to_path_buf(),
             problems,
-        });
+        }),
     }
-    store
-        .apply_to(&mut model)
-        .map_err(|error| failed(error.to_string()))?;
-    Ok(model)
+}
+
+/// The tensors of a run's `model.safetensors`, none of them read yet.
+pub(super) fn run_tensors<M: Module>(
+    model: &M,
+    run: &RunDirectory,
+) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
+    let path = run.model_path();
+    let mut store = open(model, &path, UNFINISHED)?;
+    let tensors = store.get_all_tensors();
+    let tensors = tensors.map_err(|error| failed(&path, error.to_string()))?;
+    Ok(tensors.clone())
 }

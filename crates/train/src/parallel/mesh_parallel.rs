@@ -11,12 +11,16 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{
-    Ddp, DdpError, ModuleRanks, ShareOfBatch, SyncedGradients, verify_whole_parameters,
+    Ddp, DdpError, InitialValues, ModuleRanks, ShareOfBatch, SyncedGradients,
+    verify_whole_parameters,
 };
 use everburn_nn::{
     Activation, InBlocks, TensorGroup, TensorRule, forget_shards, planned_shards, tensor_parallel,
 };
-use everburn_pipeline::{Pipeline, PipelineError, SharedParameters, Stages, distribute, gather};
+use everburn_pipeline::{
+    Pipeline, PipelineError, SharedParameters, Stages, distribute, distribute_initial_values,
+    gather,
+};
 use everburn_schedules::ScheduleKind;
 
 use self::groups::Groups;
@@ -273,13 +277,21 @@ where
         self.mesh.tensor > 1
     }
 
-    fn prepare(&self, model: Supervised<M, O>) -> Result<Supervised<M, O>, TrainError> {
+    fn prepare(
+        &self,
+        model: Supervised<M, O>,
+        values: Option<&dyn InitialValues>,
+    ) -> Result<Supervised<M, O>, TrainError> {
         let holders = self.job_holders(|place| {
             let ranks = 0..self.mesh.world_size();
             let at_place = |rank: &usize| self.mesh.coordinates(*rank).pipeline == place;
             ranks.filter(at_place).collect()
         });
-        let model = distribute(model, &self.groups.job, &holders)?;
+        let job = &self.groups.job;
+        let model = match values {
+            None => distribute(model, job, &holders)?,
+            Some(values) => distribute_initial_values(model, job, &holders, values)?,
+        };
         if self.mesh.tensor == 1 {
             return Ok(model);
         }

@@ -9,12 +9,43 @@ use everburn_distributed::Ddp;
 use everburn_record::{Event, EventKind, Phase};
 
 use super::{RankLoop, lock};
-use crate::checkpoint::{CheckpointFolder, Progress};
+use crate::checkpoint::training_state;
+use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
 use crate::error::TrainError;
 use crate::model::erased::AnyModel;
 use crate::model::finite::require_finite;
 
 impl RankLoop {
+    /// Takes over the state of a checkpoint.
+    pub(super) fn restore(
+        &mut self,
+        model: AnyModel,
+        checkpoint: &Checkpoint,
+    ) -> Result<AnyModel, TrainError> {
+        let progress = &checkpoint.progress;
+        let fits = self.progress().fits(progress);
+        fits.map_err(|reason| training_state::refuse(progress, &reason))?;
+        let model = self.setup.state.restore(model, checkpoint)?;
+        self.outcome.epoch = progress.epoch;
+        self.outcome.step = progress.step;
+        let by = &self.setup.config.best_by;
+        self.outcome.best = progress.best.filter(|_| progress.best_by == *by);
+        if progress.best.is_some() && self.outcome.best.is_none() {
+            let before = &progress.best_by;
+            tracing::warn!(
+                "the best epoch was chosen by `{before}`: by `{by}`, the next epoch is the first"
+            );
+        }
+        self.outcome.batches = progress.batches;
+        self.outcome.so_far = progress.so_far.clone();
+        // A run that continues in another precision begins with it.
+        if let (Some(own), Some(before)) = (&mut self.outcome.loss_scaling, progress.loss_scaling) {
+            *own = before;
+        }
+        self.interrupted_round = None;
+        Ok(model)
+    }
+
     /// Whether a checkpoint is due within an epoch, after one of the steps `steps`.
     pub(super) fn saves_after(&self, mut steps: RangeInclusive<usize>) -> bool {
         let every = self.setup.config.checkpoint_every;

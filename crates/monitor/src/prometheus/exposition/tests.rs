@@ -1,4 +1,3 @@
-
 use everburn_record::{Event, EventKind, Live, LiveRank, Phase, RankLine, Vitals};
 
 use super::*;

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{Ddp, MicroBatch, ShareOfBatch, SyncedGradients};
+use everburn_distributed::{Ddp, InitialValues, MicroBatch, ShareOfBatch, SyncedGradients};
 
 use super::data::AnyBatch;
 use super::model::{AnyModel, Trainable};
@@ -61,8 +61,12 @@ impl<M: Trainable> ParallelModel<AnyModel, AnyBatch> for Erased<M> {
         self.0.cuts_layers()
     }
 
-    fn prepare(&self, model: AnyModel) -> Result<AnyModel, TrainError> {
-        Ok(AnyModel::new(self.0.prepare(model.open())?))
+    fn prepare(
+        &self,
+        model: AnyModel,
+        values: Option<&dyn InitialValues>,
+    ) -> Result<AnyModel, TrainError> {
+        Ok(AnyModel::new(self.0.prepare(model.open(), values)?))
     }
 
     fn random_stream(&self) -> usize {

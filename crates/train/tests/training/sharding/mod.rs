@@ -1,5 +1,6 @@
 //! Ranks that keep a part each of optimizer state, gradients and parameters train as ranks that keep all.
 
+mod first_values;
 pub(crate) mod training;
 
 use burn::prelude::*;
