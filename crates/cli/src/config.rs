@@ -2,6 +2,7 @@
 
 mod checks;
 mod flags;
+mod layers;
 mod optimizer;
 
 use std::path::{Path, PathBuf};
@@ -9,7 +10,6 @@ use std::path::{Path, PathBuf};
 use crate::prelude::RunDirectory;
 use clap::Args;
 use everburn_collectives::group::TransportKind;
-use everburn_collectives::printable;
 use everburn_distributed::GradientBackend;
 use everburn_launch::RankEnvironment;
 use everburn_train::{
@@ -20,15 +20,14 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use self::checks::refuse_flags_of_rounds;
-use self::flags::{complete, flags_layer};
+use self::flags::complete;
+pub(crate) use self::layers::read_table;
+use self::layers::{fault, forget_shards, layered, merge, unknown_model};
 use crate::arguments::keys::nearest_key;
 use crate::arguments::{Given, OfEvaluation, RankFlags, Strategy, TrainArguments};
 use crate::elastic::ElasticRange;
 use crate::error::CliError;
-use crate::{mesh, pretrained, tasks};
-
-/// How much of a name that nobody knows is shown, in characters.
-const LONGEST_NAME: usize = 80;
+use crate::{mesh, tasks};
 
 /// On what a run runs.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
@@ -186,42 +185,7 @@ impl RunConfig {
             .map(read_table)
             .transpose()?
             .unwrap_or_default();
-        let named = match (&arguments.model, file_layer.get("model")) {
-            (Some(name), _) => Some(name.clone()),
-            (None, Some(Value::String(name))) => Some(name.clone()),
-            (None, _) => tasks::only().map(|task| task.name().to_owned()),
-        };
-        let in_file = file_layer.get("init_from").and_then(Value::as_str);
-        let init_from = arguments.init_from.as_deref().or(in_file.map(Path::new));
-        let adopted = match init_from {
-            Some(folder) if !arguments.resume => {
-                let skip = init_skip(arguments, &file_layer);
-                match pretrained::adopt_run(folder, named.as_deref())? {
-                    Some(found) => Some(found),
-                    None => pretrained::adopt(folder, named.as_deref(), &skip)?,
-                }
-            }
-            _ => None,
-        };
-        let (model, mut adopted) = match (adopted, named) {
-            (Some((model, layer)), _) => (model, layer),
-            (None, Some(model)) => (model, Table::new()),
-            (None, None) => return Err(CliError::NoModel),
-        };
-        let task = tasks::find(&model).ok_or_else(|| unknown_model(&model))?;
-        let mut table = task.preset();
-        let flags = flags_layer(arguments, &model)?;
-        pretrained::forget_tokenizer(&mut adopted, &[&file_layer, &flags]);
-        merge(&mut table, adopted);
-        for mut layer in [file_layer, flags] {
-            optimizer::lift(&mut layer)?;
-            optimizer::leave_out_others(&mut table, &layer);
-            merge(&mut table, layer);
-        }
-        if !arguments.resume {
-            forget_shards(&mut table, arguments.keys.has("data.name"));
-        }
-        require_average(&table)?;
+        let (task, table) = layered(arguments, file_layer)?;
         let fault = |reason: String| fault(&reason, &arguments.set, file.as_deref());
         let mut config = Self::deserialize(Value::Table(table))
             .map_err(|error| fault(configuration_fault(&error, "")))?;
@@ -239,6 +203,13 @@ impl RunConfig {
             None => fault(error.to_string()),
         })?;
         config.sections = configured.sections()?;
+        config.settle_ranks(arguments, environment);
+        config.check(arguments)?;
+        Ok(config)
+    }
+
+    /// What a launcher decides, and the default range of an elastic job.
+    fn settle_ranks(&mut self, arguments: &TrainArguments, environment: Option<&RankEnvironment>) {
         if let Some(environment) = environment.filter(|rank| rank.launcher_pid.is_none()) {
             // Machines need not have equal numbers of ranks; the product must be right.
             let (all, here) = (environment.world_size, environment.local_world_size.max(1));
@@ -246,96 +217,31 @@ impl RunConfig {
                 0 => (here, all / here),
                 _ => (all, 1),
             };
-            (config.ranks.ranks, config.ranks.nodes) = (ranks, nodes);
+            (self.ranks.ranks, self.ranks.nodes) = (ranks, nodes);
         }
         if arguments.resume && environment.is_none() && !arguments.keys.has("training.chaos") {
             // What went wrong on purpose went wrong once.
-            config.training.chaos = Chaos::default();
+            self.training.chaos = Chaos::default();
         }
         if !arguments.keys.has("ranks.elastic") {
-            config.ranks.elastic = config
-                .ranks
-                .elastic
-                .map(|range| range.of(config.world_size()));
+            self.ranks.elastic = self.ranks.elastic.map(|range| range.of(self.world_size()));
         }
-        config.validate_ranks()?;
-        let Parallelism { mesh, .. } = mesh::settle(&mut config, arguments)?;
-        let features = config.features(mesh, arguments);
-        config.training.check_conflicts(features)?;
-        config.training.validate(mesh.data)?;
-        config.training.check_shared_layers(mesh.tensor > 1)?;
-        refuse_flags_of_rounds(&config, arguments)?;
-        config.check_lora()?;
-        for device in &config.ranks.devices {
-            config.training.precision.check_device(device)?;
+    }
+
+    /// Refuses what does not go together.
+    fn check(&mut self, arguments: &TrainArguments) -> Result<(), CliError> {
+        self.validate_ranks()?;
+        let Parallelism { mesh, .. } = mesh::settle(self, arguments)?;
+        let features = self.features(mesh, arguments);
+        self.training.check_conflicts(features)?;
+        self.training.validate(mesh.data)?;
+        self.training.check_shared_layers(mesh.tensor > 1)?;
+        refuse_flags_of_rounds(self, arguments)?;
+        self.check_lora()?;
+        for device in &self.ranks.devices {
+            self.training.precision.check_device(device)?;
         }
-        Ok(config)
-    }
-}
-
-/// What is wrong with a key of the configuration, by the `--set` or the file that has it.
-fn fault(reason: &str, set: &[String], file: Option<&Path>) -> CliError {
-    let (what, help) = reason.split_once("; ").unwrap_or((reason, ""));
-    let key = what.strip_prefix("unknown key `");
-    let key = key.and_then(|key| key.strip_suffix('`')?.rsplit('.').next());
-    let elsewhere = key.filter(|_| !help.starts_with("did you mean"));
-    let reason = match elsewhere.and_then(nearest_key) {
-        Some(nearest) => format!("{what}; did you mean `{nearest}`?"),
-        None => reason.to_owned(),
-    };
-    let is_it = |assignment: &&String| {
-        let path = assignment.split('=').next().unwrap_or_default();
-        let mut keys = path.split('.').map(str::trim);
-        keys.any(|key| what.contains(&format!("{key}`")))
-    };
-    match (set.iter().find(is_it), file) {
-        (Some(assignment), _) => CliError::usage(format!("--set {assignment}: {reason}")),
-        (None, Some(path)) => CliError::Config {
-            path: path.to_path_buf(),
-            reason,
-        },
-        (None, None) => CliError::usage(reason),
-    }
-}
-
-/// The tensors of `--init-from` that are left out, by the flags or else by the file. What is no pattern there is refused
-/// with the rest of the file.
-fn init_skip(arguments: &TrainArguments, file: &Table) -> Patterns {
-    if !arguments.init_skip.is_empty() {
-        return Patterns::from(arguments.init_skip.clone());
-    }
-    let in_file = file.get("init_skip").cloned();
-    in_file
-        .and_then(|patterns| Patterns::deserialize(patterns).ok())
-        .unwrap_or_default()
-}
-
-fn unknown_model(name: &str) -> CliError {
-    let nearest = nearest_name(name, tasks::tasks().iter().map(|task| task.name()));
-    CliError::UnknownModel {
-        name: printable(name, LONGEST_NAME),
-        hint: nearest.map_or_else(String::new, |name| format!("did you mean `{name}`? ")),
-    }
-}
-
-/// The table in the TOML file at `path`.
-pub(crate) fn read_table(path: &Path) -> Result<Table, CliError> {
-    let refuse = |reason: String| CliError::Config {
-        path: path.to_path_buf(),
-        reason,
-    };
-    let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
-    text.parse::<Table>()
-        .map_err(|error| refuse(configuration_fault(&error, &text)))
-}
-
-/// Values of `upper` replace those of `lower`; tables are merged key by key.
-fn merge(lower: &mut Table, upper: Table) {
-    for (key, value) in upper {
-        match (lower.get_mut(&key), value) {
-            (Some(Value::Table(below)), Value::Table(above)) => merge(below, above),
-            (_, value) => drop(lower.insert(key, value)),
-        }
+        Ok(())
     }
 }
 
@@ -375,26 +281,6 @@ impl RunConfig {
             ));
         }
         Ok(config)
-    }
-}
-
-/// Forgets which files of tokens another run has read, where other data are named. A resumed run remembers its own.
-fn forget_shards(table: &mut Table, others_named: bool) {
-    if others_named && let Some(Value::Table(text)) = table.get_mut("text") {
-        text.remove("shards");
-    }
-}
-
-/// What is said of a moving average wants one.
-fn require_average(table: &Table) -> Result<(), CliError> {
-    let ema = table.get("training").and_then(|it| it.get("ema"));
-    let ema = ema.and_then(Value::as_table);
-    match ema.is_some_and(|ema| !ema.contains_key("decay")) {
-        true => Err(CliError::usage_with_help(
-            "--ema-sharded and --ema-validate are about a moving average of the parameters, and there is none",
-            "add --ema, as in --ema 0.999",
-        )),
-        false => Ok(()),
     }
 }
 

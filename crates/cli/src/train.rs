@@ -15,7 +15,7 @@ use crate::{devices, kernels};
 use burn::module::Module;
 use burn::prelude::Device;
 use everburn_distributed::is_gpu;
-use everburn_launch::{Outcome, RankEnvironment, StopRequest};
+use everburn_launch::{LaunchConfig, Outcome, RankEnvironment, StopRequest};
 use everburn_profile::Recorder;
 use everburn_train::{
     AnyData, AnyModel, ConfiguredTask, KernelCache, LoadedData, Parallelism, Regroup, Samples,
@@ -54,32 +54,7 @@ pub(crate) fn run(
     if let Some(environment) = environment {
         return train_as_rank(config, arguments, environment, keep_kernels());
     }
-    // Whatever can be wrong is found here, before anything is started, written or moved.
-    monitor::check(arguments)?;
-    if let Some(gpus) = devices::check(&config.ranks.devices, config.ranks.ranks)? {
-        say!("{gpus}");
-    }
-    gradient_exchange::check(&config)?;
-    model_parallel::check_model(&config)?;
-    mesh::check(&config)?;
-    let ranks = RankFlags {
-        // A finder prints lines.
-        no_dashboard: arguments.ranks.no_dashboard || arguments.finders.wanted().is_some(),
-        ..arguments.ranks.clone()
-    };
-    let plan = launching::plan(&config.ranks, &ranks, arguments.keys.has("ranks.nodes"))?;
-    if let Some(weights) = &arguments.init_from
-        && arguments.ranks.node_rank.unwrap_or(0) == 0
-        && !weights.exists()
-    {
-        return Err(CliError::usage_with_help(
-            format!(
-                "--init-from {}: there is no such file or folder",
-                weights.display()
-            ),
-            "name a state dict, the folder of a run, or one of Hugging Face's transformers",
-        ));
-    }
+    let plan = check(&config, arguments)?;
     let mut task = config.task()?;
     let loaded = task.load()?;
     say!("{}", loaded.description);
@@ -136,6 +111,36 @@ pub(crate) fn run(
         return Ok(EXIT_INTERRUPTED.into());
     }
     Ok(code)
+}
+
+/// Finds what is wrong with flags, devices and paths before anything is started, written or moved; and what the launcher
+/// would do.
+fn check(config: &RunConfig, arguments: &TrainArguments) -> Result<LaunchConfig, CliError> {
+    monitor::check(arguments)?;
+    if let Some(gpus) = devices::check(&config.ranks.devices, config.ranks.ranks)? {
+        say!("{gpus}");
+    }
+    gradient_exchange::check(config)?;
+    model_parallel::check_model(config)?;
+    mesh::check(config)?;
+    let ranks = RankFlags {
+        // A finder prints lines.
+        no_dashboard: arguments.ranks.no_dashboard || arguments.finders.wanted().is_some(),
+        ..arguments.ranks.clone()
+    };
+    if let Some(weights) = &arguments.init_from
+        && arguments.ranks.node_rank.unwrap_or(0) == 0
+        && !weights.exists()
+    {
+        return Err(CliError::usage_with_help(
+            format!(
+                "--init-from {}: there is no such file or folder",
+                weights.display()
+            ),
+            "name a state dict, the folder of a run, or one of Hugging Face's transformers",
+        ));
+    }
+    launching::plan(&config.ranks, &ranks, arguments.keys.has("ranks.nodes"))
 }
 
 /// In this process: alone, or on several devices with a thread each.

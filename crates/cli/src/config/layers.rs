@@ -1,0 +1,149 @@
+//! The layers of a configuration: the task's preset, what `--init-from` says of the model, the file, and the flags.
+
+use std::path::Path;
+
+use everburn_collectives::printable;
+use everburn_train::{AnyTask, Patterns, configuration_fault, nearest_name};
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use super::flags::flags_layer;
+use super::optimizer;
+use crate::arguments::TrainArguments;
+use crate::arguments::keys::nearest_key;
+use crate::error::CliError;
+use crate::{pretrained, tasks};
+
+/// How much of a name that nobody knows is shown, in characters.
+const LONGEST_NAME: usize = 80;
+
+/// The task that is meant, and its configuration: the task's preset, then what `--init-from` says of the model, then the
+/// file, then the flags.
+pub(super) fn layered(
+    arguments: &TrainArguments,
+    file_layer: Table,
+) -> Result<(&'static AnyTask, Table), CliError> {
+    let named = match (&arguments.model, file_layer.get("model")) {
+        (Some(name), _) => Some(name.clone()),
+        (None, Some(Value::String(name))) => Some(name.clone()),
+        (None, _) => tasks::only().map(|task| task.name().to_owned()),
+    };
+    let in_file = file_layer.get("init_from").and_then(Value::as_str);
+    let init_from = arguments.init_from.as_deref().or(in_file.map(Path::new));
+    let adopted = match init_from {
+        Some(folder) if !arguments.resume => {
+            let skip = init_skip(arguments, &file_layer);
+            match pretrained::adopt_run(folder, named.as_deref())? {
+                Some(found) => Some(found),
+                None => pretrained::adopt(folder, named.as_deref(), &skip)?,
+            }
+        }
+        _ => None,
+    };
+    let (model, mut adopted) = match (adopted, named) {
+        (Some((model, layer)), _) => (model, layer),
+        (None, Some(model)) => (model, Table::new()),
+        (None, None) => return Err(CliError::NoModel),
+    };
+    let task = tasks::find(&model).ok_or_else(|| unknown_model(&model))?;
+    let mut table = task.preset();
+    let flags = flags_layer(arguments, &model)?;
+    pretrained::forget_tokenizer(&mut adopted, &[&file_layer, &flags]);
+    merge(&mut table, adopted);
+    for mut layer in [file_layer, flags] {
+        optimizer::lift(&mut layer)?;
+        optimizer::leave_out_others(&mut table, &layer);
+        merge(&mut table, layer);
+    }
+    if !arguments.resume {
+        forget_shards(&mut table, arguments.keys.has("data.name"));
+    }
+    require_average(&table)?;
+    Ok((task, table))
+}
+
+/// What is wrong with a key of the configuration, by the `--set` or the file that has it.
+pub(super) fn fault(reason: &str, set: &[String], file: Option<&Path>) -> CliError {
+    let (what, help) = reason.split_once("; ").unwrap_or((reason, ""));
+    let key = what.strip_prefix("unknown key `");
+    let key = key.and_then(|key| key.strip_suffix('`')?.rsplit('.').next());
+    let elsewhere = key.filter(|_| !help.starts_with("did you mean"));
+    let reason = match elsewhere.and_then(nearest_key) {
+        Some(nearest) => format!("{what}; did you mean `{nearest}`?"),
+        None => reason.to_owned(),
+    };
+    let is_it = |assignment: &&String| {
+        let path = assignment.split('=').next().unwrap_or_default();
+        let mut keys = path.split('.').map(str::trim);
+        keys.any(|key| what.contains(&format!("{key}`")))
+    };
+    match (set.iter().find(is_it), file) {
+        (Some(assignment), _) => CliError::usage(format!("--set {assignment}: {reason}")),
+        (None, Some(path)) => CliError::Config {
+            path: path.to_path_buf(),
+            reason,
+        },
+        (None, None) => CliError::usage(reason),
+    }
+}
+
+/// The tensors of `--init-from` that are left out, by the flags or else by the file. What is no pattern there is refused
+/// with the rest of the file.
+fn init_skip(arguments: &TrainArguments, file: &Table) -> Patterns {
+    if !arguments.init_skip.is_empty() {
+        return Patterns::from(arguments.init_skip.clone());
+    }
+    let in_file = file.get("init_skip").cloned();
+    in_file
+        .and_then(|patterns| Patterns::deserialize(patterns).ok())
+        .unwrap_or_default()
+}
+
+pub(super) fn unknown_model(name: &str) -> CliError {
+    let nearest = nearest_name(name, tasks::tasks().iter().map(|task| task.name()));
+    CliError::UnknownModel {
+        name: printable(name, LONGEST_NAME),
+        hint: nearest.map_or_else(String::new, |name| format!("did you mean `{name}`? ")),
+    }
+}
+
+/// The table in the TOML file at `path`.
+pub(crate) fn read_table(path: &Path) -> Result<Table, CliError> {
+    let refuse = |reason: String| CliError::Config {
+        path: path.to_path_buf(),
+        reason,
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
+    text.parse::<Table>()
+        .map_err(|error| refuse(configuration_fault(&error, &text)))
+}
+
+/// Values of `upper` replace those of `lower`; tables are merged key by key.
+pub(super) fn merge(lower: &mut Table, upper: Table) {
+    for (key, value) in upper {
+        match (lower.get_mut(&key), value) {
+            (Some(Value::Table(below)), Value::Table(above)) => merge(below, above),
+            (_, value) => drop(lower.insert(key, value)),
+        }
+    }
+}
+
+/// Forgets which files of tokens another run has read, where other data are named. A resumed run remembers its own.
+pub(super) fn forget_shards(table: &mut Table, others_named: bool) {
+    if others_named && let Some(Value::Table(text)) = table.get_mut("text") {
+        text.remove("shards");
+    }
+}
+
+/// What is said of a moving average wants one.
+fn require_average(table: &Table) -> Result<(), CliError> {
+    let ema = table.get("training").and_then(|it| it.get("ema"));
+    let ema = ema.and_then(Value::as_table);
+    match ema.is_some_and(|ema| !ema.contains_key("decay")) {
+        true => Err(CliError::usage_with_help(
+            "--ema-sharded and --ema-validate are about a moving average of the parameters, and there is none",
+            "add --ema, as in --ema 0.999",
+        )),
+        false => Ok(()),
+    }
+}
