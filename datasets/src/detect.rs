@@ -11,6 +11,7 @@ use crate::rgb_item::is_image;
 use crate::table::PARQUET_MAGIC;
 use crate::tar::unreadable;
 use crate::tar_shards::is_pattern;
+use crate::url::{check_url, is_url};
 use crate::{DatasetError, token_shards};
 
 /// The bytes of a file that are looked at: a tar header has its magic in them.
@@ -81,12 +82,16 @@ impl fmt::Display for DataKind {
 }
 
 /// What a path is taken for: by the names in a folder, by the first bytes of a file, and by its extension. `None` of what is
-/// none of the kinds.
+/// none of the kinds. An address names tar shards; it is not asked for.
 ///
 /// # Errors
-/// [`DatasetError::Read`] if there is nothing, or it cannot be read.
+/// [`DatasetError::Read`] if there is nothing, or it cannot be read; [`DatasetError::Archive`] of an address that names no tar
+/// shards.
 pub fn detect(path: impl AsRef<Path>) -> Result<Option<DataKind>, DatasetError> {
     let path = path.as_ref();
+    if is_url(path) {
+        return check_url(path).map(|_| Some(DataKind::TarShards));
+    }
     if is_pattern(path) {
         return Ok(Some(DataKind::TarShards));
     }

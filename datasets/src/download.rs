@@ -14,11 +14,27 @@ use crate::collection::Collection;
 use crate::idx;
 use crate::{DatasetError, locate};
 
-const RESOLVE_OR_CONNECT: Duration = Duration::from_secs(5);
-const EACH_READ: Duration = Duration::from_secs(15);
-const WHOLE_FILE: Duration = Duration::from_secs(600);
-/// For archives, which are ten times as large.
-const WHOLE_ARCHIVE: Duration = Duration::from_secs(3600);
+/// How long a server is waited for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Deadlines {
+    pub(crate) connect: Duration,
+    pub(crate) each_read: Duration,
+    pub(crate) whole: Duration,
+}
+
+impl Deadlines {
+    pub(crate) const FILE: Self = Self {
+        connect: Duration::from_secs(5),
+        each_read: Duration::from_secs(15),
+        whole: Duration::from_secs(600),
+    };
+
+    /// For archives, which are ten times as large.
+    const ARCHIVE: Self = Self {
+        whole: Duration::from_secs(3600),
+        ..Self::FILE
+    };
+}
 
 /// The most bytes of an archive that are fetched: those of CIFAR have 170 MB.
 const MOST_ARCHIVE: u64 = 256 << 20;
@@ -51,7 +67,7 @@ pub(crate) fn fetch(
     std::fs::create_dir_all(folder).map_err(unwritable)?;
     tempfile::tempfile_in(folder).map_err(unwritable)?;
 
-    let agent = agent(WHOLE_FILE);
+    let agent = agent(&Deadlines::FILE);
     let mut used = Vec::new();
     for file in &collection.files {
         if locate::find(folder, file)?.is_some() {
@@ -100,22 +116,27 @@ pub(crate) fn fetch_archive(
             false => Err(format!("its SHA-256 is {found}, expected {sha256}").into()),
         }
     };
-    let agent = agent(WHOLE_ARCHIVE);
+    let agent = agent(&Deadlines::ARCHIVE);
     let (mirror, bytes) = fetch_verified(&agent, mirrors, name, MOST_ARCHIVE, verify)?;
     everburn_record::file::write(&folder.join(name), &bytes).map_err(unwritable)?;
     Ok(mirror.clone())
 }
 
-fn agent(whole: Duration) -> ureq::Agent {
+/// How requests are made, with these deadlines.
+pub(crate) fn config(
+    deadlines: &Deadlines,
+) -> ureq::config::ConfigBuilder<ureq::typestate::AgentScope> {
     ureq::Agent::config_builder()
-        .timeout_resolve(Some(RESOLVE_OR_CONNECT))
-        .timeout_connect(Some(RESOLVE_OR_CONNECT))
-        .timeout_recv_response(Some(EACH_READ))
-        .timeout_per_read(Some(EACH_READ))
-        .timeout_global(Some(whole))
+        .timeout_resolve(Some(deadlines.connect))
+        .timeout_connect(Some(deadlines.connect))
+        .timeout_recv_response(Some(deadlines.each_read))
+        .timeout_per_read(Some(deadlines.each_read))
+        .timeout_global(Some(deadlines.whole))
         .user_agent(concat!("everburn/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .new_agent()
+}
+
+fn agent(deadlines: &Deadlines) -> ureq::Agent {
+    config(deadlines).build().new_agent()
 }
 
 type AnyError = Box<dyn std::error::Error>;

@@ -68,6 +68,7 @@ mod tar;
 mod tar_shards;
 mod text;
 mod token_shards;
+mod url;
 
 pub use augment::{ImageAugmentation, UnknownAugmentation};
 #[cfg(feature = "tensors")]
@@ -100,6 +101,7 @@ pub use text::{
 #[cfg(feature = "tensors")]
 pub use text::{MaskedTextBatcher, TextBatcher};
 pub use token_shards::{ShardsRecord, TokenFiles, TokenFormat, TokenShards};
+pub use url::is_url;
 
 /// Mean of MNIST's training pixels after division by 255.
 pub const MNIST_MEAN: f32 = 0.1307;

@@ -14,6 +14,7 @@ use crate::download::{self, FetchError};
 use crate::locate::{self, Place};
 use crate::rgb_item::refused;
 use crate::tar_shards::TarFiles;
+use crate::url::{check_url, is_url};
 use crate::{
     Cifar, DataChoice, DataKind, DatasetDescription, DatasetError, ImageFolder, RgbItem,
     Surroundings, TarImages, TarShards, detect_for,
@@ -38,7 +39,7 @@ const SIZE: [usize; 2] = [224, 224];
 pub struct RgbRequest {
     /// `cifar10` or `cifar100`, or whatever `file` names.
     pub choice: DataChoice,
-    /// A folder of images, tar shards, or an archive of CIFAR, in place of the choice.
+    /// A folder of images, tar shards (a path, or an address), or an archive of CIFAR, in place of the choice.
     pub file: Option<PathBuf>,
     /// Where the choice's archive is, or the sub-folder `cifar10` or `cifar100` with it. No other one is looked in, and a
     /// download goes there.
@@ -164,7 +165,18 @@ pub fn load_rgb_in(
     surroundings: &Surroundings,
 ) -> Result<LoadedRgb, DatasetError> {
     let parts = match (&request.file, request.choice) {
-        (Some(path), _) => from_path(path, request)?,
+        (Some(path), _) => {
+            if is_url(path) && surroundings.offline()? {
+                check_url(path)?;
+                return Err(DatasetError::Archive {
+                    path: path.clone(),
+                    field: "address".to_owned(),
+                    problem: "EVERBURN_OFFLINE keeps away from the network: name files on a disk"
+                        .to_owned(),
+                });
+            }
+            from_path(path, request)?
+        }
         (None, DataChoice::Cifar10) => from_archive(&CIFAR_10, request, surroundings)?,
         (None, DataChoice::Cifar100) => from_archive(&CIFAR_100, request, surroundings)?,
         (None, choice) => {

@@ -76,9 +76,7 @@ impl Members<BufReader<std::fs::File>> {
     pub(crate) fn open(path: &Path) -> Result<Self, DatasetError> {
         let file = std::fs::File::open(path).map_err(|source| unreadable(path, source))?;
         let length = file.metadata().map_err(|source| unreadable(path, source))?;
-        let mut members = Self::of(BufReader::new(file), path);
-        members.length = Some(length.len());
-        Ok(members)
+        Ok(Self::of_length(BufReader::new(file), path, length.len()))
     }
 }
 
@@ -91,6 +89,14 @@ impl<R: Skip> Members<R> {
             length: None,
             position: 0,
             unread: 0,
+        }
+    }
+
+    /// As [`of`](Self::of), where the source has so many bytes.
+    pub(crate) fn of_length(source: R, path: &Path, length: u64) -> Self {
+        Self {
+            length: Some(length),
+            ..Self::of(source, path)
         }
     }
 

@@ -8,6 +8,7 @@
 
 mod images;
 mod pattern;
+mod remote;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -19,15 +20,21 @@ use burn_dataset::Dataset;
 use sha2::{Digest, Sha256};
 
 pub use self::images::TarImages;
-pub(crate) use self::pattern::{TarFiles, is_pattern};
+pub(crate) use self::pattern::{TarFiles, is_pattern, is_tar};
+use self::remote::{Patience, RemoteFile};
 use crate::DatasetError;
-use crate::tar::{Members, unreadable};
+use crate::tar::{Members, Skip, unreadable};
+use crate::url::{check_url, is_url};
 
 /// The largest file of a sample that is read, in bytes.
 const MOST_BYTES: u64 = 1 << 30;
 
+/// The largest file of a sample that the index of a shard on a server keeps: a class would else be a request of its own.
+const SMALL: u64 = 64;
+
 /// Tar files whose members are samples: consecutive files of one name up to the first dot belong together, as
-/// `000.jpg` and `000.cls`.
+/// `000.jpg` and `000.cls`. A file is a path, or an address that begins with `http://` or `https://`, whose server answers
+/// ranges.
 ///
 /// ```
 /// # mod everburn { pub use everburn_datasets as datasets; }
@@ -57,12 +64,20 @@ const MOST_BYTES: u64 = 1 << 30;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct TarShards {
-    files: Vec<Arc<Path>>,
+    shards: Vec<Shard>,
     /// The different extensions.
     extensions: Vec<String>,
     samples: Vec<Sample>,
     parts: Vec<Part>,
+    /// The contents of small parts of shards on a server.
+    small: BTreeMap<usize, Box<[u8]>>,
     fingerprint: String,
+}
+
+struct Shard {
+    path: Arc<Path>,
+    /// Absent of a file on a disk.
+    remote: Option<RemoteFile>,
 }
 
 struct Sample {
@@ -100,24 +115,44 @@ pub struct TarSample {
 }
 
 impl TarShards {
-    /// The samples of these files, in their order. Only headers are read.
+    /// The samples of these files, in their order. Of files, only headers are read; a shard on a server is read once from
+    /// front to back, but for what is large.
     ///
     /// # Errors
-    /// [`DatasetError::Read`]; [`DatasetError::Archive`] with the file and the place of a header that is damaged, or with the
-    /// sample that has two files of one extension, or if there are no samples.
+    /// [`DatasetError::Read`], with what a server answered; [`DatasetError::Archive`] with the file and the place of a header that
+    /// is damaged, with an address that is none, or with the sample that has two files of one extension, or if there are no
+    /// samples.
     pub fn open(files: &[PathBuf]) -> Result<Self, DatasetError> {
+        Self::open_with(files, Patience::USUAL)
+    }
+
+    fn open_with(files: &[PathBuf], patience: Patience) -> Result<Self, DatasetError> {
         let mut this = Self {
-            files: files.iter().map(|file| file.as_path().into()).collect(),
+            shards: opened(files, patience)?,
             extensions: Vec::new(),
             samples: Vec::new(),
             parts: Vec::new(),
+            small: BTreeMap::new(),
             fingerprint: String::new(),
         };
         let mut hash = Sha256::new();
         let mut numbers = BTreeMap::new();
-        for (shard, file) in files.iter().enumerate() {
-            this.index(shard as u32, file, &mut numbers, &mut hash)?;
+        // Aside, as the index is being changed.
+        let shards = std::mem::take(&mut this.shards);
+        for (number, Shard { path, remote }) in shards.iter().enumerate() {
+            let number = number as u32;
+            match remote {
+                None => {
+                    let members = Members::open(path)?;
+                    this.index(number, path, members, false, &mut numbers, &mut hash)?;
+                }
+                Some(remote) => {
+                    let members = Members::of_length(remote.reader(), path, remote.length());
+                    this.index(number, path, members, true, &mut numbers, &mut hash)?;
+                }
+            }
         }
+        this.shards = shards;
         if this.samples.is_empty() {
             let path = files.first().map_or(Path::new("no file"), PathBuf::as_path);
             let problem = "there are no files in it: expected samples such as 000.jpg and 000.cls";
@@ -128,14 +163,15 @@ impl TarShards {
     }
 
     /// Adds the samples of one file.
-    fn index(
+    fn index<R: Skip>(
         &mut self,
         shard: u32,
         file: &Path,
+        mut members: Members<R>,
+        keep_small: bool,
         numbers: &mut BTreeMap<String, u32>,
         hash: &mut Sha256,
     ) -> Result<(), DatasetError> {
-        let mut members = Members::open(file)?;
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         hash.update(format!("{name}\n"));
         let begin = self.samples.len();
@@ -163,6 +199,10 @@ impl TarShards {
                 let problem = format!("the sample has two files `.{extension}`");
                 return Err(damaged(file, &member.name, problem));
             }
+            if keep_small && member.size <= SMALL {
+                let content = members.content(&member, SMALL)?;
+                self.small.insert(self.parts.len(), content.into());
+            }
             self.parts.push(Part {
                 extension: number,
                 offset: member.offset,
@@ -184,7 +224,7 @@ impl TarShards {
 
     /// The number of files.
     pub fn shards(&self) -> usize {
-        self.files.len()
+        self.shards.len()
     }
 
     /// The name of a sample.
@@ -218,8 +258,8 @@ impl TarShards {
     /// # Panics
     /// Panics if `index >= len()`.
     pub fn read(&self, index: usize, extension: &str) -> Result<Option<Vec<u8>>, DatasetError> {
-        let has = |part: &&Part| self.extensions[part.extension as usize] == extension;
-        let part = self.parts(index).iter().find(has);
+        let has = |part: &Part| self.extensions[part.extension as usize] == extension;
+        let part = self.parts(index).iter().position(has);
         part.map(|part| self.content(index, part)).transpose()
     }
 
@@ -231,9 +271,9 @@ impl TarShards {
     /// # Panics
     /// Panics if `index >= len()`.
     pub fn sample(&self, index: usize) -> Result<TarSample, DatasetError> {
-        let files = self.parts(index).iter().map(|part| {
+        let files = self.parts(index).iter().enumerate().map(|(number, part)| {
             let extension = self.extensions[part.extension as usize].clone();
-            Ok((extension, self.content(index, part)?))
+            Ok((extension, self.content(index, number)?))
         });
         Ok(TarSample {
             key: self.key(index).to_owned(),
@@ -244,7 +284,7 @@ impl TarShards {
     /// The shard and the key of a sample, for errors and names.
     fn place(&self, index: usize) -> (&Arc<Path>, &str) {
         let sample = &self.samples[index];
-        (&self.files[sample.shard as usize], &sample.key)
+        (&self.shards[sample.shard as usize].path, &sample.key)
     }
 
     fn parts(&self, index: usize) -> &[Part] {
@@ -253,21 +293,31 @@ impl TarShards {
         &self.parts[self.samples[index].first..end]
     }
 
-    fn content(&self, index: usize, part: &Part) -> Result<Vec<u8>, DatasetError> {
-        let (file, key) = self.place(index);
+    /// The content of one of the sample's parts.
+    fn content(&self, index: usize, number: usize) -> Result<Vec<u8>, DatasetError> {
+        let Sample { key, shard, first } = &self.samples[index];
+        if let Some(content) = self.small.get(&(first + number)) {
+            return Ok(content.to_vec());
+        }
+        let part = &self.parts[first + number];
+        let Shard { path, remote } = &self.shards[*shard as usize];
         let field = || format!("{key}.{}", self.extensions[part.extension as usize]);
         if part.size > MOST_BYTES {
             let problem = format!(
                 "{} bytes are more than the {MOST_BYTES} that are read",
                 part.size
             );
-            return Err(damaged(file, &field(), problem));
+            return Err(damaged(path, &field(), problem));
         }
-        let opened = File::open(file).map_err(|source| unreadable(file, source))?;
+        if let Some(remote) = remote {
+            let content = remote.read(part.offset, part.size);
+            return content.map_err(|source| unreadable(path, source));
+        }
+        let opened = File::open(path).map_err(|source| unreadable(path, source))?;
         // Its length was compared with the file's when the header was read.
         let mut content = vec![0; part.size as usize];
         let read = opened.read_exact_at(&mut content, part.offset);
-        read.map_err(|source| damaged(file, &field(), source.to_string()))?;
+        read.map_err(|source| damaged(path, &field(), source.to_string()))?;
         Ok(content)
     }
 }
@@ -286,10 +336,33 @@ impl std::fmt::Debug for TarShards {
     // The derived form would print every sample.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TarShards")
-            .field("files", &self.files.len())
+            .field("files", &self.shards.len())
             .field("samples", &self.samples.len())
             .finish_non_exhaustive()
     }
+}
+
+/// The files, and what their servers say of those that are addresses.
+fn opened(files: &[PathBuf], patience: Patience) -> Result<Vec<Shard>, DatasetError> {
+    let https = |file: &PathBuf| {
+        let begin = file.to_string_lossy().to_ascii_lowercase();
+        !is_url(file) || begin.starts_with("https:")
+    };
+    let agent = remote::agent(&patience, files.iter().all(https));
+    let shards = files.iter().map(|file| {
+        let remote = match is_url(file) {
+            false => None,
+            true => {
+                let opened = RemoteFile::open(&agent, patience, check_url(file)?);
+                Some(opened.map_err(|source| unreadable(file, source))?)
+            }
+        };
+        Ok(Shard {
+            path: file.as_path().into(),
+            remote,
+        })
+    });
+    shards.collect()
 }
 
 /// The name of a member up to the first dot of its last part, and what follows the dot; `None` of hidden files and of

@@ -5,6 +5,7 @@
 //! - [`Job`] is such a command that runs: its ranks can be found and signalled, conditions waited
 //!   for, and nothing of it survives its drop;
 //! - [`Ended`] is how it ended: code, standard output, standard error;
+//! - [`HttpServer`] answers requests as a test decides;
 //! - [`Run`] reads the run directory;
 //! - [`Siege`] is what a process without the job's secret could do to it;
 //! - [`Terminal`] is a shell in tmux, for what only a terminal shows.
@@ -15,6 +16,7 @@
 //! - What cannot be tried on this machine is [skipped visibly](skip), never silently green.
 
 mod everburn;
+mod http;
 mod job;
 mod port;
 mod processes;
@@ -25,6 +27,7 @@ mod terminal;
 mod wait;
 
 pub use everburn::{Everburn, SMALL, TOKEN, binary};
+pub use http::{HttpAnswer, HttpRequest, HttpServer};
 pub use job::{Ended, Job};
 pub use port::{free_port, on_a_free_port};
 pub use processes::{Process, processes_marked};

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::DatasetError;
 use crate::image_folder::names;
 use crate::token_shards::is_held_out;
+use crate::url::{check_url, is_url};
 
 /// The most files that a range in a pattern may name.
 const MOST_FILES: u64 = 1_000_000;
@@ -19,11 +20,15 @@ pub(crate) struct TarFiles {
 }
 
 impl TarFiles {
-    /// The files that `path` names. The last part of a pattern may have `*`, `?`, and a range such as `{000..099}`.
+    /// The files that `path` names. The last part of a pattern may have `*`, `?`, and a range such as `{000..099}`; that of an
+    /// address only a range.
     ///
     /// # Errors
     /// [`DatasetError::Read`] if a folder cannot be listed, [`DatasetError::Archive`] if there are no files to train on.
     pub(crate) fn find(path: &Path) -> Result<Self, DatasetError> {
+        if is_url(path) {
+            check_url(path)?;
+        }
         let files = match path {
             path if path.is_dir() => listed(path, is_tar)?,
             path if is_pattern(path) => matching(path)?,
@@ -72,6 +77,13 @@ fn matching(path: &Path) -> Result<Vec<PathBuf>, DatasetError> {
         _ => Path::new("."),
     };
     let Some((before, first, last, after)) = range(&pattern) else {
+        if is_url(path) {
+            return Err(refused(
+                path,
+                &pattern,
+                "a range has two numbers, as {000..099}",
+            ));
+        }
         return listed(folder, |name| matches(pattern.as_bytes(), name.as_bytes()));
     };
     let digits = first.len();
@@ -160,6 +172,28 @@ mod tests {
                 expected,
                 "{pattern} {name}"
             );
+        }
+    }
+
+    #[test]
+    fn an_address_has_a_range_too() {
+        let find = |name: &str| TarFiles::find(Path::new(name));
+        let text = |files: Vec<PathBuf>| files.into_iter().map(|file| file.display().to_string());
+        let found = find("https://h.org/b-{08..10}.tar").unwrap();
+        let expected = ["08", "09", "10"].map(|number| format!("https://h.org/b-{number}.tar"));
+        assert_eq!(text(found.train).collect::<Vec<_>>(), expected);
+        let one = find("http://h.org/c/a.tar").unwrap();
+        assert_eq!(
+            text(one.train).collect::<Vec<_>>(),
+            ["http://h.org/c/a.tar"]
+        );
+        for (url, problem) in [
+            ("https://h.org/b-{0,1}.tar", "a range has two numbers"),
+            ("https://h.org/b-*.tar", "a server lists no files"),
+            ("https://h.org/val-0.tar", "held out"),
+        ] {
+            let error = find(url).unwrap_err().to_string();
+            assert!(error.contains(problem) && error.contains(url), "{error}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::io::Cursor;
 use std::path::Path;
 
-use everburn_tests::{Ended, Everburn, Run};
+use everburn_tests::{Ended, Everburn, HttpServer, Run};
 use image::{Rgb, RgbImage};
 
 /// A table whose price follows from area and kind.
@@ -145,6 +145,73 @@ fn shards_are_read_in_grey_and_not_square_alike_on_any_number_of_ranks() {
     std::fs::write(here.join("shards/stripes-001.tar"), member("x.png", b"")).unwrap();
     let ended = everburn(here, "train resnet18 --data shards --run-dir none").run();
     ended.failed_with(2, &["stripes-001.tar: x: it has no file `.cls`"]);
+}
+
+#[test]
+fn shards_of_a_server_train_like_those_of_a_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    write_shards(&here.join("shards"));
+    let server = HttpServer::of_folder(here.join("shards"));
+    let url = server.url("stripes-{000..002}.tar");
+    let online = |line: &str| everburn(here, line).env("EVERBURN_OFFLINE", "0");
+    let set = "--set=data.size=[12,16] --set=data.stem=small --batch-size 8 --log-every 1 --lr-schedule constant";
+    let train = |run: &str, data: &str| {
+        let line =
+            format!("train resnet18 --data {data} --run-dir {run} --ranks 2 --steps 2 {set}");
+        let ended = online(&line).run().succeeded();
+        let first = "54 training and 6 test images of 2 classes, scaled to 12x16";
+        assert!(ended.stdout.contains(first), "{ended}");
+        Run::new(here.join(run)).losses("step")
+    };
+    assert_eq!(train("disk", "shards"), train("server", &url));
+    let run = Run::new(here.join("server"));
+    assert!(run.text("config.toml").contains(&format!("\"{url}\"")));
+    // The position in the epoch is the same, wherever the shards are.
+    let resume = |run: &str, more: &str| {
+        let line = format!("train --resume --run-dir {run} --steps 4{more}");
+        online(&line).run().succeeded();
+        Run::new(here.join(run)).losses("step")
+    };
+    let resumed = resume("server", " --data shards");
+    assert_eq!(resumed, resume("disk", &format!(" --data {url}")));
+    assert_eq!(resumed.len(), 4);
+    // Below the line that names the data.
+    let evaluated = |data: &str| {
+        let ended = online(&format!("eval disk --data {data}"))
+            .run()
+            .succeeded();
+        ended
+            .stdout
+            .lines()
+            .skip(1)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let accuracy = evaluated("shards");
+    assert!(accuracy[0].starts_with("test accuracy"), "{accuracy:?}");
+    assert_eq!(evaluated(&url), accuracy);
+
+    let missing = server.url("stripes-{002..003}.tar");
+    let line = format!("train resnet18 --run-dir none --data {missing}");
+    let message = [
+        "stripes-003.tar: the server answers 404 Not Found",
+        "each file of a range",
+    ];
+    online(&line).run().failed_with(2, &message);
+    let offline = everburn(here, &format!("train resnet18 --run-dir none --data {url}"));
+    let offline = offline.env("EVERBURN_OFFLINE", "1").run();
+    offline.failed_with(2, &["EVERBURN_OFFLINE keeps away from the network"]);
+    for task in ["resnet18", "mnist", "gpt-nano", "table"] {
+        let line = format!("train {task} --run-dir none --data https://me:hunter2@h.org/a.tar");
+        let ended = online(&line).run();
+        ended.failed_with(
+            2,
+            &["https://***@h.org/a.tar: address: it has a user or a password"],
+        );
+        assert!(!ended.stderr.contains("hunter2") && !ended.stdout.contains("hunter2"));
+    }
+    assert!(!here.join("none").exists());
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use burn::prelude::*;
 use everburn_datasets::{
     Channels, DataChoice, DataKind, ImageAugmentation, LoadedRgb, MixBatcher, MixedClasses,
-    RgbItem, RgbRequest, load_rgb,
+    RgbItem, RgbRequest, is_url, load_rgb,
 };
 use everburn_distributed::Augment;
 use everburn_train::{
@@ -197,9 +197,10 @@ impl FolderConfig {
         if let Some(name) = &mut self.name
             && name.parse::<DataChoice>().is_err()
         {
-            *name = std::path::absolute(&*name)?.display().to_string();
+            *name = from_anywhere(Path::new(name))?.display().to_string();
         }
-        self.folder = self.folder.take().map(std::path::absolute).transpose()?;
+        let folder = self.folder.as_deref();
+        self.folder = folder.map(from_anywhere).transpose()?;
         self.size = Some(Sides::of(loaded.size));
         Ok(())
     }
@@ -322,6 +323,14 @@ impl<M: ImageModel> Task for ImageFolders<M> {
 
     fn pretrained(&self) -> Option<PretrainedFormat<Self>> {
         Some(PretrainedFormat::by_task())
+    }
+}
+
+/// A path that leads to the same place from any working directory. An address does so anyway.
+fn from_anywhere(path: &Path) -> std::io::Result<PathBuf> {
+    match is_url(path) {
+        true => Ok(path.to_owned()),
+        false => std::path::absolute(path),
     }
 }
 

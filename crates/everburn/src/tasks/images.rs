@@ -8,7 +8,7 @@ use burn::prelude::*;
 use burn::tensor::activation::softmax;
 use everburn_datasets::{
     DataChoice, DataKind, DataRequest, DatasetError, ImageBatcher, ImageItem, LoadedData,
-    SyntheticDigits, detect_for,
+    SyntheticDigits, detect_for, is_url,
 };
 use everburn_distributed::Augment;
 use everburn_nn::TensorParallel;
@@ -214,7 +214,7 @@ fn load(data: &DataConfig, limits: Option<(usize, usize)>) -> Result<LoadedData,
         Err(unknown) => unknown,
     };
     let path = Path::new(&data.name);
-    if !path.exists() {
+    if !path.exists() && !is_url(path) {
         return Err(unknown.into());
     }
     let wanted = "grey images of 28 x 28 pixels: mnist, fashion-mnist, synthetic, or a folder with the IDX files of one of these";

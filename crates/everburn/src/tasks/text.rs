@@ -10,7 +10,7 @@ use std::sync::Arc;
 use burn::prelude::*;
 use everburn_datasets::{
     DataChoice, DataKind, LoadedText, MaskedTextBatcher, TextItem, TextRequest, TokenFormat,
-    Tokenizer, TokenizerKind, detect_for,
+    Tokenizer, TokenizerKind, detect_for, is_url,
 };
 use everburn_distributed::Weigh;
 use everburn_models::decoder::{Decoder, DecoderConfig, KeyValueCache};
@@ -161,7 +161,7 @@ impl DataConfig {
         }
         match self.choice() {
             Ok(choice) => Ok((choice, None, TokenFormat::Detect)),
-            Err(_) if Path::new(&self.name).exists() => {
+            Err(_) if is_url(&self.name) || Path::new(&self.name).exists() => {
                 detect_for(&self.name, &[DataKind::Text, DataKind::Tokens], "text")?;
                 let path = std::path::absolute(&self.name)?;
                 self.name = path.display().to_string();
