@@ -92,7 +92,7 @@ impl<R: Skip> Members<R> {
         }
     }
 
-    /// As [`of`](Self::of), where the source has so many bytes.
+    /// As [`of`](Self::of), where the source has this many bytes.
     pub(crate) fn of_length(source: R, path: &Path, length: u64) -> Self {
         Self {
             length: Some(length),

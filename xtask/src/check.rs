@@ -196,12 +196,12 @@ fn check_steps(capabilities: Capabilities) -> Vec<Step> {
             "test --release --workspace --test whole_mnist -- --ignored --test-threads=1",
         ),
     ]);
-    steps.extend(test_steps(&[], capabilities));
     // One crate without Burn: the feature rebuilds nothing else.
     steps.push(Step::tests(
         "test tables in Parquet files",
         "test --release --package everburn-datasets --features parquet --lib table",
     ));
+    steps.extend(test_steps(&[], capabilities));
     steps.extend(gpu_tests::software_steps(false));
     steps
 }
@@ -323,7 +323,7 @@ mod tests {
         last.extend(lines(gpu_tests::software_steps(false)));
         assert!(check.ends_with(&last), "{check:?}");
         assert!(check.contains(
-            &"DOCS_RS=1 cargo clippy --release --workspace --all-targets --features cuda,metal,rocm,vulkan,webgpu -- -D warnings"
+            &"DOCS_RS=1 cargo clippy --release --workspace --all-targets --features cuda,metal,parquet,rocm,vulkan,webgpu -- -D warnings"
                 .into()
         ));
         assert!(check.contains(

@@ -5,7 +5,7 @@ mod flags;
 mod layers;
 mod optimizer;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::prelude::RunDirectory;
 use clap::Args;

@@ -114,10 +114,11 @@ impl Rows {
 
     /// The first line of a CSV file.
     fn read_header(&mut self) -> Result<Vec<String>, DatasetError> {
-        let Source::Csv { reader, .. } = &mut self.source else {
-            return Ok(Vec::new());
+        let header = match &mut self.source {
+            Source::Csv { reader, .. } => reader.headers().cloned(),
+            #[cfg(feature = "parquet")]
+            Source::Parquet(_) => Ok(StringRecord::new()),
         };
-        let header = reader.headers().cloned();
         let header = header.map_err(|error| self.refused(error))?;
         Ok(header.iter().map(str::to_owned).collect())
     }

@@ -1,6 +1,6 @@
 //! Tar files on a server, read by HTTP ranges.
 //!
-//! A shard is never held whole, and nothing of it is stored. To index it, its bytes are read from front to back in requests
+//! A shard is never held whole, nor stored. To index it, its bytes are read from front to back in requests
 //! that grow from 64 KiB to 64 MiB: what is near is passed over by reading on, which costs less than another request, and a
 //! request begins behind what is far. A sample then is a request of its bytes. A server must therefore answer ranges: without
 //! them each sample would cost the shard up to its place.
@@ -354,7 +354,7 @@ fn ask(
     let content = text(header::CONTENT_RANGE).unwrap_or_default();
     let Some((first, until, length)) = content_range(&content) else {
         return Err(refused(format!(
-            "the server does not say which bytes of how many it sends: Content-Range is `{}`, expected `bytes {}-{last}/LENGTH`",
+            "the answer has no usable range: Content-Range is `{}`, expected `bytes {}-{last}/LENGTH`",
             content.escape_debug(),
             range.start
         )));
