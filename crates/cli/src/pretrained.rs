@@ -54,7 +54,7 @@ pub(crate) fn adopt_run(
 /// Leaves out the tokenizer of `adopted` where `layers` name another.
 pub(crate) fn forget_tokenizer(adopted: &mut Table, layers: &[&Table]) {
     let named = |layer: &&Table| get(layer, "text.tokenizer").is_some();
-    if layers.iter().any(|layer| named(&layer))
+    if layers.iter().any(named)
         && let Some(Value::Table(text)) = adopted.get_mut("text")
     {
         text.retain(|key, _| !OF_TOKENIZER.contains(&key));

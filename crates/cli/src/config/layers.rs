@@ -100,7 +100,7 @@ fn init_skip(arguments: &TrainArguments, file: &Table) -> Patterns {
 }
 
 pub(super) fn unknown_model(name: &str) -> CliError {
-    let nearest = nearest_name(name, tasks::tasks().iter().map(|task| task.name()));
+    let nearest = nearest_name(name, tasks::tasks().iter().map(AnyTask::name));
     CliError::UnknownModel {
         name: printable(name, LONGEST_NAME),
         hint: nearest.map_or_else(String::new, |name| format!("did you mean `{name}`? ")),
