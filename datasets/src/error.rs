@@ -240,7 +240,7 @@ pub enum DatasetError {
     /// A text is too short to be cut.
     #[error(
         "the text ({origin}) has {tokens} tokens: a tenth of it, the test samples, must have more \
-         than the {context} of a window; take a longer text or a smaller window, as in `text.window = 32`"
+         than the {context} of a window; take a longer text, or a window below a tenth of it (`text.window`)"
     )]
     TooShort {
         /// Where the text came from.

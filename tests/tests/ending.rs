@@ -25,7 +25,7 @@ fn kill_rank(rank: usize) {
     let ended = job.wait_until_gone(ORPHAN_DEADLINE);
     let cause = format!("rank {rank} was ended by SIGKILL");
     let log = format!("its log: run/logs/rank-{rank}.log");
-    let help = "--resume --run-dir run continues from the checkpoint epoch-000";
+    let help = "train --resume --run-dir run` continues from the checkpoint epoch-000";
     ended.failed_with(137, &[&cause, &log, help]);
 }
 

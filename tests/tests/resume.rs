@@ -193,7 +193,8 @@ fn more_epochs_do_not_fit_a_cosine_schedule_that_has_begun() {
     let before = (run.report(), run.text("metrics.jsonl"));
     for ranks in ["1", "2"] {
         let ended = resume(folder.path(), "run", "3", ranks);
-        ended.failed_with(2, &["steps of the schedule 8 there, 24 here"]);
+        let told = "a schedule of 8 steps, and a training of 24 would need another: resume with the --epochs";
+        ended.failed_with(2, &[told, "--init-from"]);
     }
     assert_eq!((run.report(), run.text("metrics.jsonl")), before);
 }

@@ -13,6 +13,9 @@ use crate::tasks;
 /// The keys of `[text]` that belong to a trained model: how it reads.
 const OF_TOKENIZER: [&str; 3] = ["tokenizer", "tokenizer_hash", "alphabet"];
 
+/// The keys of `[data]` that belong to a trained model: what its images are like.
+const OF_IMAGES: [&str; 5] = ["size", "stem", "channels", "mean", "std"];
+
 /// The longest `config.json` that is read, in bytes.
 const LONGEST_CONFIG: u64 = 16 << 20;
 
@@ -21,7 +24,7 @@ pub(crate) fn is_pretrained(path: &Path) -> bool {
     path.join(PRETRAINED_CONFIG).is_file()
 }
 
-/// The model of the run in `folder`, and the sections that say how large it is and with which tokenizer it reads; its data
+/// The model of the run in `folder`, and the sections that say how large it is, of what size its images are, and with which tokenizer it reads; its data
 /// and how it was trained are left out. `None` if the folder is none of a run, or of another model than the one `named`.
 ///
 /// # Errors
@@ -43,8 +46,11 @@ pub(crate) fn adopt_run(
         return Ok(None);
     }
     table.retain(|name, value| {
-        value.is_table() && !matches!(name, "ranks" | "training" | "parallel" | "data")
+        value.is_table() && !matches!(name, "ranks" | "training" | "parallel")
     });
+    if let Some(Value::Table(data)) = table.get_mut("data") {
+        data.retain(|key, _| OF_IMAGES.contains(&key));
+    }
     if let Some(Value::Table(text)) = table.get_mut("text") {
         text.retain(|key, _| OF_TOKENIZER.contains(&key));
     }

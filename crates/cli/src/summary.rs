@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::prelude::*;
-use everburn_record::units;
+use everburn_record::{invocation, units};
 use everburn_train::ShardingReport;
 use everburn_train::checkpoint::{CheckpointFolder, Place};
 
@@ -77,7 +77,8 @@ pub(crate) fn how_to_continue(run: &RunDirectory) -> String {
     let folder = run.path().display();
     match newest_checkpoint(run) {
         Some(place) => format!(
-            "--resume --run-dir {folder} continues from the checkpoint {place}, on any number of ranks"
+            "`{} train --resume --run-dir {folder}` continues from the checkpoint {place}, on any number of ranks",
+            invocation::name()
         ),
         None => format!("{folder} has no checkpoint yet: --resume has nothing to continue from"),
     }

@@ -78,7 +78,7 @@ impl ExportArguments {
             (None, _) => Err(CliError::usage_with_help(
                 "export to which format?",
                 "--to safetensors: a file for safetensors.torch.load_file; --to pt-names: one for torch.load; \
-                 --to hugging-face: a folder for transformers; --adapter: only what --lora has learned",
+                 --to hugging-face: a folder for transformers; --adapter: only what --lora has learned; or an --output that ends in .safetensors, .pt or .pth",
             )),
         }
     }

@@ -227,6 +227,17 @@ impl Progress {
         if different.is_empty() {
             return Ok(());
         }
+        let other_facts = [checkpoint, self].map(|it| Self {
+            total_steps: 0,
+            ..it.clone()
+        });
+        if facts(&other_facts[0]) == facts(&other_facts[1]) {
+            return Err(format!(
+                "its learning rates follow a schedule of {} steps, and a training of {} would need another: resume with \
+                 the `training.epochs` and `training.steps` of the run, or start a new run from its weights (--init-from)",
+                checkpoint.total_steps, self.total_steps
+            ));
+        }
         Err(format!(
             "it belongs to another run ({}); resume with the same configuration",
             different.join("; ")

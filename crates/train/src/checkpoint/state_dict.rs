@@ -218,10 +218,12 @@ pub(super) fn fitting_tensors<M: Module>(
     let (skipped, ours): (Vec<_>, Vec<_>) = in_pytorch_terms(model)
         .into_iter()
         .partition(|tensor| skip.fit(&tensor.name));
-    let tensors = layout.arrange(match path.is_dir() {
+    let read = match path.is_dir() {
         true => folder::read(path)?,
         false => without_wrappers(read_file(path)?),
-    });
+    };
+    let names: Vec<String> = read.keys().cloned().collect();
+    let tensors = layout.arrange(read);
     let (prefix, mut tensors) = without_prefix(tensors, |prefix| {
         let mut names = ours.iter().chain(&skipped).map(|tensor| &tensor.name);
         names.any(|name| name.starts_with(prefix))
@@ -239,7 +241,9 @@ pub(super) fn fitting_tensors<M: Module>(
     tensors.retain(|name, _| !skip.fit(name));
     let problems = problems(&ours, &tensors);
     if !problems.is_empty() {
-        let shared = match prefix.is_empty() {
+        // The layout may have added one.
+        let shared = match prefix.is_empty() || !names.iter().all(|name| name.starts_with(&prefix))
+        {
             true => String::new(),
             false => format!(
                 "\n  (all names in the file begin with `{}`)",

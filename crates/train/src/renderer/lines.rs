@@ -252,7 +252,8 @@ impl TrainingProgressLogger for Lines {
 
     /// May be called twice: a limit of steps ends a split within.
     fn end_split(&mut self) {
-        if !std::mem::replace(&mut self.ended, true) {
+        // A stop between two splits leaves one without samples.
+        if !std::mem::replace(&mut self.ended, true) && self.processed > 0 {
             self.write_line(true);
         }
     }
