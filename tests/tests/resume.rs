@@ -48,7 +48,7 @@ fn a_resume_with_nothing_to_train_says_so() {
     let run = train(folder.path(), "run", "1");
     let ended = resume(folder.path(), "run", "1", "1").succeeded();
     let steps = run.number("steps");
-    let said = format!("nothing to train: the run has made {steps} of {steps} steps");
+    let said = format!("nothing to train: {steps} of {steps} steps are made");
     assert!(ended.stderr.contains(&said), "no `{said}`: {ended}");
 }
 

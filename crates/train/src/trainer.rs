@@ -303,14 +303,9 @@ impl Trainer {
             .map_or(0, |checkpoint| checkpoint.progress.step);
         let total_steps = self.config.total_steps(train.sampler().samples_per_epoch());
         if resume.is_some() && resumed_after_step >= total_steps && self.is_first() {
-            let advice = match self.config.schedule.has_an_end() {
-                true => {
-                    "its schedule of learning rates has ended, too: start a new run from its weights (--init-from)"
-                }
-                false => "raise training.epochs or training.steps to continue it",
-            };
+            let advice = self.config.schedule.how_to_train_on();
             tracing::warn!(
-                "nothing to train: the run has made {resumed_after_step} of {total_steps} steps; {advice}"
+                "nothing to train: {resumed_after_step} of {total_steps} steps are made; {advice}"
             );
         }
         let scheduler = match trial {
