@@ -202,7 +202,7 @@ pub(crate) struct TextKeys {
 #[command(next_help_heading = "Data")]
 pub(crate) struct DataKeys {
     /// Images: mnist, fashion-mnist or synthetic; for resnet18, resnet50 and vit cifar10, cifar100, a folder, or tar shards (a
-    /// path or an address). For table, a CSV file. Text: tinyshakespeare or embedded, a text file, or a file or folder of tokens
+    /// path or an address). For table, a CSV or Parquet file. Text: tinyshakespeare or embedded, a text file, or a file or folder of tokens
     /// (`tokenize`, llm.c; nanogpt:FILE). auto: MNIST or tinyshakespeare if available [default: auto].
     #[arg(long = "data", value_name = "NAME")]
     name: String,

@@ -24,8 +24,9 @@ pub(crate) fn is_pretrained(path: &Path) -> bool {
     path.join(PRETRAINED_CONFIG).is_file()
 }
 
-/// The model of the run in `folder`, and the sections that say how large it is, of what size its images are, and with which tokenizer it reads; its data
-/// and how it was trained are left out. `None` if the folder is none of a run, or of another model than the one `named`.
+/// The model of the run in `folder`, and the sections that belong to it: its sizes, those of its images, and its
+/// tokenizer. Its data and how it was trained are left out. `None` if the folder is none of a run, or of another model
+/// than the one `named`.
 ///
 /// # Errors
 /// [`CliError`] if the configuration of the run cannot be read.

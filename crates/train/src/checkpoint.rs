@@ -196,6 +196,7 @@ impl Progress {
     /// # Errors
     /// What differs, in words.
     pub fn fits(&self, checkpoint: &Self) -> Result<(), String> {
+        const LENGTH: &str = "steps of the schedule";
         let facts = |progress: &Self| {
             // The length of a schedule without an end is of no consequence.
             let steps = match progress.schedule.has_an_end() {
@@ -215,33 +216,29 @@ impl Progress {
                 ("optimizer", format!("{:?}", progress.optimizer)),
                 ("parameter groups", groups),
                 ("schedule", schedule),
-                ("steps of the schedule", steps),
+                (LENGTH, steps),
             ]
         };
-        let different = facts(checkpoint)
-            .into_iter()
-            .zip(facts(self))
-            .filter(|(theirs, ours)| theirs != ours)
-            .map(|((what, theirs), (_, ours))| format!("{what} {theirs} there, {ours} here"))
-            .collect::<Vec<_>>();
-        if different.is_empty() {
-            return Ok(());
+        let (there, here) = (facts(checkpoint), facts(self));
+        let pairs = there.iter().zip(&here);
+        let different: Vec<_> = pairs.filter(|(theirs, ours)| theirs != ours).collect();
+        match &*different {
+            [] => Ok(()),
+            [((what, there), (_, here))] if *what == LENGTH => Err(format!(
+                "its learning rates follow a schedule of {there} steps, and a training of {here} would need another: resume \
+                 with the `training.epochs` and `training.steps` of the run, or start a new run from its weights \
+                 (--init-from)"
+            )),
+            all => {
+                let all = all
+                    .iter()
+                    .map(|((what, there), (_, here))| format!("{what} {there} there, {here} here"));
+                Err(format!(
+                    "it belongs to another run ({}); resume with the same configuration",
+                    all.collect::<Vec<_>>().join("; ")
+                ))
+            }
         }
-        let other_facts = [checkpoint, self].map(|it| Self {
-            total_steps: 0,
-            ..it.clone()
-        });
-        if facts(&other_facts[0]) == facts(&other_facts[1]) {
-            return Err(format!(
-                "its learning rates follow a schedule of {} steps, and a training of {} would need another: resume with \
-                 the `training.epochs` and `training.steps` of the run, or start a new run from its weights (--init-from)",
-                checkpoint.total_steps, self.total_steps
-            ));
-        }
-        Err(format!(
-            "it belongs to another run ({}); resume with the same configuration",
-            different.join("; ")
-        ))
     }
 }
 
