@@ -239,14 +239,16 @@ pub enum DatasetError {
 
     /// A text is too short to be cut.
     #[error(
-        "the text ({origin}) has {tokens} tokens: a tenth of it, the test samples, must have more \
-         than the {context} of a window; take a longer text, or a window below a tenth of it (`text.window`)"
+        "the text ({origin}) has {tokens} tokens: {part} must have more than the {context} of a window; take a longer \
+         text, or a shorter window (`text.window`)"
     )]
     TooShort {
         /// Where the text came from.
         origin: String,
         /// Its length.
         tokens: usize,
+        /// The part that the window must fit into, in words.
+        part: &'static str,
         /// How many tokens are predicted in a window.
         context: usize,
     },

@@ -1,5 +1,7 @@
 //! Images in folders, one folder per class.
 
+mod damage;
+
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,6 +10,7 @@ use burn_dataset::Dataset;
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
+use self::damage::DamageSearch;
 use crate::rgb_item::{PixelCache, checked_size, decode_file, is_image, refused};
 use crate::tar::unreadable;
 use crate::{DatasetError, RgbItem};
@@ -43,6 +46,7 @@ pub struct ImageFolder {
     size: [u32; 2],
     cache: PixelCache,
     fingerprint: String,
+    damage: DamageSearch,
 }
 
 impl ImageFolder {
@@ -84,7 +88,7 @@ impl ImageFolder {
             let folder = folder.join(class);
             let images = names(&folder, |entry| entry.is_file() && is_image(entry))?;
             if images.is_empty() {
-                return Err(refused(&folder, "it has no JPEG or PNG file"));
+                return Err(refused(&folder, no_images(&folder)?));
             }
             for name in images {
                 let file = folder.join(&name);
@@ -99,6 +103,7 @@ impl ImageFolder {
             size,
             cache: PixelCache::default(),
             fingerprint: HEXLOWER.encode(&hash.finalize()),
+            damage: DamageSearch::default(),
         };
         Ok(this.with_cache(PixelCache::BYTES))
     }
@@ -141,6 +146,7 @@ impl ImageFolder {
                 size: self.size,
                 cache: PixelCache::default(),
                 fingerprint: format!("{} {number} of {every}", self.fingerprint),
+                damage: DamageSearch::default(),
             }
             .with_cache(PixelCache::BYTES)
         };
@@ -176,7 +182,8 @@ impl ImageFolder {
     /// Panics if `index >= len()`.
     pub fn image(&self, index: usize) -> Result<RgbItem, DatasetError> {
         let (file, class) = &self.files[index];
-        let pixels = self.cache.get(index, || decode_file(file, self.size))?;
+        let pixels = self.cache.get(index, || decode_file(file, self.size));
+        let pixels = pixels.map_err(|error| self.damage.describe(error, self))?;
         let [height, width] = self.size;
         Ok(RgbItem {
             pixels,
@@ -207,6 +214,26 @@ impl std::fmt::Debug for ImageFolder {
             .field("size", &self.size)
             .finish_non_exhaustive()
     }
+}
+
+/// Why a folder that should have the images of a class has none, and what to do.
+pub(crate) fn no_images(folder: &Path) -> Result<String, DatasetError> {
+    let below = names(folder, Path::is_dir)?;
+    if let Some(below) = below.first() {
+        return Ok(format!(
+            "it has no JPEG or PNG file, but folders as `{below}`: a class has its images in its own folder. Folders of \
+             training and of test images are named train and test (or val), each with a folder for each class"
+        ));
+    }
+    let others = names(folder, Path::is_file)?;
+    let other = others.iter().find_map(|name| Path::new(name).extension());
+    Ok(match other {
+        Some(other) => format!(
+            "it has no JPEG or PNG file, but files as `.{}`: convert them to JPEG or PNG",
+            other.display()
+        ),
+        None => "it has no JPEG or PNG file: a class has one at least".to_owned(),
+    })
 }
 
 /// The `wanted` names in a folder, in alphabetical order.

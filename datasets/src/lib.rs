@@ -90,7 +90,7 @@ pub use surroundings::Surroundings;
 pub use synthetic::{Split, SyntheticDigits};
 pub use table::{
     Column, ColumnKind, LoadedTable, Missing, TableDataset, TableRequest, TableRow, TableSchema,
-    load_table,
+    load_table, load_test_table,
 };
 pub use tar_shards::{TarImages, TarSample, TarShards};
 pub use text::{

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use self::view::{Grey, Renumbered, Selection, limited, numbers_in_order};
 use crate::cifar::{CIFAR_10, CIFAR_100, CifarSet};
 use crate::download::{self, FetchError};
+use crate::image_folder::names;
 use crate::locate::{self, Place};
 use crate::rgb_item::refused;
 use crate::tar_shards::TarFiles;
@@ -50,6 +51,8 @@ pub struct RgbRequest {
     pub channels: Channels,
     /// Whether an archive that is not found may be downloaded. `EVERBURN_OFFLINE=1` forbids it too.
     pub download: bool,
+    /// Whether only a test set is wanted: images without one are all test images, and the training images are the same.
+    pub only_test: bool,
     /// The most training images, taken evenly from all.
     pub train_limit: Option<usize>,
     /// The most test images, taken evenly from all.
@@ -68,6 +71,7 @@ impl Default for RgbRequest {
             size: None,
             channels: Channels::Rgb,
             download: true,
+            only_test: false,
             train_limit: None,
             test_limit: None,
             classes: Vec::new(),
@@ -203,6 +207,8 @@ struct Parts {
     origin: String,
     reason: String,
     fingerprint: String,
+    /// The training images are those of the test.
+    test_alone: bool,
 }
 
 impl Parts {
@@ -237,7 +243,10 @@ impl Parts {
                 name: self.name,
                 origin: self.origin,
                 reason: self.reason,
-                train: train.len(),
+                train: match self.test_alone {
+                    true => 0,
+                    false => train.len(),
+                },
                 test: test.len(),
                 unit: format!(
                     "images of {} classes, scaled to {height}x{width}{grey}",
@@ -271,33 +280,58 @@ fn from_path(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
 
 fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
     let size = request.size.unwrap_or(SIZE);
-    let train = folder.join("train");
-    let (train, test) = match train.is_dir() {
-        false => ImageFolder::open(folder, size)?.split(TEST_SHARE)?,
-        true => {
-            let mut test = ["test", "val"].iter().map(|name| folder.join(name));
-            let test = test.find(|folder| folder.is_dir()).ok_or_else(|| {
-                let problem = format!(
-                    "{} has train, and neither test nor val: add a test set, or name the folder with the classes alone",
-                    folder.display()
-                );
-                refused(folder, problem)
-            })?;
+    let train = Some(folder.join("train")).filter(|folder| folder.is_dir());
+    let mut test = ["test", "val"].iter().map(|name| folder.join(name));
+    let test = match &train {
+        Some(_) => test.find(|folder| folder.is_dir()),
+        // Without train, a folder with images is a class of this name.
+        None => test.find(|folder| folder.is_dir() && has_folders(folder)),
+    };
+    let (train, test) = match (train, test) {
+        (None, None) if request.only_test => only_test(ImageFolder::open(folder, size)?),
+        (None, None) => {
+            let (train, test) = ImageFolder::open(folder, size)?.split(TEST_SHARE)?;
+            (Arc::new(train), Arc::new(test))
+        }
+        (None, Some(test)) if request.only_test => only_test(ImageFolder::open(test, size)?),
+        (Some(train), Some(test)) => {
             let train = ImageFolder::open(train, size)?;
             let test = ImageFolder::with_classes(test, size, train.classes())?;
-            (train, test)
+            (Arc::new(train), Arc::new(test))
+        }
+        (None, Some(test)) => {
+            let problem = format!(
+                "it has {} and no folder named train, for the training images",
+                test.file_name().unwrap_or_default().display()
+            );
+            return Err(refused(folder, problem));
+        }
+        (Some(_), None) => {
+            let problem = "it has train, and neither test nor val: add a test set, or name the folder with the classes alone";
+            return Err(refused(folder, problem));
         }
     };
     Ok(Parts {
+        test_alone: Arc::ptr_eq(&train, &test),
         classes: train.classes().to_vec(),
         fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
-        sets: [Arc::new(train), Arc::new(test)],
+        sets: [train, test],
         size,
         kind: DataKind::ImageFolder,
         name: String::new(),
         origin: folder.display().to_string(),
         reason: format!("taken for {}", DataKind::ImageFolder),
     })
+}
+
+fn has_folders(folder: &Path) -> bool {
+    names(folder, Path::is_dir).is_ok_and(|folders| !folders.is_empty())
+}
+
+/// All images of a set, to test on and in place of training images.
+fn only_test(all: ImageFolder) -> (Arc<ImageFolder>, Arc<ImageFolder>) {
+    let all = Arc::new(all);
+    (Arc::clone(&all), all)
 }
 
 fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
@@ -313,6 +347,10 @@ fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
             let test = TarImages::open(test, size, Some(&classes))?;
             fingerprint = format!("{fingerprint} {}", test.shards().fingerprint());
             [Arc::new(train), Arc::new(test)]
+        }
+        true if request.only_test => {
+            let set: Arc<dyn Dataset<RgbItem>> = Arc::new(train);
+            [Arc::clone(&set), set]
         }
         true => {
             if train.len() < TEST_SHARE {
@@ -335,6 +373,7 @@ fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
         }
     };
     Ok(Parts {
+        test_alone: Arc::ptr_eq(&sets[0], &sets[1]),
         sets,
         classes,
         size,
@@ -353,6 +392,7 @@ fn of_cifar(path: &Path, request: &RgbRequest, reason: String) -> Result<Parts, 
     let size = request.size.unwrap_or([32, 32]);
     let [train, test] = Cifar::open(file.as_deref().unwrap_or(path), size)?;
     Ok(Parts {
+        test_alone: false,
         classes: train.classes().to_vec(),
         name: train.name().to_owned(),
         fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),

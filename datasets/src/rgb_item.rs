@@ -9,7 +9,7 @@ use image::imageops::FilterType;
 use image::{DynamicImage, GrayImage, ImageDecoder, ImageReader, Limits};
 
 use crate::DatasetError;
-use crate::image_folder::names;
+use crate::image_folder::{names, no_images};
 use crate::tar::unreadable;
 
 /// The file types that are read, by extension.
@@ -104,7 +104,13 @@ impl RgbItem {
         }
         let files = names(path, |entry| entry.is_file() && is_image(entry))?;
         if files.is_empty() {
-            return Err(refused(path, "it has no JPEG or PNG file"));
+            let problem = match names(path, Path::is_dir)?.first() {
+                Some(below) => format!(
+                    "it has no JPEG or PNG file, but folders as `{below}`: name one of these"
+                ),
+                None => no_images(path)?,
+            };
+            return Err(refused(path, problem));
         }
         let files = files.iter().map(|name| Self::read(path.join(name), size));
         files.collect()

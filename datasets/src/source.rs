@@ -126,9 +126,13 @@ impl fmt::Display for DatasetDescription {
             test,
             unit,
         } = self;
+        let train = match train {
+            0 => String::new(),
+            train => format!("{train} training and "),
+        };
         write!(
             f,
-            "data: {name}, {train} training and {test} test {unit} ({origin}): {reason}"
+            "data: {name}, {train}{test} test {unit} ({origin}): {reason}"
         )
     }
 }

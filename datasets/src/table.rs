@@ -124,6 +124,44 @@ pub fn load_table(request: &TableRequest) -> Result<LoadedTable, DatasetError> {
     })
 }
 
+/// Reads all rows of a table by the columns of another one, of which a model was trained: they are its test rows.
+///
+/// # Errors
+/// As [`load_table`]; also if the table lacks a column.
+///
+/// ```
+/// # mod everburn { pub use everburn_datasets as datasets; }
+/// use everburn::datasets::{DatasetError, TableSchema, load_test_table};
+///
+/// fn rows(schema: &TableSchema) -> Result<usize, DatasetError> {
+///     Ok(load_test_table("next-year.csv", schema)?.test.len())
+/// }
+/// ```
+pub fn load_test_table(
+    file: impl AsRef<Path>,
+    schema: &TableSchema,
+) -> Result<LoadedTable, DatasetError> {
+    let file = file.as_ref();
+    let all = schema.read(file)?;
+    if all.cells.target.is_none() {
+        return Err(DatasetError::Table {
+            path: file.to_owned(),
+            place: "the header".to_owned(),
+            problem: format!(
+                "there is no column `{}`, which a test compares predictions with",
+                schema.target.name
+            ),
+        });
+    }
+    all.needs_targets(file)?;
+    Ok(LoadedTable {
+        train: all.clone(),
+        test: all,
+        schema: schema.clone(),
+        fingerprint: fingerprint(file)?,
+    })
+}
+
 /// Whether a row is a test row.
 fn is_test(row: usize) -> bool {
     row % TEST_SHARE == TEST_SHARE - 1
@@ -250,7 +288,8 @@ impl TableDataset {
                     row + 1,
                     self.cells.schema.target.name
                 ),
-                problem: "no training row has its class: every tenth row is a test row".to_owned(),
+                problem: "no training row has its class: every tenth row is a test row, or all are of another table"
+                    .to_owned(),
             }),
         }
     }

@@ -253,6 +253,58 @@ fn a_machine_that_goes_away_is_outlived_and_let_in_when_it_comes_back() {
 }
 
 #[test]
+fn a_rank_0_that_comes_back_shows_the_epochs_of_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = [
+        "--ranks",
+        "3",
+        "--elastic",
+        "2:3",
+        "--lr-schedule",
+        "constant",
+    ];
+    // Later flags win over those of `train`.
+    let mut job = Everburn::new(folder.path(), ["train", "mlp", "--data", "synthetic"])
+        .args(["--train-samples", "400", "--test-samples", "40"])
+        .args(["--epochs", "100000", "--run-dir", "run"])
+        .args(["--chaos", "kill=0@step:40"])
+        .args(flags)
+        .start();
+    let run = Run::new(folder.path().join("run"));
+    let log = run.clone();
+    let shown = move || -> Vec<u64> {
+        let text = log.text_if_there("logs/rank-0.log");
+        let (_, text) = text
+            .split_once("ranks [0, 1, 2] have made step ")
+            .unwrap_or_default();
+        let lines = text.lines().filter(|line| line.contains("  valid  "));
+        let epochs = lines.filter_map(|line| line.split("epoch ").nth(1)?.split('/').next());
+        epochs.map(|epoch| epoch.parse().unwrap()).collect()
+    };
+    let epochs = shown.clone();
+    job.wait_for("three epochs", move || epochs().len() >= 3);
+    job.signal(Signal::INT);
+    let ended = job.wait();
+    assert_eq!(ended.code(), 130, "{ended}");
+    let events = run.text("events.jsonl");
+    let event = events
+        .lines()
+        .find(|line| line.contains("ranks [0, 1, 2] have made step"));
+    let event: serde_json::Value = serde_json::from_str(event.unwrap()).unwrap();
+    let begun = event["step"].as_u64().unwrap();
+    let validated = run
+        .metrics()
+        .into_iter()
+        .filter(|line| line["kind"] == "validation" && line["step"].as_u64().unwrap() >= begun);
+    let validated = validated.map(|line| line["epoch"].as_u64().unwrap());
+    assert_eq!(
+        shown()[..3],
+        validated.take(3).collect::<Vec<_>>()[..],
+        "{ended}"
+    );
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |flags: &[&str], message: &str| {

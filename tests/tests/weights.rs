@@ -91,6 +91,11 @@ fn a_head_of_another_size_is_left_out_of_the_weights() {
     let same =
         |from: usize| tensors("all")[from..from + 64] == tensors("but-the-head")[from..from + 64];
     assert!(same(0), "the same names and shapes");
+    begin("layer", &skip("layers.2")).failed_with(2, &["did you mean 'layers.2.*'?"]);
+    begin("nothing", &skip("*")).failed_with(2, &["--init-skip leaves out all tensors"]);
+    let told = begin("told", &skip("layers.2.*")).succeeded();
+    let line = "4 tensors; layers.2.weight, layers.2.bias begin with new weights";
+    assert!(told.stdout.contains(line), "{told}");
     begin("none", &skip("head.*")).failed_with(2, &["--init-skip head.*", "matches no parameter"]);
     let alone = begin("alone", &["--init-skip", "layers.2.*"]);
     alone.failed_with(2, &["--init-skip", "--init-from, which is not given"]);

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod finders;
+mod foreign;
 mod kernels;
 pub(crate) mod keys;
 mod monitoring;
@@ -53,7 +54,8 @@ impl Arguments {
     /// The same, or why there is nothing to do.
     pub(crate) fn try_of(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = Self::command().bin_name(invocation::name());
-        let mut matches = command.clone().try_get_matches_from(words)?;
+        let matches = command.clone().try_get_matches_from(words);
+        let mut matches = matches.map_err(foreign::suggest)?;
         Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
     }
 }

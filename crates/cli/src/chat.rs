@@ -18,6 +18,12 @@ const LONGEST_LINE: u64 = 1 << 20;
 /// Forgets the conversation.
 const RESET: &str = "/reset";
 
+/// Ends it.
+const EXIT: &str = "/exit";
+
+/// Shows these.
+const HELP: &str = "/help";
+
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ChatArguments {
     #[command(flatten)]
@@ -39,7 +45,7 @@ pub(crate) fn run(arguments: &ChatArguments) -> Result<ExitCode, CliError> {
     chat.stop.extend(end.cloned());
     let is_terminal = stdin().is_terminal();
     if is_terminal {
-        eprintln!("{RESET} begins a new conversation, Ctrl-D ends this one");
+        show_commands();
     }
     let (mut lines, begin, mut drawn) = (stdin().lock(), Instant::now(), 0);
     let mut writing = std::time::Duration::ZERO;
@@ -53,6 +59,8 @@ pub(crate) fn run(arguments: &ChatArguments) -> Result<ExitCode, CliError> {
         match line.trim() {
             "" => continue,
             RESET => chat.stream = None,
+            EXIT => break,
+            HELP => show_commands(),
             question => {
                 let asked = Instant::now();
                 match chat.answer(question, || writer.scorer(&model)) {
@@ -71,6 +79,10 @@ pub(crate) fn run(arguments: &ChatArguments) -> Result<ExitCode, CliError> {
     }
     eprintln!("{}", rate(drawn, begin + (begin.elapsed() - writing)));
     Ok(ExitCode::SUCCESS)
+}
+
+fn show_commands() {
+    eprintln!("{RESET} begins a new conversation, {EXIT} or Ctrl-D ends this one");
 }
 
 /// The next line of standard input, without its end.

@@ -5,7 +5,7 @@ mod flags;
 mod layers;
 mod optimizer;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::prelude::RunDirectory;
 use clap::Args;
@@ -246,12 +246,13 @@ impl RunConfig {
 }
 
 impl RunConfig {
-    /// The configuration of an evaluation: the run's own, but data and ranks as the flags say.
+    /// The configuration of an evaluation: the run's own, but data and ranks as the flags say; and whether the data are
+    /// others than the run's.
     pub(crate) fn for_evaluation(
         self,
         keys: &Given<OfEvaluation>,
         ranks: &RankFlags,
-    ) -> Result<Self, CliError> {
+    ) -> Result<(Self, bool), CliError> {
         let mut table =
             Table::try_from(&self).map_err(|error| CliError::usage(error.to_string()))?;
         table.remove("ranks");
@@ -264,7 +265,9 @@ impl RunConfig {
         forget_shards(&mut table, keys.has("data.name"));
         let mut layer = keys.table.clone();
         complete(&mut layer, ranks)?;
+        let own_data = named_data(&table);
         merge(&mut table, layer);
+        let other_data = named_data(&table) != own_data;
         let config = Self::deserialize(Value::Table(table))
             .map_err(|error| CliError::usage(error.to_string()))?;
         config.validate_ranks()?;
@@ -280,8 +283,19 @@ impl RunConfig {
                 "leave it out, and evaluate again after a loss",
             ));
         }
-        Ok(config)
+        Ok((config, other_data))
     }
+}
+
+/// The data that a configuration names, paths as they are on the disk.
+fn named_data(config: &Table) -> Vec<PathBuf> {
+    let data = config.get("data").and_then(Value::as_table);
+    let named = ["name", "folder"].map(|key| data.and_then(|data| data.get(key)?.as_str()));
+    let named = named.into_iter().flatten().map(|name| {
+        let found = Path::new(name).canonicalize();
+        found.unwrap_or_else(|_| name.into())
+    });
+    named.collect()
 }
 
 /// Values that a flag spells like the file does.

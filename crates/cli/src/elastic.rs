@@ -101,11 +101,21 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
     };
     if max != world_size {
         return Err(CliError::usage_with_help(
-            format!("--elastic {min}:{max} is for {max} ranks, and {world_size} are to be started"),
             format!(
-                "use --elastic {}:{world_size}, or other --ranks (times --nodes)",
-                min.min(world_size)
+                "--elastic {min}:{max} is for {max} ranks, and {} to be started",
+                match world_size {
+                    1 => "1 is".to_string(),
+                    several => format!("{several} are"),
+                }
             ),
+            match max % config.ranks.nodes {
+                0 => format!(
+                    "start as many with --ranks {}, or use --elastic {}:{world_size}",
+                    max / config.ranks.nodes,
+                    min.min(world_size)
+                ),
+                _ => format!("use --elastic {}:{world_size}", min.min(world_size)),
+            },
         ));
     }
     Ok(())

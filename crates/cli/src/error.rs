@@ -66,6 +66,14 @@ pub(crate) enum CliError {
     #[error("{}", with_flags(&_0.to_string()))]
     Train(#[from] TrainError),
 
+    /// A training failed after a checkpoint.
+    #[error("{}", with_flags(&error.to_string()))]
+    Failed {
+        error: Box<TrainError>,
+        #[help]
+        help: String,
+    },
+
     /// This rank gave up because another one had stalled, of which a report was printed.
     #[error("{0}")]
     Stalled(Box<CliError>),
@@ -162,6 +170,7 @@ impl CliError {
             Self::Rendezvous(_)
             | Self::Collective(_)
             | Self::Ddp(_)
+            | Self::Failed { .. }
             | Self::Stalled(_)
             | Self::Timeline(_) => false,
         }

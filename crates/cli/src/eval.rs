@@ -61,12 +61,13 @@ pub(crate) fn run(
     let Opened {
         run,
         config,
+        other_data,
         launch: plan,
     } = arguments.trained.open(environment, arguments.json)?;
     if let Some(plan) = plan {
         return launch(arguments, &run, plan);
     }
-    let Some(evaluation) = evaluate(arguments, &config, &run, environment)? else {
+    let Some(evaluation) = evaluate(arguments, (&config, other_data), &run, environment)? else {
         return Ok(ExitCode::SUCCESS); // not rank 0
     };
     match &arguments.result_file {
@@ -109,11 +110,11 @@ fn read_result(path: &Path) -> Result<Evaluation, CliError> {
 /// The result, on rank 0.
 fn evaluate(
     arguments: &EvalArguments,
-    config: &RunConfig,
+    (config, other_data): (&RunConfig, bool),
     run: &RunDirectory,
     environment: Option<&RankEnvironment>,
 ) -> Result<Option<Evaluation>, CliError> {
-    let rank = TrainedRank::join(config, environment)?;
+    let rank = TrainedRank::join(config, other_data, environment)?;
     let (trainer, loaded) = (&rank.trainer, &rank.loaded);
     let data = loaded.for_training();
     let sums = rank
@@ -185,7 +186,7 @@ mod tests {
         let config = |flags: &TrainedFlags| {
             let config = RunConfig::default();
             let config = config.for_evaluation(&flags.keys, &flags.ranks);
-            config.unwrap()
+            config.unwrap().0
         };
         assert_eq!(config(&theirs), config(&ours));
         assert_ne!(config(&theirs), RunConfig::default());

@@ -14,6 +14,7 @@ use toml::{Table, Value};
 
 use crate::arguments::{Arguments, Command, TrainArguments};
 use crate::config::RunConfig;
+use crate::tasks::tasks;
 
 const LINES: &str = include_str!("flag_table/flags.txt");
 
@@ -285,7 +286,34 @@ fn document() -> String {
             }
         }
     }
+    text + &presets()
+}
+
+/// What the models of this program set that the user has not.
+fn presets() -> String {
+    let mut text = "\n## Presets\n\nSettings of a model that stand in place of the defaults of [Configuration](configuration.md). \
+                    A file and flags win over them.\n\n| Model | Settings |\n|---|---|\n"
+        .to_string();
+    for task in tasks() {
+        let mut settings = Vec::new();
+        list("", &task.preset(), &mut settings);
+        let settings = match settings.is_empty() {
+            true => "the defaults".to_string(),
+            false => settings.join(", "),
+        };
+        let _ = writeln!(text, "| `{}` | {settings} |", task.name());
+    }
     text
+}
+
+/// The settings below `prefix`, as `--set` takes them.
+fn list(prefix: &str, table: &Table, settings: &mut Vec<String>) {
+    for (key, value) in table {
+        match value {
+            Value::Table(inner) => list(&format!("{prefix}{key}."), inner, settings),
+            value => settings.push(format!("`{prefix}{key} = {value}`").replace('"', "'")),
+        }
+    }
 }
 
 /// The headings of arguments, each once.
@@ -317,6 +345,13 @@ fn row(argument: &clap::Arg) -> String {
         .get_help()
         .map(ToString::to_string)
         .unwrap_or_default();
+    let defaults = argument.get_default_values();
+    let help = match defaults {
+        [only] if values && !help.contains("[default") => {
+            format!("{help} [default: {}]", only.to_string_lossy())
+        }
+        _ => help,
+    };
     let id = argument.get_id().as_str();
     let key = if id.contains('.') {
         format!("`{id}`")

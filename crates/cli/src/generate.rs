@@ -68,11 +68,16 @@ fn one(arguments: &GenerateArguments, prompt: &str) -> Result<String, CliError> 
         // A reader that has gone away is told by the last line.
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     };
-    show(prompt.trim_start_matches('\n'));
+    // Once nothing is refused any more.
+    let mut beginning = Some(prompt.trim_start_matches('\n'));
     let begin = Instant::now();
     let WritingFlags { stop, .. } = &arguments.writing;
     let generation = arguments.writing.generation();
-    let drawn = writer.stream(&model, &tokens, generation, stop, &mut show)?;
+    let drawn = writer.stream(&model, &tokens, generation, stop, &mut |text: &str| {
+        show(beginning.take().unwrap_or_default());
+        show(text);
+    })?;
+    show(beginning.unwrap_or_default());
     drop(out);
     say!("");
     Ok(rate(drawn, begin))

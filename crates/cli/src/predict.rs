@@ -38,6 +38,7 @@ pub(crate) fn run(
     let Opened {
         run,
         config,
+        other_data,
         launch: plan,
     } = arguments.trained.open(environment, true)?;
     if environment.is_none() {
@@ -46,7 +47,9 @@ pub(crate) fn run(
     if let Some(plan) = plan {
         return launch(arguments, &run, plan);
     }
-    let rank = TrainedRank::join(&config, environment)?;
+    // Of other data, all samples are test samples; who asks for another part means that of a training.
+    let all = other_data && arguments.input() == PredictionInput::Test;
+    let rank = TrainedRank::join(&config, all, environment)?;
     let predictions = |write: &mut dyn FnMut(&[u8]) -> io::Result<()>| {
         let data = rank.loaded.for_training();
         let input = arguments.input();

@@ -59,13 +59,37 @@ pub(crate) fn adopt_run(
 }
 
 /// Leaves out the tokenizer of `adopted` where `layers` name another.
-pub(crate) fn forget_tokenizer(adopted: &mut Table, layers: &[&Table]) {
-    let named = |layer: &&Table| get(layer, "text.tokenizer").is_some();
-    if layers.iter().any(named)
-        && let Some(Value::Table(text)) = adopted.get_mut("text")
+///
+/// # Errors
+/// [`CliError`] if the other cannot be that of the run in `folder`, with whose tokens the model computes.
+pub(crate) fn forget_tokenizer(
+    adopted: &mut Table,
+    layers: &[&Table],
+    folder: &Path,
+) -> Result<(), CliError> {
+    let mut named = layers.iter().rev();
+    let named = named.find_map(|layer| get(layer, "text.tokenizer")?.as_str());
+    let (Some(named), Some(Value::Table(text))) = (named, adopted.get_mut("text")) else {
+        return Ok(());
+    };
+    let own = text.get("tokenizer").and_then(Value::as_str);
+    if let Some(own) = own
+        && own != named
+        && ["char", "byte"]
+            .iter()
+            .any(|kind| [own, named].contains(kind))
+        && !is_pretrained(folder)
     {
-        text.retain(|key, _| !OF_TOKENIZER.contains(&key));
+        return Err(CliError::usage_with_help(
+            format!(
+                "the model of {} reads tokens of the tokenizer {own}, and --tokenizer is {named}",
+                folder.display()
+            ),
+            "leave --tokenizer out, or train a model from its first weights",
+        ));
     }
+    text.retain(|key, _| !OF_TOKENIZER.contains(&key));
+    Ok(())
 }
 
 /// The model in `folder`, and the sections of its settings: the task `named`, or else the first whose kind it is. `None`

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::error::CliError;
 use crate::prelude::*;
 use everburn_record::{invocation, units};
 use everburn_train::ShardingReport;
@@ -23,7 +24,7 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
         None => String::new(),
     };
     say!(
-        "{result}{} on {}  {}{}  {}  {} samples/s  {}",
+        "{result}{} on {}  {}{}  {}  {}{}",
         report.model,
         report.dataset,
         match report.epochs {
@@ -32,7 +33,10 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
         },
         counted(report.steps, "step"),
         counted(report.world_size, "rank"),
-        units::rate(report.samples_per_second),
+        match report.steps_since_resume {
+            0 => String::new(), // all steps were made before
+            _ => format!("{} samples/s  ", units::rate(report.samples_per_second)),
+        },
         units::seconds(report.seconds)
     );
     let waited = 100.0 * report.exposed_seconds / report.train_seconds;
@@ -81,6 +85,21 @@ pub(crate) fn how_to_continue(run: &RunDirectory) -> String {
             invocation::name()
         ),
         None => format!("{folder} has no checkpoint yet: --resume has nothing to continue from"),
+    }
+}
+
+/// A failure of a training in this process, with how its run is continued, if it has come to a checkpoint.
+pub(crate) fn with_continuation(error: CliError, run: &RunDirectory) -> CliError {
+    match error {
+        CliError::Train(error)
+            if newest_checkpoint(run).is_some() && !CliError::from(error.clone()).is_usage() =>
+        {
+            CliError::Failed {
+                error: Box::new(error),
+                help: how_to_continue(run),
+            }
+        }
+        error => error,
     }
 }
 

@@ -61,14 +61,18 @@ pub(crate) fn run(
     resolve_data(&mut config, &*task, &loaded)?;
     let held_out = loaded.held_out(&config.training);
     let samples = loaded.train_len.saturating_sub(held_out);
+    if held_out > 0 {
+        say!("validation: {held_out} of the training samples");
+    }
+    warn_of_few_steps(&config, samples);
     check_groups(&config, &*task)?;
     config.training.check_schedule(samples)?;
     if arguments.resume {
         check_resume(&config, arguments, &loaded)?;
     } else if arguments.ranks.node_rank.unwrap_or(0) == 0 {
-        weights::check(&config)?; // the file is on machine 0
-        if let Some(weights) = &config.init_from {
-            say!("weights: {}", weights.display());
+        // The file is on machine 0.
+        if let Some(line) = weights::check(&config)? {
+            say!("{line}");
         }
     }
     if arguments.kernels.warmup {
@@ -111,6 +115,17 @@ pub(crate) fn run(
         return Ok(EXIT_INTERRUPTED.into());
     }
     Ok(code)
+}
+
+/// Says that a training ends before `training.steps`, with the last epoch.
+fn warn_of_few_steps(config: &RunConfig, samples: usize) {
+    let (total, epochs) = (config.training.total_steps(samples), config.training.epochs);
+    if let Some(steps) = config.training.steps.filter(|steps| *steps > total) {
+        tracing::warn!(
+            "the training ends after {total} steps, those of {}, before --steps {steps}: more need more --epochs",
+            summary::counted(epochs, "epoch")
+        );
+    }
 }
 
 /// Finds what is wrong with flags, devices and paths before anything is started, written or moved; and what the launcher
@@ -180,7 +195,10 @@ fn train_here(
         None => recording::conclude(&run, finished.as_ref().err()),
         Some(_) => recording::leave_no_checkpoints(&run),
     }
-    let finished = finished?;
+    let finished = finished.map_err(|error| match job.finder {
+        None => summary::with_continuation(error, &run),
+        Some(_) => error,
+    })?;
     bottleneck::write(recorder.as_ref(), Some(&run), arguments)?;
     // Ranks that are threads have no launcher to tell of an interruption.
     let interrupted = finished.iter().any(|finished| !finished);

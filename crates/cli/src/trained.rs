@@ -44,6 +44,8 @@ pub(crate) struct TrainedFlags {
 pub(crate) struct Opened {
     pub(crate) run: RunDirectory,
     pub(crate) config: RunConfig,
+    /// The data are others than those of the training.
+    pub(crate) other_data: bool,
     /// The ranks to launch, if this process is the launcher.
     pub(crate) launch: Option<LaunchConfig>,
 }
@@ -58,7 +60,7 @@ impl TrainedFlags {
     ) -> Result<Opened, CliError> {
         let run = RunDirectory::open(&self.run_dir)?;
         let config = run.read_config::<RunConfig>()?;
-        let config = config.for_evaluation(&self.keys, &self.ranks)?;
+        let (config, other_data) = config.for_evaluation(&self.keys, &self.ranks)?;
         let mut launch = None;
         if let Some(environment) = environment {
             rank::limit_threads(environment, &config.ranks)?;
@@ -79,6 +81,7 @@ impl TrainedFlags {
         Ok(Opened {
             run,
             config,
+            other_data,
             launch,
         })
     }
@@ -132,14 +135,18 @@ pub(crate) struct TrainedRank<'a> {
 }
 
 impl<'a> TrainedRank<'a> {
-    /// Loads the data and meets the other ranks.
+    /// Loads the data and meets the other ranks. `all` samples are test samples, or those of a training are.
     pub(crate) fn join(
         config: &RunConfig,
+        all: bool,
         environment: Option<&'a RankEnvironment>,
     ) -> Result<Self, CliError> {
         let local_rank = environment.map_or(0, |environment| environment.local_rank);
         let mut task = config.task()?;
-        let loaded = task.load()?;
+        let loaded = match all {
+            true => task.load_test()?,
+            false => task.load()?,
+        };
         let (group, heartbeat) = match environment {
             None => (rank::join(None, &config.ranks)?, None),
             Some(environment) => {

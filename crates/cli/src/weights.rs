@@ -11,7 +11,7 @@ use everburn_datasets::TokenizerKind;
 use everburn_train::{
     Adapter, AnyModel, Patterns, StateDictLayout, WithInitialValues, load_safetensors,
     load_state_dict_except, open_safetensors, open_state_dict_except, save_pretrained,
-    save_safetensors, save_state_dict, with_parameters,
+    save_safetensors, save_state_dict, state_dict_names, with_parameters,
 };
 
 use crate::arguments::keys::put;
@@ -19,8 +19,12 @@ use crate::arguments::{Given, OfImport, TrainArguments};
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::pretrained::is_pretrained;
+use crate::summary::counted;
 use crate::train::prepare_run_directory;
 use crate::trained::{Which, load_checkpoint, load_parameters};
+
+/// The most tensors that are named.
+const MOST_NAMED: usize = 6;
 
 /// What is exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -239,16 +243,41 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Checks that the weights of `--init-from`, if it is given, are the model's, before anything is started.
-pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
-    load_into(config, None)
+/// Checks that the weights of `--init-from` are the model's, before anything is started. Returns a line about them, if
+/// it is given.
+pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
+    let names = load_into(config, None)?;
+    let (Some(path), Some(names)) = (&config.init_from, names) else {
+        return Ok(None);
+    };
+    let (skipped, taken): (Vec<String>, Vec<String>) =
+        (names.into_iter()).partition(|name| config.init_skip.fit(name));
+    if taken.is_empty() {
+        return Err(CliError::usage_with_help(
+            format!("--init-skip leaves out all tensors of {}", path.display()),
+            "name those of the head only, or leave --init-from away",
+        ));
+    }
+    let taken = counted(taken.len(), "tensor");
+    let new = match &*skipped {
+        [] => String::new(),
+        [one] => format!("; {one} begins with new weights"),
+        some if some.len() <= MOST_NAMED => {
+            format!("; {} begin with new weights", some.join(", "))
+        }
+        many => format!("; {} others begin with new weights", many.len()),
+    };
+    Ok(Some(format!("weights: {}: {taken}{new}", path.display())))
 }
 
-/// Loads the weights of `--init-from`, and saves them in `run`.
-fn load_into(config: &RunConfig, run: Option<&RunDirectory>) -> Result<(), CliError> {
+/// Loads the weights of `--init-from`, if it is given, and saves them in `run`. Returns the names of the model's tensors.
+fn load_into(
+    config: &RunConfig,
+    run: Option<&RunDirectory>,
+) -> Result<Option<Vec<String>>, CliError> {
     let Some(path) = &config.init_from else {
         return match config.init_skip == Patterns::default() {
-            true => Ok(()),
+            true => Ok(None),
             false => Err(CliError::usage_with_help(
                 "--init-skip leaves out tensors of --init-from, which is not given",
                 "add --init-from, or leave --init-skip away",
@@ -262,7 +291,7 @@ fn load_into(config: &RunConfig, run: Option<&RunDirectory>) -> Result<(), CliEr
     if let Some(run) = run {
         save_safetensors(&model, run)?;
     }
-    Ok(())
+    Ok(Some(state_dict_names(&model)))
 }
 
 /// The model with the weights of `path`, a state dict of PyTorch, a folder of Hugging Face's transformers or that of a

@@ -38,6 +38,12 @@ pub enum TrainError {
     /// A sample could not be read.
     #[error("a batch could not be read: {0}")]
     Data(String),
+    /// A sample of the test could not be read, after a whole training.
+    #[error(
+        "the test could not read a batch: {0}. All steps are made, and model.safetensors of the run directory has what \
+         was learned: --resume tests it when the data are mended"
+    )]
+    TestData(String),
     /// A GPU computes otherwise than the processor.
     #[error("{0}")]
     WrongNumbers(WrongNumbers),
@@ -235,6 +241,14 @@ impl TrainError {
             _ => self.collective().is_some_and(|error| {
                 matches!(error.root_cause(), CollectiveError::Mismatch { .. })
             }),
+        }
+    }
+
+    /// An error of the test at the end of a training.
+    pub(crate) fn in_test(self) -> Self {
+        match self {
+            Self::Data(problem) => Self::TestData(problem),
+            error => error,
         }
     }
 

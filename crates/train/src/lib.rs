@@ -49,7 +49,7 @@ pub use checkpoint::pretrained_values::{
 };
 pub use checkpoint::state_dict::{
     PRETRAINED_CONFIG, StateDictFile, StateDictLayout, TensorSource, load_state_dict,
-    load_state_dict_except, save_pretrained, save_state_dict,
+    load_state_dict_except, save_pretrained, save_state_dict, state_dict_names,
 };
 pub use checkpoint::state_hashes::StateHashes;
 pub use checkpoint::training_state::{with_averaged_parameters, with_parameters};

@@ -375,6 +375,7 @@ impl RankLoop {
             if stopped || self.limit_is_reached() && begins {
                 break;
             }
+            self.show_epoch(epoch)?;
             let finished = match self.outcome.trained {
                 Some(finished) => finished,
                 None => {

@@ -130,6 +130,19 @@ pub trait Task: Sized + Send + Sync + 'static {
         config: &mut Self::Config,
     ) -> Result<TaskData<Self::Item, Self::Batch>, TaskError>;
 
+    /// The data that a trained model is tested on where others are named than those that it was trained on. All of their
+    /// samples are test samples, unless they have a test set of their own. By default they are those of
+    /// [`data`](Self::data).
+    ///
+    /// # Errors
+    /// As [`data`](Self::data).
+    fn test_data(
+        &self,
+        config: &mut Self::Config,
+    ) -> Result<TaskData<Self::Item, Self::Batch>, TaskError> {
+        self.data(config)
+    }
+
     /// How far the model is off on a batch. It is called while training, validating and testing.
     fn loss(&self, config: &Self::Config, model: &Self::Model, batch: Self::Batch) -> Loss;
 

@@ -63,6 +63,62 @@ fn fewer_images_are_taken_from_all_classes() {
 }
 
 #[test]
+fn all_images_are_test_images_where_only_a_test_set_is_wanted() {
+    let folder = flowers();
+    let only_test = |path: &Path| RgbRequest {
+        only_test: true,
+        ..request(path)
+    };
+    let loaded = load_rgb(&only_test(folder.path())).unwrap();
+    assert_eq!(loaded.test.len(), 60);
+    let text = loaded.description.to_string();
+    assert!(text.contains(", 60 test images of 3 classes"), "{text}");
+    // A folder named test is the test set, unless images are in it: then it is a class.
+    let parent = tempfile::tempdir().unwrap();
+    std::fs::rename(folder.path(), parent.path().join("test")).unwrap();
+    assert_eq!(load_rgb(&only_test(parent.path())).unwrap().test.len(), 60);
+    let error = load_rgb(&request(parent.path())).unwrap_err().to_string();
+    assert!(
+        error.contains("it has test and no folder named train"),
+        "{error}"
+    );
+    let classes = parent.path().join("test");
+    std::fs::rename(classes.join("a"), classes.join("test")).unwrap();
+    let loaded = load_rgb(&request(&classes)).unwrap();
+    assert_eq!(loaded.classes, ["b", "c", "test"]);
+    // Where there is a test set, it is that.
+    std::fs::rename(&classes, parent.path().join("val")).unwrap();
+    let other = flowers();
+    std::fs::rename(other.path(), parent.path().join("train")).unwrap();
+    std::fs::rename(parent.path().join("val/test"), parent.path().join("val/a")).unwrap();
+    std::fs::remove_file(parent.path().join("val/a/00.png")).unwrap();
+    let loaded = load_rgb(&only_test(parent.path())).unwrap();
+    assert_eq!((loaded.train.len(), loaded.test.len()), (60, 59));
+}
+
+#[test]
+fn a_folder_without_images_is_told_what_is_missing() {
+    let parent = tempfile::tempdir().unwrap();
+    let refused = || {
+        let error = load_rgb(&request(parent.path())).unwrap_err().to_string();
+        std::fs::remove_dir_all(parent.path()).unwrap();
+        std::fs::create_dir(parent.path()).unwrap();
+        error
+    };
+    std::fs::create_dir_all(parent.path().join("training/roses")).unwrap();
+    let error = refused();
+    let expected = "folders as `roses`: a class has its images in its own folder. Folders of training and of test images are named train and test";
+    assert!(error.contains(expected), "{error}");
+    std::fs::create_dir(parent.path().join("roses")).unwrap();
+    std::fs::write(parent.path().join("roses/1.webp"), "").unwrap();
+    let error = refused();
+    assert!(
+        error.contains("files as `.webp`: convert them to JPEG or PNG"),
+        "{error}"
+    );
+}
+
+#[test]
 fn images_in_grey_have_one_channel_and_the_shade_of_grey_files() {
     let folder = flowers();
     for number in 0..20_u8 {

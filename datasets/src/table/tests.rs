@@ -129,6 +129,21 @@ fn another_table_is_read_by_the_columns_of_the_first_one() {
 }
 
 #[test]
+fn all_rows_of_another_table_are_its_test_set() {
+    let schema = load(table(30), |_| {}).unwrap().schema;
+    let (_folder, path) = written("other.csv", "y,kind,x\n8,a,4\n10,b,5\n12,a,6\n");
+    let other = load_test_table(&path, &schema).unwrap();
+    assert_eq!((other.train.len(), other.test.len()), (3, 3));
+    // By the mean and the deviation of the first table.
+    let same = load(table(30), |_| {}).unwrap().train.row(5);
+    assert_eq!(other.test.row(1), same);
+    let (_folder, path) = written("no-target.csv", "kind,x\na,4\n");
+    let error = load_test_table(&path, &schema).unwrap_err().to_string();
+    let expected = "no-target.csv, the header: there is no column `y`, which a test compares";
+    assert!(error.contains(expected), "{error}");
+}
+
+#[test]
 fn what_is_wrong_is_named_with_its_line_and_column() {
     let wrong = |old: &str, new: &str| refused(table(20).replace(old, new));
     for (old, new, message) in [

@@ -164,7 +164,7 @@ pub(super) fn load(path: &Path, request: &TextRequest) -> Result<LoadedText, Dat
         samples.push((index + 1, sample));
     }
     drop(bytes);
-    if samples.len() < 2 {
+    if samples.len() < 2 && !(request.only_test && samples.len() == 1) {
         let problem = "a training needs two samples at least, of which one is for the test";
         let place = format!("{} samples", samples.len());
         return Err(wrong(place, problem.to_owned()));
@@ -198,7 +198,8 @@ pub(super) fn load(path: &Path, request: &TextRequest) -> Result<LoadedText, Dat
     }
     let held_out = (items.len() / 10).max(1);
     let at = items.len() - held_out;
-    let [train, test] = request.limited(TextDataset::of_items(items, context).split(at))?;
+    let [train, test] =
+        request.limited(request.split(TextDataset::of_items(items, context), at))?;
     let kind = match template.messages {
         true => "conversations",
         false => "completions",
@@ -207,7 +208,7 @@ pub(super) fn load(path: &Path, request: &TextRequest) -> Result<LoadedText, Dat
         name: "instructions".to_owned(),
         origin: path.display().to_string(),
         reason: format!("named; {kind}, with a loss on answers only"),
-        train: train.len(),
+        train: request.described(&train),
         test: test.len(),
         unit: format!("instructions of up to {context} {}", tokenizer.unit()),
     };

@@ -43,7 +43,7 @@ pub(super) fn load(path: &Path, request: &TextRequest) -> Result<LoadedText, Dat
         (Some(held_out), _) => [train, held_out.with_vocabulary(vocabulary)]
             .map(|shards| TextDataset::of_shards(shards, context)),
         // As of a text.
-        (None, _) => TextDataset::of_shards(train, context).split(count / 10 * 9),
+        (None, _) => request.split(TextDataset::of_shards(train, context), count / 10 * 9),
     };
     for (part, of) in [(&train, "to train on"), (&test, "to test by")] {
         if part.is_empty() {
@@ -56,7 +56,7 @@ pub(super) fn load(path: &Path, request: &TextRequest) -> Result<LoadedText, Dat
         name: "tokens".to_owned(),
         origin: path.display().to_string(),
         reason,
-        train: train.len(),
+        train: request.described(&train),
         test: test.len(),
         unit: format!("windows of {context} tokens"),
     };

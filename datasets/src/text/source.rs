@@ -59,6 +59,8 @@ pub struct TextRequest {
     pub template: Option<ChatTemplate>,
     /// Whether instructions that are longer than a window are cut; else they are refused.
     pub truncate: bool,
+    /// Whether only a test set is wanted: what would be divided is one whole, and the training windows are the same.
+    pub only_test: bool,
     /// The most training windows.
     pub train_limit: Option<usize>,
     /// The most test windows.
@@ -78,6 +80,7 @@ impl Default for TextRequest {
             context: 64,
             template: None,
             truncate: false,
+            only_test: false,
             train_limit: None,
             test_limit: None,
         }
@@ -93,6 +96,22 @@ impl TextRequest {
             (TokenizerKind::Char, Some(alphabet)) => Some(Tokenizer::of_alphabet(alphabet)?),
             (TokenizerKind::Char, None) => None,
         })
+    }
+
+    /// The training and the test part of what has no test set of its own.
+    pub(super) fn split(&self, whole: TextDataset, at: usize) -> [TextDataset; 2] {
+        match self.only_test {
+            true => [whole.clone(), whole],
+            false => whole.split(at),
+        }
+    }
+
+    /// How many training windows a description names: none, where they are those of the test.
+    pub(super) fn described(&self, train: &TextDataset) -> usize {
+        match self.only_test {
+            true => 0,
+            false => train.len(),
+        }
     }
 
     /// The first windows of the training and the test part, as many as are wanted.
@@ -341,21 +360,26 @@ impl Source {
         };
         let tokens = tokenizer.encode(&self.text)?;
         let (count, cut) = (tokens.len(), tokens.len() / 10 * 9);
-        if context == 0 || count - cut <= context {
+        let (part, tested) = match request.only_test {
+            true => ("all of it", count),
+            false => ("a tenth of it, the test samples,", count - cut),
+        };
+        if context == 0 || tested <= context {
             return Err(DatasetError::TooShort {
                 origin: self.origin,
                 tokens: count,
+                part,
                 context,
             });
         }
-        let [train, test] = TextDataset::new(tokens, context).split(cut);
+        let [train, test] = request.split(TextDataset::new(tokens, context), cut);
         let [train, test] = request.limited([train, test])?;
         let unit = tokenizer.unit();
         let description = DatasetDescription {
             name: self.name.to_owned(),
             origin: self.origin,
             reason: self.reason,
-            train: train.len(),
+            train: request.described(&train),
             test: test.len(),
             unit: format!("windows of {context} {unit}"),
         };

@@ -90,6 +90,18 @@ fn ranks_share_the_images_of_a_folder_and_predict_the_class_of_a_file() {
             .count()
     );
     assert_eq!(samples(&one)[1], "stripes/val/down/01.png");
+    // Of another folder all images are tested, and of its own one those that were held out.
+    let tested = |data: &[&str]| {
+        let eval = Everburn::new(here, ["eval", "2", "--json"]).args(data);
+        let ended = eval.run().succeeded();
+        let line: serde_json::Value = serde_json::from_str(ended.stdout.trim()).unwrap();
+        line["test_samples"].as_u64().unwrap()
+    };
+    draw(&here.join("new"), 4);
+    assert_eq!(tested(&["--data", "new"]), 8);
+    assert_eq!(tested(&["--data", "new", "--ranks", "2"]), 8);
+    assert_eq!(tested(&["--data", "stripes"]), 6);
+    assert_eq!(tested(&[]), 6);
     // The run remembers its classes.
     for part in ["train", "test"] {
         let part = here.join("other").join(part);
@@ -131,7 +143,7 @@ fn what_is_no_folder_of_images_is_refused_by_name() {
         &["few/across: the class across has 4 of at least 10 images"],
     );
     draw(&here.join("half/train"), 4);
-    refused("half", &["half has train, and neither test nor val"]);
+    refused("half", &["half: it has train, and neither test nor val"]);
     let none = Everburn::new(here, ["train", "resnet18", "--run-dir", "run"]);
     none.run()
         .failed_with(2, &["no folder of images is given", "--data"]);
@@ -141,6 +153,40 @@ fn what_is_no_folder_of_images_is_refused_by_name() {
     assert_ne!(damaged.code(), 0, "{damaged}");
     let said = format!("{}{}", damaged.stdout, damaged.stderr);
     assert!(said.contains("07.png is damaged, or no image"), "{damaged}");
+}
+
+#[test]
+fn a_damaged_test_image_costs_no_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    draw(&here.join("stripes/train"), 20);
+    draw(&here.join("stripes/test"), 3);
+    let image = here.join("stripes/test/down/01.png");
+    let sound = std::fs::read(&image).unwrap();
+    for (run, ranks) in [
+        ("alone", &["--ranks", "1"][..]),
+        ("elastic", &["--ranks", "2", "--elastic", "1:2"]),
+    ] {
+        std::fs::write(&image, "no image").unwrap();
+        let ended = train(here, "stripes", run).args(ranks).run();
+        assert_eq!(ended.code(), 1, "{ended}");
+        for said in [
+            "01.png is damaged, or no image",
+            "put a readable image in its place",
+            "model.safetensors of the run directory has what was learned",
+            "train --resume --run-dir",
+        ] {
+            assert!(ended.stderr.contains(said), "{said}: {ended}");
+        }
+        std::fs::write(&image, &sound).unwrap();
+        let eval = Everburn::new(here, ["eval", run, "--ranks", "1"])
+            .run()
+            .succeeded();
+        assert!(eval.stdout.contains(" of 6)"), "{eval}");
+        let resume = ["train", "--resume", "--run-dir", run];
+        Everburn::new(here, resume).run().succeeded();
+        assert_eq!(Run::new(here.join(run)).number("test_samples"), 6.0);
+    }
 }
 
 #[test]

@@ -48,7 +48,8 @@ pub(super) fn layered(
     let task = tasks::find(&model).ok_or_else(|| unknown_model(&model))?;
     let mut table = task.preset();
     let flags = flags_layer(arguments, &model)?;
-    pretrained::forget_tokenizer(&mut adopted, &[&file_layer, &flags]);
+    let folder = init_from.unwrap_or(Path::new(""));
+    pretrained::forget_tokenizer(&mut adopted, &[&file_layer, &flags], folder)?;
     merge(&mut table, adopted);
     for mut layer in [file_layer, flags] {
         optimizer::lift(&mut layer)?;

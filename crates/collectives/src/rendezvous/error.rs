@@ -124,7 +124,7 @@ pub enum RendezvousError {
 }
 
 /// Rank numbers for a message, which stays readable for a thousand of them.
-fn listed(ranks: &[usize]) -> String {
+pub(super) fn listed(ranks: &[usize]) -> String {
     const SHOWN: usize = 16;
     let shown = &ranks[..ranks.len().min(SHOWN)];
     let mut text = format!("rank {}", ranges(shown));

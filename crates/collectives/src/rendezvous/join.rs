@@ -14,13 +14,20 @@
 //! Every rank waits for one key only, the verdict. The rank that completes the world sets it, or
 //! the first to see a contradiction, so all learn of it at once and none runs into its deadline.
 
+use std::time::Duration;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::RendezvousError;
+use super::error::listed;
 use crate::store::{Deadline, Store, StoreError, random_u64};
 
 const KEYS: &str = "everburn/join";
+
+/// After this time a rank says for whom it waits, and then each time after the longer one.
+const FIRST_SILENCE: Duration = Duration::from_secs(10);
+const LONGER_SILENCE: Duration = Duration::from_secs(60);
 
 /// A rank that joins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,22 +99,42 @@ pub(super) fn join(
     if usize::try_from(joined) == Ok(world_size) {
         decide(store, &Verdict::Agreed, &key).map_err(failed)?;
     }
-    match store.get_within(&key("verdict"), deadline.left()) {
-        Ok(verdict) => read::<Verdict>(&verdict).map_err(failed)?.into_result(),
-        Err(StoreError::Timeout { .. }) => {
-            let keys: Vec<String> = (0..world_size).map(|rank| key(&rank.to_string())).collect();
-            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-            let found = store.try_get_many(&keys).map_err(failed)?;
-            let missing = (0..world_size).filter(|rank| found[*rank].is_none());
-            let missing = missing.collect();
-            Err(RendezvousError::NotAllJoined {
+    let mut silence = FIRST_SILENCE;
+    loop {
+        match store.get_within(&key("verdict"), deadline.left().min(silence)) {
+            Ok(verdict) => return read::<Verdict>(&verdict).map_err(failed)?.into_result(),
+            Err(StoreError::Timeout { .. }) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let keys: Vec<String> = (0..world_size).map(|rank| key(&rank.to_string())).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let found = store.try_get_many(&keys).map_err(failed)?;
+        let missing = (0..world_size).filter(|rank| found[*rank].is_none());
+        let missing: Vec<usize> = missing.collect();
+        if deadline.left().is_zero() {
+            return Err(RendezvousError::NotAllJoined {
                 missing,
                 world_size,
                 waited: deadline.elapsed(),
-            })
+            });
         }
-        Err(error) => Err(failed(error)),
+        // One of those that wait says so.
+        if (0..rank).all(|lower| missing.contains(&lower)) && !missing.is_empty() {
+            tracing::warn!("{}", waiting(&missing, world_size, deadline));
+        }
+        silence = LONGER_SILENCE;
     }
+}
+
+/// `1 of 3 ranks has joined after 10 s; missing: ranks 1, 2; ...`
+fn waiting(missing: &[usize], world_size: usize, deadline: Deadline) -> String {
+    format!(
+        "{} of {world_size} ranks have joined after {:.0?}; missing: {}. They are waited for, {:.0?} more",
+        world_size - missing.len(),
+        deadline.elapsed(),
+        listed(missing),
+        deadline.left()
+    )
 }
 
 /// Claims the rank and compares the world size; returns what contradicts this rank.

@@ -206,6 +206,49 @@ impl FolderConfig {
     }
 }
 
+impl<M: ImageModel> ImageFolders<M> {
+    fn read_data(
+        &self,
+        config: &mut ImageFoldersConfig,
+        only_test: bool,
+    ) -> Result<TaskData<RgbItem, (Tensor<4>, MixedClasses)>, TaskError> {
+        let only = self.architecture.image_size(&config.models)?;
+        config.data.size = config.data.size.or(only.map(Sides::Both));
+        let request = RgbRequest {
+            only_test,
+            ..config.data.request()?
+        };
+        let loaded = load_rgb(&request)?;
+        self.check_classes(config, &loaded)?;
+        config.data.keep(&loaded)?;
+        self.keep_stem(config, &loaded)?;
+        let augmentation = config.data.augment.clone();
+        let augmented = match augmentation.is_none() {
+            true => String::new(),
+            false => format!(", augmented by {augmentation}"),
+        };
+        let description = loaded.description;
+        Ok(TaskData {
+            description: format!("{description}{augmented}"),
+            class_names: loaded.classes,
+            data: TrainingData {
+                fingerprint: loaded.fingerprint,
+                train: loaded.train,
+                test: loaded.test,
+                validation: None,
+                batcher: Arc::new(MixBatcher(config.data.batcher())),
+                weigh: None,
+                augment: augment(augmentation),
+                name: match loaded.kind {
+                    DataKind::Cifar => description.name,
+                    _ => "images".to_owned(),
+                },
+                origin: description.origin,
+            },
+        })
+    }
+}
+
 impl<M: ImageModel> Task for ImageFolders<M> {
     type Config = ImageFoldersConfig;
     type Model = M;
@@ -252,36 +295,14 @@ impl<M: ImageModel> Task for ImageFolders<M> {
         &self,
         config: &mut ImageFoldersConfig,
     ) -> Result<TaskData<RgbItem, Self::Batch>, TaskError> {
-        let only = self.architecture.image_size(&config.models)?;
-        config.data.size = config.data.size.or(only.map(Sides::Both));
-        let loaded = load_rgb(&config.data.request()?)?;
-        self.check_classes(config, &loaded)?;
-        config.data.keep(&loaded)?;
-        self.keep_stem(config, &loaded)?;
-        let augmentation = config.data.augment.clone();
-        let augmented = match augmentation.is_none() {
-            true => String::new(),
-            false => format!(", augmented by {augmentation}"),
-        };
-        let description = loaded.description;
-        Ok(TaskData {
-            description: format!("{description}{augmented}"),
-            class_names: loaded.classes,
-            data: TrainingData {
-                fingerprint: loaded.fingerprint,
-                train: loaded.train,
-                test: loaded.test,
-                validation: None,
-                batcher: Arc::new(MixBatcher(config.data.batcher())),
-                weigh: None,
-                augment: augment(augmentation),
-                name: match loaded.kind {
-                    DataKind::Cifar => description.name,
-                    _ => "images".to_owned(),
-                },
-                origin: description.origin,
-            },
-        })
+        self.read_data(config, false)
+    }
+
+    fn test_data(
+        &self,
+        config: &mut ImageFoldersConfig,
+    ) -> Result<TaskData<RgbItem, Self::Batch>, TaskError> {
+        self.read_data(config, true)
     }
 
     fn loss(&self, _config: &ImageFoldersConfig, model: &M, batch: Self::Batch) -> Loss {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::prelude::*;
 use everburn_datasets::{
     ColumnKind, DataKind, LoadedTable, Missing, TableBatcher, TableRequest, TableRow, TableSchema,
-    detect_for, load_table,
+    detect_for, load_table, load_test_table,
 };
 use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_train::{
@@ -121,6 +121,50 @@ impl TableConfig {
         })
     }
 
+    /// The rows that are wanted, with a line about them.
+    fn limited(
+        &mut self,
+        request: TableRequest,
+        loaded: LoadedTable,
+        only_test: bool,
+    ) -> TaskData<TableRow, (Tensor<2>, Tensor<1>)> {
+        let origin = request.file.display().to_string();
+        self.data.name = Some(request.file);
+        let (train, test) = (self.data.train_samples, self.data.test_samples);
+        let train = loaded.train.first(train.unwrap_or(usize::MAX));
+        let test = loaded.test.first(test.unwrap_or(usize::MAX));
+        let schema = &loaded.schema;
+        let target = match schema.classes() {
+            Some(classes) => format!("{} of {} classes", request.target, classes.len()),
+            None => format!("the number {}", request.target),
+        };
+        let trained = match only_test {
+            true => String::new(),
+            false => format!("{} training and ", train.len()),
+        };
+        TaskData {
+            description: format!(
+                "data: {origin}, taken for {}: {trained}{} test rows, {} features of {} columns, to predict {target}",
+                DataKind::Table,
+                test.len(),
+                schema.width(),
+                schema.columns.len(),
+            ),
+            class_names: schema.classes().unwrap_or_default().to_vec(),
+            data: TrainingData {
+                train: Arc::new(train),
+                test: Arc::new(test),
+                validation: None,
+                batcher: Arc::new(TableBatcher),
+                weigh: None,
+                augment: None,
+                name: "table".to_owned(),
+                fingerprint: loaded.fingerprint,
+                origin,
+            },
+        }
+    }
+
     fn schema(&self) -> Result<&TableSchema, TaskError> {
         let none = || TaskError::new("the table has not been read yet");
         self.table.schema.as_ref().ok_or_else(none)
@@ -168,38 +212,17 @@ impl Task for Table {
         request.file = std::path::absolute(request.file)?;
         let loaded = load_table(&request)?;
         config.keep(&loaded)?;
-        config.data.name = Some(request.file.clone());
-        let (train, test) = (config.data.train_samples, config.data.test_samples);
-        let train = loaded.train.first(train.unwrap_or(usize::MAX));
-        let test = loaded.test.first(test.unwrap_or(usize::MAX));
-        let schema = &loaded.schema;
-        let target = match schema.classes() {
-            Some(classes) => format!("{} of {} classes", request.target, classes.len()),
-            None => format!("the number {}", request.target),
-        };
-        let origin = request.file.display().to_string();
-        Ok(TaskData {
-            description: format!(
-                "data: {origin}, taken for {}: {} training and {} test rows, {} features of {} columns, to predict {target}",
-                DataKind::Table,
-                train.len(),
-                test.len(),
-                schema.width(),
-                schema.columns.len(),
-            ),
-            class_names: schema.classes().unwrap_or_default().to_vec(),
-            data: TrainingData {
-                train: Arc::new(train),
-                test: Arc::new(test),
-                validation: None,
-                batcher: Arc::new(TableBatcher),
-                weigh: None,
-                augment: None,
-                name: "table".to_owned(),
-                fingerprint: loaded.fingerprint,
-                origin,
-            },
-        })
+        Ok(config.limited(request, loaded, false))
+    }
+
+    fn test_data(
+        &self,
+        config: &mut TableConfig,
+    ) -> Result<TaskData<TableRow, Self::Batch>, TaskError> {
+        let mut request = config.request()?;
+        request.file = std::path::absolute(request.file)?;
+        let loaded = load_test_table(&request.file, config.schema()?)?;
+        Ok(config.limited(request, loaded, true))
     }
 
     fn loss(&self, config: &TableConfig, model: &Mlp, (features, targets): Self::Batch) -> Loss {

@@ -167,26 +167,22 @@ impl DataConfig {
                 self.name = path.display().to_string();
                 Ok((DataChoice::Auto, Some(path), TokenFormat::Detect))
             }
-            Err(unknown) => Err(TaskError::from(unknown).with_help(
-                "or name a text file, a file of tokens or a folder of these: nothing is there",
+            Err(_) => Err(TaskError::new(format!(
+                "there is no text called `{0}`, and no file or folder {0}",
+                self.name
+            ))
+            .with_help(
+                "name a text file, a file of tokens or a folder of these; or tinyshakespeare, or embedded",
             )),
         }
     }
 }
 
-impl<C: PretrainedDecoder> Task for Text<C> {
-    type Config = TextConfig;
-    type Model = C::Model;
-    type Item = TextItem;
-    type Batch = MaskedTextBatch;
-
-    fn model(&self, config: &TextConfig, device: &Device) -> Result<C::Model, TaskError> {
-        Ok(self.numbers(config)?.build(device))
-    }
-
-    fn data(
+impl<C: PretrainedDecoder> Text<C> {
+    fn read_data(
         &self,
         config: &mut TextConfig,
+        only_test: bool,
     ) -> Result<TaskData<TextItem, MaskedTextBatch>, TaskError> {
         if !config.data.augment.is_none() {
             return Err(TaskError::new(
@@ -208,6 +204,7 @@ impl<C: PretrainedDecoder> Task for Text<C> {
             context: self.window(config),
             template: config.text.template.clone(),
             truncate: config.text.truncate,
+            only_test,
             train_limit: config.data.train_samples,
             test_limit: config.data.test_samples,
         })?;
@@ -231,6 +228,31 @@ impl<C: PretrainedDecoder> Task for Text<C> {
                 name: description.name,
             },
         })
+    }
+}
+
+impl<C: PretrainedDecoder> Task for Text<C> {
+    type Config = TextConfig;
+    type Model = C::Model;
+    type Item = TextItem;
+    type Batch = MaskedTextBatch;
+
+    fn model(&self, config: &TextConfig, device: &Device) -> Result<C::Model, TaskError> {
+        Ok(self.numbers(config)?.build(device))
+    }
+
+    fn data(
+        &self,
+        config: &mut TextConfig,
+    ) -> Result<TaskData<TextItem, MaskedTextBatch>, TaskError> {
+        self.read_data(config, false)
+    }
+
+    fn test_data(
+        &self,
+        config: &mut TextConfig,
+    ) -> Result<TaskData<TextItem, MaskedTextBatch>, TaskError> {
+        self.read_data(config, true)
     }
 
     fn loss(&self, _config: &TextConfig, model: &C::Model, batch: MaskedTextBatch) -> Loss {

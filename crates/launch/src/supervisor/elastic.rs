@@ -142,11 +142,14 @@ impl Elastic {
         let elsewhere = config.world_size() - self.slots.len();
         let (possible, min) = (here + elsewhere, self.limits.min);
         (possible < min).then(|| {
-            let away = self.away.iter().map(|ended| ended.rank.to_string());
-            format!(
-                "at most {possible} ranks can be there, and the job needs {min}: rank {} is not started again",
-                away.collect::<Vec<_>>().join(", ")
-            )
+            let mut away: Vec<usize> = self.away.iter().map(|ended| ended.rank).collect();
+            away.sort_unstable();
+            let away: Vec<String> = away.iter().map(usize::to_string).collect();
+            let again = match &*away {
+                [one] => format!("rank {one} is not started again"),
+                several => format!("ranks {} are not started again", several.join(", ")),
+            };
+            format!("at most {possible} ranks can be there, and the job needs {min}: {again}")
         })
     }
 

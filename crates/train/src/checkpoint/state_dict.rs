@@ -5,6 +5,7 @@
 //! batches, `num_batches_tracked`, which PyTorch needs only where there is no momentum: it is written and
 //! not read.
 
+mod fit;
 mod folder;
 mod layout;
 mod pytorch;
@@ -21,6 +22,8 @@ use burn::store::{
 };
 use burn::tensor::{DType, TensorData};
 
+pub(super) use self::fit::problems;
+use self::fit::{check_patterns, hint_for_a_head};
 use crate::checkpoint::tensor_file::{self, NamedTensor};
 use crate::config::parameter_groups::Patterns;
 use crate::error::TrainError;
@@ -35,9 +38,6 @@ const BATCHES: &str = "num_batches_tracked";
 
 /// What `DistributedDataParallel` and `torch.compile` put before all names of the model that they wrap.
 const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
-
-/// How many tensors of a file are named that the model does not have.
-const MOST_UNKNOWN: usize = 100;
 
 /// The kind of file that a state dict is in.
 ///
@@ -228,18 +228,12 @@ pub(super) fn fitting_tensors<M: Module>(
         let mut names = ours.iter().chain(&skipped).map(|tensor| &tensor.name);
         names.any(|name| name.starts_with(prefix))
     });
-    for pattern in skip.iter() {
-        let one = Patterns::from(pattern);
-        let in_model = skipped.iter().any(|tensor| one.fit(&tensor.name));
-        if !in_model && !tensors.keys().any(|name| one.fit(name)) {
-            return Err(TrainError::Config(format!(
-                "--init-skip {pattern} matches no parameter of the model, and no tensor of {}",
-                path.display()
-            )));
-        }
-    }
+    check_patterns(skip, path, || {
+        let of_model = skipped.iter().chain(&ours).map(|tensor| &*tensor.name);
+        of_model.chain(tensors.keys().map(String::as_str))
+    })?;
     tensors.retain(|name, _| !skip.fit(name));
-    let problems = problems(&ours, &tensors);
+    let problems = problems(&ours, &tensors) + &hint_for_a_head(&ours, &tensors);
     if !problems.is_empty() {
         // The layout may have added one.
         let shared = match prefix.is_empty() || !names.iter().all(|name| name.starts_with(&prefix))
@@ -257,6 +251,22 @@ pub(super) fn fitting_tensors<M: Module>(
     }
     tensors.retain(|name, _| !is_count(name));
     Ok((tensors, skipped.len()))
+}
+
+/// The names that a model's parameters and running statistics have in PyTorch.
+///
+/// ```
+/// # mod everburn { pub use everburn_train as train; }
+/// use burn::nn::LinearConfig;
+/// use burn::prelude::*;
+/// use everburn::train::state_dict_names;
+///
+/// let model = LinearConfig::new(3, 2).init(&Device::flex());
+/// assert_eq!(state_dict_names(&model), ["weight", "bias"]);
+/// ```
+pub fn state_dict_names<M: Module>(model: &M) -> Vec<String> {
+    let tensors = in_pytorch_terms(model).into_iter();
+    tensors.map(|tensor| tensor.name).collect()
 }
 
 /// The model's tensors as PyTorch would have them. None is read from its device yet.
@@ -330,49 +340,4 @@ fn strip(tensors: BTreeMap<String, PackedTensor>, prefix: &str) -> BTreeMap<Stri
         (name, tensor)
     });
     stripped.collect()
-}
-
-/// What is wrong with the tensors of a file, a line each; empty if nothing.
-pub(super) fn problems(ours: &[PackedTensor], theirs: &BTreeMap<String, PackedTensor>) -> String {
-    let mut lines = Vec::new();
-    for tensor in ours {
-        let (name, shape) = (&tensor.name, &*tensor.shape);
-        match theirs.get(name) {
-            None => lines.push(format!(
-                "{name} is not in the file, and has shape {shape:?} in the model"
-            )),
-            Some(their) if *their.shape != *shape => lines.push(format!(
-                "{name} has shape {:?} in the file and {shape:?} in the model",
-                &*their.shape
-            )),
-            Some(their) if tensor.dtype.is_float() && !their.dtype.is_float() => {
-                lines.push(format!(
-                    "{name} is {:?} in the file and {:?} in the model",
-                    their.dtype, tensor.dtype
-                ));
-            }
-            Some(_) => {}
-        }
-    }
-    let of_the_model = lines.len();
-    let known = |name: &str| ours.iter().any(|tensor| tensor.name == name);
-    for (name, tensor) in theirs {
-        // A count belongs to a batch norm.
-        let norm = name.strip_suffix(BATCHES);
-        if known(name) || norm.is_some_and(|norm| known(&format!("{norm}running_var"))) {
-            continue;
-        }
-        // The name is the file's; no control character of it reaches a terminal.
-        lines.push(format!(
-            "{} has shape {:?} in the file, and is not in the model",
-            name.escape_debug(),
-            &*tensor.shape
-        ));
-    }
-    let more = lines.len().saturating_sub(of_the_model + MOST_UNKNOWN);
-    lines.truncate(of_the_model + MOST_UNKNOWN);
-    if more > 0 {
-        lines.push(format!("and {more} more"));
-    }
-    lines.iter().map(|line| format!("\n  {line}")).collect()
 }

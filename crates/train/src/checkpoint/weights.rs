@@ -7,6 +7,7 @@ use burn::module::Module;
 use burn::store::burn_pack::Tensor as PackedTensor;
 use burn::store::{ModuleSnapshot, ModuleStore, SafetensorsStore};
 
+use crate::checkpoint::adapter::{Adapter, write_adapter};
 use crate::checkpoint::state_dict::problems;
 use crate::error::TrainError;
 use crate::record::run_directory::{RunDirectory, write_file};
@@ -27,6 +28,18 @@ pub fn save_safetensors<M: Module>(model: &M, run: &RunDirectory) -> Result<(), 
         reason,
     })?;
     write_file(&path, &bytes)
+}
+
+/// Writes what a training has learned: the weights, and the factors and the averaged weights that it has beside them.
+pub(crate) fn write_trained<M: Module>(
+    run: &RunDirectory,
+    model: &M,
+    adapter: Option<&Adapter>,
+    averaged: Option<&Vec<u8>>,
+) -> Result<(), TrainError> {
+    save_safetensors(model, run)?;
+    write_adapter(adapter, run)?;
+    averaged.map_or(Ok(()), |averaged| write_file(&run.ema_path(), averaged))
 }
 
 /// The parameters by path, as a safetensors file has them.

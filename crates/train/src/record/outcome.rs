@@ -45,6 +45,14 @@ pub(crate) struct LoopOutcome {
     pub(crate) error: Option<TrainError>,
 }
 
+impl LoopOutcome {
+    /// Whether the user has stopped the training.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        let stopped = self.stopped.as_deref();
+        stopped.is_some_and(|why| why.starts_with("by "))
+    }
+}
+
 /// Why a loop ended that the user stopped.
 pub(crate) fn stopped_by_user(step: usize) -> String {
     format!("by the user after step {step}")

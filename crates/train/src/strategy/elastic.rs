@@ -1,6 +1,6 @@
 //! A training that continues when ranks are lost or come.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use everburn_distributed::find_divergence;
 use everburn_record::{Event, EventKind, Phase};
@@ -60,6 +60,8 @@ struct Standing {
     test: Option<(MetricSums, f64)>,
     outer: Option<OuterReport>,
     recent: Recent,
+    /// The seconds since the newest step was finished.
+    since_step: f64,
 }
 
 impl RankLoop {
@@ -170,6 +172,8 @@ impl RankLoop {
             let source = all.iter().position(|position| *position == furthest);
             model = self.share_from(model, source.unwrap_or(0), own == furthest)?;
         }
+        // The next step ends an interruption of the others: a rank that comes may be the one that reports it.
+        self.interrupted |= furthest.known && !own.known;
         // This rank is now known to be where the others are, so it must not fall back to what it was before.
         self.entered = true;
         self.take_snapshot(&model)?;
@@ -236,6 +240,7 @@ impl RankLoop {
             test: self.outcome.test.clone(),
             outer: self.outcome.outer,
             recent: self.recent.clone(),
+            since_step: self.finished_at.elapsed().as_secs_f64(),
         };
         let wrong = |error: serde_json::Error| TrainError::Config(error.to_string());
         let standing = serde_json::to_vec(&standing).map_err(wrong)?;
@@ -255,6 +260,10 @@ impl RankLoop {
         self.outcome.test = standing.test;
         self.outcome.outer = standing.outer;
         self.recent = standing.recent;
+        let since_step = Duration::try_from_secs_f64(standing.since_step).unwrap_or_default();
+        self.finished_at = Instant::now()
+            .checked_sub(since_step)
+            .unwrap_or_else(Instant::now);
         Ok(model)
     }
 

@@ -100,6 +100,11 @@ impl RankLoop {
         Ok(self.outcome.stopped.is_some())
     }
 
+    /// Makes the display show `epoch`. A rank that has become rank 0, or came later, has not seen those before.
+    pub(super) fn show_epoch(&mut self, epoch: usize) -> Result<(), TrainError> {
+        self.event_train(LearnerEvent::EndEpoch(epoch - 1))
+    }
+
     fn begin_epoch(&mut self, epoch: usize) -> Result<(), TrainError> {
         self.event_train(LearnerEvent::StartSplit {
             epoch_number: epoch,

@@ -1,14 +1,16 @@
 //! What comes after the steps of an epoch, and after the last.
 
-use burn::module::Module;
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
 use std::time::Instant;
 
+use burn::module::Module;
 use burn_train::{LearnerEvent, TrainingItem};
 use everburn_record::Phase;
 
 use super::{RankLoop, items};
+use crate::checkpoint::adapter::Adapter;
+use crate::checkpoint::weights::write_trained;
 use crate::config::best_by::Direction;
 use crate::error::TrainError;
 use crate::evaluation::{evaluate, infer};
@@ -107,9 +109,6 @@ impl RankLoop {
         epoch: usize,
         validated: Option<&MetricSums>,
     ) -> Result<(), TrainError> {
-        if self.is_first() {
-            self.event_train(LearnerEvent::EndEpoch(epoch))?;
-        }
         if self.setup.is_trial {
             return Ok(());
         }
@@ -154,13 +153,29 @@ impl RankLoop {
         Ok(())
     }
 
+    /// Rank 0 of an elastic job writes what was learned.
+    fn write_model(&self, model: &AnyModel) -> Result<(), TrainError> {
+        let Some(run) = self.setup.run.as_ref().filter(|_| self.is_first()) else {
+            return Ok(());
+        };
+        let averaged = self.outcome.averaged.as_deref();
+        match self.setup.config.lora.is_some() {
+            false => write_trained(run, model, None, averaged),
+            true => {
+                let adapter = Adapter::of(model);
+                write_trained(run, &model.clone().materialize(), Some(&adapter), averaged)
+            }
+        }
+    }
+
     /// Measures the model on the test samples, unless the user has stopped the training.
     pub(super) fn test(&mut self, model: &AnyModel) -> Result<(), TrainError> {
         let Some(loader) = self.setup.test.clone() else {
             return Ok(());
         };
-        let by_user = |why: &String| why.starts_with("by ");
-        if self.outcome.stopped.as_ref().is_some_and(by_user) {
+        // Before the test: one that fails costs no training.
+        self.write_model(model)?;
+        if self.outcome.is_interrupted() {
             return Ok(());
         }
         let start = Instant::now();
@@ -170,7 +185,8 @@ impl RankLoop {
         let counts = RefCell::new(Counts::default());
         let infer = |batch| infer(&model, self.setup.over.as_deref(), batch, Some(&counts));
         let group = &self.setup.group;
-        let sums = evaluate(infer, &loader, group, stop_wanted, |_| Ok(()))?;
+        let sums = evaluate(infer, &loader, group, stop_wanted, |_| Ok(()));
+        let sums = sums.map_err(TrainError::in_test)?;
         if sums.is_some() {
             let confusion = counts
                 .into_inner()

@@ -52,6 +52,12 @@ pub trait ConfiguredTask: Send + Sync {
     /// If they cannot be had.
     fn load(&mut self) -> Result<LoadedData, TaskError>;
 
+    /// Reads data that the model was not trained on, to test it: see [`Task::test_data`](crate::Task::test_data).
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    fn load_test(&mut self) -> Result<LoadedData, TaskError>;
+
     /// Whether the data decide what the model is like: it is built after they are loaded.
     fn data_decide_model(&self) -> bool;
 

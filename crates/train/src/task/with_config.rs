@@ -172,6 +172,12 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
         Ok(LoadedData::of(Arc::clone(&self.task), loaded))
     }
 
+    fn load_test(&mut self) -> Result<LoadedData, TaskError> {
+        let config = Arc::make_mut(&mut self.config);
+        let loaded = self.task.test_data(config)?;
+        Ok(LoadedData::of(Arc::clone(&self.task), loaded))
+    }
+
     fn data_decide_model(&self) -> bool {
         self.task.data_decide_model()
     }

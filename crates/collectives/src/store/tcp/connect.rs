@@ -17,6 +17,10 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// After this time a client says that it still tries, and then each time after the longer one.
+const FIRST_SILENCE: Duration = Duration::from_secs(10);
+const LONGER_SILENCE: Duration = Duration::from_secs(60);
+
 /// The timeout of one attempt, so that a lost packet does not use up the whole deadline.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
@@ -47,6 +51,7 @@ pub(super) fn connect(
     let mut unanswered = 0_u32;
     // A client without a secret never probes.
     let mut has_probed = key.is_none();
+    let mut silence = FIRST_SILENCE;
     loop {
         attempts += 1;
         // Half of the time left, so that there is time for the probe.
@@ -106,6 +111,12 @@ pub(super) fn connect(
                     deadline.elapsed()
                 ),
             });
+        }
+        if deadline.elapsed() >= silence {
+            tracing::warn!(
+                "the store at {address} cannot be reached yet ({fault}); it is tried for {left:.0?} more"
+            );
+            silence = deadline.elapsed() + LONGER_SILENCE;
         }
         // Jitter keeps a thousand ranks from connecting at the same time.
         let jitter = 0.5 + (random_u64() % 1024) as f64 / 1024.0;

@@ -256,6 +256,16 @@ fn the_others_go_on_without_a_rank_that_fails_whichever_it_is() {
 
 #[test]
 fn a_rank_that_comes_back_learns_what_the_others_know() {
+    comes_back(2);
+}
+
+#[test]
+fn a_rank_0_that_comes_back_learns_what_the_others_know() {
+    comes_back(0);
+}
+
+/// Trains three ranks, of which the one of `slot` is lost and comes back.
+fn comes_back(slot: usize) {
     let (expected, _) = undisturbed();
     let folder = folder();
     let store: SharedStore = Arc::new(HashStore::new());
@@ -266,12 +276,15 @@ fn a_rank_that_comes_back_learns_what_the_others_know() {
         config: config(),
         exchange: None,
     };
-    // Rank 0 does not read on in the second epoch before the newcomer waits.
+    let [waits, other] = match slot {
+        0 => [1, 2],
+        _ => [0, 1],
+    };
+    // The first rank does not read on in the second epoch before the newcomer waits.
+    let joined = format!("everburn/elastic/3/joined/{slot}");
     let wait = move |read: usize| {
         if read == 24 {
-            store
-                .wait_within(&["everburn/elastic/3/joined/2"], LONG)
-                .unwrap();
+            store.wait_within(&[&*joined], LONG).unwrap();
         }
         if read > 24 {
             // Nor faster than the members look for newcomers.
@@ -281,15 +294,15 @@ fn a_rank_that_comes_back_learns_what_the_others_know() {
     };
     let (results, again) = std::thread::scope(|scope| {
         let (job, waiting) = (&job, images(usize::MAX, wait));
-        let first = scope.spawn(move || job.rank(0, &waiting));
-        let second = scope.spawn(move || job.rank(1, &sound()));
+        let first = scope.spawn(move || job.rank(waits, &waiting));
+        let second = scope.spawn(move || job.rank(other, &sound()));
         let third = scope.spawn(move || {
-            assert!(failed(&job.rank(2, &images(3, |_| {}))).contains("the disk is broken"));
+            assert!(failed(&job.rank(slot, &images(3, |_| {}))).contains("the disk is broken"));
             // Not before the others have gone on without it.
             job.store
                 .wait_within(&["everburn/elastic/2/closed"], LONG)
                 .unwrap();
-            job.rank(2, &sound())
+            job.rank(slot, &sound())
         });
         let results = [first, second].map(|rank| rank.join().unwrap().unwrap());
         (results, third.join().unwrap().unwrap())
@@ -300,6 +313,14 @@ fn a_rank_that_comes_back_learns_what_the_others_know() {
         assert_eq!(report.steps, expected.len());
     }
     assert_eq!(hashes(folder.path()), expected);
+    let events = std::fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
+    for ranks in ["ranks [0, 1, 2] have made step", "without"] {
+        let said = match ranks {
+            "without" => format!("ranks {:?} have made step", [waits, other]),
+            all => all.to_string(),
+        };
+        assert_eq!(events.matches(&said).count(), 1, "{said}: {events}");
+    }
 }
 
 #[test]

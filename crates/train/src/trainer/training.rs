@@ -1,0 +1,369 @@
+//! One training: its checks, its loop, its test, and what is written of it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use burn::prelude::*;
+use burn_train::logger::InMemoryMetricLogger;
+use burn_train::metric::LearningRateMetric;
+use burn_train::{Interrupter, Learner, SupervisedTraining, TrainingStrategy};
+use everburn_distributed::name_of;
+use everburn_record::Phase;
+
+use super::Trainer;
+use super::trial::Trial;
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::adapter::Adapter;
+use crate::checkpoint::training_state::TrainingState;
+use crate::checkpoint::weights::write_trained;
+use crate::config::conflicts::RunFeatures;
+use crate::device::memory::PeakMemory;
+use crate::device::verification::verify_device;
+use crate::error::TrainError;
+use crate::metrics::sums::MetricSums;
+use crate::metrics::{NewestReport, RankMetric};
+use crate::model::erased::{AnyData, AnyLoader, AnyModel, AnyModelOverRanks};
+use crate::model::samples::Samples;
+use crate::record::live_file::LiveSlot;
+use crate::record::outcome::LoopOutcome;
+use crate::record::report::{TrainingReport, Versions};
+use crate::record::run_directory::RunDirectory;
+use crate::renderer::NamedMetrics;
+use crate::strategy::{RankSetup, RankStrategy, lock};
+
+/// What the loop reads its samples with.
+struct Loaders {
+    train: AnyLoader,
+    validation: Option<AnyLoader>,
+    /// Of an elastic job, whose loop tests too.
+    test: Option<AnyLoader>,
+}
+
+impl Trainer {
+    pub(super) fn train(
+        &self,
+        model: AnyModel,
+        data: &AnyData,
+        samples: Option<Samples<AnyModel>>,
+        over: Option<&AnyModelOverRanks>,
+        trial: Option<&Trial>,
+    ) -> Result<(AnyModel, TrainingReport), TrainError> {
+        let result = self.train_and_test(model, data, samples, over, trial);
+        if let Err(error) = &result {
+            error.abort(&self.present_group());
+        }
+        result
+    }
+
+    fn train_and_test(
+        &self,
+        model: AnyModel,
+        data: &AnyData,
+        samples: Option<Samples<AnyModel>>,
+        over: Option<&AnyModelOverRanks>,
+        trial: Option<&Trial>,
+    ) -> Result<(AnyModel, TrainingReport), TrainError> {
+        let start = Instant::now();
+        let model = self.freeze(model)?;
+        self.check(over)?;
+        let agreement = self.agreement(data)?;
+        if self.regroup.is_none() {
+            agreement.clone().check(&self.group)?;
+        }
+        self.begin_profile()?;
+        let loaders = self.loaders(data, over)?;
+        // Where ranks may be lost, those that are left have to come to terms each time.
+        let resume = match self.regroup {
+            None if self.resume => Some(self.newest_checkpoint()?),
+            _ => None,
+        };
+        let model = match (over, &self.regroup) {
+            (None, None) => {
+                let (train, validation) = (&loaders.train, loaders.validation.as_ref());
+                self.warm_up_together(model, train, validation, data)?
+            }
+            _ => {
+                self.announce_kernels();
+                model
+            }
+        };
+        let per_epoch = loaders.train.sampler().samples_per_epoch();
+        let total_steps = self.config.total_steps(per_epoch);
+        self.warn_of_a_finished_run(resume.as_ref(), total_steps);
+        let scheduler = match trial {
+            Some(trial) => self.scheduler_of_rates(&model, &trial.rates)?,
+            None => self.scheduler(&model, total_steps)?,
+        };
+        let state = TrainingState::new(self.optimizer(&model)?, scheduler);
+        let (live, hooks) = (LiveSlot::default(), Arc::new(Mutex::new(self.hooks.make())));
+        let resumed_after_epoch = resume.as_ref().map(|it| it.progress.epoch);
+        let resumed_after_step = resume.as_ref().map_or(0, |it| it.progress.step);
+        let autodiff = self.config.activation_checkpointing;
+        let setup = RankSetup {
+            config: self.config.clone(),
+            model_name: self.model_name.clone(),
+            group: self.group.clone(),
+            device: autodiff.autodiff(self.device.clone()),
+            train: loaders.train.clone(),
+            validation: loaders.validation.clone(),
+            state,
+            resume,
+            run: self.run.clone(),
+            checkpoints: None,
+            metrics: None,
+            tensor_board: None,
+            ranks: None,
+            hashes: None,
+            agreement,
+            exchange: self.exchange.clone(),
+            initial_values: self.initial_values.clone(),
+            regroup: self.regroup.clone(),
+            resume_wanted: self.resume,
+            begun_before: self.begun_before,
+            test: loaders.test.clone(),
+            class_names: self.class_names.clone(),
+            live: live.clone(),
+            rank_statuses: self.rank_statuses.clone(),
+            stop: self.stop.clone(),
+            samples,
+            hooks: Arc::clone(&hooks),
+            display: self.display(),
+            recorder: self.recorder.clone(),
+            over: over.cloned(),
+            is_trial: trial.is_some(),
+        };
+        let (model, outcome) = self.run_loop(model, setup, data)?;
+        let trained = self.write_model(&model, over, &outcome)?;
+        let tested = self.test_at_the_end(&model, data, over, trial, (&live, &outcome))?;
+        let report = TrainingReport {
+            dataset: data.name.clone(),
+            dataset_origin: data.origin.clone(),
+            steps_since_resume: outcome.step - resumed_after_step,
+            resumed_after_epoch,
+            seconds: start.elapsed().as_secs_f64(),
+            ..self.report(&outcome, tested.as_ref(), trial)
+        };
+        if self.is_first() {
+            self.write_report(&report)?;
+            self.record_end(&report);
+        }
+        self.end_hooks(&hooks, &report)?;
+        // Nobody leaves before rank 0 has written everything. On the way, what the last step was.
+        match self.tell_last_step(outcome.step, outcome.past) {
+            // Rank 0 may have been lost before its report was written.
+            Err(_) if self.regroup.is_some() => self.write_report(&report)?,
+            told => told?,
+        }
+        Ok((trained, report))
+    }
+
+    /// Whether the configuration can be used with this model, these ranks and this device.
+    fn check(&self, over: Option<&AnyModelOverRanks>) -> Result<(), TrainError> {
+        let readers = over.map_or(&self.group, |over| over.replicas());
+        self.config.validate(readers.world_size())?;
+        self.config.precision.check_device(&name_of(&self.device))?;
+        self.config.precision.check_type(&self.device)?;
+        verify_device(&self.device, &self.kernels)?;
+        if let Some(over) = over {
+            self.config.validate_over(&**over)?;
+        }
+        self.config.check_conflicts(RunFeatures {
+            parallel_model: over.is_some(),
+            elastic: self.regroup.is_some(),
+            profile: self.recorder.is_some(),
+            ..RunFeatures::default()
+        })
+    }
+
+    fn loaders(
+        &self,
+        data: &AnyData,
+        over: Option<&AnyModelOverRanks>,
+    ) -> Result<Loaders, TrainError> {
+        let readers = over.map_or(&self.group, |over| over.replicas());
+        let (train, validation) = self.split(data, readers)?;
+        let train = train.recording(self.recorder.clone());
+        let train = match over.map(|over| over.micro_batches()) {
+            Some(count) => train.in_micro_batches(count),
+            None => train,
+        };
+        let test = match self.regroup {
+            Some(_) => Some(self.ordered_loader(data.test.clone(), data, readers)?),
+            None => None,
+        };
+        Ok(Loaders {
+            train,
+            validation,
+            test,
+        })
+    }
+
+    fn warn_of_a_finished_run(&self, resume: Option<&Checkpoint>, total_steps: usize) {
+        let Some(step) = resume.map(|checkpoint| checkpoint.progress.step) else {
+            return;
+        };
+        if step >= total_steps && self.is_first() {
+            let advice = self.config.schedule.how_to_train_on();
+            tracing::warn!("nothing to train: {step} of {total_steps} steps are made; {advice}");
+        }
+    }
+
+    /// Trains with burn-train, whose strategy is the loop of a rank.
+    fn run_loop(
+        &self,
+        model: AnyModel,
+        setup: RankSetup,
+        data: &AnyData,
+    ) -> Result<(AnyModel, LoopOutcome), TrainError> {
+        let (optimizer, scheduler) = (&setup.state.optimizer, &setup.state.scheduler);
+        let learner = Learner::new(model.train(), optimizer.clone(), scheduler.clone());
+        let interrupter = Interrupter::new();
+        let renderer = self.display().renderer(&interrupter, self.run.as_ref());
+        let newest = NewestReport::default();
+        let folder = self.run.as_ref().map(RunDirectory::path);
+        let train = setup.train.clone();
+        let validation = setup.validation.clone().unwrap_or_else(|| train.clone());
+        let resumed_after_epoch = setup.resume.as_ref().map(|it| it.progress.epoch);
+        let (strategy, outcome) = RankStrategy::new(setup);
+        let training = SupervisedTraining::<AnyModel>::new(
+            folder.unwrap_or(std::path::Path::new(".")),
+            Arc::new(train),
+            Arc::new(validation),
+        )
+        .with_training_strategy(TrainingStrategy::Custom(Arc::new(strategy)))
+        .with_interrupter(interrupter)
+        .with_metric_logger(InMemoryMetricLogger::new())
+        .with_application_logger(None)
+        .renderer(Box::new(NamedMetrics::on(renderer, &newest)))
+        .num_epochs(self.config.epochs)
+        .label(&format!("{} on {}", self.model_name, data.name))
+        .metrics((RankMetric::loss().telling(&newest),))
+        .metric_train_numeric(RankMetric::samples_per_second())
+        .metric_train_numeric(RankMetric::waiting())
+        .metric_train_numeric(RankMetric::exposed_communication())
+        .metric_train_numeric(LearningRateMetric::new());
+        let training = match PeakMemory::of(&self.device).bytes() {
+            Some(_) => training.metric_train_numeric(RankMetric::peak_memory()),
+            None => training,
+        };
+        // A run that continues within its first epoch has none after it.
+        let training = match resumed_after_epoch.filter(|epoch| *epoch > 0) {
+            Some(epoch) => training.checkpoint(epoch),
+            None => training,
+        };
+        let result = training.launch(learner);
+        // Dropping the renderer gives the terminal back before anything else is printed.
+        drop(result.renderer);
+        let outcome = lock(&outcome).clone();
+        if let Some(error) = outcome.error {
+            return Err(error);
+        }
+        match result.error {
+            Some(error) => Err(TrainError::BurnTrain(error.to_string())),
+            None => Ok((result.model, outcome)),
+        }
+    }
+
+    /// Rank 0 writes what was learned, before the test: a test that fails costs no training. Returns the whole model,
+    /// with what adaptation has learned as part of the weights.
+    fn write_model(
+        &self,
+        model: &AnyModel,
+        over: Option<&AnyModelOverRanks>,
+        outcome: &LoopOutcome,
+    ) -> Result<AnyModel, TrainError> {
+        let lora = self.config.lora.as_ref();
+        let whole = match over {
+            Some(over) => over.gather(model.clone())?,
+            None if lora.is_some() => model.clone().materialize(),
+            None => model.clone(),
+        };
+        // The loop of an elastic job has written it.
+        let run = self.run.as_ref().filter(|_| self.regroup.is_none());
+        if let Some(run) = run.filter(|_| self.is_first()) {
+            let adapter = lora.map(|_| Adapter::of(model));
+            write_trained(run, &whole, adapter.as_ref(), outcome.averaged.as_deref())?;
+        }
+        Ok(whole)
+    }
+
+    /// Tests a model that has come to the training's end; the loop of an elastic job has done so.
+    fn test_at_the_end(
+        &self,
+        model: &AnyModel,
+        data: &AnyData,
+        over: Option<&AnyModelOverRanks>,
+        trial: Option<&Trial>,
+        (live, outcome): (&LiveSlot, &LoopOutcome),
+    ) -> Result<Option<MetricSums>, TrainError> {
+        if outcome.is_interrupted() || trial.is_some() {
+            return Ok(None);
+        }
+        let start = Instant::now();
+        let found = match self.regroup {
+            Some(_) => {
+                let confusion = outcome.confusion.clone();
+                let test = outcome.test.clone();
+                test.map(|(sums, seconds)| (sums, confusion, seconds))
+            }
+            None => {
+                live.enter(Phase::Testing);
+                let measured = self.measured(model, outcome)?;
+                let test = self.test(&measured, data, over.map(|over| &**over));
+                let test = test.map_err(TrainError::in_test)?;
+                test.map(|(sums, confusion)| (sums, confusion, start.elapsed().as_secs_f64()))
+            }
+        };
+        let Some((sums, confusion, seconds)) = found else {
+            return Ok(None);
+        };
+        self.record_test(&sums, seconds, confusion, outcome)?;
+        Ok(Some(sums))
+    }
+
+    /// What the loop and the test have found; the data and the times of this process are the caller's.
+    fn report(
+        &self,
+        outcome: &LoopOutcome,
+        test: Option<&MetricSums>,
+        trial: Option<&Trial>,
+    ) -> TrainingReport {
+        let stopped_in_test = (!outcome.is_interrupted() && test.is_none() && trial.is_none())
+            .then(|| "by the user in the test".into());
+        let tested = test.cloned().unwrap_or_default();
+        let (outcome, cost) = (outcome.clone(), outcome.cost);
+        TrainingReport {
+            model: self.model_name.clone(),
+            test_accuracy: tested.accuracy(),
+            test_loss: test.map(MetricSums::mean_loss),
+            test_metrics: tested.other_means(),
+            test_samples: tested.samples,
+            test_predictions: tested.predictions,
+            best_epoch: outcome.best,
+            best_by: self.config.best_by.clone(),
+            samples_per_second: outcome.samples as f64 / cost.seconds.max(f64::MIN_POSITIVE),
+            world_size: self.present_group().world_size(),
+            batch_size: self.config.batch_size,
+            epochs: outcome.epoch,
+            steps: outcome.step,
+            train_seconds: cost.seconds,
+            exposed_seconds: cost.exposed,
+            gradient_bytes: cost.gradient_bytes,
+            gradients_by: self.gradients_by(),
+            peak_memory: cost.peak_memory,
+            skipped_steps: outcome.loss_scaling.map(|scaling| scaling.skipped_steps),
+            averaged: test.is_some() && self.config.ema.is_some_and(|ema| ema.validate),
+            finished: !outcome.is_interrupted() && stopped_in_test.is_none(),
+            outer: outcome.outer,
+            sharding: outcome.sharding,
+            stopped: outcome.stopped.or(stopped_in_test),
+            versions: Versions::default(),
+            ..TrainingReport::default()
+        }
+    }
+
+    fn write_report(&self, report: &TrainingReport) -> Result<(), TrainError> {
+        let run = self.run.as_ref();
+        run.map_or(Ok(()), |run| run.write_report(report))
+    }
+}
