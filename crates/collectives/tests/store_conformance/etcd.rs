@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use everburn_collectives::group::{GroupOptions, ProcessGroup, ReduceOp};
+use everburn_collectives::rendezvous::{RendezvousRequest, rendezvous};
 use everburn_collectives::store::{
     EtcdAddress, EtcdStore, Store, StoreAccess, StoreError, StoreOptions,
 };
@@ -271,6 +273,55 @@ fn a_write_whose_answer_is_lost_is_not_carried_out_twice() {
     let direct = open(&etcd.endpoints(), "lost");
     assert_eq!(direct.get("n").unwrap(), b"5");
     assert_eq!(direct.num_keys().unwrap(), 2);
+}
+
+/// Joins a group of ranks that meet in etcd, and adds up their ranks.
+fn sum_of_ranks(init_method: &str, rank: usize, world_size: usize) -> i64 {
+    let request = RendezvousRequest {
+        rank: Some(rank),
+        world_size: Some(world_size),
+        timeout: Some(LONG),
+        job_token: Some(TOKEN.parse().unwrap()),
+        ..RendezvousRequest::default()
+    };
+    let joined = rendezvous(init_method, request).unwrap();
+    let group = ProcessGroup::connect(joined, GroupOptions::default()).unwrap();
+    let sum = group.all_reduce(vec![rank as i64], ReduceOp::Sum).wait();
+    let sum = sum.unwrap()[0];
+    group.destroy().unwrap();
+    sum
+}
+
+#[test]
+fn ranks_meet_while_a_member_dies_and_may_meet_again() {
+    const RANKS: usize = 4;
+    let Some(mut etcd) = Etcd::start("ranks that meet in etcd") else {
+        return;
+    };
+    let init_method = format!("etcd://{}/meeting", etcd.endpoints());
+    let all_meet = |sooner: usize, between: &mut dyn FnMut()| {
+        thread::scope(|scope| {
+            let method = init_method.as_str();
+            let join = |rank| scope.spawn(move || sum_of_ranks(method, rank, RANKS));
+            let mut ranks: Vec<_> = (0..sooner).map(join).collect();
+            between();
+            ranks.extend((sooner..RANKS).map(join));
+            for rank in ranks {
+                assert_eq!(rank.join().unwrap(), 6);
+            }
+        });
+    };
+    all_meet(0, &mut || ());
+    // Of the second meeting, two have come when the member dies that the others follow.
+    let watch = open(&etcd.endpoints(), "meeting");
+    all_meet(2, &mut || {
+        for rank in 0..2 {
+            let claimed = format!("everburn/join/1/{rank}");
+            watch.wait_within(&[&claimed], LONG).unwrap();
+        }
+        let leader = etcd.leader();
+        etcd.kill(leader);
+    });
 }
 
 #[test]
