@@ -38,6 +38,7 @@
 //! | `<g>/group/...` | the keys of the process group of generation `g` |
 //! | `slot/<slot>/incarnation` | the number of processes of the slot so far, set by its launcher |
 //! | `slot/<slot>/ended` | the last incarnation that has ended, set by its launcher |
+//! | `launcher/<node>/ended` | set by a launcher that ends; the last one deletes all keys of a store in etcd |
 //! | `finished` | set by a launcher when a rank has finished |
 //! | `given_up` | the reason of a launcher that has stopped restarting ranks |
 //!
