@@ -244,7 +244,7 @@ fn a_machine_that_goes_away_is_outlived_and_let_in_when_it_comes_back() {
     assert_eq!(text.lines().collect::<Vec<_>>(), hashes);
 }
 
-/// A training with so many steps that it is stopped before its end, on two machines with one rank each.
+/// A training with more steps than it makes before it is stopped, on two machines with one rank each.
 const ENDLESS: [&str; 6] = [
     "--lr-schedule",
     "constant",

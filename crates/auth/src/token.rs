@@ -199,7 +199,7 @@ impl Key {
     /// let key = "an example of a token".parse::<JobToken>()?.key("notes");
     /// let code = key.code(&[b"name", b"value"]);
     /// assert!(key.verify(&[b"name", b"value"], &code).is_ok());
-    /// assert!(key.verify(&[b"nam", b"evalue"], &code).is_err());
+    /// assert!(key.verify(&[b"na", b"mevalue"], &code).is_err());
     /// # Ok::<(), everburn_auth::AuthError>(())
     /// ```
     #[must_use]

@@ -1,4 +1,4 @@
-//! The lease that all keys of a job have, so that nothing of it stays in etcd for ever.
+//! The lease that all keys of a job have, so that none stays in etcd for ever.
 //!
 //! The first process of a job makes the lease, together with the key `job`; the others find it there. Each process
 //! renews it from a thread of its own. Once none does, etcd deletes the job's keys.
@@ -182,7 +182,7 @@ fn renewed(gateway: &Gateway, id: i64, deadline: Deadline) -> Result<bool, Store
         Some(lease) => Ok(lease.seconds > 0),
         None => Err(protocol(
             gateway,
-            "it does not say whether the lease is renewed".into(),
+            "its answer about the lease is empty".into(),
         )),
     }
 }
