@@ -6,6 +6,7 @@ use everburn_auth::JobToken;
 use everburn_collectives::rendezvous::variable;
 use everburn_collectives::store::EtcdAddress;
 
+use self::store_place::StorePlace;
 use crate::error::RankEnvironmentError;
 use crate::failure::{RankReport, ReportKind, write_report};
 use crate::foreign::{self, EnvVariables};
@@ -181,24 +182,7 @@ impl RankEnvironment {
     ) -> Result<Self, RankEnvironmentError> {
         use variables as v;
         let env = EnvVariables { lookup: &lookup };
-        let etcd = etcd_of(&env)?;
-        let needed = [v::RANK, v::WORLD_SIZE, v::MASTER_ADDR, v::MASTER_PORT];
-        let needed = if etcd.is_some() {
-            &needed[..2]
-        } else {
-            &needed
-        };
-        let missing = needed.iter().filter(|name| env.text(name).is_none());
-        let missing: Vec<String> = missing.map(|name| (*name).to_owned()).collect();
-        if !missing.is_empty() {
-            return Err(RankEnvironmentError::Incomplete {
-                found: env.set_among(needed),
-                missing,
-                advice: "start this through a launcher (`--ranks N`), or set RANK, WORLD_SIZE, \
-                         MASTER_ADDR and MASTER_PORT"
-                    .into(),
-            });
-        }
+        let place = StorePlace::of(&env, &[v::RANK, v::WORLD_SIZE])?;
         let number_or = |name, default| Ok(env.number(name)?.unwrap_or(default));
         let rank = number_or(v::RANK, 0)?;
         let world_size = number_or(v::WORLD_SIZE, 0)?;
@@ -228,25 +212,17 @@ impl RankEnvironment {
             StartedBy::Variables
         };
         let secret = env.secret()?;
-        let (master_addr, master_port) = match &etcd {
-            Some(address) => address.endpoints()[0].clone(),
-            None => {
-                let port = env.parsed(v::MASTER_PORT, "a port from 0 to 65535", |port| {
-                    port.parse().ok()
-                })?;
-                (
-                    env.text(v::MASTER_ADDR).unwrap_or_default(),
-                    port.unwrap_or(0),
-                )
-            }
-        };
         let launcher_hosts_store = env
             .text(v::AGENT_STORE)
             .is_some_and(|value| value.eq_ignore_ascii_case("true") || value == "1");
         if world_size > 1 {
             let torchs =
-                started_by == StartedBy::Torchrun && launcher_hosts_store && etcd.is_none();
-            secret.check(started_by, torchs, &format!("{master_addr}:{master_port}"))?;
+                started_by == StartedBy::Torchrun && launcher_hosts_store && place.etcd.is_none();
+            secret.check(
+                started_by,
+                torchs,
+                &format!("{}:{}", place.host, place.port),
+            )?;
         }
         Ok(Self {
             rank,
@@ -254,8 +230,8 @@ impl RankEnvironment {
             local_rank: number_or(v::LOCAL_RANK, rank)?,
             local_world_size: number_or(v::LOCAL_WORLD_SIZE, world_size)?,
             node_rank: number_or(v::NODE_RANK, 0)?,
-            master_addr,
-            master_port,
+            master_addr: place.host,
+            master_port: place.port,
             launcher_hosts_store,
             job_token: secret.job_token,
             open_store: secret.open_store,
@@ -267,12 +243,9 @@ impl RankEnvironment {
             origin: Origin {
                 started_by,
                 variables: [v::RANK, v::WORLD_SIZE],
-                master: match etcd {
-                    Some(_) => v::STORE.to_owned(),
-                    None => format!("{}; {}", v::MASTER_ADDR, v::MASTER_PORT),
-                },
+                master: place.from,
             },
-            etcd,
+            etcd: place.etcd,
         })
     }
 
@@ -419,21 +392,7 @@ impl RankEnvironment {
     }
 }
 
-/// The store in etcd, if there is one.
-fn etcd_of(env: &EnvVariables<'_>) -> Result<Option<EtcdAddress>, RankEnvironmentError> {
-    let Some(text) = env.text(variables::STORE) else {
-        return Ok(None);
-    };
-    let parsed = text.parse::<EtcdAddress>();
-    parsed
-        .map(Some)
-        .map_err(|error| RankEnvironmentError::Invalid {
-            name: variables::STORE,
-            value: text,
-            expected: format!("an address of etcd ({error})"),
-        })
-}
-
 mod meeting;
+mod store_place;
 #[cfg(test)]
 mod tests;

@@ -27,6 +27,9 @@ const MISSED_LOOKS: u32 = 2;
 /// How long the last messages to the store may take when the launcher ends.
 const FLUSH: Duration = Duration::from_secs(2);
 
+/// The same for etcd, which may have to elect a leader.
+const FLUSH_TO_ETCD: Duration = Duration::from_secs(30);
+
 /// What the client has read from the store. Ranks are local ranks.
 pub(crate) enum StoreEvent {
     /// The next process of a rank has a number.
@@ -61,6 +64,8 @@ pub(crate) struct Machine {
 pub(crate) struct StoreClient {
     requests: Sender<StoreRequest>,
     ended: Receiver<Infallible>,
+    /// How long the last messages may take.
+    flush: Duration,
 }
 
 impl StoreClient {
@@ -72,6 +77,10 @@ impl StoreClient {
         events: Sender<Event>,
     ) -> io::Result<Self> {
         let options = StoreOptions::new(access);
+        let flush = match store {
+            JobStore::Hosted(..) => FLUSH,
+            JobStore::Etcd(_) => FLUSH_TO_ETCD,
+        };
         let (requests, inbox) = mpsc::channel();
         let (alive, ended) = mpsc::channel();
         thread::Builder::new()
@@ -93,7 +102,11 @@ impl StoreClient {
                 }
                 drop::<Sender<Infallible>>(alive);
             })?;
-        Ok(Self { requests, ended })
+        Ok(Self {
+            requests,
+            ended,
+            flush,
+        })
     }
 
     /// Requests a number for the next process of a rank: [`StoreEvent::Numbered`] has it.
@@ -125,7 +138,7 @@ impl StoreClient {
     pub(crate) fn close(self) {
         drop(self.requests);
         // Disconnected once the thread has ended.
-        let _ = self.ended.recv_timeout(FLUSH);
+        let _ = self.ended.recv_timeout(self.flush);
     }
 }
 

@@ -195,7 +195,7 @@ fn refused(url: &str, path: &str, status: u16, answer: &[u8]) -> Failure {
     };
     let text = refusal.text();
     let has = |part: &str| text.contains(part);
-    if PASSING.contains(&refusal.code) || has("too many requests") {
+    if PASSING.contains(&refusal.code()) || has("too many requests") {
         return Failure::Passing(text.to_owned());
     }
     if has("request is too large") || has("too many operations") || has("larger than max") {
@@ -247,6 +247,12 @@ mod tests {
                 r#"{"message":"etcdserver: request timed out","code":4}"#,
                 true,
                 "timed out",
+            ),
+            (
+                503,
+                r#"{"error":{"grpc_code":14,"http_code":503,"message":"etcdserver: no leader"}}"#,
+                true,
+                "no leader",
             ),
             (
                 429,

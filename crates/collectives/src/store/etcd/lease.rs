@@ -20,6 +20,9 @@ const LIFETIME: Duration = DEFAULT_STORE_TIMEOUT.saturating_mul(2);
 /// How often a process renews it: a renewal or two may fail.
 const RENEWAL: Duration = Duration::from_secs(LIFETIME.as_secs() / 5);
 
+/// When a lease is looked for again that was not found.
+const SECOND_LOOK: Duration = Duration::from_secs(5);
+
 /// What the key `job` holds.
 const JOB: &[u8] = b"a job of Everburn";
 
@@ -96,13 +99,18 @@ impl JobLease {
         let is_over = Arc::new(AtomicBool::new(false));
         let (over, thread_gateway) = (Arc::clone(&is_over), Arc::clone(gateway));
         let renew = move || {
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(RENEWAL) {
-                match renewed(&thread_gateway, id, Deadline::within(RENEWAL)) {
-                    Ok(true) => {}
-                    Ok(false) => {
+            let (mut interval, mut missed) = (RENEWAL, false);
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(interval) {
+                let is_renewed = renewed(&thread_gateway, id, Deadline::within(RENEWAL));
+                interval = RENEWAL;
+                match is_renewed {
+                    Ok(true) => missed = false,
+                    Ok(false) if missed => {
                         over.store(true, Ordering::Relaxed);
                         return;
                     }
+                    // A new leader may not know all leases yet.
+                    Ok(false) => (interval, missed) = (SECOND_LOOK, true),
                     Err(error) => tracing::warn!("the job's lease was not renewed: {error}"),
                 }
             }

@@ -155,21 +155,26 @@ pub(super) struct KeptAlive {
     pub(super) result: Option<Lease>,
 }
 
-/// What was wrong with a request.
+/// What was wrong with a request: text and code, or, of a stream, an object with both.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Refusal {
-    pub(super) error: String,
-    pub(super) message: String,
-    pub(super) code: i64,
+    error: Value,
+    message: String,
+    code: i64,
 }
 
 impl Refusal {
     pub(super) fn text(&self) -> &str {
-        match self.message.is_empty() {
-            true => &self.error,
-            false => &self.message,
+        if !self.message.is_empty() {
+            return &self.message;
         }
+        let text = self.error.as_str().or(self.error["message"].as_str());
+        text.unwrap_or_default()
+    }
+
+    pub(super) fn code(&self) -> i64 {
+        self.error["grpc_code"].as_i64().unwrap_or(self.code)
     }
 }
 

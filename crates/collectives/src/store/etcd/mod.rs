@@ -132,7 +132,7 @@ impl EtcdStore {
         limit: Duration,
     ) -> Result<i64, StoreError> {
         check_key("add", key)?;
-        self.update("add", key, Deadline::within(limit), &|current| {
+        self.update("add", key, Deadline::within(limit), |current| {
             let sum = semantics::counter_after(current, amount)
                 .map_err(|fault| fault.into_error(key, amount))?;
             Ok(Step::Write(Change::Put(sum.to_string().into()), sum))
@@ -256,7 +256,7 @@ impl Store for EtcdStore {
         check_key("compare_set", key)?;
         check_etcd_value("compare_set", key, desired)?;
         let deadline = Deadline::within(self.timeout);
-        self.update("compare_set", key, deadline, &|current| {
+        self.update("compare_set", key, deadline, |current| {
             Ok(match semantics::compare_set(current, expected) {
                 CompareSet::Store => Step::Write(Change::Put(desired.to_vec()), desired.to_vec()),
                 CompareSet::ReturnExpected => Step::Leave(expected.to_vec()),
@@ -272,7 +272,7 @@ impl Store for EtcdStore {
     fn delete(&self, key: &str) -> Result<bool, StoreError> {
         check_key("delete", key)?;
         let deadline = Deadline::within(self.timeout);
-        self.update("delete", key, deadline, &|current| {
+        self.update("delete", key, deadline, |current| {
             Ok(match current {
                 Some(_) => Step::Write(Change::Delete, true),
                 None => Step::Leave(false),

@@ -86,7 +86,7 @@ impl EtcdStore {
         operation: &'static str,
         key: &str,
         deadline: Deadline,
-        decide: &dyn Fn(Option<&[u8]>) -> Result<Step<R>, StoreError>,
+        decide: impl Fn(Option<&[u8]>) -> Result<Step<R>, StoreError>,
     ) -> Result<R, StoreError> {
         let full = self.full(key);
         // Most keys are new when they are written: that is tried without reading.
