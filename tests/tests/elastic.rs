@@ -234,6 +234,8 @@ fn a_machine_that_goes_away_is_outlived_and_let_in_when_it_comes_back() {
         Some(ended)
     });
     assert_eq!(ended[0].code(), 130, "{}", ended[0]);
+    let warning = "the loss of machine 0 would end the job";
+    assert!(ended[0].stderr.contains(warning), "{}", ended[0]);
     let hashes = hashes(folder.path(), "run");
     let steps = hashes.len().to_string();
     train(folder.path(), "undisturbed", &ENDLESS)
