@@ -221,7 +221,7 @@ fn losing_answers(etcd: &Etcd, lost: usize) -> String {
             thread::spawn(move || {
                 // What goes wrong here is the client's to find.
                 let _ = pass_on(&connection, port, || {
-                    count.fetch_add(1, Ordering::Relaxed) % lost == 0
+                    count.fetch_add(1, Ordering::Relaxed).is_multiple_of(lost)
                 });
             });
         }
