@@ -5,6 +5,7 @@
 //! - [`Job`] is such a command that runs: its ranks can be found and signalled, conditions waited
 //!   for, and nothing of it survives its drop;
 //! - [`Ended`] is how it ended: code, standard output, standard error;
+//! - [`Etcd`] is an etcd of three members, which can be killed one by one;
 //! - [`HttpServer`] answers requests as a test decides;
 //! - [`Run`] reads the run directory;
 //! - [`Siege`] is what a process without the job's secret could do to it;
@@ -15,6 +16,7 @@
 //! - No fixed ports, and nothing outside the test's own folder is written.
 //! - What cannot be tried on this machine is [skipped visibly](skip), never silently green.
 
+mod etcd;
 mod everburn;
 mod http;
 mod job;
@@ -26,6 +28,7 @@ mod stranger;
 mod terminal;
 mod wait;
 
+pub use etcd::Etcd;
 pub use everburn::{Everburn, SMALL, TOKEN, binary};
 pub use http::{HttpAnswer, HttpRequest, HttpServer};
 pub use job::{Ended, Job};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use everburn_tests::{Ended, Everburn, Job, Run, TOKEN, on_a_free_port};
+use everburn_tests::{Ended, Etcd, Everburn, Job, Run, TOKEN, on_a_free_port};
 use rustix::process::Signal;
 
 const STEPS: usize = 30;
@@ -195,16 +195,8 @@ fn wait_for_step_of(job: &mut Job, run: &Run, ranks: &str) {
 #[test]
 fn a_machine_that_goes_away_is_outlived_and_let_in_when_it_comes_back() {
     let folder = tempfile::tempdir().unwrap();
-    let flags = [
-        "--lr-schedule",
-        "constant",
-        "--epochs",
-        "100000",
-        "--steps",
-        "100000",
-    ];
     let machine = |node: &str, port: u16| {
-        train(folder.path(), "run", &flags)
+        train(folder.path(), "run", &ENDLESS)
             .args([
                 "--ranks",
                 "1",
@@ -242,14 +234,83 @@ fn a_machine_that_goes_away_is_outlived_and_let_in_when_it_comes_back() {
         Some(ended)
     });
     assert_eq!(ended[0].code(), 130, "{}", ended[0]);
+    let warning = "the loss of machine 0 would end the job";
+    assert!(ended[0].stderr.contains(warning), "{}", ended[0]);
     let hashes = hashes(folder.path(), "run");
     let steps = hashes.len().to_string();
-    train(folder.path(), "undisturbed", &flags)
+    train(folder.path(), "undisturbed", &ENDLESS)
         .args(["--steps", &steps])
         .run()
         .succeeded();
     let text = Run::new(folder.path().join("undisturbed")).text("hashes.jsonl");
     assert_eq!(text.lines().collect::<Vec<_>>(), hashes);
+}
+
+/// A training with more steps than it makes before it is stopped, on two machines with one rank each.
+const ENDLESS: [&str; 6] = [
+    "--lr-schedule",
+    "constant",
+    "--epochs",
+    "100000",
+    "--steps",
+    "100000",
+];
+
+#[test]
+fn with_etcd_machine_0_may_be_lost_too_and_a_member_of_etcd_and_the_same_is_learnt() {
+    let Some(mut etcd) = Etcd::start("a training whose store is in etcd") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("etcd://{}", etcd.endpoints());
+    let machine = |node: &str, name: &str| {
+        train(folder.path(), name, &ENDLESS)
+            .args(["--ranks", "1", "--nodes", "2", "--node-rank", node])
+            .args(["--elastic", "1:2", "--store", &store])
+            // A member of etcd that dies does so while one is written.
+            .args(["--checkpoint-every", "1steps", "--heartbeat-timeout", "6"])
+            .env("EVERBURN_JOB_TOKEN", TOKEN)
+            .start()
+    };
+    let lines = |name: &str| {
+        let text = Run::new(folder.path().join(name)).text_if_there("hashes.jsonl");
+        text.lines().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let [mut first, mut second] = ["0", "1"].map(|node| machine(node, "run"));
+    first.wait_for("five steps", || lines("run").len() >= 5);
+    let leader = etcd.leader();
+    etcd.kill(leader);
+    let now = lines("run").len();
+    first.wait_for("ten steps more", || lines("run").len() >= now + 10);
+    first.signal(Signal::KILL);
+    first.wait();
+    let other = Run::new(folder.path().join("run-node-1"));
+    second.wait_for("a step without machine 0", || {
+        let log = other.text_if_there("logs/rank-1.log");
+        log.contains("ranks [1] have made step")
+    });
+    // What started it again keeps what it had recorded.
+    let mut again = machine("0", "again");
+    again.wait_for("five steps of both", || lines("again").len() >= 5);
+    second.signal(Signal::INT);
+    again.signal(Signal::INT);
+    for job in [second, again] {
+        let ended = job.wait();
+        assert_eq!(ended.code(), 130, "{ended}");
+    }
+    let learnt: Vec<_> = ["run", "run-node-1", "again"].map(lines).concat();
+    let step = |line: &String| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        line["step"].as_u64().unwrap()
+    };
+    let steps = learnt.iter().map(step).max().unwrap().to_string();
+    train(folder.path(), "undisturbed", &ENDLESS)
+        .args(["--steps", &steps])
+        .run()
+        .succeeded();
+    let expected: BTreeSet<_> = lines("undisturbed").into_iter().collect();
+    let differs = learnt.iter().find(|line| !expected.contains(*line));
+    assert!(differs.is_none(), "{differs:?}");
 }
 
 #[test]
@@ -337,4 +398,12 @@ fn what_makes_no_sense_is_refused_before_anything_starts() {
     );
     refused(&["--ranks", "2", "--chaos", "kill=2@step:1"], "rank 2");
     refused(&["--ranks", "2", "--chaos", "melt=1@step:1"], "no fault");
+    refused(
+        &["--ranks", "2", "--store", "etcd://a:1"],
+        "--elastic MIN:MAX",
+    );
+    refused(
+        &["--ranks", "2", "--store", "etcd://a"],
+        "`a` is not host:port",
+    );
 }

@@ -34,7 +34,7 @@ mod handshake;
 mod token;
 
 pub use handshake::{Acceptor, CHALLENGE_BYTES, Dialer, NONCE_BYTES, PROOF_BYTES};
-pub use token::{GivenToken, JobToken, Key, MAX_TOKEN_BYTES, MIN_TOKEN_BYTES};
+pub use token::{CODE_BYTES, GivenToken, JobToken, Key, MAX_TOKEN_BYTES, MIN_TOKEN_BYTES};
 
 /// Why a token is not taken or a handshake has failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

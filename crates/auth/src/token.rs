@@ -159,6 +159,9 @@ impl fmt::Debug for GivenToken {
     }
 }
 
+/// The size of an authentication code, in bytes.
+pub const CODE_BYTES: usize = 32;
+
 /// A secret for one purpose.
 #[derive(Clone)]
 pub struct Key([u8; 32]);
@@ -185,6 +188,41 @@ impl Key {
     #[must_use]
     pub fn derive(&self, purpose: &str) -> Self {
         Self::from_secret(&self.0, purpose)
+    }
+
+    /// The authentication code of `parts` under this key: HMAC-SHA-256 of each part after its length. Who does not
+    /// have the key cannot make it, nor change a part.
+    ///
+    /// ```
+    /// use everburn_auth::JobToken;
+    ///
+    /// let key = "an example of a token".parse::<JobToken>()?.key("notes");
+    /// let code = key.code(&[b"name", b"value"]);
+    /// assert!(key.verify(&[b"name", b"value"], &code).is_ok());
+    /// assert!(key.verify(&[b"na", b"mevalue"], &code).is_err());
+    /// # Ok::<(), everburn_auth::AuthError>(())
+    /// ```
+    #[must_use]
+    pub fn code(&self, parts: &[&[u8]]) -> [u8; CODE_BYTES] {
+        self.mac_of(parts).finalize().into_bytes().into()
+    }
+
+    /// Checks the [`code`](Self::code) of `parts`, in the same time wherever it differs.
+    ///
+    /// # Errors
+    /// [`AuthError::WrongSecret`] when it was made with another key, or of other parts.
+    pub fn verify(&self, parts: &[&[u8]], code: &[u8; CODE_BYTES]) -> Result<(), AuthError> {
+        let verified = self.mac_of(parts).verify_slice(code);
+        verified.map_err(|_| AuthError::WrongSecret)
+    }
+
+    fn mac_of(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
+        let mut mac = self.mac();
+        for part in parts {
+            mac.update(&(part.len() as u64).to_le_bytes());
+            mac.update(part);
+        }
+        mac
     }
 
     pub(crate) fn mac(&self) -> Hmac<Sha256> {
@@ -259,6 +297,18 @@ mod tests {
         let found = HEXLOWER.encode(&token.key("store").0);
         assert_eq!(found, expected);
         assert_ne!(token.key("store").0, token.key("mesh").0);
+    }
+
+    #[test]
+    fn codes_are_of_one_key_and_of_parts_with_their_ends() {
+        let token: JobToken = "0123456789abcdef".parse().unwrap();
+        let (key, other) = (token.key("one"), token.key("other"));
+        let code = key.code(&[b"a", b"bc"]);
+        assert_eq!(key.verify(&[b"a", b"bc"], &code), Ok(()));
+        let wrong = Err(AuthError::WrongSecret);
+        assert_eq!(key.verify(&[b"ab", b"c"], &code), wrong);
+        assert_eq!(key.verify(&[b"a", b"bd"], &code), wrong);
+        assert_eq!(other.verify(&[b"a", b"bc"], &code), wrong);
     }
 
     #[test]

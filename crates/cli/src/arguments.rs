@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use everburn_auth::{GivenToken, JobToken};
+use everburn_collectives::store::EtcdAddress;
 use everburn_datasets::TokenizerKind;
 use everburn_monitor::MonitorCommand;
 use everburn_record::invocation;
@@ -250,6 +251,11 @@ pub(crate) struct RankFlags {
     /// HOST:PORT of machine 0, where the ranks meet.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) rendezvous: Option<String>,
+
+    /// etcd://HOST:PORT,HOST:PORT[/NAME], the same on all machines: keep the store of an elastic job in etcd, so that any
+    /// machine may be lost.
+    #[arg(long, value_name = "ETCD", conflicts_with = "rendezvous")]
+    pub(crate) store: Option<EtcdAddress>,
 
     /// The secret of the job, 16 bytes or more, the same on all machines. Other users can read a command line: prefer
     /// EVERBURN_JOB_TOKEN [default: random, if all ranks are on this machine].

@@ -162,7 +162,7 @@ pub(crate) fn check_launcher(
                 "--elastic needs Everburn's launcher, which starts lost ranks again: {}",
                 environment.announcement()
             ),
-            "start one process a machine, with --ranks, --nodes, --node-rank and --rendezvous; or leave --elastic out, \
+            "start one process a machine, with --ranks, --nodes, --node-rank and --rendezvous or --store; or leave --elastic out, \
              and use --resume after a loss",
         ));
     }

@@ -31,6 +31,7 @@ pub(crate) fn plan(
         nodes: config.nodes,
         node_rank: flags.node_rank.unwrap_or(0),
         rendezvous: flags.rendezvous.clone(),
+        store: flags.store.clone(),
         job_token: flags.token()?,
         open_store: flags.open_store,
         threads_per_rank: config.threads_per_rank,

@@ -79,7 +79,13 @@ impl<'a> AboutRanks<'a> {
 /// The rank that `srun`, `mpirun` or Kubernetes has made of this process, if one has. A process with the number of its
 /// machine is a launcher, which `srun` and its like start once per machine.
 fn by_another_launcher(given: &AboutRanks) -> Result<Option<RankEnvironment>, CliError> {
-    if given.nodes || given.flags.node_rank.is_some() || given.flags.rendezvous.is_some() {
+    let RankFlags {
+        node_rank,
+        rendezvous,
+        store,
+        ..
+    } = given.flags;
+    if given.nodes || node_rank.is_some() || rendezvous.is_some() || store.is_some() {
         return Ok(None);
     }
     let launches = given.ranks || given.flags.gpus.is_some();

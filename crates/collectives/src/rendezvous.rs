@@ -1,4 +1,4 @@
-//! How ranks find each other: `env://`, `tcp://host:port` and `file://path`.
+//! How ranks find each other: `env://`, `tcp://host:port`, `etcd://host:port,host:port/job` and `file://path`.
 
 mod error;
 #[cfg(any(test, fuzzing))]
@@ -20,8 +20,8 @@ use everburn_auth::{JobToken, Key};
 use self::rank_store::{Backend, Host, RankStore};
 use self::settings::{Environment, Settings, StoreAddress};
 use crate::store::{
-    DEFAULT_STORE_TIMEOUT, Deadline, FileStore, SharedStore, StoreAccess, StoreError, StoreOptions,
-    TcpStore, TcpStoreServer, resolve,
+    DEFAULT_STORE_TIMEOUT, Deadline, EtcdAddress, EtcdStore, FileStore, SharedStore, StoreAccess,
+    StoreError, StoreOptions, TcpStore, TcpStoreServer, resolve,
 };
 
 /// What a rank has before it joins; `None` is filled from the init method.
@@ -97,14 +97,17 @@ pub struct Rendezvous {
 ///
 /// `init_method` says where they meet:
 /// - `env://`: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as launchers set them. Rank 0 hosts
-///   the store unless TORCHELASTIC_USE_AGENT_STORE is `True`.
+///   the store unless TORCHELASTIC_USE_AGENT_STORE is `True`. With EVERBURN_STORE, an address of etcd as
+///   below, MASTER_ADDR and MASTER_PORT are not needed.
 /// - `tcp://host:port`: rank 0 hosts the store there; rank and world size come with the request.
+/// - `etcd://host:port,host:port/job-name`: a store in etcd, which no process of the job serves. Jobs of
+///   different names do not meet; another job needs another name, for ten minutes after the last process.
 /// - `file:///path`: a file on which all ranks can take locks; it must not be left from another
 ///   run.
 ///
 /// What the request says wins over the environment. LOCAL_RANK, EVERBURN_JOB_TOKEN and
-/// EVERBURN_OPEN_STORE are read in every case. Several ranks that meet over TCP need the job's token
-/// or have to ask for an open store; a file needs neither, because only its owner can read it. The rendezvous and
+/// EVERBURN_OPEN_STORE are read in every case. Several ranks that meet over TCP, and all that meet in etcd, need the
+/// job's token or have to ask for an open store; a file needs neither, because only its owner can read it. The rendezvous and
 /// all later operations of the store have the request's deadline, by default [`DEFAULT_STORE_TIMEOUT`].
 ///
 /// ```
@@ -182,8 +185,8 @@ pub(crate) struct LaunchersStore {
     pub(crate) key: Option<Key>,
 }
 
-/// Reaches the store that a launcher hosts. Nobody else is waited for. `None`: rank 0 would have to host
-/// the store.
+/// Reaches the store that a launcher hosts, or that is in etcd. Nobody else is waited for. `None`: rank 0 would have
+/// to host the store.
 pub(crate) fn reach_launchers_store(
     init_method: &str,
     request: &RendezvousRequest,
@@ -198,7 +201,12 @@ fn reach_launchers_store_in(
     environment: Environment<'_>,
 ) -> Result<Option<LaunchersStore>, RendezvousError> {
     let settings = Settings::gather(init_method, request, environment)?;
-    if !matches!(settings.address, StoreAddress::Tcp { hosted: true, .. }) {
+    let outlives_ranks = match settings.address {
+        StoreAddress::Tcp { hosted, .. } => hosted,
+        StoreAddress::Etcd(_) => true,
+        StoreAddress::File(_) => false,
+    };
+    if !outlives_ranks {
         return Ok(None);
     }
     let timeout = request.timeout.unwrap_or(DEFAULT_STORE_TIMEOUT);
@@ -229,6 +237,7 @@ fn reach(
 ) -> Result<Reached, StoreError> {
     let (host, port, hosted) = match &settings.address {
         StoreAddress::File(path) => return reach_file(path, settings.world_size, timeout),
+        StoreAddress::Etcd(address) => return reach_etcd(address, settings.access()?, timeout),
         StoreAddress::Tcp { host, port, hosted } => (host.as_str(), *port, *hosted),
     };
     let options = StoreOptions {
@@ -266,6 +275,23 @@ fn reach_file(path: &Path, world_size: usize, timeout: Duration) -> Result<Reach
         backend: Backend::File(Arc::new(store)),
         host: None,
         local_address: Ipv4Addr::LOCALHOST.into(),
+    })
+}
+
+fn reach_etcd(
+    address: &EtcdAddress,
+    access: StoreAccess,
+    timeout: Duration,
+) -> Result<Reached, StoreError> {
+    let options = StoreOptions {
+        timeout,
+        ..StoreOptions::new(access)
+    };
+    let store = EtcdStore::connect(address, &options)?;
+    Ok(Reached {
+        local_address: store.local_ip(),
+        backend: Backend::Etcd(Arc::new(store)),
+        host: None,
     })
 }
 

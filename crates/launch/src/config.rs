@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use everburn_auth::{GivenToken, JobToken};
-use everburn_collectives::store::StoreAccess;
+use everburn_collectives::store::{EtcdAddress, StoreAccess};
 
 use crate::environment::variables;
 use crate::error::LaunchError;
@@ -34,11 +34,14 @@ pub struct LaunchConfig {
     pub ranks: usize,
     /// How many machines take part, each with as many ranks.
     pub nodes: usize,
-    /// This machine's number, 0 to `nodes` - 1. Machine 0 hosts the store.
+    /// This machine's number, 0 to `nodes` - 1. Machine 0 hosts the store, unless it is in etcd.
     pub node_rank: usize,
     /// `host:port` of the store on machine 0; needed with several machines. With one machine and
     /// `None` the launcher binds a free port of 127.0.0.1.
     pub rendezvous: Option<String>,
+    /// Keeps the store of an elastic job in etcd: launchers are equal then, none of them hosts it, and any machine may be
+    /// lost. The same on every machine, in place of [`rendezvous`](Self::rendezvous).
+    pub store: Option<EtcdAddress>,
     /// The secret of the job, which all its processes need to meet: the store, and the connections
     /// between ranks, take nobody who does not know it. `None`: the launcher's own
     /// `EVERBURN_JOB_TOKEN`; where that is not set either, a random one on one machine, and an error on
@@ -154,6 +157,7 @@ impl LaunchConfig {
             nodes: 1,
             node_rank: 0,
             rendezvous: None,
+            store: None,
             job_token: None,
             open_store: false,
             log_dir: log_dir.into(),
@@ -225,8 +229,16 @@ impl LaunchConfig {
                 node_rank: self.node_rank,
             });
         }
-        if self.nodes > 1 && self.rendezvous.is_none() {
-            return Err(LaunchError::NoRendezvous { nodes: self.nodes });
+        match (&self.store, &self.rendezvous) {
+            (Some(store), _) if self.elastic.is_none() => {
+                let store = store.to_string();
+                return Err(LaunchError::StoreOfNoElasticJob { store });
+            }
+            (Some(_), Some(_)) => return Err(LaunchError::TwoStores),
+            (None, None) if self.nodes > 1 => {
+                return Err(LaunchError::NoRendezvous { nodes: self.nodes });
+            }
+            _ => {}
         }
         if let Some(elastic) = &self.elastic {
             elastic.validate(self.world_size())?;
@@ -259,6 +271,18 @@ impl LaunchConfig {
             true => StoreAccess::Open,
             false => StoreAccess::Token(token.clone()),
         }
+    }
+
+    /// What the user of an elastic job of several machines should know about its end.
+    pub(crate) fn single_point(&self) -> Option<String> {
+        let has_one = self.elastic.is_some() && self.nodes > 1 && self.store.is_none();
+        has_one.then(|| {
+            format!(
+                "the loss of machine 0 would end the job: its launcher hosts the store ({}); with \
+                 `--store etcd://HOST:2379,...` in place of `--rendezvous` no single machine would",
+                self.rendezvous.as_deref().unwrap_or_default()
+            )
+        })
     }
 
     /// The rendezvous address in its two parts, brackets of IPv6 removed.

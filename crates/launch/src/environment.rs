@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use everburn_auth::JobToken;
 use everburn_collectives::rendezvous::variable;
+use everburn_collectives::store::EtcdAddress;
 
+use self::store_place::StorePlace;
 use crate::error::RankEnvironmentError;
 use crate::failure::{RankReport, ReportKind, write_report};
 use crate::foreign::{self, EnvVariables};
@@ -27,6 +29,8 @@ pub mod variables {
     pub const MASTER_ADDR: &str = "MASTER_ADDR";
     /// The port of the store.
     pub const MASTER_PORT: &str = "MASTER_PORT";
+    /// The address of the store in etcd, in place of the two; see [`EtcdAddress`](everburn_collectives::store::EtcdAddress).
+    pub const STORE: &str = "EVERBURN_STORE";
     /// `True`: the launcher hosts the store, so rank 0 must not.
     pub const AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
     /// The secret of the job, 16 bytes or more. Ranks prove to each other and to the store that they know it.
@@ -88,10 +92,12 @@ pub struct RankEnvironment {
     pub local_world_size: usize,
     /// This machine's number.
     pub node_rank: usize,
-    /// The host of the store.
+    /// The host of the store; of one in etcd, its first member's.
     pub master_addr: String,
-    /// The port of the store.
+    /// The port of the store; of one in etcd, its first member's.
     pub master_port: u16,
+    /// Where the store is, if it is in etcd.
+    pub etcd: Option<EtcdAddress>,
     /// Whether the launcher hosts the store (else rank 0 has to).
     pub launcher_hosts_store: bool,
     /// The secret of the job; `Debug` does not show it. A world of several ranks has one, unless its store is
@@ -176,19 +182,7 @@ impl RankEnvironment {
     ) -> Result<Self, RankEnvironmentError> {
         use variables as v;
         let env = EnvVariables { lookup: &lookup };
-        let needed = [v::RANK, v::WORLD_SIZE, v::MASTER_ADDR, v::MASTER_PORT];
-        let values = needed.map(|name| env.text(name));
-        let [Some(_), Some(_), Some(master_addr), Some(port)] = values else {
-            let missing = needed.into_iter().zip(values);
-            let missing = missing.filter(|(_, value)| value.is_none());
-            return Err(RankEnvironmentError::Incomplete {
-                found: env.set_among(&needed),
-                missing: missing.map(|(name, _)| name.to_owned()).collect(),
-                advice: "start this through a launcher (`--ranks N`), or set RANK, WORLD_SIZE, \
-                         MASTER_ADDR and MASTER_PORT"
-                    .into(),
-            });
-        };
+        let place = StorePlace::of(&env, &[v::RANK, v::WORLD_SIZE])?;
         let number_or = |name, default| Ok(env.number(name)?.unwrap_or(default));
         let rank = number_or(v::RANK, 0)?;
         let world_size = number_or(v::WORLD_SIZE, 0)?;
@@ -218,17 +212,17 @@ impl RankEnvironment {
             StartedBy::Variables
         };
         let secret = env.secret()?;
-        let master_port = port.parse().map_err(|_| RankEnvironmentError::Invalid {
-            name: v::MASTER_PORT,
-            value: port,
-            expected: "a port from 0 to 65535".into(),
-        })?;
         let launcher_hosts_store = env
             .text(v::AGENT_STORE)
             .is_some_and(|value| value.eq_ignore_ascii_case("true") || value == "1");
         if world_size > 1 {
-            let torchs = started_by == StartedBy::Torchrun && launcher_hosts_store;
-            secret.check(started_by, torchs, &format!("{master_addr}:{master_port}"))?;
+            let torchs =
+                started_by == StartedBy::Torchrun && launcher_hosts_store && place.etcd.is_none();
+            secret.check(
+                started_by,
+                torchs,
+                &format!("{}:{}", place.host, place.port),
+            )?;
         }
         Ok(Self {
             rank,
@@ -236,8 +230,8 @@ impl RankEnvironment {
             local_rank: number_or(v::LOCAL_RANK, rank)?,
             local_world_size: number_or(v::LOCAL_WORLD_SIZE, world_size)?,
             node_rank: number_or(v::NODE_RANK, 0)?,
-            master_addr,
-            master_port,
+            master_addr: place.host,
+            master_port: place.port,
             launcher_hosts_store,
             job_token: secret.job_token,
             open_store: secret.open_store,
@@ -249,17 +243,21 @@ impl RankEnvironment {
             origin: Origin {
                 started_by,
                 variables: [v::RANK, v::WORLD_SIZE],
-                master: format!("{}; {}", v::MASTER_ADDR, v::MASTER_PORT),
+                master: place.from,
             },
+            etcd: place.etcd,
         })
     }
 
-    /// The store's address as `rendezvous` takes it, `tcp://host:port`.
+    /// The store's address as `rendezvous` takes it, `tcp://host:port` or `etcd://host:port,..`.
     ///
     /// Pod 0 of a Kubernetes job serves it at all of its addresses: the name by which the others find
     /// it comes a while after the pod, and the others ask again and again.
     #[must_use]
     pub fn init_method(&self) -> String {
+        if let Some(address) = &self.etcd {
+            return address.to_string();
+        }
         let (host, port) = (&self.master_addr, self.master_port);
         let pod_0 = self.rank == 0 && self.origin.started_by == StartedBy::Kubernetes;
         if pod_0 && !foreign::is_loopback(host) {
@@ -297,9 +295,10 @@ impl RankEnvironment {
             variables: [rank, world_size],
             master,
         } = &self.origin;
-        let host = match self.launcher_hosts_store {
-            true => "the launcher's store",
-            false => "the store of rank 0",
+        let host = match (&self.etcd, self.launcher_hosts_store) {
+            (Some(_), _) => "the store in etcd",
+            (None, true) => "the launcher's store",
+            (None, false) => "the store of rank 0",
         };
         format!(
             "rank {} of {} ({rank}, {world_size}), started by {started_by}; the ranks meet at {}:{} \
@@ -394,5 +393,6 @@ impl RankEnvironment {
 }
 
 mod meeting;
+mod store_place;
 #[cfg(test)]
 mod tests;

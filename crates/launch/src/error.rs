@@ -36,12 +36,26 @@ pub enum LaunchError {
     /// Several machines, and no address to meet at.
     #[error(
         "{nodes} machines need an address to meet at: add `--rendezvous HOST:PORT` with an \
-         address of machine 0, the same on every machine"
+         address of machine 0, the same on every machine; or, in an elastic job, `--store etcd://HOST:2379,...`"
     )]
     NoRendezvous {
         /// How many machines there are.
         nodes: usize,
     },
+    /// A store in etcd for a job that is not elastic.
+    #[error(
+        "`--store {store}` keeps the membership of an elastic job, and this is none: add `--elastic MIN:MAX`, or leave \
+         `--store` out"
+    )]
+    StoreOfNoElasticJob {
+        /// The store.
+        store: String,
+    },
+    /// A store in etcd and one of machine 0.
+    #[error(
+        "`--rendezvous` is where machine 0 hosts the store, and with `--store` it is in etcd: leave one of them out"
+    )]
+    TwoStores,
     /// Several machines, and no secret that their ranks could share.
     #[error(
         "{nodes} machines need a secret that they share: make one with `openssl rand -hex 32` and set \
@@ -145,7 +159,7 @@ pub enum LaunchError {
     /// The launcher of an elastic job cannot reach the job's store.
     #[error(
         "the launcher cannot number its ranks: {reason}; check that the launcher of machine 0 runs, and \
-         `--rendezvous`"
+         `--rendezvous` (or `--store`, and etcd)"
     )]
     StoreUnreachable {
         /// What the store said.
@@ -154,7 +168,7 @@ pub enum LaunchError {
     /// An elastic job is said to have finished, and no rank of this machine had a part in it.
     #[error(
         "the job's store says that the job has finished, and no rank of this machine was started: choose another \
-         `--rendezvous` for another job"
+         `--rendezvous` for another job (in etcd another secret, or `--store etcd://HOST:2379,.../NAME` of another name)"
     )]
     FinishedBefore,
     /// A rank's process could not be started; those before it have been ended.

@@ -18,6 +18,7 @@ use crate::config::LaunchConfig;
 use crate::environment::variables;
 use crate::error::LaunchError;
 use crate::event::{LaunchEvent, Tell};
+use crate::job_store::JobStore;
 use crate::outcome::Outcome;
 use crate::ranks::{Job, open_log};
 use crate::supervisor::{Event, Supervisor};
@@ -69,7 +70,7 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// A launcher that hosts our own store on machine 0. Nothing happens before [`Launcher::run`].
+    /// A launcher that hosts our own store on machine 0, unless [`LaunchConfig::store`] has another. Nothing happens before [`Launcher::run`].
     #[must_use]
     pub fn new(config: LaunchConfig) -> Self {
         Self {
@@ -87,7 +88,7 @@ impl Launcher {
     pub fn check(config: &LaunchConfig) -> Result<(), LaunchError> {
         config.validate()?;
         let (host, port) = rendezvous_or_loopback(config)?;
-        if config.node_rank == 0 {
+        if config.node_rank == 0 && config.store.is_none() {
             drop(bind(&host, port)?);
         }
         config.secret_of_this_job().map(drop)
@@ -141,6 +142,9 @@ impl Launcher {
             .collect::<Result<Vec<_>, _>>()?;
         let (store, hosted) = open_store(&config, config.store_access(&token), host_store)?;
 
+        if let Some(warning) = config.single_point() {
+            tracing::info!("{warning}");
+        }
         let inherited = std::env::var(variables::THREADS).ok();
         let job = Job {
             config: &config,
@@ -214,15 +218,18 @@ fn let_other_machines_finish(config: &LaunchConfig, server: &TcpStoreServer) {
     }
 }
 
-/// Binds and hosts the store where it belongs on this machine; returns the address for ranks.
+/// Binds and hosts the store where it belongs on this machine; returns where it is.
 fn open_store(
     config: &LaunchConfig,
     access: StoreAccess,
     host_store: HostStore,
-) -> Result<((String, u16), Option<HostedStore>), LaunchError> {
+) -> Result<(JobStore, Option<HostedStore>), LaunchError> {
+    if let Some(address) = &config.store {
+        return Ok((JobStore::Etcd(address.clone()), None));
+    }
     let (host, port) = rendezvous_or_loopback(config)?;
     if config.node_rank > 0 {
-        return Ok(((host, port), None));
+        return Ok((JobStore::Hosted(host, port), None));
     }
     let listener = bind(&host, port)?;
     let bound = listener.local_addr().map_err(|source| LaunchError::Bind {
@@ -234,7 +241,7 @@ fn open_store(
         address: format!("{host}:{port}"),
         reason,
     })?;
-    Ok(((host, port), Some(store)))
+    Ok((JobStore::Hosted(host, port), Some(store)))
 }
 
 /// Without a rendezvous there is one machine, on which any free port will do.

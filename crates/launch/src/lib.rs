@@ -2,7 +2,7 @@
 //!
 //! # The two sides
 //! - The **launcher's** side: a [`LaunchConfig`] goes into a [`Launcher`], whose [`run`](Launcher::run) starts the
-//!   ranks, hosts their store, and returns an [`Outcome`] once all of them have ended. Nothing here depends on what the
+//!   ranks, hosts their store (or uses one in etcd, [`LaunchConfig::store`]), and returns an [`Outcome`] once all of them have ended. Nothing here depends on what the
 //!   ranks do.
 //! - The **rank's** side: [`RankEnvironment`] reads the launcher's variables, guards against outliving the launcher,
 //!   and reports errors to it; [`StopRequest`] says when to stop after the current step.
@@ -52,6 +52,7 @@ mod event;
 mod exit;
 mod failure;
 mod foreign;
+mod job_store;
 mod launcher;
 mod origin;
 mod orphan;

@@ -21,6 +21,7 @@ use crate::environment::variables as v;
 use crate::error::LaunchError;
 use crate::exit::RankExit;
 use crate::failure::{RankReport, ReportKind};
+use crate::job_store::JobStore;
 use crate::outcome::EndedRank;
 use crate::output::{ProgressLine, Screen, ShownErrors, pump};
 
@@ -28,7 +29,7 @@ use crate::output::{ProgressLine, Screen, ShownErrors, pump};
 pub(crate) struct Job<'a> {
     pub(crate) config: &'a LaunchConfig,
     /// Where the store is.
-    pub(crate) store: (String, u16),
+    pub(crate) store: JobStore,
     /// Also where the store is open: the ranks' own connections need it.
     pub(crate) token: JobToken,
     pub(crate) threads: usize,
@@ -151,8 +152,6 @@ impl RunningRank {
             .env(v::LOCAL_RANK, local_rank.to_string())
             .env(v::LOCAL_WORLD_SIZE, config.ranks.to_string())
             .env(v::NODE_RANK, config.node_rank.to_string())
-            .env(v::MASTER_ADDR, &job.store.0)
-            .env(v::MASTER_PORT, job.store.1.to_string())
             .env(v::AGENT_STORE, "True")
             .env(v::LAUNCHER_PID, std::process::id().to_string())
             .env(v::ERROR_FILE, std::path::absolute(config.error_path(rank))?)
@@ -167,8 +166,9 @@ impl RunningRank {
                 (v::ELASTIC, bounds)
             }))
             .env(v::JOB_TOKEN, job.token.reveal())
-            .envs(job.progress.as_ref().map(|_| (v::PROGRESS, "1")))
-            .envs(config.env.iter().map(|(name, value)| (name, value)));
+            .envs(job.progress.as_ref().map(|_| (v::PROGRESS, "1")));
+        job.store.tell(&mut command);
+        command.envs(config.env.iter().map(|(name, value)| (name, value)));
         match config.open_store {
             true => command.env(v::OPEN_STORE, "1"),
             // The launcher's own says nothing about this job.

@@ -72,6 +72,26 @@ impl MembershipCoordinator {
         self.store.set(&keys::given_up(), reason.as_bytes())
     }
 
+    /// Records that the launcher of machine `node` has begun, for the first time or again.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached.
+    pub fn launcher_begins(&self, node: usize) -> Result<(), StoreError> {
+        self.store.delete(&keys::launcher_ended(node)).map(drop)
+    }
+
+    /// Records that the launcher of machine `node` has no ranks left and ends; whether it is the last one of `nodes`, so
+    /// that nobody needs the store any more. Call it last.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached.
+    pub fn launcher_ends(&self, node: usize, nodes: usize) -> Result<bool, StoreError> {
+        self.store.set(&keys::launcher_ended(node), b"1")?;
+        let all: Vec<String> = (0..nodes).map(keys::launcher_ended).collect();
+        let ended = keys::values(&*self.store, &all)?;
+        Ok(ended.iter().all(Option::is_some))
+    }
+
     /// Whether a rank has finished, on any machine.
     ///
     /// # Errors

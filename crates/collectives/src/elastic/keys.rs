@@ -39,6 +39,10 @@ pub(super) fn ended(slot: usize) -> String {
     key(&format!("slot/{slot}/ended"))
 }
 
+pub(super) fn launcher_ended(node: usize) -> String {
+    key(&format!("launcher/{node}/ended"))
+}
+
 pub(super) fn joined(generation: u64, slot: usize) -> String {
     key(&format!("{generation}/joined/{slot}"))
 }

@@ -66,7 +66,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Connects to the launcher's store, without waiting for other ranks. `init_method` is `env://`; rank
+    /// Connects to the launcher's store, or to one in etcd, without waiting for other ranks. `init_method` is `env://`; rank
     /// and world size are slot and [`ElasticOptions::max`]. The request's timeout is used for the groups.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 //! process of a slot (1, 2, ...). A **generation** is one process group (1, 2, ...); it forms in a
 //! *round*. A **rank** is a member's number within one generation, in the order of slots.
 //!
-//! 1. [`Membership::connect`] connects to the launcher's store.
+//! 1. [`Membership::connect`] connects to the launcher's store, or to one in etcd.
 //! 2. [`Membership::join`] blocks until a round closes with this process as a member, and returns a
 //!    [`Round`].
 //! 3. [`Round::rendezvous`] is the argument of [`ProcessGroup::connect`](crate::group::ProcessGroup::connect).
@@ -38,6 +38,7 @@
 //! | `<g>/group/...` | the keys of the process group of generation `g` |
 //! | `slot/<slot>/incarnation` | the number of processes of the slot so far, set by its launcher |
 //! | `slot/<slot>/ended` | the last incarnation that has ended, set by its launcher |
+//! | `launcher/<node>/ended` | set by a launcher that ends; the last one deletes all keys of a store in etcd |
 //! | `finished` | set by a launcher when a rank has finished |
 //! | `given_up` | the reason of a launcher that has stopped restarting ranks |
 //!

@@ -20,7 +20,9 @@ use crate::store::StoreError;
 #[non_exhaustive]
 pub enum RendezvousError {
     /// The init method is not known.
-    #[error("unknown init method `{0}`; use env://, tcp://host:port or file:///absolute/path")]
+    #[error(
+        "unknown init method `{0}`; use env://, tcp://host:port, etcd://host:port,host:port/job-name or file:///absolute/path"
+    )]
     UnknownMethod(String),
     /// Settings are missing, all of which are named.
     #[error("the rendezvous `{init_method}` lacks {}; {hint}", .settings.join(", "))]
@@ -42,6 +44,9 @@ pub enum RendezvousError {
         /// What it should hold.
         expected: &'static str,
     },
+    /// The address of a store in etcd cannot be read.
+    #[error("{0}")]
+    Address(StoreError),
     /// The token cannot be used.
     #[error("EVERBURN_JOB_TOKEN: {0}")]
     Token(#[from] AuthError),

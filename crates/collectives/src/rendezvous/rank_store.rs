@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::join::left_key;
 use crate::store::{
-    FileStore, PrefixStore, SharedStore, Store, StoreError, TcpStore, TcpStoreServer,
+    EtcdStore, FileStore, PrefixStore, SharedStore, Store, StoreError, TcpStore, TcpStoreServer,
 };
 use crate::sync::lock;
 
@@ -20,6 +20,7 @@ const LEAVE: Duration = Duration::from_secs(2);
 pub(super) enum Backend {
     Tcp(Arc<TcpStore>),
     File(Arc<FileStore>),
+    Etcd(Arc<EtcdStore>),
 }
 
 impl Backend {
@@ -27,6 +28,7 @@ impl Backend {
         match self {
             Self::Tcp(store) => Arc::clone(store) as SharedStore,
             Self::File(store) => Arc::clone(store) as SharedStore,
+            Self::Etcd(store) => Arc::clone(store) as SharedStore,
         }
     }
 
@@ -34,6 +36,7 @@ impl Backend {
         match self {
             Self::Tcp(store) => store.add_within(key, amount, limit),
             Self::File(store) => store.add_within(key, amount, limit),
+            Self::Etcd(store) => store.add_within(key, amount, limit),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use everburn_auth::{GivenToken, JobToken};
 
 use super::{RendezvousError, RendezvousRequest};
-use crate::store::{StoreAccess, StoreError, split};
+use crate::store::{EtcdAddress, StoreAccess, StoreError, split};
 
 /// Looks up an environment variable; tests pass their own.
 pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -61,7 +61,12 @@ pub(super) enum StoreAddress {
         hosted: bool,
     },
     File(PathBuf),
+    /// Nobody of the job serves it.
+    Etcd(EtcdAddress),
 }
+
+/// The address of a store in etcd, in place of MASTER_ADDR and MASTER_PORT.
+const STORE: &str = "EVERBURN_STORE";
 
 impl StoreAddress {
     fn of_init_method(init_method: &str) -> Result<Self, RendezvousError> {
@@ -77,6 +82,9 @@ impl StoreAddress {
                 hosted: false,
             });
         }
+        if EtcdAddress::is_meant_by(init_method) {
+            return Self::in_etcd(init_method);
+        }
         match init_method.strip_prefix("file://") {
             Some(path) if path.starts_with('/') => Ok(Self::File(path.into())),
             Some(_) => Err(RendezvousError::Malformed {
@@ -86,6 +94,11 @@ impl StoreAddress {
             }),
             None => Err(RendezvousError::UnknownMethod(init_method.to_owned())),
         }
+    }
+
+    fn in_etcd(address: &str) -> Result<Self, RendezvousError> {
+        let parsed = address.parse();
+        parsed.map(Self::Etcd).map_err(RendezvousError::Address)
     }
 }
 
@@ -131,8 +144,12 @@ impl Settings {
             }
         };
         let open_store = request.open_store || variables.flag("EVERBURN_OPEN_STORE")?;
-        let over_tcp = matches!(address, StoreAddress::Tcp { .. });
-        if over_tcp && world_size > 1 && job_token.is_none() && !open_store {
+        let others_reach_it = match address {
+            StoreAddress::File(_) => false,
+            StoreAddress::Tcp { .. } => world_size > 1,
+            StoreAddress::Etcd(_) => true,
+        };
+        if others_reach_it && job_token.is_none() && !open_store {
             return Err(RendezvousError::NoSecret);
         }
         Ok(Self {
@@ -187,6 +204,22 @@ impl Given {
             None => variables.number("WORLD_SIZE")?,
             size => size,
         };
+        if let Some(address) = variables.text(STORE) {
+            return Ok(Self {
+                rank,
+                world_size,
+                missing: missing(&[
+                    ("RANK (this rank's number, from 0)", rank.is_some()),
+                    (
+                        "WORLD_SIZE (how many ranks there are)",
+                        world_size.is_some(),
+                    ),
+                ]),
+                address: Some(StoreAddress::in_etcd(&address)?),
+                prefix: None,
+                hint: ENVIRONMENT_HINT,
+            });
+        }
         let host = variables.text("MASTER_ADDR");
         let port = variables.port("MASTER_PORT")?;
         let agent = variables.text("TORCHELASTIC_USE_AGENT_STORE");

@@ -4,6 +4,7 @@
 //! carries a deadline: the store's own [`Store::timeout`] or one given to the call.
 
 mod descriptors;
+mod etcd;
 mod file;
 mod hash;
 #[cfg(any(test, fuzzing))]
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use descriptors::raise_descriptor_limit;
+pub use etcd::{EtcdAddress, EtcdStore};
 pub use file::FileStore;
 pub use hash::HashStore;
 pub use prefix::PrefixStore;

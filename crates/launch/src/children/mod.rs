@@ -28,12 +28,13 @@ const GRACE: Duration = Duration::from_secs(10);
 const LINES_SHOWN: usize = 12;
 
 /// Variables that would tell a child that it is a rank of something else, or how many threads to take.
-const NOT_HANDED_ON: [&str; 9] = [
+const NOT_HANDED_ON: [&str; 10] = [
     "RANK",
     "WORLD_SIZE",
     "LOCAL_RANK",
     "MASTER_ADDR",
     "MASTER_PORT",
+    "EVERBURN_STORE",
     "RAYON_NUM_THREADS",
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",

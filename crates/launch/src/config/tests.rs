@@ -47,6 +47,38 @@ fn what_can_never_work_is_refused_with_what_to_do() {
 }
 
 #[test]
+fn a_store_in_etcd_is_for_elastic_jobs_and_takes_the_place_of_machine_0s() {
+    let etcd = "etcd://a:2379,b:2379".parse().unwrap();
+    let elastic = LaunchConfig {
+        elastic: Some(ElasticLaunch::new(2, 4)),
+        ..two_machines("node0:29500")
+    };
+    let warning = elastic.single_point().unwrap();
+    for part in ["machine 0", "node0:29500", "--store etcd://"] {
+        assert!(warning.contains(part), "{warning}");
+    }
+    assert_eq!(two_machines("node0:29500").single_point(), None);
+    let both = LaunchConfig {
+        store: Some(etcd),
+        ..elastic
+    };
+    let message = both.validate().unwrap_err().to_string();
+    assert!(message.contains("leave one of them out"), "{message}");
+    let in_etcd = LaunchConfig {
+        rendezvous: None,
+        ..both
+    };
+    in_etcd.validate().unwrap();
+    assert_eq!(in_etcd.single_point(), None);
+    let rigid = LaunchConfig {
+        elastic: None,
+        ..in_etcd
+    };
+    let message = rigid.validate().unwrap_err().to_string();
+    assert!(message.contains("add `--elastic MIN:MAX`"), "{message}");
+}
+
+#[test]
 fn a_job_of_one_machine_has_a_secret_and_several_machines_need_one() {
     let config = LaunchConfig::new("sh", 2, "logs");
     let drawn = config.secret(None).unwrap();

@@ -24,6 +24,29 @@ fn four_variables_are_enough() {
 }
 
 #[test]
+fn a_store_in_etcd_takes_the_place_of_host_and_port() {
+    let address = "etcd://a:1,b:2/job";
+    let told = [
+        ("EVERBURN_STORE", address),
+        ("MASTER_ADDR", ""),
+        ("MASTER_PORT", ""),
+    ];
+    let rank = with(&told).unwrap();
+    assert_eq!(rank.init_method(), address);
+    assert_eq!((rank.master_addr.as_str(), rank.master_port), ("a", 1));
+    let line = rank.announcement();
+    assert!(
+        line.ends_with("a:1 (EVERBURN_STORE), the store in etcd"),
+        "{line}"
+    );
+    let error = with(&[("EVERBURN_STORE", "etcd://a")]).unwrap_err();
+    assert!(
+        error.to_string().contains("EVERBURN_STORE is `etcd://a`"),
+        "{error}"
+    );
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     let message = |changes: &[(&str, &str)]| with(changes).unwrap_err().to_string();
     assert!(message(&[("MASTER_ADDR", "")]).contains("MASTER_ADDR is not set"));

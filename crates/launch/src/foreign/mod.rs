@@ -344,6 +344,7 @@ fn with_master(
         node_rank: claim.node_rank.unwrap_or(0),
         master_addr: address.value,
         master_port: port.value,
+        etcd: None,
         launcher_hosts_store: false,
         job_token: secret.job_token,
         open_store: secret.open_store,

@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use signal_hook::consts::{SIGINT, SIGKILL};
 
 use self::elastic::Elastic;
-use self::store_client::{StoreClient, StoreEvent};
+use self::store_client::{Machine, StoreClient, StoreEvent};
 use crate::cause::{Blame, blame, root_cause};
 use crate::config::LaunchConfig;
 use crate::error::LaunchError;
@@ -121,9 +121,13 @@ impl<'a> Supervisor<'a> {
         let client_events = events.clone();
         self.starter = Some(Starter { job, alive, events });
         if let Some(limits) = self.config.elastic.clone() {
-            let first = self.config.global_rank(0);
             let access = self.config.store_access(&job.token);
-            let client = StoreClient::start(&job.store, access, first, client_events)
+            let machine = Machine {
+                first_rank: self.config.global_rank(0),
+                node_rank: self.config.node_rank,
+                nodes: self.config.nodes,
+            };
+            let client = StoreClient::start(job.store.clone(), access, machine, client_events)
                 .map_err(|source| system("start the store client", source))?;
             self.elastic = Some(Elastic::new(limits, client, logs));
             return Ok(());

@@ -4,18 +4,21 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use everburn_collectives::elastic::{Member, MembershipCoordinator};
-use everburn_collectives::store::{StoreAccess, StoreError, StoreOptions, TcpStore};
+use everburn_collectives::store::{StoreAccess, StoreError, StoreOptions};
 
 use super::Event;
+use crate::job_store::{JobStore, ReachedStore};
 
 /// How often the client polls the store: a small part of the time that ranks take to start.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// How often it polls etcd, which serves other jobs too, and whose answers its members agree on.
+const LOOK_AT_ETCD: Duration = Duration::from_millis(500);
 
 /// A process must be missing in this many polls before it is killed: one that came a moment too late for a round joins
 /// the next one meanwhile.
@@ -23,6 +26,9 @@ const MISSED_LOOKS: u32 = 2;
 
 /// How long the last messages to the store may take when the launcher ends.
 const FLUSH: Duration = Duration::from_secs(2);
+
+/// The same for etcd, which may have to elect a leader.
+const FLUSH_TO_ETCD: Duration = Duration::from_secs(30);
 
 /// What the client has read from the store. Ranks are local ranks.
 pub(crate) enum StoreEvent {
@@ -45,35 +51,46 @@ enum StoreRequest {
     GiveUp(String),
 }
 
+/// This machine among those of the job.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Machine {
+    /// Over all machines.
+    pub(crate) first_rank: usize,
+    pub(crate) node_rank: usize,
+    pub(crate) nodes: usize,
+}
+
 /// The supervisor's handle to the thread.
 pub(crate) struct StoreClient {
     requests: Sender<StoreRequest>,
     ended: Receiver<Infallible>,
+    /// How long the last messages may take.
+    flush: Duration,
 }
 
 impl StoreClient {
-    /// Starts a client of the store at `address`, for the ranks of this machine, which begin at `first_rank` over all
-    /// machines.
+    /// Starts a client of `store`, for the ranks of this machine.
     pub(crate) fn start(
-        (host, port): &(String, u16),
+        store: JobStore,
         access: StoreAccess,
-        first_rank: usize,
+        machine: Machine,
         events: Sender<Event>,
     ) -> io::Result<Self> {
-        let address = match host.contains(':') {
-            true => format!("[{host}]:{port}"),
-            false => format!("{host}:{port}"),
-        };
         let options = StoreOptions::new(access);
+        let flush = match store {
+            JobStore::Hosted(..) => FLUSH,
+            JobStore::Etcd(_) => FLUSH_TO_ETCD,
+        };
         let (requests, inbox) = mpsc::channel();
         let (alive, ended) = mpsc::channel();
         thread::Builder::new()
             .name("store-client".into())
             .spawn(move || {
-                let work = TcpStore::connect(&address, options).and_then(|store| {
+                let work = store.reach(options).and_then(|store| {
                     let thread = StoreClientThread {
-                        coordinator: MembershipCoordinator::new(Arc::new(store)),
-                        first_rank,
+                        coordinator: MembershipCoordinator::new(store.shared()),
+                        store,
+                        machine,
                         processes: BTreeMap::new(),
                         end_is_known: false,
                         events: events.clone(),
@@ -85,7 +102,11 @@ impl StoreClient {
                 }
                 drop::<Sender<Infallible>>(alive);
             })?;
-        Ok(Self { requests, ended })
+        Ok(Self {
+            requests,
+            ended,
+            flush,
+        })
     }
 
     /// Requests a number for the next process of a rank: [`StoreEvent::Numbered`] has it.
@@ -117,7 +138,7 @@ impl StoreClient {
     pub(crate) fn close(self) {
         drop(self.requests);
         // Disconnected once the thread has ended.
-        let _ = self.ended.recv_timeout(FLUSH);
+        let _ = self.ended.recv_timeout(self.flush);
     }
 }
 
@@ -131,7 +152,8 @@ struct Process {
 /// The state of the thread.
 struct StoreClientThread {
     coordinator: MembershipCoordinator,
-    first_rank: usize,
+    store: ReachedStore,
+    machine: Machine,
     /// By local rank.
     processes: BTreeMap<usize, Process>,
     /// The supervisor has been told that the job has finished or was given up.
@@ -141,23 +163,45 @@ struct StoreClientThread {
 
 impl StoreClientThread {
     fn run(mut self, requests: &Receiver<StoreRequest>) -> Result<(), StoreError> {
+        let interval = match self.store {
+            ReachedStore::Hosted(_) => LOOK,
+            ReachedStore::Etcd(_) => {
+                self.coordinator.launcher_begins(self.machine.node_rank)?;
+                LOOK_AT_ETCD
+            }
+        };
         let mut next_look = Instant::now();
         loop {
             match requests.recv_timeout(next_look.saturating_duration_since(Instant::now())) {
                 Ok(request) => self.handle(request)?,
-                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Err(RecvTimeoutError::Disconnected) => return self.leave(),
                 Err(RecvTimeoutError::Timeout) => {
                     self.look()?;
-                    next_look = Instant::now() + LOOK;
+                    next_look = Instant::now() + interval;
                 }
             }
+        }
+    }
+
+    /// A hosted store ends with its launcher. What is in etcd is deleted by the last launcher; where one was lost for
+    /// good, etcd deletes it later.
+    fn leave(&self) -> Result<(), StoreError> {
+        let ReachedStore::Etcd(store) = &self.store else {
+            return Ok(());
+        };
+        let Machine {
+            node_rank, nodes, ..
+        } = self.machine;
+        match self.coordinator.launcher_ends(node_rank, nodes)? {
+            true => store.end_job(),
+            false => Ok(()),
         }
     }
 
     fn handle(&mut self, request: StoreRequest) -> Result<(), StoreError> {
         match request {
             StoreRequest::Number(local_rank) => {
-                let slot = self.first_rank + local_rank;
+                let slot = self.machine.first_rank + local_rank;
                 let incarnation = self.coordinator.next_incarnation(slot)?;
                 if incarnation > 1 {
                     // A launcher that died could not note that its ranks died with it.
@@ -181,7 +225,7 @@ impl StoreClientThread {
             } => {
                 self.processes.remove(&local_rank);
                 self.coordinator
-                    .note_end(self.first_rank + local_rank, incarnation)
+                    .note_end(self.machine.first_rank + local_rank, incarnation)
             }
             StoreRequest::Finish => {
                 self.end_is_known = true;
@@ -209,7 +253,7 @@ impl StoreClientThread {
         };
         let mut expelled = Vec::new();
         for (&local_rank, process) in &mut self.processes {
-            let slot = self.first_rank + local_rank;
+            let slot = self.machine.first_rank + local_rank;
             let is_it = |it: &Member| (it.slot, it.incarnation) == (slot, process.incarnation);
             if newest.members.iter().any(is_it) {
                 process.was_member = true;

@@ -16,12 +16,12 @@ use crate::process::{
     wait_until,
 };
 
-fn signal(pid: u32, signal: Signal) {
+pub(crate) fn signal(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     kill_process(pid, signal).unwrap();
 }
 
-fn wait_for_round(folder: &Path, name: &str, slots: &str) {
+pub(crate) fn wait_for_round(folder: &Path, name: &str, slots: &str) {
     wait_until(&format!("{name} with {slots}"), || {
         fs::read_to_string(folder.join(name)).is_ok_and(|text| text.trim() == slots)
     });

@@ -2,6 +2,7 @@
 
 mod crowd;
 mod elastic;
+mod etcd;
 mod process;
 mod reports;
 mod run;

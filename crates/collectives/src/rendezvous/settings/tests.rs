@@ -161,3 +161,27 @@ fn init_methods_that_are_none_say_what_is_allowed() {
     let text = message("mpi://", &ranks(0, 1), &[]);
     assert!(text.contains("tcp://host:port"), "{text}");
 }
+
+#[test]
+fn a_store_in_etcd_is_named_by_init_method_or_variable_and_needs_a_secret() {
+    let token = ("EVERBURN_JOB_TOKEN", MINE);
+    let address = "etcd://a:2379,b:2379/digits";
+    let by_method = gather(address, &ranks(0, 2), &[token]).unwrap();
+    let variables = [("EVERBURN_STORE", address), ("RANK", "0"), token];
+    let by_variable = gather("env://", &ranks(0, 2), &variables).unwrap();
+    assert_eq!(
+        by_method.address,
+        StoreAddress::Etcd(address.parse().unwrap())
+    );
+    assert_eq!(by_variable.address, by_method.address);
+    // The store may be there for others, whoever is in this job.
+    let text = message(address, &ranks(0, 1), &[]);
+    assert!(text.contains("EVERBURN_JOB_TOKEN"), "{text}");
+    let text = message("etcd://a", &ranks(0, 2), &[token]);
+    assert!(text.contains("`a` is not host:port"), "{text}");
+    let text = message("env://", &RendezvousRequest::default(), &variables[..2]);
+    assert!(
+        text.contains("WORLD_SIZE") && !text.contains("MASTER_ADDR"),
+        "{text}"
+    );
+}

@@ -46,7 +46,7 @@ impl Deadline {
     }
 
     /// This deadline, but no earlier than `limit` from now.
-    pub(super) fn at_least(&self, limit: Duration) -> Self {
+    pub(crate) fn at_least(&self, limit: Duration) -> Self {
         Self::within(self.left().max(limit))
     }
 

@@ -21,6 +21,8 @@ pub const DEADLINE: Duration = Duration::from_secs(120);
 const ROLE: &str = "EVERBURN_LAUNCH_TEST_ROLE";
 const FOLDER: &str = "DIR";
 const RENDEZVOUS: &str = "TEST_RENDEZVOUS";
+const STORE: &str = "TEST_STORE";
+const NODE_RANK: &str = "TEST_NODE_RANK";
 const PATIENCE: &str = "TEST_PATIENCE";
 const OPEN: &str = "TEST_OPEN";
 
@@ -145,6 +147,19 @@ impl LauncherProcess {
             .env(RENDEZVOUS, format!("127.0.0.1:{port}"))
             .env(variables::JOB_TOKEN, token);
         Self::spawn(command, folder, 1, "", script)
+    }
+
+    /// The same for one of two machines that meet in etcd, with one rank each that is in groups.
+    pub fn start_at_etcd(folder: &Path, endpoints: &str, node_rank: usize) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(act_arguments())
+            .env(elastic::MIN, "1")
+            .env(elastic::BACKOFF, "10")
+            .env(STORE, format!("etcd://{endpoints}"))
+            .env(NODE_RANK, node_rank.to_string())
+            .env(variables::JOB_TOKEN, TOKEN);
+        Self::spawn(command, folder, 1, "elastic", "")
     }
 
     /// Starts it on a terminal of its own with a dashboard allowed; what the terminal shows goes
@@ -310,7 +325,11 @@ fn be_launcher() -> ! {
         role => rank_job(&folder, ranks, role),
     };
     let rendezvous = std::env::var(RENDEZVOUS).ok();
-    let nodes = if rendezvous.is_some() { 2 } else { 1 };
+    let store = std::env::var(STORE).ok();
+    let store = store.map(|address| address.parse().unwrap());
+    let several = rendezvous.is_some() || store.is_some();
+    let nodes = if several { 2 } else { 1 };
+    let node_rank = std::env::var(NODE_RANK).ok();
     let patience = std::env::var(PATIENCE).ok();
     let patience = patience.map(|ms| Duration::from_millis(ms.parse().unwrap()));
     let config = LaunchConfig {
@@ -319,7 +338,9 @@ fn be_launcher() -> ! {
         dashboard: std::env::var_os("TEST_DASHBOARD").is_some(),
         elastic: elastic::from_environment(nodes * ranks),
         nodes,
+        node_rank: node_rank.map_or(0, |number| number.parse().unwrap()),
         rendezvous,
+        store,
         ..config
     };
     let outcome = Launcher::new(config).run().unwrap();

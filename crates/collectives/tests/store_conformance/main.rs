@@ -1,5 +1,7 @@
 //! Every operation on every store, by one function.
 
+mod etcd;
+
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -14,10 +16,15 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// Holds every store to its contract; `open` yields views of one and the same content.
 fn conforms(open: &dyn Fn() -> SharedStore) {
+    conforms_up_to(MAX_VALUE_BYTES, open);
+}
+
+/// The same of a store whose values have at most `longest` bytes.
+fn conforms_up_to(longest: usize, open: &dyn Fn() -> SharedStore) {
     values_and_counters(&*open());
     compare_set_has_its_four_cases(&*open());
     deadlines_name_the_keys(&*open());
-    limits_are_kept(&*open());
+    limits_are_kept(&*open(), longest);
     waiters_are_woken(open);
     concurrent_adds_all_count(open);
 }
@@ -106,15 +113,15 @@ fn deadlines_name_the_keys(store: &dyn Store) {
     assert_eq!(store.get("d/missing").unwrap(), b"here");
 }
 
-fn limits_are_kept(store: &dyn Store) {
+fn limits_are_kept(store: &dyn Store, longest: usize) {
     let long = "k".repeat(MAX_KEY_BYTES + 1);
     let error = store.set(&long, b"").unwrap_err();
     assert!(matches!(error, StoreError::Invalid { .. }), "{error}");
-    let error = store.set("l", &vec![0; MAX_VALUE_BYTES + 1]).unwrap_err();
+    let error = store.set("l", &vec![0; longest + 1]).unwrap_err();
     assert!(matches!(error, StoreError::Invalid { .. }), "{error}");
     assert!(!store.check(&["l"]).unwrap());
-    store.set("l", &vec![1; MAX_VALUE_BYTES]).unwrap();
-    assert_eq!(store.get("l").unwrap().len(), MAX_VALUE_BYTES);
+    store.set("l", &vec![1; longest]).unwrap();
+    assert_eq!(store.get("l").unwrap().len(), longest);
 }
 
 fn waiters_are_woken(open: &dyn Fn() -> SharedStore) {

@@ -1,0 +1,289 @@
+//! Requests to the JSON gateway of whichever member answers.
+//!
+//! A request that has no answer is sent again, to the next member: members die, are stopped, are cut off from the
+//! others, or elect a leader, and the request may have been carried out. So every request here may be carried out
+//! twice without harm; see [`writes`](super::writes) for how that is so of writes.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::address::EtcdAddress;
+use super::messages::Refusal;
+use crate::store::{Deadline, StoreError, random_u64};
+
+/// How long one member may take to answer.
+const ATTEMPT: Duration = Duration::from_secs(3);
+
+/// An attempt gets this much even where many members share little time.
+const SHORTEST_ATTEMPT: Duration = Duration::from_millis(50);
+
+/// The first pause after no member has answered; pauses double.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+
+/// The longest of these pauses.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The longest answer.
+const MOST_ANSWER: u64 = 64 << 20;
+
+/// Connections that wait for the next requests.
+const IDLE_CONNECTIONS: usize = 8;
+
+/// gRPC's codes of a member that cannot answer now: it has no leader, it stops, its request took too long.
+const PASSING: [i64; 2] = [4, 14];
+
+/// The members of an etcd.
+#[derive(Debug)]
+pub(super) struct Gateway {
+    address: String,
+    urls: Vec<String>,
+    agent: ureq::Agent,
+    /// The member that has answered last.
+    current: AtomicUsize,
+}
+
+/// Why a member has not done what was asked.
+enum Failure {
+    /// Another member may, or the same one later.
+    Passing(String),
+    /// None will.
+    Lasting(Reason),
+}
+
+enum Reason {
+    Protocol(String),
+    Invalid(String),
+    Unreachable(String),
+}
+
+impl Gateway {
+    pub(super) fn new(address: &EtcdAddress) -> Self {
+        let urls = address.urls();
+        // Ranks begin with different members, so that these share the load.
+        let first = random_u64() as usize % urls.len();
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            // A proxy for the internet has no way to the members.
+            .proxy(None)
+            .max_idle_connections_per_host(IDLE_CONNECTIONS)
+            .user_agent(concat!("everburn/", env!("CARGO_PKG_VERSION")));
+        Self {
+            address: address.to_string(),
+            urls,
+            agent: config.build().new_agent(),
+            current: AtomicUsize::new(first),
+        }
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Sends `body` to one member after the other until one answers or `deadline` has passed.
+    pub(super) fn call<R: DeserializeOwned>(
+        &self,
+        operation: &'static str,
+        path: &str,
+        body: &Value,
+        deadline: Deadline,
+    ) -> Result<R, StoreError> {
+        let body = body.to_string();
+        let mut pause = FIRST_PAUSE;
+        let mut attempts = 0_usize;
+        let members = self.urls.len();
+        let share = u32::try_from(members).unwrap_or(u32::MAX);
+        loop {
+            let member = self.current.load(Ordering::Relaxed) % members;
+            let limit = (deadline.left() / share).clamp(SHORTEST_ATTEMPT, ATTEMPT);
+            attempts += 1;
+            let problem = match self.ask(&self.urls[member], path, &body, limit) {
+                Ok(answer) => return Ok(answer),
+                Err(Failure::Lasting(reason)) => return Err(self.error(operation, reason)),
+                Err(Failure::Passing(problem)) => problem,
+            };
+            tracing::debug!("{} for `{operation}`: {problem}", self.urls[member]);
+            // Another thread may have gone on already.
+            let _ = self.current.compare_exchange(
+                member,
+                (member + 1) % members,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            let left = deadline.left();
+            if left.is_zero() {
+                let reason = format!(
+                    "tried {attempts} times in {:.1?}, last {}: {problem}; check that most of etcd's members run and \
+                     reach each other (`etcdctl endpoint health`), and that this machine reaches them",
+                    deadline.elapsed(),
+                    self.urls[member]
+                );
+                return Err(self.error(operation, Reason::Unreachable(reason)));
+            }
+            if attempts.is_multiple_of(members) {
+                // Jitter keeps a thousand ranks from asking at the same time.
+                let jitter = 0.5 + (random_u64() % 1024) as f64 / 1024.0;
+                std::thread::sleep(pause.mul_f64(jitter).min(left));
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+
+    /// Sends `body` to one member.
+    fn ask<R: DeserializeOwned>(
+        &self,
+        url: &str,
+        path: &str,
+        body: &str,
+        limit: Duration,
+    ) -> Result<R, Failure> {
+        let request = self
+            .agent
+            .post(format!("{url}{path}"))
+            .content_type("application/json")
+            .config()
+            .timeout_global(Some(limit))
+            .build();
+        let passing = |error: ureq::Error| match error {
+            ureq::Error::BodyExceedsLimit(_) => Failure::Lasting(Reason::Protocol(format!(
+                "its answer has more than {MOST_ANSWER} bytes"
+            ))),
+            error => Failure::Passing(error.to_string()),
+        };
+        let mut response = request.send(body).map_err(passing)?;
+        let status = response.status().as_u16();
+        let body = response.body_mut().with_config().limit(MOST_ANSWER);
+        let answer = body.read_to_vec().map_err(passing)?;
+        if status == 200 {
+            return serde_json::from_slice(&answer).map_err(|error| {
+                let reason = format!("the answer of {url}{path} cannot be read: {error}");
+                Failure::Lasting(Reason::Protocol(reason))
+            });
+        }
+        Err(refused(url, path, status, &answer))
+    }
+
+    fn error(&self, operation: &'static str, reason: Reason) -> StoreError {
+        let address = self.address.clone();
+        match reason {
+            Reason::Protocol(reason) => StoreError::Protocol { address, reason },
+            Reason::Invalid(reason) => StoreError::Invalid { operation, reason },
+            Reason::Unreachable(reason) => StoreError::Unreachable {
+                address,
+                operation,
+                reason,
+            },
+        }
+    }
+}
+
+/// What an answer means that is no success.
+fn refused(url: &str, path: &str, status: u16, answer: &[u8]) -> Failure {
+    let Ok(refusal) = serde_json::from_slice::<Refusal>(answer) else {
+        let reason = format!(
+            "{url}{path} answers with HTTP status {status}; check that it is the address for clients of an etcd, 3.4 or \
+             newer (https is not asked)"
+        );
+        return match status {
+            // Something in between, while the member is away.
+            502..=504 => Failure::Passing(reason),
+            _ => Failure::Lasting(Reason::Protocol(reason)),
+        };
+    };
+    let text = refusal.text();
+    let has = |part: &str| text.contains(part);
+    if PASSING.contains(&refusal.code()) || has("too many requests") {
+        return Failure::Passing(text.to_owned());
+    }
+    if has("request is too large") || has("too many operations") || has("larger than max") {
+        let advice = "etcd's operator sets how much it takes (--max-request-bytes, --max-txn-ops)";
+        return Failure::Lasting(Reason::Invalid(format!("{text}; {advice}")));
+    }
+    let advice = if has("user name is empty") || has("auth token") || has("permission denied") {
+        "; this etcd asks for a user and a password, which are not supported: let it take the ranks' machines without"
+    } else if has("space exceeded") {
+        "; this etcd is full: have its operator compact and defragment it, and clear its alarm"
+    } else if has("lease not found") {
+        GONE
+    } else {
+        ""
+    };
+    Failure::Lasting(Reason::Unreachable(format!(
+        "{url} refuses: {text}{advice}"
+    )))
+}
+
+/// What it means that the keys of a living job are not there.
+pub(super) const GONE: &str = "; the keys of this job are gone from etcd: the job has ended, no process of it has \
+                               reached etcd for ten minutes, or somebody has deleted them; start the job again";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(status: u16, answer: &str) -> (bool, String) {
+        match refused("http://a:1", "/v3/kv/txn", status, answer.as_bytes()) {
+            Failure::Passing(text) => (true, text),
+            Failure::Lasting(
+                Reason::Protocol(text) | Reason::Invalid(text) | Reason::Unreachable(text),
+            ) => (false, text),
+        }
+    }
+
+    #[test]
+    fn another_member_is_asked_only_where_that_may_help() {
+        for (status, answer, passing, part) in [
+            (
+                503,
+                r#"{"error":"etcdserver: no leader","code":14}"#,
+                true,
+                "no leader",
+            ),
+            (
+                504,
+                r#"{"message":"etcdserver: request timed out","code":4}"#,
+                true,
+                "timed out",
+            ),
+            (
+                503,
+                r#"{"error":{"grpc_code":14,"http_code":503,"message":"etcdserver: no leader"}}"#,
+                true,
+                "no leader",
+            ),
+            (
+                429,
+                r#"{"error":"etcdserver: too many requests","code":8}"#,
+                true,
+                "too many",
+            ),
+            (
+                400,
+                r#"{"error":"etcdserver: request is too large","code":3}"#,
+                false,
+                "--max-request-bytes",
+            ),
+            (
+                400,
+                r#"{"error":"etcdserver: user name is empty","code":3}"#,
+                false,
+                "password",
+            ),
+            (
+                404,
+                r#"{"error":"etcdserver: requested lease not found","code":5}"#,
+                false,
+                "start the job again",
+            ),
+            (404, "404 page not found", false, "3.4 or newer"),
+            (502, "<html>", true, "502"),
+        ] {
+            let (found, text) = judged(status, answer);
+            assert_eq!(found, passing, "{answer}");
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}

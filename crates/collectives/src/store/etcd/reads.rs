@@ -1,0 +1,121 @@
+//! Reads, and waits for what is not there yet.
+
+use std::time::Duration;
+
+use super::EtcdStore;
+use super::messages::{self, KeyValue, MOST_KEY_BYTES, MOST_OPERATIONS, Range, Transaction};
+use super::sealed::Foreign;
+use crate::store::{Deadline, StoreError, check_key, random_u64};
+
+/// The first pause of a wait; pauses grow by half.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+
+/// The longest pause of a wait.
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+impl EtcdStore {
+    pub(super) fn opened<'a>(
+        &self,
+        key: &str,
+        full: &[u8],
+        entry: &'a KeyValue,
+    ) -> Result<&'a [u8], StoreError> {
+        self.seal.open(full, &entry.value).map_err(|Foreign| StoreError::Unauthenticated {
+            address: self.gateway.address().to_owned(),
+            reason: format!(
+                "the value of `{key}` was not written by a process with this job's secret: see who else can write to this etcd"
+            ),
+        })
+    }
+
+    pub(super) fn read_one(
+        &self,
+        operation: &'static str,
+        full: &[u8],
+        deadline: Deadline,
+    ) -> Result<Option<KeyValue>, StoreError> {
+        self.check_lease(operation)?;
+        let request = messages::range(full);
+        let answer: Range = self
+            .gateway
+            .call(operation, "/v3/kv/range", &request, deadline)?;
+        Ok(answer.kvs.into_iter().next())
+    }
+
+    /// The values of as many of the first `keys` as one request takes.
+    pub(super) fn read_some(
+        &self,
+        operation: &'static str,
+        keys: &[&str],
+        deadline: Deadline,
+    ) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        self.check_lease(operation)?;
+        let mut bytes = 0;
+        let taken = keys.iter().take(MOST_OPERATIONS).take_while(|key| {
+            bytes += self.namespace.len() + key.len();
+            bytes <= MOST_KEY_BYTES
+        });
+        let full: Vec<Vec<u8>> = taken.map(|key| self.full(key)).collect();
+        let reads: Vec<_> = full
+            .iter()
+            .map(|key| messages::requested_range(key))
+            .collect();
+        let request = messages::transaction(&[], &reads, &[]);
+        let answer: Transaction = self
+            .gateway
+            .call(operation, "/v3/kv/txn", &request, deadline)?;
+        let found = answer.all_found(full.len());
+        let found = found.map_err(|reason| self.malformed(reason))?;
+        let values = found.iter().zip(&full).zip(keys);
+        let values = values.map(|((entry, full), key)| match entry {
+            Some(entry) => Ok(Some(self.opened(key, full, entry)?.to_vec())),
+            None => Ok(None),
+        });
+        values.collect()
+    }
+
+    /// Waits for all keys and returns their values, each as it was when it was first seen.
+    pub(super) fn wait_for(
+        &self,
+        operation: &'static str,
+        keys: &[&str],
+        deadline: Deadline,
+    ) -> Result<Vec<Vec<u8>>, StoreError> {
+        for key in keys {
+            check_key(operation, key)?;
+        }
+        let mut values: Vec<Option<Vec<u8>>> = vec![None; keys.len()];
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let missing: Vec<usize> = (0..keys.len()).filter(|&i| values[i].is_none()).collect();
+            if missing.is_empty() {
+                return Ok(values.into_iter().flatten().collect());
+            }
+            let wanted: Vec<&str> = missing.iter().map(|&i| keys[i]).collect();
+            let found = self.read_some(operation, &wanted, self.at_least(deadline))?;
+            let all_there = found.iter().all(Option::is_some);
+            for (place, value) in missing.iter().zip(found) {
+                values[*place] = value;
+            }
+            // The next keys at once.
+            if all_there {
+                continue;
+            }
+            let left = deadline.left();
+            if left.is_zero() {
+                let missing = keys
+                    .iter()
+                    .zip(&values)
+                    .filter(|(_, value)| value.is_none());
+                return Err(StoreError::Timeout {
+                    operation,
+                    keys: missing.map(|(key, _)| (*key).to_owned()).collect(),
+                    waited: deadline.elapsed(),
+                });
+            }
+            let jitter = 0.5 + (random_u64() % 1024) as f64 / 1024.0;
+            std::thread::sleep(pause.mul_f64(jitter).min(left));
+            pause = (pause * 3 / 2).min(LONGEST_PAUSE);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Where the store of a job is.
+
+use std::process::Command;
+use std::sync::Arc;
+
+use everburn_collectives::store::{
+    EtcdAddress, EtcdStore, SharedStore, StoreError, StoreOptions, TcpStore,
+};
+
+use crate::environment::variables as v;
+
+/// Where the store of a job is.
+#[derive(Debug, Clone)]
+pub(crate) enum JobStore {
+    /// The launcher of machine 0 hosts it, at this host and port.
+    Hosted(String, u16),
+    /// In etcd: no machine of the job has it.
+    Etcd(EtcdAddress),
+}
+
+/// A store that a launcher has reached.
+pub(crate) enum ReachedStore {
+    Hosted(Arc<TcpStore>),
+    Etcd(Arc<EtcdStore>),
+}
+
+impl JobStore {
+    /// Tells a rank where the store is.
+    pub(crate) fn tell(&self, command: &mut Command) {
+        // The launcher's own variables say nothing about this job.
+        for name in [v::MASTER_ADDR, v::MASTER_PORT, v::STORE] {
+            command.env_remove(name);
+        }
+        match self {
+            Self::Hosted(host, port) => command
+                .env(v::MASTER_ADDR, host)
+                .env(v::MASTER_PORT, port.to_string()),
+            Self::Etcd(address) => command.env(v::STORE, address.to_string()),
+        };
+    }
+
+    pub(crate) fn reach(&self, options: StoreOptions) -> Result<ReachedStore, StoreError> {
+        match self {
+            Self::Hosted(host, port) => {
+                let address = match host.contains(':') {
+                    true => format!("[{host}]:{port}"),
+                    false => format!("{host}:{port}"),
+                };
+                let store = TcpStore::connect(&address, options)?;
+                Ok(ReachedStore::Hosted(Arc::new(store)))
+            }
+            Self::Etcd(address) => {
+                let store = EtcdStore::connect(address, &options)?;
+                Ok(ReachedStore::Etcd(Arc::new(store)))
+            }
+        }
+    }
+}
+
+impl ReachedStore {
+    pub(crate) fn shared(&self) -> SharedStore {
+        match self {
+            Self::Hosted(store) => Arc::clone(store) as SharedStore,
+            Self::Etcd(store) => Arc::clone(store) as SharedStore,
+        }
+    }
+}
