@@ -10,7 +10,6 @@ mod secrets;
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
-use std::time::Instant;
 
 use everburn_collectives::store::StoreAccess;
 use everburn_launch::{EXIT_PEER_LOST, LaunchConfig, LaunchError, Launcher, Outcome, RankExit};
@@ -117,10 +116,7 @@ fn the_second_machine_joins_the_store_of_the_first() {
 fn one_failing_rank_ends_the_others_and_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let script = "if [ $RANK = 1 ]; then echo the data is gone; exit 3; fi; sleep 1000";
-    let start = Instant::now();
     let failure = failure_of(job(folder.path(), 3, script));
-    // Had they not been ended, they would sleep for longer.
-    assert!(start.elapsed() < DEADLINE);
     assert_eq!(
         (failure.cause.rank, failure.cause.exit),
         (1, RankExit::Code(3))
