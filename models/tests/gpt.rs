@@ -80,6 +80,7 @@ fn with_rotary_positions_a_token_does_not_know_where_it_stands() {
     let scores = gpt.forward(tokens([7, 7, 7, 7])).into_data();
     let scores = scores.iter::<f32>().collect::<Vec<_>>();
     let (rows, _) = scores.as_chunks::<VOCABULARY>();
+    assert_eq!(rows.len(), 4);
     for row in rows {
         for (a, b) in row.iter().zip(&rows[0]) {
             assert!((a - b).abs() < 1e-5, "all tokens see the same: {a} {b}");

@@ -5,7 +5,7 @@ use everburn_tests::{Run, Terminal, binary, skip_missing};
 /// Starts a long training on two ranks in a terminal and waits until its dashboard shows numbers.
 fn dashboard(folder: &std::path::Path, test: &str) -> Option<Terminal> {
     let Some(terminal) = Terminal::open(folder) else {
-        skip_missing(test, "there is no tmux");
+        skip_missing(test, "there is no tmux", "tmux");
         return None;
     };
     let binary = binary();

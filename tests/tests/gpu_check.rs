@@ -150,7 +150,9 @@ fn a_part_that_hangs_is_killed_at_its_limit() {
             .chain(["--plant", "hang", "--task-limit", "2"]),
     );
     assert_eq!(found.ended.code(), 1, "{}", found.ended);
-    for (name, state, note) in found.rows() {
+    let rows = found.rows();
+    assert_eq!(rows.len(), 6);
+    for (name, state, note) in rows {
         assert_eq!(state, "failed", "{name}");
         let seconds = note.strip_prefix("killed after ");
         let seconds = seconds.and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());

@@ -64,7 +64,9 @@ fn each_rank_may_have_a_model_on_several_devices() {
     let flags = [&flags[..], &["--ranks", "2"]].concat();
     let two = train(folder.path(), "mnist", "two", &flags);
     assert_eq!(two.report()["world_size"], 2);
-    for ((_, theirs), (_, ours)) in one.losses("step").into_iter().zip(two.losses("step")) {
+    let (one, two) = (one.losses("step"), two.losses("step"));
+    assert!(!one.is_empty() && one.len() == two.len(), "{one:?} {two:?}");
+    for ((_, theirs), (_, ours)) in one.into_iter().zip(two) {
         assert!((theirs - ours).abs() <= 1e-5 * theirs, "{theirs} {ours}");
     }
 }

@@ -79,7 +79,7 @@ fn two_look_on_one_is_killed_and_so_is_a_rank() {
     let monitors = sizes.map(|size| monitor(folder.path(), size));
     let [Some(small), Some(large)] = monitors else {
         drop(job);
-        skip_missing("looking on", "there is no tmux");
+        skip_missing("looking on", "there is no tmux", "tmux");
         return;
     };
     for terminal in [&small, &large] {
@@ -155,7 +155,7 @@ fn ranks_are_back(terminal: &Terminal) {
 fn a_training_shows_its_ranks_by_the_same_key() {
     let folder = tempfile::tempdir().unwrap();
     let Some(terminal) = Terminal::open(folder.path()) else {
-        skip_missing("the ranks beside the dashboard", "there is no tmux");
+        skip_missing("the ranks beside the dashboard", "there is no tmux", "tmux");
         return;
     };
     let program = std::path::absolute(binary()).unwrap();
@@ -291,7 +291,11 @@ fn follow(folder: &Path, name: &str) -> Option<Child> {
         .spawn();
     match started {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            skip_missing("the follower of examples/trackers", "there is no python3");
+            skip_missing(
+                "the follower of examples/trackers",
+                "there is no python3",
+                "python3",
+            );
             None
         }
         started => Some(started.unwrap()),

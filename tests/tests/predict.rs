@@ -38,7 +38,9 @@ fn each_image_has_a_class_and_probabilities_alike_on_any_number_of_ranks() {
         let told = predict(folder.path(), &flags).succeeded();
         assert!(told.stdout.contains("200 predictions of test"), "{told}");
         let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
-        for (one, other) in alone.iter().zip(lines(&text)) {
+        let of_ranks = lines(&text);
+        assert_eq!(of_ranks.len(), alone.len(), "{ranks} ranks");
+        for (one, other) in alone.iter().zip(of_ranks) {
             assert_eq!(one["class"], other["class"]);
             let numbers = |line: &Value| {
                 let numbers = line["probabilities"].as_array().unwrap().clone();

@@ -74,7 +74,11 @@ fn with_reader(page: &str) -> String {
 fn the_report_opens_in_a_browser_and_its_charts_answer() {
     let there = Command::new("chromium").arg("--version").output();
     if !there.is_ok_and(|output| output.status.success()) {
-        return skip_missing("the report in a browser", "there is no chromium");
+        return skip_missing(
+            "the report in a browser",
+            "there is no chromium",
+            "chromium",
+        );
     }
     let folder = tempfile::tempdir().unwrap();
     let ended = Everburn::train(folder.path(), "mlp")

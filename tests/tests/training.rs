@@ -31,7 +31,9 @@ fn one_two_and_four_ranks_give_the_same_result_and_the_whole_record() {
         let (theirs, ours) = (alone.number("test_accuracy"), run.number("test_accuracy"));
         assert!((theirs - ours).abs() <= 1e-3 + 1e-12, "{theirs} {ours}");
         for kind in ["train", "validation"] {
-            for ((_, theirs), (_, ours)) in alone.losses(kind).into_iter().zip(run.losses(kind)) {
+            let (alone, run) = (alone.losses(kind), run.losses(kind));
+            assert_eq!((alone.len(), run.len()), (2, 2), "{kind}");
+            for ((_, theirs), (_, ours)) in alone.into_iter().zip(run) {
                 assert!((theirs - ours).abs() <= 1e-4 * theirs, "{theirs} {ours}");
             }
         }

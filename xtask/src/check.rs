@@ -1,6 +1,7 @@
 //! `test` and `check`: the same steps here and in CI, one after the other.
 
 mod gpu_tests;
+mod package;
 mod races;
 mod step;
 mod test_counts;
@@ -8,6 +9,7 @@ mod test_counts;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use self::package::Package;
 use self::step::{Program, Step, answers, run_all};
 use crate::cargo::{root, target_dir};
 use crate::torch;
@@ -48,13 +50,18 @@ pub fn races() -> ExitCode {
     run_all(&races::steps(), true)
 }
 
+/// Where no Python with PyTorch is wanted.
+const NO_PYTHON: Program = Program::NotAsked(
+    "no Python with PyTorch is named: `cargo xtask test --with-torch` makes one, EVERBURN_PYTHON names one",
+);
+
 /// The capabilities of this machine that change how tests run.
 struct Capabilities {
     /// The project outside the workspace exists.
     example: bool,
     nextest: bool,
-    /// The Python whose PyTorch is used.
-    python: Option<OsString>,
+    /// The Python whose PyTorch is used, or why there is none.
+    python: Result<OsString, Program>,
 }
 
 impl Capabilities {
@@ -62,11 +69,20 @@ impl Capabilities {
         Ok(Self {
             example: root().join(EXAMPLES).exists(),
             nextest: Self::has_nextest(),
-            // CI installs a Python with PyTorch if none is named.
-            python: match step::is_ci() {
-                true => Some(torch::python()?),
-                false => torch::named_python(),
-            },
+            python: Self::python(step::is_ci())?,
+        })
+    }
+
+    /// CI installs a Python with PyTorch if none is named. Where that fails, the end of the run asks whether it had to.
+    fn python(is_ci: bool) -> miette::Result<Result<OsString, Program>> {
+        Ok(match (torch::named_python(), is_ci) {
+            (Some(_), true) => Ok(torch::python()?),
+            (Some(python), false) => Ok(python),
+            (None, true) => torch::python().map_err(|error| {
+                let torch = Package::Pip("torch".to_owned());
+                Program::Lacking(format!("no Python with PyTorch: {error}"), Some(torch))
+            }),
+            (None, false) => Err(NO_PYTHON),
         })
     }
 
@@ -113,12 +129,9 @@ fn test_steps(arguments: &[OsString], capabilities: Capabilities) -> Vec<Step> {
     }
     steps.extend(gpu_tests::steps(&gpu_tests::GpuCapabilities::here()));
     steps.push(match capabilities.python {
-        Some(python) => torch_step(&[], python, capabilities.nextest),
-        None => Step {
-            program: Program::NotAsked(
-                "no Python with PyTorch is named: `cargo xtask test --with-torch` makes one, \
-                 EVERBURN_PYTHON names one",
-            ),
+        Ok(python) => torch_step(&[], python, capabilities.nextest),
+        Err(program) => Step {
+            program,
             env: Vec::new(),
             ..torch_step(&[], OsString::new(), capabilities.nextest)
         },
@@ -207,31 +220,35 @@ fn check_steps(capabilities: Capabilities) -> Vec<Step> {
 }
 
 fn programs_that_may_be_missing() -> [Step; 4] {
-    let deny = Program::IfInstalled {
+    let deny = |needs| Program::IfInstalled {
         program: "cargo",
         probe: &["deny", "--version"],
-        advice: "cargo-deny is not installed (`cargo install cargo-deny`)",
+        package: Package::Cargo("cargo-deny".to_owned()),
+        needs,
     };
-    let advisories = Program::IfInstalled {
-        program: "cargo",
-        // The database is a repository of its own.
-        probe: &["deny", "fetch", "db"],
-        advice: "cargo-deny is not installed (`cargo install cargo-deny`), or the database of RustSec cannot \
-                 be fetched",
-    };
+    let database: &[_] = &["deny", "fetch", "db"];
+    // A repository of its own, which no installer has.
+    let database = Some((database, "the database of RustSec cannot be fetched"));
     let typos = Program::IfInstalled {
         program: "typos",
         probe: &["--version"],
-        advice: "typos is not installed (`cargo install typos-cli`)",
+        // As a wheel, which is quicker than compiling it.
+        package: Package::Pip("typos".to_owned()),
+        needs: None,
     };
     let mdbook = Program::IfInstalled {
         program: "mdbook",
         probe: &["--version"],
-        advice: "mdbook is not installed (`cargo install mdbook`)",
+        package: Package::Cargo("mdbook".to_owned()),
+        needs: None,
     };
     [
-        Step::new("dependencies", deny, "deny check bans licenses sources"),
-        Step::new("advisories", advisories, "deny check advisories"),
+        Step::new(
+            "dependencies",
+            deny(None),
+            "deny check bans licenses sources",
+        ),
+        Step::new("advisories", deny(database), "deny check advisories"),
         Step::new("spelling", typos, ""),
         Step::new("book", mdbook, "build"),
     ]
@@ -311,7 +328,7 @@ mod tests {
         Capabilities {
             example: true,
             nextest,
-            python: python.map(OsString::from),
+            python: python.map(OsString::from).ok_or(NO_PYTHON),
         }
     }
 
@@ -382,6 +399,8 @@ mod tests {
             skipped.program,
             Program::NotAsked(why) if why.contains("--with-torch")
         ));
+        // What the step shows is the command that was not run.
+        assert!(skipped.command_line().starts_with("cargo test"));
         let run = test_steps(&[], capabilities(false, Some("/p/python")))
             .pop()
             .unwrap();

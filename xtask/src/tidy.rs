@@ -5,6 +5,7 @@
 mod commits;
 mod dependencies;
 mod documents;
+mod early_returns;
 mod examples;
 mod links;
 mod snippets;
@@ -94,6 +95,7 @@ fn complaints(root: &Path) -> Vec<String> {
         complaints.extend(sources::check(file));
         complaints.extend(dependencies::check(file));
         complaints.extend(documents::check(file, &commands, exists));
+        complaints.extend(early_returns::check(file));
         complaints.extend(examples::check(file));
         complaints.extend(wording::check(file));
     }

@@ -72,6 +72,8 @@ fn gradients_of(model: &Mlp, gradients: &GradientsParams) -> Vec<Vec<f32>> {
 }
 
 fn assert_close(found: &[Vec<f32>], expected: &[Vec<f32>]) {
+    let numbers = |of: &[Vec<f32>]| of.iter().flatten().count();
+    assert_eq!(numbers(found), numbers(expected));
     for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
         let scale = expected.abs().max(1e-2);
         assert!(

@@ -292,6 +292,7 @@ mod two_gpus {
             there.wait();
             told
         });
+        assert_eq!(told.iter().flatten().count(), last);
         for told in told.into_iter().flatten() {
             assert!(
                 told.to_string().contains(&format!("for rank {last}")),

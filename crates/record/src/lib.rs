@@ -58,3 +58,6 @@ pub use number::{number_or_nan, numbers_or_nan};
 pub use ranges::ranges;
 pub use rank_line::{RankLine, RankStep};
 pub use time::{unix_time, unix_time_ms};
+
+#[cfg(test)]
+mod tests;

@@ -52,9 +52,9 @@ fn a_table_is_learnt_on_two_ranks_resumed_and_predicted() {
     let predicted = everburn(here, "predict run --input new.csv")
         .run()
         .succeeded();
-    let prices = values(&predicted)
-        .into_iter()
-        .map(|price| price.as_f64().unwrap());
+    let prices = values(&predicted);
+    assert_eq!(prices.len(), 2, "{predicted}");
+    let prices = prices.iter().map(|price| price.as_f64().unwrap());
     for (price, expected) in prices.zip([300.0, 400.0]) {
         assert!(
             (price - expected).abs() < 40.0,

@@ -76,6 +76,7 @@ fn a_vision_transformer_learns_alike_on_one_rank_several_layers_in_parts_and_sta
     let [one, others @ ..] = losses;
     assert_eq!(one.len(), 4);
     for other in others {
+        assert_eq!(other.len(), one.len());
         for ((_, one), (_, other)) in one.iter().zip(&other) {
             assert!((one - other).abs() <= 1e-4 * one, "{one} {other}");
         }

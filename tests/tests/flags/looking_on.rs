@@ -2,7 +2,9 @@
 
 use std::io::{Read, Write};
 
-use everburn_tests::{DEADLINE, Everburn, Run, TOKEN, Terminal, binary, holds_within, skip};
+use everburn_tests::{
+    DEADLINE, Everburn, Run, TOKEN, Terminal, binary, holds_within, skip_missing,
+};
 use rustix::process::Signal;
 
 use crate::told_of;
@@ -119,7 +121,7 @@ fn prometheus_reads_the_figures_of_a_run_with_its_credential() {
 fn without_a_dashboard_a_terminal_shows_plain_lines() {
     let folder = tempfile::tempdir().unwrap();
     let Some(terminal) = Terminal::open(folder.path()) else {
-        skip("--no-dashboard", "there is no tmux");
+        skip_missing("--no-dashboard", "there is no tmux", "tmux");
         return;
     };
     let program = std::path::absolute(binary()).unwrap();

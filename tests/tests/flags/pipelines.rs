@@ -53,6 +53,7 @@ fn an_interleaved_schedule_gives_each_rank_as_many_stages_as_it_is_told() {
     ] {
         let flags = [&schedule[..], &["--chunks", chunks, "--stages", "even"]].concat();
         let (run, ranks) = step(folder.path(), chunks, &flags);
+        assert_eq!(ranks.len(), orders.len());
         for (rank, order) in ranks.iter().zip(orders) {
             assert_eq!(rank.order(), order, "{chunks} chunks");
         }

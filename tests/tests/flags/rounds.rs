@@ -27,6 +27,7 @@ fn the_outer_rate_and_momentum_decide_how_far_an_outer_step_goes() {
     for (name, flags) in [("rate", rate), ("momentum", momentum)] {
         let found = train(name, &flags);
         assert_eq!(found[..3], average[..3], "{name}: before an outer step");
+        assert!(found.len() == average.len() && found.len() > 3, "{found:?}");
         let later = found[3..].iter().zip(&average[3..]);
         assert!(
             later.into_iter().all(|(a, b)| (a - b).abs() > 1e-5 * b),

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use everburn_nccl::{Inventory, Library, LibraryError};
 
+use super::package::Package;
 use super::step::{Program, Step};
 
 /// The capabilities of this machine for these tests.
@@ -21,20 +22,29 @@ impl GpuCapabilities {
     }
 }
 
+/// Why a step cannot run, and the package with which it could.
+type Lack = (String, Option<Package>);
+
+/// What an error of a library says. NCCL alone comes with a package: it loads without a GPU.
+fn lack(error: &LibraryError) -> Lack {
+    let nccl = || Package::Pip("nvidia-nccl-cu12".to_owned());
+    let package = matches!(error, LibraryError::NoNccl { .. }).then(nccl);
+    (error.to_string(), package)
+}
+
 pub(super) fn steps(capabilities: &GpuCapabilities) -> Vec<Step> {
-    let lacking = |error: &LibraryError| Some(error.to_string());
-    let without_nccl = capabilities.nccl.as_ref().err().and_then(lacking);
-    let without_gpu = capabilities.gpus.as_ref().err().and_then(lacking);
+    let without_nccl = capabilities.nccl.as_ref().err().map(lack);
+    let without_gpu = capabilities.gpus.as_ref().err().map(lack);
     let without_either = without_gpu.clone().or(without_nccl.clone());
     let gpus = capabilities
         .gpus
         .as_ref()
         .map_or(0, |inventory| inventory.gpus.len());
-    let one_gpu = (gpus < 2).then(|| "this machine has one GPU".to_string());
+    let one_gpu = (gpus < 2).then(|| ("this machine has one GPU".to_string(), None));
     let without_two = without_either.clone().or(one_gpu);
     let has_gpu = without_nccl
         .clone()
-        .or_else(|| (gpus > 0).then(|| "this machine has a GPU".to_string()));
+        .or_else(|| (gpus > 0).then(|| ("this machine has a GPU".to_string(), None)));
     // In a separate target folder: another feature set would rebuild all of Burn each time.
     let cuda = "--features cuda --target-dir target/cuda ";
     let (but_two, two) = ("--skip two_gpus::", "two_gpus::");
@@ -102,6 +112,7 @@ pub(super) fn software_steps(long: bool) -> Vec<Step> {
                 "there is no lvp_icd*.json in /usr/share/vulkan/icd.d: install lavapipe (Debian: \
                  mesa-vulkan-drivers)"
                     .to_string(),
+                Some(Package::Apt("mesa-vulkan-drivers".to_owned())),
             );
         }
     }
@@ -119,10 +130,10 @@ fn software_vulkan_is_there() -> bool {
 }
 
 /// The check of a whole GPU, which is not for every run of the tests even where there is one.
-fn gpu_check(missing: Option<String>) -> Step {
+fn gpu_check(missing: Option<Lack>) -> Step {
     Step {
         program: match missing {
-            Some(missing) => Program::Lacking(missing),
+            Some((why, package)) => Program::Lacking(why, package),
             None => Program::NotAsked(
                 "it builds for half an hour and takes the GPU for ten minutes: `cargo xtask gpu-check`",
             ),
@@ -138,7 +149,7 @@ fn step(
     options: &str,
     target: &str,
     filter: &str,
-    missing: Option<String>,
+    missing: Option<Lack>,
 ) -> Step {
     // One GPU is not shared by tests that count on its memory and its time.
     let line = format!(
@@ -146,8 +157,8 @@ fn step(
     );
     let step = Step::tests(name, &line);
     match missing {
-        Some(missing) => Step {
-            program: Program::Lacking(missing),
+        Some((why, package)) => Step {
+            program: Program::Lacking(why, package),
             ..step
         },
         None => step,
@@ -194,10 +205,30 @@ mod tests {
              --ignored --test-threads=1 --skip two_gpus::"
         );
         for step in [gpu, two, cuda, cuda_on_two, check] {
+            // No installer has a GPU: in CI too this is a skip.
+            let done = step.run(&mut TestCounts::default(), Path::new("no-skips"));
             assert!(
-                matches!(step.run(&mut TestCounts::default()), Ok(Done::Skipped(why)) if why.starts_with("no driver: libcuda.so.1"))
+                matches!(done, Ok(Done::Skipped { why, package: None }) if why.starts_with("no driver: libcuda.so.1"))
             );
         }
+    }
+
+    #[test]
+    fn nccl_comes_as_a_package_and_a_gpu_does_not() {
+        let capabilities = GpuCapabilities {
+            nccl: Err(LibraryError::NoNccl { tried: Vec::new() }),
+            gpus: Err(LibraryError::NoGpu { visible: None }),
+        };
+        let packages: Vec<_> = steps(&capabilities)
+            .into_iter()
+            .map(|step| match step.program {
+                Program::Lacking(_, package) => package,
+                _ => panic!("{} is not skipped", step.name),
+            })
+            .collect();
+        let nccl = Some(Package::Pip("nvidia-nccl-cu12".to_owned()));
+        let expected = [nccl.clone(), nccl, None, None, None, None, None];
+        assert_eq!(packages, expected);
     }
 
     #[test]
@@ -224,7 +255,7 @@ mod tests {
             let lacking = steps(&capabilities)
                 .into_iter()
                 .filter_map(|step| match step.program {
-                    Program::Lacking(why) => Some((step.name, why)),
+                    Program::Lacking(why, _) => Some((step.name, why)),
                     _ => None,
                 });
             lacking.collect::<Vec<_>>()

@@ -4,11 +4,12 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use super::test_counts::{FLAKY_ALLOWED, TestCounts};
+use super::package::{Package, ends_well};
+use super::test_counts::{FLAKY_ALLOWED, Skip, TestCounts};
 use crate::cargo::{cargo, data_dir_beside, root, target_dir};
 use crate::tidy;
 
@@ -34,6 +35,9 @@ pub(super) struct Step {
 /// Steps before one that builds Burn once more may take so long: who runs them all may have an hour and a half.
 const EARLY: Duration = Duration::from_secs(50 * 60);
 
+/// A probe may fetch: the database of advisories is a repository.
+const PROBE_PATIENCE: Duration = Duration::from_secs(5 * 60);
+
 /// What a step runs.
 pub(super) enum Program {
     Cargo,
@@ -46,20 +50,34 @@ pub(super) enum Program {
     IfInstalled {
         program: &'static str,
         probe: &'static [&'static str],
-        advice: &'static str,
+        package: Package,
+        /// What it needs besides and no installer has: arguments that fail without it, and what it is.
+        needs: Option<(&'static [&'static str], &'static str)>,
     },
     /// The repository's rules, in this process.
     Tidy,
     /// What nobody has asked for, and how to: never counted as passed.
     NotAsked(&'static str),
-    /// What this machine lacks for it: never counted as passed.
-    Lacking(String),
+    /// What this machine lacks for it, and where that could have come from: never counted as passed.
+    Lacking(String, Option<Package>),
 }
 
 /// How a step has ended that has not failed.
 pub(super) enum Done {
     Passed,
-    Skipped(Cow<'static, str>),
+    Skipped {
+        why: Cow<'static, str>,
+        package: Option<Package>,
+    },
+}
+
+impl Done {
+    fn skipped(why: impl Into<Cow<'static, str>>) -> Self {
+        Self::Skipped {
+            why: why.into(),
+            package: None,
+        }
+    }
 }
 
 impl Step {
@@ -117,30 +135,44 @@ impl Step {
         words.join(" ")
     }
 
-    /// Runs it; what tests came to is added to `counts`.
-    pub(super) fn run(&self, counts: &mut TestCounts) -> Result<Done, String> {
+    /// Runs it; what tests came to is added to `counts`, what they skip is written into the file `skips`.
+    pub(super) fn run(&self, counts: &mut TestCounts, skips: &Path) -> Result<Done, String> {
         let mut command = match &self.program {
             Program::Tidy => return tidy::report().map(|()| Done::Passed),
-            Program::NotAsked(how) => return Ok(Done::Skipped(Cow::Borrowed(how))),
-            Program::Lacking(what) => return Ok(Done::Skipped(Cow::Owned(what.clone()))),
+            Program::NotAsked(how) => return Ok(Done::skipped(*how)),
+            Program::Lacking(what, package) => {
+                return Ok(Done::Skipped {
+                    why: Cow::Owned(what.clone()),
+                    package: package.clone(),
+                });
+            }
             Program::Cargo | Program::Tests | Program::Nextest => cargo(),
             Program::Other(program) => Command::new(program),
             Program::IfInstalled {
                 program,
                 probe,
-                advice,
+                package,
+                needs,
             } => {
                 if !answers(program, probe) {
-                    return Ok(Done::Skipped(Cow::Borrowed(advice)));
+                    return Ok(Done::Skipped {
+                        why: Cow::Owned(format!("it is not installed ({package})")),
+                        package: Some(package.clone()),
+                    });
                 }
-                Command::new(program)
+                match needs {
+                    Some((probe, what)) if !answers(program, probe) => {
+                        return Ok(Done::skipped(*what));
+                    }
+                    _ => Command::new(program),
+                }
             }
         };
         command
             .args(&self.arguments)
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .env("CARGO_TARGET_DIR", target_dir())
-            .env(SKIPS, skips())
+            .env(SKIPS, skips)
             .current_dir(root());
         if let Some(folder) = data_dir_beside() {
             command.env("EVERBURN_DATA_DIR", folder);
@@ -207,23 +239,22 @@ fn skips() -> PathBuf {
 
 /// Whether a program can be started, tried with the arguments of `probe`.
 pub(super) fn answers(program: &str, probe: &[&str]) -> bool {
-    let mut command = Command::new(program);
-    command
-        .args(probe)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
+    ends_well(Command::new(program).args(probe), PROBE_PATIENCE)
 }
 
 /// Runs all steps, and says at the end what was skipped and what failed. The last line counts the tests.
 pub(super) fn run_all(steps: &[Step], keep_going: bool) -> ExitCode {
+    run_noting(steps, keep_going, &skips())
+}
+
+/// [`run_all`], with the file in which tests note what they skip.
+fn run_noting(steps: &[Step], keep_going: bool, skips: &Path) -> ExitCode {
     let start = Instant::now();
     let mut failed = Vec::new();
     let mut skipped = 0;
     let mut counts = TestCounts::default();
     // Of an earlier run.
-    let _ = fs::remove_file(skips());
+    let _ = fs::remove_file(skips);
     for (number, step) in steps.iter().enumerate() {
         println!(
             "\n[{}/{}] {}: {}",
@@ -234,18 +265,19 @@ pub(super) fn run_all(steps: &[Step], keep_going: bool) -> ExitCode {
         );
         let step_start = Instant::now();
         let result = match step.early && start.elapsed() > EARLY {
-            true => Ok(Done::Skipped(Cow::Owned(format!(
+            true => Ok(Done::skipped(format!(
                 "the steps before it took {} minutes, and it takes half an hour more: run it by itself",
                 start.elapsed().as_secs() / 60
-            )))),
-            false => step.run(&mut counts),
+            ))),
+            false => step.run(&mut counts, skips),
         };
         let seconds = step_start.elapsed().as_secs_f64();
         match result {
             Ok(Done::Passed) => println!("      {}: passed in {seconds:.1} s", step.name),
-            Ok(Done::Skipped(why)) => {
+            Ok(Done::Skipped { why, package }) => {
                 println!("      {}: SKIPPED: {why}", step.name);
-                counts.skipped.push(format!("{}: {why}", step.name));
+                let what = format!("{}: {why}", step.name);
+                counts.skipped.push(Skip { what, package });
                 skipped += 1;
             }
             Err(why) => {
@@ -257,9 +289,9 @@ pub(super) fn run_all(steps: &[Step], keep_going: bool) -> ExitCode {
             }
         }
     }
-    counts.take_skips(&skips());
-    if is_ci() && counts.flaky.len() > FLAKY_ALLOWED {
-        failed.push("flaky tests");
+    counts.take_skips(skips);
+    if is_ci() {
+        failed.extend(failures_of_ci(&counts, Package::is_offered));
     }
     let seconds = start.elapsed().as_secs_f64();
     let verdict = match failed.is_empty() {
@@ -273,7 +305,22 @@ pub(super) fn run_all(steps: &[Step], keep_going: bool) -> ExitCode {
     }
 }
 
-/// Whether this is a run of continuous integration, in which a flaky test is a failure.
+/// What fails in CI alone, each printed with its reason: flaky tests, and skips for lack of a package that is `offered`.
+fn failures_of_ci(
+    counts: &TestCounts,
+    offered: impl Fn(&Package) -> bool,
+) -> impl Iterator<Item = &'static str> {
+    let needless = counts.needless_skips(offered);
+    for (package, skip) in &needless {
+        println!("NOT INSTALLED, though it could have been ({package}): {skip}");
+    }
+    let flaky = counts.flaky.len() > FLAKY_ALLOWED;
+    let skips = (!needless.is_empty()).then_some("skips that an installation avoids");
+    flaky.then_some("flaky tests").into_iter().chain(skips)
+}
+
+/// Whether this is a run of continuous integration, in which a flaky test is a failure, and so is a skip for lack of what
+/// could have been installed.
 pub(super) fn is_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| value == "true")
 }
@@ -291,8 +338,6 @@ pub(super) fn verdict(steps: usize, skipped: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     #[test]
@@ -307,10 +352,79 @@ mod tests {
             early: false,
         };
         let steps = [step("false", Path::new("")), step("touch", &mark)];
-        assert_eq!(run_all(&steps, false), ExitCode::FAILURE);
+        // Not the file of the run that this test is a part of.
+        let skips = folder.path().join("skips");
+        assert_eq!(run_noting(&steps, false, &skips), ExitCode::FAILURE);
         assert!(!mark.exists());
-        assert_eq!(run_all(&steps, true), ExitCode::FAILURE);
+        assert_eq!(run_noting(&steps, true, &skips), ExitCode::FAILURE);
         assert!(mark.exists());
+    }
+
+    #[test]
+    fn ci_fails_for_skips_that_an_installation_avoids_and_for_no_others() {
+        let skip = |what: &str, package| Skip {
+            what: what.to_owned(),
+            package,
+        };
+        let tmux = || Some(Package::Apt("tmux".to_owned()));
+        let deny = || Some(Package::Cargo("cargo-deny".to_owned()));
+        let counts = TestCounts {
+            skipped: vec![
+                skip("a GPU: there is none", None),
+                skip("the dashboard: there is no tmux", tmux()),
+                skip("licenses", deny()),
+            ],
+            ..TestCounts::default()
+        };
+        let needless = "skips that an installation avoids";
+        let failures = |offered: fn(&Package) -> bool| -> Vec<_> {
+            failures_of_ci(&counts, offered).collect()
+        };
+        // All mirrors are away.
+        assert!(failures(|_| false).is_empty());
+        assert_eq!(
+            failures(|package| matches!(package, Package::Apt(_))),
+            [needless]
+        );
+        let unavoidable = TestCounts {
+            skipped: vec![skip("a GPU: there is none", None)],
+            ..TestCounts::default()
+        };
+        assert_eq!(failures_of_ci(&unavoidable, |_| true).count(), 0);
+        let flaky = TestCounts {
+            flaky: vec!["a test".to_owned(); FLAKY_ALLOWED + 1],
+            ..TestCounts::default()
+        };
+        let failed: Vec<_> = failures_of_ci(&flaky, |_| true).collect();
+        assert_eq!(failed, ["flaky tests"]);
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_skipped_with_its_package() {
+        let folder = tempfile::tempdir().unwrap();
+        let done = |program, needs| {
+            let program = Program::IfInstalled {
+                program,
+                probe: &[],
+                package: Package::Cargo("a-package".to_owned()),
+                needs,
+            };
+            let step = Step::new("sample", program, "");
+            step.run(&mut TestCounts::default(), &folder.path().join("skips"))
+        };
+        let Ok(Done::Skipped { why, package }) = done("everburn-no-such-program", None) else {
+            panic!("it was not skipped")
+        };
+        assert_eq!(why, "it is not installed (`cargo install a-package`)");
+        assert_eq!(package, Some(Package::Cargo("a-package".to_owned())));
+        // It is there, and lacks something that no installer has.
+        let needs = ["--no-such-argument"].as_slice();
+        let Ok(Done::Skipped { why, package }) = done("env", Some((needs, "the database is away")))
+        else {
+            panic!("it was not skipped")
+        };
+        assert_eq!((why.as_ref(), package), ("the database is away", None));
+        assert!(matches!(done("true", None), Ok(Done::Passed)));
     }
 
     #[test]

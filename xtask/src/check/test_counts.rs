@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use super::package::Package;
+
 /// How many flaky tests CI bears. It only ever gets smaller.
 pub(super) const FLAKY_ALLOWED: usize = 2;
 
@@ -13,8 +15,28 @@ pub(super) struct TestCounts {
     pub(super) failed: Vec<String>,
     /// They passed, after they had failed.
     pub(super) flaky: Vec<String>,
-    /// What was not tried, with the reason.
-    pub(super) skipped: Vec<String>,
+    /// What was not tried.
+    pub(super) skipped: Vec<Skip>,
+}
+
+/// A test, a part of one, or a step that was not tried.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Skip {
+    /// With the reason.
+    pub(super) what: String,
+    /// With which it could have been tried, if that is all that it lacks.
+    pub(super) package: Option<Package>,
+}
+
+impl Skip {
+    /// Reads the line that a test has written: what and why, and after a tab the package, if there is one.
+    fn read(line: &str) -> Self {
+        let (what, package) = line.split_once('\t').unwrap_or((line, ""));
+        Self {
+            what: what.to_owned(),
+            package: Package::read(package),
+        }
+    }
 }
 
 impl TestCounts {
@@ -71,20 +93,35 @@ impl TestCounts {
         let Ok(text) = std::fs::read_to_string(file) else {
             return;
         };
-        self.skipped.extend(text.lines().map(str::to_owned));
+        self.skipped.extend(text.lines().map(Skip::read));
         self.skipped.sort();
         // A test that was tried again says it twice.
         self.skipped.dedup();
     }
 
+    /// The skips whose package is `offered`, which is asked once a package.
+    pub(super) fn needless_skips(
+        &self,
+        offered: impl Fn(&Package) -> bool,
+    ) -> Vec<(&Package, &str)> {
+        let mut skips: Vec<_> = self
+            .skipped
+            .iter()
+            .filter_map(|skip| Some((skip.package.as_ref()?, skip.what.as_str())))
+            .collect();
+        skips.sort();
+        let groups = skips.chunk_by(|(one, _), (other, _)| one == other);
+        let offered = groups.filter(|skips| offered(skips[0].0));
+        offered.flatten().copied().collect()
+    }
+
     /// All names, and the counts as the last line.
     pub(super) fn summary(&self) -> String {
         let mut text = String::new();
-        for (kind, names) in [
-            ("SKIPPED", &self.skipped),
-            ("FLAKY", &self.flaky),
-            ("FAILED", &self.failed),
-        ] {
+        for skip in &self.skipped {
+            let _ = writeln!(text, "SKIPPED {}", skip.what);
+        }
+        for (kind, names) in [("FLAKY", &self.flaky), ("FAILED", &self.failed)] {
             for name in names {
                 let _ = writeln!(text, "{kind} {name}");
             }
@@ -148,6 +185,49 @@ mod tests {
         assert_eq!(counts.failed, ["a::b m::bad"]);
     }
 
+    const CHILD: &str = "check::test_counts::tests::skips_three_things";
+
+    #[test]
+    #[ignore = "the process that the other test starts"]
+    fn skips_three_things() {
+        everburn_tests::skip("a GPU", "there is none");
+        everburn_tests::skip_missing("a screen", "there is\tno tmux", "tmux");
+        assert!(everburn_tests::data_folder("no-such-data", "data").is_none());
+    }
+
+    #[test]
+    fn what_tests_write_is_what_is_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("skips");
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", CHILD, "--ignored"])
+            .env("EVERBURN_TEST_SKIPS", &file)
+            .env_remove("EVERBURN_DATA_DIR")
+            .stdout(std::process::Stdio::null())
+            // Else the skips would be taken for this test's.
+            .stderr(std::process::Stdio::null())
+            .status()
+            .unwrap();
+        assert!(status.success());
+        let mut counts = TestCounts::default();
+        counts.take_skips(&file);
+        let skip = |what: &str, package| Skip {
+            what: what.to_owned(),
+            package,
+        };
+        assert_eq!(
+            counts.skipped,
+            [
+                skip("a GPU: there is none", None),
+                skip(
+                    "a screen: there is no tmux",
+                    Some(Package::Apt("tmux".to_owned()))
+                ),
+                skip("data: EVERBURN_DATA_DIR is not set", Some(Package::Data)),
+            ]
+        );
+    }
+
     #[test]
     fn the_last_line_has_the_counts_and_all_names_stand_above_it() {
         let folder = tempfile::tempdir().unwrap();
@@ -159,7 +239,9 @@ mod tests {
             skipped: Vec::new(),
         };
         counts.take_skips(&file);
-        std::fs::write(&file, "a disk: not root\na disk: not root\n").unwrap();
+        let lines =
+            "a disk: not root\na disk: not root\na screen: there is no tmux\tapt-get tmux\n";
+        std::fs::write(&file, lines).unwrap();
         counts.take_skips(&file);
         let text = counts.summary();
         let lines: Vec<_> = text.lines().collect();
@@ -167,11 +249,18 @@ mod tests {
             lines,
             [
                 "SKIPPED a disk: not root",
+                "SKIPPED a screen: there is no tmux",
                 "FLAKY odd",
                 "FAILED one",
                 "1 flaky (counted as passed)",
-                "7 passed, 1 failed, 1 skipped",
+                "7 passed, 1 failed, 2 skipped",
             ]
         );
+        let tmux = Package::Apt("tmux".to_owned());
+        assert_eq!(
+            counts.needless_skips(|_| true),
+            [(&tmux, "a screen: there is no tmux")]
+        );
+        assert!(counts.needless_skips(|_| false).is_empty());
     }
 }

@@ -2,12 +2,12 @@ use std::fs;
 
 use super::*;
 
-/// Says why a test does nothing where it cannot.
-fn may_make_namespaces() -> bool {
+/// Skips `test` where it cannot make any.
+fn may_make_namespaces(test: &str) -> bool {
     let able = rustix::process::geteuid().is_root()
         && Netns::add(format!("everburn-probe-{}", std::process::id())).is_ok();
     if !able {
-        eprintln!("SKIPPED: network namespaces need root and iproute2");
+        everburn_tests::skip(test, "network namespaces need root and iproute2");
     }
     able
 }
@@ -35,7 +35,7 @@ fn a_burst_is_short_but_never_less_than_some_frames() {
 /// One test, so that no two of them make the names of this process at a time.
 #[test]
 fn namespaces_are_joined_and_go_with_their_network() {
-    if !may_make_namespaces() {
+    if !may_make_namespaces("a network of namespaces") {
         return;
     }
     let killed = Netns::add("everburn-bench-4294967295-1-0".into()).unwrap();
@@ -80,7 +80,7 @@ fn namespaces_are_joined_and_go_with_their_network() {
 
 #[test]
 fn a_janitor_deletes_what_nobody_else_has() {
-    if !may_make_namespaces() {
+    if !may_make_namespaces("the janitor of namespaces") {
         return;
     }
     // Names that no other test looks for.

@@ -205,6 +205,7 @@ fn a_later_mismatch_is_named_although_a_rank_never_calls() {
             meeting.wait();
             Some(error(result).to_string())
         });
+        assert_eq!(errors.iter().flatten().count(), 2);
         for text in errors.into_iter().flatten() {
             let expected = "collective 1 does not match: rank 0 called barrier; \
                             rank 1 called all_reduce(u8[1], sum); rank 2 called nothing in time";

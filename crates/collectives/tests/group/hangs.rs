@@ -189,6 +189,7 @@ fn garbage_in_the_store_is_called_unreadable_and_harms_nobody() {
         }
     };
     let reports = reports_of_a_rank_that_never_calls(Wire::Threads, &store, None, garbage);
+    assert_eq!(reports.iter().flatten().count(), 2);
     for report in reports.iter().flatten() {
         assert_eq!(report.stalled, Some(1), "{report}");
         assert_eq!(report.ranks[1].evidence, Evidence::Unreadable);

@@ -135,6 +135,7 @@ fn training_with_any_shares_equals_one_device() {
         for (world_size, exchange) in [2, 3, 4].into_iter().flat_map(|n| both.map(|e| (n, e))) {
             let work = |group| train(separate(&initial), group, samples, exchange);
             for trained in on_ranks(world_size, work) {
+                assert_eq!(trained.len(), expected.len());
                 for (index, (a, b)) in trained.iter().zip(&expected).enumerate() {
                     let scale = a.abs().max(b.abs()).max(1.0);
                     assert!(

@@ -29,10 +29,18 @@ fn a_child_is_ended_at_its_deadline_with_all_of_its_group() {
     let folder = tempfile::tempdir().unwrap();
     let mark = folder.path().join("pid");
     let script = format!("sleep 600 & echo $! > '{}'; wait", mark.display());
-    // Long enough for the shell to start what it starts, on a busy machine too.
-    let failure = shell(&script, Duration::from_secs(3)).unwrap_err();
-    assert!(matches!(failure, ChildError::TooLong { .. }), "{failure}");
-    let sleeper = fs::read_to_string(mark).unwrap();
+    // On a busy machine the shell may not have started what it starts when the first deadlines pass.
+    let mut deadline = Duration::from_millis(200);
+    let sleeper = loop {
+        let failure = shell(&script, deadline).unwrap_err();
+        assert!(matches!(failure, ChildError::TooLong { .. }), "{failure}");
+        let written = fs::read_to_string(&mark).unwrap_or_default();
+        if written.ends_with('\n') {
+            break written;
+        }
+        assert!(deadline < LONG, "the shell has not started anything");
+        deadline *= 2;
+    };
     assert!(sleeper.trim().parse::<u32>().is_ok(), "{sleeper:?}");
     assert!(is_gone(&sleeper), "{sleeper} is left");
 }
@@ -42,25 +50,33 @@ fn an_interrupt_ends_the_child() {
     let folder = tempfile::tempdir().unwrap();
     let children = Children::unheard();
     let flag = Arc::clone(&children.interrupted);
+    let mark = folder.path().join("runs");
+    let script = format!("echo > '{}'; exec sleep 600", mark.display());
     let asker = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(100));
+        let runs = holds_within(LONG, || mark.exists());
         flag.store(true, Ordering::Relaxed);
+        runs
     });
-    let mut command = Command::new("sleep");
-    let result = children.run("sleep", command.arg("600"), folder.path(), LONG);
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]);
+    let result = children.run("sleep", &mut command, folder.path(), LONG);
     assert_eq!(result, Err(ChildError::Interrupted));
-    asker.join().unwrap();
+    assert!(asker.join().unwrap(), "the child did not begin");
 }
 
-/// A zombie counts as gone: its new parent has not looked yet.
-fn is_gone(pid: &str) -> bool {
-    let pid = pid.trim().parse().unwrap();
+fn holds_within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
-    while start.elapsed() < LONG {
-        if everburn_record::proc::has_ended(pid) {
+    while start.elapsed() < limit {
+        if condition() {
             return true;
         }
         thread::sleep(Duration::from_millis(10));
     }
     false
+}
+
+/// A zombie counts as gone: its new parent has not looked yet.
+fn is_gone(pid: &str) -> bool {
+    let pid = pid.trim().parse().unwrap();
+    holds_within(LONG, || everburn_record::proc::has_ended(pid))
 }

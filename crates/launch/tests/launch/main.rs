@@ -11,7 +11,6 @@ mod secrets;
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
-use std::time::Instant;
 
 use everburn_collectives::store::StoreAccess;
 use everburn_launch::{EXIT_PEER_LOST, LaunchConfig, LaunchError, Launcher, Outcome, RankExit};
@@ -22,6 +21,7 @@ use rustix::process::{Pid, Signal};
 
 /// The entry of this binary when a test starts it as a launcher or a rank.
 #[test]
+#[ignore = "the process that other tests start"]
 fn act() {
     process::act();
 }
@@ -117,10 +117,7 @@ fn the_second_machine_joins_the_store_of_the_first() {
 fn one_failing_rank_ends_the_others_and_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let script = "if [ $RANK = 1 ]; then echo the data is gone; exit 3; fi; sleep 1000";
-    let start = Instant::now();
     let failure = failure_of(job(folder.path(), 3, script));
-    // Had they not been ended, they would sleep for longer.
-    assert!(start.elapsed() < DEADLINE);
     assert_eq!(
         (failure.cause.rank, failure.cause.exit),
         (1, RankExit::Code(3))
@@ -345,11 +342,15 @@ fn a_program_that_cannot_be_run_is_reported() {
     );
 }
 
-/// `None`, said aloud, where no terminal can be made.
-fn on_a_terminal(folder: &Path, role: &str, script: &str) -> Option<LauncherProcess> {
+/// `None`, and `test` is skipped, where no terminal can be made.
+fn on_a_terminal(test: &str, folder: &Path, role: &str, script: &str) -> Option<LauncherProcess> {
     let launcher = LauncherProcess::start_on_a_terminal(folder, 2, role, script);
     if launcher.is_none() {
-        everburn_tests::skip_missing(role, "there is no `script` to make a terminal with");
+        everburn_tests::skip_missing(
+            test,
+            "there is no `script` to make a terminal with",
+            "bsdutils",
+        );
     }
     launcher
 }
@@ -362,7 +363,8 @@ fn a_terminal_is_in_order_after_its_dashboard_was_killed() {
         if [ $RANK = 1 ]; then test ! -t 1 && echo quiet; echo 1 > $DIR/written; sleep 1000; fi
         until [ -e $DIR/written ]; do sleep 0.02; done
         test -t 0 && test -t 1 && stty raw -echo && printf '\\033[?1049h' && kill -9 $$";
-    let Some(mut launcher) = on_a_terminal(folder.path(), "", script) else {
+    let test = "a terminal whose dashboard is killed";
+    let Some(mut launcher) = on_a_terminal(test, folder.path(), "", script) else {
         return;
     };
     assert_eq!(launcher.wait().code(), Some(137));
@@ -381,7 +383,8 @@ fn a_terminal_is_in_order_after_its_dashboard_was_killed() {
 #[test]
 fn a_dashboard_ends_with_its_launcher_and_leaves_the_terminal_in_order() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(mut launcher) = on_a_terminal(folder.path(), "runs forever", "") else {
+    let test = "a dashboard whose launcher ends";
+    let Some(mut launcher) = on_a_terminal(test, folder.path(), "runs forever", "") else {
         return;
     };
     let pids = [0, 1].map(|rank| number_in(folder.path(), &format!("pid.{rank}")));

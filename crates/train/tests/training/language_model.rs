@@ -110,6 +110,7 @@ fn micro_batches_change_nothing() {
         ..twenty_steps()
     };
     let others = train(&model, 2, &config, &data);
+    assert_eq!(lines.len(), others.len());
     for (line, other) in lines.iter().zip(&others) {
         assert!(
             (line.loss - other.loss).abs() / line.loss <= 1e-4,

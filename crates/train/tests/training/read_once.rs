@@ -265,9 +265,8 @@ fn shards_stopped_at_step_137_on_4_ranks_and_resumed_on_3_are_read_exactly_once(
 #[test]
 #[ignore = "the process that the other test kills; it trains until then"]
 fn train_until_killed() {
-    let (Some(folder), Some(name)) = (std::env::var_os(FOLDER), std::env::var_os(KIND)) else {
-        return;
-    };
+    let variable = |name| std::env::var_os(name).expect("the other test starts this one");
+    let (folder, name) = (variable(FOLDER), variable(KIND));
     let kind = KINDS.iter().find(|kind| name == kind.name).unwrap();
     train(folder.as_ref(), kind, &config(None), 0, |batch| {
         if batch > LAST {

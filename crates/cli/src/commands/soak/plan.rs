@@ -155,7 +155,9 @@ mod tests {
     #[test]
     fn too_few_are_left_where_that_is_planned() {
         let plans = (0..200).map(|seed| Plan::draw(seed, BOUNDS));
-        for plan in plans.filter(|plan| plan.too_few) {
+        let plans: Vec<_> = plans.filter(|plan| plan.too_few).collect();
+        assert!(!plans.is_empty());
+        for plan in plans {
             let mut lost = plan
                 .faults
                 .iter()

@@ -96,6 +96,7 @@ fn the_first_steps_and_small_tensors_are_summed_exactly() {
         for (step, reduced) in reduced.iter().enumerate() {
             let expected = sum_of_ranks(world_size, |rank| whole(rank, step));
             let matrix = 30..30 + ROWS * COLUMNS;
+            assert_eq!(expected.len(), reduced.values.len());
             for (i, (expected, found)) in expected.iter().zip(&reduced.values).enumerate() {
                 if step < 3 || !matrix.contains(&i) {
                     assert_eq!(*expected, f64::from(*found), "step {step}, element {i}");
@@ -269,6 +270,7 @@ fn what_is_not_finite_makes_its_matrix_nan_on_all_ranks_for_that_step_only() {
         let step = with.remove(3);
         assert!(step.values[..matrix].iter().all(|x| x.is_nan()));
         assert!(step.values[matrix..].iter().all(|x| x.is_finite()));
+        assert_eq!((with.len(), without.len()), (5, 5));
         for (with, without) in with.iter().zip(&without) {
             assert_eq!(
                 bits(&with.values[..matrix]),

@@ -123,6 +123,7 @@ fn each_family_is_described_once_before_its_samples() {
             line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
         }
     }
+    assert!(described.len() > 10, "{described:?}");
     // Of a run of which nothing is known, no figure is made up.
     let nothing = exposition(&RunState::default(), 0);
     assert!(!nothing.contains("everburn_loss") && !nothing.contains("everburn_epoch"));

@@ -90,6 +90,7 @@ fn a_checkpoint_loads_either_way() {
         .mean
         .forward(ours.pool.forward(ours.conv.forward(input)));
     let ours = values(ours.last.as_ref().unwrap().forward(hidden));
+    assert_eq!(ours.len(), theirs.len());
     for (ours, theirs) in ours.iter().zip(&theirs) {
         assert!((ours - theirs).abs() < 1e-5, "{ours} {theirs}");
     }

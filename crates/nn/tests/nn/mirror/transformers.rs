@@ -67,6 +67,7 @@ fn attention_with_masks_is_burns() {
             assert_close(&ours, &theirs);
         }
         let theirs = all_gradients(&burns, &their_gradients);
+        assert_eq!(all_gradients(&ours, &our_gradients).len(), theirs.len());
         for ((path, ours), (_, theirs)) in all_gradients(&ours, &our_gradients).iter().zip(&theirs)
         {
             assert_close(ours.as_ref().expect(path), theirs.as_ref().expect(path));

@@ -1,0 +1,239 @@
+//! The files of a run directory hold every field: none is lost when it is written, or when it is read.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::*;
+
+/// Checks that `value`, all of whose fields say something, is written with `keys` and read back.
+fn holds<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, keys: &[&str]) {
+    let json = serde_json::to_value(value).unwrap();
+    let written: Vec<&str> = json
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    let mut expected = keys.to_vec();
+    expected.sort_unstable();
+    assert_eq!(written, expected);
+    let text = serde_json::to_string(value).unwrap();
+    assert_eq!(serde_json::from_str::<T>(&text).unwrap(), *value, "{text}");
+}
+
+// Each value names all of its fields, so that a field that is added has to be named here.
+
+#[test]
+fn a_line_of_metrics_holds_every_field() {
+    let line = MetricRecord {
+        kind: "step".to_owned(),
+        epoch: 2,
+        step: 30,
+        loss: Some(0.5),
+        accuracy: Some(0.25),
+        metrics: [("mae".to_owned(), 0.125)].into(),
+        samples: Some(64),
+        predictions: Some(128),
+        unix_time_ms: Some(1_795_447_260_403),
+        seconds: Some(0.75),
+        waited: Some(0.0625),
+        exposed: Some(0.03125),
+        communication: Some(1.5),
+        gradient_bytes: Some(87_392),
+        peak_memory: Some(133_046_272),
+        learning_rate: Some(0.001),
+        gradient_norm: Some(3.5),
+    };
+    let keys = [
+        "kind",
+        "epoch",
+        "step",
+        "loss",
+        "accuracy",
+        "metrics",
+        "samples",
+        "predictions",
+        "unix_time_ms",
+        "seconds",
+        "waited",
+        "exposed",
+        "communication",
+        "gradient_bytes",
+        "peak_memory",
+        "learning_rate",
+        "gradient_norm",
+    ];
+    holds(&line, &keys);
+}
+
+#[test]
+fn a_line_of_ranks_holds_every_field() {
+    let step = RankStep {
+        rank: 3,
+        seconds: 0.5,
+        waited: 0.25,
+        data: 0.125,
+        forward: 0.0625,
+        backward: 0.375,
+        exposed: 0.03125,
+        optimizer: 0.75,
+        samples: Some(32),
+        peak_memory: Some(1 << 27),
+    };
+    let keys = [
+        "rank",
+        "seconds",
+        "waited",
+        "data",
+        "forward",
+        "backward",
+        "exposed",
+        "optimizer",
+        "samples",
+        "peak_memory",
+    ];
+    holds(&step, &keys);
+    let line = RankLine {
+        step: 10,
+        unix_time_ms: Some(1_795_447_260_403),
+        ranks: vec![step],
+    };
+    holds(&line, &["step", "unix_time_ms", "ranks"]);
+}
+
+#[test]
+fn an_event_holds_every_field_and_every_kind_has_its_word() {
+    for kind in EventKind::ALL {
+        let event = Event {
+            kind,
+            unix_time_ms: Some(1_795_447_260_403),
+            step: Some(120),
+            rank: Some(1),
+            ranks: Some(vec![0, 2]),
+            text: "rank 1 stalled".to_owned(),
+        };
+        holds(
+            &event,
+            &["kind", "unix_time_ms", "step", "rank", "ranks", "text"],
+        );
+        let json = serde_json::to_value(&event).unwrap();
+        assert_eq!(json["kind"], kind.name());
+    }
+}
+
+#[test]
+fn the_live_file_holds_every_field() {
+    let vitals = Vitals {
+        memory_bytes: Some(1 << 28),
+        gpu_percent: Some(98),
+        gpu_celsius: Some(61),
+        gpu_memory_bytes: Some(1 << 33),
+        gpu_memory_total: Some(1 << 36),
+    };
+    let of_vitals = [
+        "memory_bytes",
+        "gpu_percent",
+        "gpu_celsius",
+        "gpu_memory_bytes",
+        "gpu_memory_total",
+    ];
+    holds(&vitals, &of_vitals);
+    let rank = LiveRank {
+        rank: 2,
+        alive: true,
+        pid: Some(4711),
+        host: Some("gpu-1".to_owned()),
+        silent_seconds: Some(1.5),
+        step: Some(29),
+        doing: Some("all_reduce(f32[5], sum)".to_owned()),
+        under_way: true,
+        vitals,
+    };
+    let of_rank = [
+        "rank",
+        "alive",
+        "pid",
+        "host",
+        "silent_seconds",
+        "step",
+        "doing",
+        "under_way",
+    ];
+    holds(&rank, &[&of_rank[..], &of_vitals].concat());
+    for phase in [
+        Phase::Starting,
+        Phase::Compiling,
+        Phase::Training,
+        Phase::Validating,
+        Phase::Saving,
+        Phase::Regrouping,
+        Phase::Testing,
+        Phase::Ended,
+    ] {
+        let live = Live {
+            unix_time_ms: 1_795_447_260_403,
+            phase,
+            epoch: 2,
+            epochs: 5,
+            step: 30,
+            steps: Some(100),
+            seconds_a_step: Some(0.25),
+            members: vec![0, 2],
+            ranks: vec![rank.clone()],
+        };
+        let keys = [
+            "unix_time_ms",
+            "phase",
+            "epoch",
+            "epochs",
+            "step",
+            "steps",
+            "seconds_a_step",
+            "members",
+            "ranks",
+        ];
+        holds(&live, &keys);
+    }
+}
+
+#[test]
+fn the_environment_and_the_confusion_matrix_hold_every_field() {
+    let text = |text: &str| Some(text.to_owned());
+    let environment = Environment {
+        started_unix_ms: Some(1_795_447_260_403),
+        command: text("everburn train mnist"),
+        host: text("gpu-1"),
+        system: text("Debian 12"),
+        kernel: text("6.1.0"),
+        processor: text("a processor"),
+        cores: Some(2),
+        memory_bytes: Some(1 << 34),
+        accelerators: vec!["a GPU".to_owned()],
+        versions: BTreeMap::from([("NVIDIA driver".to_owned(), "570.86.15".to_owned())]),
+        variables: BTreeMap::from([("EVERBURN_LOG".to_owned(), "debug".to_owned())]),
+    };
+    let keys = [
+        "started_unix_ms",
+        "command",
+        "host",
+        "system",
+        "kernel",
+        "processor",
+        "cores",
+        "memory_bytes",
+        "accelerators",
+        "versions",
+        "variables",
+    ];
+    holds(&environment, &keys);
+    let matrix = ConfusionMatrix {
+        split: "test".to_owned(),
+        step: Some(30),
+        classes: vec!["cat".to_owned(), "dog".to_owned()],
+        counts: vec![vec![8, 2], vec![1, 9]],
+    };
+    holds(&matrix, &["split", "step", "classes", "counts"]);
+}
