@@ -125,18 +125,23 @@ impl ImageFolder {
     pub fn split(self, every: usize) -> Result<(Self, Self), DatasetError> {
         assert!(every >= 2, "every {every}th image leaves none");
         let mut seen = vec![0_usize; self.classes.len()];
+        let folder_of = |class: usize| {
+            let file = self.files.iter().find(|(_, of)| *of == class);
+            file.and_then(|(file, _)| Some(file.parent()?.to_path_buf()))
+        };
+        let folders: Vec<_> = (0..self.classes.len()).map(folder_of).collect();
         let (second, first): (Vec<_>, Vec<_>) = self.files.into_iter().partition(|(_, class)| {
             seen[*class] += 1;
             seen[*class].is_multiple_of(every)
         });
-        for (class, count) in self.classes.iter().zip(&seen) {
+        for ((class, count), folder) in self.classes.iter().zip(&seen).zip(folders) {
             if *count < every {
-                let folder = first.first().map_or(Path::new(class), |(file, _)| file);
+                let folder = folder.unwrap_or_else(|| class.into());
                 let problem = format!(
                     "the class {class} has {count} of at least {every} images: one in {every} becomes a test image. Add images, or \
                      put test images into a folder of their own, beside that of training images"
                 );
-                return Err(refused(folder.parent().unwrap_or(folder), problem));
+                return Err(refused(&folder, problem));
             }
         }
         let part = |files: Vec<_>, number: usize| {

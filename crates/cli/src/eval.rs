@@ -61,13 +61,13 @@ pub(crate) fn run(
     let Opened {
         run,
         config,
-        other_data,
+        fingerprint,
         launch: plan,
     } = arguments.trained.open(environment, arguments.json)?;
     if let Some(plan) = plan {
         return launch(arguments, &run, plan);
     }
-    let Some(evaluation) = evaluate(arguments, (&config, other_data), &run, environment)? else {
+    let Some(evaluation) = evaluate(arguments, (&config, fingerprint), &run, environment)? else {
         return Ok(ExitCode::SUCCESS); // not rank 0
     };
     match &arguments.result_file {
@@ -110,11 +110,11 @@ fn read_result(path: &Path) -> Result<Evaluation, CliError> {
 /// The result, on rank 0.
 fn evaluate(
     arguments: &EvalArguments,
-    (config, other_data): (&RunConfig, bool),
+    (config, fingerprint): (&RunConfig, Option<String>),
     run: &RunDirectory,
     environment: Option<&RankEnvironment>,
 ) -> Result<Option<Evaluation>, CliError> {
-    let rank = TrainedRank::join(config, other_data, environment)?;
+    let rank = TrainedRank::join(config, fingerprint, environment)?;
     let (trainer, loaded) = (&rank.trainer, &rank.loaded);
     let data = loaded.for_training();
     let sums = rank

@@ -38,7 +38,7 @@ pub(crate) fn run(
     let Opened {
         run,
         config,
-        other_data,
+        fingerprint,
         launch: plan,
     } = arguments.trained.open(environment, true)?;
     if environment.is_none() {
@@ -48,8 +48,8 @@ pub(crate) fn run(
         return launch(arguments, &run, plan);
     }
     // Of other data, all samples are test samples; who asks for another part means that of a training.
-    let all = other_data && arguments.input() == PredictionInput::Test;
-    let rank = TrainedRank::join(&config, all, environment)?;
+    let fingerprint = fingerprint.filter(|_| arguments.input() == PredictionInput::Test);
+    let rank = TrainedRank::join(&config, fingerprint, environment)?;
     let predictions = |write: &mut dyn FnMut(&[u8]) -> io::Result<()>| {
         let data = rank.loaded.for_training();
         let input = arguments.input();

@@ -23,6 +23,7 @@ use everburn_train::{
 };
 
 use self::joining::{Joined, join};
+use self::preparation::KeptConfig;
 use self::preparation::{check_groups, check_resume, rank_arguments, resolve_data};
 pub(crate) use self::preparation::{claim_first_free, prepare_run_directory};
 use self::ranks::{train_on_threads, train_one_rank};
@@ -83,6 +84,7 @@ pub(crate) fn run(
         return train_here(&config, arguments, (&*task, &loaded), log, keep_kernels());
     }
     drop(loaded);
+    let kept = KeptConfig::of(arguments);
     let (run, _lock) = prepare_run_directory(&config, arguments)?;
     let _served = monitor::serve(arguments, &run)?;
     let (rank_arguments, logs) = (rank_arguments(&run, arguments), run.logs());
@@ -101,6 +103,7 @@ pub(crate) fn run(
     let elsewhere = config.ranks.elastic.is_some() && config.ranks.nodes > 1;
     let records = arguments.ranks.node_rank.unwrap_or(0) == 0 && !elsewhere;
     if matches!(outcome, Outcome::Failed(_)) {
+        kept.inspect(KeptConfig::put_back);
         eprintln!(
             "help: {}",
             match records {
@@ -169,6 +172,7 @@ fn train_here(
     if let Some(threads) = config.ranks.threads_per_rank {
         rank::use_threads(threads * config.ranks.ranks)?;
     }
+    let kept = KeptConfig::of(arguments);
     let (run, _lock) = prepare_run_directory(config, arguments)?;
     let _served = monitor::serve(arguments, &run)?;
     let model_devices = model_parallel::devices_of_rank(&config.ranks, 0)?;
@@ -194,6 +198,9 @@ fn train_here(
     match job.finder {
         None => recording::conclude(&run, finished.as_ref().err()),
         Some(_) => recording::leave_no_checkpoints(&run),
+    }
+    if finished.is_err() {
+        kept.inspect(KeptConfig::put_back);
     }
     let finished = finished.map_err(|error| match job.finder {
         None => summary::with_continuation(error, &run),
@@ -222,6 +229,12 @@ fn train_as_rank(
     let loaded = task.load()?;
     resolve_data(&mut config, &*task, &loaded)?;
     let ours = environment.launcher_pid.is_some();
+    if !ours && arguments.ranks.job_token.is_some() {
+        return Err(CliError::usage_with_help(
+            "--job-token is for Everburn's launcher, and this rank was started by another one",
+            "set EVERBURN_JOB_TOKEN to the same secret for all ranks",
+        ));
+    }
     if !ours {
         // Our launcher has checked before it started the ranks.
         let gpus = devices::check(&config.ranks.devices, config.ranks.ranks)?;
@@ -232,6 +245,7 @@ fn train_as_rank(
     }
     // Any rank of an elastic job may become the first.
     let records = environment.rank == 0 || config.ranks.elastic.is_some();
+    let kept = KeptConfig::of(arguments).filter(|_| records && !ours);
     let (run, _lock) = match (&arguments.run_dir, records) {
         (_, false) => (None, None),
         (Some(path), true) if ours => (Some(RunDirectory::open(path)?), None),
@@ -258,7 +272,9 @@ fn train_as_rank(
         kernels,
         ..RankJob::new(&config, arguments, &*task, &loaded)
     };
-    let joined = join(&config, environment);
+    let joined = join(&config, environment).inspect_err(|_| {
+        kept.as_ref().inspect(|kept| kept.put_back());
+    });
     let Joined {
         group,
         elastic,
@@ -295,6 +311,9 @@ fn train_as_rank(
         rank::report_stall(error, heartbeat.as_deref(), environment, recorded.as_ref())
     });
     drop(watched);
+    if trained.is_err() {
+        kept.inspect(KeptConfig::put_back);
+    }
     if trained.is_ok() {
         bottleneck::write(recorder.as_ref(), recorded.as_ref(), arguments)?;
     }

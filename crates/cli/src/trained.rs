@@ -44,8 +44,8 @@ pub(crate) struct TrainedFlags {
 pub(crate) struct Opened {
     pub(crate) run: RunDirectory,
     pub(crate) config: RunConfig,
-    /// The data are others than those of the training.
-    pub(crate) other_data: bool,
+    /// Of the data of the training, where others may be meant; empty if it is not known.
+    pub(crate) fingerprint: Option<String>,
     /// The ranks to launch, if this process is the launcher.
     pub(crate) launch: Option<LaunchConfig>,
 }
@@ -79,9 +79,9 @@ impl TrainedFlags {
             }
         }
         Ok(Opened {
+            fingerprint: other_data.then(|| fingerprint_of(&run)),
             run,
             config,
-            other_data,
             launch,
         })
     }
@@ -135,17 +135,28 @@ pub(crate) struct TrainedRank<'a> {
 }
 
 impl<'a> TrainedRank<'a> {
-    /// Loads the data and meets the other ranks. `all` samples are test samples, or those of a training are.
+    /// Loads the data and meets the other ranks. Where a `fingerprint` is given, that of the run's data, all samples of
+    /// other data are test samples.
     pub(crate) fn join(
         config: &RunConfig,
-        all: bool,
+        fingerprint: Option<String>,
         environment: Option<&'a RankEnvironment>,
     ) -> Result<Self, CliError> {
         let local_rank = environment.map_or(0, |environment| environment.local_rank);
         let mut task = config.task()?;
-        let loaded = match all {
-            true => task.load_test()?,
-            false => task.load()?,
+        let loaded = match fingerprint {
+            None => task.load().map_err(|error| match error.help() {
+                Some(_) => error,
+                None => error.with_help("--data names the data that are meant"),
+            })?,
+            // The run's own data, under another name: what was held out is tested.
+            Some(own) => match task.load() {
+                Ok(loaded) if !own.is_empty() && loaded.for_training().fingerprint == own => loaded,
+                _ => {
+                    task = config.task()?;
+                    task.load_test()?
+                }
+            },
         };
         let (group, heartbeat) = match environment {
             None => (rank::join(None, &config.ranks)?, None),
@@ -188,6 +199,13 @@ impl<'a> TrainedRank<'a> {
             None => error,
         })
     }
+}
+
+/// The fingerprint of the data of a run, as its newest checkpoint has it; empty if it is not known.
+fn fingerprint_of(run: &RunDirectory) -> String {
+    let folder = CheckpointFolder::new(run.checkpoints(), 1);
+    let progress = folder.newest_progress();
+    progress.map_or_else(String::new, |progress| progress.data)
 }
 
 /// The checkpoint of an epoch, or of the best epoch.

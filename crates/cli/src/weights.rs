@@ -8,6 +8,7 @@ use crate::prelude::*;
 use burn::module::Module;
 use clap::{Args, ValueEnum};
 use everburn_datasets::TokenizerKind;
+use everburn_record::invocation;
 use everburn_train::{
     Adapter, AnyModel, Patterns, StateDictLayout, WithInitialValues, load_safetensors,
     load_state_dict_except, open_safetensors, open_state_dict_except, save_pretrained,
@@ -314,7 +315,18 @@ pub(crate) fn initialised<M: Module>(
             "export the run first, with `export RUN --to safetensors`, and name that file",
         ));
     }
-    Ok(load_safetensors(model, &RunDirectory::open(path)?)?)
+    load_safetensors(model, &RunDirectory::open(path)?).map_err(|error| match error {
+        TrainError::Weights { .. } => CliError::usage_with_help(
+            error.to_string(),
+            format!(
+                "to begin with a new head, export the run with `{} export {} --to safetensors`, and take that file with \
+                 --init-from and --init-skip",
+                invocation::name(),
+                path.display()
+            ),
+        ),
+        error => error.into(),
+    })
 }
 
 /// As [`initialised`], for ranks that keep a part of each tensor: none is read yet. Where `draws`, weights that `path`

@@ -95,6 +95,9 @@ pub struct Progress {
     /// What those had shown.
     #[serde(default, with = "exact::sums")]
     pub so_far: MetricSums,
+    /// The fingerprint of the data; empty where a task has none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub data: String,
     /// What losses were multiplied by, where they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scaling: Option<LossScaling>,
@@ -227,7 +230,8 @@ impl Progress {
             [((what, there), (_, here))] if *what == LENGTH => Err(format!(
                 "its learning rates follow a schedule of {there} steps, and a training of {here} would need another: resume \
                  with the `training.epochs` and `training.steps` of the run, or start a new run from its weights \
-                 (--init-from)"
+                 (--init-from). A run that is to be continued for more epochs needs `training.schedule = constant` from \
+                 its start; a model's preset may be another"
             )),
             all => {
                 let all = all

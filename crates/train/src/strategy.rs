@@ -91,6 +91,8 @@ pub(crate) struct RankSetup {
     pub(crate) ranks: Option<RankLines>,
     /// Opened on rank 0 only, where fingerprints are to be written.
     pub(crate) hashes: Option<HashesFile>,
+    /// The fingerprint of the data; empty where there is none.
+    pub(crate) data_fingerprint: String,
     /// What ranks that meet must have in common.
     pub(crate) agreement: Agreement,
     /// By which way gradients travel that are on GPUs.

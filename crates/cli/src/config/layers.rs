@@ -28,6 +28,15 @@ pub(super) fn layered(
         (None, Some(Value::String(name))) => Some(name.clone()),
         (None, _) => tasks::only().map(|task| task.name().to_owned()),
     };
+    if let (Some(named), Some(Value::String(of_run))) = (&arguments.model, file_layer.get("model"))
+        && arguments.resume
+        && tasks::find(named).is_none_or(|task| task.name() != of_run)
+    {
+        return Err(CliError::usage_with_help(
+            format!("the run is one of {of_run}, and {named} was named"),
+            "leave the model's name out: --resume takes all from the run",
+        ));
+    }
     let in_file = file_layer.get("init_from").and_then(Value::as_str);
     let init_from = arguments.init_from.as_deref().or(in_file.map(Path::new));
     let adopted = match init_from {

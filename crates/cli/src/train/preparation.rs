@@ -1,17 +1,20 @@
 //! What is done before a training starts: its folder, its data, what its ranks are notified.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::prelude::*;
 use burn::prelude::Device;
 use everburn_train::checkpoint::{CheckpointFolder, Progress};
 use everburn_train::{ConfiguredTask, LoadedData, RunLock, renderer};
+use toml::{Table, Value};
 
 use super::choose_display;
 use crate::arguments::TrainArguments;
 use crate::config::RunConfig;
 use crate::error::CliError;
-use crate::recording;
+use crate::{files, recording};
 
 /// Checks that there is a checkpoint and that it belongs to this configuration.
 pub(super) fn check_resume(
@@ -100,9 +103,86 @@ pub(crate) fn prepare_run_directory(
     }
     let run = RunDirectory::create(path)?;
     let lock = run.lock()?;
+    if arguments.resume {
+        show_changes(&run, config)?;
+    }
     run.write_config(config)?;
     recording::write_environment(&run);
     Ok((run, lock))
+}
+
+/// What the configuration of a run was before a resume: it comes back if the resume is refused.
+pub(super) struct KeptConfig {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    /// How far the run had come.
+    recorded: u64,
+}
+
+impl KeptConfig {
+    /// That of the run which `arguments` resume.
+    pub(super) fn of(arguments: &TrainArguments) -> Option<Self> {
+        let folder = arguments.run_dir.as_deref().filter(|_| arguments.resume)?;
+        let path = folder.join("config.toml");
+        Some(Self {
+            bytes: std::fs::read(&path).ok()?,
+            recorded: Self::recorded(&path),
+            path,
+        })
+    }
+
+    /// Writes it again if the run has recorded nothing since.
+    pub(super) fn put_back(&self) {
+        if Self::recorded(&self.path) != self.recorded {
+            return;
+        }
+        let written = files::replace(&self.path, |file| file.write_all(&self.bytes));
+        if let Err(error) = written {
+            tracing::warn!("{} was not written back: {error}", self.path.display());
+        }
+    }
+
+    /// The bytes of the metrics beside a configuration.
+    fn recorded(config: &Path) -> u64 {
+        let metrics = config.with_file_name("metrics.jsonl").metadata();
+        metrics.map_or(0, |file| file.len())
+    }
+}
+
+/// Shows which settings a resume changes, apart from those of ranks.
+fn show_changes(run: &RunDirectory, config: &RunConfig) -> Result<(), CliError> {
+    let in_words = |config: &RunConfig| -> Result<BTreeMap<String, String>, CliError> {
+        let mut table =
+            Table::try_from(config).map_err(|error| CliError::usage(error.to_string()))?;
+        table.remove("ranks");
+        let mut settings = BTreeMap::new();
+        flatten("", &table, &mut settings);
+        Ok(settings)
+    };
+    let (before, now) = (
+        in_words(&run.read_config::<RunConfig>()?)?,
+        in_words(config)?,
+    );
+    let paths = before.keys().chain(now.keys()).collect::<BTreeSet<_>>();
+    let changes = paths.into_iter().filter_map(|path| {
+        let [before, now] = [before.get(path), now.get(path)];
+        let shown = |value: Option<&String>| value.map_or("unset", String::as_str).to_string();
+        (before != now).then(|| format!("{path} = {} (was {})", shown(now), shown(before)))
+    });
+    let changes = changes.collect::<Vec<_>>();
+    if !changes.is_empty() {
+        say!("changed by this resume: {}", changes.join(", "));
+    }
+    Ok(())
+}
+
+fn flatten(prefix: &str, table: &Table, settings: &mut BTreeMap<String, String>) {
+    for (key, value) in table {
+        match value {
+            Value::Table(inner) => flatten(&format!("{prefix}{key}."), inner, settings),
+            value => drop(settings.insert(format!("{prefix}{key}"), value.to_string())),
+        }
+    }
 }
 
 /// Makes the first `runs/<model>-<number>` that nobody else has made.

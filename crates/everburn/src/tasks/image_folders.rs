@@ -219,7 +219,7 @@ impl<M: ImageModel> ImageFolders<M> {
             ..config.data.request()?
         };
         let loaded = load_rgb(&request)?;
-        self.check_classes(config, &loaded)?;
+        self.check_classes(config, &loaded, only_test)?;
         config.data.keep(&loaded)?;
         self.keep_stem(config, &loaded)?;
         let augmentation = config.data.augment.clone();

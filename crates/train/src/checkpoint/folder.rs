@@ -269,6 +269,13 @@ impl CheckpointFolder {
         })
     }
 
+    /// How far the newest checkpoint has come whose manifest can be read; its files are not read.
+    pub fn newest_progress(&self) -> Option<Progress> {
+        let places = self.places().ok()?.into_iter().rev();
+        let mut read = places.filter_map(|place| Manifest::read(&self.found(place)).ok());
+        Some(read.next()?.progress)
+    }
+
     /// Reads the newest checkpoint that is good.
     ///
     /// # Errors

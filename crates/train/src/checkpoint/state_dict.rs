@@ -215,24 +215,26 @@ pub(super) fn fitting_tensors<M: Module>(
     skip: &Patterns,
     layout: &StateDictLayout,
 ) -> Result<(BTreeMap<String, PackedTensor>, usize), TrainError> {
-    let (skipped, ours): (Vec<_>, Vec<_>) = in_pytorch_terms(model)
-        .into_iter()
-        .partition(|tensor| skip.fit(&tensor.name));
+    let all = in_pytorch_terms(model);
     let read = match path.is_dir() {
         true => folder::read(path)?,
         false => without_wrappers(read_file(path)?),
     };
     let names: Vec<String> = read.keys().cloned().collect();
-    let tensors = layout.arrange(read);
+    let mut tensors = layout.arrange(read);
+    // By their names in the file, and below by those without a shared prefix: what is skipped need not have it.
+    tensors.retain(|name, _| !skip.fit(name));
     let (prefix, mut tensors) = without_prefix(tensors, |prefix| {
-        let mut names = ours.iter().chain(&skipped).map(|tensor| &tensor.name);
-        names.any(|name| name.starts_with(prefix))
+        all.iter().any(|tensor| tensor.name.starts_with(prefix))
     });
     check_patterns(skip, path, || {
-        let of_model = skipped.iter().chain(&ours).map(|tensor| &*tensor.name);
-        of_model.chain(tensors.keys().map(String::as_str))
+        let of_file = names.iter().chain(tensors.keys()).map(String::as_str);
+        of_file.chain(all.iter().map(|tensor| &*tensor.name))
     })?;
     tensors.retain(|name, _| !skip.fit(name));
+    let (skipped, ours): (Vec<_>, Vec<_>) = all.into_iter().partition(|tensor| {
+        skip.fit(&tensor.name) || skip.fit(&format!("{prefix}{}", tensor.name))
+    });
     let problems = problems(&ours, &tensors) + &hint_for_a_head(&ours, &tensors);
     if !problems.is_empty() {
         // The layout may have added one.

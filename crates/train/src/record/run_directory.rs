@@ -137,7 +137,15 @@ impl RunDirectory {
         if !path.join("config.toml").is_file() {
             return Ok(None);
         }
-        let _held = Self::open(path)?.lock()?;
+        let run = Self::open(path)?;
+        let _held = run.lock()?;
+        if !run.has_begun() {
+            // Its places are taken again.
+            for name in ["events.jsonl", "live.json", "report.html"] {
+                let _ = std::fs::remove_file(path.join(name));
+            }
+            return Ok(None);
+        }
         let name = path.file_name().unwrap_or(path.as_os_str()).to_os_string();
         for number in 1_u32.. {
             let mut aside = name.clone();
@@ -150,6 +158,19 @@ impl RunDirectory {
             }
         }
         Ok(None)
+    }
+
+    /// Whether anything of a training is in it, or of a model. A start may have failed before.
+    fn has_begun(&self) -> bool {
+        let has_files = |folder: PathBuf| {
+            let entries = std::fs::read_dir(folder);
+            entries.is_ok_and(|mut entries| entries.next().is_some())
+        };
+        let has_bytes = |file: PathBuf| file.metadata().is_ok_and(|file| file.len() > 0);
+        has_files(self.checkpoints())
+            || has_bytes(self.path.join("metrics.jsonl"))
+            || has_bytes(self.model_path())
+            || has_bytes(self.report_path())
     }
 
     /// The folder of a run that was made before.

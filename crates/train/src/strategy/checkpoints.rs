@@ -25,6 +25,12 @@ impl RankLoop {
         let progress = &checkpoint.progress;
         let fits = self.progress().fits(progress);
         fits.map_err(|reason| training_state::refuse(progress, &reason))?;
+        let data = &self.setup.data_fingerprint;
+        if self.is_first() && !progress.data.is_empty() && progress.data != *data {
+            tracing::warn!(
+                "the data are not those of the checkpoint: files have other names or other contents"
+            );
+        }
         let model = self.setup.state.restore(model, checkpoint)?;
         self.outcome.epoch = progress.epoch;
         self.outcome.step = progress.step;
@@ -178,6 +184,7 @@ impl RankLoop {
             batches: self.outcome.batches,
             so_far: self.outcome.so_far.clone(),
             loss_scaling: self.outcome.loss_scaling,
+            data: setup.data_fingerprint.clone(),
             ..Progress::start(&setup.model_name, &setup.config, samples)
         }
     }

@@ -19,6 +19,7 @@ use crate::checkpoint::weights::write_trained;
 use crate::config::conflicts::RunFeatures;
 use crate::device::memory::PeakMemory;
 use crate::device::verification::verify_device;
+use crate::elastic::agreement::Agreement;
 use crate::error::TrainError;
 use crate::metrics::sums::MetricSums;
 use crate::metrics::{NewestReport, RankMetric};
@@ -98,39 +99,15 @@ impl Trainer {
         let (live, hooks) = (LiveSlot::default(), Arc::new(Mutex::new(self.hooks.make())));
         let resumed_after_epoch = resume.as_ref().map(|it| it.progress.epoch);
         let resumed_after_step = resume.as_ref().map_or(0, |it| it.progress.step);
-        let autodiff = self.config.activation_checkpointing;
         let setup = RankSetup {
-            config: self.config.clone(),
-            model_name: self.model_name.clone(),
-            group: self.group.clone(),
-            device: autodiff.autodiff(self.device.clone()),
-            train: loaders.train.clone(),
-            validation: loaders.validation.clone(),
-            state,
             resume,
-            run: self.run.clone(),
-            checkpoints: None,
-            metrics: None,
-            tensor_board: None,
-            ranks: None,
-            hashes: None,
-            agreement,
-            exchange: self.exchange.clone(),
-            initial_values: self.initial_values.clone(),
-            regroup: self.regroup.clone(),
-            resume_wanted: self.resume,
-            begun_before: self.begun_before,
-            test: loaders.test.clone(),
-            class_names: self.class_names.clone(),
-            live: live.clone(),
-            rank_statuses: self.rank_statuses.clone(),
-            stop: self.stop.clone(),
             samples,
+            data_fingerprint: data.fingerprint.clone(),
+            live: live.clone(),
             hooks: Arc::clone(&hooks),
-            display: self.display(),
-            recorder: self.recorder.clone(),
             over: over.cloned(),
             is_trial: trial.is_some(),
+            ..self.setup(&loaders, state, agreement)
         };
         let (model, outcome) = self.run_loop(model, setup, data)?;
         let trained = self.write_model(&model, over, &outcome)?;
@@ -173,6 +150,45 @@ impl Trainer {
             profile: self.recorder.is_some(),
             ..RunFeatures::default()
         })
+    }
+
+    /// What the loop has from this trainer. What is of one training only is the caller's.
+    fn setup(&self, loaders: &Loaders, state: TrainingState, agreement: Agreement) -> RankSetup {
+        let checkpointing = self.config.activation_checkpointing;
+        RankSetup {
+            config: self.config.clone(),
+            model_name: self.model_name.clone(),
+            group: self.group.clone(),
+            device: checkpointing.autodiff(self.device.clone()),
+            train: loaders.train.clone(),
+            validation: loaders.validation.clone(),
+            state,
+            resume: None,
+            data_fingerprint: String::new(),
+            run: self.run.clone(),
+            checkpoints: None,
+            metrics: None,
+            tensor_board: None,
+            ranks: None,
+            hashes: None,
+            agreement,
+            exchange: self.exchange.clone(),
+            initial_values: self.initial_values.clone(),
+            regroup: self.regroup.clone(),
+            resume_wanted: self.resume,
+            begun_before: self.begun_before,
+            test: loaders.test.clone(),
+            class_names: self.class_names.clone(),
+            live: LiveSlot::default(),
+            rank_statuses: self.rank_statuses.clone(),
+            stop: self.stop.clone(),
+            samples: None,
+            hooks: Arc::default(),
+            display: self.display(),
+            recorder: self.recorder.clone(),
+            over: None,
+            is_trial: false,
+        }
     }
 
     fn loaders(

@@ -42,6 +42,7 @@ impl<M: ImageModel> ImageFolders<M> {
         &self,
         config: &ImageFoldersConfig,
         loaded: &LoadedRgb,
+        only_test: bool,
     ) -> Result<(), TaskError> {
         let (folder, found) = (&loaded.description.name, &loaded.classes);
         let known = &config.data.classes;
@@ -58,7 +59,16 @@ impl<M: ImageModel> ImageFolders<M> {
             _ => return Ok(()),
         };
         let error = TaskError::new(reason);
+        let without = |all: &[String], others: &[String]| {
+            let missing = all.iter().filter(|class| !others.contains(class));
+            named(&missing.cloned().collect::<Vec<_>>())
+        };
         Err(match self.architecture.head() {
+            _ if only_test => error.with_help(format!(
+                "a test needs a folder for each class of the model and no other; missing: {}; not of the model: {}",
+                without(known, found),
+                without(found, known)
+            )),
             None => error,
             Some(head) => error.with_help(format!(
                 "a training from pretrained weights gets a new head for them by --init-skip '{head}.*'"
