@@ -146,7 +146,9 @@ fn the_files_of_a_run_have_their_fields() {
         let has = |name: &str| assert!(line[name].is_number(), "{name} in {line}");
         match line["kind"].as_str() {
             Some("step") => {
-                ["learning_rate", "gradient_norm", "peak_memory"].map(has);
+                for name in ["learning_rate", "gradient_norm", "peak_memory"] {
+                    has(name);
+                }
                 steps += 1;
             }
             Some("train") => {

@@ -156,7 +156,7 @@ impl Step {
             } => {
                 if !answers(program, probe) {
                     return Ok(Done::Skipped {
-                        why: Cow::Owned(format!("it is not installed ({package})")),
+                        why: Cow::Owned(format!("missing: {package} installs it")),
                         package: Some(package.clone()),
                     });
                 }
@@ -415,7 +415,7 @@ mod tests {
         let Ok(Done::Skipped { why, package }) = done("everburn-no-such-program", None) else {
             panic!("it was not skipped")
         };
-        assert_eq!(why, "it is not installed (`cargo install a-package`)");
+        assert_eq!(why, "missing: `cargo install a-package` installs it");
         assert_eq!(package, Some(Package::Cargo("a-package".to_owned())));
         // It is there, and lacks something that no installer has.
         let needs = ["--no-such-argument"].as_slice();

@@ -252,9 +252,14 @@ fn ranks_that_leave_because_the_store_says_that_the_job_has_finished_prove_nothi
     assert!(outcome.contains(UNPROVED), "{outcome}");
 }
 
-/// Rank 0 finishes at once, and rank 1 says so when rank 0 has been reaped.
+/// Rank 0 finishes once rank 1 has begun (one that has not is started no more), and rank 1 says so when rank 0 has been
+/// reaped.
 const FINISH_IN_TURN: &str = "
-    if [ $RANK = 0 ]; then finished; echo $$ > $DIR/new; mv $DIR/new $DIR/first; exit 0; fi
+    if [ $RANK = 0 ]; then
+        until [ -e $DIR/begun ]; do sleep 0.02; done
+        finished; echo $$ > $DIR/new; mv $DIR/new $DIR/first; exit 0
+    fi
+    echo 1 > $DIR/begun
     until [ -e $DIR/first ]; do sleep 0.02; done
     while kill -0 $(cat $DIR/first) 2>/dev/null; do sleep 0.02; done; ";
 
