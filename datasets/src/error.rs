@@ -240,7 +240,7 @@ pub enum DatasetError {
     /// A text is too short to be cut.
     #[error(
         "the text ({origin}) has {tokens} tokens: {part} must have more than the {context} of a window; take a longer \
-         text, or a shorter window (`text.window`)"
+         text, or a shorter window (`--set text.window=N`)"
     )]
     TooShort {
         /// Where the text came from.

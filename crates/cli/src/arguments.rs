@@ -55,8 +55,10 @@ impl Arguments {
     /// The same, or why there is nothing to do.
     pub(crate) fn try_of(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = Self::command().bin_name(invocation::name());
-        let matches = command.clone().try_get_matches_from(words);
-        let mut matches = matches.map_err(foreign::suggest)?;
+        let words = words.into_iter().collect::<Vec<_>>();
+        let matches = command.clone().try_get_matches_from(words.clone());
+        let suggest = |error| foreign::suggest(error, &command, &words);
+        let mut matches = matches.map_err(suggest)?;
         Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
     }
 }

@@ -61,6 +61,13 @@ pub(crate) fn run(arguments: &ChatArguments) -> Result<ExitCode, CliError> {
             RESET => chat.stream = None,
             EXIT => break,
             HELP => show_commands(),
+            // A path has more.
+            command
+                if command.starts_with('/') && command[1..].chars().all(char::is_alphabetic) =>
+            {
+                eprintln!("there is no {command}");
+                show_commands();
+            }
             question => {
                 let asked = Instant::now();
                 match chat.answer(question, || writer.scorer(&model)) {

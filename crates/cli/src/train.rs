@@ -108,8 +108,9 @@ pub(crate) fn run(
             "help: {}",
             match records {
                 true => summary::how_to_continue(&run),
-                false => "--resume continues from the newest checkpoint, on any number of ranks"
-                    .to_owned(),
+                false =>
+                    "machine 0 says from which checkpoint the run is continued, if there is one"
+                        .to_owned(),
             }
         );
     }

@@ -1,51 +1,86 @@
 //! Flags by the names that other programs have for them.
 
-use clap::Error;
+use std::ffi::OsString;
+
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, Error};
 
 /// Names of PyTorch, torchrun, Lightning and Hugging Face, without hyphens between words, and the flag that is meant.
-const NAMES: [(&str, &str); 22] = [
+const NAMES: [(&str, &str); 43] = [
     ("lr", "--learning-rate"),
     ("bs", "--batch-size"),
+    ("perdevicetrainbatchsize", "--batch-size"),
     ("wd", "--weight-decay"),
     ("numepochs", "--epochs"),
     ("maxepochs", "--epochs"),
     ("numtrainepochs", "--epochs"),
     ("maxsteps", "--steps"),
+    ("savesteps", "--checkpoint-every"),
+    ("savestrategy", "--checkpoint-every"),
+    ("loggingsteps", "--log-every"),
+    ("logeverynsteps", "--log-every"),
     ("numworkers", "--workers"),
     ("gradclip", "--max-gradient-norm"),
     ("clipgradnorm", "--max-gradient-norm"),
     ("maxgradnorm", "--max-gradient-norm"),
+    ("gradientclipval", "--max-gradient-norm"),
     ("gradientaccumulationsteps", "--accumulate"),
+    ("bf16", "--precision bf16"),
+    ("fp16", "--precision f16"),
+    ("fsdp", "--shard parameters"),
+    ("zerostage", "--shard"),
     ("nproc", "--ranks"),
     ("nprocpernode", "--ranks"),
     ("worldsize", "--ranks"),
+    ("localrank", "--ranks"),
     ("nnodes", "--nodes"),
     ("masteraddr", "--rendezvous"),
     ("rdzvendpoint", "--rendezvous"),
     ("pretrained", "--init-from"),
+    ("ckptpath", "--resume --run-dir RUN"),
+    ("resumefromcheckpoint", "--resume --run-dir RUN"),
     ("outputdir", "--run-dir"),
     ("imagesize", "--set data.size=PIXELS"),
     ("size", "--set data.size=PIXELS"),
+    ("blocksize", "--set text.window=TOKENS"),
+    ("maxlength", "--set text.window=TOKENS"),
+    ("maxnewtokens", "--tokens"),
+    ("maxlength", "--tokens"),
+    ("maxtokens", "--tokens"),
+    ("dosample", "--temperature"),
+    ("vocabsize", "--vocabulary"),
+    ("input", "--data"),
 ];
 
-/// Suggests the flag that is meant by an unknown one.
-pub(super) fn suggest(mut error: Error) -> Error {
+/// Suggests the flag that is meant by an unknown one, of those that the command of these `words` has.
+pub(super) fn suggest(mut error: Error, program: &Command, words: &[OsString]) -> Error {
     let unknown = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(unknown)) if error.kind() == ErrorKind::UnknownArgument => {
             unknown.trim_start_matches('-').replace(['-', '_'], "")
         }
         _ => return error,
     };
-    let found = NAMES.iter().find(|(name, _)| *name == unknown);
+    // What is no flag is hardly meant as a word that begins with hyphens.
+    error.remove(ContextKind::Suggested);
+    let command = words
+        .iter()
+        .skip(1)
+        .find_map(|word| program.find_subcommand(word));
+    let has = |flag: &str| {
+        let name = flag.trim_start_matches('-').split(' ').next();
+        let mut flags = command.iter().flat_map(|command| command.get_arguments());
+        flags.any(|argument| argument.get_long() == name)
+    };
+    let found = NAMES
+        .iter()
+        .find(|(name, meant)| *name == unknown && has(meant));
     if let Some((_, meant)) = found {
         error.insert(
             ContextKind::SuggestedArg,
             ContextValue::String((*meant).to_string()),
         );
-        // They are of a flag that is spelled alike.
+        // It is of a flag that is spelled alike.
         error.remove(ContextKind::Usage);
-        error.remove(ContextKind::Suggested);
     }
     error
 }
@@ -55,35 +90,46 @@ mod tests {
     use super::*;
     use crate::arguments::Arguments;
 
+    fn refused(words: &str) -> String {
+        let error = Arguments::try_of(words.split(' ').map(Into::into)).unwrap_err();
+        error.to_string()
+    }
+
     #[test]
     fn names_of_other_programs_lead_to_flags_that_there_are() {
         for (name, meant) in NAMES {
-            let words = format!("everburn train mnist --{name} 3");
-            let error = Arguments::try_of(words.split(' ').map(Into::into)).unwrap_err();
-            let text = error.to_string();
-            assert!(text.contains(&format!("'{meant}'")), "{text}");
-            let flag = meant.split(' ').next().unwrap_or_default();
-            let value = match flag {
-                "--set" => "data.size=3",
-                _ => "no value",
+            let suggests = |command: &str| {
+                let text = refused(&format!("everburn {command} --{name} 3"));
+                text.contains(&format!("'{meant}'"))
             };
-            let words = ["everburn", "train", "mnist", flag, value];
-            match Arguments::try_of(words.map(Into::into)) {
-                Ok(_) => {}
-                Err(error) => assert_ne!(error.kind(), ErrorKind::UnknownArgument, "{flag}"),
-            }
+            let commands = [
+                "train mnist",
+                "generate run",
+                "tokenize x",
+                "predict run",
+                "eval run",
+            ];
+            assert!(commands.into_iter().any(suggests), "{name}: {meant}");
         }
     }
 
     #[test]
     fn hyphens_and_lines_are_the_same_and_other_errors_stay() {
-        let of = |words: &str| Arguments::try_of(words.split(' ').map(Into::into)).unwrap_err();
-        let error = of("everburn train mnist --nproc_per_node 2").to_string();
+        let error = refused("everburn train mnist --nproc_per_node 2");
         assert!(
             error.contains("'--ranks'") && !error.contains("as a value"),
             "{error}"
         );
-        let error = of("everburn train mnist --epoch 2").to_string();
+        let error = refused("everburn train mnist --epoch 2");
         assert!(error.contains("'--epochs'"), "{error}");
+        // Each command has its own.
+        let of = ["train mnist", "generate run"]
+            .map(|command| refused(&format!("everburn {command} --max_length 9")));
+        assert!(
+            of[0].contains("text.window") && of[1].contains("'--tokens'"),
+            "{of:?}"
+        );
+        let none = refused("everburn generate run --num-beams 2");
+        assert!(!none.contains("as a value"), "{none}");
     }
 }

@@ -140,8 +140,13 @@ pub(super) fn merge(lower: &mut Table, upper: Table) {
 
 /// Forgets which files of tokens another run has read, where other data are named. A resumed run remembers its own.
 pub(super) fn forget_shards(table: &mut Table, others_named: bool) {
-    if others_named && let Some(Value::Table(text)) = table.get_mut("text") {
-        text.remove("shards");
+    if !others_named {
+        return;
+    }
+    for (section, key) in [("text", "shards"), ("data", "reason")] {
+        if let Some(Value::Table(section)) = table.get_mut(section) {
+            section.remove(key);
+        }
     }
 }
 

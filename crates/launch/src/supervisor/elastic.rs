@@ -126,6 +126,7 @@ impl Elastic {
     /// Starts nobody any more.
     pub(super) fn cancel(&mut self) {
         for slot in &mut self.slots {
+            slot.away |= !matches!(slot.next, Next::Nothing);
             slot.next = Next::Nothing;
         }
     }
@@ -136,12 +137,20 @@ impl Elastic {
         restarted.chain(&self.away)
     }
 
-    /// Why too few ranks can ever be there, if that is so.
-    fn hopeless(&self, config: &LaunchConfig) -> Option<String> {
+    /// That too few ranks can ever be there, if that is so.
+    fn too_few(&self, config: &LaunchConfig) -> Option<String> {
         let here = self.slots.iter().filter(|slot| !slot.away).count();
         let elsewhere = config.world_size() - self.slots.len();
         let (possible, min) = (here + elsewhere, self.limits.min);
+        let plural = if possible == 1 { "" } else { "s" };
         (possible < min).then(|| {
+            format!("at most {possible} rank{plural} can be there, and the job needs {min}")
+        })
+    }
+
+    /// The same, with the ranks that are not started again.
+    fn hopeless(&self, config: &LaunchConfig) -> Option<String> {
+        self.too_few(config).map(|too_few| {
             let mut away: Vec<usize> = self.away.iter().map(|ended| ended.rank).collect();
             away.sort_unstable();
             let away: Vec<String> = away.iter().map(usize::to_string).collect();
@@ -149,7 +158,7 @@ impl Elastic {
                 [one] => format!("rank {one} is not started again"),
                 several => format!("ranks {} are not started again", several.join(", ")),
             };
-            format!("at most {possible} ranks can be there, and the job needs {min}: {again}")
+            format!("{too_few}: {again}")
         })
     }
 
@@ -380,6 +389,16 @@ impl Supervisor<'_> {
         let elastic = self.elastic.as_ref();
         if let Some(reason) = elastic.and_then(|it| it.hopeless(self.config)) {
             self.give_up(reason);
+        }
+    }
+
+    /// Ends a job that waits for ranks which a request to stop keeps from starting.
+    pub(super) fn give_up_if_stopped_while_waiting(&mut self) {
+        let elastic = self.elastic.as_ref();
+        if let Some(too_few) = elastic.and_then(|it| it.too_few(self.config)) {
+            self.give_up(format!(
+                "{too_few}: no rank is started after a request to stop"
+            ));
         }
     }
 

@@ -278,6 +278,7 @@ impl<'a> Supervisor<'a> {
             Plan::Grace(_) => Plan::Terminating(now + self.config.kill_after),
             already_ending => already_ending,
         };
+        self.give_up_if_stopped_while_waiting();
     }
 
     /// The time of the present plan, or of a restart, has come.

@@ -91,7 +91,7 @@ impl Schedule {
             true => {
                 "its schedule of learning rates has ended, too: start a new run from its weights (--init-from)"
             }
-            false => "raise training.epochs or training.steps to continue it",
+            false => "more `--epochs` continue it",
         }
     }
 

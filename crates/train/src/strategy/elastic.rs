@@ -64,6 +64,25 @@ struct Standing {
     since_step: f64,
 }
 
+/// How the ranks of a group are called in the job, whose logs have these numbers.
+fn as_in_the_job(members: &[usize]) -> String {
+    let same = members
+        .iter()
+        .enumerate()
+        .all(|(rank, member)| rank == *member);
+    match same {
+        true => format!("; its ranks were {members:?}"),
+        false => {
+            let pairs = members.iter().enumerate();
+            let pairs = pairs.map(|(rank, member)| format!("{rank} is rank {member}"));
+            let pairs = pairs.collect::<Vec<_>>().join(", ");
+            format!(
+                "; these are numbers in the group: in the job, and in the names of logs, {pairs}"
+            )
+        }
+    }
+}
+
 impl RankLoop {
     /// Whether rank 0 knows of somebody who wants to take part.
     pub(super) fn somebody_waits(&self) -> bool {
@@ -84,7 +103,7 @@ impl RankLoop {
         // Errors count ranks as the group does, and the user as the job did at its start.
         let step = self.outcome.step;
         let before = regroup.members();
-        tracing::warn!("after step {step}: {error}; its ranks were {before:?}");
+        tracing::warn!("after step {step}: {error}{}", as_in_the_job(&before));
         self.setup.live.enter(Phase::Regrouping);
         self.interrupted = true;
         self.futile += 1;
