@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{DEADLINE, free_port, holds_within, skip};
+use crate::{DEADLINE, free_port, holds_within, skip_missing};
 
 /// How many members there are: one may be lost.
 const MEMBERS: usize = 3;
@@ -39,10 +39,10 @@ impl Etcd {
     ///
     /// # Panics
     /// When it does not answer.
-    pub fn start(what: &str) -> Option<Self> {
+    pub fn start_or_skip(what: &str) -> Option<Self> {
         let version = Command::new("etcd").arg("--version").output();
         if !version.is_ok_and(|output| output.status.success()) {
-            skip(what, "etcd is not installed (etcd-server in Debian)");
+            skip_missing(what, "etcd is not installed", "etcd-server");
             return None;
         }
         // Somebody else may have taken a port meanwhile.

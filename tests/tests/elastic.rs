@@ -258,7 +258,7 @@ const ENDLESS: [&str; 6] = [
 
 #[test]
 fn with_etcd_machine_0_may_be_lost_too_and_a_member_of_etcd_and_the_same_is_learnt() {
-    let Some(mut etcd) = Etcd::start("a training whose store is in etcd") else {
+    let Some(mut etcd) = Etcd::start_or_skip("a training whose store is in etcd") else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
@@ -311,6 +311,39 @@ fn with_etcd_machine_0_may_be_lost_too_and_a_member_of_etcd_and_the_same_is_lear
     let expected: BTreeSet<_> = lines("undisturbed").into_iter().collect();
     let differs = learnt.iter().find(|line| !expected.contains(*line));
     assert!(differs.is_none(), "{differs:?}");
+}
+
+#[test]
+fn a_stop_while_a_rank_waits_for_others_leaves_a_checkpoint_and_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = [
+        "--ranks",
+        "2",
+        "--elastic",
+        "2:2",
+        "--chaos",
+        "kill=1@step:9",
+    ];
+    let mut job = Everburn::new(folder.path(), ["train", "mlp", "--data", "synthetic"])
+        .args(["--train-samples", "400", "--test-samples", "40"])
+        .args(["--epochs", "100000", "--run-dir", "run"])
+        .args(flags)
+        .start();
+    // Rank 1 is started again after a second. Where the signal comes later than that, the job stops as any other.
+    let run = Run::new(folder.path().join("run"));
+    let log = run.clone();
+    job.wait_for("rank 0 to be without the other", move || {
+        log.text_if_there("logs/rank-0.log").contains("lost rank 1")
+    });
+    job.signal(Signal::INT);
+    let ended = job.wait();
+    assert_eq!(ended.code(), 130, "{ended}");
+    let said = format!("{}{}", ended.stdout, ended.stderr);
+    assert!(
+        said.contains("train --resume --run-dir run` continues from the checkpoint"),
+        "{ended}"
+    );
+    assert!(!steps_of_checkpoints(&run).is_empty(), "{ended}");
 }
 
 #[test]

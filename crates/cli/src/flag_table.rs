@@ -291,7 +291,7 @@ fn document() -> String {
 
 /// What the models of this program set that the user has not.
 fn presets() -> String {
-    let mut text = "\n## Presets\n\nSettings of a model that stand in place of the defaults of [Configuration](configuration.md). \
+    let mut text = "\n## Presets\n\nSettings of a model in place of the defaults of [Configuration](configuration.md). \
                     A file and flags win over them.\n\n| Model | Settings |\n|---|---|\n"
         .to_string();
     for task in tasks() {

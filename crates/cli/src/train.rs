@@ -15,7 +15,7 @@ use crate::{devices, kernels};
 use burn::module::Module;
 use burn::prelude::Device;
 use everburn_distributed::is_gpu;
-use everburn_launch::{LaunchConfig, Outcome, RankEnvironment, StopRequest};
+use everburn_launch::{Outcome, RankEnvironment, StopRequest};
 use everburn_profile::Recorder;
 use everburn_train::{
     AnyData, AnyModel, ConfiguredTask, KernelCache, LoadedData, Parallelism, Regroup, Samples,
@@ -23,11 +23,11 @@ use everburn_train::{
 };
 
 use self::joining::{Joined, join};
-use self::preparation::KeptConfig;
-use self::preparation::{check_groups, check_resume, rank_arguments, resolve_data};
+use self::preparation::{KeptConfig, check, check_groups, check_resume};
 pub(crate) use self::preparation::{claim_first_free, prepare_run_directory};
+use self::preparation::{rank_arguments, resolve_data, warn_of_few_steps};
 use self::ranks::{train_on_threads, train_one_rank};
-use crate::arguments::{RankFlags, Strategy, TrainArguments};
+use crate::arguments::{Strategy, TrainArguments};
 use crate::config::RunConfig;
 use crate::error::{CliError, EXIT_INTERRUPTED};
 use crate::finders::Finder;
@@ -114,52 +114,15 @@ pub(crate) fn run(
             }
         );
     }
+    // A rank that ended by the request to stop has said so; one that waited for others has not.
+    if records && matches!(outcome, Outcome::Interrupted { .. }) && run.read_report().is_err() {
+        eprintln!("help: {}", summary::how_to_continue(&run));
+    }
     let finished = code == ExitCode::SUCCESS && records;
     if finished && !run.read_report()?.finished {
         return Ok(EXIT_INTERRUPTED.into());
     }
     Ok(code)
-}
-
-/// Says that a training ends before `training.steps`, with the last epoch.
-fn warn_of_few_steps(config: &RunConfig, samples: usize) {
-    let (total, epochs) = (config.training.total_steps(samples), config.training.epochs);
-    if let Some(steps) = config.training.steps.filter(|steps| *steps > total) {
-        tracing::warn!(
-            "the training ends after {total} steps, those of {}, before --steps {steps}: more need more --epochs",
-            summary::counted(epochs, "epoch")
-        );
-    }
-}
-
-/// Finds what is wrong with flags, devices and paths before anything is started, written or moved; and what the launcher
-/// would do.
-fn check(config: &RunConfig, arguments: &TrainArguments) -> Result<LaunchConfig, CliError> {
-    monitor::check(arguments)?;
-    if let Some(gpus) = devices::check(&config.ranks.devices, config.ranks.ranks)? {
-        say!("{gpus}");
-    }
-    gradient_exchange::check(config)?;
-    model_parallel::check_model(config)?;
-    mesh::check(config)?;
-    let ranks = RankFlags {
-        // A finder prints lines.
-        no_dashboard: arguments.ranks.no_dashboard || arguments.finders.wanted().is_some(),
-        ..arguments.ranks.clone()
-    };
-    if let Some(weights) = &arguments.init_from
-        && arguments.ranks.node_rank.unwrap_or(0) == 0
-        && !weights.exists()
-    {
-        return Err(CliError::usage_with_help(
-            format!(
-                "--init-from {}: there is no such file or folder",
-                weights.display()
-            ),
-            "name a state dict, the folder of a run, or one of Hugging Face's transformers",
-        ));
-    }
-    launching::plan(&config.ranks, &ranks, arguments.keys.has("ranks.nodes"))
 }
 
 /// In this process: alone, or on several devices with a thread each.

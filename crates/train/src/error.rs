@@ -41,7 +41,7 @@ pub enum TrainError {
     /// A sample of the test could not be read, after a whole training.
     #[error(
         "the test could not read a batch: {0}. All steps are made, and model.safetensors of the run directory has what \
-         was learned: --resume tests it when the data are mended"
+         was learned: --resume tests it when the data are repaired"
     )]
     TestData(String),
     /// A GPU computes otherwise than the processor.

@@ -6,15 +6,19 @@ use std::path::{Path, PathBuf};
 
 use crate::prelude::*;
 use burn::prelude::Device;
+use everburn_launch::LaunchConfig;
 use everburn_train::checkpoint::{CheckpointFolder, Progress};
 use everburn_train::{ConfiguredTask, LoadedData, RunLock, renderer};
 use toml::{Table, Value};
 
 use super::choose_display;
-use crate::arguments::TrainArguments;
+use crate::arguments::{RankFlags, TrainArguments};
 use crate::config::RunConfig;
 use crate::error::CliError;
-use crate::{files, recording};
+use crate::summary::counted;
+use crate::{
+    devices, files, gradient_exchange, launching, mesh, model_parallel, monitor, recording,
+};
 
 /// Checks that there is a checkpoint and that it belongs to this configuration.
 pub(super) fn check_resume(
@@ -226,4 +230,48 @@ pub(super) fn check_groups(config: &RunConfig, task: &dyn ConfiguredTask) -> Res
     let model = task.model(&Device::default())?;
     config.training.optimizer.init(&model)?;
     Ok(())
+}
+
+/// Says that a training ends before `training.steps`, with the last epoch.
+pub(super) fn warn_of_few_steps(config: &RunConfig, samples: usize) {
+    let (total, epochs) = (config.training.total_steps(samples), config.training.epochs);
+    if let Some(steps) = config.training.steps.filter(|steps| *steps > total) {
+        tracing::warn!(
+            "the training ends after {total} steps, those of {}, before --steps {steps}: more need more --epochs",
+            counted(epochs, "epoch")
+        );
+    }
+}
+
+/// Finds what is wrong with flags, devices and paths before anything is started, written or moved; and what the launcher
+/// would do.
+pub(super) fn check(
+    config: &RunConfig,
+    arguments: &TrainArguments,
+) -> Result<LaunchConfig, CliError> {
+    monitor::check(arguments)?;
+    if let Some(gpus) = devices::check(&config.ranks.devices, config.ranks.ranks)? {
+        say!("{gpus}");
+    }
+    gradient_exchange::check(config)?;
+    model_parallel::check_model(config)?;
+    mesh::check(config)?;
+    let ranks = RankFlags {
+        // A finder prints lines.
+        no_dashboard: arguments.ranks.no_dashboard || arguments.finders.wanted().is_some(),
+        ..arguments.ranks.clone()
+    };
+    if let Some(weights) = &arguments.init_from
+        && arguments.ranks.node_rank.unwrap_or(0) == 0
+        && !weights.exists()
+    {
+        return Err(CliError::usage_with_help(
+            format!(
+                "--init-from {}: there is no such file or folder",
+                weights.display()
+            ),
+            "name a state dict, the folder of a run, or one of Hugging Face's transformers",
+        ));
+    }
+    launching::plan(&config.ranks, &ranks, arguments.keys.has("ranks.nodes"))
 }

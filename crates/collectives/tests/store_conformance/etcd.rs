@@ -44,7 +44,7 @@ fn keys_in(etcd: &Etcd) -> (usize, usize) {
 
 #[test]
 fn etcd_store_conforms() {
-    let Some(etcd) = Etcd::start("a store in etcd") else {
+    let Some(etcd) = Etcd::start_or_skip("a store in etcd") else {
         return;
     };
     let endpoints = etcd.endpoints();
@@ -68,7 +68,7 @@ fn etcd_store_conforms() {
 
 #[test]
 fn jobs_do_not_meet_and_nothing_is_left_of_one_that_has_ended() {
-    let Some(etcd) = Etcd::start("jobs in etcd") else {
+    let Some(etcd) = Etcd::start_or_skip("jobs in etcd") else {
         return;
     };
     let endpoints = etcd.endpoints();
@@ -102,7 +102,7 @@ fn jobs_do_not_meet_and_nothing_is_left_of_one_that_has_ended() {
 
 #[test]
 fn who_does_not_have_the_secret_neither_joins_nor_is_believed() {
-    let Some(etcd) = Etcd::start("secrets in etcd") else {
+    let Some(etcd) = Etcd::start_or_skip("secrets in etcd") else {
         return;
     };
     let endpoints = etcd.endpoints();
@@ -140,7 +140,7 @@ fn who_does_not_have_the_secret_neither_joins_nor_is_believed() {
 fn a_member_that_dies_or_stops_is_left_and_every_write_counts_once() {
     const THREADS: usize = 6;
     const EACH: usize = 20;
-    let Some(mut etcd) = Etcd::start("members of etcd that die") else {
+    let Some(mut etcd) = Etcd::start_or_skip("members of etcd that die") else {
         return;
     };
     let endpoints = etcd.endpoints();
@@ -196,7 +196,7 @@ fn a_member_that_dies_or_stops_is_left_and_every_write_counts_once() {
 
 #[test]
 fn a_stopped_member_is_left_for_the_next_one() {
-    let Some(etcd) = Etcd::start("a member of etcd that is stopped") else {
+    let Some(etcd) = Etcd::start_or_skip("a member of etcd that is stopped") else {
         return;
     };
     let endpoints = etcd.endpoints();
@@ -256,7 +256,7 @@ fn pass_on(connection: &TcpStream, port: u16, is_lost: impl Fn() -> bool) -> std
 
 #[test]
 fn a_write_whose_answer_is_lost_is_not_carried_out_twice() {
-    let Some(etcd) = Etcd::start("lost answers of etcd") else {
+    let Some(etcd) = Etcd::start_or_skip("lost answers of etcd") else {
         return;
     };
     let store = open(&losing_answers(&etcd, 2), "lost");
@@ -295,7 +295,7 @@ fn sum_of_ranks(init_method: &str, rank: usize, world_size: usize) -> i64 {
 #[test]
 fn ranks_meet_while_a_member_dies_and_may_meet_again() {
     const RANKS: usize = 4;
-    let Some(mut etcd) = Etcd::start("ranks that meet in etcd") else {
+    let Some(mut etcd) = Etcd::start_or_skip("ranks that meet in etcd") else {
         return;
     };
     let init_method = format!("etcd://{}/meeting", etcd.endpoints());
