@@ -152,7 +152,7 @@ fn another_model_does_not_go_on_from_this_ones_checkpoint() {
     train(folder.path(), "run", "1");
     let arguments = ["train", "mnist", "--resume", "--run-dir", "run"];
     let ended = Everburn::new(folder.path(), arguments).run();
-    ended.failed_with(2, &["model mlp", "mnist", "the same configuration"]);
+    ended.failed_with(2, &["the run is one of mlp, and mnist was named", "leave the model's name out"]);
 }
 
 #[test]

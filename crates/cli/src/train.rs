@@ -193,12 +193,6 @@ fn train_as_rank(
     let loaded = task.load()?;
     resolve_data(&mut config, &*task, &loaded)?;
     let ours = environment.launcher_pid.is_some();
-    if !ours && arguments.ranks.job_token.is_some() {
-        return Err(CliError::usage_with_help(
-            "--job-token is for Everburn's launcher, and this rank was started by another one",
-            "set EVERBURN_JOB_TOKEN to the same secret for all ranks",
-        ));
-    }
     if !ours {
         // Our launcher has checked before it started the ranks.
         let gpus = devices::check(&config.ranks.devices, config.ranks.ranks)?;
