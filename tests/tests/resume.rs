@@ -152,7 +152,13 @@ fn another_model_does_not_go_on_from_this_ones_checkpoint() {
     train(folder.path(), "run", "1");
     let arguments = ["train", "mnist", "--resume", "--run-dir", "run"];
     let ended = Everburn::new(folder.path(), arguments).run();
-    ended.failed_with(2, &["the run is one of mlp, and mnist was named", "leave the model's name out"]);
+    ended.failed_with(
+        2,
+        &[
+            "the run is one of mlp, and mnist was named",
+            "leave the model's name out",
+        ],
+    );
 }
 
 #[test]
