@@ -10,6 +10,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, Parser};
+use everburn_train::settings_by_path;
 use toml::{Table, Value};
 
 use crate::arguments::{Arguments, Command, TrainArguments};
@@ -295,8 +296,10 @@ fn presets() -> String {
                     A file and flags win over them.\n\n| Model | Settings |\n|---|---|\n"
         .to_string();
     for task in tasks() {
-        let mut settings = Vec::new();
-        list("", &task.preset(), &mut settings);
+        let settings = settings_by_path(&task.preset()).into_iter();
+        let settings =
+            settings.map(|(path, value)| format!("`{path} = {value}`").replace('"', "'"));
+        let settings = settings.collect::<Vec<_>>();
         let settings = match settings.is_empty() {
             true => "the defaults".to_string(),
             false => settings.join(", "),
@@ -304,16 +307,6 @@ fn presets() -> String {
         let _ = writeln!(text, "| `{}` | {settings} |", task.name());
     }
     text
-}
-
-/// The settings below `prefix`, as `--set` takes them.
-fn list(prefix: &str, table: &Table, settings: &mut Vec<String>) {
-    for (key, value) in table {
-        match value {
-            Value::Table(inner) => list(&format!("{prefix}{key}."), inner, settings),
-            value => settings.push(format!("`{prefix}{key} = {value}`").replace('"', "'")),
-        }
-    }
 }
 
 /// The headings of arguments, each once.

@@ -149,9 +149,10 @@ impl<'a> TrainedRank<'a> {
                 Some(_) => error,
                 None => error.with_help("--data names the data that are meant"),
             })?,
+            Some(unknown) if unknown.is_empty() => task.load_test()?,
             // The run's own data, under another name: what was held out is tested.
             Some(own) => match task.load() {
-                Ok(loaded) if !own.is_empty() && loaded.for_training().fingerprint == own => loaded,
+                Ok(loaded) if loaded.for_training().fingerprint == own => loaded,
                 _ => {
                     task = config.task()?;
                     task.load_test()?

@@ -113,7 +113,7 @@ pub use strategy::Run;
 pub use task::{
     AnyTask, BlockRunner, BlocksOf, ConfiguredTask, Conversation, DrawnBlocks, Language,
     LoadedData, MeshModel, ModelBlocks, OnDevice, Predict, Predictor, Pretrained, PretrainedFormat,
-    Scorer, Task, TaskData, TaskError, block_loss,
+    Scorer, Task, TaskData, TaskError, block_loss, settings_by_path,
 };
 pub use trainer::{
     BatchSizeLimit, BatchSizeSearch, FreeMemory, LearningRateRange, LearningRateSweep,

@@ -34,6 +34,7 @@ pub use self::language::{Conversation, Language, Scorer};
 pub use self::on_device::OnDevice;
 pub use self::predict::{Predict, Predictor};
 pub use self::pretrained::{Pretrained, PretrainedFormat};
+pub use self::with_config::settings_by_path;
 use crate::model::objective::Loss;
 use crate::trainer::TrainingData;
 

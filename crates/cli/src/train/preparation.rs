@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use crate::prelude::*;
 use burn::prelude::Device;
 use everburn_launch::LaunchConfig;
-use everburn_train::checkpoint::{CheckpointFolder, Progress};
-use everburn_train::{ConfiguredTask, LoadedData, RunLock, renderer};
-use toml::{Table, Value};
+use everburn_train::checkpoint::{CheckpointFolder, Place, Progress};
+use everburn_train::{ConfiguredTask, LoadedData, RunLock, renderer, settings_by_path};
+use toml::Table;
 
 use super::choose_display;
 use crate::arguments::{RankFlags, TrainArguments};
@@ -107,7 +107,8 @@ pub(crate) fn prepare_run_directory(
     }
     let run = RunDirectory::create(path)?;
     let lock = run.lock()?;
-    if arguments.resume {
+    // Machine 1 may be new to the run.
+    if arguments.resume && run.config_path().is_file() {
         show_changes(&run, config)?;
     }
     run.write_config(config)?;
@@ -120,13 +121,17 @@ pub(super) struct KeptConfig {
     path: PathBuf,
     bytes: Vec<u8>,
     /// How far the run had come.
-    recorded: u64,
+    recorded: Recorded,
 }
 
+/// The bytes of a run's metrics, and its newest checkpoint.
+type Recorded = (u64, Option<Place>);
+
 impl KeptConfig {
-    /// That of the run which `arguments` resume.
+    /// That of the run which `arguments` resume, on the machine that has it.
     pub(super) fn of(arguments: &TrainArguments) -> Option<Self> {
-        let folder = arguments.run_dir.as_deref().filter(|_| arguments.resume)?;
+        let has_it = arguments.resume && arguments.ranks.node_rank.unwrap_or(0) == 0;
+        let folder = arguments.run_dir.as_deref().filter(|_| has_it)?;
         let path = folder.join("config.toml");
         Some(Self {
             bytes: std::fs::read(&path).ok()?,
@@ -146,10 +151,15 @@ impl KeptConfig {
         }
     }
 
-    /// The bytes of the metrics beside a configuration.
-    fn recorded(config: &Path) -> u64 {
+    /// How far the run of a configuration has come.
+    fn recorded(config: &Path) -> Recorded {
         let metrics = config.with_file_name("metrics.jsonl").metadata();
-        metrics.map_or(0, |file| file.len())
+        let checkpoints = CheckpointFolder::new(config.with_file_name("checkpoints"), 1);
+        let newest = checkpoints
+            .places()
+            .ok()
+            .and_then(|mut places| places.pop());
+        (metrics.map_or(0, |file| file.len()), newest)
     }
 }
 
@@ -159,9 +169,7 @@ fn show_changes(run: &RunDirectory, config: &RunConfig) -> Result<(), CliError> 
         let mut table =
             Table::try_from(config).map_err(|error| CliError::usage(error.to_string()))?;
         table.remove("ranks");
-        let mut settings = BTreeMap::new();
-        flatten("", &table, &mut settings);
-        Ok(settings)
+        Ok(settings_by_path(&table))
     };
     let (before, now) = (
         in_words(&run.read_config::<RunConfig>()?)?,
@@ -178,15 +186,6 @@ fn show_changes(run: &RunDirectory, config: &RunConfig) -> Result<(), CliError> 
         say!("changed by this resume: {}", changes.join(", "));
     }
     Ok(())
-}
-
-fn flatten(prefix: &str, table: &Table, settings: &mut BTreeMap<String, String>) {
-    for (key, value) in table {
-        match value {
-            Value::Table(inner) => flatten(&format!("{prefix}{key}."), inner, settings),
-            value => drop(settings.insert(format!("{prefix}{key}"), value.to_string())),
-        }
-    }
 }
 
 /// Makes the first `runs/<model>-<number>` that nobody else has made.

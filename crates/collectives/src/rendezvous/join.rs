@@ -126,7 +126,7 @@ pub(super) fn join(
     }
 }
 
-/// `1 of 3 ranks has joined after 10 s; missing: ranks 1, 2; ...`
+/// `1 of 3 ranks have joined after 10s; missing: rank 1, 2. They are waited for, 290s more`
 fn waiting(missing: &[usize], world_size: usize, deadline: Deadline) -> String {
     format!(
         "{} of {world_size} ranks have joined after {:.0?}; missing: {}. They are waited for, {:.0?} more",

@@ -129,7 +129,7 @@ impl RunDirectory {
     }
 
     /// Renames a folder that holds a run to the first free of `<path>~1`, `<path>~2`, ..., and
-    /// returns the new name; `None` if there is no run at `path`.
+    /// returns the new name; `None` if there is no run at `path`, or one that made no step.
     ///
     /// # Errors
     /// [`TrainError::File`] if it cannot be renamed.
@@ -140,7 +140,7 @@ impl RunDirectory {
         let run = Self::open(path)?;
         let _held = run.lock()?;
         if !run.has_begun() {
-            // Its places are taken again.
+            // A start that failed: the next run takes the folder.
             for name in ["events.jsonl", "live.json", "report.html"] {
                 let _ = std::fs::remove_file(path.join(name));
             }

@@ -124,14 +124,27 @@ fn remove(table: &mut Table, path: &str) {
     }
 }
 
-/// Collects the values of `table` by path.
-fn flatten(prefix: &str, table: &Table, settings: &mut BTreeMap<String, String>) {
+/// The values of a configuration by their paths, as TOML writes them.
+///
+/// ```
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::settings_by_path;
+///
+/// let settings = settings_by_path(&toml::from_str("[training.ddp]\nbuffers = 'sync'").unwrap());
+/// assert_eq!(settings["training.ddp.buffers"], "\"sync\"");
+/// ```
+pub fn settings_by_path(table: &Table) -> BTreeMap<String, String> {
+    let mut settings = BTreeMap::new();
     for (key, value) in table {
         match value {
-            Value::Table(section) => flatten(&format!("{prefix}{key}."), section, settings),
-            value => drop(settings.insert(format!("{prefix}{key}"), value.to_string())),
+            Value::Table(section) => {
+                let below = settings_by_path(section).into_iter();
+                settings.extend(below.map(|(path, value)| (format!("{key}.{path}"), value)));
+            }
+            value => drop(settings.insert(key.clone(), value.to_string())),
         }
     }
+    settings
 }
 
 impl<T: Task> ConfiguredTask for WithConfig<T> {
@@ -153,9 +166,9 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
             [] => format!("{}.", self.name),
             _ => String::new(),
         };
-        let mut settings = BTreeMap::new();
-        flatten(&prefix, &own, &mut settings);
-        Ok(settings)
+        let settings = settings_by_path(&own).into_iter();
+        let settings = settings.map(|(path, value)| (format!("{prefix}{path}"), value));
+        Ok(settings.collect())
     }
 
     fn shared(&self) -> Arc<dyn ConfiguredTask> {
