@@ -47,7 +47,11 @@ pub struct ImageFolder {
     cache: PixelCache,
     fingerprint: String,
     damage: DamageSearch,
+    left_out: LeftOut,
 }
+
+/// Files beside images that are none: how many, and the first.
+type LeftOut = Option<(usize, Arc<Path>)>;
 
 impl ImageFolder {
     /// The images below `folder`, scaled to `size`: height and width, in pixels.
@@ -84,11 +88,16 @@ impl ImageFolder {
         }
         let mut hash = Sha256::new();
         let mut files = Vec::new();
+        let mut left_out: LeftOut = None;
         for (number, class) in classes.iter().enumerate() {
             let folder = folder.join(class);
             let images = names(&folder, |entry| entry.is_file() && is_image(entry))?;
             if images.is_empty() {
                 return Err(refused(&folder, no_images(&folder)?));
+            }
+            for other in names(&folder, |entry| entry.is_file() && !is_image(entry))? {
+                let (count, _) = left_out.get_or_insert_with(|| (0, folder.join(other).into()));
+                *count += 1;
             }
             for name in images {
                 let file = folder.join(&name);
@@ -104,6 +113,7 @@ impl ImageFolder {
             cache: PixelCache::default(),
             fingerprint: HEXLOWER.encode(&hash.finalize()),
             damage: DamageSearch::default(),
+            left_out,
         };
         Ok(this.with_cache(PixelCache::BYTES))
     }
@@ -152,6 +162,7 @@ impl ImageFolder {
                 cache: PixelCache::default(),
                 fingerprint: format!("{} {number} of {every}", self.fingerprint),
                 damage: DamageSearch::default(),
+                left_out: None,
             }
             .with_cache(PixelCache::BYTES)
         };
@@ -171,6 +182,13 @@ impl ImageFolder {
     /// Whether there are no images; [`open`](Self::open) refuses such a folder.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
+    }
+
+    /// How many files beside the images are neither JPEG nor PNG, and one of them; `None` if there are none. A part that was
+    /// [`split`](Self::split) off has none.
+    pub fn left_out(&self) -> Option<(usize, &Path)> {
+        let (count, file) = self.left_out.as_ref()?;
+        Some((*count, file))
     }
 
     /// SHA-256 of the names of classes and files and of the files' lengths, in hexadecimal. File contents are not read.

@@ -287,10 +287,20 @@ fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError>
         // Without train, a folder with images is a class of this name.
         None => test.find(|folder| folder.is_dir() && has_folders(folder)),
     };
+    let mut left_out = String::new();
+    let mut note = |set: &ImageFolder| {
+        if let Some((count, file)) = set.left_out() {
+            let of = file.strip_prefix(folder).unwrap_or(file).display();
+            left_out +=
+                &format!("; files that are neither JPEG nor PNG, left out: {count}, such as {of}");
+        }
+    };
     let (train, test) = match (train, test) {
         (None, None) if request.only_test => only_test(ImageFolder::open(folder, size)?),
         (None, None) => {
-            let (train, test) = ImageFolder::open(folder, size)?.split(TEST_SHARE)?;
+            let all = ImageFolder::open(folder, size)?;
+            note(&all);
+            let (train, test) = all.split(TEST_SHARE)?;
             (Arc::new(train), Arc::new(test))
         }
         (None, Some(test)) if request.only_test => only_test(ImageFolder::open(test, size)?),
@@ -311,6 +321,10 @@ fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError>
             return Err(refused(folder, problem));
         }
     };
+    note(&train);
+    if !Arc::ptr_eq(&train, &test) {
+        note(&test);
+    }
     Ok(Parts {
         test_alone: Arc::ptr_eq(&train, &test),
         classes: train.classes().to_vec(),
@@ -320,7 +334,7 @@ fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError>
         kind: DataKind::ImageFolder,
         name: String::new(),
         origin: folder.display().to_string(),
-        reason: format!("taken for {}", DataKind::ImageFolder),
+        reason: format!("taken for {}{left_out}", DataKind::ImageFolder),
     })
 }
 

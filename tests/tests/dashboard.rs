@@ -44,7 +44,7 @@ fn check_restored(terminal: &Terminal, folder: &std::path::Path) -> String {
     assert_eq!(terminal.ranks(), [], "{screen}");
     let report = Run::new(folder.join("run")).report();
     let stopped = report["stopped"].as_str().unwrap_or_default();
-    assert!(stopped.starts_with("by the user"), "{report:#}");
+    assert!(stopped.starts_with("on request"), "{report:#}");
 
     for (property, value) in [
         ("alternate_on", "0"),
@@ -90,8 +90,5 @@ fn the_quit_key_ends_all_ranks_and_restores_the_terminal() {
     });
     terminal.press("s");
     let screen = check_restored(&terminal, folder.path());
-    assert!(
-        screen.contains("stopped by the user after step"),
-        "{screen}"
-    );
+    assert!(screen.contains("stopped on request after step"), "{screen}");
 }

@@ -60,10 +60,10 @@ fn stops_cleanly(ranks: usize, signal: Signal, code: i32) {
     job.signal(signal);
     let ended = job.wait_until_gone(ORPHAN_DEADLINE);
     assert_eq!(ended.code(), code, "{ended}");
-    assert!(ended.stdout.contains("stopped by the user"), "{ended}");
+    assert!(ended.stdout.contains("stopped on request"), "{ended}");
     let report = run.report();
     let stopped = report["stopped"].as_str().unwrap();
-    assert!(stopped.starts_with("by the user after step"), "{report:#}");
+    assert!(stopped.starts_with("on request after step"), "{report:#}");
     assert!(report["test_accuracy"].is_null(), "{report:#}");
     assert_eq!(report["world_size"], ranks);
     assert!(run.number("epochs") >= 2.0, "{report:#}");

@@ -135,7 +135,7 @@ fn two_look_on_one_is_killed_and_so_is_a_rank() {
 
     job.signal(Signal::INT);
     let ended = job.wait();
-    large.wait_for("the end", |screen| screen.contains("stopped by the user"));
+    large.wait_for("the end", |screen| screen.contains("stopped on request"));
     assert!(run.path.join("report.html").is_file(), "{ended}");
     // No key leaves the shell on this screen, and Ctrl-C gives the terminal back, too.
     large.press("C-z");
@@ -175,7 +175,7 @@ fn a_training_shows_its_ranks_by_the_same_key() {
     ranks_are_back(&terminal);
     terminal.press("C-c");
     let screen = terminal.wait_for("the shell", |screen| {
-        screen.contains("stopped by the user") && screen.lines().any(|line| line == "code=130")
+        screen.contains("stopped on request") && screen.lines().any(|line| line == "code=130")
     });
     assert_eq!(terminal.property("alternate_on"), "0", "{screen}");
 }

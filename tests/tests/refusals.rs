@@ -129,6 +129,12 @@ fn a_rendezvous_that_is_none() {
     );
     let flags = ["--nodes", "2", "--node-rank", "0"];
     refused("mlp", &flags, 2, &["--rendezvous HOST:PORT"]);
+    let flags = ["--nodes", "2", "--rendezvous", "h:1"];
+    let messages = [
+        "--nodes 2 without --node-rank",
+        "--node-rank 1 for the last",
+    ];
+    refused("mlp", &flags, 2, &messages);
     let flags = ["--nodes", "2", "--node-rank", "2", "--rendezvous", "h:1"];
     let messages = ["machine 2 of 2 does not exist", "0 to 1"];
     refused("mlp", &flags, 2, &messages);

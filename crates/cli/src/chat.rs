@@ -1,13 +1,13 @@
 //! `everburn chat`: a conversation in the terminal.
 
-use std::io::{BufRead, IsTerminal, Read, Write as _, stdin, stdout};
+use std::io::{BufRead, IsTerminal, Read, stdin};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
 use everburn_train::{Generation, Scorer, TokenStream};
 
-use crate::arguments::WritingFlags;
+use crate::arguments::{WritingFlags, show};
 use crate::error::CliError;
 use crate::generate::rate;
 use crate::sampling::{Writer, open};
@@ -109,12 +109,6 @@ fn next_line(lines: &mut impl BufRead) -> Result<Option<String>, CliError> {
         }
         _ => Ok(Some(line)),
     }
-}
-
-fn show(text: &str) {
-    let mut out = stdout().lock();
-    // Without a reader, standard input ends soon.
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
 /// A conversation, with the keys and values of all that was said.

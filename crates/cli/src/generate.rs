@@ -1,7 +1,7 @@
 //! `everburn generate`
 
 use std::fs::File;
-use std::io::{Read, Write as _};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use std::time::Instant;
 use clap::Args;
 use serde_json::json;
 
-use crate::arguments::WritingFlags;
+use crate::arguments::{WritingFlags, show};
 use crate::error::CliError;
 use crate::sampling::open;
 
@@ -63,11 +63,6 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<ExitCode, CliError> {
 fn one(arguments: &GenerateArguments, prompt: &str) -> Result<String, CliError> {
     let (writer, model) = open(&arguments.writing, "generate")?;
     let tokens = writer.prompt(prompt)?;
-    let mut out = std::io::stdout().lock();
-    let mut show = |text: &str| {
-        // A reader that has gone away is told by the last line.
-        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    };
     // Once nothing is refused any more.
     let mut beginning = Some(prompt.trim_start_matches('\n'));
     let begin = Instant::now();
@@ -78,7 +73,6 @@ fn one(arguments: &GenerateArguments, prompt: &str) -> Result<String, CliError> 
         show(text);
     })?;
     show(beginning.unwrap_or_default());
-    drop(out);
     say!("");
     Ok(rate(drawn, begin))
 }
@@ -112,7 +106,9 @@ fn several(arguments: &GenerateArguments, prompts: &[String]) -> Result<String, 
         if index > 0 {
             say!("");
         }
-        say!("{}{text}", prompt.trim_start_matches('\n'));
+        show(prompt.trim_start_matches('\n'));
+        show(text);
+        say!("");
     }
     Ok(rate)
 }

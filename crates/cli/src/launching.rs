@@ -27,6 +27,15 @@ pub(crate) fn plan(
             "give --nodes N and --node-rank I as well",
         ));
     }
+    if config.nodes > 1 && flags.node_rank.is_none() {
+        let last = config.nodes - 1;
+        return Err(CliError::usage_with_help(
+            format!("--nodes {} without --node-rank", config.nodes),
+            format!(
+                "say which machine this is: --node-rank 0 for the first, to --node-rank {last} for the last"
+            ),
+        ));
+    }
     let launch = LaunchConfig {
         nodes: config.nodes,
         node_rank: flags.node_rank.unwrap_or(0),

@@ -1,5 +1,6 @@
 //! `everburn train`
 
+mod earlier_run;
 mod joining;
 mod preparation;
 mod ranks;
@@ -19,12 +20,12 @@ use everburn_launch::{Outcome, RankEnvironment, StopRequest};
 use everburn_profile::Recorder;
 use everburn_train::{
     AnyData, AnyModel, ConfiguredTask, KernelCache, LoadedData, Parallelism, Regroup, Samples,
-    StopSignal, compute_on_this_thread, renderer,
+    StopSignal, compute_on_this_thread, load_state_dict_except, renderer,
 };
 
 use self::joining::{Joined, join};
-use self::preparation::{KeptConfig, check, check_groups, check_resume};
-pub(crate) use self::preparation::{claim_first_free, prepare_run_directory};
+pub(crate) use self::preparation::{Prepared, claim_first_free, prepare_run_directory};
+use self::preparation::{check, check_groups, check_resume};
 use self::preparation::{rank_arguments, resolve_data, warn_of_few_steps};
 use self::ranks::{train_on_threads, train_one_rank};
 use crate::arguments::{Strategy, TrainArguments};
@@ -84,8 +85,11 @@ pub(crate) fn run(
         return train_here(&config, arguments, (&*task, &loaded), log, keep_kernels());
     }
     drop(loaded);
-    let kept = KeptConfig::of(arguments);
-    let (run, _lock) = prepare_run_directory(&config, arguments)?;
+    let Prepared {
+        run,
+        lock: _lock,
+        earlier,
+    } = prepare_run_directory(&config, arguments)?;
     let _served = monitor::serve(arguments, &run)?;
     let (rank_arguments, logs) = (rank_arguments(&run, arguments), run.logs());
     let told = run.clone();
@@ -102,21 +106,17 @@ pub(crate) fn run(
     // elastic job the rank that records may be on another machine at the end.
     let elsewhere = config.ranks.elastic.is_some() && config.ranks.nodes > 1;
     let records = arguments.ranks.node_rank.unwrap_or(0) == 0 && !elsewhere;
-    if matches!(outcome, Outcome::Failed(_)) {
-        kept.inspect(KeptConfig::put_back);
-        eprintln!(
-            "help: {}",
-            match records {
-                true => summary::how_to_continue(&run),
-                false =>
-                    "machine 0 says from which checkpoint the run is continued, if there is one"
-                        .to_owned(),
-            }
-        );
-    }
     // A rank that ended by the request to stop has said so; one that waited for others has not.
-    if records && matches!(outcome, Outcome::Interrupted { .. }) && run.read_report().is_err() {
-        eprintln!("help: {}", summary::how_to_continue(&run));
+    let stopped_early =
+        matches!(outcome, Outcome::Interrupted { .. }) && run.read_report().is_err();
+    if matches!(outcome, Outcome::Failed(_)) || records && stopped_early {
+        let restored = earlier.and_then(|earlier| earlier.restore(&run));
+        let help = match records {
+            true => summary::how_to_continue(&run),
+            false => "machine 0 says from which checkpoint the run is continued, if there is one"
+                .to_owned(),
+        };
+        eprintln!("help: {}", restored.unwrap_or(help));
     }
     let finished = code == ExitCode::SUCCESS && records;
     if finished && !run.read_report()?.finished {
@@ -136,8 +136,11 @@ fn train_here(
     if let Some(threads) = config.ranks.threads_per_rank {
         rank::use_threads(threads * config.ranks.ranks)?;
     }
-    let kept = KeptConfig::of(arguments);
-    let (run, _lock) = prepare_run_directory(config, arguments)?;
+    let Prepared {
+        run,
+        lock: _lock,
+        earlier,
+    } = prepare_run_directory(config, arguments)?;
     let _served = monitor::serve(arguments, &run)?;
     let model_devices = model_parallel::devices_of_rank(&config.ranks, 0)?;
     let recorder = bottleneck::recorder(config, arguments, None)?;
@@ -163,12 +166,15 @@ fn train_here(
         None => recording::conclude(&run, finished.as_ref().err()),
         Some(_) => recording::leave_no_checkpoints(&run),
     }
-    if finished.is_err() {
-        kept.inspect(KeptConfig::put_back);
-    }
-    let finished = finished.map_err(|error| match job.finder {
-        None => summary::with_continuation(error, &run),
-        Some(_) => error,
+    let finished = finished.map_err(|error| {
+        let restored = earlier.and_then(|earlier| earlier.restore(&run));
+        if let Some(line) = restored {
+            tracing::warn!("{line}");
+        }
+        match job.finder {
+            None => summary::with_continuation(error, &run),
+            Some(_) => error,
+        }
     })?;
     bottleneck::write(recorder.as_ref(), Some(&run), arguments)?;
     // Ranks that are threads have no launcher to tell of an interruption.
@@ -203,16 +209,17 @@ fn train_as_rank(
     }
     // Any rank of an elastic job may become the first.
     let records = environment.rank == 0 || config.ranks.elastic.is_some();
-    let kept = KeptConfig::of(arguments).filter(|_| records && !ours);
-    let (run, _lock) = match (&arguments.run_dir, records) {
-        (_, false) => (None, None),
-        (Some(path), true) if ours => (Some(RunDirectory::open(path)?), None),
+    let mut prepared = None;
+    let run = match (&arguments.run_dir, records) {
+        (_, false) => None,
+        (Some(path), true) if ours => Some(RunDirectory::open(path)?),
         (_, true) => {
             say!("{}", loaded.description);
-            let (run, lock) = prepare_run_directory(&config, arguments)?;
-            (Some(run), Some(lock))
+            let prepared = prepared.insert(prepare_run_directory(&config, arguments)?);
+            Some(prepared.run.clone())
         }
     };
+    let restore = || restore(prepared.as_ref());
     let _served = match run.as_ref().filter(|_| !ours && environment.rank == 0) {
         Some(run) => monitor::serve(arguments, run)?,
         None => monitor::Servers::default(),
@@ -230,9 +237,7 @@ fn train_as_rank(
         kernels,
         ..RankJob::new(&config, arguments, &*task, &loaded)
     };
-    let joined = join(&config, environment).inspect_err(|_| {
-        kept.as_ref().inspect(|kept| kept.put_back());
-    });
+    let joined = join(&config, environment).inspect_err(|_| restore());
     let Joined {
         group,
         elastic,
@@ -269,9 +274,6 @@ fn train_as_rank(
         rank::report_stall(error, heartbeat.as_deref(), environment, recorded.as_ref())
     });
     drop(watched);
-    if trained.is_err() {
-        kept.inspect(KeptConfig::put_back);
-    }
     if trained.is_ok() {
         bottleneck::write(recorder.as_ref(), recorded.as_ref(), arguments)?;
     }
@@ -279,12 +281,23 @@ fn train_as_rank(
     if let Some(run) = recorded.filter(|_| concludes) {
         recording::conclude(&run, trained.as_ref().err());
     }
+    if trained.is_err() {
+        restore();
+    }
     // It is the launcher's exit code that tells of an interruption, not the rank's.
     match trained {
         Ok(false) => Ok(rank::stopped(environment)),
         Ok(true) => Ok(ExitCode::SUCCESS),
         Err(CliError::Train(TrainError::JobFinished)) => Ok(rank::not_needed(environment)),
         Err(error) => Err(error),
+    }
+}
+
+/// Brings back the run that was in the folder, after a start that made no step.
+fn restore(prepared: Option<&Prepared>) {
+    let earlier = prepared.and_then(|prepared| Some((prepared.earlier.as_ref()?, &prepared.run)));
+    if let Some(line) = earlier.and_then(|(earlier, run)| earlier.restore(run)) {
+        tracing::warn!("{line}");
     }
 }
 
@@ -346,12 +359,8 @@ impl<'a> RankJob<'a> {
         match &self.config.init_from {
             Some(path) if first(rank, path) && !self.resume => {
                 let layout = self.task.layout();
-                Ok(weights::initialised(
-                    model,
-                    path,
-                    &self.config.init_skip,
-                    &layout,
-                )?)
+                let skip = &self.config.init_skip;
+                Ok(load_state_dict_except(model, path, skip, &layout)?)
             }
             _ => Ok(model),
         }

@@ -5,13 +5,10 @@ use std::process::ExitCode;
 
 use crate::devices;
 use crate::prelude::*;
-use burn::module::Module;
 use clap::{Args, ValueEnum};
 use everburn_datasets::TokenizerKind;
-use everburn_record::invocation;
 use everburn_train::{
-    Adapter, AnyModel, Patterns, StateDictLayout, WithInitialValues, load_safetensors,
-    load_state_dict_except, open_safetensors, open_state_dict_except, save_pretrained,
+    Adapter, AnyModel, Patterns, load_state_dict_except, missing_keys, save_pretrained,
     save_safetensors, save_state_dict, state_dict_names, with_parameters,
 };
 
@@ -21,7 +18,7 @@ use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::pretrained::is_pretrained;
 use crate::summary::counted;
-use crate::train::prepare_run_directory;
+use crate::train::{Prepared, prepare_run_directory};
 use crate::trained::{Which, load_checkpoint, load_parameters};
 
 /// The most tensors that are named.
@@ -33,6 +30,7 @@ pub(crate) enum ExportFormat {
     /// A safetensors file with PyTorch's names and layouts
     Safetensors,
     /// A state dict that `torch.load` opens
+    #[value(alias = "pytorch")]
     PtNames,
     /// A folder for `from_pretrained` of Hugging Face's transformers
     HuggingFace,
@@ -214,12 +212,13 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
         let tokenizer = tokenizer.to_string().into();
         put(&mut keys.table, "text.tokenizer", tokenizer).map_err(CliError::usage)?;
     }
+    let weights = &arguments.file;
     let arguments = TrainArguments {
         keys,
         model: arguments.model.clone(),
         config: arguments.config.clone(),
         run_dir: arguments.run_dir.clone(),
-        init_from: Some(arguments.file.clone()),
+        init_from: Some(weights.clone()),
         ..TrainArguments::default()
     };
     let mut config = RunConfig::resolve(&arguments, None)?;
@@ -238,8 +237,10 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
     }
     // Before there is a folder.
     check(&config)?;
-    let (run, _lock) = prepare_run_directory(&config, &arguments)?;
-    load_into(&config, Some(&run))?;
+    let Prepared {
+        run, lock: _lock, ..
+    } = prepare_run_directory(&config, &arguments)?;
+    load_into(&config, weights, Some(&run))?;
     say!("{} holds {} now", run.path().display(), config.model);
     Ok(ExitCode::SUCCESS)
 }
@@ -247,19 +248,26 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
 /// Checks that the weights of `--init-from` are the model's, before anything is started. Returns a line about them, if
 /// it is given.
 pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
-    let names = load_into(config, None)?;
-    let (Some(path), Some(names)) = (&config.init_from, names) else {
-        return Ok(None);
+    let Some(path) = &config.init_from else {
+        return match config.init_skip == Patterns::default() {
+            true => Ok(None),
+            false => Err(CliError::usage_with_help(
+                "--init-skip leaves out tensors of --init-from, which is not given",
+                "add --init-from, or leave --init-skip away",
+            )),
+        };
     };
-    let (skipped, taken): (Vec<String>, Vec<String>) =
-        (names.into_iter()).partition(|name| config.init_skip.fit(name));
-    if taken.is_empty() {
+    let model = load_into(config, path, None)?;
+    let layout = config.task()?.layout();
+    let skipped = missing_keys(&model, path, &config.init_skip, &layout)?;
+    let taken = state_dict_names(&model).len() - skipped.len();
+    if taken == 0 {
         return Err(CliError::usage_with_help(
             format!("--init-skip leaves out all tensors of {}", path.display()),
             "name those of the head only, or leave --init-from away",
         ));
     }
-    let taken = counted(taken.len(), "tensor");
+    let taken = counted(taken, "tensor");
     let new = match &*skipped {
         [] => String::new(),
         [one] => format!("; {one} begins with new weights"),
@@ -271,77 +279,20 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
     Ok(Some(format!("weights: {}: {taken}{new}", path.display())))
 }
 
-/// Loads the weights of `--init-from`, if it is given, and saves them in `run`. Returns the names of the model's tensors.
+/// The model with the weights of `path`, which are saved in `run`.
 fn load_into(
     config: &RunConfig,
+    path: &Path,
     run: Option<&RunDirectory>,
-) -> Result<Option<Vec<String>>, CliError> {
-    let Some(path) = &config.init_from else {
-        return match config.init_skip == Patterns::default() {
-            true => Ok(None),
-            false => Err(CliError::usage_with_help(
-                "--init-skip leaves out tensors of --init-from, which is not given",
-                "add --init-from, or leave --init-skip away",
-            )),
-        };
-    };
+) -> Result<AnyModel, CliError> {
     let device = devices::of_rank(&["flex".to_string()], 0)?;
     let task = config.task()?;
-    let skip = &config.init_skip;
-    let model = initialised(task.model(&device)?, path, skip, &task.layout())?;
+    let (model, skip) = (task.model(&device)?, &config.init_skip);
+    let model = load_state_dict_except(model, path, skip, &task.layout())?;
     if let Some(run) = run {
         save_safetensors(&model, run)?;
     }
-    Ok(Some(state_dict_names(&model)))
-}
-
-/// The model with the weights of `path`, a state dict of PyTorch, a folder of Hugging Face's transformers or that of a
-/// run, but for those to `skip`. State dicts may have their tensors as `layout` says.
-pub(crate) fn initialised<M: Module>(
-    model: M,
-    path: &Path,
-    skip: &Patterns,
-    layout: &StateDictLayout,
-) -> Result<M, CliError> {
-    if !path.is_dir() || is_pretrained(path) {
-        return Ok(load_state_dict_except(model, path, skip, layout)?);
-    }
-    if *skip != Patterns::default() {
-        return Err(CliError::usage_with_help(
-            format!(
-                "--init-skip is for state dicts, and {} is a run's folder",
-                path.display()
-            ),
-            "export the run first, with `export RUN --to safetensors`, and name that file",
-        ));
-    }
-    load_safetensors(model, &RunDirectory::open(path)?).map_err(|error| match error {
-        TrainError::Weights { .. } => CliError::usage_with_help(
-            error.to_string(),
-            format!(
-                "to begin with a new head, export the run with `{} export {} --to safetensors`, and take that file with \
-                 --init-from and --init-skip",
-                invocation::name(),
-                path.display()
-            ),
-        ),
-        error => error.into(),
-    })
-}
-
-/// As [`initialised`], for ranks that keep a part of each tensor: none is read yet. Where `draws`, weights that `path`
-/// does not have are those of a whole model.
-pub(crate) fn opened(
-    model: AnyModel,
-    path: &Path,
-    skip: &Patterns,
-    layout: &StateDictLayout,
-    draws: bool,
-) -> Result<WithInitialValues<AnyModel>, CliError> {
-    Ok(match !path.is_dir() || is_pretrained(path) {
-        true => open_state_dict_except(model, path, skip, layout, draws)?,
-        false => open_safetensors(model, &RunDirectory::open(path)?)?,
-    })
+    Ok(model)
 }
 
 #[cfg(test)]

@@ -22,6 +22,10 @@ const MOST_POINTS: usize = 2048;
 /// After this many seconds without an update a run counts as hanging, or its machine as gone.
 const SILENCE_MS: u64 = 5_000;
 
+/// A training without a step for this many seconds, and this many times as long as a step takes, has stalled.
+const STALL_SECONDS: f64 = 10.0;
+const STALL_STEPS: f64 = 20.0;
+
 /// What is known of a run. Fed with [`Update`]s, in any order; drawn by [`crate::draw_ranks`].
 ///
 /// ```
@@ -62,6 +66,8 @@ pub struct RunState {
     pub(crate) now_ms: u64,
     /// When something came last, by this machine's clock.
     heard_ms: u64,
+    /// When the step or the phase was another one last, by this machine's clock.
+    moved_ms: u64,
 }
 
 impl RunState {
@@ -91,6 +97,10 @@ impl RunState {
             Update::Live(live) => {
                 if live.unix_time_ms != self.live.unix_time_ms {
                     self.heard_ms = now_ms;
+                }
+                let at = |live: &Live| (live.phase, live.step);
+                if self.moved_ms == 0 || at(live) != at(&self.live) {
+                    self.moved_ms = now_ms;
                 }
                 let (ranks, all) = bounds::live_ranks(live);
                 let (members, all_members) = bounds::members(&live.members);
@@ -244,6 +254,14 @@ impl RunState {
         (waits && silent >= SILENCE_MS).then_some(silent as f64 / 1e3)
     }
 
+    /// For how many seconds a training has made no step, where that is too long.
+    pub(crate) fn stall(&self) -> Option<f64> {
+        let seconds = self.now_ms.saturating_sub(self.moved_ms) as f64 / 1e3;
+        let usual = self.live.seconds_a_step.unwrap_or_default();
+        let trains = self.goes_on() && self.live.phase == Phase::Training;
+        (trains && seconds >= STALL_SECONDS.max(STALL_STEPS * usual)).then_some(seconds)
+    }
+
     /// What the run is doing, in words.
     #[must_use]
     pub fn doing(&self) -> String {
@@ -261,9 +279,10 @@ impl RunState {
                 (None, false) => "over, without an end".to_string(),
             };
         }
-        match self.silence() {
-            Some(seconds) => format!("no heartbeat for {seconds:.0} s"),
-            None => self.live.phase.text().to_string(),
+        match (self.silence(), self.stall()) {
+            (Some(seconds), _) => format!("no heartbeat for {seconds:.0} s"),
+            (None, Some(seconds)) => format!("training, no step for {seconds:.0} s"),
+            (None, None) => self.live.phase.text().to_string(),
         }
     }
 }
@@ -356,6 +375,32 @@ mod tests {
         assert!(state.held() < 32 << 20, "{}", state.held());
         assert!(state.left_out().unwrap().contains("4096"));
         assert_eq!(RunState::default().left_out(), None);
+    }
+
+    #[test]
+    fn a_training_that_makes_no_step_is_shown_as_one() {
+        let mut state = RunState::default();
+        state.take(&Update::Running(true), 1_000);
+        let beat = |unix_time_ms: u64, step: u64, phase: Phase| {
+            Update::Live(Live {
+                unix_time_ms,
+                step,
+                phase,
+                seconds_a_step: Some(0.1),
+                ..Live::default()
+            })
+        };
+        for second in 1..=15 {
+            state.take(&beat(second, 7, Phase::Training), second * 1_000);
+        }
+        assert_eq!(state.doing(), "training, no step for 14 s");
+        state.take(&beat(16, 8, Phase::Training), 16_000);
+        assert_eq!(state.doing(), "training");
+        // Only a training is slow for a reason that nobody sees.
+        for second in 17..=40 {
+            state.take(&beat(second, 8, Phase::Saving), second * 1_000);
+        }
+        assert_eq!(state.doing(), "saving a checkpoint");
     }
 
     #[test]

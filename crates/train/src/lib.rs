@@ -44,12 +44,10 @@ mod trainer;
 pub use burn_train::Interrupter;
 pub use checkpoint::adapter::Adapter;
 pub use checkpoint::ema::EmaConfig;
-pub use checkpoint::pretrained_values::{
-    WithInitialValues, open_safetensors, open_state_dict_except,
-};
+pub use checkpoint::pretrained_values::{WithInitialValues, open_state_dict_except};
 pub use checkpoint::state_dict::{
     PRETRAINED_CONFIG, StateDictFile, StateDictLayout, TensorSource, load_state_dict,
-    load_state_dict_except, save_pretrained, save_state_dict, state_dict_names,
+    load_state_dict_except, missing_keys, save_pretrained, save_state_dict, state_dict_names,
 };
 pub use checkpoint::state_hashes::StateHashes;
 pub use checkpoint::training_state::{with_averaged_parameters, with_parameters};

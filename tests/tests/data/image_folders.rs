@@ -156,6 +156,33 @@ fn what_is_no_folder_of_images_is_refused_by_name() {
 }
 
 #[test]
+fn a_start_that_makes_no_step_gives_the_folder_back_to_the_run_that_was_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    draw(&here.join("sound"), 20);
+    std::fs::write(here.join("sound/down/notes.webp"), "another type").unwrap();
+    let ended = train(here, "sound", "run").run().succeeded();
+    let said = "; files that are neither JPEG nor PNG, left out: 1, such as down/notes.webp";
+    assert!(ended.stdout.contains(said), "{ended}");
+    let report = Run::new(here.join("run")).report();
+    draw(&here.join("damaged"), 20);
+    for class in ["across", "down"] {
+        for image in here.join("damaged").join(class).read_dir().unwrap() {
+            std::fs::write(image.unwrap().path(), "no image").unwrap();
+        }
+    }
+    for ranks in ["1", "2", "1"] {
+        let failed = train(here, "damaged", "run").args(["--ranks", ranks]).run();
+        assert_ne!(failed.code(), 0, "{failed}");
+        let back = "no step was made: run contains the earlier run again, and run~failed";
+        assert!(failed.stderr.contains(back), "{failed}");
+        assert_eq!(Run::new(here.join("run")).report(), report);
+        assert!(here.join("run~failed/config.toml").is_file());
+        assert!(!here.join("run~1").exists());
+    }
+}
+
+#[test]
 fn a_damaged_test_image_costs_no_training() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();

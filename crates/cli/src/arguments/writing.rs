@@ -1,5 +1,7 @@
 //! Flags of commands that generate text.
 
+use std::borrow::Cow;
+use std::io::{IsTerminal, Write as _, stdout};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -47,6 +49,22 @@ pub(crate) struct WritingFlags {
     pub(crate) device: String,
 }
 
+/// Prints a part of a generated text. A reader that has gone away is noticed elsewhere.
+pub(crate) fn show(text: &str) {
+    let mut out = stdout().lock();
+    let text = for_reader(text, out.is_terminal());
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// The text for a file as it is, and for a terminal without control characters, which it would obey: a model may write any.
+fn for_reader(text: &str, is_terminal: bool) -> Cow<'_, str> {
+    let is_obeyed = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    match is_terminal && text.contains(is_obeyed) {
+        true => text.replace(is_obeyed, "\u{fffd}").into(),
+        false => text.into(),
+    }
+}
+
 impl WritingFlags {
     /// How tokens are drawn.
     pub(crate) fn generation(&self) -> Generation {
@@ -57,5 +75,17 @@ impl WritingFlags {
             top_p: self.top_p,
             seed: self.seed,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::for_reader;
+
+    #[test]
+    fn no_terminal_obeys_a_model_and_files_have_all_that_it_writes() {
+        let text = "a\tb\n\u{1b}[2J\u{7}c";
+        assert_eq!(for_reader(text, true), "a\tb\n\u{fffd}[2J\u{fffd}c");
+        assert_eq!(for_reader(text, false), text);
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use everburn_collectives::printable;
+use everburn_record::invocation;
 use everburn_train::{AnyTask, Patterns, configuration_fault, nearest_name};
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -111,10 +112,16 @@ fn init_skip(arguments: &TrainArguments, file: &Table) -> Patterns {
 
 pub(super) fn unknown_model(name: &str) -> CliError {
     let nearest = nearest_name(name, tasks::tasks().iter().map(AnyTask::name));
-    CliError::UnknownModel {
-        name: printable(name, LONGEST_NAME),
-        hint: nearest.map_or_else(String::new, |name| format!("did you mean `{name}`? ")),
-    }
+    let folder = printable(name, LONGEST_NAME);
+    let hint = match nearest {
+        _ if Path::new(name).join("config.toml").is_file() => format!(
+            "{folder} is the folder of a run: `{} train --resume --run-dir {folder}` continues it. ",
+            invocation::name()
+        ),
+        Some(name) => format!("did you mean `{name}`? "),
+        None => String::new(),
+    };
+    CliError::UnknownModel { name: folder, hint }
 }
 
 /// The table in the TOML file at `path`.

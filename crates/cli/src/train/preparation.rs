@@ -1,24 +1,22 @@
 //! What is done before a training starts: its folder, its data, what its ranks are notified.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::prelude::*;
 use burn::prelude::Device;
 use everburn_launch::LaunchConfig;
-use everburn_train::checkpoint::{CheckpointFolder, Place, Progress};
+use everburn_train::checkpoint::{CheckpointFolder, Progress};
 use everburn_train::{ConfiguredTask, LoadedData, RunLock, renderer, settings_by_path};
 use toml::Table;
 
 use super::choose_display;
+use super::earlier_run::EarlierRun;
 use crate::arguments::{RankFlags, TrainArguments};
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::summary::counted;
-use crate::{
-    devices, files, gradient_exchange, launching, mesh, model_parallel, monitor, recording,
-};
+use crate::{devices, gradient_exchange, launching, mesh, model_parallel, monitor, recording};
 
 /// Checks that there is a checkpoint and that it belongs to this configuration.
 pub(super) fn check_resume(
@@ -86,7 +84,7 @@ pub(super) fn rank_arguments(
 pub(crate) fn prepare_run_directory(
     config: &RunConfig,
     arguments: &TrainArguments,
-) -> Result<(RunDirectory, RunLock), CliError> {
+) -> Result<Prepared, CliError> {
     let mut path = match &arguments.run_dir {
         Some(path) => path.clone(),
         None => claim_first_free(&config.model)?,
@@ -96,6 +94,7 @@ pub(crate) fn prepare_run_directory(
         name.push(format!("-node-{node}"));
         path.set_file_name(name);
     }
+    let mut earlier = None;
     if !arguments.resume
         && let Some(aside) = RunDirectory::move_aside(&path)?
     {
@@ -104,63 +103,27 @@ pub(crate) fn prepare_run_directory(
             path.display(),
             aside.display()
         );
+        earlier = Some(EarlierRun::Aside(aside));
     }
     let run = RunDirectory::create(path)?;
     let lock = run.lock()?;
     // Machine 1 may be new to the run.
     if arguments.resume && run.config_path().is_file() {
         show_changes(&run, config)?;
+        earlier = EarlierRun::resumed(&run);
     }
     run.write_config(config)?;
     recording::write_environment(&run);
-    Ok((run, lock))
+    Ok(Prepared { run, lock, earlier })
 }
 
-/// What the configuration of a run was before a resume: it comes back if the resume is refused.
-pub(super) struct KeptConfig {
-    path: PathBuf,
-    bytes: Vec<u8>,
-    /// How far the run had come.
-    recorded: Recorded,
-}
-
-/// The bytes of a run's metrics, and its newest checkpoint.
-type Recorded = (u64, Option<Place>);
-
-impl KeptConfig {
-    /// That of the run which `arguments` resume, on the machine that has it.
-    pub(super) fn of(arguments: &TrainArguments) -> Option<Self> {
-        let has_it = arguments.resume && arguments.ranks.node_rank.unwrap_or(0) == 0;
-        let folder = arguments.run_dir.as_deref().filter(|_| has_it)?;
-        let path = folder.join("config.toml");
-        Some(Self {
-            bytes: std::fs::read(&path).ok()?,
-            recorded: Self::recorded(&path),
-            path,
-        })
-    }
-
-    /// Writes it again if the run has recorded nothing since.
-    pub(super) fn put_back(&self) {
-        if Self::recorded(&self.path) != self.recorded {
-            return;
-        }
-        let written = files::replace(&self.path, |file| file.write_all(&self.bytes));
-        if let Err(error) = written {
-            tracing::warn!("{} was not written back: {error}", self.path.display());
-        }
-    }
-
-    /// How far the run of a configuration has come.
-    fn recorded(config: &Path) -> Recorded {
-        let metrics = config.with_file_name("metrics.jsonl").metadata();
-        let checkpoints = CheckpointFolder::new(config.with_file_name("checkpoints"), 1);
-        let newest = checkpoints
-            .places()
-            .ok()
-            .and_then(|mut places| places.pop());
-        (metrics.map_or(0, |file| file.len()), newest)
-    }
+/// A run directory that is ready for a training.
+pub(crate) struct Prepared {
+    pub(crate) run: RunDirectory,
+    /// No other training uses the folder while it is held.
+    pub(crate) lock: RunLock,
+    /// What the folder contained before.
+    pub(super) earlier: Option<EarlierRun>,
 }
 
 /// Shows which settings a resume changes, apart from those of ranks.

@@ -8,11 +8,11 @@ use burn::module::Module;
 use burn::prelude::Device;
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_distributed::{ShardStage, is_gpu};
-use everburn_train::{AnyModel, Patterns, WithInitialValues};
+use everburn_train::{AnyModel, Patterns, WithInitialValues, open_state_dict_except};
 
 use super::RankJob;
 use crate::error::CliError;
-use crate::{gradient_exchange, rank, weights};
+use crate::{gradient_exchange, rank};
 
 /// This process is one rank. `false` if the user has stopped it.
 pub(super) fn train_one_rank(job: &RankJob<'_>, trainer: Trainer) -> Result<bool, CliError> {
@@ -62,7 +62,9 @@ impl RankJob<'_> {
         let model = self.task.model(&trainer.device)?;
         let draws = draws && trainer.group.rank() == 0;
         let layout = self.task.layout();
-        Ok(Some(weights::opened(model, path, skip, &layout, draws)?))
+        Ok(Some(open_state_dict_except(
+            model, path, skip, &layout, draws,
+        )?))
     }
 }
 

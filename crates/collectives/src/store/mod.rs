@@ -145,7 +145,7 @@ pub enum StoreError {
     /// A server cannot listen there because another process does.
     #[error(
         "the store cannot listen on {address}: the address is in use by another process; \
-         choose another port, or port 0 for any free one"
+         choose another port (MASTER_PORT, or `--rendezvous`), or port 0 for any free one"
     )]
     AddressInUse {
         /// The address that was asked for.

@@ -17,7 +17,9 @@ pub(super) fn draw(state: &RunState, ranks: &[RankState], area: Rect, buffer: &m
     };
     let doing = format!(" {} ", plain(&state.doing()));
     let colour = match state.goes_on() {
-        true if state.silence().is_some() || state.reached == Some(false) => Color::Red,
+        true if state.silence().or(state.stall()).is_some() || state.reached == Some(false) => {
+            Color::Red
+        }
         true => Color::Green,
         false => Color::Gray,
     };

@@ -115,7 +115,7 @@ fn before_the_first_step_and_after_the_last() {
     };
     state.take(&Update::Live(ended), NOW);
     state.take(
-        &Update::Report(serde_json::json!({"stopped": "by the user after step 100"})),
+        &Update::Report(serde_json::json!({"stopped": "on request after step 100"})),
         NOW,
     );
     state.take(&Update::Running(false), NOW);

@@ -17,7 +17,7 @@ fn two() -> Sample {
         .with("a/events.jsonl", of(&whole, "events.jsonl"))
         .with("b/config.toml", "model = 'mnist-bn'\n[training.optimizer]\nlearning_rate = 0.01\n[training.ddp]\noverlap = false")
         .with("b/metrics.jsonl", metrics(60))
-        .with("b/report.json", report.replace("0.984", "0.942").replace("1168.149", "2336.298").replace("\"stopped\": null", "\"stopped\": \"stopped by the user after step 60\""))
+        .with("b/report.json", report.replace("0.984", "0.942").replace("1168.149", "2336.298").replace("\"stopped\": null", "\"stopped\": \"stopped on request after step 60\""))
 }
 
 #[test]

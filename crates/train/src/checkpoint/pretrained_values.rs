@@ -1,6 +1,6 @@
 //! Pretrained weights that are read a tensor at a time, by ranks that keep a part of each.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -12,11 +12,11 @@ use burn::store::burn_pack::Tensor as PackedTensor;
 use everburn_distributed::{InitialValues, placeholders};
 use everburn_nn::parameter_paths;
 
-use super::state_dict::{StateDictLayout, fitting_tensors, from_pytorch, in_pytorch_terms};
-use super::weights::run_tensors;
+use super::state_dict::{
+    Fitting, StateDictLayout, fitting_tensors, from_pytorch, in_pytorch_terms,
+};
 use crate::config::parameter_groups::Patterns;
 use crate::error::TrainError;
-use crate::record::run_directory::RunDirectory;
 use crate::strategy::lock;
 
 /// A model whose pretrained weights are yet to be read, and where they are: for
@@ -57,26 +57,13 @@ pub fn open_state_dict_except<M: Module + 'static>(
     draws: bool,
 ) -> Result<WithInitialValues<M>, TrainError> {
     let hollow = hollow(&model);
-    let (tensors, _) = fitting_tensors(&hollow, path, skip, layout)?;
-    let names = in_pytorch_terms(&hollow).into_iter();
-    let names = names.map(|tensor| tensor.name).collect();
-    Ok(PretrainedValues::new(hollow, names, tensors, true).beside(model, draws))
-}
-
-/// As [`load_safetensors`](crate::load_safetensors), but no tensor is read yet, and those of the model take no memory.
-/// `model` must be as it was built.
-///
-/// # Errors
-/// As [`load_safetensors`](crate::load_safetensors).
-pub fn open_safetensors<M: Module + 'static>(
-    model: M,
-    run: &RunDirectory,
-) -> Result<WithInitialValues<M>, TrainError> {
-    let hollow = hollow(&model);
-    let tensors = run_tensors(&hollow, run)?;
-    let names = hollow.collect(None, None, true).into_iter();
-    let names = names.map(|tensor| tensor.name).collect();
-    Ok(PretrainedValues::new(hollow, names, tensors, false).beside(model, false))
+    let fitting = fitting_tensors(&hollow, path, skip, layout)?;
+    let names = match fitting.of_pytorch {
+        true => in_pytorch_terms(&hollow),
+        false => hollow.collect(None, None, true),
+    };
+    let names = names.into_iter().map(|tensor| tensor.name).collect();
+    Ok(PretrainedValues::new(hollow, names, fitting).beside(model, draws))
 }
 
 /// `model` without any values.
@@ -101,8 +88,11 @@ impl<M: Module + 'static> PretrainedValues<M> {
     fn new(
         hollow: M,
         names: Vec<String>,
-        mut tensors: BTreeMap<String, PackedTensor>,
-        of_pytorch: bool,
+        Fitting {
+            mut tensors,
+            of_pytorch,
+            ..
+        }: Fitting,
     ) -> Self {
         let paths = hollow.collect(None, None, false).into_iter();
         let named = paths.map(|tensor| tensor.name).zip(names);

@@ -25,6 +25,7 @@ use burn::tensor::{DType, TensorData};
 pub(super) use self::fit::problems;
 use self::fit::{check_patterns, hint_for_a_head};
 use crate::checkpoint::tensor_file::{self, NamedTensor};
+use crate::checkpoint::weights::run_tensors;
 use crate::config::parameter_groups::Patterns;
 use crate::error::TrainError;
 use crate::record::run_directory::write_file;
@@ -161,23 +162,24 @@ pub fn load_state_dict<M: Module>(model: M, path: &Path) -> Result<M, TrainError
     )
 }
 
-/// As [`load_state_dict`], but for tensors whose names in PyTorch match `skip`: those of the model stay as they are, and
-/// those of the file are not read. A pretrained model gets a new head this way. The file may have its tensors as `layout`
-/// says, and be a folder of Hugging Face's transformers, with one file of weights or several.
+/// As [`load_state_dict`], but for tensors whose names match `skip`: those of the model stay as they are, and those of the
+/// file are not read. A pretrained model gets a new head this way. The file may have its tensors as `layout` says. `path`
+/// may also be a folder of Hugging Face's transformers, with one file of weights or several, or the folder of a run, whose
+/// model has this project's names and layouts.
 ///
 /// # Errors
-/// As [`load_state_dict`]; also if a pattern matches no tensor of the model or the file.
+/// As [`load_state_dict`]; also if a pattern matches no tensor of the model or the file, and if a run has no model yet.
 pub fn load_state_dict_except<M: Module>(
     mut model: M,
     path: &Path,
     skip: &Patterns,
     layout: &StateDictLayout,
 ) -> Result<M, TrainError> {
-    let (tensors, skipped) = fitting_tensors(&model, path, skip, layout)?;
+    let fitting = fitting_tensors(&model, path, skip, layout)?;
     let result = model.apply(
-        tensors.into_values().collect(),
+        fitting.tensors.into_values().collect(),
         None,
-        Some(from_pytorch()),
+        fitting.of_pytorch.then(from_pytorch),
         true,
     );
     let mut problems = String::new();
@@ -185,7 +187,7 @@ pub fn load_state_dict_except<M: Module>(
         // Writing to a string does not fail.
         let _ = write!(problems, "\n  {error}");
     }
-    if result.missing.len() != skipped {
+    if result.missing.len() != fitting.skipped.len() {
         for (path, _) in &result.missing {
             let _ = write!(problems, "\n  {path} was not found");
         }
@@ -204,8 +206,17 @@ pub(super) fn from_pytorch() -> Box<dyn ModuleAdapter> {
     Box::new(PyTorchToBurnAdapter.chain(FloatCastAdapter::to(DType::F32)))
 }
 
-/// The tensors of a file that go into `model`, none of them read yet, by their names in PyTorch; and how many of the
-/// model's are skipped.
+/// The tensors of weights that go into a model, none of them read yet.
+pub(super) struct Fitting {
+    /// By their names.
+    pub(super) tensors: BTreeMap<String, PackedTensor>,
+    /// The names of the model's tensors that are skipped.
+    pub(super) skipped: Vec<String>,
+    /// The names and layouts are PyTorch's, not those of a run.
+    pub(super) of_pytorch: bool,
+}
+
+/// The tensors of the weights at `path` that go into `model`.
 ///
 /// # Errors
 /// As [`load_state_dict_except`].
@@ -214,14 +225,18 @@ pub(super) fn fitting_tensors<M: Module>(
     path: &Path,
     skip: &Patterns,
     layout: &StateDictLayout,
-) -> Result<(BTreeMap<String, PackedTensor>, usize), TrainError> {
-    let all = in_pytorch_terms(model);
-    let read = match path.is_dir() {
-        true => folder::read(path)?,
-        false => without_wrappers(read_file(path)?),
+) -> Result<Fitting, TrainError> {
+    let of_pytorch = !path.is_dir() || path.join(PRETRAINED_CONFIG).is_file();
+    let (all, read) = match (of_pytorch, path.is_dir()) {
+        (false, _) => (model.collect(None, None, true), run_tensors(path)?),
+        (true, true) => (in_pytorch_terms(model), folder::read(path)?),
+        (true, false) => (in_pytorch_terms(model), without_wrappers(read_file(path)?)),
     };
     let names: Vec<String> = read.keys().cloned().collect();
-    let mut tensors = layout.arrange(read);
+    let mut tensors = match of_pytorch {
+        true => layout.arrange(read),
+        false => read,
+    };
     // By their names in the file, and below by those without a shared prefix: what is skipped need not have it.
     tensors.retain(|name, _| !skip.fit(name));
     let (prefix, mut tensors) = without_prefix(tensors, |prefix| {
@@ -252,7 +267,39 @@ pub(super) fn fitting_tensors<M: Module>(
         });
     }
     tensors.retain(|name, _| !is_count(name));
-    Ok((tensors, skipped.len()))
+    Ok(Fitting {
+        tensors,
+        skipped: skipped.into_iter().map(|tensor| tensor.name).collect(),
+        of_pytorch,
+    })
+}
+
+/// The names of the model's tensors that [`load_state_dict_except`] would leave as they are, for the same arguments. No
+/// tensor is read.
+///
+/// # Errors
+/// As [`load_state_dict_except`].
+///
+/// ```
+/// # mod everburn { pub use everburn_train as train; }
+/// use burn::nn::LinearConfig;
+/// use burn::prelude::*;
+/// use everburn::train::{Patterns, StateDictLayout, missing_keys, save_state_dict};
+///
+/// let folder = tempfile::tempdir().unwrap();
+/// let path = folder.path().join("weights.safetensors");
+/// let model = LinearConfig::new(3, 2).init(&Device::flex());
+/// save_state_dict(&model, 0, &path).unwrap();
+/// let (skip, layout) = (Patterns::from("bias"), StateDictLayout::default());
+/// assert_eq!(missing_keys(&model, &path, &skip, &layout).unwrap(), ["bias"]);
+/// ```
+pub fn missing_keys<M: Module>(
+    model: &M,
+    path: &Path,
+    skip: &Patterns,
+    layout: &StateDictLayout,
+) -> Result<Vec<String>, TrainError> {
+    Ok(fitting_tensors(model, path, skip, layout)?.skipped)
 }
 
 /// The names that a model's parameters and running statistics have in PyTorch.

@@ -97,13 +97,8 @@ fn failed(path: &Path, reason: String) -> TrainError {
 
 /// A file of parameters that are those of `model`, none of them read yet.
 fn open<M: Module>(model: &M, path: &Path, question: &str) -> Result<SafetensorsStore, TrainError> {
-    if !path.is_file() {
-        return Err(failed(path, format!("there is none; {question}")));
-    }
-    let mut store = SafetensorsStore::from_file(path);
-    let theirs = store.get_all_tensors();
-    let theirs = theirs.map_err(|error| failed(path, error.to_string()))?;
-    let problems = problems(&model.collect(None, None, true), theirs);
+    let (store, theirs) = tensors_of(path, question)?;
+    let problems = problems(&model.collect(None, None, true), &theirs);
     match problems.is_empty() {
         true => Ok(store),
         false => Err(TrainError::Weights {
@@ -113,14 +108,23 @@ fn open<M: Module>(model: &M, path: &Path, question: &str) -> Result<Safetensors
     }
 }
 
-/// The tensors of a run's `model.safetensors`, none of them read yet.
-pub(super) fn run_tensors<M: Module>(
-    model: &M,
-    run: &RunDirectory,
-) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
-    let path = run.model_path();
-    let mut store = open(model, &path, UNFINISHED)?;
+/// A safetensors file and its tensors, none of them read yet.
+fn tensors_of(path: &Path, question: &str) -> Result<(SafetensorsStore, Tensors), TrainError> {
+    if !path.is_file() {
+        return Err(failed(path, format!("there is none; {question}")));
+    }
+    let mut store = SafetensorsStore::from_file(path);
     let tensors = store.get_all_tensors();
-    let tensors = tensors.map_err(|error| failed(&path, error.to_string()))?;
-    Ok(tensors.clone())
+    let tensors = tensors.map_err(|error| failed(path, error.to_string()))?;
+    let tensors = tensors.clone();
+    Ok((store, tensors))
+}
+
+/// Tensors by name.
+type Tensors = BTreeMap<String, PackedTensor>;
+
+/// The tensors of the model of the run in a folder, none of them read yet.
+pub(super) fn run_tensors(folder: &Path) -> Result<Tensors, TrainError> {
+    let run = RunDirectory::open(folder)?;
+    Ok(tensors_of(&run.model_path(), UNFINISHED)?.1)
 }

@@ -46,14 +46,14 @@ pub(crate) struct LoopOutcome {
 }
 
 impl LoopOutcome {
-    /// Whether the user has stopped the training.
+    /// Whether the user or a hook has stopped the training.
     pub(crate) fn is_interrupted(&self) -> bool {
         let stopped = self.stopped.as_deref();
-        stopped.is_some_and(|why| why.starts_with("by "))
+        stopped.is_some_and(|why| why.starts_with("on request") || why.starts_with("by "))
     }
 }
 
 /// Why a loop ended that the user stopped.
 pub(crate) fn stopped_by_user(step: usize) -> String {
-    format!("by the user after step {step}")
+    format!("on request after step {step}")
 }

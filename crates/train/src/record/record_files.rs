@@ -138,7 +138,7 @@ impl RunDirectory {
     ///
     /// let folder = tempfile::tempdir().unwrap();
     /// let run = RunDirectory::create(folder.path().join("a")).unwrap();
-    /// run.note(Event { step: Some(3), ..Event::new(EventKind::Stop, "by the user after step 3") });
+    /// run.note(Event { step: Some(3), ..Event::new(EventKind::Stop, "on request after step 3") });
     /// let text = std::fs::read_to_string(run.path().join("events.jsonl")).unwrap();
     /// assert!(text.contains(r#""kind":"stop""#) && text.contains("unix_time_ms"));
     /// ```

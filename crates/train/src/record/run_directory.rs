@@ -160,6 +160,36 @@ impl RunDirectory {
         Ok(None)
     }
 
+    /// Renames this folder to `<path>~failed`, in place of an earlier one, and gives its name back to the run in `aside`,
+    /// where [`move_aside`](Self::move_aside) has put it. Returns the folder's new name; `None` if this run has made a step,
+    /// and so stays.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if a folder cannot be renamed.
+    pub fn move_back(&self, aside: &Path) -> Result<Option<PathBuf>, TrainError> {
+        if self.has_begun() {
+            return Ok(None);
+        }
+        let mut failed = self
+            .path
+            .file_name()
+            .unwrap_or(self.path.as_os_str())
+            .to_os_string();
+        failed.push("~failed");
+        let failed = self.path.with_file_name(failed);
+        let rename = |from: &Path, to: &Path| {
+            std::fs::rename(from, to).map_err(|error| TrainError::file("renaming", from, &error))
+        };
+        // Only what an earlier call has left is replaced.
+        if Self::open(&failed).is_ok_and(|run| !run.has_begun()) {
+            std::fs::remove_dir_all(&failed)
+                .map_err(|error| TrainError::file("removing", &failed, &error))?;
+        }
+        rename(&self.path, &failed)?;
+        rename(aside, &self.path)?;
+        Ok(Some(failed))
+    }
+
     /// Whether anything of a training is in it, or of a model. A start may have failed before.
     fn has_begun(&self) -> bool {
         let has_files = |folder: PathBuf| {

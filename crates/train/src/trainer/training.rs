@@ -350,7 +350,7 @@ impl Trainer {
         trial: Option<&Trial>,
     ) -> TrainingReport {
         let stopped_in_test = (!outcome.is_interrupted() && test.is_none() && trial.is_none())
-            .then(|| "by the user in the test".into());
+            .then(|| "on request in the test".into());
         let tested = test.cloned().unwrap_or_default();
         let (outcome, cost) = (outcome.clone(), outcome.cost);
         TrainingReport {

@@ -208,7 +208,7 @@ fn a_wish_to_stop_is_heard_though_losses_are_read_late() {
     assert!(
         report
             .stopped
-            .is_some_and(|why| why.starts_with("by the user"))
+            .is_some_and(|why| why.starts_with("on request"))
     );
     assert_eq!(report.steps, 1);
 }

@@ -52,8 +52,11 @@ pub(super) fn connect(
     // A client without a secret never probes.
     let mut has_probed = key.is_none();
     let mut silence = FIRST_SILENCE;
+    let mut last = String::new();
     loop {
         attempts += 1;
+        // An attempt that the deadline cuts off says less than the one before.
+        let is_cut_off = attempts > 1 && deadline.left() < LAST_ATTEMPT;
         // Half of the time left, so that there is time for the probe.
         let share = if has_probed { 1 } else { 2 };
         let Failed {
@@ -98,6 +101,9 @@ pub(super) fn connect(
                 reason,
             });
         }
+        if !(is_cut_off && matches!(fault, Fault::Timeout)) {
+            last = fault.to_string();
+        }
         let left = deadline.left();
         if left.is_zero() {
             let target = target.map_or_else(String::new, |target| format!(" at {target}"));
@@ -105,9 +111,9 @@ pub(super) fn connect(
                 address: address.to_owned(),
                 operation: "connect",
                 reason: format!(
-                    "tried {attempts} times{target} in {:.1?}, last: {fault}; check that rank 0 or \
-                     the launcher has started the store, that host and port are right, and that \
-                     no firewall is in between",
+                    "tried {attempts} times{target} in {:.1?}, last: {last}; check that rank 0 or \
+                     the launcher has started the store, that host and port are right \
+                     (MASTER_ADDR and MASTER_PORT, or `--rendezvous`), and that no firewall is in between",
                     deadline.elapsed()
                 ),
             });

@@ -1,0 +1,78 @@
+//! The run that a folder contained before a training started in it. It comes back if the training makes no step.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use everburn_train::checkpoint::{CheckpointFolder, Place};
+
+use crate::files;
+use crate::prelude::*;
+
+/// How to bring it back.
+pub(crate) enum EarlierRun {
+    /// A resume has replaced the run's configuration.
+    Resumed {
+        config: PathBuf,
+        bytes: Vec<u8>,
+        recorded: Recorded,
+    },
+    /// A new training has moved the run to this folder.
+    Aside(PathBuf),
+}
+
+/// How far a run has come: the bytes of its metrics, and its newest checkpoint.
+type Recorded = (u64, Option<Place>);
+
+impl EarlierRun {
+    /// The run that is resumed, before its configuration is replaced. `None` if it has none.
+    pub(super) fn resumed(run: &RunDirectory) -> Option<Self> {
+        let config = run.config_path();
+        Some(Self::Resumed {
+            bytes: std::fs::read(&config).ok()?,
+            recorded: recorded(&config),
+            config,
+        })
+    }
+
+    /// Brings it back if nothing was recorded in `run` since. Returns a line about it, if folders have other names now.
+    pub(super) fn restore(&self, run: &RunDirectory) -> Option<String> {
+        match self {
+            Self::Resumed {
+                config,
+                bytes,
+                recorded: before,
+            } => {
+                if recorded(config) == *before
+                    && let Err(error) = files::replace(config, |file| file.write_all(bytes))
+                {
+                    tracing::warn!("{} was not written back: {error}", config.display());
+                }
+                None
+            }
+            Self::Aside(aside) => match run.move_back(aside) {
+                Ok(failed) => failed.map(|failed| {
+                    format!(
+                        "no step was made: {} contains the earlier run again, and {} what this start wrote",
+                        run.path().display(),
+                        failed.display()
+                    )
+                }),
+                Err(error) => {
+                    tracing::warn!("the earlier run stays in {}: {error}", aside.display());
+                    None
+                }
+            },
+        }
+    }
+}
+
+/// How far the run of a configuration has come.
+fn recorded(config: &Path) -> Recorded {
+    let metrics = config.with_file_name("metrics.jsonl").metadata();
+    let checkpoints = CheckpointFolder::new(config.with_file_name("checkpoints"), 1);
+    let newest = checkpoints
+        .places()
+        .ok()
+        .and_then(|mut places| places.pop());
+    (metrics.map_or(0, |file| file.len()), newest)
+}
