@@ -433,7 +433,7 @@ impl TrainingConfig {
 
 /// Parses a unit variant by serde's name of it, so that flags and files agree.
 pub(crate) fn kebab<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
-    T::deserialize(StrDeserializer::new(&text.to_lowercase()))
+    T::deserialize(StrDeserializer::new(text))
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

@@ -1,9 +1,15 @@
 //! Flags by the names that other programs have for them.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
+use everburn_collectives::printable;
+use everburn_record::invocation;
+
+/// How much of the name of a folder is shown, in characters.
+const LONGEST_FOLDER: usize = 200;
 
 /// Names of PyTorch, torchrun, Lightning and Hugging Face, without hyphens between words, and the flag that is meant.
 const NAMES: [(&str, &str); 43] = [
@@ -52,8 +58,16 @@ const NAMES: [(&str, &str); 43] = [
     ("input", "--data"),
 ];
 
-/// Suggests the flag that is meant by an unknown one, of those that the command of these `words` has.
+/// Suggests the flag that is meant by an unknown one, of those that the command of these `words` has; and how a run is
+/// resumed whose folder is given to `--resume`.
 pub(super) fn suggest(mut error: Error, program: &Command, words: &[OsString]) -> Error {
+    if let Some(run) = resumed(words) {
+        let message = format!(
+            "--resume takes no folder: `{} train --resume --run-dir {run}` continues the run in {run}",
+            invocation::name()
+        );
+        return program.clone().error(ErrorKind::ArgumentConflict, message);
+    }
     let unknown = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(unknown)) if error.kind() == ErrorKind::UnknownArgument => {
             unknown.trim_start_matches('-').replace(['-', '_'], "")
@@ -85,6 +99,14 @@ pub(super) fn suggest(mut error: Error, program: &Command, words: &[OsString]) -
     error
 }
 
+/// The folder that `--resume` is given, as flags of other programs take it.
+fn resumed(words: &[OsString]) -> Option<String> {
+    let mut words = words.iter().skip_while(|word| *word != "--resume").skip(1);
+    let folder = Path::new(words.next()?);
+    let is_run = folder.join("config.toml").is_file();
+    is_run.then(|| printable(&folder.display().to_string(), LONGEST_FOLDER))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +132,21 @@ mod tests {
                 "eval run",
             ];
             assert!(commands.into_iter().any(suggests), "{name}: {meant}");
+        }
+    }
+
+    #[test]
+    fn a_folder_for_resume_is_named_by_its_flag() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().display();
+        for words in ["train --resume", "train mlp --resume"] {
+            assert!(!refused(&format!("everburn {words} {run}")).contains("takes no folder"));
+        }
+        std::fs::write(folder.path().join("config.toml"), "").unwrap();
+        for words in ["train --resume", "train mlp --resume"] {
+            let error = refused(&format!("everburn {words} {run}"));
+            let command = format!("train --resume --run-dir {run}`");
+            assert!(error.contains(&command), "{error}");
         }
     }
 
