@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use everburn_record::ranks;
+
 use crate::store::StoreError;
 
 /// What one rank called at the place where the ranks disagree.
@@ -335,15 +337,6 @@ fn describe_calls(calls: &[RankCall]) -> String {
         })
         .collect();
     parts.join("; ")
-}
-
-/// `rank 3`, `ranks 1, 2` or `the others`.
-pub(crate) fn ranks(ranks: &[usize]) -> String {
-    match ranks {
-        [] => "the others".to_owned(),
-        [one] => format!("rank {one}"),
-        many => format!("ranks {}", everburn_record::ranges(many)),
-    }
 }
 
 fn after_colon(text: &str) -> String {

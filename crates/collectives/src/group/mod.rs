@@ -62,12 +62,12 @@ pub(crate) use self::collective::Collective;
 use self::communication::Shared;
 pub(crate) use self::core::Core;
 use self::engine::WaitPolicy;
-pub(crate) use self::error::ranks;
 use self::flight::NO_LABEL;
 pub(crate) use self::signature::SIGNATURE_BYTES;
 pub(crate) use self::tuning::Path;
 use crate::rendezvous::Rendezvous;
 use crate::transport::{TcpMesh, ThreadMesh, Transport};
+pub(crate) use everburn_record::ranks;
 
 /// The id of the group of all ranks; sub-groups derive theirs from it.
 pub(crate) const WORLD: u64 = 1;

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::time::Instant;
 
+use everburn_record::ranks;
 use rustix::process::Signal;
 
 use super::stopped::{Process, StoppedRanks};
@@ -153,12 +154,8 @@ impl Elastic {
         self.too_few(config).map(|too_few| {
             let mut away: Vec<usize> = self.away.iter().map(|ended| ended.rank).collect();
             away.sort_unstable();
-            let away: Vec<String> = away.iter().map(usize::to_string).collect();
-            let again = match &*away {
-                [one] => format!("rank {one} is not started again"),
-                several => format!("ranks {} are not started again", several.join(", ")),
-            };
-            format!("{too_few}: {again}")
+            let are = if away.len() == 1 { "is" } else { "are" };
+            format!("{too_few}: {} {are} not started again", ranks(&away))
         })
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use everburn_collectives::group::CollectiveError;
 use everburn_collectives::store::StoreError;
+use everburn_record::ranks;
 
 use super::status::Status;
 use crate::error::LibraryError;
@@ -203,18 +204,6 @@ impl From<&NcclError> for CollectiveError {
             rank,
             action: "exchange by NCCL".to_owned(),
             reason: other.to_string(),
-        }
-    }
-}
-
-/// `rank 3`, `ranks 1, 2` or `the others`.
-pub(crate) fn ranks(ranks: &[usize]) -> String {
-    match ranks {
-        [] => "the others".to_owned(),
-        [one] => format!("rank {one}"),
-        many => {
-            let many: Vec<String> = many.iter().map(ToString::to_string).collect();
-            format!("ranks {}", many.join(", "))
         }
     }
 }
