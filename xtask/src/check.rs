@@ -3,6 +3,7 @@
 mod gpu_tests;
 mod package;
 mod races;
+mod run;
 mod step;
 mod test_counts;
 
@@ -10,7 +11,8 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use self::package::Package;
-use self::step::{Program, Step, answers, run_all};
+use self::run::{is_ci, run_all};
+use self::step::{Program, Step, answers};
 use crate::cargo::{root, target_dir};
 use crate::torch;
 
@@ -69,7 +71,7 @@ impl Capabilities {
         Ok(Self {
             example: root().join(EXAMPLES).exists(),
             nextest: Self::has_nextest(),
-            python: Self::python(step::is_ci())?,
+            python: Self::python(is_ci())?,
         })
     }
 
