@@ -6,7 +6,7 @@ mod request;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use everburn_auth::JobToken;
@@ -36,6 +36,7 @@ const LONGEST_READ: Duration = Duration::from_secs(3);
 ///
 /// use everburn_auth::JobToken;
 /// use everburn_monitor::PrometheusServer;
+use everburn_record::sync::lock;
 ///
 /// let folder = tempfile::tempdir().unwrap();
 /// std::fs::write(folder.path().join("config.toml"), "model = 'mnist'").unwrap();
@@ -125,7 +126,7 @@ impl Figures {
 
     /// The figures as they are now.
     fn text(&self) -> String {
-        let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut run = lock(&self.run);
         let (tail, state) = &mut *run;
         let began = Instant::now();
         loop {

@@ -15,10 +15,11 @@ mod thread;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use everburn_record::sync::lock;
 use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
 };
@@ -86,7 +87,7 @@ struct Restore {
 impl Restore {
     /// Once. Errors are of no use to anyone: the terminal may have been closed.
     fn now(&self) {
-        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut done = lock(&self.done);
         if !std::mem::replace(&mut *done, true) {
             let _ = self.own.output().write_all(LEAVE);
             let _ = tcsetattr(self.own.input(), OptionalActions::Now, &self.settings);
@@ -229,10 +230,6 @@ fn restore_on_panic(restore: &Arc<Restore>) {
         }
         before(info);
     }));
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether a screen can be taken over: a terminal on both sides.

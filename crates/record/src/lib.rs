@@ -44,6 +44,7 @@ mod ranges;
 mod rank_line;
 pub mod statistics;
 pub mod svg;
+pub mod sync;
 pub mod table;
 mod time;
 pub mod units;

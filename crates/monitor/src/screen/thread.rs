@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use everburn_record::sync::lock;
 use everburn_record::unix_time_ms;
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
@@ -13,11 +14,11 @@ use ratatui::crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdat
 use ratatui::crossterm::{execute, queue};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::Purpose;
 use super::keys::{Key, Keys};
 use super::painted::Painted;
 use super::pseudo_terminal::PseudoTerminal;
 use super::streams::OwnStreams;
-use super::{Purpose, lock};
 use crate::source::{Source, Target};
 use crate::state::RunState;
 use crate::view::{RanksView, draw_ranks};
