@@ -15,7 +15,7 @@ use self::package::Package;
 use self::run::run_all;
 use self::step::{Program, Step};
 use self::test_steps::{Capabilities, EXAMPLES, test_steps, torch_step};
-use crate::cargo::{root, target_dir};
+use crate::cargo::target_dir;
 use crate::torch;
 
 /// What is fuzzed, one program for each target.
@@ -174,6 +174,7 @@ fn fuzz_targets() -> Step {
 mod tests {
     use super::test_steps::tests::capabilities;
     use super::*;
+    use crate::cargo::root;
 
     /// Else the examples would build Burn once more, from other versions.
     #[test]

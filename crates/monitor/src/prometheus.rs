@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use everburn_auth::JobToken;
+use everburn_record::sync::lock;
 
 use self::exposition::exposition;
 pub(crate) use self::request::{Answer, Request, answer};
@@ -36,7 +37,6 @@ const LONGEST_READ: Duration = Duration::from_secs(3);
 ///
 /// use everburn_auth::JobToken;
 /// use everburn_monitor::PrometheusServer;
-use everburn_record::sync::lock;
 ///
 /// let folder = tempfile::tempdir().unwrap();
 /// std::fs::write(folder.path().join("config.toml"), "model = 'mnist'").unwrap();
