@@ -40,8 +40,9 @@ mod printable;
 pub mod rendezvous;
 mod shared_memory;
 pub mod store;
-pub mod sync;
 pub mod transport;
 pub mod worker;
+
+pub use everburn_record::sync;
 
 pub use printable::printable;

@@ -6,10 +6,11 @@ mod request;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use everburn_auth::JobToken;
+use everburn_record::sync::lock;
 
 use self::exposition::exposition;
 pub(crate) use self::request::{Answer, Request, answer};
@@ -125,7 +126,7 @@ impl Figures {
 
     /// The figures as they are now.
     fn text(&self) -> String {
-        let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut run = lock(&self.run);
         let (tail, state) = &mut *run;
         let began = Instant::now();
         loop {

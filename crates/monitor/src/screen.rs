@@ -10,46 +10,28 @@ mod keys;
 mod painted;
 mod pseudo_terminal;
 mod streams;
+mod thread;
 
-use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use everburn_record::unix_time_ms;
-use ratatui::Terminal;
-use ratatui::backend::CrosstermBackend;
-use ratatui::crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdate};
-use ratatui::crossterm::{execute, queue};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use everburn_record::sync::lock;
 use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
 };
 
-use self::keys::{Key, Keys};
+use self::keys::Keys;
 use self::painted::Painted;
 use self::pseudo_terminal::PseudoTerminal;
 use self::streams::{OwnStreams, Pace, Redirected};
+use self::thread::ScreenThread;
 use crate::error::MonitorError;
-use crate::source::{Source, Target};
 use crate::state::RunState;
-use crate::view::{RanksView, draw_ranks};
-
-/// How often the screen is drawn at most, while somebody presses keys.
-const FRAME: Duration = Duration::from_millis(100);
-
-/// How often what the dashboard paints is taken and drawn while nobody presses any: it paints ten times per second, which
-/// is more than a reader sees, and what it costs is taken from the training.
-const CALM_FRAME: Duration = Duration::from_millis(400);
-
-/// How long somebody is at the keys after a key.
-const AT_THE_KEYS: Duration = Duration::from_secs(2);
-
-/// How often time goes by on the screen where nothing else happens.
-const SLOW_FRAME: Duration = Duration::from_millis(500);
+use crate::view::RanksView;
 
 /// In the place of a key of the terminal: there is none (`_POSIX_VDISABLE`).
 const NO_KEY: u8 = 0;
@@ -105,7 +87,7 @@ struct Restore {
 impl Restore {
     /// Once. Errors are of no use to anyone: the terminal may have been closed.
     fn now(&self) {
-        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut done = lock(&self.done);
         if !std::mem::replace(&mut *done, true) {
             let _ = self.own.output().write_all(LEAVE);
             let _ = tcsetattr(self.own.input(), OptionalActions::Now, &self.settings);
@@ -158,7 +140,7 @@ impl Screen {
         let state = Arc::new(Mutex::new(RunState::default()));
         let (running, stop) = channel();
         let (leave, left) = channel();
-        let shown = Shown {
+        let body = ScreenThread {
             own: own.clone(),
             inner,
             painted: painted.map(Painted::of),
@@ -178,7 +160,7 @@ impl Screen {
         };
         let thread = std::thread::Builder::new()
             .name("everburn-screen".to_string())
-            .spawn(move || shown.run())
+            .spawn(move || body.run())
             .map_err(MonitorError::terminal)?;
         Ok(Self {
             state,
@@ -248,194 +230,6 @@ fn restore_on_panic(restore: &Arc<Restore>) {
         }
         before(info);
     }));
-}
-
-/// What the thread has.
-struct Shown {
-    own: Arc<OwnStreams>,
-    inner: Option<PseudoTerminal>,
-    painted: Option<Painted>,
-    keys: Keys,
-    /// When the last key was pressed.
-    pressed: Option<Instant>,
-    view: RanksView,
-    /// The ranks are on the screen.
-    ranks: bool,
-    /// From where a training's screen knows the ranks.
-    source: Option<Source>,
-    purpose: Purpose,
-    state: Arc<Mutex<RunState>>,
-    stop: Receiver<std::convert::Infallible>,
-    leave: Sender<()>,
-}
-
-impl Shown {
-    fn run(mut self) {
-        let Ok(output) = self.own.output().try_clone() else {
-            return;
-        };
-        let Ok(mut terminal) = Terminal::new(CrosstermBackend::new(output)) else {
-            return;
-        };
-        let mut drawn = Instant::now();
-        let mut due = true;
-        loop {
-            use std::sync::mpsc::TryRecvError;
-            let ends = matches!(self.stop.try_recv(), Err(TryRecvError::Disconnected));
-            due |= self.wait(drawn, ends);
-            if ends {
-                // What is still in the pipe comes after the dashboard's end.
-                if let Some(painted) = &mut self.painted {
-                    *self.own.said() = painted.drain();
-                }
-                return;
-            }
-            let wanted = if due { self.frame() } else { SLOW_FRAME };
-            if drawn.elapsed() < wanted {
-                continue;
-            }
-            self.follow_if_wanted();
-            if self.draw(&mut terminal).is_err() {
-                // The terminal is gone; who monitors has left.
-                let _ = self.leave.send(());
-                return;
-            }
-            (drawn, due) = (Instant::now(), false);
-        }
-    }
-
-    /// How long a picture is at least.
-    fn frame(&self) -> Duration {
-        match self.pressed {
-            Some(pressed) if pressed.elapsed() < AT_THE_KEYS => FRAME,
-            _ => CALM_FRAME,
-        }
-    }
-
-    /// Waits for keys and, once the picture that was `drawn` has stood for its time, for what the dashboard paints; tells
-    /// whether there was any to be seen.
-    fn wait(&mut self, drawn: Instant, ends: bool) -> bool {
-        let stands = self.frame().saturating_sub(drawn.elapsed());
-        let patience = match (ends, stands.is_zero()) {
-            (true, _) => Duration::ZERO,
-            (false, true) => SLOW_FRAME.saturating_sub(drawn.elapsed()).min(CALM_FRAME),
-            (false, false) => stands,
-        };
-        let mut waited = vec![PollFd::new(self.own.input(), PollFlags::IN)];
-        if let (Some(painted), true) = (&self.painted, stands.is_zero() || ends) {
-            waited.push(PollFd::from_borrowed_fd(painted.pipe(), PollFlags::IN));
-        }
-        let patience = Timespec::try_from(patience).ok();
-        if poll(&mut waited, patience.as_ref()).is_err() {
-            return false;
-        }
-        let ready: Vec<bool> = waited.iter().map(|fd| !fd.revents().is_empty()).collect();
-        let mut news = false;
-        if ready[0] {
-            news |= self.read_keys();
-        }
-        if let (Some(true), Some(painted)) = (ready.get(1), &mut self.painted) {
-            news |= painted.read() && !self.ranks;
-        }
-        news
-    }
-
-    fn read_keys(&mut self) -> bool {
-        let mut bytes = [0; 1024];
-        let count = match self.own.input().read(&mut bytes) {
-            Ok(0) | Err(_) => {
-                // The terminal is gone. Not asked again at once, for it would answer at once.
-                let _ = self.leave.send(());
-                std::thread::sleep(FRAME);
-                return false;
-            }
-            Ok(count) => count,
-        };
-        self.pressed = Some(Instant::now());
-        for key in self.keys.read(&bytes[..count]) {
-            self.press(&key);
-        }
-        count > 0
-    }
-
-    fn press(&mut self, key: &Key) {
-        let training = self.view.training;
-        match (key, self.ranks) {
-            (Key::Char('r'), _) if self.inner.is_some() => self.ranks = !self.ranks,
-            (Key::Char('q' | 'd'), _) if !training => {
-                // Nobody waits any more where it fails.
-                let _ = self.leave.send(());
-            }
-            (Key::Char('q'), true) => {
-                // The dashboard asks how.
-                self.ranks = false;
-                self.hand_on(key);
-            }
-            (Key::Char('w'), true) => self.view.work = !self.view.work,
-            (Key::Char('z'), true) => self.view.whole = !self.view.whole,
-            (Key::Up, true) => self.view.scrolled = self.view.scrolled.saturating_sub(1),
-            (Key::Down, true) => self.scroll_to(self.view.scrolled + 1),
-            (Key::PageUp, true) => self.view.scrolled = self.view.scrolled.saturating_sub(10),
-            (Key::PageDown, true) => self.scroll_to(self.view.scrolled + 10),
-            (_, true) => {}
-            (key, false) => self.hand_on(key),
-        }
-    }
-
-    fn scroll_to(&mut self, rank: usize) {
-        let ranks = lock(&self.state).ranks().len();
-        self.view.scrolled = rank.min(ranks.saturating_sub(1));
-    }
-
-    fn hand_on(&mut self, key: &Key) {
-        if let Some(inner) = &mut self.inner {
-            inner.type_in(&key.bytes());
-        }
-    }
-
-    /// A training's screen follows the run from when somebody wants to see the ranks.
-    fn follow_if_wanted(&mut self) {
-        let Purpose::Train { run: Some(run) } = &self.purpose else {
-            return;
-        };
-        if !self.ranks {
-            return;
-        }
-        if self.source.is_none() {
-            self.source = Target::Folder(run.clone()).open(None).ok();
-        }
-        let Some(source) = &mut self.source else {
-            return;
-        };
-        let updates = source.poll();
-        let mut state = lock(&self.state);
-        for update in updates {
-            state.take(&update, unix_time_ms());
-        }
-    }
-
-    fn draw(&mut self, terminal: &mut Terminal<CrosstermBackend<File>>) -> std::io::Result<()> {
-        let mut state = lock(&self.state);
-        state.tick(unix_time_ms());
-        // A terminal that knows these shows no frame in halves; the others pass over them.
-        queue!(terminal.backend_mut(), BeginSynchronizedUpdate)?;
-        terminal.draw(|frame| {
-            let area = frame.area();
-            match &self.painted {
-                Some(painted) if !self.ranks => {
-                    let looks_on = !self.view.training;
-                    let trouble = state.trouble();
-                    painted.draw(looks_on, trouble.as_deref(), area, frame.buffer_mut());
-                }
-                _ => draw_ranks(&state, self.view, area, frame.buffer_mut()),
-            }
-        })?;
-        execute!(terminal.backend_mut(), EndSynchronizedUpdate)
-    }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether a screen can be taken over: a terminal on both sides.

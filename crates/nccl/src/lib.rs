@@ -72,7 +72,7 @@ pub use self::foreign::{DeviceBuffer, GpuMemory};
 pub use self::foreign::{Library, nvrtc};
 pub use self::gpus::{Gpu, Inventory, gpus};
 #[cfg(feature = "group")]
-pub use self::group::{Ended, FailureMonitor, NcclConfig, NcclError, NcclGroup, Status, Work};
+pub use self::group::{FailureMonitor, NcclConfig, NcclError, NcclGroup, Status, Work};
 pub use self::library_paths::{LibraryPaths, NCCL_VARIABLE, find_library, nvidia_driver};
 pub use self::sensor::{GpuReading, GpuSensor};
 pub use self::version::{CudaVersion, NcclVersion};

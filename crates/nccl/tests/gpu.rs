@@ -4,7 +4,7 @@
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use everburn_collectives::group::{DType, ReduceOp};
+use everburn_collectives::group::{CollectiveError, DType, ReduceOp};
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_nccl::{
     DeviceBuffer, GpuMemory, GpuSensor, Library, NcclConfig, NcclError, NcclGroup, Work, gpus,
@@ -205,7 +205,10 @@ fn an_aborted_group_says_so_and_the_next_generation_works() {
                 .all_reduce(&numbers.buffer(), ReduceOp::Sum)
                 .unwrap_err();
             assert!(
-                matches!(told.root_cause(), NcclError::Aborted { .. }),
+                matches!(
+                    told.root_cause(),
+                    NcclError::Group(CollectiveError::Aborted { .. })
+                ),
                 "{told}"
             );
         },

@@ -1,6 +1,6 @@
 //! Records what a rank does while it does it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use everburn_record::proc;
@@ -122,7 +122,7 @@ impl Recorder {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // What is recorded is written in one go.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        everburn_record::sync::lock(&self.state)
     }
 
     /// Step `step` begins, with its data. To be called by the training thread.

@@ -6,8 +6,8 @@
 mod signal;
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use self::signal::ThreadTimer;
@@ -79,7 +79,7 @@ impl Sampler {
     /// [`ProfileError::NoTimer`] if the system refuses.
     pub fn follow_this_thread(&self) -> Result<(), ProfileError> {
         let timer = ThreadTimer::start(PERIOD)?;
-        let mut timers = self.timers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut timers = everburn_record::sync::lock(&self.timers);
         timers.push(timer);
         Ok(())
     }

@@ -44,6 +44,7 @@ mod ranges;
 mod rank_line;
 pub mod statistics;
 pub mod svg;
+pub mod sync;
 pub mod table;
 mod time;
 pub mod units;
@@ -55,7 +56,7 @@ pub use finding::{Finding, Verdict};
 pub use live::{Live, LiveRank, Phase, Vitals};
 pub use metric_record::MetricRecord;
 pub use number::{number_or_nan, numbers_or_nan};
-pub use ranges::ranges;
+pub use ranges::{ranges, ranks};
 pub use rank_line::{RankLine, RankStep};
 pub use time::{unix_time, unix_time_ms};
 

@@ -31,3 +31,21 @@ pub fn ranges(numbers: &[usize]) -> String {
     }
     parts.join(", ")
 }
+
+/// Ascending ranks as `rank 3` or `ranks 1, 2`; `the others` where the list is empty.
+///
+/// ```
+/// use everburn_record::ranks;
+///
+/// assert_eq!(ranks(&[3]), "rank 3");
+/// assert_eq!(ranks(&[0, 1, 2, 3, 7]), "ranks 0-3, 7");
+/// assert_eq!(ranks(&[]), "the others");
+/// ```
+#[must_use]
+pub fn ranks(ranks: &[usize]) -> String {
+    match ranks {
+        [] => "the others".to_owned(),
+        [one] => format!("rank {one}"),
+        many => format!("ranks {}", ranges(many)),
+    }
+}

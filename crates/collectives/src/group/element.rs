@@ -74,15 +74,7 @@ impl DType {
 
     /// The code on the wire.
     pub(crate) const fn code(self) -> u8 {
-        match self {
-            Self::F32 => 0,
-            Self::F64 => 1,
-            Self::F16 => 2,
-            Self::Bf16 => 3,
-            Self::I32 => 4,
-            Self::I64 => 5,
-            Self::U8 => 6,
-        }
+        self as u8
     }
 
     /// The type of a code, if there is one.

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use everburn_record::ranks;
+
 use crate::store::StoreError;
 
 /// What one rank called at the place where the ranks disagree.
@@ -85,9 +87,9 @@ pub enum CollectiveError {
     },
     /// The deadline passed.
     #[error(
-        "rank {rank} waited {} for {} in {operation} (collective {sequence}, step {step}); check \
+        "rank {rank} waited {} for {} in {operation} (collective {sequence}, step {step}){}; check \
          whether {} still runs, is stuck in other work, or skipped this call",
-        seconds(*.waited), ranks(.waiting_for), ranks(.waiting_for)
+        seconds(*.waited), ranks(.waiting_for), after_colon(.progress), ranks(.waiting_for)
     )]
     Timeout {
         /// This rank.
@@ -102,6 +104,8 @@ pub enum CollectiveError {
         step: u64,
         /// How long it waited.
         waited: Duration,
+        /// What the missing ranks were doing, or empty where that is unknown.
+        progress: String,
     },
     /// A rank that the operation needs is gone.
     #[error(
@@ -335,12 +339,10 @@ fn describe_calls(calls: &[RankCall]) -> String {
     parts.join("; ")
 }
 
-/// `rank 3`, `ranks 1, 2` or `no rank`.
-pub(crate) fn ranks(ranks: &[usize]) -> String {
-    match ranks {
-        [] => "no rank".to_owned(),
-        [one] => format!("rank {one}"),
-        many => format!("ranks {}", everburn_record::ranges(many)),
+fn after_colon(text: &str) -> String {
+    match text {
+        "" => String::new(),
+        text => format!(": {text}"),
     }
 }
 

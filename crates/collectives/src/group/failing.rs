@@ -112,6 +112,7 @@ impl Core {
             sequence: context.sequence,
             step: context.step,
             waited,
+            progress: String::new(),
         };
         self.fail_everywhere(&error, None, error.to_string());
         error

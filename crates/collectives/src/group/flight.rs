@@ -7,10 +7,10 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use everburn_record::ranks;
 use serde::{Deserialize, Serialize};
 
 use super::core::OpContext;
-use super::error::ranks;
 use super::signature::Call;
 
 /// How many operations of a group are kept: several steps of a small model, the buckets of one

@@ -47,6 +47,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 pub use self::algorithm::Algorithm;
 pub use self::element::{DType, Element};
 pub use self::error::{CollectiveError, RankCall};
@@ -60,12 +62,12 @@ pub(crate) use self::collective::Collective;
 use self::communication::Shared;
 pub(crate) use self::core::Core;
 use self::engine::WaitPolicy;
-pub(crate) use self::error::ranks;
 use self::flight::NO_LABEL;
 pub(crate) use self::signature::SIGNATURE_BYTES;
 pub(crate) use self::tuning::Path;
 use crate::rendezvous::Rendezvous;
 use crate::transport::{TcpMesh, ThreadMesh, Transport};
+pub(crate) use everburn_record::ranks;
 
 /// The id of the group of all ranks; sub-groups derive theirs from it.
 pub(crate) const WORLD: u64 = 1;
@@ -343,6 +345,7 @@ impl ProcessGroup {
             sequence: core.issued.load(Ordering::Acquire),
             step: self.step(),
             waited: started.elapsed(),
+            progress: String::new(),
         })
     }
 
@@ -351,7 +354,7 @@ impl ProcessGroup {
     }
 }
 
-/// The failure of a group, as returned by [`ProcessGroup::failure`].
+/// The failure of a group, as returned by [`ProcessGroup::failure`] and as ranks notify each other of it.
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; }
@@ -360,7 +363,7 @@ impl ProcessGroup {
 /// let failure = GroupFailure { by: 1, lost: Some(3), reason: "it was killed".to_owned() };
 /// assert_eq!(failure.lost, Some(3));
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupFailure {
     /// The job rank that noticed it first.
     pub by: usize,

@@ -48,13 +48,7 @@ impl ReduceOp {
 
     /// The code on the wire.
     pub(crate) const fn code(self) -> u8 {
-        match self {
-            Self::Sum => 0,
-            Self::Mean => 1,
-            Self::Min => 2,
-            Self::Max => 3,
-            Self::Product => 4,
-        }
+        self as u8
     }
 
     /// The operation of a code, if there is one.

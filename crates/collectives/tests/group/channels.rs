@@ -8,7 +8,8 @@ use everburn_collectives::transport::HostInfo;
 
 use crate::elsewhere::{groups, on_hosts};
 use crate::harness::{
-    Meeting, SHORT, WIRES, assert_verdict, error, in_parallel, on_all_ranks, options,
+    Meeting, WIRES, assert_verdict, error, in_parallel, on_all_ranks, on_every_wire, options,
+    short_options,
 };
 
 /// Ranks whose memory cannot be opened: no process has the number that they give.
@@ -114,30 +115,25 @@ fn a_rank_that_dies_in_a_collective_is_named_by_all_survivors() {
 
 #[test]
 fn an_abort_ends_a_collective_that_waits() {
-    for wire in WIRES {
-        on_all_ranks(wire, 3, options(), |group| {
-            group.barrier().wait().unwrap();
-            if group.rank() == 1 {
-                group.abort("no more disk space");
-                return;
-            }
-            let mut values = vec![1f32; 5_000_000];
-            let error = error(group.all_reduce_in_place(&mut values, ReduceOp::Sum));
-            assert!(
-                matches!(&error, CollectiveError::Aborted { by: 1, reason, .. }
-                    if reason == "no more disk space"),
-                "{error:?}"
-            );
-        });
-    }
+    on_every_wire(3, |group| {
+        group.barrier().wait().unwrap();
+        if group.rank() == 1 {
+            group.abort("no more disk space");
+            return;
+        }
+        let mut values = vec![1f32; 5_000_000];
+        let error = error(group.all_reduce_in_place(&mut values, ReduceOp::Sum));
+        assert!(
+            matches!(&error, CollectiveError::Aborted { by: 1, reason, .. }
+                if reason == "no more disk space"),
+            "{error:?}"
+        );
+    });
 }
 
 #[test]
 fn the_deadline_of_a_later_collective_names_who_is_missing() {
-    let options = GroupOptions {
-        timeout: Some(SHORT),
-        ..options()
-    };
+    let options = short_options();
     in_parallel(WIRES.to_vec(), |wire| {
         let meeting = Meeting::of(3);
         let errors = on_all_ranks(wire, 3, options, |group| {
@@ -184,10 +180,7 @@ fn later_calls_that_differ_are_named_on_all_ranks() {
 
 #[test]
 fn a_later_mismatch_is_named_although_a_rank_never_calls() {
-    let options = GroupOptions {
-        timeout: Some(SHORT),
-        ..options()
-    };
+    let options = short_options();
     in_parallel(WIRES.to_vec(), |wire| {
         let meeting = Meeting::of(3);
         let errors = on_all_ranks(wire, 3, options, |group| {
@@ -216,52 +209,48 @@ fn a_later_mismatch_is_named_although_a_rank_never_calls() {
 
 #[test]
 fn works_and_calls_in_place_keep_their_order() {
-    for wire in WIRES {
-        on_all_ranks(wire, 3, options(), |group| {
-            for round in 0..50 {
-                let length = [1, 70_000][round % 2];
-                let first = group.all_reduce(vec![1i64; length], ReduceOp::Sum);
-                let mut values = [group.rank() as i64];
-                group
-                    .all_reduce_in_place(&mut values, ReduceOp::Max)
-                    .unwrap();
-                assert!(first.is_done(), "it was issued before");
-                let second = group.broadcast(vec![group.rank() as u8], 1);
-                let mut other = [group.rank() as f32; 9];
-                group.broadcast_in_place(&mut other, 2).unwrap();
-                assert_eq!((values[0], other), (2, [2.0; 9]));
-                assert_eq!(first.wait().unwrap(), vec![3; length]);
-                assert_eq!(second.wait().unwrap(), [1]);
-            }
-            group.destroy().unwrap();
-        });
-    }
+    on_every_wire(3, |group| {
+        for round in 0..50 {
+            let length = [1, 70_000][round % 2];
+            let first = group.all_reduce(vec![1i64; length], ReduceOp::Sum);
+            let mut values = [group.rank() as i64];
+            group
+                .all_reduce_in_place(&mut values, ReduceOp::Max)
+                .unwrap();
+            assert!(first.is_done(), "it was issued before");
+            let second = group.broadcast(vec![group.rank() as u8], 1);
+            let mut other = [group.rank() as f32; 9];
+            group.broadcast_in_place(&mut other, 2).unwrap();
+            assert_eq!((values[0], other), (2, [2.0; 9]));
+            assert_eq!(first.wait().unwrap(), vec![3; length]);
+            assert_eq!(second.wait().unwrap(), [1]);
+        }
+        group.destroy().unwrap();
+    });
 }
 
 #[test]
 fn subgroups_exchange_beside_their_parent() {
-    for wire in WIRES {
-        on_all_ranks(wire, 4, options(), |group| {
-            let half = group.rank() / 2;
-            let low = group.subgroup(&[0, 1]).unwrap();
-            let high = group.subgroup(&[2, 3]).unwrap();
-            let pair = low.or(high).unwrap();
-            let beside: Vec<_> = (0..5)
-                .map(|_| pair.all_reduce(vec![half as f32; 300_001], ReduceOp::Sum))
-                .collect();
-            for _ in 0..5 {
-                let mut values = vec![1f32; 200_003];
-                group
-                    .all_reduce_in_place(&mut values, ReduceOp::Sum)
-                    .unwrap();
-                assert!(values.iter().all(|value| *value == 4.0));
-            }
-            for work in beside {
-                let sum = work.wait().unwrap();
-                assert!(sum.iter().all(|value| *value == 2.0 * half as f32));
-            }
-            pair.destroy().unwrap();
-            group.destroy().unwrap();
-        });
-    }
+    on_every_wire(4, |group| {
+        let half = group.rank() / 2;
+        let low = group.subgroup(&[0, 1]).unwrap();
+        let high = group.subgroup(&[2, 3]).unwrap();
+        let pair = low.or(high).unwrap();
+        let beside: Vec<_> = (0..5)
+            .map(|_| pair.all_reduce(vec![half as f32; 300_001], ReduceOp::Sum))
+            .collect();
+        for _ in 0..5 {
+            let mut values = vec![1f32; 200_003];
+            group
+                .all_reduce_in_place(&mut values, ReduceOp::Sum)
+                .unwrap();
+            assert!(values.iter().all(|value| *value == 4.0));
+        }
+        for work in beside {
+            let sum = work.wait().unwrap();
+            assert!(sum.iter().all(|value| *value == 2.0 * half as f32));
+        }
+        pair.destroy().unwrap();
+        group.destroy().unwrap();
+    });
 }

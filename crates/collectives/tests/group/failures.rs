@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use everburn_collectives::group::{CollectiveError, GroupOptions, ReduceOp};
+use everburn_collectives::group::{CollectiveError, ReduceOp};
 
-use crate::harness::{Meeting, SHORT, WIRES, error, in_parallel, on_all_ranks, options};
+use crate::harness::{
+    Meeting, WIRES, error, in_parallel, on_all_ranks, on_every_wire, options, short_options,
+};
 
 #[track_caller]
 fn assert_lost(error: &CollectiveError, lost: usize, operation: &str) {
@@ -67,44 +69,37 @@ fn a_rank_that_dies_in_the_middle_of_a_large_message_is_named() {
 
 #[test]
 fn a_rank_that_leaves_is_told_from_one_that_dies() {
-    for wire in WIRES {
-        on_all_ranks(wire, 2, options(), |group| {
-            group.set_step(12);
-            group.barrier().wait().unwrap();
-            if group.rank() == 0 {
-                let error = error(group.barrier().wait());
-                assert_lost(&error, 1, "barrier");
-                assert!(
-                    error.to_string().contains("it had destroyed the group"),
-                    "{error}"
-                );
-            }
-        });
-    }
+    on_every_wire(2, |group| {
+        group.set_step(12);
+        group.barrier().wait().unwrap();
+        if group.rank() == 0 {
+            let error = error(group.barrier().wait());
+            assert_lost(&error, 1, "barrier");
+            assert!(
+                error.to_string().contains("it had destroyed the group"),
+                "{error}"
+            );
+        }
+    });
 }
 
 #[test]
 fn what_was_sent_before_leaving_arrives() {
-    for wire in WIRES {
-        on_all_ranks(wire, 2, options(), |group| {
-            let peer = 1 - group.rank();
-            drop(group.send(vec![7u8; 5_000_000], peer, 0));
-            if group.rank() == 0 {
-                assert_eq!(group.recv::<u8>(1, 0).wait().unwrap(), vec![7; 5_000_000]);
-            } else {
-                // The peer is still to receive when this rank's last handle is gone.
-                drop(group);
-            }
-        });
-    }
+    on_every_wire(2, |group| {
+        let peer = 1 - group.rank();
+        drop(group.send(vec![7u8; 5_000_000], peer, 0));
+        if group.rank() == 0 {
+            assert_eq!(group.recv::<u8>(1, 0).wait().unwrap(), vec![7; 5_000_000]);
+        } else {
+            // The peer is still to receive when this rank's last handle is gone.
+            drop(group);
+        }
+    });
 }
 
 #[test]
 fn the_deadline_names_who_is_missing() {
-    let options = GroupOptions {
-        timeout: Some(SHORT),
-        ..options()
-    };
+    let options = short_options();
     in_parallel(WIRES.to_vec(), |wire| {
         let meeting = Meeting::of(3);
         let errors = on_all_ranks(wire, 3, options, |group| {
@@ -139,10 +134,7 @@ fn the_deadline_names_who_is_missing() {
 
 #[test]
 fn a_mismatch_is_named_although_a_rank_never_calls() {
-    let options = GroupOptions {
-        timeout: Some(SHORT),
-        ..options()
-    };
+    let options = short_options();
     in_parallel(WIRES.to_vec(), |wire| {
         let meeting = Meeting::of(3);
         let errors = on_all_ranks(wire, 3, options, |group| {
@@ -195,29 +187,27 @@ fn a_work_can_be_given_up_earlier() {
 
 #[test]
 fn an_abort_reaches_everybody_with_its_reason() {
-    for wire in WIRES {
-        on_all_ranks(wire, 3, options(), |group| {
-            group.set_step(34);
-            let rank = group.rank();
-            let result = if rank == 1 {
-                group.abort("loss is NaN");
-                group.barrier().wait()
-            } else {
-                group.barrier().wait()
-            };
-            let error = error(result);
-            let text = error.to_string();
-            assert!(
-                matches!(error, CollectiveError::Aborted { by: 1, .. }),
-                "{error:?}"
-            );
-            assert!(text.contains("rank 1 aborted the group"), "{text}");
-            let rank = format!("rank {rank} was in barrier, collective ");
-            for part in [&*rank, "step 34, for ", "loss is NaN", "the log of rank 1"] {
-                assert!(text.contains(part), "{part} in: {text}");
-            }
-        });
-    }
+    on_every_wire(3, |group| {
+        group.set_step(34);
+        let rank = group.rank();
+        let result = if rank == 1 {
+            group.abort("loss is NaN");
+            group.barrier().wait()
+        } else {
+            group.barrier().wait()
+        };
+        let error = error(result);
+        let text = error.to_string();
+        assert!(
+            matches!(error, CollectiveError::Aborted { by: 1, .. }),
+            "{error:?}"
+        );
+        assert!(text.contains("rank 1 aborted the group"), "{text}");
+        let rank = format!("rank {rank} was in barrier, collective ");
+        for part in [&*rank, "step 34, for ", "loss is NaN", "the log of rank 1"] {
+            assert!(text.contains(part), "{part} in: {text}");
+        }
+    });
 }
 
 #[test]
@@ -243,72 +233,63 @@ fn whoever_watches_beside_the_group_learns_why_it_failed_and_nothing_of_a_good_e
 
 #[test]
 fn a_rank_that_has_aborted_finds_the_group_failed_at_once() {
-    for wire in WIRES {
-        on_all_ranks(wire, 3, options(), |group| {
-            // Channels are there: nothing but the abort is in the barrier's way.
-            group.barrier().wait().unwrap();
-            group.abort("on every rank");
-            let error = error(group.barrier().wait());
-            let own = group.rank();
-            assert!(
-                matches!(error, CollectiveError::Aborted { .. }),
-                "rank {own}: {error:?}"
-            );
-        });
-    }
+    on_every_wire(3, |group| {
+        // Channels are there: nothing but the abort is in the barrier's way.
+        group.barrier().wait().unwrap();
+        group.abort("on every rank");
+        let error = error(group.barrier().wait());
+        let own = group.rank();
+        assert!(
+            matches!(error, CollectiveError::Aborted { .. }),
+            "rank {own}: {error:?}"
+        );
+    });
 }
 
 #[test]
 fn a_panic_reaches_everybody() {
-    for wire in WIRES {
-        on_all_ranks(wire, 2, options(), |group| {
-            if group.rank() == 1 {
-                let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
-                    let _group = group;
-                    std::panic::resume_unwind(Box::new("on purpose"));
-                }));
-                assert!(panic.is_err());
-                return;
-            }
-            let text = error(group.barrier().wait()).to_string();
-            assert!(text.contains("rank 1 panicked"), "{text}");
-        });
-    }
+    on_every_wire(2, |group| {
+        if group.rank() == 1 {
+            let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+                let _group = group;
+                std::panic::resume_unwind(Box::new("on purpose"));
+            }));
+            assert!(panic.is_err());
+            return;
+        }
+        let text = error(group.barrier().wait()).to_string();
+        assert!(text.contains("rank 1 panicked"), "{text}");
+    });
 }
 
 #[test]
 fn a_destroyed_group_refuses_calls() {
-    for wire in WIRES {
-        on_all_ranks(wire, 2, options(), |group| {
-            let other = group.clone();
-            let send = group.send(vec![1u8; 1_000_000], 1 - group.rank(), 0);
-            let sum = group.all_reduce(vec![1f32], ReduceOp::Sum);
-            group.destroy().unwrap();
-            // What was issued before is finished.
-            assert_eq!(sum.wait().unwrap(), [2.0]);
-            send.wait().unwrap();
-            let errors = [
-                error(other.barrier().wait()),
-                error(other.send(vec![1u8], 0, 0).wait()),
-                error(other.recv::<u8>(1, 0).wait().map(drop)),
-            ];
-            for error in errors {
-                assert!(
-                    matches!(error, CollectiveError::Destroyed { .. }),
-                    "{error:?}"
-                );
-            }
-            other.destroy().unwrap();
-        });
-    }
+    on_every_wire(2, |group| {
+        let other = group.clone();
+        let send = group.send(vec![1u8; 1_000_000], 1 - group.rank(), 0);
+        let sum = group.all_reduce(vec![1f32], ReduceOp::Sum);
+        group.destroy().unwrap();
+        // What was issued before is finished.
+        assert_eq!(sum.wait().unwrap(), [2.0]);
+        send.wait().unwrap();
+        let errors = [
+            error(other.barrier().wait()),
+            error(other.send(vec![1u8], 0, 0).wait()),
+            error(other.recv::<u8>(1, 0).wait().map(drop)),
+        ];
+        for error in errors {
+            assert!(
+                matches!(error, CollectiveError::Destroyed { .. }),
+                "{error:?}"
+            );
+        }
+        other.destroy().unwrap();
+    });
 }
 
 #[test]
 fn destroy_names_who_has_not_left() {
-    let options = GroupOptions {
-        timeout: Some(SHORT),
-        ..options()
-    };
+    let options = short_options();
     in_parallel(WIRES.to_vec(), |wire| {
         let meeting = Meeting::of(3);
         on_all_ranks(wire, 3, options, |group| {

@@ -2,47 +2,47 @@
 
 use everburn_collectives::group::{FlightState, GroupOptions, ProcessGroup, ReduceOp};
 
-use crate::harness::{Meeting, SHORT, WIRES, error, in_parallel, on_all_ranks, options};
+use crate::harness::{
+    Meeting, WIRES, error, in_parallel, on_all_ranks, on_every_wire, options, short_options,
+};
 
 #[test]
 fn the_last_operations_of_all_kinds_are_remembered() {
-    for wire in WIRES {
-        on_all_ranks(wire, 2, options(), |group| {
-            let peer = 1 - group.rank();
-            group.set_step(7);
-            group.set_label(Some(3));
-            let mut values = [1f32; 4];
-            group
-                .all_reduce_in_place(&mut values, ReduceOp::Sum)
-                .unwrap();
-            group.set_label(None);
-            group.barrier().wait().unwrap();
-            group.send(vec![1u8; 5], peer, 9).wait().unwrap();
-            group.recv::<u8>(peer, 9).wait().unwrap();
-            let entries = group.flight_record();
-            let calls: Vec<&str> = entries.iter().map(|entry| &*entry.operation).collect();
-            let send = format!("send(u8[5], to {peer}, tag 9)");
-            let recv = format!("recv(u8, from {peer}, tag 9)");
-            assert_eq!(
-                calls,
-                ["all_reduce(f32[4], sum)", "barrier", &*send, &*recv]
-            );
-            assert!(entries.iter().all(|entry| entry.state == FlightState::Done));
-            assert!(entries.iter().all(|entry| entry.ended <= Some(entry.began)));
-            assert!(
-                entries
-                    .iter()
-                    .all(|entry| (entry.step, entry.group) == (7, 1))
-            );
-            let of = |index: usize| {
-                let entry = &entries[index];
-                (entry.sequence, entry.label, entry.bytes, entry.collective)
-            };
-            assert_eq!(of(0), (0, Some(3), Some(16), true));
-            assert_eq!(of(1), (1, None, None, true));
-            assert_eq!(of(2), (2, None, Some(5), false));
-        });
-    }
+    on_every_wire(2, |group| {
+        let peer = 1 - group.rank();
+        group.set_step(7);
+        group.set_label(Some(3));
+        let mut values = [1f32; 4];
+        group
+            .all_reduce_in_place(&mut values, ReduceOp::Sum)
+            .unwrap();
+        group.set_label(None);
+        group.barrier().wait().unwrap();
+        group.send(vec![1u8; 5], peer, 9).wait().unwrap();
+        group.recv::<u8>(peer, 9).wait().unwrap();
+        let entries = group.flight_record();
+        let calls: Vec<&str> = entries.iter().map(|entry| &*entry.operation).collect();
+        let send = format!("send(u8[5], to {peer}, tag 9)");
+        let recv = format!("recv(u8, from {peer}, tag 9)");
+        assert_eq!(
+            calls,
+            ["all_reduce(f32[4], sum)", "barrier", &*send, &*recv]
+        );
+        assert!(entries.iter().all(|entry| entry.state == FlightState::Done));
+        assert!(entries.iter().all(|entry| entry.ended <= Some(entry.began)));
+        assert!(
+            entries
+                .iter()
+                .all(|entry| (entry.step, entry.group) == (7, 1))
+        );
+        let of = |index: usize| {
+            let entry = &entries[index];
+            (entry.sequence, entry.label, entry.bytes, entry.collective)
+        };
+        assert_eq!(of(0), (0, Some(3), Some(16), true));
+        assert_eq!(of(1), (1, None, None, true));
+        assert_eq!(of(2), (2, None, Some(5), false));
+    });
 }
 
 #[test]
@@ -106,10 +106,7 @@ fn the_collective_under_way_stays_however_many_are_queued_behind_it() {
 
 #[test]
 fn whom_a_failed_operation_waited_for_is_kept() {
-    let options = GroupOptions {
-        timeout: Some(SHORT),
-        ..options()
-    };
+    let options = short_options();
     in_parallel(WIRES.to_vec(), |wire| {
         let meeting = Meeting::of(3);
         on_all_ranks(wire, 3, options, |group| {

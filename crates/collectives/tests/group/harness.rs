@@ -34,6 +34,14 @@ pub fn options() -> GroupOptions {
     }
 }
 
+/// As [`options`], with the deadline [`SHORT`].
+pub fn short_options() -> GroupOptions {
+    GroupOptions {
+        timeout: Some(SHORT),
+        ..options()
+    }
+}
+
 pub fn rendezvous(store: SharedStore, rank: usize, world_size: usize) -> Rendezvous {
     Rendezvous {
         store,
@@ -80,6 +88,13 @@ pub fn on_all_ranks<R: Send>(
         }
     };
     in_parallel(makers, |make| body(make()))
+}
+
+/// [`on_all_ranks`] over each wire, one after the other.
+pub fn on_every_wire<R: Send>(size: usize, body: impl Fn(ProcessGroup) -> R + Sync) {
+    for wire in WIRES {
+        on_all_ranks(wire, size, options(), &body);
+    }
 }
 
 /// Calls `body` with each input on a thread of its own; the results in the order of the inputs.

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
+use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
 use everburn_collectives::store::{HashStore, SharedStore, Store};
 
-use crate::harness::{Meeting, SHORT, Wire, error, in_parallel, on_all_ranks, options, rendezvous};
+use crate::harness::{
+    Meeting, Wire, error, in_parallel, on_all_ranks, options, rendezvous, short_options,
+};
 
 #[test]
 fn a_world_of_one_does_not_touch_the_store() {
@@ -48,10 +50,7 @@ fn a_group_can_be_made_again_through_the_same_store() {
 #[test]
 fn ranks_that_do_not_come_are_named() {
     let store = Arc::new(HashStore::new());
-    let options = GroupOptions {
-        timeout: Some(SHORT),
-        ..options()
-    };
+    let options = short_options();
     let errors = in_parallel(vec![0, 2], |rank| {
         error(ProcessGroup::connect(
             rendezvous(store.clone(), rank, 4),
@@ -71,10 +70,7 @@ fn ranks_that_do_not_come_are_named() {
 #[test]
 fn a_second_process_as_the_same_rank_is_refused_and_told_so() {
     let store = Arc::new(HashStore::new());
-    let options = GroupOptions {
-        timeout: Some(SHORT),
-        ..options()
-    };
+    let options = short_options();
     let errors = in_parallel(vec![0, 1, 1], |rank| {
         error(ProcessGroup::connect(
             rendezvous(store.clone(), rank, 3),

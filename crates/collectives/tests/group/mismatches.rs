@@ -6,7 +6,7 @@ use everburn_collectives::group::{
     Algorithm, CollectiveError, GroupOptions, ProcessGroup, ReduceOp, Work,
 };
 
-use crate::harness::{WIRES, assert_verdict, error, on_all_ranks, options};
+use crate::harness::{WIRES, assert_verdict, error, on_all_ranks, on_every_wire, options};
 
 /// Calls `call` on `size` ranks over both transports and demands `expected` on each of them.
 #[track_caller]
@@ -188,43 +188,41 @@ fn options_that_differ() {
 
 #[test]
 fn arguments_that_can_never_succeed_leave_the_group_usable() {
-    for wire in WIRES {
-        on_all_ranks(wire, 2, options(), |group| {
-            let invalid = |result: CollectiveError| {
-                assert!(
-                    matches!(result, CollectiveError::Invalid { .. }),
-                    "{result:?}"
-                );
-                result.to_string()
-            };
-            let text = invalid(error(group.all_reduce(vec![1i32], ReduceOp::Mean).wait()));
-            assert!(text.contains("mean does not exist for i32"), "{text}");
-            let text = invalid(error(group.broadcast(vec![1i32], 2).wait()));
+    on_every_wire(2, |group| {
+        let invalid = |result: CollectiveError| {
             assert!(
-                text.contains("rank 2 does not exist in a group of 2"),
-                "{text}"
+                matches!(result, CollectiveError::Invalid { .. }),
+                "{result:?}"
             );
-            let text = invalid(error(
-                group.reduce_scatter(vec![1i32; 3], ReduceOp::Sum).wait(),
-            ));
-            assert!(text.contains("not divisible by the 2 ranks"), "{text}");
-            let text = invalid(error(group.all_to_all(vec![vec![1i32]; 3]).wait()));
-            assert!(text.contains("3 lists were given for 2 ranks"), "{text}");
-            let root = group.rank() == 0;
-            let lists = (!root).then(|| vec![vec![1f32]; 2]);
-            let text = invalid(error(group.scatter(lists, 0).wait()));
-            assert!(text.contains("root"), "{text}");
-            invalid(error(group.send(vec![1u8], 5, 0).wait()));
-            invalid(error(group.recv::<u8>(5, 0).wait()));
-            invalid(error(group.subgroup(&[]).map(drop)));
-            invalid(error(group.subgroup(&[0, 0]).map(drop)));
-            invalid(error(group.subgroup(&[0, 2]).map(drop)));
-            assert_eq!(
-                group.all_reduce(vec![1i32], ReduceOp::Sum).wait().unwrap(),
-                [2]
-            );
-        });
-    }
+            result.to_string()
+        };
+        let text = invalid(error(group.all_reduce(vec![1i32], ReduceOp::Mean).wait()));
+        assert!(text.contains("mean does not exist for i32"), "{text}");
+        let text = invalid(error(group.broadcast(vec![1i32], 2).wait()));
+        assert!(
+            text.contains("rank 2 does not exist in a group of 2"),
+            "{text}"
+        );
+        let text = invalid(error(
+            group.reduce_scatter(vec![1i32; 3], ReduceOp::Sum).wait(),
+        ));
+        assert!(text.contains("not divisible by the 2 ranks"), "{text}");
+        let text = invalid(error(group.all_to_all(vec![vec![1i32]; 3]).wait()));
+        assert!(text.contains("3 lists were given for 2 ranks"), "{text}");
+        let root = group.rank() == 0;
+        let lists = (!root).then(|| vec![vec![1f32]; 2]);
+        let text = invalid(error(group.scatter(lists, 0).wait()));
+        assert!(text.contains("root"), "{text}");
+        invalid(error(group.send(vec![1u8], 5, 0).wait()));
+        invalid(error(group.recv::<u8>(5, 0).wait()));
+        invalid(error(group.subgroup(&[]).map(drop)));
+        invalid(error(group.subgroup(&[0, 0]).map(drop)));
+        invalid(error(group.subgroup(&[0, 2]).map(drop)));
+        assert_eq!(
+            group.all_reduce(vec![1i32], ReduceOp::Sum).wait().unwrap(),
+            [2]
+        );
+    });
 }
 
 #[test]

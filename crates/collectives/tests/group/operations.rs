@@ -3,7 +3,7 @@
 use everburn_collectives::group::{Algorithm, Element, GroupOptions, ProcessGroup, ReduceOp};
 use half::{bf16, f16};
 
-use crate::harness::{WIRES, on_all_ranks, options};
+use crate::harness::{WIRES, on_all_ranks, on_every_wire, options};
 
 /// A type with values to test on and an independent definition of its reductions.
 pub trait Sample: Element {
@@ -235,48 +235,42 @@ fn nan_of_any_rank_reaches_all() {
 
 #[test]
 fn works_are_waited_for_in_any_order() {
-    for wire in WIRES {
-        on_all_ranks(wire, 3, options(), |group| {
-            let rank = group.rank();
-            let sums: Vec<_> = (0..8)
-                .map(|index| {
-                    group.all_reduce(samples::<f32>(rank, 1 << (2 * index)), ReduceOp::Sum)
-                })
-                .collect();
-            let gathered = group.all_gather(vec![rank as u8]);
-            assert_eq!(gathered.wait().unwrap(), [[0], [1], [2]]);
-            for (index, work) in sums.into_iter().enumerate().rev() {
-                assert!(work.is_done(), "the gather came after it");
-                assert_eq!(work.sequence(), index as u64);
-                let expected = reduced::<f32>(ReduceOp::Sum, 3, 1 << (2 * index));
-                assert_bits(&work.wait().unwrap(), &expected, "async");
-            }
-            // Neither a dropped work nor a dropped group cancels what the others count on.
-            drop(group.all_reduce(vec![1.0f32], ReduceOp::Sum));
-            let last = group.barrier();
-            drop(group);
-            last.wait().unwrap();
-        });
-    }
+    on_every_wire(3, |group| {
+        let rank = group.rank();
+        let sums: Vec<_> = (0..8)
+            .map(|index| group.all_reduce(samples::<f32>(rank, 1 << (2 * index)), ReduceOp::Sum))
+            .collect();
+        let gathered = group.all_gather(vec![rank as u8]);
+        assert_eq!(gathered.wait().unwrap(), [[0], [1], [2]]);
+        for (index, work) in sums.into_iter().enumerate().rev() {
+            assert!(work.is_done(), "the gather came after it");
+            assert_eq!(work.sequence(), index as u64);
+            let expected = reduced::<f32>(ReduceOp::Sum, 3, 1 << (2 * index));
+            assert_bits(&work.wait().unwrap(), &expected, "async");
+        }
+        // Neither a dropped work nor a dropped group cancels what the others count on.
+        drop(group.all_reduce(vec![1.0f32], ReduceOp::Sum));
+        let last = group.barrier();
+        drop(group);
+        last.wait().unwrap();
+    });
 }
 
 #[test]
 fn handles_on_several_threads_share_one_group() {
-    for wire in WIRES {
-        on_all_ranks(wire, 2, options(), |group| {
-            let other = group.clone();
-            let thread = std::thread::spawn(move || {
-                let peer = 1 - other.rank();
-                let send = other.send(vec![other.rank() as i32], peer, 1);
-                let received = other.recv::<i32>(peer, 1).wait().unwrap();
-                send.wait().unwrap();
-                received[0]
-            });
-            let sum = group.all_reduce(vec![1i64], ReduceOp::Sum).wait().unwrap();
-            assert_eq!(
-                (sum[0], thread.join().unwrap()),
-                (2, 1 - group.rank() as i32)
-            );
+    on_every_wire(2, |group| {
+        let other = group.clone();
+        let thread = std::thread::spawn(move || {
+            let peer = 1 - other.rank();
+            let send = other.send(vec![other.rank() as i32], peer, 1);
+            let received = other.recv::<i32>(peer, 1).wait().unwrap();
+            send.wait().unwrap();
+            received[0]
         });
-    }
+        let sum = group.all_reduce(vec![1i64], ReduceOp::Sum).wait().unwrap();
+        assert_eq!(
+            (sum[0], thread.join().unwrap()),
+            (2, 1 - group.rank() as i32)
+        );
+    });
 }

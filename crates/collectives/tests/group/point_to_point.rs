@@ -2,81 +2,73 @@
 
 use everburn_collectives::group::{CollectiveError, GroupOptions, ReduceOp};
 
-use crate::harness::{WIRES, Wire, error, on_all_ranks, options};
+use crate::harness::{WIRES, Wire, error, on_all_ranks, on_every_wire, options};
 
 #[test]
 fn both_sides_send_8_mb_before_they_receive() {
-    for wire in WIRES {
-        on_all_ranks(wire, 2, options(), |group| {
-            let peer = 1 - group.rank();
-            let values = vec![group.rank() as f32; 2_000_000];
-            group.send(values, peer, 0).wait().unwrap();
-            let received = group.recv::<f32>(peer, 0).wait().unwrap();
-            assert_eq!(received, vec![peer as f32; 2_000_000]);
-        });
-    }
+    on_every_wire(2, |group| {
+        let peer = 1 - group.rank();
+        let values = vec![group.rank() as f32; 2_000_000];
+        group.send(values, peer, 0).wait().unwrap();
+        let received = group.recv::<f32>(peer, 0).wait().unwrap();
+        assert_eq!(received, vec![peer as f32; 2_000_000]);
+    });
 }
 
 #[test]
 fn all_ranks_exchange_large_messages_at_once() {
-    for wire in WIRES {
-        on_all_ranks(wire, 4, options(), |group| {
-            let lists = vec![vec![group.rank() as u8; 3_000_000]; 4];
-            let received = group.all_to_all(lists).wait().unwrap();
-            for (from, list) in received.into_iter().enumerate() {
-                assert!(list.len() == 3_000_000 && list.iter().all(|x| *x == from as u8));
-            }
-        });
-    }
+    on_every_wire(4, |group| {
+        let lists = vec![vec![group.rank() as u8; 3_000_000]; 4];
+        let received = group.all_to_all(lists).wait().unwrap();
+        for (from, list) in received.into_iter().enumerate() {
+            assert!(list.len() == 3_000_000 && list.iter().all(|x| *x == from as u8));
+        }
+    });
 }
 
 #[test]
 fn receives_match_by_rank_and_tag_in_order() {
-    for wire in WIRES {
-        on_all_ranks(wire, 3, options(), |group| {
-            let rank = group.rank() as i64;
-            // All receives are posted before the barrier, all sends come after it.
-            let mut posted = Vec::new();
-            for from in 0..3 {
-                for tag in [7, 8] {
-                    for turn in 0..2 {
-                        posted.push((from, tag, turn, group.recv::<i64>(from as usize, tag)));
-                    }
-                }
-            }
-            group.barrier().wait().unwrap();
-            for to in 0..3 {
+    on_every_wire(3, |group| {
+        let rank = group.rank() as i64;
+        // All receives are posted before the barrier, all sends come after it.
+        let mut posted = Vec::new();
+        for from in 0..3 {
+            for tag in [7, 8] {
                 for turn in 0..2 {
-                    for tag in [8, 7] {
-                        let _ = group.send(vec![rank, tag as i64, turn], to, tag);
-                    }
+                    posted.push((from, tag, turn, group.recv::<i64>(from as usize, tag)));
                 }
             }
-            for (from, tag, turn, work) in posted.into_iter().rev() {
-                assert_eq!(work.wait().unwrap(), [from, tag as i64, turn]);
+        }
+        group.barrier().wait().unwrap();
+        for to in 0..3 {
+            for turn in 0..2 {
+                for tag in [8, 7] {
+                    let _ = group.send(vec![rank, tag as i64, turn], to, tag);
+                }
             }
-            group.destroy().unwrap();
-        });
-    }
+        }
+        for (from, tag, turn, work) in posted.into_iter().rev() {
+            assert_eq!(work.wait().unwrap(), [from, tag as i64, turn]);
+        }
+        group.destroy().unwrap();
+    });
 }
 
 #[test]
 fn messages_pass_collectives_by() {
-    for wire in WIRES {
-        on_all_ranks(wire, 2, options(), |group| {
-            if group.rank() == 0 {
-                // Rank 1 joins the barrier only when it has the message.
-                let barrier = group.barrier();
-                group.send(vec![5u8], 1, 0).wait().unwrap();
-                assert_eq!(group.recv::<u8>(1, 0).wait().unwrap(), [6]);
-                barrier.wait().unwrap();
-            } else {
-                assert_eq!(group.recv::<u8>(0, 0).wait().unwrap(), [5]);
-                group.send(vec![6u8], 0, 0).wait().unwrap();
-                group.barrier().wait().unwrap();
-            }
-        });
-    }
+    on_every_wire(2, |group| {
+        if group.rank() == 0 {
+            // Rank 1 joins the barrier only when it has the message.
+            let barrier = group.barrier();
+            group.send(vec![5u8], 1, 0).wait().unwrap();
+            assert_eq!(group.recv::<u8>(1, 0).wait().unwrap(), [6]);
+            barrier.wait().unwrap();
+        } else {
+            assert_eq!(group.recv::<u8>(0, 0).wait().unwrap(), [5]);
+            group.send(vec![6u8], 0, 0).wait().unwrap();
+            group.barrier().wait().unwrap();
+        }
+    });
 }
 
 #[test]

@@ -1,201 +1,21 @@
 //! The supervisor of an elastic job: restarts ranks that end, within the limits.
 
-use std::fs::File;
+mod state;
+
 use std::time::Instant;
 
 use rustix::process::Signal;
 
-use super::stopped::{Process, StoppedRanks};
-use super::store_client::{StoreClient, StoreEvent};
-use super::story::Story;
+pub(super) use self::state::Elastic;
+use self::state::{EXIT_USAGE, Next};
+use super::stopped::Process;
+use super::store_client::StoreEvent;
 use super::{Plan, Supervisor};
-use crate::config::{ElasticLaunch, LaunchConfig};
 use crate::error::LaunchError;
 use crate::event::LaunchEvent;
 use crate::exit::{EXIT_FAILS_AGAIN, RankExit};
-use crate::outcome::{EndedRank, Restart, loss};
+use crate::outcome::{EndedRank, loss};
 use crate::ranks::continue_log;
-
-/// The exit code for wrong arguments. A restarted rank would fail again.
-const EXIT_USAGE: i32 = 2;
-
-/// The next action for a rank that is not running.
-enum Next {
-    /// Nothing: it runs, or it stays away.
-    Nothing,
-    /// It is started once its process has a number.
-    Number,
-    /// It is started after this.
-    Pause(Instant),
-}
-
-/// A rank of this machine, over all its processes.
-struct RankSlot {
-    /// For its first process.
-    log: Option<File>,
-    incarnation: u64,
-    restarts: usize,
-    next: Next,
-    /// It will not be started again.
-    away: bool,
-    /// The others continued without the current process.
-    expelled: bool,
-}
-
-/// The state of an elastic job on this machine.
-pub(super) struct Elastic {
-    limits: ElasticLaunch,
-    store_client: StoreClient,
-    /// `None`: ranks may be stopped for as long as the others wait for them.
-    stopped: Option<StoppedRanks>,
-    /// By local rank.
-    slots: Vec<RankSlot>,
-    /// In the order in which they were decided.
-    restarts: Vec<Restart>,
-    /// The last ends of ranks that stay away.
-    away: Vec<EndedRank>,
-    finished: bool,
-    given_up: Option<String>,
-    store_lost: bool,
-}
-
-impl Elastic {
-    /// Requests a number for each rank; ranks start as their numbers come.
-    pub(super) fn new(limits: ElasticLaunch, store_client: StoreClient, logs: Vec<File>) -> Self {
-        let slot = |(local_rank, log)| {
-            store_client.number(local_rank);
-            RankSlot {
-                log: Some(log),
-                incarnation: 0,
-                restarts: 0,
-                next: Next::Number,
-                away: false,
-                expelled: false,
-            }
-        };
-        let slots: Vec<RankSlot> = logs.into_iter().enumerate().map(slot).collect();
-        let limit = limits.stopped_limit;
-        Self {
-            limits,
-            stopped: limit.map(|limit| StoppedRanks::new(limit, slots.len())),
-            slots,
-            store_client,
-            restarts: Vec::new(),
-            away: Vec::new(),
-            finished: false,
-            given_up: None,
-            store_lost: false,
-        }
-    }
-
-    /// Whether some rank is yet to be started.
-    pub(super) fn will_start(&self) -> bool {
-        let waits = |slot: &RankSlot| !matches!(slot.next, Next::Nothing);
-        self.slots.iter().any(waits)
-    }
-
-    /// When the next pause ends.
-    pub(super) fn next_start(&self) -> Option<Instant> {
-        let pauses = self.slots.iter().filter_map(|slot| match slot.next {
-            Next::Pause(until) => Some(until),
-            _ => None,
-        });
-        pauses.min()
-    }
-
-    /// When the processes are looked at next.
-    pub(super) fn next_look(&self) -> Option<Instant> {
-        let looks = !self.finished && self.given_up.is_none();
-        self.stopped
-            .as_ref()
-            .filter(|_| looks)
-            .map(StoppedRanks::next_look)
-    }
-
-    /// Asks for numbers for those whose pause has ended.
-    pub(super) fn start_those_due(&mut self) {
-        let now = Instant::now();
-        for (local_rank, slot) in self.slots.iter_mut().enumerate() {
-            if matches!(slot.next, Next::Pause(until) if until <= now) {
-                slot.next = Next::Number;
-                self.store_client.number(local_rank);
-            }
-        }
-    }
-
-    /// Starts nobody any more.
-    pub(super) fn cancel(&mut self) {
-        for slot in &mut self.slots {
-            slot.away |= !matches!(slot.next, Next::Nothing);
-            slot.next = Next::Nothing;
-        }
-    }
-
-    /// All processes that have ended and are not among the supervisor's.
-    pub(super) fn ends(&self) -> impl Iterator<Item = &EndedRank> {
-        let restarted = self.restarts.iter().map(|restart| &restart.ended);
-        restarted.chain(&self.away)
-    }
-
-    /// That too few ranks can ever be there, if that is so.
-    fn too_few(&self, config: &LaunchConfig) -> Option<String> {
-        let here = self.slots.iter().filter(|slot| !slot.away).count();
-        let elsewhere = config.world_size() - self.slots.len();
-        let (possible, min) = (here + elsewhere, self.limits.min);
-        let plural = if possible == 1 { "" } else { "s" };
-        (possible < min).then(|| {
-            format!("at most {possible} rank{plural} can be there, and the job needs {min}")
-        })
-    }
-
-    /// The same, with the ranks that are not started again.
-    fn hopeless(&self, config: &LaunchConfig) -> Option<String> {
-        self.too_few(config).map(|too_few| {
-            let mut away: Vec<usize> = self.away.iter().map(|ended| ended.rank).collect();
-            away.sort_unstable();
-            let away: Vec<String> = away.iter().map(usize::to_string).collect();
-            let again = match &*away {
-                [one] => format!("rank {one} is not started again"),
-                several => format!("ranks {} are not started again", several.join(", ")),
-            };
-            format!("{too_few}: {again}")
-        })
-    }
-
-    /// The end of the process of a rank: the restart that follows, if one does.
-    fn next_restart(&mut self, local_rank: usize, ended: EndedRank) -> Result<&Restart, EndedRank> {
-        let slot = &mut self.slots[local_rank];
-        let fails_again = [EXIT_USAGE, EXIT_FAILS_AGAIN].map(RankExit::Code);
-        if fails_again.contains(&ended.exit) || slot.restarts >= self.limits.max_restarts {
-            slot.away = true;
-            return Err(ended);
-        }
-        slot.restarts += 1;
-        let after = self.limits.pause_before(slot.restarts);
-        slot.next = Next::Pause(Instant::now() + after);
-        self.restarts.push(Restart {
-            ended,
-            incarnation: slot.incarnation,
-            expelled: slot.expelled,
-            number: slot.restarts,
-            of: self.limits.max_restarts,
-            after,
-        });
-        Ok(self.restarts.last().expect("it was pushed just now"))
-    }
-}
-
-impl Elastic {
-    pub(super) fn end(self) -> Story {
-        self.store_client.close();
-        Story {
-            finished: self.finished,
-            given_up: self.given_up,
-            restarts: self.restarts,
-            away: self.away,
-        }
-    }
-}
 
 impl Supervisor<'_> {
     /// The process of a rank has ended.

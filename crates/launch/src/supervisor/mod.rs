@@ -22,7 +22,8 @@ use crate::config::LaunchConfig;
 use crate::error::LaunchError;
 use crate::event::{LaunchEvent, Tell};
 use crate::exit::RankExit;
-use crate::outcome::{EndedRank, JobFailure, Outcome};
+use crate::job_failure::JobFailure;
+use crate::outcome::{EndedRank, Outcome};
 use crate::output::last_lines;
 use crate::ranks::{Job, PumpAlive, RunningRank};
 

@@ -27,6 +27,15 @@ pub(crate) fn wait_for_round(folder: &Path, name: &str, slots: &str) {
     });
 }
 
+/// Starts a job of three ranks, of which two are enough, and waits until all three are in a group.
+fn start_three(folder: &Path) -> LauncherProcess {
+    let launcher = LauncherProcess::start_elastic(folder, (2, 3), 10, "elastic", "");
+    for slot in 0..3 {
+        wait_for_round(folder, &format!("round.{slot}.1"), "0 1 2");
+    }
+    launcher
+}
+
 fn end_well(folder: &Path, launcher: &mut LauncherProcess, pids: &[u32]) {
     fs::write(folder.join("done"), "").unwrap();
     let status = launcher.wait();
@@ -39,10 +48,7 @@ fn end_well(folder: &Path, launcher: &mut LauncherProcess, pids: &[u32]) {
 fn a_killed_rank_is_started_again_and_the_job_ends_well() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let mut launcher = LauncherProcess::start_elastic(folder, (2, 3), 10, "elastic", "");
-    for slot in 0..3 {
-        wait_for_round(folder, &format!("round.{slot}.1"), "0 1 2");
-    }
+    let mut launcher = start_three(folder);
     // Rank 0 is one like any other: the launcher holds the store.
     signal(number_in(folder, "pid.0.1"), Signal::KILL);
     wait_for_round(folder, "round.0.2", "0 1 2");
@@ -56,10 +62,7 @@ fn a_killed_rank_is_started_again_and_the_job_ends_well() {
 fn a_stopped_rank_that_the_others_went_on_without_is_killed_and_started_again() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let mut launcher = LauncherProcess::start_elastic(folder, (2, 3), 10, "elastic", "");
-    for slot in 0..3 {
-        wait_for_round(folder, &format!("round.{slot}.1"), "0 1 2");
-    }
+    let mut launcher = start_three(folder);
     let stopped = number_in(folder, "pid.1.1");
     signal(stopped, Signal::STOP);
     fs::write(folder.join("leave"), "").unwrap();
@@ -72,10 +75,7 @@ fn a_stopped_rank_that_the_others_went_on_without_is_killed_and_started_again() 
 fn a_stopped_rank_is_ended_though_nobody_else_has_noticed_and_started_again() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let mut launcher = LauncherProcess::start_elastic(folder, (2, 3), 10, "elastic", "");
-    for slot in 0..3 {
-        wait_for_round(folder, &format!("round.{slot}.1"), "0 1 2");
-    }
+    let mut launcher = start_three(folder);
     let stopped = number_in(folder, "pid.1.1");
     signal(stopped, Signal::STOP);
     wait_for_round(folder, "round.1.2", "0 1 2");

@@ -1,8 +1,10 @@
 //! Connections that have not authenticated yet, and those that were refused.
 
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use everburn_record::sync::lock;
 
 /// The most connections in their handshake.
 const MOST_PENDING: usize = 32;
@@ -31,7 +33,7 @@ impl Pending {
         self: &Arc<Self>,
         connection: Arc<TcpStream>,
     ) -> (PendingSlot, Option<SocketAddr>) {
-        let mut pending = self.lock();
+        let mut pending = lock(&self.0);
         let own = network(&connection);
         let of_own = pending.iter().filter(|it| network(it) == own).count();
         let leaves = match (of_own >= MOST_OF_ADDRESS, pending.len() >= MOST_PENDING) {
@@ -53,11 +55,7 @@ impl Pending {
 
     /// Ends all of them.
     pub(crate) fn close(&self) {
-        self.lock().iter().for_each(|connection| end(connection));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<TcpStream>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).iter().for_each(|connection| end(connection));
     }
 }
 
@@ -68,7 +66,7 @@ impl PendingSlot {
     }
 
     fn free(&self) -> bool {
-        let mut pending = self.pending.lock();
+        let mut pending = lock(&self.pending.0);
         let before = pending.len();
         pending.retain(|it| !Arc::ptr_eq(it, &self.connection));
         pending.len() < before
@@ -141,14 +139,14 @@ impl Refusals {
     }
 
     pub(crate) fn count(&self, why: Why, from: SocketAddr) {
-        let mut counts = self.lock();
+        let mut counts = lock(&self.counts);
         counts.counts[why as usize] += 1;
         counts.last = Some(from);
     }
 
     /// The warning that is due, if one is.
     pub(crate) fn due(&self, now: Instant) -> Option<String> {
-        let mut counts = self.lock();
+        let mut counts = lock(&self.counts);
         let last = counts.last?;
         let recent = |told: Instant| now.saturating_duration_since(told) < WARNING;
         if counts.told.is_some_and(recent) {
@@ -173,10 +171,6 @@ impl Refusals {
             self.who,
             parts.join("; ")
         ))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -208,12 +202,12 @@ mod tests {
         let (newest, left) = pending.enter(near);
         assert_eq!(left, Some(slots[0].1.local_addr().unwrap()));
         assert_eq!(slots[0].1.read(&mut [0]).unwrap(), 0, "it was not closed");
-        assert_eq!(pending.lock().len(), MOST_OF_ADDRESS);
+        assert_eq!(lock(&pending.0).len(), MOST_OF_ADDRESS);
         // A dropped slot is free; the connection closed for another frees no slot.
         drop(slots);
-        assert_eq!(pending.lock().len(), 1);
+        assert_eq!(lock(&pending.0).len(), 1);
         drop(newest);
-        assert_eq!(pending.lock().len(), 0);
+        assert_eq!(lock(&pending.0).len(), 0);
     }
 
     #[test]

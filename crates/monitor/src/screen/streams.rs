@@ -34,7 +34,7 @@ impl OwnStreams {
     }
 
     pub(super) fn said(&self) -> MutexGuard<'_, Vec<u8>> {
-        super::lock(&self.said)
+        everburn_record::sync::lock(&self.said)
     }
 }
 

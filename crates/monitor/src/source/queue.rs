@@ -1,7 +1,9 @@
 //! Updates that wait to be shown, bounded in number and bytes.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use everburn_record::sync::lock;
 
 use crate::update::Update;
 
@@ -35,12 +37,6 @@ impl State {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// The end that is filled.
 #[derive(Debug)]
 pub(super) struct Sender(Arc<Shared>);
@@ -58,7 +54,7 @@ impl Sender {
     /// Appends an update whose frame has `bytes`; waits for room until the other end has taken some or is
     /// dropped.
     pub(super) fn send(&self, update: Update, bytes: usize) -> Result<(), Closed> {
-        let mut state = self.0.lock();
+        let mut state = lock(&self.0.state);
         while !state.closed && !state.has_room(bytes) {
             let waited = self.0.taken.wait(state);
             state = waited.unwrap_or_else(PoisonError::into_inner);
@@ -75,7 +71,7 @@ impl Sender {
 impl Receiver {
     /// All that waits.
     pub(super) fn take(&self) -> Vec<Update> {
-        let mut state = self.0.lock();
+        let mut state = lock(&self.0.state);
         state.bytes = 0;
         let taken = std::mem::take(&mut state.waiting);
         drop(state);
@@ -86,7 +82,7 @@ impl Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        self.0.lock().closed = true;
+        lock(&self.0.state).closed = true;
         self.0.taken.notify_all();
     }
 }

@@ -144,15 +144,11 @@ impl Core {
         };
         let value = serde_json::to_vec(&verdict).unwrap_or_default();
         if notifier.store.compare_set(VERDICT, b"", &value)? != value {
-            return Err(NcclError::Invalid {
-                rank: self.job_rank(),
-                operation: context.operation.clone(),
-                reason: format!(
-                    "a group of this name and generation {} has been there before; count the \
-                     generation up",
-                    self.config.generation
-                ),
-            });
+            let reason = format!(
+                "a group of this name and generation {} has been there before; count the generation up",
+                self.config.generation
+            );
+            return Err(self.invalid(context, reason));
         }
         failed.map_or(Ok(verdict), Err)
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use everburn_collectives::group::CollectiveError;
 use everburn_collectives::sync::{lock, wait_until};
 
 use super::config::NcclConfig;
@@ -235,10 +236,8 @@ impl Core {
                     });
                 }
                 Health::Left => {
-                    return Err(NcclError::Left {
-                        rank: self.job_rank(),
-                        operation: context.operation.clone(),
-                    });
+                    let (rank, operation) = (self.job_rank(), context.operation.clone());
+                    return Err(CollectiveError::Destroyed { rank, operation }.into());
                 }
             }
             let (locked, late) = wait_until(&self.changed, state, deadline);

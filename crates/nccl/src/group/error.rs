@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use everburn_collectives::group::CollectiveError;
 use everburn_collectives::store::StoreError;
+use everburn_record::ranks;
 
 use super::status::Status;
 use crate::error::LibraryError;
@@ -17,7 +19,7 @@ use crate::error::LibraryError;
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_nccl as nccl; }
-/// use everburn::collectives::group::ReduceOp;
+/// use everburn::collectives::group::{CollectiveError, ReduceOp};
 /// use everburn_nccl_fake::FakeCluster;
 /// use everburn::nccl::NcclError;
 ///
@@ -25,35 +27,15 @@ use crate::error::LibraryError;
 /// let group = cluster.alone();
 /// let counts = cluster.allocate(0, &[1i32, 2]);
 /// let error = group.all_reduce(&counts, ReduceOp::Mean).unwrap_err();
-/// assert!(matches!(error, NcclError::Invalid { .. }));
+/// assert!(matches!(error, NcclError::Group(CollectiveError::Invalid { .. })));
 /// assert!(error.to_string().contains("a mean does not exist for i32"));
 /// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum NcclError {
-    /// The deadline passed.
-    #[error(
-        "rank {rank} waited {} for {} in {operation} (collective {sequence}, step {step}): {found}; \
-         check whether {} still runs, is stuck in other work, or skipped this call",
-        seconds(*.waited), ranks(.waiting_for), ranks(.waiting_for)
-    )]
-    Timeout {
-        /// This rank.
-        rank: usize,
-        /// The ranks that have not come as far, by their last heartbeats; all others if
-        /// these tell nothing.
-        waiting_for: Vec<usize>,
-        /// What this rank called.
-        operation: String,
-        /// How many collectives this rank had issued on the group before.
-        sequence: u64,
-        /// The step.
-        step: u64,
-        /// How long it waited.
-        waited: Duration,
-        /// What the others were doing.
-        found: String,
-    },
+    /// What a group fails with whatever moves its numbers: a deadline, a lost rank, an abort, an invalid call.
+    #[error(transparent)]
+    Group(#[from] CollectiveError),
     /// The deadline passed while the GPU was still at what had been given it before the operation.
     #[error(
         "rank {rank} waited {} for its own GPU, which has not come to {operation} (collective \
@@ -127,50 +109,6 @@ pub enum NcclError {
         /// The driver's answer.
         source: LibraryError,
     },
-    /// A rank is gone.
-    #[error(
-        "rank {rank} lost rank {peer} in {operation} (collective {sequence}, step {step}, after {}): \
-         {cause}; look at the log of rank {peer} for its own error",
-        seconds(*.waited)
-    )]
-    PeerLost {
-        /// This rank.
-        rank: usize,
-        /// The rank that is gone.
-        peer: usize,
-        /// What this rank called.
-        operation: String,
-        /// How many collectives this rank had issued on the group before.
-        sequence: u64,
-        /// The step.
-        step: u64,
-        /// How long the operation had been under way.
-        waited: Duration,
-        /// How the loss was noticed.
-        cause: String,
-    },
-    /// A rank gave up and told the others.
-    #[error(
-        "rank {by} aborted the group (rank {rank} was in {operation}, collective {sequence}, step \
-         {step}, for {}): {reason}; look at the log of rank {by} for what led to it",
-        seconds(*.waited)
-    )]
-    Aborted {
-        /// This rank.
-        rank: usize,
-        /// The rank that gave up.
-        by: usize,
-        /// Its reason.
-        reason: String,
-        /// What this rank called.
-        operation: String,
-        /// How many collectives this rank had issued on the group before.
-        sequence: u64,
-        /// The step.
-        step: u64,
-        /// How long the operation had been under way.
-        waited: Duration,
-    },
     /// The group had failed before this call.
     #[error("{operation} on rank {rank}: the group failed before: {first}")]
     Poisoned {
@@ -180,27 +118,6 @@ pub enum NcclError {
         operation: String,
         /// The error that made the group unusable.
         first: Arc<NcclError>,
-    },
-    /// This rank has left the group.
-    #[error("{operation} on rank {rank}: this rank has left the group")]
-    Left {
-        /// This rank.
-        rank: usize,
-        /// What this rank called.
-        operation: String,
-    },
-    /// The arguments can never succeed. Nothing was sent and the group stays usable.
-    #[error(
-        "invalid call {operation} on rank {rank}: {reason}; check the arguments of this call: \
-         nothing was sent"
-    )]
-    Invalid {
-        /// This rank.
-        rank: usize,
-        /// What this rank called.
-        operation: String,
-        /// What is wrong.
-        reason: String,
     },
     /// The ranks did not all connect in time.
     #[error(
@@ -237,22 +154,9 @@ pub enum NcclError {
         /// What is wrong.
         reason: String,
     },
-    /// The operating system refused a thread.
-    #[error("rank {rank} cannot {action}: {reason}")]
-    System {
-        /// This rank.
-        rank: usize,
-        /// What was tried.
-        action: String,
-        /// The system's answer.
-        reason: String,
-    },
     /// There is no library, no driver or no GPU.
     #[error(transparent)]
     Library(#[from] LibraryError),
-    /// The store failed.
-    #[error(transparent)]
-    Store(#[from] StoreError),
 }
 
 impl NcclError {
@@ -269,43 +173,37 @@ impl NcclError {
     #[must_use]
     pub fn lost(&self) -> Option<usize> {
         match self.root_cause() {
-            Self::PeerLost { peer, .. } => Some(*peer),
+            Self::Group(CollectiveError::PeerLost { peer, .. }) => Some(*peer),
             Self::Nccl { suspects, .. } => suspects.first().copied(),
             _ => None,
         }
     }
 }
 
-impl NcclError {
-    /// This rank, where the error knows it.
-    pub(super) fn rank(&self) -> Option<usize> {
-        match self {
-            Self::Timeout { rank, .. }
-            | Self::OwnWork { rank, .. }
-            | Self::Nccl { rank, .. }
-            | Self::NoAnswer { rank, .. }
-            | Self::Gpu { rank, .. }
-            | Self::PeerLost { rank, .. }
-            | Self::Aborted { rank, .. }
-            | Self::Poisoned { rank, .. }
-            | Self::Left { rank, .. }
-            | Self::Invalid { rank, .. }
-            | Self::Incomplete { rank, .. }
-            | Self::Refused { rank, .. }
-            | Self::System { rank, .. } => Some(*rank),
-            Self::Buffer { .. } | Self::Library(_) | Self::Store(_) => None,
-        }
+impl From<StoreError> for NcclError {
+    fn from(error: StoreError) -> Self {
+        Self::Group(error.into())
     }
 }
 
-/// `rank 3`, `ranks 1, 2` or `the others`.
-pub(crate) fn ranks(ranks: &[usize]) -> String {
-    match ranks {
-        [] => "the others".to_owned(),
-        [one] => format!("rank {one}"),
-        many => {
-            let many: Vec<String> = many.iter().map(ToString::to_string).collect();
-            format!("ranks {}", many.join(", "))
+impl From<&NcclError> for CollectiveError {
+    /// The first error, for callers that handle every backend alike.
+    fn from(error: &NcclError) -> Self {
+        let (rank, other) = match error.root_cause() {
+            NcclError::Group(error) => return error.clone(),
+            other @ (NcclError::OwnWork { rank, .. }
+            | NcclError::Nccl { rank, .. }
+            | NcclError::NoAnswer { rank, .. }
+            | NcclError::Gpu { rank, .. }
+            | NcclError::Poisoned { rank, .. }
+            | NcclError::Incomplete { rank, .. }
+            | NcclError::Refused { rank, .. }) => (*rank, other),
+            other @ (NcclError::Buffer { .. } | NcclError::Library(_)) => (0, other),
+        };
+        Self::System {
+            rank,
+            action: "exchange by NCCL".to_owned(),
+            reason: other.to_string(),
         }
     }
 }
@@ -334,15 +232,15 @@ mod tests {
     use super::*;
 
     fn timeout() -> NcclError {
-        NcclError::Timeout {
+        NcclError::Group(CollectiveError::Timeout {
             rank: 0,
             waiting_for: vec![3],
             operation: "all_reduce(f32[21840], sum)".into(),
             sequence: 1020,
             step: 340,
             waited: Duration::from_secs(300),
-            found: "rank 3 has issued 1018 collectives".into(),
-        }
+            progress: "rank 3 has issued 1018 collectives".into(),
+        })
     }
 
     #[test]
@@ -375,5 +273,26 @@ mod tests {
              between the machines"
         );
         assert_eq!(error.lost(), Some(0));
+    }
+
+    #[test]
+    fn callers_of_every_backend_receive_the_first_error() {
+        let poisoned = NcclError::Poisoned {
+            rank: 0,
+            operation: "broadcast(u8[1], root 0)".into(),
+            first: Arc::new(timeout()),
+        };
+        let told = CollectiveError::from(&poisoned);
+        assert!(
+            matches!(&told, CollectiveError::Timeout { waiting_for, sequence: 1020, .. } if *waiting_for == [3]),
+            "{told}"
+        );
+        let buffer = NcclError::Buffer {
+            reason: "too long".into(),
+        };
+        assert!(matches!(
+            CollectiveError::from(&buffer),
+            CollectiveError::System { .. }
+        ));
     }
 }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use everburn_collectives::group::{CollectiveError, GroupFailure};
 use everburn_collectives::sync::lock;
 
 use super::core::{Core, Health, InFlightOperation, OpContext};
 use super::error::NcclError;
-use super::failure_monitor::Ended;
 use super::status::Status;
 use super::timed_mutex::bounded;
 use crate::error::LibraryError;
@@ -136,16 +136,16 @@ impl Core {
     }
 
     fn timed_out(&self, context: &OpContext, waited: Duration) -> NcclError {
-        let (waiting_for, found) = self.behind(context);
-        NcclError::Timeout {
+        let (waiting_for, progress) = self.behind(context);
+        NcclError::Group(CollectiveError::Timeout {
             rank: self.job_rank(),
             waiting_for,
             operation: context.operation.clone(),
             sequence: context.sequence,
             step: context.step,
             waited,
-            found,
-        }
+            progress,
+        })
     }
 
     /// A status of NCCL, and its `detail`, as the error of a call.
@@ -201,14 +201,14 @@ impl Core {
     }
 
     /// Fails the group because another rank has, or is gone.
-    pub(crate) fn ended(&self, ended: &Ended) {
+    pub(crate) fn ended(&self, ended: &GroupFailure) {
         let context = self.present();
         self.fail(Some(context.started), Tell::Nobody, || {
             self.error_of(&context, ended)
         });
     }
 
-    fn ended_at(&self, context: &OpContext, ended: &Ended) -> NcclError {
+    fn ended_at(&self, context: &OpContext, ended: &GroupFailure) -> NcclError {
         let make = || self.error_of(context, ended);
         match self.fail(Some(context.started), Tell::Nobody, make) {
             Some(error) => NcclError::clone(&error),
@@ -219,7 +219,7 @@ impl Core {
         }
     }
 
-    fn error_of(&self, context: &OpContext, ended: &Ended) -> NcclError {
+    fn error_of(&self, context: &OpContext, ended: &GroupFailure) -> NcclError {
         let rank = self.job_rank();
         let OpContext {
             operation,
@@ -230,8 +230,8 @@ impl Core {
         } = context.clone();
         let waited = started.elapsed();
         // A rank that is told that it is lost itself knows better.
-        match ended.lost.filter(|lost| *lost != rank) {
-            Some(peer) => NcclError::PeerLost {
+        let error = match ended.lost.filter(|lost| *lost != rank) {
+            Some(peer) => CollectiveError::PeerLost {
                 rank,
                 peer,
                 operation,
@@ -243,7 +243,7 @@ impl Core {
                     false => format!("rank {} noticed that {}", ended.by, ended.reason),
                 },
             },
-            None => NcclError::Aborted {
+            None => CollectiveError::Aborted {
                 rank,
                 by: ended.by,
                 reason: ended.reason.clone(),
@@ -252,14 +252,15 @@ impl Core {
                 step,
                 waited,
             },
-        }
+        };
+        error.into()
     }
 
     /// Gives the group up for a reason that is not an operation's.
     pub(crate) fn abort(&self, reason: String) {
         let context = self.present();
         let by = self.job_rank();
-        let ended = Ended {
+        let ended = GroupFailure {
             by,
             lost: None,
             reason,

@@ -6,13 +6,13 @@
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use everburn_collectives::group::GroupFailure;
 use everburn_collectives::printable;
 use everburn_collectives::store::{PrefixStore, Store, StoreError};
 use everburn_collectives::sync::{lock, wait_until};
 use serde::{Deserialize, Serialize};
 
 use super::error::NcclError;
-use super::failure_monitor::Ended;
 
 /// How long the store may take for one answer while an error is being formed.
 const ANSWER: Duration = Duration::from_millis(200);
@@ -43,13 +43,6 @@ pub(crate) struct Heartbeat {
     pub(crate) goodbye: bool,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Notice {
-    by: usize,
-    lost: Option<usize>,
-    reason: String,
-}
-
 #[derive(Default)]
 struct State {
     stop: bool,
@@ -60,7 +53,7 @@ struct State {
     rounds: u64,
     ended: bool,
     notice: Option<Vec<u8>>,
-    heard: Option<Ended>,
+    heard: Option<GroupFailure>,
 }
 
 /// Publishes one rank's heartbeats and failure, and reads those of the others.
@@ -146,13 +139,13 @@ impl FailureNotifier {
         let Some(value) = self.store.try_get(FAILURE)? else {
             return Ok(());
         };
-        let notice = bounded(&value).and_then(|value| serde_json::from_slice::<Notice>(value).ok());
-        let Some(Notice { by, lost, reason }) = notice else {
+        let notice = bounded(&value).and_then(|value| serde_json::from_slice(value).ok());
+        let Some(GroupFailure { by, lost, reason }) = notice else {
             return Ok(());
         };
         if by != self.job_ranks[self.rank] {
             let reason = printable(&reason, MAX_REASON);
-            lock(&self.state).heard = Some(Ended { by, lost, reason });
+            lock(&self.state).heard = Some(GroupFailure { by, lost, reason });
         }
         Ok(())
     }
@@ -176,12 +169,12 @@ impl FailureNotifier {
     }
 
     /// Another rank's failure, if there is a notice of one.
-    pub(crate) fn heard(&self) -> Option<Ended> {
+    pub(crate) fn heard(&self) -> Option<GroupFailure> {
         lock(&self.state).heard.clone()
     }
 
     /// [`FailureNotifier::heard`], after waiting a moment for a notice.
-    pub(crate) fn ended_of_late(&self) -> Option<Ended> {
+    pub(crate) fn ended_of_late(&self) -> Option<GroupFailure> {
         let deadline = Instant::now() + TELLING;
         let mut state = lock(&self.state);
         loop {
@@ -257,7 +250,7 @@ impl FailureNotifier {
 }
 
 fn notice(error: &NcclError, by: usize) -> Vec<u8> {
-    let notice = Notice {
+    let notice = GroupFailure {
         by,
         lost: error.lost(),
         reason: error.to_string().chars().take(MAX_REASON).collect(),

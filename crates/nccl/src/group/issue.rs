@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use everburn_collectives::group::CollectiveError;
 use everburn_collectives::sync::lock;
 
 use super::core::{Core, InFlightOperation, OpContext};
@@ -69,11 +70,11 @@ impl Core {
     }
 
     pub(crate) fn invalid(&self, context: &OpContext, reason: String) -> NcclError {
-        NcclError::Invalid {
+        NcclError::Group(CollectiveError::Invalid {
             rank: self.job_rank(),
             operation: context.operation.clone(),
             reason,
-        }
+        })
     }
 
     /// The stream waits for all that the GPU has been given by now, where the driver can.

@@ -17,7 +17,6 @@ mod owned;
 mod status;
 mod supervisor;
 mod timed_mutex;
-mod translation;
 mod work;
 
 use std::fmt;
@@ -25,13 +24,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use everburn_collectives::group::CollectiveError;
 use everburn_collectives::store::{PrefixStore, SharedStore};
 use everburn_collectives::sync::lock;
 
 pub use self::config::NcclConfig;
 use self::core::Core;
 pub use self::error::NcclError;
-pub use self::failure_monitor::{Ended, FailureMonitor};
+pub use self::failure_monitor::FailureMonitor;
 use self::failure_notifier::{FailureNotifier, Heartbeat};
 use self::leaving::who_is_told;
 pub use self::operation::Operation;
@@ -204,7 +204,7 @@ impl NcclGroup {
     /// Waits on this thread until all that this rank has issued is over.
     ///
     /// # Errors
-    /// What has failed the group, or [`NcclError::Timeout`], which fails it.
+    /// What has failed the group, or [`CollectiveError::Timeout`], which fails it.
     pub fn synchronize(&self) -> Result<(), NcclError> {
         let core = &self.shared.core;
         let context = core.context("synchronize".to_owned(), None);
@@ -240,7 +240,7 @@ impl NcclGroup {
     /// everything back. Other handles of the group fail from then on.
     ///
     /// # Errors
-    /// What has failed the group; [`NcclError::Timeout`] or [`NcclError::NoAnswer`] when that takes
+    /// What has failed the group; [`CollectiveError::Timeout`] or [`NcclError::NoAnswer`] when that takes
     /// longer than the group's timeout: it is aborted then.
     pub fn destroy(self) -> Result<(), NcclError> {
         let core = &self.shared.core;
@@ -282,12 +282,12 @@ fn missed(
     error
 }
 
-fn start_threads(core: &Arc<Core>) -> Result<(), NcclError> {
+fn start_threads(core: &Arc<Core>) -> Result<(), CollectiveError> {
     let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(body);
-        let refused = |error: std::io::Error| NcclError::System {
+        let refused = |error: std::io::Error| CollectiveError::System {
             rank: core.job_rank(),
             action: format!("start the thread {name}"),
             reason: error.to_string(),

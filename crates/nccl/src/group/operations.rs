@@ -19,7 +19,7 @@ impl NcclGroup {
     /// buffers.
     ///
     /// # Errors
-    /// [`NcclError::Invalid`] for what can never be, and nothing is sent; else what has failed the
+    /// [`CollectiveError::Invalid`](everburn_collectives::group::CollectiveError) for what can never be, and nothing is sent; else what has failed the
     /// group, at once if that was earlier.
     pub fn all_reduce(&self, buffer: &DeviceBuffer, op: ReduceOp) -> Result<Work, NcclError> {
         let buffer = buffer.clone();

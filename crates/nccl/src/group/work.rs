@@ -97,7 +97,7 @@ impl Work {
     /// thread does not.
     ///
     /// # Errors
-    /// [`NcclError::Invalid`] where the driver cannot ([`NcclGroup::orders_device`]), and what has
+    /// [`CollectiveError::Invalid`](everburn_collectives::group::CollectiveError) where the driver cannot ([`NcclGroup::orders_device`]), and what has
     /// failed the group.
     ///
     /// [`NcclGroup::orders_device`]: crate::NcclGroup::orders_device

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use everburn_nccl::{Ended, NcclConfig, NcclError, Status};
+use everburn_collectives::group::{CollectiveError, GroupFailure};
+use everburn_nccl::{NcclConfig, NcclError, Status};
 use everburn_nccl_fake::{FakeCluster, Fault};
 
 use crate::harness::{error, hurried, hurried_alone};
@@ -91,7 +92,10 @@ fn a_rank_whose_nccl_refuses_is_named_by_the_others() {
                 );
             }
             _ => assert!(
-                matches!(told.root_cause(), NcclError::Aborted { by: 2, .. }),
+                matches!(
+                    told.root_cause(),
+                    NcclError::Group(CollectiveError::Aborted { by: 2, .. })
+                ),
                 "rank {rank}: {told}"
             ),
         }
@@ -208,9 +212,9 @@ fn what_is_in_the_store_is_not_believed() {
 fn the_end_of_the_job_ends_the_wait_for_others() {
     struct Over;
     impl everburn_nccl::FailureMonitor for Over {
-        fn ended(&self) -> Option<Ended> {
+        fn ended(&self) -> Option<GroupFailure> {
             let reason = "it was killed".to_owned();
-            Some(Ended {
+            Some(GroupFailure {
                 by: 0,
                 lost: Some(1),
                 reason,
@@ -226,7 +230,10 @@ fn the_end_of_the_job_ends_the_wait_for_others() {
     };
     let told = error(cluster.connect(0, config, Some(Arc::new(Over))));
     assert!(
-        matches!(told.root_cause(), NcclError::PeerLost { peer: 1, .. }),
+        matches!(
+            told.root_cause(),
+            NcclError::Group(CollectiveError::PeerLost { peer: 1, .. })
+        ),
         "{told}"
     );
     assert!(told.to_string().contains("it was killed"), "{told}");

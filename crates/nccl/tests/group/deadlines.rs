@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use everburn_collectives::group::ReduceOp;
+use everburn_collectives::group::{CollectiveError, ReduceOp};
 use everburn_nccl::{NcclConfig, NcclError};
 use everburn_nccl_fake::{FakeCluster, Fault};
 
@@ -79,7 +79,10 @@ fn nobody_has_to_wait_for_a_deadline_to_be_kept() {
     );
     let told = results.into_iter().find_map(Result::unwrap).unwrap();
     assert!(
-        matches!(told.root_cause(), NcclError::Timeout { .. }),
+        matches!(
+            told.root_cause(),
+            NcclError::Group(CollectiveError::Timeout { .. })
+        ),
         "{told}"
     );
 }
@@ -113,7 +116,10 @@ fn a_launch_that_never_gets_on_the_stream_has_a_deadline() {
     cluster.inject(0, Fault::LaunchTakes(None));
     let buffer = cluster.allocate(0, &[1f32]);
     let told = error(group.all_reduce(&buffer, ReduceOp::Sum));
-    assert!(matches!(&told, NcclError::Timeout { .. }), "{told}");
+    assert!(
+        matches!(&told, NcclError::Group(CollectiveError::Timeout { .. })),
+        "{told}"
+    );
     let again = error(group.all_reduce(&buffer, ReduceOp::Sum));
     assert!(matches!(&again, NcclError::Poisoned { .. }), "{again}");
 }
@@ -132,7 +138,11 @@ fn mismatched_calls_are_waited_for_no_longer_than_the_deadline() {
         let told = error(told);
         let root = told.root_cause();
         assert!(
-            matches!(root, NcclError::Timeout { .. } | NcclError::Aborted { .. }),
+            matches!(
+                root,
+                NcclError::Group(CollectiveError::Timeout { .. })
+                    | NcclError::Group(CollectiveError::Aborted { .. })
+            ),
             "{told}"
         );
     }

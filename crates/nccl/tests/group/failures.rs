@@ -49,7 +49,7 @@ fn a_rank_that_gives_up_ends_all_at_once_with_its_reason() {
         for told in told {
             let root = told.root_cause();
             assert!(
-                matches!(root, NcclError::Aborted { by, .. } if *by == size - 1),
+                matches!(root, NcclError::Group(CollectiveError::Aborted { by, .. }) if *by == size - 1),
                 "{told}"
             );
             assert!(
@@ -126,7 +126,7 @@ fn a_rank_that_is_killed_unnoticed_is_found_by_the_deadline() {
     });
     let told: Vec<NcclError> = results.into_iter().flatten().collect();
     assert_eq!(told.len(), 3);
-    let is_first = |told: &&NcclError| matches!(told.root_cause(), NcclError::Timeout { waiting_for, .. } if *waiting_for == [2]);
+    let is_first = |told: &&NcclError| matches!(told.root_cause(), NcclError::Group(CollectiveError::Timeout { waiting_for, .. }) if *waiting_for == [2]);
     let first = told
         .iter()
         .find(is_first)
@@ -158,7 +158,10 @@ fn use_after_an_abort_says_why_at_once() {
         let told = error(told);
         assert!(told.to_string().contains("enough"), "{told}");
         assert!(
-            matches!(told.root_cause(), NcclError::Aborted { by: 0, .. }),
+            matches!(
+                told.root_cause(),
+                NcclError::Group(CollectiveError::Aborted { by: 0, .. })
+            ),
             "{told}"
         );
     }
@@ -178,7 +181,10 @@ fn nccls_refusal_of_an_operation_ends_all_ranks() {
     assert!(text.starts_with("rank 1: NCCL ended all_reduce(f32[1], sum) (collective 0, step 3)"));
     assert!(text.contains("ncclInvalidArgument"), "{text}");
     assert!(
-        matches!(told[0].root_cause(), NcclError::Aborted { by: 1, .. }),
+        matches!(
+            told[0].root_cause(),
+            NcclError::Group(CollectiveError::Aborted { by: 1, .. })
+        ),
         "{}",
         told[0]
     );
@@ -210,7 +216,10 @@ fn a_failed_gpu_is_told_with_cudas_name_for_it() {
         "{text}"
     );
     assert!(
-        matches!(told[0].root_cause(), NcclError::Aborted { by: 1, .. }),
+        matches!(
+            told[0].root_cause(),
+            NcclError::Group(CollectiveError::Aborted { by: 1, .. })
+        ),
         "{}",
         told[0]
     );
@@ -275,7 +284,10 @@ fn the_jobs_group_and_nccls_end_together() {
         "{noticed}"
     );
     assert!(
-        matches!(told.root_cause(), NcclError::PeerLost { peer: 1, .. }),
+        matches!(
+            told.root_cause(),
+            NcclError::Group(CollectiveError::PeerLost { peer: 1, .. })
+        ),
         "{told}"
     );
 }

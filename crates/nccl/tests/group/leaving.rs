@@ -1,6 +1,6 @@
 //! How a rank leaves.
 
-use everburn_collectives::group::ReduceOp;
+use everburn_collectives::group::{CollectiveError, ReduceOp};
 use everburn_nccl::NcclError;
 use everburn_nccl_fake::{FakeCluster, Fault};
 
@@ -17,8 +17,14 @@ fn leaving_waits_for_what_was_issued() {
             group.destroy()?;
             assert_eq!(cluster.read::<f32>(&buffer), [size as f32]);
             let told = error(other.all_reduce(&buffer, ReduceOp::Sum));
-            assert!(matches!(&told, NcclError::Left { .. }), "{told}");
-            assert!(matches!(error(other.check()), NcclError::Left { .. }));
+            assert!(
+                matches!(&told, NcclError::Group(CollectiveError::Destroyed { .. })),
+                "{told}"
+            );
+            assert!(matches!(
+                error(other.check()),
+                NcclError::Group(CollectiveError::Destroyed { .. })
+            ));
             Ok::<_, NcclError>(())
         });
         results.into_iter().for_each(|result| result.unwrap());
@@ -42,7 +48,10 @@ fn a_rank_that_leaves_in_the_midst_tells_the_others() {
     });
     let told = results.into_iter().flatten().next().unwrap();
     assert!(
-        matches!(told.root_cause(), NcclError::Aborted { by: 0, .. }),
+        matches!(
+            told.root_cause(),
+            NcclError::Group(CollectiveError::Aborted { by: 0, .. })
+        ),
         "{told}"
     );
     assert!(

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, TryRecvError, channel};
 use std::time::Duration;
 
-use everburn_collectives::group::ReduceOp;
+use everburn_collectives::group::{CollectiveError, ReduceOp};
 use everburn_nccl::{NcclError, Status};
 use everburn_nccl_fake::{FakeCluster, Fault};
 
@@ -56,7 +56,10 @@ fn with_a_driver_that_cannot_order_all_the_host_waits() {
     let buffer = cluster.allocate(0, &[1f32]);
     let work = group.all_reduce(&buffer, ReduceOp::Sum).unwrap();
     let refused = error(work.hold_device());
-    assert!(matches!(refused, NcclError::Invalid { .. }), "{refused}");
+    assert!(
+        matches!(refused, NcclError::Group(CollectiveError::Invalid { .. })),
+        "{refused}"
+    );
     assert!(
         refused.to_string().contains("CUDA 12.5 and later can"),
         "{refused}"

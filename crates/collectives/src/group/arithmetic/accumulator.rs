@@ -2,7 +2,6 @@
 
 /// The arithmetic of reductions.
 #[doc(hidden)]
-#[doc(hidden)]
 pub trait Accumulator: Copy + Default + Send + Sync + 'static {
     /// Whether a mean exists in this type.
     const FRACTIONAL: bool;
@@ -98,41 +97,46 @@ pub(crate) trait Combination<A: Accumulator>: Copy {
     fn finish(self, all: A) -> A;
 }
 
-/// The sum.
-#[derive(Clone, Copy)]
-pub(crate) struct Sum;
+macro_rules! combination {
+    ($(#[$doc:meta])* $name:ident, $combine:ident, $finish:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name;
+
+        impl<A: Accumulator> Combination<A> for $name {
+            #[inline(always)]
+            fn combine(self, before: A, after: A) -> A {
+                before.$combine(after)
+            }
+            #[inline(always)]
+            fn finish(self, all: A) -> A {
+                $finish(all)
+            }
+        }
+    };
+}
+
+combination!(
+    /// The sum.
+    Sum, add, Accumulator::canonical
+);
+combination!(
+    /// The product.
+    Product, multiply, Accumulator::canonical
+);
+combination!(
+    /// The least.
+    Least, least, std::convert::identity
+);
+combination!(
+    /// The greatest.
+    Greatest, greatest, std::convert::identity
+);
 
 /// The sum, and at the end its quotient by this number of ranks.
 #[derive(Clone, Copy)]
 pub(crate) struct Mean {
     pub(crate) ranks: usize,
-}
-
-/// The product.
-#[derive(Clone, Copy)]
-pub(crate) struct Product;
-
-/// The least.
-#[derive(Clone, Copy)]
-pub(crate) struct Least;
-
-/// The greatest.
-#[derive(Clone, Copy)]
-pub(crate) struct Greatest;
-
-/// Another combination, with the two numbers given in the opposite order.
-#[derive(Clone, Copy)]
-pub(crate) struct Swapped<C>(pub(crate) C);
-
-impl<A: Accumulator> Combination<A> for Sum {
-    #[inline(always)]
-    fn combine(self, before: A, after: A) -> A {
-        before.add(after)
-    }
-    #[inline(always)]
-    fn finish(self, all: A) -> A {
-        all.canonical()
-    }
 }
 
 impl<A: Accumulator> Combination<A> for Mean {
@@ -146,38 +150,9 @@ impl<A: Accumulator> Combination<A> for Mean {
     }
 }
 
-impl<A: Accumulator> Combination<A> for Product {
-    #[inline(always)]
-    fn combine(self, before: A, after: A) -> A {
-        before.multiply(after)
-    }
-    #[inline(always)]
-    fn finish(self, all: A) -> A {
-        all.canonical()
-    }
-}
-
-impl<A: Accumulator> Combination<A> for Least {
-    #[inline(always)]
-    fn combine(self, before: A, after: A) -> A {
-        before.least(after)
-    }
-    #[inline(always)]
-    fn finish(self, all: A) -> A {
-        all
-    }
-}
-
-impl<A: Accumulator> Combination<A> for Greatest {
-    #[inline(always)]
-    fn combine(self, before: A, after: A) -> A {
-        before.greatest(after)
-    }
-    #[inline(always)]
-    fn finish(self, all: A) -> A {
-        all
-    }
-}
+/// Another combination, with the two numbers given in the opposite order.
+#[derive(Clone, Copy)]
+pub(crate) struct Swapped<C>(pub(crate) C);
 
 impl<A: Accumulator, C: Combination<A>> Combination<A> for Swapped<C> {
     #[inline(always)]

@@ -362,45 +362,10 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
                 .map_or(0, |channel| channel.buffered());
             let mut interest = Interest::default();
             let (reads, writes) = (peer.broken.is_none(), peer.refused.is_none());
-            interest.read = reads && !peer.received && wants_more(plan, rank, buffered, self.block);
-            interest.write = writes && !peer.sent && has_more(plan, rank);
+            interest.read = reads && !peer.received && plan.wants_more(rank, buffered, self.block);
+            interest.write = writes && !peer.sent && plan.has_more(rank);
             interests.push(interest);
         }
         self.channels.wait(ticket, &interests);
-    }
-}
-
-/// Whether more bytes of `peer` are useful now. They are not if a block is buffered already and its
-/// task is gated by others.
-fn wants_more(plan: &mut Plan, peer: usize, buffered: usize, block: usize) -> bool {
-    let queue = &plan.receives[peer];
-    if queue.header < HEADER_BYTES {
-        return true;
-    }
-    if !queue.is_open {
-        // The peer called another operation.
-        return false;
-    }
-    match plan.receiving(peer) {
-        // This channel is not read before the other sources reach the same task. Polling it would end
-        // every sleep at once.
-        Some(task) if !plan.can_read(task) => false,
-        Some(task) => {
-            let allowed = plan.allowed(task);
-            allowed > 0 && buffered < allowed.min(block)
-        }
-        None => true,
-    }
-}
-
-/// Whether bytes are left to send to `peer` now.
-fn has_more(plan: &mut Plan, peer: usize) -> bool {
-    let (tasks, _, queue) = plan.sending(peer);
-    if queue.header < HEADER_BYTES {
-        return true;
-    }
-    match queue.head(tasks) {
-        Some(task) => plan.allowed(task) > 0,
-        None => true,
     }
 }

@@ -272,6 +272,41 @@ impl Plan {
     pub(crate) fn receiving(&mut self, peer: usize) -> Option<TaskId> {
         self.receives[peer].head(&self.tasks)
     }
+
+    /// Whether more bytes of `peer` are useful now. They are not if a block is buffered already and its
+    /// task is gated by others.
+    pub(super) fn wants_more(&mut self, peer: usize, buffered: usize, block: usize) -> bool {
+        let queue = &self.receives[peer];
+        if queue.header < HEADER_BYTES {
+            return true;
+        }
+        if !queue.is_open {
+            // The peer called another operation.
+            return false;
+        }
+        match self.receiving(peer) {
+            // This channel is not read before the other sources reach the same task. Polling it would end
+            // every sleep at once.
+            Some(task) if !self.can_read(task) => false,
+            Some(task) => {
+                let allowed = self.allowed(task);
+                allowed > 0 && buffered < allowed.min(block)
+            }
+            None => true,
+        }
+    }
+
+    /// Whether bytes are left to send to `peer` now.
+    pub(super) fn has_more(&mut self, peer: usize) -> bool {
+        let (tasks, _, queue) = self.sending(peer);
+        if queue.header < HEADER_BYTES {
+            return true;
+        }
+        match queue.head(tasks) {
+            Some(task) => self.allowed(task) > 0,
+            None => true,
+        }
+    }
 }
 
 /// How many more bytes of `task` its gates let through.

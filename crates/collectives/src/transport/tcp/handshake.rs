@@ -18,16 +18,15 @@
 //! number, however often each of them has tried.
 
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use everburn_auth::{JobToken, Key};
 
 use super::addresses::Addresses;
+use super::mesh_number::{last_mesh, mark_last};
 use crate::group::CollectiveError;
 use crate::net::{Acceptor, DialError, Expected, Hello, Listening, Purpose, introduce};
 use crate::rendezvous::Rendezvous;
-use crate::store::{PrefixStore, SharedStore, Store, StoreError};
 
 /// How long to wait before dialling again, and how often to look for bad news in the store at first and at last.
 const RETRY: Duration = Duration::from_millis(50);
@@ -36,13 +35,6 @@ const LATER_NEWS: Duration = Duration::from_secs(1);
 
 /// How long one attempt to reach a rank may take before its address and the news are looked at again.
 const DIAL: Duration = Duration::from_secs(5);
-
-/// The number of the last mesh.
-const LAST: &str = "everburn/mesh/last";
-
-/// How many meshes are looked for at most when their keys are deleted: a generation makes one or two, and
-/// a counter that somebody has spoilt must not keep us busy.
-const MOST_MESHES: u64 = 1024;
 
 /// What the handshake leads to.
 pub(super) struct Connected {
@@ -365,58 +357,4 @@ impl<'a> Handshake<'a> {
             reason: error.to_string(),
         }
     }
-}
-
-/// The number of the last mesh that was made through `store`, or that failed for all ranks.
-fn last_mesh(store: &dyn Store) -> Result<u64, StoreError> {
-    let Some(value) = store.try_get(LAST)? else {
-        return Ok(0);
-    };
-    numbered(&value).ok_or_else(|| StoreError::Invalid {
-        operation: "get",
-        reason: format!("`{LAST}` holds `{}`", String::from_utf8_lossy(&value)),
-    })
-}
-
-fn numbered(value: &[u8]) -> Option<u64> {
-    std::str::from_utf8(value).ok()?.parse().ok()
-}
-
-/// Notes that mesh `number` is no longer to be made. A rank that is late takes nothing back.
-fn mark_last(store: &dyn Store, number: u64) -> Result<(), StoreError> {
-    let desired = number.to_string().into_bytes();
-    let mut seen = Vec::new();
-    loop {
-        let there = store.compare_set(LAST, &seen, &desired)?;
-        if there == desired || numbered(&there).is_some_and(|last| last >= number) {
-            return Ok(());
-        }
-        if there == seen {
-            // The key is gone, deleted with all others of a mesh that is over.
-            return Ok(());
-        }
-        seen = there;
-    }
-}
-
-/// Deletes what meshes of up to `ranks` ranks have left below `prefix` of `store`.
-pub(crate) fn forget_meshes(
-    store: &SharedStore,
-    prefix: &str,
-    ranks: usize,
-) -> Result<(), StoreError> {
-    let store = PrefixStore::new(prefix, Arc::clone(store));
-    let last = last_mesh(&store)?;
-    store.delete(LAST)?;
-    // One more may have begun.
-    for mesh in 1..=last.saturating_add(1).min(MOST_MESHES) {
-        for rank in 0..ranks {
-            store.delete(&format!("everburn/mesh/{mesh}/address/{rank}"))?;
-            store.delete(&format!("everburn/mesh/{mesh}/made/{rank}"))?;
-        }
-        for name in ["session", "published", "all", "failed"] {
-            store.delete(&format!("everburn/mesh/{mesh}/{name}"))?;
-        }
-    }
-    Ok(())
 }

@@ -6,6 +6,7 @@ mod handshake;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
 mod link;
+mod mesh_number;
 mod outbox;
 mod reader;
 
@@ -18,9 +19,9 @@ use std::time::{Duration, Instant};
 use everburn_auth::Key;
 
 use self::event_loop::EventLoop;
-pub(crate) use self::handshake::forget_meshes;
 use self::handshake::{Connected, Handshake};
 use self::link::Link;
+pub(crate) use self::mesh_number::forget_meshes;
 use super::frame::Frame;
 use super::host_info::HostInfo;
 use super::inbox::Inbox;

@@ -83,6 +83,15 @@ pub fn failure_of(config: LaunchConfig) -> Box<JobFailure> {
     }
 }
 
+fn elastic_command(min: usize, backoff_ms: u64) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(act_arguments())
+        .env(elastic::MIN, min.to_string())
+        .env(elastic::BACKOFF, backoff_ms.to_string());
+    command
+}
+
 /// A launcher in a process of its own; killed when dropped.
 pub struct LauncherProcess(pub Child);
 
@@ -102,12 +111,13 @@ impl LauncherProcess {
         role: &str,
         script: &str,
     ) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .args(act_arguments())
-            .env(elastic::MIN, min.to_string())
-            .env(elastic::BACKOFF, backoff_ms.to_string());
-        Self::spawn(command, folder, ranks, role, script)
+        Self::spawn(
+            elastic_command(min, backoff_ms),
+            folder,
+            ranks,
+            role,
+            script,
+        )
     }
 
     /// The same for an elastic job of shells of which one is enough, at whose store the test takes part: it is
@@ -119,11 +129,8 @@ impl LauncherProcess {
         patience_ms: u64,
         script: &str,
     ) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut command = elastic_command(1, 10);
         command
-            .args(act_arguments())
-            .env(elastic::MIN, "1")
-            .env(elastic::BACKOFF, "10")
             .env(PATIENCE, patience_ms.to_string())
             .env(variables::JOB_TOKEN, TOKEN);
         if open {
@@ -139,11 +146,8 @@ impl LauncherProcess {
         token: &str,
         script: &str,
     ) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut command = elastic_command(1, 10);
         command
-            .args(act_arguments())
-            .env(elastic::MIN, "1")
-            .env(elastic::BACKOFF, "10")
             .env(RENDEZVOUS, format!("127.0.0.1:{port}"))
             .env(variables::JOB_TOKEN, token);
         Self::spawn(command, folder, 1, "", script)
@@ -151,11 +155,8 @@ impl LauncherProcess {
 
     /// The same for one of two machines that meet in etcd, with one rank each that is in groups.
     pub fn start_at_etcd(folder: &Path, endpoints: &str, node_rank: usize) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut command = elastic_command(1, 10);
         command
-            .args(act_arguments())
-            .env(elastic::MIN, "1")
-            .env(elastic::BACKOFF, "10")
             .env(STORE, format!("etcd://{endpoints}"))
             .env(NODE_RANK, node_rank.to_string())
             .env(variables::JOB_TOKEN, TOKEN);

@@ -5,6 +5,15 @@ use std::time::Instant;
 
 /// Locks `mutex`. A panic elsewhere leaves our states consistent (each critical section is a few
 /// assignments), so a poisoned lock is taken all the same rather than spread as a second panic.
+///
+/// ```
+/// use std::sync::Mutex;
+/// use everburn_record::sync::lock;
+///
+/// let count = Mutex::new(1);
+/// *lock(&count) += 1;
+/// assert_eq!(*lock(&count), 2);
+/// ```
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

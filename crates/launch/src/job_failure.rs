@@ -1,0 +1,200 @@
+//! Why a job failed, as the message for the user.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::ended_alike::EndedAlike;
+use crate::exit::{EXIT_PEER_LOST, EXIT_STALLED, RankExit};
+use crate::outcome::{EndedRank, Restart};
+
+/// Why a job failed: the rank that is to blame first, then what became of the others.
+///
+/// ```
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::{EndedRank, JobFailure, RankExit};
+///
+/// let failure = JobFailure {
+///     cause: EndedRank {
+///         rank: 1,
+///         exit: RankExit::Signal(9),
+///         ended_by_launcher: false,
+///         unix_time_ms: 0,
+///         report: None,
+///     },
+///     logged: 1,
+///     log: "runs/a/rank-1.log".into(),
+///     log_tail: vec!["step 12".into()],
+///     others: Vec::new(),
+///     restarts: Vec::new(),
+///     given_up: None,
+///     unproved: None,
+///     out_of_memory: true,
+/// };
+/// assert!(failure.to_string().contains("lack of memory"));
+/// ```
+#[derive(Debug, Clone)]
+pub struct JobFailure {
+    /// The first rank that failed by itself; where none did, the first that ended.
+    pub cause: EndedRank,
+    /// The rank whose log is shown: the one that is to blame, or the one that it lost, if that is on this machine.
+    pub logged: usize,
+    /// The log of that rank.
+    pub log: PathBuf,
+    /// The log's last lines.
+    pub log_tail: Vec<String>,
+    /// The other ranks that did not end well, in the order in which they ended. The text groups those that ended
+    /// alike.
+    pub others: Vec<EndedRank>,
+    /// An elastic job's restarts on this machine, in order.
+    pub restarts: Vec<Restart>,
+    /// Why an elastic job could not continue.
+    pub given_up: Option<String>,
+    /// Why an elastic job that is said to have finished has not succeeded.
+    pub unproved: Option<String>,
+    /// Whether the kernel ended some process of this machine for lack of memory during the job.
+    pub out_of_memory: bool,
+}
+
+impl JobFailure {
+    /// The log that is shown, without the lines that the error has said.
+    fn write_log(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whose = match self.cause.lost_rank() {
+            Some(rank) if self.logged == rank => format!("the log of rank {rank}"),
+            _ => "its log".to_owned(),
+        };
+        let log = self.log.display();
+        let said = self.cause.failure().map_or("", |it| &it.message);
+        let is_said = |line: &&String| {
+            let line = line.trim();
+            let line = line.strip_prefix("error: ").unwrap_or(line);
+            said.lines().any(|said| said.trim() == line)
+        };
+        let rest: Vec<&String> = self.log_tail.iter().filter(|line| !is_said(line)).collect();
+        match (self.log_tail.is_empty(), rest.is_empty()) {
+            (true, _) => writeln!(f, "{whose}: {log} (empty)")?,
+            (false, true) => writeln!(f, "{whose}: {log}")?,
+            (false, false) => writeln!(f, "{whose}: {log}, which ends with")?,
+        }
+        for line in rest {
+            writeln!(f, "  | {line}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for JobFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(lost) = self.cause.lost_rank() {
+            let what = match self.cause.exit {
+                RankExit::Code(EXIT_STALLED) => "did not answer",
+                _ => "was lost",
+            };
+            write!(f, "rank {lost} {what}: ")?;
+        }
+        writeln!(f, "{}", self.cause)?;
+        if let Some(failure) = self.cause.failure() {
+            for line in failure.message.lines() {
+                writeln!(f, "  {line}")?;
+            }
+        } else if self.cause.exit.is_success() && !self.cause.was_not_needed() {
+            writeln!(
+                f,
+                "  code of its own may have ended it, or code that it calls (`exit(0)`). A rank says that it \
+                 has finished by `RankEnvironment::report_finished`; this one has not, so what it was to \
+                 write may be missing"
+            )?;
+        }
+        if let Some(reason) = &self.unproved {
+            writeln!(f, "  {reason}")?;
+        }
+        if self.cause.exit == RankExit::Signal(signal_hook::consts::SIGKILL) && self.out_of_memory {
+            writeln!(
+                f,
+                "  during this job the kernel ended a process for lack of memory, most likely \
+                 this one: try fewer ranks or a smaller batch"
+            )?;
+        }
+        if self.cause.exit == RankExit::Code(EXIT_PEER_LOST) && self.logged == self.cause.rank {
+            writeln!(
+                f,
+                "  no rank of this machine failed by itself: look at the rank that was lost, or \
+                 at the other machines' output"
+            )?;
+        }
+        self.write_log(f)?;
+        if !self.others.is_empty() {
+            writeln!(f, "then")?;
+            for group in EndedAlike::groups(&self.cause, &self.others) {
+                writeln!(f, "  {group}")?;
+            }
+        }
+        if !self.restarts.is_empty() {
+            writeln!(f, "before that, restarts")?;
+            for restart in &self.restarts {
+                writeln!(f, "  {restart}")?;
+            }
+        }
+        if let Some(reason) = &self.given_up {
+            writeln!(f, "the job cannot continue: {reason}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::{RankReport, ReportKind};
+
+    /// Rank 2 ended with `code` because of rank 1; the log of rank `logged` is shown.
+    fn because_of_rank_1(code: i32, logged: usize, log_tail: &[&str]) -> String {
+        let message = "rank 2 lost rank 1 in barrier\ncheck its process";
+        let report = RankReport {
+            lost_rank: Some(1),
+            ..RankReport::new(2, ReportKind::PeerLost, message)
+        };
+        let failure = JobFailure {
+            cause: EndedRank {
+                rank: 2,
+                exit: RankExit::Code(code),
+                ended_by_launcher: false,
+                unix_time_ms: 0,
+                report: Some(report),
+            },
+            logged,
+            log: format!("logs/rank-{logged}.log").into(),
+            log_tail: log_tail.iter().map(ToString::to_string).collect(),
+            others: Vec::new(),
+            restarts: Vec::new(),
+            given_up: None,
+            unproved: None,
+            out_of_memory: false,
+        };
+        failure.to_string()
+    }
+
+    #[test]
+    fn the_rank_that_did_not_answer_comes_first_and_its_log_is_shown() {
+        let text = because_of_rank_1(EXIT_STALLED, 1, &["reading shard 7"]);
+        assert!(text.starts_with("rank 1 did not answer: rank 2 "), "{text}");
+        let log = "the log of rank 1: logs/rank-1.log, which ends with\n  | reading shard 7\n";
+        assert!(text.ends_with(log), "{text}");
+        assert!(!text.contains("other machines"), "{text}");
+    }
+
+    #[test]
+    fn of_a_rank_lost_elsewhere_the_other_machines_are_named_and_no_line_comes_twice() {
+        let tail = [
+            "error: rank 2 lost rank 1 in barrier",
+            "check its process",
+            "step 9",
+        ];
+        let text = because_of_rank_1(EXIT_PEER_LOST, 2, &tail);
+        assert!(
+            text.starts_with("rank 1 was lost: rank 2 lost rank 1"),
+            "{text}"
+        );
+        assert!(text.contains("at the other machines' output"), "{text}");
+        assert!(text.ends_with("which ends with\n  | step 9\n"), "{text}");
+    }
+}

@@ -1,0 +1,196 @@
+//! The state of an elastic job on one machine: its ranks over all their processes, and their restarts.
+
+use std::fs::File;
+use std::time::Instant;
+
+use everburn_record::ranks;
+
+use crate::config::{ElasticLaunch, LaunchConfig};
+use crate::exit::{EXIT_FAILS_AGAIN, RankExit};
+use crate::outcome::{EndedRank, Restart};
+use crate::supervisor::stopped::StoppedRanks;
+use crate::supervisor::store_client::StoreClient;
+use crate::supervisor::story::Story;
+
+/// The exit code for wrong arguments. A restarted rank would fail again.
+pub(super) const EXIT_USAGE: i32 = 2;
+
+/// The next action for a rank that is not running.
+pub(super) enum Next {
+    /// Nothing: it runs, or it stays away.
+    Nothing,
+    /// It is started once its process has a number.
+    Number,
+    /// It is started after this.
+    Pause(Instant),
+}
+
+/// A rank of this machine, over all its processes.
+pub(super) struct RankSlot {
+    /// For its first process.
+    pub(super) log: Option<File>,
+    pub(super) incarnation: u64,
+    pub(super) restarts: usize,
+    pub(super) next: Next,
+    /// It will not be started again.
+    pub(super) away: bool,
+    /// The others continued without the current process.
+    pub(super) expelled: bool,
+}
+
+/// The state of an elastic job on this machine.
+pub(in crate::supervisor) struct Elastic {
+    pub(super) limits: ElasticLaunch,
+    pub(super) store_client: StoreClient,
+    /// `None`: ranks may be stopped for as long as the others wait for them.
+    pub(super) stopped: Option<StoppedRanks>,
+    /// By local rank.
+    pub(super) slots: Vec<RankSlot>,
+    /// In the order in which they were decided.
+    pub(super) restarts: Vec<Restart>,
+    /// The last ends of ranks that stay away.
+    pub(super) away: Vec<EndedRank>,
+    pub(super) finished: bool,
+    pub(super) given_up: Option<String>,
+    pub(super) store_lost: bool,
+}
+
+impl Elastic {
+    /// Requests a number for each rank; ranks start as their numbers come.
+    pub(in crate::supervisor) fn new(
+        limits: ElasticLaunch,
+        store_client: StoreClient,
+        logs: Vec<File>,
+    ) -> Self {
+        let slot = |(local_rank, log)| {
+            store_client.number(local_rank);
+            RankSlot {
+                log: Some(log),
+                incarnation: 0,
+                restarts: 0,
+                next: Next::Number,
+                away: false,
+                expelled: false,
+            }
+        };
+        let slots: Vec<RankSlot> = logs.into_iter().enumerate().map(slot).collect();
+        let limit = limits.stopped_limit;
+        Self {
+            limits,
+            stopped: limit.map(|limit| StoppedRanks::new(limit, slots.len())),
+            slots,
+            store_client,
+            restarts: Vec::new(),
+            away: Vec::new(),
+            finished: false,
+            given_up: None,
+            store_lost: false,
+        }
+    }
+
+    /// Whether some rank is yet to be started.
+    pub(in crate::supervisor) fn will_start(&self) -> bool {
+        let waits = |slot: &RankSlot| !matches!(slot.next, Next::Nothing);
+        self.slots.iter().any(waits)
+    }
+
+    /// When the next pause ends.
+    pub(in crate::supervisor) fn next_start(&self) -> Option<Instant> {
+        let pauses = self.slots.iter().filter_map(|slot| match slot.next {
+            Next::Pause(until) => Some(until),
+            _ => None,
+        });
+        pauses.min()
+    }
+
+    /// When the processes are looked at next.
+    pub(in crate::supervisor) fn next_look(&self) -> Option<Instant> {
+        let looks = !self.finished && self.given_up.is_none();
+        self.stopped
+            .as_ref()
+            .filter(|_| looks)
+            .map(StoppedRanks::next_look)
+    }
+
+    /// Asks for numbers for those whose pause has ended.
+    pub(in crate::supervisor) fn start_those_due(&mut self) {
+        let now = Instant::now();
+        for (local_rank, slot) in self.slots.iter_mut().enumerate() {
+            if matches!(slot.next, Next::Pause(until) if until <= now) {
+                slot.next = Next::Number;
+                self.store_client.number(local_rank);
+            }
+        }
+    }
+
+    /// Starts nobody any more.
+    pub(in crate::supervisor) fn cancel(&mut self) {
+        for slot in &mut self.slots {
+            slot.away |= !matches!(slot.next, Next::Nothing);
+            slot.next = Next::Nothing;
+        }
+    }
+
+    /// All processes that have ended and are not among the supervisor's.
+    pub(in crate::supervisor) fn ends(&self) -> impl Iterator<Item = &EndedRank> {
+        let restarted = self.restarts.iter().map(|restart| &restart.ended);
+        restarted.chain(&self.away)
+    }
+
+    /// That too few ranks can ever be there, if that is so.
+    pub(super) fn too_few(&self, config: &LaunchConfig) -> Option<String> {
+        let here = self.slots.iter().filter(|slot| !slot.away).count();
+        let elsewhere = config.world_size() - self.slots.len();
+        let (possible, min) = (here + elsewhere, self.limits.min);
+        let plural = if possible == 1 { "" } else { "s" };
+        (possible < min).then(|| {
+            format!("at most {possible} rank{plural} can be there, and the job needs {min}")
+        })
+    }
+
+    /// The same, with the ranks that are not started again.
+    pub(super) fn hopeless(&self, config: &LaunchConfig) -> Option<String> {
+        self.too_few(config).map(|too_few| {
+            let mut away: Vec<usize> = self.away.iter().map(|ended| ended.rank).collect();
+            away.sort_unstable();
+            let are = if away.len() == 1 { "is" } else { "are" };
+            format!("{too_few}: {} {are} not started again", ranks(&away))
+        })
+    }
+
+    /// The end of the process of a rank: the restart that follows, if one does.
+    pub(super) fn next_restart(
+        &mut self,
+        local_rank: usize,
+        ended: EndedRank,
+    ) -> Result<&Restart, EndedRank> {
+        let slot = &mut self.slots[local_rank];
+        let fails_again = [EXIT_USAGE, EXIT_FAILS_AGAIN].map(RankExit::Code);
+        if fails_again.contains(&ended.exit) || slot.restarts >= self.limits.max_restarts {
+            slot.away = true;
+            return Err(ended);
+        }
+        slot.restarts += 1;
+        let after = self.limits.pause_before(slot.restarts);
+        slot.next = Next::Pause(Instant::now() + after);
+        self.restarts.push(Restart {
+            ended,
+            incarnation: slot.incarnation,
+            expelled: slot.expelled,
+            number: slot.restarts,
+            of: self.limits.max_restarts,
+            after,
+        });
+        Ok(self.restarts.last().expect("it was pushed just now"))
+    }
+
+    pub(in crate::supervisor) fn end(self) -> Story {
+        self.store_client.close();
+        Story {
+            finished: self.finished,
+            given_up: self.given_up,
+            restarts: self.restarts,
+            away: self.away,
+        }
+    }
+}
