@@ -106,17 +106,7 @@ pub(super) fn connect(
         }
         let left = deadline.left();
         if left.is_zero() {
-            let target = target.map_or_else(String::new, |target| format!(" at {target}"));
-            return Err(StoreError::Unreachable {
-                address: address.to_owned(),
-                operation: "connect",
-                reason: format!(
-                    "tried {attempts} times{target} in {:.1?}, last: {last}; check that rank 0 or \
-                     the launcher has started the store, that host and port are right \
-                     (MASTER_ADDR and MASTER_PORT, or `--rendezvous`), and that no firewall is in between",
-                    deadline.elapsed()
-                ),
-            });
+            return Err(unreachable(address, target, attempts, deadline, &last));
         }
         if deadline.elapsed() >= silence {
             tracing::warn!(
@@ -128,6 +118,27 @@ pub(super) fn connect(
         let jitter = 0.5 + (random_u64() % 1024) as f64 / 1024.0;
         std::thread::sleep(pause.mul_f64(jitter).min(left));
         pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// The error of a client whose deadline is over; `last` is the fault of its last attempt.
+fn unreachable(
+    address: &str,
+    target: Option<SocketAddr>,
+    attempts: u32,
+    deadline: Deadline,
+    last: &str,
+) -> StoreError {
+    let target = target.map_or_else(String::new, |target| format!(" at {target}"));
+    StoreError::Unreachable {
+        address: address.to_owned(),
+        operation: "connect",
+        reason: format!(
+            "tried {attempts} times{target} in {:.1?}, last: {last}; check that rank 0 or the launcher has started the \
+             store, that host and port are right (MASTER_ADDR and MASTER_PORT, or `--rendezvous`), and that no firewall \
+             is in between",
+            deadline.elapsed()
+        ),
     }
 }
 
