@@ -61,6 +61,8 @@ mod output;
 mod rank;
 mod ranks;
 mod run;
+#[doc(hidden)]
+pub mod simulation;
 mod stop;
 mod supervisor;
 mod terminal;

@@ -14,6 +14,7 @@ use super::round::Round;
 use super::round_view::{Assessment, RoundView};
 use crate::printable;
 use crate::rendezvous::{RendezvousRequest, reach_launchers_store};
+use crate::runtime;
 use crate::store::{SharedStore, StoreError};
 use crate::sync::lock;
 
@@ -154,7 +155,7 @@ impl Membership {
             slot: self.options.slot,
             incarnation: self.options.incarnation,
             committed_step,
-            process: std::process::id(),
+            process: runtime::process_id(),
             node: self.options.node,
         };
         loop {
@@ -214,7 +215,7 @@ impl Membership {
             .set(&keys::joined(number, me.slot), &entry)
             .map_err(failed)?;
         store.set(&keys::waiting(number), b"1").map_err(failed)?;
-        let began = Instant::now();
+        let began = runtime::now();
         let mut broken_since = None;
         loop {
             self.refuse_if_over(me)?;
@@ -226,7 +227,7 @@ impl Membership {
             let view = RoundView::read(store, number, self.options.max).map_err(failed)?;
             let assessment = view.assess(newest.as_ref());
             if assessment.broken && broken_since.is_none() {
-                broken_since = Some(Instant::now());
+                broken_since = Some(runtime::now());
             }
             let enough = assessment.present.len() >= self.options.min;
             // In the first round no training waits, so missing slots get more time.
@@ -234,7 +235,8 @@ impl Membership {
                 1 => self.options.wait_for_min.max(self.options.patience),
                 _ => self.options.patience,
             };
-            let patience_over = broken_since.is_some_and(|since| since.elapsed() >= patience);
+            let patience_over =
+                broken_since.is_some_and(|since| runtime::elapsed(since) >= patience);
             if enough && (assessment.complete || patience_over) {
                 self.close(number, newest, bytes, assessment.present)
                     .map_err(failed)?;
@@ -336,7 +338,7 @@ impl Membership {
         broken_since: Option<Instant>,
     ) -> Result<(), ElasticError> {
         let missing = || assessment.missing.clone();
-        let waited = began.elapsed();
+        let waited = runtime::elapsed(began);
         let Some(broken_since) = broken_since else {
             if waited < self.timeout {
                 return Ok(());
@@ -349,7 +351,8 @@ impl Membership {
             });
         };
         let joined = assessment.present.len();
-        if joined >= self.options.min || broken_since.elapsed() < self.options.wait_for_min {
+        if joined >= self.options.min || runtime::elapsed(broken_since) < self.options.wait_for_min
+        {
             return Ok(());
         }
         Err(ElasticError::TooFew {

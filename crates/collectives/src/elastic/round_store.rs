@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::keys;
 use super::member::Member;
 use super::round_view::joined_in;
+use crate::runtime;
 use crate::store::{Deadline, PrefixStore, Store, StoreError};
 use crate::sync::lock;
 
@@ -48,11 +49,11 @@ impl RoundStore {
     /// last.
     fn whole(&self) -> Result<(), StoreError> {
         let mut looked = lock(&self.looked);
-        if looked.is_some_and(|looked| looked.elapsed() < self.interval) {
+        if looked.is_some_and(|looked| runtime::elapsed(looked) < self.interval) {
             return Ok(());
         }
         self.look()?;
-        *looked = Some(Instant::now());
+        *looked = Some(runtime::now());
         Ok(())
     }
 

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::beat::{Beat, Found, beat_key, hang_key, read_many, reporter_key};
 use super::diagnosis::{RankState, doing, has_called, stalled, wanted_in};
 use super::log::last_lines;
 use super::thread::{Followed, Heartbeat};
 use crate::group::{CollectiveError, FlightEntry};
+use crate::runtime;
 use crate::sync::lock;
 
 /// The timeout for the reports of the other ranks.
@@ -291,7 +292,7 @@ impl Asked {
 }
 
 fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {
-    let begin = Instant::now();
+    let begin = runtime::now();
     let store = &*heartbeat.store;
     let key = |rank: &usize| hang_key(followed.generation, followed.members[*rank]);
     if let Err(error) = store.set(&key(&followed.rank), &own.encode()) {
@@ -317,11 +318,11 @@ fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {
         }
         let missing = asked.missing(&answers);
         let only_suspects = missing.iter().all(|rank| asked.suspects.contains(rank));
-        let waited = begin.elapsed();
+        let waited = runtime::elapsed(begin);
         if missing.is_empty() || (only_suspects && waited >= SUSPECTS) || waited >= ANSWERS {
             break;
         }
-        std::thread::sleep(pause);
+        runtime::sleep(pause);
         pause = (2 * pause).min(LONGEST_PAUSE);
     }
     let silent = asked.missing(&answers);
@@ -332,11 +333,11 @@ fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {
     let before = read_many(store, &keys).unwrap_or_default();
     // This rank does not follow the beats of all: whether they still come shows in the next interval.
     let watches = |rank: &usize| heartbeat.watches(followed.members[*rank]);
-    let left = ANSWERS.saturating_sub(begin.elapsed());
+    let left = ANSWERS.saturating_sub(runtime::elapsed(begin));
     let beats = if silent.iter().all(watches) {
         before.clone()
     } else {
-        std::thread::sleep(left.min(heartbeat.options.interval + heartbeat.options.interval / 2));
+        runtime::sleep(left.min(heartbeat.options.interval + heartbeat.options.interval / 2));
         read_many(store, &keys).unwrap_or_default()
     };
     let mut reports: Vec<RankReport> = followed.members.iter().map(|_| not_asked()).collect();

@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use rustix::process::Signal;
 
+use super::machine_processes::StoreEvent;
 use super::stopped::{Process, StoppedRanks};
-use super::store_client::{StoreClient, StoreEvent};
+use super::store_client::StoreClient;
 use super::story::Story;
 use super::{Plan, Supervisor};
 use crate::config::{ElasticLaunch, LaunchConfig};

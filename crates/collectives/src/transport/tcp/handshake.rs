@@ -368,7 +368,7 @@ impl<'a> Handshake<'a> {
 }
 
 /// The number of the last mesh that was made through `store`, or that failed for all ranks.
-fn last_mesh(store: &dyn Store) -> Result<u64, StoreError> {
+pub(super) fn last_mesh(store: &dyn Store) -> Result<u64, StoreError> {
     let Some(value) = store.try_get(LAST)? else {
         return Ok(0);
     };
@@ -383,7 +383,7 @@ fn numbered(value: &[u8]) -> Option<u64> {
 }
 
 /// Notes that mesh `number` is no longer to be made. A rank that is late takes nothing back.
-fn mark_last(store: &dyn Store, number: u64) -> Result<(), StoreError> {
+pub(super) fn mark_last(store: &dyn Store, number: u64) -> Result<(), StoreError> {
     let desired = number.to_string().into_bytes();
     let mut seen = Vec::new();
     loop {

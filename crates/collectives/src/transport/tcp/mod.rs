@@ -8,6 +8,7 @@ pub(crate) mod hostile;
 mod link;
 mod outbox;
 mod reader;
+mod simulated;
 
 use std::fmt;
 use std::io;
@@ -21,6 +22,7 @@ use self::event_loop::EventLoop;
 pub(crate) use self::handshake::forget_meshes;
 use self::handshake::{Connected, Handshake};
 use self::link::Link;
+pub(crate) use self::simulated::exchange_addresses;
 use super::frame::Frame;
 use super::host_info::HostInfo;
 use super::inbox::Inbox;
