@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::group::{CollectiveError, ProcessGroup};
+use crate::group::{CollectiveError, ProcessGroup, WORLD};
 use crate::rendezvous::{Rendezvous, RendezvousError};
 use crate::store::{Deadline, Store};
+use crate::transport::Inbox;
 
 /// Joins `world_size` ranks over a store, as [`crate::rendezvous::rendezvous`] does once it has reached it.
 ///
@@ -45,7 +46,9 @@ pub fn wait(
     group.core().wait_for(is_done, deadline)
 }
 
-/// Has the rank that waits in this group look again.
-pub fn wake(group: &ProcessGroup) {
-    group.core().mailbox.wake();
+/// Has the rank of `inbox`, which [`wait`]s in its group, look again.
+pub fn wake(inbox: &Inbox) {
+    if let Some(mailbox) = inbox.mailbox(WORLD) {
+        mailbox.wake();
+    }
 }

@@ -39,8 +39,9 @@ impl RoundStore {
         Self {
             own,
             generation,
+            // The round has closed just now. In a large job a first look of all members would be a storm.
+            looked: Mutex::new((members.len() >= MEMBERS).then(runtime::now)),
             others: members,
-            looked: Mutex::new(None),
             interval: LOOK.saturating_mul(factor),
         }
     }
@@ -163,6 +164,10 @@ impl Store for RoundStore {
 
     fn delete(&self, key: &str) -> Result<bool, StoreError> {
         self.own.delete(key)
+    }
+
+    fn delete_many(&self, keys: &[&str]) -> Result<(), StoreError> {
+        self.own.delete_many(keys)
     }
 
     fn num_keys(&self) -> Result<u64, StoreError> {

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::beat::{Beat, Found, beat_key, hang_key, read_many, reporter_key};
@@ -11,7 +10,7 @@ use super::diagnosis::{RankState, doing, has_called, stalled, wanted_in};
 use super::log::last_lines;
 use super::thread::{Followed, Heartbeat};
 use crate::group::{CollectiveError, FlightEntry};
-use crate::runtime;
+use crate::runtime::{self, Condition};
 use crate::sync::lock;
 
 /// The timeout for the reports of the other ranks.
@@ -209,18 +208,22 @@ fn waited_for(error: &CollectiveError) -> Vec<usize> {
 /// Publishes `own` and collects the reports of the others. Runs on its own thread, so that a store that does
 /// not answer cannot delay the report for long.
 fn gather(heartbeat: &Arc<Heartbeat>, followed: &Followed, own: &Beat) -> Gathered {
-    let (sender, receiver) = mpsc::channel();
+    let answer: Arc<(Mutex<Option<Gathered>>, Condition)> = Arc::default();
     let (asking, group, beat) = (heartbeat.clone(), followed.clone(), own.clone());
-    let started = std::thread::Builder::new()
-        .name("everburn-report".into())
-        .spawn(move || {
-            // The receiver is gone after the timeout below.
-            let _ = sender.send(collect(&asking, &group, &beat));
-        });
-    let answer = match started {
-        Ok(_) => receiver.recv_timeout(ANSWERS + STORE_TIMEOUT).ok(),
-        Err(_) => None,
-    };
+    let answers = answer.clone();
+    let started = runtime::spawn("everburn-report", move || {
+        let gathered = collect(&asking, &group, &beat);
+        *lock(&answers.0) = Some(gathered);
+        answers.1.notify_all();
+    });
+    let deadline = runtime::now() + ANSWERS + STORE_TIMEOUT;
+    let mut gathered = lock(&answer.0);
+    let mut late = started.is_err();
+    while gathered.is_none() && !late {
+        (gathered, late) = answer.1.wait_until(&answer.0, gathered, deadline);
+    }
+    let answer = gathered.take();
+    drop(gathered);
     let mut gathered = answer.unwrap_or_else(|| {
         // Falls back to the beats seen before.
         let state = lock(&heartbeat.state);

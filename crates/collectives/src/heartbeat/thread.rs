@@ -275,6 +275,9 @@ impl Heartbeat {
         for batch in known.chunks(BATCH) {
             self.poll_members(batch, true)?;
         }
+        if new.is_empty() {
+            return Ok(());
+        }
         let keys: Vec<String> = new.iter().map(|member| beat_key(*member)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         // At the start of a job all beats appear together. Later, members without one may never start.

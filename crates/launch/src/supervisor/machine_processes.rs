@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use everburn_collectives::elastic::{Member, MembershipCoordinator};
+use everburn_collectives::elastic::{Generation, Member, MembershipCoordinator};
 use everburn_collectives::store::{SharedStore, StoreError};
 
 /// A process must be missing in this many polls before it is killed: one that came a moment too late for a round joins
 /// the next one meanwhile.
 const MISSED_LOOKS: u32 = 2;
+
+/// The newest generation is read after this many looks even if nothing says that there is one: the process that should
+/// have said so may have died.
+const LONGEST_UNREAD: u32 = 10;
 
 /// What the client has read from the store. Ranks are local ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +55,9 @@ pub struct MachineProcesses {
     processes: BTreeMap<usize, Process>,
     /// The supervisor has been told that the job has finished or was given up.
     end_is_known: bool,
+    /// The generation that was read last, and how many looks ago.
+    newest: Option<Generation>,
+    unread: u32,
 }
 
 impl MachineProcesses {
@@ -62,6 +69,8 @@ impl MachineProcesses {
             first_rank,
             processes: BTreeMap::new(),
             end_is_known: false,
+            newest: None,
+            unread: 0,
         }
     }
 
@@ -124,18 +133,25 @@ impl MachineProcesses {
     /// # Errors
     /// [`StoreError`] when the store cannot be reached.
     pub fn look(&mut self) -> Result<Vec<StoreEvent>, StoreError> {
-        let mut news = Vec::new();
+        let read = self.newest.as_ref().map_or(0, |newest| newest.number);
+        let news = self.coordinator.news(read)?;
+        let mut events = Vec::new();
         if !self.end_is_known {
-            if self.coordinator.is_finished()? {
-                self.end_is_known = true;
-                news.push(StoreEvent::Finished);
-            } else if let Some(reason) = self.coordinator.given_up()? {
-                self.end_is_known = true;
-                news.push(StoreEvent::GivenUp(reason));
+            if news.is_finished {
+                events.push(StoreEvent::Finished);
+            } else if let Some(reason) = news.given_up {
+                events.push(StoreEvent::GivenUp(reason));
             }
+            self.end_is_known = !events.is_empty();
         }
-        let Some(newest) = self.coordinator.newest()? else {
-            return Ok(news);
+        self.unread += 1;
+        let some_are_missing = self.processes.values().any(|process| process.missed > 0);
+        if news.next_has_formed || some_are_missing || self.unread >= LONGEST_UNREAD {
+            self.newest = self.coordinator.newest()?;
+            self.unread = 0;
+        }
+        let Some(newest) = &self.newest else {
+            return Ok(events);
         };
         for (&local_rank, process) in &mut self.processes {
             let slot = self.first_rank + local_rank;
@@ -145,7 +161,7 @@ impl MachineProcesses {
                 process.missed = 0;
                 continue;
             }
-            if !process.was_member && !newest.before.iter().any(is_it) {
+            if !process.was_member && !newest.lost.iter().any(is_it) {
                 continue;
             }
             process.was_member = true;
@@ -153,12 +169,12 @@ impl MachineProcesses {
             let waits = joined.is_some_and(|it| it.incarnation == process.incarnation);
             process.missed = if waits { 0 } else { process.missed + 1 };
             if process.missed == MISSED_LOOKS {
-                news.push(StoreEvent::Expelled {
+                events.push(StoreEvent::Expelled {
                     local_rank,
                     incarnation: process.incarnation,
                 });
             }
         }
-        Ok(news)
+        Ok(events)
     }
 }
