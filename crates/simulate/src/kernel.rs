@@ -4,7 +4,7 @@
 //! were made, so a seed repeats the whole run. The thread that an event wakes runs next; the one that waited sleeps.
 
 use std::cell::Cell;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -62,6 +62,8 @@ struct SimulatedThread {
     process: usize,
     /// Counts its waits: a wake-up for an earlier one is void.
     ticket: u64,
+    /// Where its deadline is among all.
+    deadline: Option<(u64, u64)>,
     go: Arc<AtomicBool>,
     handle: Option<Thread>,
 }
@@ -83,6 +85,10 @@ struct State {
     now: u64,
     number: u64,
     queue: BinaryHeap<Entry>,
+    /// Events of the present time, in their order.
+    present: VecDeque<Entry>,
+    /// The deadlines of threads that wait, by time and number.
+    deadlines: BTreeMap<(u64, u64), (usize, u64)>,
     threads: Vec<SimulatedThread>,
     processes: Vec<Process>,
     /// Which waits each condition ends.
@@ -112,6 +118,8 @@ impl Kernel {
             now: 0,
             number: 0,
             queue: BinaryHeap::new(),
+            present: VecDeque::new(),
+            deadlines: BTreeMap::new(),
             threads: Vec::new(),
             processes: Vec::new(),
             conditions: HashMap::new(),
@@ -235,7 +243,10 @@ impl Kernel {
         if let Some(at) = at {
             let mut state = self.state();
             let at = nanoseconds(at).max(state.now);
-            state.push(at, Event::Wake { thread, ticket });
+            state.number += 1;
+            let key = (at, state.number);
+            state.deadlines.insert(key, (thread, ticket));
+            state.threads[thread].deadline = Some(key);
         }
         self.run(Some(thread));
     }
@@ -255,7 +266,7 @@ impl Kernel {
                 drop(state);
                 return park_for_ever(own);
             }
-            let Some(entry) = state.queue.pop() else {
+            let Some(entry) = state.pop() else {
                 state.deadlock = true;
                 drop(state);
                 self.starter.unpark();
@@ -305,6 +316,7 @@ impl Kernel {
         state.threads.push(SimulatedThread {
             process,
             ticket: 1,
+            deadline: None,
             go: go.clone(),
             handle: None,
         });
@@ -356,7 +368,29 @@ impl State {
     fn push(&mut self, at: u64, event: Event) {
         self.number += 1;
         let number = self.number;
-        self.queue.push(Entry { at, number, event });
+        let entry = Entry { at, number, event };
+        match at == self.now {
+            true => self.present.push_back(entry),
+            false => self.queue.push(entry),
+        }
+    }
+
+    /// The earliest of events and deadlines.
+    fn pop(&mut self) -> Option<Entry> {
+        let key = |entry: &Entry| (entry.at, entry.number);
+        let present = self.present.front().map(key);
+        let later = self.queue.peek().map(key);
+        let deadline = self.deadlines.first_key_value().map(|(key, _)| *key);
+        let first = [present, later, deadline].into_iter().flatten().min();
+        if first == present {
+            self.present.pop_front()
+        } else if first == later {
+            self.queue.pop()
+        } else {
+            let ((at, number), (thread, ticket)) = self.deadlines.pop_first()?;
+            let event = Event::Wake { thread, ticket };
+            Some(Entry { at, number, event })
+        }
     }
 
     /// Adds to the digest of the run.
@@ -381,6 +415,9 @@ impl State {
         }
         // A second wake-up for the same wait is void.
         self.threads[thread].ticket += 1;
+        if let Some(deadline) = self.threads[thread].deadline.take() {
+            self.deadlines.remove(&deadline);
+        }
         self.note(3, thread as u64);
         true
     }

@@ -124,7 +124,8 @@ impl Launcher {
                 Next::Pause(until) => Some(until),
                 _ => None,
             });
-            let until = pauses.chain([next_look, self.stopped.next_look()]).min();
+            let stopped = (!self.finished).then(|| self.stopped.next_look());
+            let until = pauses.chain([next_look]).chain(stopped).min();
             let of = &self.world.machines[self.machine];
             let ended = lock(&of.ended);
             if ended.is_empty() {

@@ -19,7 +19,7 @@ use crate::world::World;
 const LOOK: Duration = Duration::from_millis(10);
 
 /// How long undisturbed training is measured before each fault.
-const WINDOW: Duration = Duration::from_secs(2);
+const WINDOW: Duration = Duration::from_secs(1);
 
 /// How long a job may take to form, to resolve a fault, and to be complete again, before the simulation is ended.
 const FORMS: Duration = Duration::from_secs(60);
@@ -201,7 +201,7 @@ impl Observer {
     }
 
     fn one_fault(&self, number: usize) -> Result<(), String> {
-        let more = self.world.kernel.random_below(1_000_000_000);
+        let more = self.world.kernel.random_below(500_000_000);
         self.world.kernel.sleep(Duration::from_nanos(more));
         self.train();
         let before = self.world.newest().ok_or("no group trains")?;
@@ -281,7 +281,7 @@ impl Observer {
                 // Machine 0 has the store.
                 let machines = self.world.machines.len() as u64 - 1;
                 let machine = 1 + kernel.random_below(machines) as usize;
-                Fault::CutOff(machine, seconds(4, 8))
+                Fault::CutOff(machine, seconds(4, 4))
             }
             _ => Fault::Slow(rank(), seconds(2, 3)),
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::beat::{Beat, Found, beat_key, hang_key, read_many, reporter_key};
 use super::diagnosis::{RankState, doing, has_called, stalled, wanted_in};
 use super::log::last_lines;
-use super::thread::{Followed, Heartbeat};
+use super::thread::{Followed, Heartbeat, WATCH_ALL};
 use crate::group::{CollectiveError, FlightEntry};
 use crate::runtime::{self, Condition};
 use crate::sync::lock;
@@ -307,7 +307,7 @@ fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {
     let mut asked = Asked::new(followed.members.len(), own, followed.rank);
     let mut answers = BTreeMap::from([(followed.rank, Found::Beat(Box::new(own.clone())))]);
     let mut pause = PAUSE;
-    loop {
+    let most = loop {
         let missing = asked.missing(&answers);
         let keys: Vec<String> = missing.iter().map(key).collect();
         let found = read_many(store, &keys).unwrap_or_default();
@@ -322,12 +322,16 @@ fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {
         let missing = asked.missing(&answers);
         let only_suspects = missing.iter().all(|rank| asked.suspects.contains(rank));
         let waited = runtime::elapsed(begin);
-        if missing.is_empty() || (only_suspects && waited >= SUSPECTS) || waited >= ANSWERS {
-            break;
+        // Most have answered in a large group: those that have not are of a machine that is cut off, perhaps, and the
+        // others are not kept from going on.
+        let most = asked.size > WATCH_ALL && answers.len() > asked.sample.len() / 2;
+        let enough = missing.is_empty() || ((only_suspects || most) && waited >= SUSPECTS);
+        if enough || waited >= ANSWERS {
+            break most;
         }
         runtime::sleep(pause);
         pause = (2 * pause).min(LONGEST_PAUSE);
-    }
+    };
     let silent = asked.missing(&answers);
     let keys: Vec<String> = silent
         .iter()
@@ -337,7 +341,9 @@ fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {
     // This rank does not follow the beats of all: whether they still come shows in the next interval.
     let watches = |rank: &usize| heartbeat.watches(followed.members[*rank]);
     let left = ANSWERS.saturating_sub(runtime::elapsed(begin));
-    let beats = if silent.iter().all(watches) {
+    // In a large group those that watch them have found out. Ranks that join the next round much later than others
+    // would be expelled.
+    let beats = if most || silent.iter().all(watches) {
         before.clone()
     } else {
         runtime::sleep(left.min(heartbeat.options.interval + heartbeat.options.interval / 2));

@@ -17,8 +17,11 @@ const BATCH: usize = 256;
 /// The most members without a beat that are polled one by one per interval.
 const NEWCOMERS: usize = 16;
 
+/// Up to this many beats are read one by one, in one request.
+const FEW: usize = 16;
+
 /// The largest group whose ranks each watch all others.
-const WATCH_ALL: usize = 32;
+pub(super) const WATCH_ALL: usize = 32;
 
 /// After this many slow polls in a row a warning is logged: as long as polls take longer than an interval,
 /// heartbeat timeouts are not detected.
@@ -296,7 +299,8 @@ impl Heartbeat {
     /// Reads the beats of `members`, in one request if all of them exist.
     fn poll_members(&self, members: &[usize], all: bool) -> Result<(), StoreError> {
         let keys: Vec<String> = members.iter().map(|member| beat_key(*member)).collect();
-        let found = match all {
+        // Of many keys, one request with all of them is shorter; of a few, it is one round trip more.
+        let found = match all && keys.len() > FEW {
             true => read_all(&*self.store, &keys)?,
             false => None,
         };
