@@ -16,47 +16,11 @@ use everburn_collectives::sync::lock;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+pub(crate) use crate::event::Action;
+use crate::event::{Entry, Event};
+
 /// The stack of a simulated thread.
 const STACK: usize = 384 << 10;
-
-/// What happens at a time of the simulation.
-pub(crate) type Action = Box<dyn FnOnce(&Arc<Kernel>) + Send>;
-
-enum Event {
-    /// A thread goes on, if it still waits for this.
-    Wake {
-        thread: usize,
-        ticket: u64,
-    },
-    Act(Action),
-}
-
-struct Entry {
-    at: u64,
-    number: u64,
-    event: Event,
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.number) == (other.at, other.number)
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    /// The earliest is the greatest: a heap gives that one.
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (other.at, other.number).cmp(&(self.at, self.number))
-    }
-}
 
 struct SimulatedThread {
     process: usize,
@@ -356,7 +320,7 @@ impl Kernel {
         }
     }
 
-    /// Ends the simulation: no thread goes on once it waits.
+    /// Ends the simulation: no thread continues once it waits.
     pub(crate) fn end(&self, done: &AtomicBool) {
         self.state().over = true;
         done.store(true, Ordering::Release);
@@ -400,7 +364,7 @@ impl State {
         }
     }
 
-    /// Whether a thread goes on by this wake-up. One of a stopped process does so later.
+    /// Whether a thread continues by this wake-up. One of a stopped process does so later.
     fn may_run(&mut self, thread: usize, ticket: u64) -> bool {
         let of = &self.threads[thread];
         if of.ticket != ticket {

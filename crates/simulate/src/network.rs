@@ -18,7 +18,7 @@ const LOOPBACK: Duration = Duration::from_micros(10);
 /// Bytes per second that one machine sends: 10 Gbit/s.
 const BANDWIDTH: u64 = 1_250_000_000;
 
-/// One message in so many is lost, and comes after the time in which TCP sends it again.
+/// One message of this many is lost, and comes after the time in which TCP sends it again.
 const LOSS: u64 = 10_000;
 const SENT_AGAIN: Duration = Duration::from_millis(200);
 

@@ -348,7 +348,7 @@ impl Observer {
         }
     }
 
-    /// Steps go on, and nobody regroups.
+    /// Steps continue, and nobody regroups.
     fn must_not_regroup(&self, before: &Mesh, began: Duration, outcome: &mut FaultOutcome) {
         let steps = before.steps.load(Ordering::Acquire);
         let made = || (before.steps.load(Ordering::Acquire) > steps + 1).then_some(());

@@ -187,7 +187,7 @@ impl SimulatedStore {
             .send(&self.server.kernel, &message, Box::new(arrives));
     }
 
-    /// Sends a request of so many keys and waits for its reply, whose bytes `size` counts.
+    /// Sends a request and waits for its reply, whose bytes `size` counts.
     fn ask<R: Send + 'static>(
         &self,
         (kind, keys, bytes): (Kind, usize, usize),

@@ -323,7 +323,7 @@ fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {
         let only_suspects = missing.iter().all(|rank| asked.suspects.contains(rank));
         let waited = runtime::elapsed(begin);
         // Most have answered in a large group: those that have not are of a machine that is cut off, perhaps, and the
-        // others are not kept from going on.
+        // others do not wait for them.
         let most = asked.size > WATCH_ALL && answers.len() > asked.sample.len() / 2;
         let enough = missing.is_empty() || ((only_suspects || most) && waited >= SUSPECTS);
         if enough || waited >= ANSWERS {

@@ -14,6 +14,13 @@ const MISSED_LOOKS: u32 = 2;
 const LONGEST_UNREAD: u32 = 10;
 
 /// What the client has read from the store. Ranks are local ranks.
+///
+/// ```
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::simulation::StoreEvent;
+///
+/// assert_ne!(StoreEvent::Finished, StoreEvent::Lost("its machine is gone".to_owned()));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreEvent {
     /// The next process of a rank has a number.
@@ -47,6 +54,18 @@ struct Process {
 }
 
 /// The processes of one machine, as its launcher has numbered them, and what has become of them by the store.
+///
+/// ```
+/// # mod everburn { pub use everburn_launch as launch; pub use everburn_collectives as collectives; }
+/// use std::sync::Arc;
+/// use everburn::launch::simulation::MachineProcesses;
+/// use everburn::collectives::store::HashStore;
+///
+/// let mut processes = MachineProcesses::new(Arc::new(HashStore::new()), 8);
+/// assert_eq!(processes.number(0)?, 1);
+/// assert!(processes.look()?.is_empty());
+/// # Ok::<(), everburn_collectives::store::StoreError>(())
+/// ```
 #[derive(Debug)]
 pub struct MachineProcesses {
     coordinator: MembershipCoordinator,

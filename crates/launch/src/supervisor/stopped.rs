@@ -16,6 +16,16 @@ use crate::ranks::RunningRank;
 const LOOKS: u32 = 4;
 
 /// Since when the ranks of this machine are stopped.
+///
+/// ```
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use std::time::{Duration, Instant};
+/// use everburn::launch::simulation::{Process, StoppedRanks};
+///
+/// let mut ranks = StoppedRanks::new(Duration::from_secs(2), 1);
+/// let runs = Process { id: 4711, is_stopped: false };
+/// assert!(ranks.look(Instant::now(), &[Some(runs)]).is_empty());
+/// ```
 #[derive(Debug)]
 pub struct StoppedRanks {
     /// For how long a rank may be.
@@ -81,6 +91,13 @@ impl StoppedRanks {
 }
 
 /// The process of a rank at one look.
+///
+/// ```
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::simulation::Process;
+///
+/// assert!(Process { id: 4711, is_stopped: true }.is_stopped);
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Process {
     /// Its number on the machine.
