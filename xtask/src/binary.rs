@@ -73,6 +73,27 @@ pub fn become_report(command: &str, arguments: &[OsString]) -> miette::Result<Ex
     become_program(front_door(&program, command, arguments))
 }
 
+/// Whether `soak` is to simulate ranks in place of starting them.
+pub fn asks_for_simulation(arguments: &[OsString]) -> bool {
+    let asks = |word: &OsString| {
+        let word = word.to_string_lossy();
+        word == "--simulate" || word.starts_with("--simulate=")
+    };
+    arguments.iter().any(asks)
+}
+
+/// Replaces this process by `everburn-simulate <arguments>`: without Burn, too.
+pub fn become_simulation(arguments: &[OsString]) -> miette::Result<ExitCode> {
+    let Some(program) = build("everburn-simulate", None)? else {
+        // Cargo has said why.
+        return Ok(ExitCode::FAILURE);
+    };
+    let mut simulate = Command::new(&program);
+    remove_traces_of_cargo_run(&mut simulate);
+    simulate.args(arguments);
+    become_program(simulate)
+}
+
 /// Replaces this process by `command`.
 pub fn become_program(mut command: Command) -> miette::Result<ExitCode> {
     let error = command.exec();
@@ -270,6 +291,16 @@ mod tests {
         assert!(!features("mnist --devices cuda:0").contains("--features"));
         assert!(!features("mnist --ranks 4").contains("--features"));
         assert!(!features("--help --gpus 1").contains("--features"));
+    }
+
+    #[test]
+    fn a_soak_that_simulates_needs_no_burn() {
+        let asks = |line: &str| {
+            let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+            asks_for_simulation(&words)
+        };
+        assert!(asks("--simulate 1024 --faults 50") && asks("--seed 1 --simulate=64"));
+        assert!(!asks("--runs 50"));
     }
 
     #[test]

@@ -89,6 +89,11 @@ fn check_steps(capabilities: Capabilities) -> Vec<Step> {
             "test --release --workspace --test whole_mnist -- --ignored --test-threads=1",
         ),
     ]);
+    // A crate without Burn.
+    steps.push(Step::tests(
+        "50 faults of 1,024 simulated ranks",
+        "test --release --package everburn-simulate --test simulate -- --ignored",
+    ));
     // One crate without Burn: the feature rebuilds nothing else.
     steps.push(Step::tests(
         "test tables in Parquet files",

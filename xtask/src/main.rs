@@ -60,7 +60,8 @@ enum Command {
     /// Train the same on several numbers of ranks and compare, as in `verify mnist-bn --ranks 1,2,4`
     #[command(disable_help_flag = true)]
     Verify(PassthroughArguments),
-    /// Train again and again while ranks are killed, stopped and cut off, as in `soak --runs 50`
+    /// Train again and again while ranks are killed, stopped and cut off, as in `soak --runs 50`; or simulate that
+    /// with many ranks in one process, without a model, as in `soak --simulate 1024 --faults 50 --seed 7`
     #[command(disable_help_flag = true)]
     Soak(PassthroughArguments),
     /// Measure, as in `bench train --against pytorch` (`bench --list` shows the benchmarks)
@@ -155,6 +156,9 @@ fn run() -> miette::Result<ExitCode> {
         Command::Import(args) => binary::become_everburn("import", &args.arguments),
         Command::Simulate(args) => binary::become_everburn("simulate", &args.arguments),
         Command::Verify(args) => binary::become_built("verify", &args.arguments),
+        Command::Soak(args) if binary::asks_for_simulation(&args.arguments) => {
+            binary::become_simulation(&args.arguments)
+        }
         Command::Soak(args) => binary::become_built("soak", &args.arguments),
         Command::Bench(args) => binary::become_bench(&args.arguments),
         Command::Bottleneck(args) => binary::become_everburn("bottleneck", &args.arguments),

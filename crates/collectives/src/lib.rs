@@ -38,7 +38,10 @@ pub mod hostile;
 mod net;
 mod printable;
 pub mod rendezvous;
+pub mod runtime;
 mod shared_memory;
+#[doc(hidden)]
+pub mod simulation;
 pub mod store;
 pub mod transport;
 pub mod worker;

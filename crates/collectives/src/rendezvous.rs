@@ -3,7 +3,7 @@
 mod error;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
-mod join;
+pub(crate) mod join;
 mod rank_store;
 mod settings;
 

@@ -62,6 +62,8 @@ mod output;
 mod rank;
 mod ranks;
 mod run;
+#[doc(hidden)]
+pub mod simulation;
 mod stop;
 mod supervisor;
 mod terminal;

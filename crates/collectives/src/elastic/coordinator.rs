@@ -7,6 +7,28 @@ use super::round_view::joined_by;
 use crate::printable;
 use crate::store::{SharedStore, StoreError};
 
+/// What [`MembershipCoordinator::news`] has read.
+///
+/// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use std::sync::Arc;
+/// use everburn::collectives::elastic::{MembershipCoordinator, News};
+/// use everburn::collectives::store::HashStore;
+///
+/// let coordinator = MembershipCoordinator::new(Arc::new(HashStore::new()));
+/// assert_eq!(coordinator.news(0)?, News::default());
+/// # Ok::<(), everburn_collectives::store::StoreError>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct News {
+    /// A rank has finished, on any machine.
+    pub is_finished: bool,
+    /// The reason of a launcher that has given up.
+    pub given_up: Option<String>,
+    /// The generation after the one that was asked about has formed.
+    pub next_has_formed: bool,
+}
+
 /// Records the processes of a launcher's slots in the store. Several launchers share one store; each is
 /// responsible for its own slots.
 ///
@@ -107,6 +129,24 @@ impl MembershipCoordinator {
     pub fn given_up(&self) -> Result<Option<String>, StoreError> {
         let reason = self.store.try_get(&keys::given_up())?;
         Ok(reason.map(|reason| printable(&String::from_utf8_lossy(&reason), LONGEST_REASON)))
+    }
+
+    /// Whether anything is new to a launcher that has read `generation` last: one request for a few short keys, where
+    /// the newest generation has the list of its members.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached.
+    pub fn news(&self, generation: u64) -> Result<News, StoreError> {
+        let next = keys::closed(generation.saturating_add(1));
+        let keys = [keys::finished(), keys::given_up(), next];
+        let found = keys::values(&*self.store, &keys)?;
+        let [finished, given_up, closed] = [0, 1, 2].map(|place| found[place].as_ref());
+        let shown = |reason: &Vec<u8>| printable(&String::from_utf8_lossy(reason), LONGEST_REASON);
+        Ok(News {
+            is_finished: finished.is_some(),
+            given_up: given_up.map(shown),
+            next_has_formed: closed.is_some(),
+        })
     }
 
     /// The newest generation.

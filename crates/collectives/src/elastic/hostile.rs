@@ -142,5 +142,5 @@ fn newest(script: &mut Script<'_>, number: u64) -> Vec<u8> {
         slots.collect::<Vec<_>>().join(",")
     };
     let (now, before) = (members(5), members(3));
-    format!(r#"{{"number":{number},"members":[{now}],"before":[{before}]}}"#).into_bytes()
+    format!(r#"{{"number":{number},"members":[{now}],"lost":[{before}]}}"#).into_bytes()
 }

@@ -106,10 +106,9 @@ pub(super) fn unreadable(key: &str, reason: &str) -> StoreError {
 
 /// Deletes all that belongs to a generation, on behalf of all its members, of whom some may be dead.
 pub(super) fn forget(store: &SharedStore, generation: u64, slots: usize) -> Result<(), StoreError> {
-    for slot in 0..slots {
-        store.delete(&joined(generation, slot))?;
-    }
-    store.delete(&waiting(generation))?;
-    store.delete(&closed(generation))?;
+    let mut keys: Vec<String> = (0..slots).map(|slot| joined(generation, slot)).collect();
+    keys.extend([waiting(generation), closed(generation)]);
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    store.delete_many(&keys)?;
     crate::transport::forget_meshes(store, &group(generation), slots)
 }

@@ -58,7 +58,7 @@ impl std::fmt::Display for Member {
 /// use everburn::collectives::elastic::{Generation, Member};
 ///
 /// let member = |slot| Member { slot, incarnation: 1, committed_step: 0, process: 1, node: 0 };
-/// let generation = Generation { number: 1, members: vec![member(0), member(2)], before: vec![] };
+/// let generation = Generation { number: 1, members: vec![member(0), member(2)], lost: vec![] };
 /// assert_eq!(generation.rank_of(&member(2)), Some(1));
 /// assert_eq!(generation.rank_of(&member(1)), None);
 /// ```
@@ -68,8 +68,8 @@ pub struct Generation {
     pub number: u64,
     /// Its members by rank, that is in the order of their slots.
     pub members: Vec<Member>,
-    /// The members of the generation before.
-    pub before: Vec<Member>,
+    /// The members of the generation before that are none of this one.
+    pub lost: Vec<Member>,
 }
 
 impl Generation {

@@ -14,10 +14,11 @@ use super::round::Round;
 use super::round_view::{Assessment, RoundView};
 use crate::printable;
 use crate::rendezvous::{RendezvousRequest, reach_launchers_store};
+use crate::runtime;
 use crate::store::{SharedStore, StoreError};
 use crate::sync::lock;
 
-/// The polling interval of the waiting process with the lowest slot. The last process to join closes the
+/// The polling interval of the first waiting process, by slots. The last process to join closes the
 /// round itself, so this delay matters only when a process has died meanwhile.
 const POLL: Duration = Duration::from_millis(20);
 
@@ -25,8 +26,12 @@ const POLL: Duration = Duration::from_millis(20);
 /// the store does not grow with their number.
 const LONGEST_POLL: Duration = Duration::from_millis(500);
 
-/// Both are for jobs of fewer slots than this; each poll reads all slots, so larger jobs poll less often.
+/// Both are for jobs of fewer slots than this; each poll reads all slots, so larger jobs poll less often. There the
+/// position is that of arrival: nobody but the first and the last reads the slots to know it.
 const SLOTS: usize = 64;
+
+/// How many times less often the first process polls, at most.
+const MOST_FACTOR: u32 = 5;
 
 /// The most generations whose failed deletion is retried.
 const MOST_UNDELETED: usize = 8;
@@ -154,13 +159,16 @@ impl Membership {
             slot: self.options.slot,
             incarnation: self.options.incarnation,
             committed_step,
-            process: std::process::id(),
+            process: runtime::process_id(),
             node: self.options.node,
         };
         loop {
             let newest = Generation::newest(&*self.store).map_err(|e| self.failed(e))?;
-            let number = newest.map_or(0, |(newest, _)| newest.number) + 1;
-            let outcome = self.take_part(&me, number);
+            let (before, expected) = newest.map_or((0, self.options.max), |(newest, _)| {
+                (newest.number, newest.members.len())
+            });
+            let number = before + 1;
+            let outcome = self.take_part(&me, number, expected);
             if outcome.is_err() {
                 // If this fails too, the launcher records that the process has ended.
                 let _ = self.store.delete(&keys::joined(number, me.slot));
@@ -204,8 +212,14 @@ impl Membership {
         Ok(!view.assess(None).present.is_empty())
     }
 
-    /// Takes part in the round of generation `number` until it closes. `None`: the round is over already.
-    fn take_part(&self, me: &Member, number: u64) -> Result<Option<Generation>, ElasticError> {
+    /// Takes part in the round of generation `number`, in which `expected` processes may join, until it closes. `None`:
+    /// the round is over already.
+    fn take_part(
+        &self,
+        me: &Member,
+        number: u64,
+        expected: usize,
+    ) -> Result<Option<Generation>, ElasticError> {
         let failed = |source| self.failed(source);
         self.refuse_if_over(me)?;
         let entry = keys::written(me).map_err(failed)?;
@@ -213,9 +227,14 @@ impl Membership {
         store
             .set(&keys::joined(number, me.slot), &entry)
             .map_err(failed)?;
-        store.set(&keys::waiting(number), b"1").map_err(failed)?;
-        let began = Instant::now();
+        let place = store.add(&keys::waiting(number), 1).map_err(failed)?;
+        let place = usize::try_from(place).unwrap_or(usize::MAX);
+        let began = runtime::now();
         let mut broken_since = None;
+        if self.options.max > SLOTS && place > 1 && place < expected {
+            // Others are still to come, and one looks already. Each look reads all slots.
+            self.wait_for_close(place, number).map_err(failed)?;
+        }
         loop {
             self.refuse_if_over(me)?;
             let newest = Generation::newest(store).map_err(failed)?;
@@ -226,7 +245,7 @@ impl Membership {
             let view = RoundView::read(store, number, self.options.max).map_err(failed)?;
             let assessment = view.assess(newest.as_ref());
             if assessment.broken && broken_since.is_none() {
-                broken_since = Some(Instant::now());
+                broken_since = Some(runtime::now());
             }
             let enough = assessment.present.len() >= self.options.min;
             // In the first round no training waits, so missing slots get more time.
@@ -234,15 +253,22 @@ impl Membership {
                 1 => self.options.wait_for_min.max(self.options.patience),
                 _ => self.options.patience,
             };
-            let patience_over = broken_since.is_some_and(|since| since.elapsed() >= patience);
+            let patience_over =
+                broken_since.is_some_and(|since| runtime::elapsed(since) >= patience);
             if enough && (assessment.complete || patience_over) {
                 self.close(number, newest, bytes, assessment.present)
                     .map_err(failed)?;
                 continue;
             }
             self.check_deadlines(number, &assessment, began, broken_since)?;
-            self.wait_for_close(me, number, &assessment)
-                .map_err(failed)?;
+            let turn = match self.options.max > SLOTS {
+                true => place,
+                false => {
+                    let present = assessment.present.iter();
+                    present.filter(|it| it.slot < me.slot).count() + 1
+                }
+            };
+            self.wait_for_close(turn, number).map_err(failed)?;
         }
     }
 
@@ -255,10 +281,12 @@ impl Membership {
         newest_bytes: Option<Vec<u8>>,
         members: Vec<Member>,
     ) -> Result<(), StoreError> {
+        let mut lost = newest.map_or_else(Vec::new, |newest| newest.members);
+        lost.retain(|old| !members.iter().any(|member| member.is_same_process(old)));
         let next = Generation {
             number,
             members,
-            before: newest.map_or_else(Vec::new, |newest| newest.members),
+            lost,
         };
         let next = keys::written(&next)?;
         let expected = newest_bytes.unwrap_or_default();
@@ -336,7 +364,7 @@ impl Membership {
         broken_since: Option<Instant>,
     ) -> Result<(), ElasticError> {
         let missing = || assessment.missing.clone();
-        let waited = began.elapsed();
+        let waited = runtime::elapsed(began);
         let Some(broken_since) = broken_since else {
             if waited < self.timeout {
                 return Ok(());
@@ -349,7 +377,8 @@ impl Membership {
             });
         };
         let joined = assessment.present.len();
-        if joined >= self.options.min || broken_since.elapsed() < self.options.wait_for_min {
+        if joined >= self.options.min || runtime::elapsed(broken_since) < self.options.wait_for_min
+        {
             return Ok(());
         }
         Err(ElasticError::TooFew {
@@ -361,18 +390,15 @@ impl Membership {
         })
     }
 
-    /// Waits until the round closes, for one polling interval at most.
-    fn wait_for_close(
-        &self,
-        me: &Member,
-        number: u64,
-        assessment: &Assessment,
-    ) -> Result<(), StoreError> {
-        let earlier = assessment.present.iter().filter(|it| it.slot < me.slot);
-        let turn = u32::try_from(earlier.count()).unwrap_or(u32::MAX);
-        let factor = u32::try_from(1 + self.options.max / SLOTS).unwrap_or(u32::MAX);
-        let pause = POLL.saturating_mul(turn.saturating_add(1));
-        let pause = pause.min(LONGEST_POLL).saturating_mul(factor);
+    /// Waits until the round closes, for one polling interval at most: the `turn`th process of those that wait, from 1.
+    fn wait_for_close(&self, turn: usize, number: u64) -> Result<(), StoreError> {
+        let turn = u32::try_from(turn).unwrap_or(u32::MAX);
+        let slots = self.options.max / SLOTS;
+        let factor = u32::try_from(1 + slots).unwrap_or(u32::MAX);
+        // The first one looks often even in a large job: the others wait for it.
+        let poll = POLL * factor.min(MOST_FACTOR);
+        let pause = poll.saturating_mul(turn);
+        let pause = pause.min(LONGEST_POLL.saturating_mul(factor));
         match self.store.wait_within(&[&keys::closed(number)], pause) {
             Err(StoreError::Timeout { .. }) => Ok(()),
             outcome => outcome,

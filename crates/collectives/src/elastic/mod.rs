@@ -33,7 +33,7 @@
 //! |---|---|
 //! | `newest` | the [`Generation`] that closed last, by compare-and-set from the one before |
 //! | `<g>/joined/<slot>` | the [`Member`] that has joined the round of generation `g` |
-//! | `<g>/waiting` | exists once a process has joined |
+//! | `<g>/waiting` | how many processes have joined |
 //! | `<g>/closed` | set after `newest`; wakes waiting processes |
 //! | `<g>/group/...` | the keys of the process group of generation `g` |
 //! | `slot/<slot>/incarnation` | the number of processes of the slot so far, set by its launcher |
@@ -57,7 +57,7 @@ mod round;
 mod round_store;
 mod round_view;
 
-pub use coordinator::MembershipCoordinator;
+pub use coordinator::{MembershipCoordinator, News};
 pub use error::{ElasticError, MissingSlot, SlotState};
 pub use member::{Generation, Member};
 pub use membership::Membership;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::keys;
 use super::member::Member;
 use super::round_view::joined_in;
+use crate::runtime;
 use crate::store::{Deadline, PrefixStore, Store, StoreError};
 use crate::sync::lock;
 
@@ -38,8 +39,9 @@ impl RoundStore {
         Self {
             own,
             generation,
+            // The round has closed just now. In a large job a first look of all members would be a storm.
+            looked: Mutex::new((members.len() >= MEMBERS).then(runtime::now)),
             others: members,
-            looked: Mutex::new(None),
             interval: LOOK.saturating_mul(factor),
         }
     }
@@ -48,11 +50,11 @@ impl RoundStore {
     /// last.
     fn whole(&self) -> Result<(), StoreError> {
         let mut looked = lock(&self.looked);
-        if looked.is_some_and(|looked| looked.elapsed() < self.interval) {
+        if looked.is_some_and(|looked| runtime::elapsed(looked) < self.interval) {
             return Ok(());
         }
         self.look()?;
-        *looked = Some(Instant::now());
+        *looked = Some(runtime::now());
         Ok(())
     }
 
@@ -162,6 +164,10 @@ impl Store for RoundStore {
 
     fn delete(&self, key: &str) -> Result<bool, StoreError> {
         self.own.delete(key)
+    }
+
+    fn delete_many(&self, keys: &[&str]) -> Result<(), StoreError> {
+        self.own.delete_many(keys)
     }
 
     fn num_keys(&self) -> Result<u64, StoreError> {

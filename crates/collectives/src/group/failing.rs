@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::ProcessGroup;
 use super::core::{Core, OpContext};
 use super::error::CollectiveError;
+use super::signature::{Call, Operation, Signature};
 use crate::transport::{Failure, FrameKind, Interruption, encode_abort};
 
 /// The ranks that an abort is sent to.
@@ -62,6 +63,17 @@ impl Core {
                 self.timed_out(context, missing, context.started.elapsed())
             }
         }
+    }
+
+    /// Waits in place of a barrier: for simulations.
+    pub(crate) fn wait_for(
+        &self,
+        is_done: &dyn Fn() -> bool,
+        deadline: Instant,
+    ) -> Result<(), CollectiveError> {
+        let context = self.context(Call::Collective(Signature::new(Operation::Barrier)));
+        let waited = self.mailbox.wait_for(is_done, deadline);
+        waited.map_err(|interruption| self.interrupted(&context, interruption))
     }
 
     /// The error of an operation in a group that has failed.

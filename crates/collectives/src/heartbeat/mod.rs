@@ -25,14 +25,15 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub use self::report::{Evidence, HangReport, RankActivity};
 pub use self::status::RankStatus;
 use self::thread::{Followed, Heartbeat};
 use crate::group::{CollectiveError, ProcessGroup};
+use crate::runtime;
 use crate::store::SharedStore;
-use crate::sync::{lock, wait_until};
+use crate::sync::lock;
 
 /// How long a drop waits for the thread. If the store does not answer, the thread ends later by itself.
 const DROP_TIMEOUT: Duration = Duration::from_millis(200);
@@ -158,11 +159,11 @@ impl HeartbeatMonitor {
         }
         let heartbeat = Arc::new(Heartbeat::new(store, member, members, options));
         let beating = heartbeat.clone();
-        let thread = std::thread::Builder::new()
-            .name("everburn-heartbeat".into())
-            .spawn(move || beating.run())
-            .map_err(|error| HeartbeatError::Thread {
-                reason: error.to_string(),
+        let thread =
+            runtime::spawn("everburn-heartbeat", move || beating.run()).map_err(|error| {
+                HeartbeatError::Thread {
+                    reason: error.to_string(),
+                }
             })?;
         Ok(Self {
             heartbeat,
@@ -222,10 +223,13 @@ impl fmt::Debug for HeartbeatMonitor {
 impl Drop for HeartbeatMonitor {
     fn drop(&mut self) {
         self.heartbeat.stop(true);
-        let deadline = Instant::now() + DROP_TIMEOUT;
+        let deadline = runtime::now() + DROP_TIMEOUT;
         let mut state = lock(&self.heartbeat.state);
         while !state.ended {
-            let (locked, late) = wait_until(&self.heartbeat.changed, state, deadline);
+            let (locked, late) =
+                self.heartbeat
+                    .changed
+                    .wait_until(&self.heartbeat.state, state, deadline);
             state = locked;
             if late {
                 return;

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::beat::{Beat, Found, beat_key, hang_key, read_many, reporter_key};
 use super::diagnosis::{RankState, doing, has_called, stalled, wanted_in};
 use super::log::last_lines;
-use super::thread::{Followed, Heartbeat};
+use super::thread::{Followed, Heartbeat, WATCH_ALL};
 use crate::group::{CollectiveError, FlightEntry};
+use crate::runtime::{self, Condition};
 use crate::sync::lock;
 
 /// The timeout for the reports of the other ranks.
@@ -208,18 +208,22 @@ fn waited_for(error: &CollectiveError) -> Vec<usize> {
 /// Publishes `own` and collects the reports of the others. Runs on its own thread, so that a store that does
 /// not answer cannot delay the report for long.
 fn gather(heartbeat: &Arc<Heartbeat>, followed: &Followed, own: &Beat) -> Gathered {
-    let (sender, receiver) = mpsc::channel();
+    let answer: Arc<(Mutex<Option<Gathered>>, Condition)> = Arc::default();
     let (asking, group, beat) = (heartbeat.clone(), followed.clone(), own.clone());
-    let started = std::thread::Builder::new()
-        .name("everburn-report".into())
-        .spawn(move || {
-            // The receiver is gone after the timeout below.
-            let _ = sender.send(collect(&asking, &group, &beat));
-        });
-    let answer = match started {
-        Ok(_) => receiver.recv_timeout(ANSWERS + STORE_TIMEOUT).ok(),
-        Err(_) => None,
-    };
+    let answers = answer.clone();
+    let started = runtime::spawn("everburn-report", move || {
+        let gathered = collect(&asking, &group, &beat);
+        *lock(&answers.0) = Some(gathered);
+        answers.1.notify_all();
+    });
+    let deadline = runtime::now() + ANSWERS + STORE_TIMEOUT;
+    let mut gathered = lock(&answer.0);
+    let mut late = started.is_err();
+    while gathered.is_none() && !late {
+        (gathered, late) = answer.1.wait_until(&answer.0, gathered, deadline);
+    }
+    let answer = gathered.take();
+    drop(gathered);
     let mut gathered = answer.unwrap_or_else(|| {
         // Falls back to the beats seen before.
         let state = lock(&heartbeat.state);
@@ -291,7 +295,7 @@ impl Asked {
 }
 
 fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {
-    let begin = Instant::now();
+    let begin = runtime::now();
     let store = &*heartbeat.store;
     let key = |rank: &usize| hang_key(followed.generation, followed.members[*rank]);
     if let Err(error) = store.set(&key(&followed.rank), &own.encode()) {
@@ -303,7 +307,7 @@ fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {
     let mut asked = Asked::new(followed.members.len(), own, followed.rank);
     let mut answers = BTreeMap::from([(followed.rank, Found::Beat(Box::new(own.clone())))]);
     let mut pause = PAUSE;
-    loop {
+    let most = loop {
         let missing = asked.missing(&answers);
         let keys: Vec<String> = missing.iter().map(key).collect();
         let found = read_many(store, &keys).unwrap_or_default();
@@ -317,13 +321,17 @@ fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {
         }
         let missing = asked.missing(&answers);
         let only_suspects = missing.iter().all(|rank| asked.suspects.contains(rank));
-        let waited = begin.elapsed();
-        if missing.is_empty() || (only_suspects && waited >= SUSPECTS) || waited >= ANSWERS {
-            break;
+        let waited = runtime::elapsed(begin);
+        // Most have answered in a large group: those that have not are of a machine that is cut off, perhaps, and the
+        // others do not wait for them.
+        let most = asked.size > WATCH_ALL && answers.len() > asked.sample.len() / 2;
+        let enough = missing.is_empty() || ((only_suspects || most) && waited >= SUSPECTS);
+        if enough || waited >= ANSWERS {
+            break most;
         }
-        std::thread::sleep(pause);
+        runtime::sleep(pause);
         pause = (2 * pause).min(LONGEST_PAUSE);
-    }
+    };
     let silent = asked.missing(&answers);
     let keys: Vec<String> = silent
         .iter()
@@ -332,11 +340,13 @@ fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {
     let before = read_many(store, &keys).unwrap_or_default();
     // This rank does not follow the beats of all: whether they still come shows in the next interval.
     let watches = |rank: &usize| heartbeat.watches(followed.members[*rank]);
-    let left = ANSWERS.saturating_sub(begin.elapsed());
-    let beats = if silent.iter().all(watches) {
+    let left = ANSWERS.saturating_sub(runtime::elapsed(begin));
+    // In a large group those that watch them have found out. Ranks that join the next round much later than others
+    // would be expelled.
+    let beats = if most || silent.iter().all(watches) {
         before.clone()
     } else {
-        std::thread::sleep(left.min(heartbeat.options.interval + heartbeat.options.interval / 2));
+        runtime::sleep(left.min(heartbeat.options.interval + heartbeat.options.interval / 2));
         read_many(store, &keys).unwrap_or_default()
     };
     let mut reports: Vec<RankReport> = followed.members.iter().map(|_| not_asked()).collect();

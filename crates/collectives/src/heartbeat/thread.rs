@@ -1,14 +1,15 @@
 //! The heartbeat thread: publishes this rank's beat and checks those of the others.
 
-use std::sync::{Condvar, Mutex, Weak};
+use std::sync::{Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::HeartbeatOptions;
 use super::beat::{Beat, Found, MAX_NOTE, beat_key, newest, read_all, read_many};
 use crate::group::Core;
 use crate::printable;
+use crate::runtime::{self, Condition};
 use crate::store::{SharedStore, StoreError, random_u64};
-use crate::sync::{lock, wait_until};
+use crate::sync::lock;
 
 /// The most beats per request: a few hundred kilobytes.
 const BATCH: usize = 256;
@@ -16,8 +17,11 @@ const BATCH: usize = 256;
 /// The most members without a beat that are polled one by one per interval.
 const NEWCOMERS: usize = 16;
 
+/// Up to this many beats are read one by one, in one request.
+const FEW: usize = 16;
+
 /// The largest group whose ranks each watch all others.
-const WATCH_ALL: usize = 32;
+pub(super) const WATCH_ALL: usize = 32;
 
 /// After this many slow polls in a row a warning is logged: as long as polls take longer than an interval,
 /// heartbeat timeouts are not detected.
@@ -72,7 +76,7 @@ pub(super) struct Heartbeat {
     /// Text for each beat.
     pub(super) note: Mutex<Option<Note>>,
     pub(super) state: Mutex<State>,
-    pub(super) changed: Condvar,
+    pub(super) changed: Condition,
 }
 
 impl Heartbeat {
@@ -84,7 +88,7 @@ impl Heartbeat {
     ) -> Self {
         let unknown = Peer {
             found: Found::Nothing,
-            moved: Instant::now(),
+            moved: runtime::now(),
         };
         let state = State {
             stop: false,
@@ -103,10 +107,10 @@ impl Heartbeat {
             members,
             options,
             life: random_u64(),
-            host: everburn_record::proc::host_name(),
+            host: runtime::host_name(),
             note: Mutex::new(None),
             state: Mutex::new(state),
-            changed: Condvar::new(),
+            changed: Condition::default(),
         }
     }
 
@@ -134,10 +138,10 @@ impl Heartbeat {
     pub(super) fn run(&self) {
         let _signal = EndedOnDrop(self);
         let interval = self.options.interval;
-        let mut last = Instant::now();
+        let mut last = runtime::now();
         let mut slow_polls = 0;
         loop {
-            let began = Instant::now();
+            let began = runtime::now();
             // If this rank was stopped itself, it has missed beats of the others.
             let mut delayed = began.duration_since(last) > 2 * interval;
             last = began;
@@ -145,7 +149,7 @@ impl Heartbeat {
             if let Err(error) = &result {
                 tracing::debug!(member = self.member, "no heartbeat: {error}");
             }
-            let took = began.elapsed();
+            let took = runtime::elapsed(began);
             slow_polls = match took > interval {
                 true => slow_polls + 1,
                 false => 0,
@@ -188,7 +192,7 @@ impl Heartbeat {
             if std::mem::take(&mut state.due) {
                 return true;
             }
-            let (locked, late) = wait_until(&self.changed, state, end);
+            let (locked, late) = self.changed.wait_until(&self.state, state, end);
             state = locked;
             if late && !state.stop {
                 return true;
@@ -216,7 +220,7 @@ impl Heartbeat {
         let note = lock(&self.note).as_ref().map(|note| note());
         let mut beat = Beat {
             life: self.life,
-            pid: Some(std::process::id()),
+            pid: Some(runtime::process_id()),
             host: self.host.clone(),
             unix_seconds: now.unwrap_or_default().as_secs(),
             note: printable(&note.unwrap_or_default(), MAX_NOTE),
@@ -274,6 +278,9 @@ impl Heartbeat {
         for batch in known.chunks(BATCH) {
             self.poll_members(batch, true)?;
         }
+        if new.is_empty() {
+            return Ok(());
+        }
         let keys: Vec<String> = new.iter().map(|member| beat_key(*member)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         // At the start of a job all beats appear together. Later, members without one may never start.
@@ -292,7 +299,8 @@ impl Heartbeat {
     /// Reads the beats of `members`, in one request if all of them exist.
     fn poll_members(&self, members: &[usize], all: bool) -> Result<(), StoreError> {
         let keys: Vec<String> = members.iter().map(|member| beat_key(*member)).collect();
-        let found = match all {
+        // Of many keys, one request with all of them is shorter; of a few, it is one round trip more.
+        let found = match all && keys.len() > FEW {
             true => read_all(&*self.store, &keys)?,
             false => None,
         };
@@ -308,7 +316,7 @@ impl Heartbeat {
             let peer = &mut state.peers[*member];
             let status = |found: &Found| found.beat().map(|beat| (beat.life, beat.number));
             if status(&found) != status(&peer.found) {
-                peer.moved = Instant::now();
+                peer.moved = runtime::now();
             }
             peer.found = found;
         }
@@ -358,7 +366,7 @@ impl Heartbeat {
         }
         let peer = state.peers.get(member)?;
         peer.found.beat()?;
-        Some(peer.moved.elapsed())
+        Some(runtime::elapsed(peer.moved))
     }
 }
 
@@ -374,7 +382,7 @@ fn describe(silence: Duration, beat: &Beat) -> String {
 }
 
 fn restart(peers: &mut [Peer]) {
-    let now = Instant::now();
+    let now = runtime::now();
     for peer in peers {
         peer.moved = now;
     }

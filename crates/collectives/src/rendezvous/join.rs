@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RendezvousError;
 use super::error::listed;
+use crate::runtime;
 use crate::store::{Deadline, Store, StoreError, random_u64};
 
 const KEYS: &str = "everburn/join";
@@ -74,7 +75,7 @@ pub(super) fn left_key(rank: usize) -> String {
 }
 
 /// Joins and waits until all ranks have. `claimed` is called once the rank is this process's.
-pub(super) fn join(
+pub(crate) fn join(
     store: &dyn Store,
     rank: usize,
     world_size: usize,
@@ -87,7 +88,7 @@ pub(super) fn join(
     let me = Member {
         rank,
         world_size,
-        process: std::process::id(),
+        process: runtime::process_id(),
         nonce: random_u64(),
     };
     let objection = object(store, &me, &key, claimed).map_err(failed)?;

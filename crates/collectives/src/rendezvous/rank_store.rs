@@ -155,6 +155,10 @@ impl Store for RankStore {
         self.store.delete(key)
     }
 
+    fn delete_many(&self, keys: &[&str]) -> Result<(), StoreError> {
+        self.store.delete_many(keys)
+    }
+
     fn num_keys(&self) -> Result<u64, StoreError> {
         self.store.num_keys()
     }

@@ -331,6 +331,26 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// [`StoreError`] when the store cannot be reached.
     fn delete(&self, key: &str) -> Result<bool, StoreError>;
 
+    /// Deletes `keys`, of which some may not be there. A store over the network takes about as long for many keys as
+    /// for one.
+    ///
+    /// ```
+    /// # mod everburn { pub use everburn_collectives as collectives; }
+    /// use everburn::collectives::store::{HashStore, Store};
+    ///
+    /// let store = HashStore::new();
+    /// store.set("old/1", b"yes")?;
+    /// store.delete_many(&["old/0", "old/1"])?;
+    /// assert_eq!(store.num_keys()?, 0);
+    /// # Ok::<(), everburn_collectives::store::StoreError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached.
+    fn delete_many(&self, keys: &[&str]) -> Result<(), StoreError> {
+        keys.iter().try_for_each(|key| self.delete(key).map(drop))
+    }
+
     /// How many keys there are.
     ///
     /// # Errors

@@ -106,6 +106,10 @@ impl Store for PrefixStore {
         self.inner.delete(&self.prefixed(key))
     }
 
+    fn delete_many(&self, keys: &[&str]) -> Result<(), StoreError> {
+        self.inner.delete_many(&as_strs(&self.all_prefixed(keys)))
+    }
+
     fn num_keys(&self) -> Result<u64, StoreError> {
         self.inner.num_keys()
     }

@@ -2,13 +2,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;
-use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use super::backlog::{Awaited, Backlog, Charge};
 use super::payload::Payload;
 use crate::group::{CollectiveError, Signature};
-use crate::sync::{lock, wait_until};
+use crate::runtime::{self, Condition};
+use crate::sync::lock;
 
 /// Why a group can no longer be used.
 #[derive(Debug, Clone)]
@@ -87,7 +88,7 @@ struct State {
 /// Callbacks run on the thread that brings the news, and never under the lock.
 pub(crate) struct Mailbox {
     state: Mutex<State>,
-    changed: Condvar,
+    changed: Condition,
     /// What waits in all mailboxes of this rank.
     backlog: Arc<Backlog>,
 }
@@ -103,7 +104,7 @@ impl Mailbox {
     pub(crate) fn new(backlog: &Arc<Backlog>) -> Self {
         Self {
             state: Mutex::default(),
-            changed: Condvar::new(),
+            changed: Condition::default(),
             backlog: backlog.clone(),
         }
     }
@@ -189,7 +190,7 @@ impl Mailbox {
                 [] => self.awaits(&[from]),
                 all => self.awaits(all),
             });
-            let (locked, late) = wait_until(&self.changed, state, deadline);
+            let (locked, late) = self.changed.wait_until(&self.state, state, deadline);
             state = locked;
             if late {
                 let missing = |peer: &&usize| !state.parts.contains_key(&(key, **peer));
@@ -258,6 +259,42 @@ impl Mailbox {
         watcher(result.map_err(|cause| Interruption::Gone { peer, cause }));
     }
 
+    /// Waits until `is_done`, which [`Mailbox::wake`] has asked. Ends at once when the group fails or any rank is gone.
+    pub(crate) fn wait_for(
+        &self,
+        is_done: &dyn Fn() -> bool,
+        deadline: Instant,
+    ) -> Result<(), Interruption> {
+        let mut state = lock(&self.state);
+        loop {
+            if is_done() {
+                return Ok(());
+            }
+            if let Some(failure) = &state.failure {
+                return Err(Interruption::Failed(failure.clone()));
+            }
+            let gone = state.gone.iter().filter(|(_, it)| !it.in_order);
+            if let Some((peer, parting)) = gone.min_by_key(|(peer, _)| **peer) {
+                return Err(Interruption::Gone {
+                    peer: *peer,
+                    cause: parting.cause.clone(),
+                });
+            }
+            let (locked, late) = self.changed.wait_until(&self.state, state, deadline);
+            state = locked;
+            if late {
+                return Err(Interruption::Deadline {
+                    missing: Vec::new(),
+                });
+            }
+        }
+    }
+
+    /// Has [`Mailbox::wait_for`] look again.
+    pub(crate) fn wake(&self) {
+        self.changed.notify_all();
+    }
+
     /// The failure of the group, if it has failed.
     pub(crate) fn failure(&self) -> Option<Failure> {
         lock(&self.state).failure.clone()
@@ -266,10 +303,10 @@ impl Mailbox {
     /// The failure of the group, or of which the news comes within a moment: another rank's end is often
     /// seen before its reason.
     pub(crate) fn failure_of_late(&self) -> Option<Failure> {
-        let deadline = Instant::now() + STRAGGLERS;
+        let deadline = runtime::now() + STRAGGLERS;
         let mut state = lock(&self.state);
         while state.failure.is_none() {
-            let (locked, late) = wait_until(&self.changed, state, deadline);
+            let (locked, late) = self.changed.wait_until(&self.state, state, deadline);
             state = locked;
             if late {
                 break;
@@ -285,7 +322,9 @@ impl Mailbox {
     pub(crate) fn settled_failure(&self, rank: usize) -> Option<Failure> {
         let state = lock(&self.state);
         let failure = state.failure.as_ref()?;
-        let fresh = state.failed_at.is_some_and(|at| at.elapsed() < STRAGGLERS);
+        let fresh = state
+            .failed_at
+            .is_some_and(|at| runtime::elapsed(at) < STRAGGLERS);
         let own = failure.first.is_some() || failure.destroyed || failure.by == rank;
         (own || !fresh).then(|| failure.clone())
     }
@@ -298,7 +337,7 @@ impl Mailbox {
             return false;
         }
         state.failure = Some(failure.clone());
-        state.failed_at = Some(Instant::now());
+        state.failed_at = Some(runtime::now());
         let receivers = mem::take(&mut state.receivers);
         let watchers = mem::take(&mut state.watchers);
         let children = mem::take(&mut state.children);
@@ -364,7 +403,7 @@ impl Mailbox {
             if present.is_empty() {
                 return present;
             }
-            let (locked, late) = wait_until(&self.changed, state, deadline);
+            let (locked, late) = self.changed.wait_until(&self.state, state, deadline);
             state = locked;
             if late {
                 return present;

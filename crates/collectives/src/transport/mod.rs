@@ -51,7 +51,7 @@ pub(crate) const CUT_HERE: &str = "this rank has closed the connection to it (fa
 
 pub(crate) use inbox::encode_abort;
 pub(crate) use mailbox::{Failure, Interruption, Mailbox, Parting, STRAGGLERS};
-pub(crate) use tcp::forget_meshes;
+pub(crate) use tcp::{exchange_addresses, forget_meshes};
 
 /// Point-to-point frames between the ranks of a job.
 ///

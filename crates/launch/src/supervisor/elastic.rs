@@ -8,8 +8,8 @@ use rustix::process::Signal;
 
 pub(super) use self::state::Elastic;
 use self::state::{EXIT_USAGE, Next};
+use super::machine_processes::StoreEvent;
 use super::stopped::Process;
-use super::store_client::StoreEvent;
 use super::{Plan, Supervisor};
 use crate::error::LaunchError;
 use crate::event::LaunchEvent;

@@ -1,7 +1,8 @@
 //! Stays with the ranks from the first one's start to the last one's end.
 
 mod elastic;
-mod stopped;
+pub(crate) mod machine_processes;
+pub(crate) mod stopped;
 mod store_client;
 mod story;
 
@@ -16,7 +17,8 @@ use rustix::process::Signal;
 use signal_hook::consts::{SIGINT, SIGKILL};
 
 use self::elastic::Elastic;
-use self::store_client::{Machine, StoreClient, StoreEvent};
+use self::machine_processes::StoreEvent;
+use self::store_client::{Machine, StoreClient};
 use crate::cause::{Blame, blame, root_cause};
 use crate::config::LaunchConfig;
 use crate::error::LaunchError;

@@ -7,6 +7,7 @@
 
 use std::time::{Duration, Instant};
 
+use everburn_collectives::runtime;
 use everburn_record::proc;
 
 use crate::ranks::RunningRank;
@@ -15,7 +16,18 @@ use crate::ranks::RunningRank;
 const LOOKS: u32 = 4;
 
 /// Since when the ranks of this machine are stopped.
-pub(super) struct StoppedRanks {
+///
+/// ```
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use std::time::{Duration, Instant};
+/// use everburn::launch::simulation::{Process, StoppedRanks};
+///
+/// let mut ranks = StoppedRanks::new(Duration::from_secs(2), 1);
+/// let runs = Process { id: 4711, is_stopped: false };
+/// assert!(ranks.look(Instant::now(), &[Some(runs)]).is_empty());
+/// ```
+#[derive(Debug)]
+pub struct StoppedRanks {
     /// For how long a rank may be.
     limit: Duration,
     last_look: Instant,
@@ -24,10 +36,12 @@ pub(super) struct StoppedRanks {
 }
 
 impl StoppedRanks {
-    pub(super) fn new(limit: Duration, ranks: usize) -> Self {
+    /// None is stopped; `limit` is for how long one may be.
+    #[must_use]
+    pub fn new(limit: Duration, ranks: usize) -> Self {
         Self {
             limit,
-            last_look: Instant::now(),
+            last_look: runtime::now(),
             since: vec![None; ranks],
         }
     }
@@ -36,16 +50,20 @@ impl StoppedRanks {
         (self.limit / LOOKS).max(Duration::from_millis(1))
     }
 
-    pub(super) fn next_look(&self) -> Instant {
+    /// When to look next.
+    #[must_use]
+    pub fn next_look(&self) -> Instant {
         self.last_look + self.interval()
     }
 
-    pub(super) fn is_due(&self, now: Instant) -> bool {
+    /// Whether to look.
+    #[must_use]
+    pub fn is_due(&self, now: Instant) -> bool {
         now >= self.next_look()
     }
 
     /// The local ranks whose processes have been stopped for too long, `processes` by local rank.
-    pub(super) fn look(&mut self, now: Instant, processes: &[Option<Process>]) -> Vec<usize> {
+    pub fn look(&mut self, now: Instant, processes: &[Option<Process>]) -> Vec<usize> {
         // The launcher was stopped itself, with its ranks perhaps: they have as long again.
         let was_stopped = now > self.last_look + self.limit;
         self.last_look = now;
@@ -73,10 +91,19 @@ impl StoppedRanks {
 }
 
 /// The process of a rank at one look.
+///
+/// ```
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::simulation::Process;
+///
+/// assert!(Process { id: 4711, is_stopped: true }.is_stopped);
+/// ```
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Process {
-    id: u32,
-    is_stopped: bool,
+pub struct Process {
+    /// Its number on the machine.
+    pub id: u32,
+    /// Whether it is stopped.
+    pub is_stopped: bool,
 }
 
 impl Process {

@@ -1,17 +1,16 @@
 //! The launcher's client of an elastic job's store. It has a thread of its own, because the store may block and the
 //! supervisor must not.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use everburn_collectives::elastic::{Member, MembershipCoordinator};
 use everburn_collectives::store::{StoreAccess, StoreError, StoreOptions};
 
 use super::Event;
+use super::machine_processes::{MachineProcesses, StoreEvent};
 use crate::job_store::{JobStore, ReachedStore};
 
 /// How often the client polls the store: a small part of the time that ranks take to start.
@@ -20,29 +19,11 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How often it polls etcd, which serves other jobs too, and whose answers its members agree on.
 const LOOK_AT_ETCD: Duration = Duration::from_millis(500);
 
-/// A process must be missing in this many polls before it is killed: one that came a moment too late for a round joins
-/// the next one meanwhile.
-const MISSED_LOOKS: u32 = 2;
-
 /// How long the last messages to the store may take when the launcher ends.
 const FLUSH: Duration = Duration::from_secs(2);
 
 /// The same for etcd, which may have to elect a leader.
 const FLUSH_TO_ETCD: Duration = Duration::from_secs(30);
-
-/// What the client has read from the store. Ranks are local ranks.
-pub(crate) enum StoreEvent {
-    /// The next process of a rank has a number.
-    Numbered { local_rank: usize, incarnation: u64 },
-    /// The others continued without this living process.
-    Expelled { local_rank: usize, incarnation: u64 },
-    /// A rank of another machine has finished.
-    Finished,
-    /// The launcher of another machine has given up.
-    GivenUp(String),
-    /// The store cannot be reached.
-    Lost(String),
-}
 
 enum StoreRequest {
     Number(usize),
@@ -88,11 +69,9 @@ impl StoreClient {
             .spawn(move || {
                 let work = store.reach(options).and_then(|store| {
                     let thread = StoreClientThread {
-                        coordinator: MembershipCoordinator::new(store.shared()),
+                        processes: MachineProcesses::new(store.shared(), machine.first_rank),
                         store,
                         machine,
-                        processes: BTreeMap::new(),
-                        end_is_known: false,
                         events: events.clone(),
                     };
                     thread.run(&inbox)
@@ -142,22 +121,11 @@ impl StoreClient {
     }
 }
 
-/// A process of this machine.
-struct Process {
-    incarnation: u64,
-    was_member: bool,
-    missed: u32,
-}
-
 /// The state of the thread.
 struct StoreClientThread {
-    coordinator: MembershipCoordinator,
+    processes: MachineProcesses,
     store: ReachedStore,
     machine: Machine,
-    /// By local rank.
-    processes: BTreeMap<usize, Process>,
-    /// The supervisor has been told that the job has finished or was given up.
-    end_is_known: bool,
     events: Sender<Event>,
 }
 
@@ -166,7 +134,8 @@ impl StoreClientThread {
         let interval = match self.store {
             ReachedStore::Hosted(_) => LOOK,
             ReachedStore::Etcd(_) => {
-                self.coordinator.launcher_begins(self.machine.node_rank)?;
+                let coordinator = self.processes.coordinator();
+                coordinator.launcher_begins(self.machine.node_rank)?;
                 LOOK_AT_ETCD
             }
         };
@@ -176,7 +145,9 @@ impl StoreClientThread {
                 Ok(request) => self.handle(request)?,
                 Err(RecvTimeoutError::Disconnected) => return self.leave(),
                 Err(RecvTimeoutError::Timeout) => {
-                    self.look()?;
+                    for event in self.processes.look()? {
+                        self.send(event);
+                    }
                     next_look = Instant::now() + interval;
                 }
             }
@@ -192,7 +163,11 @@ impl StoreClientThread {
         let Machine {
             node_rank, nodes, ..
         } = self.machine;
-        match self.coordinator.launcher_ends(node_rank, nodes)? {
+        match self
+            .processes
+            .coordinator()
+            .launcher_ends(node_rank, nodes)?
+        {
             true => store.end_job(),
             false => Ok(()),
         }
@@ -201,18 +176,7 @@ impl StoreClientThread {
     fn handle(&mut self, request: StoreRequest) -> Result<(), StoreError> {
         match request {
             StoreRequest::Number(local_rank) => {
-                let slot = self.machine.first_rank + local_rank;
-                let incarnation = self.coordinator.next_incarnation(slot)?;
-                if incarnation > 1 {
-                    // A launcher that died could not note that its ranks died with it.
-                    self.coordinator.note_end(slot, incarnation - 1)?;
-                }
-                let process = Process {
-                    incarnation,
-                    was_member: false,
-                    missed: 0,
-                };
-                self.processes.insert(local_rank, process);
+                let incarnation = self.processes.number(local_rank)?;
                 self.send(StoreEvent::Numbered {
                     local_rank,
                     incarnation,
@@ -222,62 +186,10 @@ impl StoreClientThread {
             StoreRequest::NoteEnd {
                 local_rank,
                 incarnation,
-            } => {
-                self.processes.remove(&local_rank);
-                self.coordinator
-                    .note_end(self.machine.first_rank + local_rank, incarnation)
-            }
-            StoreRequest::Finish => {
-                self.end_is_known = true;
-                self.coordinator.finish()
-            }
-            StoreRequest::GiveUp(reason) => {
-                self.end_is_known = true;
-                self.coordinator.give_up(&reason)
-            }
+            } => self.processes.note_end(local_rank, incarnation),
+            StoreRequest::Finish => self.processes.finish(),
+            StoreRequest::GiveUp(reason) => self.processes.give_up(&reason),
         }
-    }
-
-    fn look(&mut self) -> Result<(), StoreError> {
-        if !self.end_is_known {
-            if self.coordinator.is_finished()? {
-                self.end_is_known = true;
-                self.send(StoreEvent::Finished);
-            } else if let Some(reason) = self.coordinator.given_up()? {
-                self.end_is_known = true;
-                self.send(StoreEvent::GivenUp(reason));
-            }
-        }
-        let Some(newest) = self.coordinator.newest()? else {
-            return Ok(());
-        };
-        let mut expelled = Vec::new();
-        for (&local_rank, process) in &mut self.processes {
-            let slot = self.machine.first_rank + local_rank;
-            let is_it = |it: &Member| (it.slot, it.incarnation) == (slot, process.incarnation);
-            if newest.members.iter().any(is_it) {
-                process.was_member = true;
-                process.missed = 0;
-                continue;
-            }
-            if !process.was_member && !newest.before.iter().any(is_it) {
-                continue;
-            }
-            process.was_member = true;
-            let joined = self.coordinator.joined(newest.number + 1, slot)?;
-            let waits = joined.is_some_and(|it| it.incarnation == process.incarnation);
-            process.missed = if waits { 0 } else { process.missed + 1 };
-            if process.missed == MISSED_LOOKS {
-                expelled.push(StoreEvent::Expelled {
-                    local_rank,
-                    incarnation: process.incarnation,
-                });
-            }
-        }
-        for event in expelled {
-            self.send(event);
-        }
-        Ok(())
     }
 
     /// Ignores that the launcher may have ended.

@@ -33,7 +33,7 @@ fn group_of(members: &[(usize, u64)]) -> Generation {
     Generation {
         number: 1,
         members: members.iter().map(|&(slot, n)| member(slot, n)).collect(),
-        before: Vec::new(),
+        lost: Vec::new(),
     }
 }
 

@@ -349,6 +349,10 @@ impl Store for TcpStore {
         Ok(deleted > 0)
     }
 
+    fn delete_many(&self, keys: &[&str]) -> Result<(), StoreError> {
+        self.delete_all(keys)
+    }
+
     fn num_keys(&self) -> Result<u64, StoreError> {
         // The counter of clients is the protocol's and not the job's, so it is not counted.
         let mut message = vec![opcode::GETNUMKEYS, opcode::CHECK];

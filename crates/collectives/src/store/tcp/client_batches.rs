@@ -93,6 +93,31 @@ impl TcpStore {
         Ok(found)
     }
 
+    /// Deletes keys, as [`Store::delete_many`](crate::store::Store::delete_many): requests of single keys are sent
+    /// together.
+    pub(super) fn delete_all(&self, keys: &[&str]) -> Result<(), StoreError> {
+        let operation = "delete";
+        let deadline = Deadline::within(self.options.timeout);
+        let mut rest = keys;
+        while !rest.is_empty() {
+            let mut message = Vec::new();
+            let mut count = 0;
+            for key in rest {
+                check_key(operation, key)?;
+                message.extend_from_slice(&key_message(opcode::DELETE_KEY, key));
+                count += 1;
+                if message.len() >= PIPELINE_BYTES {
+                    break;
+                }
+            }
+            self.ask(operation, deadline, &message, |connection| {
+                (0..count).try_for_each(|_| connection.i64(deadline).map(drop))
+            })?;
+            rest = &rest[count..];
+        }
+        Ok(())
+    }
+
     /// Stores several values in one request.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use socket2::{SockRef, TcpKeepalive};
 use super::wire::{
     AUTH_ACCEPTED, AUTH_OPCODE, AUTH_REFUSED, MAX_MESSAGE_BYTES, VALIDATION_MAGIC, opcode,
 };
+use crate::runtime;
 
 /// The kernel asks after a silent peer this often.
 const KEEPALIVE: Duration = Duration::from_secs(60);
@@ -32,13 +33,13 @@ pub(crate) struct Deadline {
 impl Deadline {
     pub(crate) fn within(limit: Duration) -> Self {
         Self {
-            started: Instant::now(),
+            started: runtime::now(),
             limit,
         }
     }
 
     pub(crate) fn elapsed(&self) -> Duration {
-        self.started.elapsed()
+        runtime::elapsed(self.started)
     }
 
     pub(crate) fn left(&self) -> Duration {
@@ -377,7 +378,7 @@ fn altered() -> Fault {
 /// A number that no other client is likely to draw. The standard library seeds its hash maps from
 /// the system's randomness; no generator is needed for nonces and jitter.
 pub(crate) fn random_u64() -> u64 {
-    RandomState::new().build_hasher().finish()
+    runtime::simulated_random().unwrap_or_else(|| RandomState::new().build_hasher().finish())
 }
 
 /// Continues after an interruption, or where the socket gave up a little before the deadline.

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::group::CollectiveError;
 use crate::printable;
 use crate::rendezvous::Rendezvous;
+use crate::runtime;
 use crate::store::StoreError;
 
 /// How much of an address from the store is shown.
@@ -66,7 +67,7 @@ impl<'a> Addresses<'a> {
             known: vec![None; rendezvous.world_size],
             published: vec![false; rendezvous.world_size],
             complete: false,
-            next_survey: Instant::now() + interval(rendezvous.world_size),
+            next_survey: runtime::now() + interval(rendezvous.world_size),
         }
     }
 
@@ -149,16 +150,16 @@ impl<'a> Addresses<'a> {
     /// `peer` does not answer there: its address is read again by a survey, within `pause`.
     pub(super) fn forget(&mut self, peer: usize, pause: Duration) {
         self.known[peer] = None;
-        self.next_survey = self.next_survey.min(Instant::now() + pause);
+        self.next_survey = self.next_survey.min(runtime::now() + pause);
     }
 
     pub(super) fn is_survey_due(&self) -> bool {
-        Instant::now() >= self.next_survey
+        runtime::now() >= self.next_survey
     }
 
     /// Reads the entries of the ranks that are not connected.
     pub(super) fn survey(&mut self, unconnected: &[usize]) -> Result<Survey, CollectiveError> {
-        self.next_survey = Instant::now() + interval(self.rendezvous.world_size);
+        self.next_survey = runtime::now() + interval(self.rendezvous.world_size);
         let mut keys = vec![self.key("failed"), self.key("session")];
         for peer in unconnected {
             keys.push(self.key(&format!("address/{peer}")));

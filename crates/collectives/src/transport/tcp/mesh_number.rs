@@ -54,13 +54,14 @@ pub(crate) fn forget_meshes(
     store.delete(LAST)?;
     // One more may have begun.
     for mesh in 1..=last.saturating_add(1).min(MOST_MESHES) {
-        for rank in 0..ranks {
-            store.delete(&format!("everburn/mesh/{mesh}/address/{rank}"))?;
-            store.delete(&format!("everburn/mesh/{mesh}/made/{rank}"))?;
-        }
-        for name in ["session", "published", "all", "failed"] {
-            store.delete(&format!("everburn/mesh/{mesh}/{name}"))?;
-        }
+        let prefix = format!("everburn/mesh/{mesh}");
+        let of_ranks = (0..ranks)
+            .flat_map(|rank| ["address", "made"].map(|name| format!("{prefix}/{name}/{rank}")));
+        let of_mesh = ["session", "published", "all", "failed"];
+        let of_mesh = of_mesh.map(|name| format!("{prefix}/{name}"));
+        let keys: Vec<String> = of_ranks.chain(of_mesh).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        store.delete_many(&keys)?;
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ mod link;
 mod mesh_number;
 mod outbox;
 mod reader;
+mod simulated;
 
 use std::fmt;
 use std::io;
@@ -22,6 +23,7 @@ use self::event_loop::EventLoop;
 use self::handshake::{Connected, Handshake};
 use self::link::Link;
 pub(crate) use self::mesh_number::forget_meshes;
+pub(crate) use self::simulated::exchange_addresses;
 use super::frame::Frame;
 use super::host_info::HostInfo;
 use super::inbox::Inbox;

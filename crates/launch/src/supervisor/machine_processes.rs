@@ -1,0 +1,199 @@
+//! What a launcher does at the store of an elastic job for the ranks of its machine.
+
+use std::collections::BTreeMap;
+
+use everburn_collectives::elastic::{Generation, Member, MembershipCoordinator};
+use everburn_collectives::store::{SharedStore, StoreError};
+
+/// A process must be missing in this many polls before it is killed: one that came a moment too late for a round joins
+/// the next one meanwhile.
+const MISSED_LOOKS: u32 = 2;
+
+/// The newest generation is read after this many looks even if nothing says that there is one: the process that should
+/// have said so may have died.
+const LONGEST_UNREAD: u32 = 10;
+
+/// What the client has read from the store. Ranks are local ranks.
+///
+/// ```
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::simulation::StoreEvent;
+///
+/// assert_ne!(StoreEvent::Finished, StoreEvent::Lost("its machine is gone".to_owned()));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreEvent {
+    /// The next process of a rank has a number.
+    Numbered {
+        /// The rank.
+        local_rank: usize,
+        /// Its number.
+        incarnation: u64,
+    },
+    /// The others continued without this living process.
+    Expelled {
+        /// The rank.
+        local_rank: usize,
+        /// Its number.
+        incarnation: u64,
+    },
+    /// A rank of another machine has finished.
+    Finished,
+    /// The launcher of another machine has given up.
+    GivenUp(String),
+    /// The store cannot be reached.
+    Lost(String),
+}
+
+/// A process of this machine.
+#[derive(Debug)]
+struct Process {
+    incarnation: u64,
+    was_member: bool,
+    missed: u32,
+}
+
+/// The processes of one machine, as its launcher has numbered them, and what has become of them by the store.
+///
+/// ```
+/// # mod everburn { pub use everburn_launch as launch; pub use everburn_collectives as collectives; }
+/// use std::sync::Arc;
+/// use everburn::launch::simulation::MachineProcesses;
+/// use everburn::collectives::store::HashStore;
+///
+/// let mut processes = MachineProcesses::new(Arc::new(HashStore::new()), 8);
+/// assert_eq!(processes.number(0)?, 1);
+/// assert!(processes.look()?.is_empty());
+/// # Ok::<(), everburn_collectives::store::StoreError>(())
+/// ```
+#[derive(Debug)]
+pub struct MachineProcesses {
+    coordinator: MembershipCoordinator,
+    first_rank: usize,
+    /// By local rank.
+    processes: BTreeMap<usize, Process>,
+    /// The supervisor has been told that the job has finished or was given up.
+    end_is_known: bool,
+    /// The generation that was read last, and how many looks ago.
+    newest: Option<Generation>,
+    unread: u32,
+}
+
+impl MachineProcesses {
+    /// None yet, on the machine whose first rank is `first_rank`.
+    #[must_use]
+    pub fn new(store: SharedStore, first_rank: usize) -> Self {
+        Self {
+            coordinator: MembershipCoordinator::new(store),
+            first_rank,
+            processes: BTreeMap::new(),
+            end_is_known: false,
+            newest: None,
+            unread: 0,
+        }
+    }
+
+    /// The coordinator that all of this goes through.
+    #[must_use]
+    pub fn coordinator(&self) -> &MembershipCoordinator {
+        &self.coordinator
+    }
+
+    /// Numbers the next process of a rank.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached.
+    pub fn number(&mut self, local_rank: usize) -> Result<u64, StoreError> {
+        let slot = self.first_rank + local_rank;
+        let incarnation = self.coordinator.next_incarnation(slot)?;
+        if incarnation > 1 {
+            // A launcher that died could not note that its ranks died with it.
+            self.coordinator.note_end(slot, incarnation - 1)?;
+        }
+        let process = Process {
+            incarnation,
+            was_member: false,
+            missed: 0,
+        };
+        self.processes.insert(local_rank, process);
+        Ok(incarnation)
+    }
+
+    /// Notes that a process has ended.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached.
+    pub fn note_end(&mut self, local_rank: usize, incarnation: u64) -> Result<(), StoreError> {
+        self.processes.remove(&local_rank);
+        self.coordinator
+            .note_end(self.first_rank + local_rank, incarnation)
+    }
+
+    /// Notes that the job has finished.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached.
+    pub fn finish(&mut self) -> Result<(), StoreError> {
+        self.end_is_known = true;
+        self.coordinator.finish()
+    }
+
+    /// Notes that the job is given up.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached.
+    pub fn give_up(&mut self, reason: &str) -> Result<(), StoreError> {
+        self.end_is_known = true;
+        self.coordinator.give_up(reason)
+    }
+
+    /// Reads what is new.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached.
+    pub fn look(&mut self) -> Result<Vec<StoreEvent>, StoreError> {
+        let read = self.newest.as_ref().map_or(0, |newest| newest.number);
+        let news = self.coordinator.news(read)?;
+        let mut events = Vec::new();
+        if !self.end_is_known {
+            if news.is_finished {
+                events.push(StoreEvent::Finished);
+            } else if let Some(reason) = news.given_up {
+                events.push(StoreEvent::GivenUp(reason));
+            }
+            self.end_is_known = !events.is_empty();
+        }
+        self.unread += 1;
+        let some_are_missing = self.processes.values().any(|process| process.missed > 0);
+        if news.next_has_formed || some_are_missing || self.unread >= LONGEST_UNREAD {
+            self.newest = self.coordinator.newest()?;
+            self.unread = 0;
+        }
+        let Some(newest) = &self.newest else {
+            return Ok(events);
+        };
+        for (&local_rank, process) in &mut self.processes {
+            let slot = self.first_rank + local_rank;
+            let is_it = |it: &Member| (it.slot, it.incarnation) == (slot, process.incarnation);
+            if newest.members.iter().any(is_it) {
+                process.was_member = true;
+                process.missed = 0;
+                continue;
+            }
+            if !process.was_member && !newest.lost.iter().any(is_it) {
+                continue;
+            }
+            process.was_member = true;
+            let joined = self.coordinator.joined(newest.number + 1, slot)?;
+            let waits = joined.is_some_and(|it| it.incarnation == process.incarnation);
+            process.missed = if waits { 0 } else { process.missed + 1 };
+            if process.missed == MISSED_LOOKS {
+                events.push(StoreEvent::Expelled {
+                    local_rank,
+                    incarnation: process.incarnation,
+                });
+            }
+        }
+        Ok(events)
+    }
+}

@@ -1,0 +1,483 @@
+//! The scheduler: one thread runs at a time, and time passes only when none can.
+//!
+//! A thread that waits takes the earliest event from the queue. Events of equal time come in the order in which they
+//! were made, so a seed repeats the whole run. The thread that an event wakes runs next; the one that waited sleeps.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use everburn_collectives::runtime::{self, Runtime};
+use everburn_collectives::sync::lock;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+pub(crate) use crate::event::Action;
+use crate::event::{Entry, Event};
+
+/// The stack of a simulated thread.
+const STACK: usize = 384 << 10;
+
+struct SimulatedThread {
+    process: usize,
+    /// Counts its waits: a wake-up for an earlier one is void.
+    ticket: u64,
+    /// Where its deadline is among all.
+    deadline: Option<(u64, u64)>,
+    go: Arc<AtomicBool>,
+    handle: Option<Thread>,
+}
+
+/// A process of the simulation.
+struct Process {
+    machine: usize,
+    alive: bool,
+    stopped: bool,
+    /// Wake-ups that came while it was stopped.
+    deferred: Vec<(usize, u64)>,
+    /// By how much its clock is ahead.
+    offset: u64,
+    /// How many nanoseconds per second its clock is fast.
+    drift: i64,
+}
+
+struct State {
+    now: u64,
+    number: u64,
+    queue: BinaryHeap<Entry>,
+    /// Events of the present time, in their order.
+    present: VecDeque<Entry>,
+    /// The deadlines of threads that wait, by time and number.
+    deadlines: BTreeMap<(u64, u64), (usize, u64)>,
+    threads: Vec<SimulatedThread>,
+    processes: Vec<Process>,
+    /// Which waits each condition ends.
+    conditions: HashMap<usize, Vec<(usize, u64)>>,
+    random: StdRng,
+    trace: u64,
+    deadlock: bool,
+    over: bool,
+}
+
+/// The simulation's time, threads and chance.
+pub(crate) struct Kernel {
+    /// The time of all clocks at the start.
+    epoch: Instant,
+    state: Mutex<State>,
+    /// Wakes the thread that has started the simulation, when nothing can happen any more.
+    starter: Thread,
+}
+
+thread_local! {
+    static CURRENT: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+impl Kernel {
+    pub(crate) fn new(seed: u64) -> Arc<Self> {
+        let state = State {
+            now: 0,
+            number: 0,
+            queue: BinaryHeap::new(),
+            present: VecDeque::new(),
+            deadlines: BTreeMap::new(),
+            threads: Vec::new(),
+            processes: Vec::new(),
+            conditions: HashMap::new(),
+            random: StdRng::seed_from_u64(seed),
+            trace: 0xcbf2_9ce4_8422_2325,
+            deadlock: false,
+            over: false,
+        };
+        Arc::new(Self {
+            epoch: Instant::now() + Duration::from_secs(3600),
+            state: Mutex::new(state),
+            starter: thread::current(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// The time since the start of the simulation.
+    pub(crate) fn now(&self) -> Duration {
+        Duration::from_nanos(self.state().now)
+    }
+
+    /// A digest of all that has happened.
+    pub(crate) fn trace(&self) -> u64 {
+        self.state().trace
+    }
+
+    /// Whether the simulation ended because all threads wait for each other.
+    pub(crate) fn is_deadlocked(&self) -> bool {
+        self.state().deadlock
+    }
+
+    /// A random number below `end`.
+    pub(crate) fn random_below(&self, end: u64) -> u64 {
+        self.state().random.random_range(0..end.max(1))
+    }
+
+    /// A process on `machine`, with a clock of its own, which runs nothing yet.
+    pub(crate) fn add_process(&self, machine: usize) -> usize {
+        let mut state = self.state();
+        let offset = state.random.random_range(0..3_000_000_000_000);
+        let drift = state.random.random_range(-50_000..50_000);
+        state.processes.push(Process {
+            machine,
+            alive: true,
+            stopped: false,
+            deferred: Vec::new(),
+            offset,
+            drift,
+        });
+        state.processes.len() - 1
+    }
+
+    pub(crate) fn machine_of(&self, process: usize) -> usize {
+        self.state().processes[process].machine
+    }
+
+    pub(crate) fn is_alive(&self, process: usize) -> bool {
+        self.state().processes[process].alive
+    }
+
+    pub(crate) fn is_stopped(&self, process: usize) -> bool {
+        self.state().processes[process].stopped
+    }
+
+    /// Ends a process: none of its threads runs again.
+    pub(crate) fn kill(&self, process: usize) {
+        let mut state = self.state();
+        state.processes[process].alive = false;
+        state.processes[process].deferred.clear();
+        state.note(1, process as u64);
+    }
+
+    /// Stops or continues a process, as SIGSTOP and SIGCONT do.
+    pub(crate) fn set_stopped(&self, process: usize, stopped: bool) {
+        let mut state = self.state();
+        state.processes[process].stopped = stopped;
+        state.note(2, process as u64);
+        if !stopped {
+            let now = state.now;
+            for (thread, ticket) in std::mem::take(&mut state.processes[process].deferred) {
+                state.push(now, Event::Wake { thread, ticket });
+            }
+        }
+    }
+
+    /// Has `action` happen after `delay`.
+    pub(crate) fn after(&self, delay: Duration, action: Action) {
+        let mut state = self.state();
+        let at = state.now + nanoseconds(delay);
+        state.push(at, Event::Act(action));
+    }
+
+    /// Has `action` happen at a time since the start.
+    pub(crate) fn at(&self, at: Duration, action: Action) {
+        let mut state = self.state();
+        let at = nanoseconds(at).max(state.now);
+        state.push(at, Event::Act(action));
+    }
+
+    /// The calling thread and the number of its next wait, which [`Kernel::wake`] ends.
+    pub(crate) fn prepare(&self) -> (usize, u64) {
+        let thread = CURRENT.get();
+        let mut state = self.state();
+        let waiting = &mut state.threads[thread];
+        waiting.ticket += 1;
+        (thread, waiting.ticket)
+    }
+
+    /// Ends the wait that [`Kernel::prepare`] has numbered, now.
+    pub(crate) fn wake(&self, (thread, ticket): (usize, u64)) {
+        let mut state = self.state();
+        let now = state.now;
+        state.push(now, Event::Wake { thread, ticket });
+    }
+
+    /// Waits for [`Kernel::wake`], or until `at`.
+    pub(crate) fn block(self: &Arc<Self>, (thread, ticket): (usize, u64), at: Option<Duration>) {
+        if let Some(at) = at {
+            let mut state = self.state();
+            let at = nanoseconds(at).max(state.now);
+            state.number += 1;
+            let key = (at, state.number);
+            state.deadlines.insert(key, (thread, ticket));
+            state.threads[thread].deadline = Some(key);
+        }
+        self.run(Some(thread));
+    }
+
+    /// Waits for a while.
+    pub(crate) fn sleep(self: &Arc<Self>, time: Duration) {
+        let wait = self.prepare();
+        let until = self.now() + time;
+        self.block(wait, Some(until));
+    }
+
+    /// Lets events happen until the thread `own` is woken, or with `None` until another one is.
+    fn run(self: &Arc<Self>, own: Option<usize>) {
+        loop {
+            let mut state = self.state();
+            if state.over {
+                drop(state);
+                return park_for_ever(own);
+            }
+            let Some(entry) = state.pop() else {
+                state.deadlock = true;
+                drop(state);
+                self.starter.unpark();
+                return park_for_ever(own);
+            };
+            state.now = entry.at;
+            match entry.event {
+                Event::Act(action) => {
+                    drop(state);
+                    action(self);
+                }
+                Event::Wake { thread, ticket } => {
+                    if !state.may_run(thread, ticket) {
+                        continue;
+                    }
+                    if own == Some(thread) {
+                        return;
+                    }
+                    let next = &state.threads[thread];
+                    let (go, handle) = (next.go.clone(), next.handle.clone());
+                    let own = own.map(|own| state.threads[own].go.clone());
+                    // First, or the next thread would wait for it.
+                    drop(state);
+                    go.store(true, Ordering::Release);
+                    if let Some(handle) = handle {
+                        handle.unpark();
+                    }
+                    if let Some(go) = own {
+                        wait_for(&go);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Starts a thread of `process`, which runs once the caller waits.
+    pub(crate) fn spawn(
+        self: &Arc<Self>,
+        process: usize,
+        name: &str,
+        work: Box<dyn FnOnce() + Send>,
+    ) -> io::Result<JoinHandle<()>> {
+        let go = Arc::new(AtomicBool::new(false));
+        let mut state = self.state();
+        let thread = state.threads.len();
+        state.threads.push(SimulatedThread {
+            process,
+            ticket: 1,
+            deadline: None,
+            go: go.clone(),
+            handle: None,
+        });
+        drop(state);
+        let kernel = self.clone();
+        let joined = thread::Builder::new()
+            .name(name.to_owned())
+            .stack_size(STACK)
+            .spawn(move || {
+                wait_for(&go);
+                CURRENT.set(thread);
+                let runtime = kernel.runtime(process);
+                runtime::enter(runtime, work);
+                kernel.run(None);
+            })?;
+        let mut state = self.state();
+        state.threads[thread].handle = Some(joined.thread().clone());
+        let now = state.now;
+        state.push(now, Event::Wake { thread, ticket: 1 });
+        Ok(joined)
+    }
+
+    /// What the code of `process` asks for its time.
+    pub(crate) fn runtime(self: &Arc<Self>, process: usize) -> Arc<dyn Runtime> {
+        Arc::new(ProcessRuntime {
+            kernel: self.clone(),
+            process,
+        })
+    }
+
+    /// Lets the first events happen. Called by the thread that has made the kernel, which then waits for `done`, or for
+    /// a deadlock.
+    pub(crate) fn start(self: &Arc<Self>, done: &AtomicBool) {
+        self.run(None);
+        while !done.load(Ordering::Acquire) && !self.is_deadlocked() {
+            thread::park();
+        }
+    }
+
+    /// Ends the simulation: no thread continues once it waits.
+    pub(crate) fn end(&self, done: &AtomicBool) {
+        self.state().over = true;
+        done.store(true, Ordering::Release);
+        self.starter.unpark();
+    }
+}
+
+impl State {
+    fn push(&mut self, at: u64, event: Event) {
+        self.number += 1;
+        let number = self.number;
+        let entry = Entry { at, number, event };
+        match at == self.now {
+            true => self.present.push_back(entry),
+            false => self.queue.push(entry),
+        }
+    }
+
+    /// The earliest of events and deadlines.
+    fn pop(&mut self) -> Option<Entry> {
+        let key = |entry: &Entry| (entry.at, entry.number);
+        let present = self.present.front().map(key);
+        let later = self.queue.peek().map(key);
+        let deadline = self.deadlines.first_key_value().map(|(key, _)| *key);
+        let first = [present, later, deadline].into_iter().flatten().min();
+        if first == present {
+            self.present.pop_front()
+        } else if first == later {
+            self.queue.pop()
+        } else {
+            let ((at, number), (thread, ticket)) = self.deadlines.pop_first()?;
+            let event = Event::Wake { thread, ticket };
+            Some(Entry { at, number, event })
+        }
+    }
+
+    /// Adds to the digest of the run.
+    fn note(&mut self, kind: u64, what: u64) {
+        for value in [kind, what, self.now] {
+            self.trace = (self.trace ^ value).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+
+    /// Whether a thread continues by this wake-up. One of a stopped process does so later.
+    fn may_run(&mut self, thread: usize, ticket: u64) -> bool {
+        let of = &self.threads[thread];
+        if of.ticket != ticket {
+            return false;
+        }
+        let process = &mut self.processes[of.process];
+        if process.stopped {
+            process.deferred.push((thread, ticket));
+        }
+        if process.stopped || !process.alive {
+            return false;
+        }
+        // A second wake-up for the same wait is void.
+        self.threads[thread].ticket += 1;
+        if let Some(deadline) = self.threads[thread].deadline.take() {
+            self.deadlines.remove(&deadline);
+        }
+        self.note(3, thread as u64);
+        true
+    }
+}
+
+impl Process {
+    /// What its clock shows at `time`.
+    fn local(&self, time: u64) -> u64 {
+        let fast = i128::from(time) * i128::from(self.drift) / 1_000_000_000;
+        let local = i128::from(time) + fast + i128::from(self.offset);
+        u64::try_from(local).unwrap_or(0)
+    }
+
+    /// When its clock shows `local`, or a little later.
+    fn global(&self, local: u64) -> u64 {
+        let since = i128::from(local) - i128::from(self.offset);
+        let time = since * 1_000_000_000 / (1_000_000_000 + i128::from(self.drift)) + 2;
+        u64::try_from(time).unwrap_or(0)
+    }
+}
+
+/// A process's view of the kernel.
+struct ProcessRuntime {
+    kernel: Arc<Kernel>,
+    process: usize,
+}
+
+impl Runtime for ProcessRuntime {
+    fn now(&self) -> Instant {
+        let state = self.kernel.state();
+        let local = state.processes[self.process].local(state.now);
+        self.kernel.epoch + Duration::from_nanos(local)
+    }
+
+    fn wait(&self, condition: usize, deadline: Instant) {
+        let wait = self.kernel.prepare();
+        let local = deadline.saturating_duration_since(self.kernel.epoch);
+        let mut state = self.kernel.state();
+        let at = state.processes[self.process].global(nanoseconds(local));
+        if condition != 0 {
+            state.conditions.entry(condition).or_default().push(wait);
+        }
+        drop(state);
+        self.kernel.block(wait, Some(Duration::from_nanos(at)));
+        if condition != 0 {
+            let mut state = self.kernel.state();
+            if let Some(waits) = state.conditions.get_mut(&condition) {
+                waits.retain(|other| *other != wait);
+                if waits.is_empty() {
+                    state.conditions.remove(&condition);
+                }
+            }
+        }
+    }
+
+    fn notify(&self, condition: usize) {
+        let mut state = self.kernel.state();
+        let now = state.now;
+        for (thread, ticket) in state.conditions.remove(&condition).unwrap_or_default() {
+            state.push(now, Event::Wake { thread, ticket });
+        }
+    }
+
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>> {
+        self.kernel.spawn(self.process, name, work)
+    }
+
+    fn random(&self) -> u64 {
+        self.kernel.state().random.random()
+    }
+
+    fn process_id(&self) -> u32 {
+        10_000 + self.process as u32
+    }
+
+    fn host_name(&self) -> Option<String> {
+        Some(format!(
+            "machine-{:03}",
+            self.kernel.machine_of(self.process)
+        ))
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn wait_for(go: &AtomicBool) {
+    while !go.swap(false, Ordering::AcqRel) {
+        thread::park();
+    }
+}
+
+/// The simulation is over for a thread that runs it; one that ends may end.
+fn park_for_ever(own: Option<usize>) {
+    while own.is_some() {
+        thread::park();
+    }
+}
