@@ -112,7 +112,7 @@ impl Launcher {
             self.end_stopped_ranks();
             if runtime::now() >= next_look {
                 for event in self.processes.look()? {
-                    self.take(event);
+                    self.take(&event);
                 }
                 next_look = runtime::now() + LOOK;
             }
@@ -202,12 +202,12 @@ impl Launcher {
         }
     }
 
-    fn take(&mut self, event: StoreEvent) {
+    fn take(&mut self, event: &StoreEvent) {
         match event {
             StoreEvent::Expelled {
                 local_rank,
                 incarnation,
-            } if self.slots[local_rank].incarnation == incarnation => {
+            } if self.slots[*local_rank].incarnation == *incarnation => {
                 self.world.kill(self.first + local_rank);
             }
             StoreEvent::Finished | StoreEvent::GivenUp(_) => self.finished = true,
