@@ -101,7 +101,7 @@ pub(super) fn connect(
                 reason,
             });
         }
-        if !(is_cut_off && matches!(fault, Fault::Timeout)) {
+        if !is_cut_off {
             last = fault.to_string();
         }
         let left = deadline.left();
