@@ -99,7 +99,9 @@ fn command_lines_of_the_documents_are_taken() {
         let page = std::fs::read_to_string(&path).unwrap();
         for line in lines(&page) {
             let Some(words) = words(&line) else { continue };
-            if own.contains(&words[0].as_str()) {
+            // xtask gives it to a program without Burn.
+            let simulates = words[0] == "soak" && words.iter().any(|word| word == "--simulate");
+            if simulates || own.contains(&words[0].as_str()) {
                 continue;
             }
             found += 1;
