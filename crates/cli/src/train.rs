@@ -24,8 +24,8 @@ use everburn_train::{
 };
 
 use self::joining::{Joined, join};
-pub(crate) use self::preparation::{Prepared, claim_first_free, prepare_run_directory};
-use self::preparation::{check, check_groups, check_resume};
+use self::preparation::{Prepared, check, check_groups, check_resume};
+pub(crate) use self::preparation::{claim_first_free, prepare_run_directory};
 use self::preparation::{rank_arguments, resolve_data, warn_of_few_steps};
 use self::ranks::{train_on_threads, train_one_rank};
 use crate::arguments::{Strategy, TrainArguments};
@@ -85,11 +85,8 @@ pub(crate) fn run(
         return train_here(&config, arguments, (&*task, &loaded), log, keep_kernels());
     }
     drop(loaded);
-    let Prepared {
-        run,
-        lock: _lock,
-        earlier,
-    } = prepare_run_directory(&config, arguments)?;
+    let mut prepared = prepare_run_directory(&config, arguments)?;
+    let run = prepared.run.clone();
     let _served = monitor::serve(arguments, &run)?;
     let (rank_arguments, logs) = (rank_arguments(&run, arguments), run.logs());
     let told = run.clone();
@@ -97,6 +94,9 @@ pub(crate) fn run(
         recording::note_launch_event(&told, event);
     })?;
     let code = ExitCode::from(&outcome);
+    if matches!(outcome, Outcome::Succeeded) {
+        prepared.keep();
+    }
     if arguments.finders.wanted().is_some() {
         recording::leave_no_checkpoints(&run);
         return Ok(code);
@@ -110,7 +110,7 @@ pub(crate) fn run(
     let stopped_early =
         matches!(outcome, Outcome::Interrupted { .. }) && run.read_report().is_err();
     if matches!(outcome, Outcome::Failed(_)) || records && stopped_early {
-        let restored = earlier.and_then(|earlier| earlier.restore(&run));
+        let restored = prepared.restore();
         let help = match records {
             true => summary::how_to_continue(&run),
             false => "machine 0 says from which checkpoint the run is continued, if there is one"
@@ -136,11 +136,8 @@ fn train_here(
     if let Some(threads) = config.ranks.threads_per_rank {
         rank::use_threads(threads * config.ranks.ranks)?;
     }
-    let Prepared {
-        run,
-        lock: _lock,
-        earlier,
-    } = prepare_run_directory(config, arguments)?;
+    let mut prepared = prepare_run_directory(config, arguments)?;
+    let run = prepared.run.clone();
     let _served = monitor::serve(arguments, &run)?;
     let model_devices = model_parallel::devices_of_rank(&config.ranks, 0)?;
     let recorder = bottleneck::recorder(config, arguments, None)?;
@@ -166,16 +163,11 @@ fn train_here(
         None => recording::conclude(&run, finished.as_ref().err()),
         Some(_) => recording::leave_no_checkpoints(&run),
     }
-    let finished = finished.map_err(|error| {
-        let restored = earlier.and_then(|earlier| earlier.restore(&run));
-        if let Some(line) = restored {
-            tracing::warn!("{line}");
-        }
-        match job.finder {
-            None => summary::with_continuation(error, &run),
-            Some(_) => error,
-        }
+    let finished = finished.map_err(|error| match job.finder {
+        None => summary::with_continuation(error, &run),
+        Some(_) => error,
     })?;
+    prepared.keep();
     bottleneck::write(recorder.as_ref(), Some(&run), arguments)?;
     // Ranks that are threads have no launcher to tell of an interruption.
     let interrupted = finished.iter().any(|finished| !finished);
@@ -209,7 +201,7 @@ fn train_as_rank(
     }
     // Any rank of an elastic job may become the first.
     let records = environment.rank == 0 || config.ranks.elastic.is_some();
-    let mut prepared = None;
+    let mut prepared: Option<Prepared> = None;
     let run = match (&arguments.run_dir, records) {
         (_, false) => None,
         (Some(path), true) if ours => Some(RunDirectory::open(path)?),
@@ -219,7 +211,6 @@ fn train_as_rank(
             Some(prepared.run.clone())
         }
     };
-    let restore = || restore(prepared.as_ref());
     let _served = match run.as_ref().filter(|_| !ours && environment.rank == 0) {
         Some(run) => monitor::serve(arguments, run)?,
         None => monitor::Servers::default(),
@@ -237,13 +228,12 @@ fn train_as_rank(
         kernels,
         ..RankJob::new(&config, arguments, &*task, &loaded)
     };
-    let joined = join(&config, environment).inspect_err(|_| restore());
     let Joined {
         group,
         elastic,
         heartbeat,
         store,
-    } = match joined {
+    } = match join(&config, environment) {
         Err(CliError::Train(TrainError::JobFinished)) => return Ok(rank::not_needed(environment)),
         joined => joined?,
     };
@@ -281,8 +271,8 @@ fn train_as_rank(
     if let Some(run) = recorded.filter(|_| concludes) {
         recording::conclude(&run, trained.as_ref().err());
     }
-    if trained.is_err() {
-        restore();
+    if let (Ok(_), Some(prepared)) = (&trained, &mut prepared) {
+        prepared.keep();
     }
     // It is the launcher's exit code that tells of an interruption, not the rank's.
     match trained {
@@ -290,14 +280,6 @@ fn train_as_rank(
         Ok(true) => Ok(ExitCode::SUCCESS),
         Err(CliError::Train(TrainError::JobFinished)) => Ok(rank::not_needed(environment)),
         Err(error) => Err(error),
-    }
-}
-
-/// Brings back the run that was in the folder, after a start that made no step.
-fn restore(prepared: Option<&Prepared>) {
-    let earlier = prepared.and_then(|prepared| Some((prepared.earlier.as_ref()?, &prepared.run)));
-    if let Some(line) = earlier.and_then(|(earlier, run)| earlier.restore(run)) {
-        tracing::warn!("{line}");
     }
 }
 

@@ -18,7 +18,7 @@ use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::pretrained::is_pretrained;
 use crate::summary::counted;
-use crate::train::{Prepared, prepare_run_directory};
+use crate::train::prepare_run_directory;
 use crate::trained::{Which, load_checkpoint, load_parameters};
 
 /// The most tensors that are named.
@@ -237,10 +237,9 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
     }
     // Before there is a folder.
     check(&config)?;
-    let Prepared {
-        run, lock: _lock, ..
-    } = prepare_run_directory(&config, &arguments)?;
-    load_into(&config, weights, Some(&run))?;
+    let prepared = prepare_run_directory(&config, &arguments)?;
+    let run = &prepared.run;
+    save_safetensors(&loaded(&config, weights)?, run)?;
     say!("{} holds {} now", run.path().display(), config.model);
     Ok(ExitCode::SUCCESS)
 }
@@ -257,7 +256,7 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
             )),
         };
     };
-    let model = load_into(config, path, None)?;
+    let model = loaded(config, path)?;
     let layout = config.task()?.layout();
     let skipped = missing_keys(&model, path, &config.init_skip, &layout)?;
     let taken = state_dict_names(&model).len() - skipped.len();
@@ -279,20 +278,12 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
     Ok(Some(format!("weights: {}: {taken}{new}", path.display())))
 }
 
-/// The model with the weights of `path`, which are saved in `run`.
-fn load_into(
-    config: &RunConfig,
-    path: &Path,
-    run: Option<&RunDirectory>,
-) -> Result<AnyModel, CliError> {
+/// The model with the weights of `path`.
+fn loaded(config: &RunConfig, path: &Path) -> Result<AnyModel, CliError> {
     let device = devices::of_rank(&["flex".to_string()], 0)?;
     let task = config.task()?;
     let (model, skip) = (task.model(&device)?, &config.init_skip);
-    let model = load_state_dict_except(model, path, skip, &task.layout())?;
-    if let Some(run) = run {
-        save_safetensors(&model, run)?;
-    }
-    Ok(model)
+    Ok(load_state_dict_except(model, path, skip, &task.layout())?)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! were made, so a seed repeats the whole run. The thread that an event wakes runs next; the one that waited sleeps.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,8 +16,18 @@ use everburn_collectives::sync::lock;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-pub(crate) use crate::event::Action;
-use crate::event::{Entry, Event};
+/// What happens at a time of the simulation.
+pub(crate) type Action = Box<dyn FnOnce(&Arc<Kernel>) + Send>;
+
+/// What a time of the simulation brings.
+enum Event {
+    /// A thread continues, if it still waits for this.
+    Wake {
+        thread: usize,
+        ticket: u64,
+    },
+    Act(Action),
+}
 
 /// The stack of a simulated thread.
 const STACK: usize = 384 << 10;
@@ -48,11 +58,8 @@ struct Process {
 struct State {
     now: u64,
     number: u64,
-    queue: BinaryHeap<Entry>,
-    /// Events of the present time, in their order.
-    present: VecDeque<Entry>,
-    /// The deadlines of threads that wait, by time and number.
-    deadlines: BTreeMap<(u64, u64), (usize, u64)>,
+    /// By time, and in the order in which they were made.
+    queue: BTreeMap<(u64, u64), Event>,
     threads: Vec<SimulatedThread>,
     processes: Vec<Process>,
     /// Which waits each condition ends.
@@ -81,9 +88,7 @@ impl Kernel {
         let state = State {
             now: 0,
             number: 0,
-            queue: BinaryHeap::new(),
-            present: VecDeque::new(),
-            deadlines: BTreeMap::new(),
+            queue: BTreeMap::new(),
             threads: Vec::new(),
             processes: Vec::new(),
             conditions: HashMap::new(),
@@ -113,7 +118,7 @@ impl Kernel {
         self.state().trace
     }
 
-    /// Whether the simulation ended because all threads wait for each other.
+    /// Whether the simulation ended because all threads wait for each other, or one has panicked.
     pub(crate) fn is_deadlocked(&self) -> bool {
         self.state().deadlock
     }
@@ -207,10 +212,8 @@ impl Kernel {
         if let Some(at) = at {
             let mut state = self.state();
             let at = nanoseconds(at).max(state.now);
-            state.number += 1;
-            let key = (at, state.number);
-            state.deadlines.insert(key, (thread, ticket));
-            state.threads[thread].deadline = Some(key);
+            let deadline = state.push(at, Event::Wake { thread, ticket });
+            state.threads[thread].deadline = Some(deadline);
         }
         self.run(Some(thread));
     }
@@ -230,14 +233,14 @@ impl Kernel {
                 drop(state);
                 return park_for_ever(own);
             }
-            let Some(entry) = state.pop() else {
+            let Some(((at, _), event)) = state.queue.pop_first() else {
                 state.deadlock = true;
                 drop(state);
                 self.starter.unpark();
                 return park_for_ever(own);
             };
-            state.now = entry.at;
-            match entry.event {
+            state.now = at;
+            match event {
                 Event::Act(action) => {
                     drop(state);
                     action(self);
@@ -292,9 +295,11 @@ impl Kernel {
             .spawn(move || {
                 wait_for(&go);
                 CURRENT.set(thread);
+                let failing = EndOnPanic(&kernel);
                 let runtime = kernel.runtime(process);
                 runtime::enter(runtime, work);
                 kernel.run(None);
+                drop(failing);
             })?;
         let mut state = self.state();
         state.threads[thread].handle = Some(joined.thread().clone());
@@ -328,33 +333,25 @@ impl Kernel {
     }
 }
 
-impl State {
-    fn push(&mut self, at: u64, event: Event) {
-        self.number += 1;
-        let number = self.number;
-        let entry = Entry { at, number, event };
-        match at == self.now {
-            true => self.present.push_back(entry),
-            false => self.queue.push(entry),
+/// Ends the simulation if its thread panics: the others would wait for it.
+struct EndOnPanic<'a>(&'a Kernel);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.state().deadlock = true;
+            self.0.starter.unpark();
         }
     }
+}
 
-    /// The earliest of events and deadlines.
-    fn pop(&mut self) -> Option<Entry> {
-        let key = |entry: &Entry| (entry.at, entry.number);
-        let present = self.present.front().map(key);
-        let later = self.queue.peek().map(key);
-        let deadline = self.deadlines.first_key_value().map(|(key, _)| *key);
-        let first = [present, later, deadline].into_iter().flatten().min();
-        if first == present {
-            self.present.pop_front()
-        } else if first == later {
-            self.queue.pop()
-        } else {
-            let ((at, number), (thread, ticket)) = self.deadlines.pop_first()?;
-            let event = Event::Wake { thread, ticket };
-            Some(Entry { at, number, event })
-        }
+impl State {
+    /// Has `event` happen at a time. Returns its place in the queue.
+    fn push(&mut self, at: u64, event: Event) -> (u64, u64) {
+        self.number += 1;
+        let place = (at, self.number);
+        self.queue.insert(place, event);
+        place
     }
 
     /// Adds to the digest of the run.
@@ -380,7 +377,7 @@ impl State {
         // A second wake-up for the same wait is void.
         self.threads[thread].ticket += 1;
         if let Some(deadline) = self.threads[thread].deadline.take() {
-            self.deadlines.remove(&deadline);
+            self.queue.remove(&deadline);
         }
         self.note(3, thread as u64);
         true

@@ -7,7 +7,6 @@
 //! Modelled and not run: the connections of the mesh, the data of collectives, the computation of a step, the loop
 //! around the launcher's decisions.
 
-mod event;
 mod kernel;
 mod launcher;
 mod mesh;

@@ -1,4 +1,4 @@
-//! `everburn-simulate --ranks 1024 --faults 50 --seed 7`.
+//! `everburn-simulate --simulate 1024 --faults 50 --seed 7`, as `cargo xtask soak` passes it on.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -45,8 +45,8 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     eprintln!(
-        "repeat it with: cargo xtask soak --simulate {} --faults {} --seed {}",
-        arguments.simulate, arguments.faults, arguments.seed
+        "repeat it with: cargo xtask soak --simulate {} --ranks-per-machine {} --faults {} --seed {}",
+        arguments.simulate, arguments.ranks_per_machine, arguments.faults, arguments.seed
     );
     ExitCode::FAILURE
 }

@@ -94,7 +94,7 @@ pub fn run(settings: Settings) -> Report {
     world.kernel.start(&done);
     let mut report = lock(&report).clone();
     if world.kernel.is_deadlocked() {
-        report.stuck = Some("all processes wait for each other".to_owned());
+        report.stuck = Some("all processes wait for each other, or one has panicked".to_owned());
     }
     report.trace = world.kernel.trace();
     report.simulated = world.kernel.now();

@@ -180,6 +180,14 @@ fn a_start_that_makes_no_step_gives_the_folder_back_to_the_run_that_was_in_it() 
         assert!(here.join("run~failed/config.toml").is_file());
         assert!(!here.join("run~1").exists());
     }
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let failed = train(here, "sound", "run")
+        .args(["--monitor", &address])
+        .env("EVERBURN_JOB_TOKEN", "a secret of sixteen bytes")
+        .run();
+    assert_ne!(failed.code(), 0, "{failed}");
+    assert_eq!(Run::new(here.join("run")).report(), report, "{failed}");
 }
 
 #[test]

@@ -63,10 +63,10 @@ const NAMES: [(&str, &str); 43] = [
 pub(super) fn suggest(mut error: Error, program: &Command, words: &[OsString]) -> Error {
     if let Some(run) = resumed(words) {
         let message = format!(
-            "--resume takes no folder: `{} train --resume --run-dir {run}` continues the run in {run}",
+            "--resume takes no folder: `{} train --resume --run-dir {run}` continues the run in {run}\n",
             invocation::name()
         );
-        return program.clone().error(ErrorKind::ArgumentConflict, message);
+        return Error::raw(ErrorKind::ArgumentConflict, message);
     }
     let unknown = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(unknown)) if error.kind() == ErrorKind::UnknownArgument => {

@@ -49,7 +49,7 @@ pub(crate) struct WritingFlags {
     pub(crate) device: String,
 }
 
-/// Prints a part of a generated text. A reader that has gone away is noticed elsewhere.
+/// Prints a part of a generated text. A reader that has gone away is no error: the command ends as without one.
 pub(crate) fn show(text: &str) {
     let mut out = stdout().lock();
     let text = for_reader(text, out.is_terminal());

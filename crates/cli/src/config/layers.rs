@@ -112,16 +112,16 @@ fn init_skip(arguments: &TrainArguments, file: &Table) -> Patterns {
 
 pub(super) fn unknown_model(name: &str) -> CliError {
     let nearest = nearest_name(name, tasks::tasks().iter().map(AnyTask::name));
-    let folder = printable(name, LONGEST_NAME);
+    let shown = printable(name, LONGEST_NAME);
     let hint = match nearest {
         _ if Path::new(name).join("config.toml").is_file() => format!(
-            "{folder} is the folder of a run: `{} train --resume --run-dir {folder}` continues it. ",
+            "{shown} is the folder of a run: `{} train --resume --run-dir {shown}` continues it. ",
             invocation::name()
         ),
         Some(name) => format!("did you mean `{name}`? "),
         None => String::new(),
     };
-    CliError::UnknownModel { name: folder, hint }
+    CliError::UnknownModel { name: shown, hint }
 }
 
 /// The table in the TOML file at `path`.

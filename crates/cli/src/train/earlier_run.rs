@@ -35,21 +35,21 @@ impl EarlierRun {
     }
 
     /// Brings it back if nothing was recorded in `run` since. Returns a line about it, if folders have other names now.
-    pub(super) fn restore(&self, run: &RunDirectory) -> Option<String> {
+    pub(super) fn restore(self, run: &RunDirectory) -> Option<String> {
         match self {
             Self::Resumed {
                 config,
                 bytes,
                 recorded: before,
             } => {
-                if recorded(config) == *before
-                    && let Err(error) = files::replace(config, |file| file.write_all(bytes))
+                if recorded(&config) == before
+                    && let Err(error) = files::replace(&config, |file| file.write_all(&bytes))
                 {
                     tracing::warn!("{} was not written back: {error}", config.display());
                 }
                 None
             }
-            Self::Aside(aside) => match run.move_back(aside) {
+            Self::Aside(aside) => match run.move_back(&aside) {
                 Ok(failed) => failed.map(|failed| {
                     format!(
                         "no step was made: {} contains the earlier run again, and {} what this start wrote",

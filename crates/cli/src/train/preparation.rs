@@ -112,18 +112,44 @@ pub(crate) fn prepare_run_directory(
         show_changes(&run, config)?;
         earlier = EarlierRun::resumed(&run);
     }
-    run.write_config(config)?;
-    recording::write_environment(&run);
-    Ok(Prepared { run, lock, earlier })
+    let prepared = Prepared {
+        run,
+        _lock: lock,
+        earlier,
+    };
+    prepared.run.write_config(config)?;
+    recording::write_environment(&prepared.run);
+    Ok(prepared)
 }
 
-/// A run directory that is ready for a training.
+/// A run directory that is ready for a training. Dropped, it gives the folder back to the run that was in it, unless the
+/// training has made a step or [`Prepared::keep`] was called.
 pub(crate) struct Prepared {
     pub(crate) run: RunDirectory,
     /// No other training uses the folder while it is held.
-    pub(crate) lock: RunLock,
+    _lock: RunLock,
     /// What the folder contained before.
-    pub(super) earlier: Option<EarlierRun>,
+    earlier: Option<EarlierRun>,
+}
+
+impl Prepared {
+    /// Keeps the folder as it is: what was asked for is done.
+    pub(super) fn keep(&mut self) {
+        self.earlier = None;
+    }
+
+    /// Gives the folder back. Returns a line about it, if folders have other names now.
+    pub(super) fn restore(&mut self) -> Option<String> {
+        self.earlier.take()?.restore(&self.run)
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        if let Some(line) = self.restore() {
+            tracing::warn!("{line}");
+        }
+    }
 }
 
 /// Shows which settings a resume changes, apart from those of ranks.
