@@ -11,6 +11,7 @@ use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
 use self::damage::DamageSearch;
+use crate::proportion::in_proportion;
 use crate::rgb_item::{PixelCache, checked_size, decode_file, is_image, refused};
 use crate::tar::unreadable;
 use crate::{DatasetError, RgbItem};
@@ -19,8 +20,9 @@ use crate::{DatasetError, RgbItem};
 ///
 /// Images are decoded when they are read, turned as their EXIF orientation says, scaled to one size, and kept in memory
 /// up to a [limit](Self::with_cache). The classes are the folders' names in alphabetical order, and the images of a
-/// class are in the order of their names: the same on every machine. Files with other extensions are ignored, as are
-/// names that begin with a dot.
+/// class are in the order of their names: the same on every machine. Classes alternate, so that each stretch of the images
+/// has them in the proportion of the whole: a training holds out the last images for validation. Files with other extensions
+/// are ignored, as are names that begin with a dot.
 ///
 /// ```
 /// # mod everburn { pub use everburn_datasets as datasets; }
@@ -91,6 +93,12 @@ impl ImageFolder {
         let mut left_out: LeftOut = None;
         for (number, class) in classes.iter().enumerate() {
             let folder = folder.join(class);
+            if !folder.is_dir() {
+                let problem = format!(
+                    "there is no folder for the class {class}, which the training images have"
+                );
+                return Err(refused(folder.parent().unwrap_or(&folder), problem));
+            }
             let images = names(&folder, |entry| entry.is_file() && is_image(entry))?;
             if images.is_empty() {
                 return Err(refused(&folder, no_images(&folder)?));
@@ -106,9 +114,12 @@ impl ImageFolder {
                 files.push((file.into(), number));
             }
         }
+        hash.update("the classes alternate");
+        let order = in_proportion(files.iter().map(|(_, class)| *class));
+        let files = order.into_iter().map(|index| files[index].clone());
         let this = Self {
             classes: classes.to_vec(),
-            files,
+            files: files.collect(),
             size,
             cache: PixelCache::default(),
             fingerprint: HEXLOWER.encode(&hash.finalize()),

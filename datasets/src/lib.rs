@@ -58,6 +58,7 @@ mod idx;
 mod image_dataset;
 mod image_folder;
 mod locate;
+mod proportion;
 mod rgb;
 mod rgb_item;
 mod source;

@@ -15,6 +15,7 @@ pub(crate) use self::reading::PARQUET_MAGIC;
 use self::reading::{Rows, fingerprint};
 pub use self::schema::{Column, ColumnKind, Missing, TableSchema};
 use crate::DatasetError;
+use crate::proportion::in_proportion;
 
 /// Every row of this many is a test row.
 const TEST_SHARE: usize = 10;
@@ -86,7 +87,8 @@ pub struct LoadedTable {
     pub fingerprint: String,
 }
 
-/// Reads a table, whose every tenth row is a test row.
+/// Reads a table, whose every tenth row is a test row. Where the target is a class, the classes of the training rows alternate,
+/// so that the last ones, which a training holds out for validation, are of all classes.
 ///
 /// A column of numbers is standardised: its mean over training rows becomes zero, and its standard deviation one. Any other
 /// column has a feature for each of the values that training rows have, of which one is one and the others are zero; a
@@ -115,6 +117,13 @@ pub fn load_table(request: &TableRequest) -> Result<LoadedTable, DatasetError> {
     let part = |rows: Vec<u32>| TableDataset {
         rows: rows.into(),
         ..all.clone()
+    };
+    let train = match &all.cells.target {
+        Some(Values::Categories(classes)) => {
+            let order = in_proportion(train.iter().map(|row| classes[*row as usize] as usize));
+            order.into_iter().map(|place| train[place]).collect()
+        }
+        _ => train,
     };
     Ok(LoadedTable {
         train: part(train),

@@ -90,7 +90,7 @@ mod tests {
                 image::RgbImage::new(4, 4).save(file).unwrap();
             }
         }
-        let damaged = [("a/1.png", 1), ("a/3.png", 3), ("b/0.png", 4)];
+        let damaged = [("a/1.png", 2), ("a/3.png", 6), ("b/0.png", 1)];
         for (name, _) in damaged {
             std::fs::write(folder.path().join(name), "no image").unwrap();
         }

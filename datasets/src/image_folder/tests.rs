@@ -21,12 +21,12 @@ fn drawn() -> tempfile::TempDir {
 }
 
 #[test]
-fn images_of_any_size_come_in_the_order_of_their_names() {
+fn images_of_any_size_come_with_their_classes_in_turn() {
     let folder = drawn();
     let set = ImageFolder::open(folder.path(), [4, 6]).unwrap();
     assert_eq!(set.classes(), ["dark", "light"]);
     let classes = set.iter().map(|item| item.unwrap().class);
-    assert_eq!(classes.collect::<Vec<_>>(), [0, 0, 1, 1]);
+    assert_eq!(classes.collect::<Vec<_>>(), [0, 1, 0, 1]);
     let last = set.image(3).unwrap();
     let channel = |shade: u8| [shade; 4 * 6];
     assert_eq!(
@@ -34,7 +34,15 @@ fn images_of_any_size_come_in_the_order_of_their_names() {
         [channel(240), channel(120), channel(0)].concat()
     );
     assert_eq!(last.size, [4, 6]);
-    assert!(set.files[0].0.ends_with("dark/a.JPG"));
+    let names = set
+        .files
+        .iter()
+        .map(|(file, _)| file.strip_prefix(folder.path()));
+    let names: Vec<_> = names
+        .map(|name| name.unwrap().display().to_string())
+        .collect();
+    let in_turn = ["dark/a.JPG", "light/a.JPG", "dark/b.png", "light/b.png"];
+    assert_eq!(names, in_turn);
 }
 
 #[test]
@@ -95,12 +103,14 @@ fn folders_that_are_no_image_folder_are_refused_by_name() {
     fs::create_dir(path.join("empty")).unwrap();
     assert!(refused([8, 8], path).contains("empty: it has no JPEG or PNG file"));
     let classes = ["dark".to_owned(), "light".to_owned()];
-    let error = ImageFolder::with_classes(path, [8, 8], &classes).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("`empty` is none of the classes dark, light")
-    );
+    let refused = |classes: &[String]| {
+        let error = ImageFolder::with_classes(path, [8, 8], classes).unwrap_err();
+        error.to_string()
+    };
+    assert!(refused(&classes).contains("`empty` is none of the classes dark, light"));
+    fs::remove_dir(path.join("empty")).unwrap();
+    let more = [&classes[..], &["none".to_owned()]].concat();
+    assert!(refused(&more).contains("there is no folder for the class none"));
 }
 
 #[test]
@@ -181,7 +191,7 @@ fn damaged_images_are_errors_with_the_file() {
         }
         fs::write(&file, &damaged).unwrap();
         let set = ImageFolder::open(folder.path(), [4, 4]).unwrap();
-        if let Err(error) = set.image(round % 2) {
+        if let Err(error) = set.image(2 * (round % 2)) {
             assert!(error.to_string().contains(name), "{error}");
             refused += 1;
         }
@@ -205,6 +215,6 @@ fn a_huge_image_in_a_small_file_is_refused() {
     bytes[29..33].copy_from_slice(&crc.to_be_bytes());
     fs::write(&file, bytes).unwrap();
     let set = ImageFolder::open(folder.path(), [4, 4]).unwrap();
-    let error = set.image(1).unwrap_err().to_string();
+    let error = set.image(2).unwrap_err().to_string();
     assert!(error.contains("b.png"), "{error}");
 }

@@ -1,5 +1,7 @@
 use image::{GrayImage, Luma, Rgb, RgbImage};
 
+use std::path::Path;
+
 use super::*;
 use crate::cifar::writing::tiny;
 
@@ -33,6 +35,21 @@ fn nowhere(cache: &Path) -> Surroundings {
 }
 
 #[test]
+fn one_class_is_nothing_to_learn() {
+    let folder = flowers();
+    for class in ["b", "c"] {
+        std::fs::remove_dir_all(folder.path().join(class)).unwrap();
+    }
+    let error = load_rgb(&request(folder.path())).unwrap_err().to_string();
+    assert!(error.contains("`a` is its only class"), "{error}");
+    let only_test = RgbRequest {
+        only_test: true,
+        ..request(folder.path())
+    };
+    assert_eq!(load_rgb(&only_test).unwrap().classes, ["a"]);
+}
+
+#[test]
 fn fewer_images_are_taken_from_all_classes() {
     let folder = flowers();
     let limited = RgbRequest {
@@ -46,7 +63,7 @@ fn fewer_images_are_taken_from_all_classes() {
             .map(|index| set.get(index).unwrap().class)
             .collect()
     };
-    assert_eq!(classes(&loaded.train), [0, 0, 0, 1, 1, 1, 2, 2, 2]);
+    assert_eq!(classes(&loaded.train), [0, 1, 2, 0, 1, 2, 0, 1, 2]);
     assert_eq!(classes(&loaded.test), [0, 1, 2]);
     let text = loaded.description.to_string();
     let part = "9 training and 3 test images of 3 classes, scaled to 4x6";
@@ -132,7 +149,7 @@ fn images_in_grey_have_one_channel_and_the_shade_of_grey_files() {
         ..request(folder.path())
     };
     let loaded = load_rgb(&grey).unwrap();
-    let image = loaded.train.get(18 + 5).unwrap();
+    let image = loaded.train.get(5 * 3 + 1).unwrap();
     assert_eq!(
         (image.class, image.channels(), image.pixels.len()),
         (1, 1, 4 * 6)

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use burn_dataset::Dataset;
 
+use crate::proportion::in_proportion;
 use crate::{DatasetError, RgbItem};
 
-/// As many samples as are wanted, taken evenly: sets are often in the order of their classes.
+/// The first samples of a set, as many as are wanted. They are of all classes: a set is mixed, or its classes alternate.
 pub(super) fn limited(
     set: Arc<dyn Dataset<RgbItem>>,
     limit: Option<usize>,
@@ -20,12 +21,20 @@ pub(super) fn limited(
             count: 0,
             most: all,
         }),
-        Some(count) if count < all => {
-            let indices = (0..count).map(|index| index * all / count).collect();
-            Ok(Arc::new(Selection::of(&set, indices)))
-        }
+        Some(count) if count < all => Ok(Arc::new(Selection::of(&set, (0..count).collect()))),
         _ => Ok(set),
     }
+}
+
+/// Some samples of a set with these classes, which alternate then.
+pub(super) fn mixed(
+    set: &Arc<dyn Dataset<RgbItem>>,
+    classes: &[usize],
+    chosen: &[usize],
+) -> Arc<dyn Dataset<RgbItem>> {
+    let order = in_proportion(chosen.iter().map(|index| classes[*index]));
+    let indices = order.into_iter().map(|place| chosen[place]).collect();
+    Arc::new(Selection::of(set, indices))
 }
 
 /// Some samples of a set, by their numbers.
@@ -35,7 +44,7 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    pub(super) fn of(set: &Arc<dyn Dataset<RgbItem>>, indices: Vec<usize>) -> Self {
+    fn of(set: &Arc<dyn Dataset<RgbItem>>, indices: Vec<usize>) -> Self {
         Self {
             set: Arc::clone(set),
             indices,

@@ -94,6 +94,12 @@ impl TarImages {
         self.images.is_empty()
     }
 
+    /// The number of each image's class.
+    pub fn class_numbers(&self) -> Vec<usize> {
+        let classes = self.images.iter().map(|(class, _)| *class as usize);
+        classes.collect()
+    }
+
     /// The shards.
     pub fn shards(&self) -> &TarShards {
         &self.shards

@@ -1,0 +1,322 @@
+//! The training and the test set of each kind of color images.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use burn_dataset::Dataset;
+
+use super::view::{Grey, Renumbered, limited, mixed, numbers_in_order};
+use super::{Channels, LoadedRgb, RgbRequest, SIZE, TEST_SHARE};
+use crate::cifar::{CIFAR_10, CIFAR_100, CifarSet};
+use crate::download::{self, FetchError};
+use crate::image_folder::names;
+use crate::locate::{self, Place};
+use crate::rgb_item::refused;
+use crate::tar_shards::TarFiles;
+use crate::{
+    Cifar, DataKind, DatasetDescription, DatasetError, ImageFolder, RgbItem, Surroundings,
+    TarImages, TarShards, detect_for,
+};
+
+/// Two sets before they are limited.
+pub(super) struct Parts {
+    sets: [Arc<dyn Dataset<RgbItem>>; 2],
+    classes: Vec<String>,
+    size: [usize; 2],
+    kind: DataKind,
+    name: String,
+    origin: String,
+    reason: String,
+    fingerprint: String,
+    /// The training images are those of the test.
+    test_alone: bool,
+}
+
+impl Parts {
+    pub(super) fn finish(mut self, request: &RgbRequest) -> Result<LoadedRgb, DatasetError> {
+        let [train, test] = self.sets;
+        let train = limited(train, request.train_limit, "training")?;
+        let test = limited(test, request.test_limit, "test")?;
+        let [train, test] = [train, test].map(|set| match request.channels {
+            Channels::Rgb => set,
+            Channels::Grey => Arc::new(Grey(set)),
+        });
+        let [train, test] = match numbers_in_order(&self.classes, &request.classes) {
+            None => [train, test],
+            Some(numbers) => {
+                self.classes.clone_from(&request.classes);
+                let numbers: Arc<[usize]> = numbers.into();
+                [train, test].map(|set| -> Arc<dyn Dataset<RgbItem>> {
+                    Arc::new(Renumbered {
+                        set,
+                        numbers: Arc::clone(&numbers),
+                    })
+                })
+            }
+        };
+        let [height, width] = self.size;
+        let grey = match request.channels {
+            Channels::Rgb => "",
+            Channels::Grey => ", in grey",
+        };
+        Ok(LoadedRgb {
+            description: DatasetDescription {
+                name: self.name,
+                origin: self.origin,
+                reason: self.reason,
+                train: match self.test_alone {
+                    true => 0,
+                    false => train.len(),
+                },
+                test: test.len(),
+                unit: format!(
+                    "images of {} classes, scaled to {height}x{width}{grey}",
+                    self.classes.len()
+                ),
+            },
+            train,
+            test,
+            classes: self.classes,
+            size: self.size,
+            kind: self.kind,
+            fingerprint: self.fingerprint,
+        })
+    }
+}
+
+pub(super) fn from_path(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
+    let kinds = [DataKind::ImageFolder, DataKind::TarShards, DataKind::Cifar];
+    let wanted = "images: a folder for each class, tar shards, or CIFAR";
+    let kind = detect_for(path, &kinds, wanted)?;
+    let parts = match kind {
+        Some(DataKind::Cifar) => of_cifar(path, request, format!("taken for {}", DataKind::Cifar)),
+        Some(DataKind::TarShards) => of_shards(path, request),
+        _ => of_folder(path, request),
+    }?;
+    Ok(Parts {
+        name: path.display().to_string(),
+        ..parts
+    })
+}
+
+fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
+    let size = request.size.unwrap_or(SIZE);
+    let train = Some(folder.join("train")).filter(|folder| folder.is_dir());
+    let mut test = ["test", "val"].iter().map(|name| folder.join(name));
+    let test = match &train {
+        Some(_) => test.find(|folder| folder.is_dir()),
+        // Without train, a folder with images is a class of this name.
+        None => test.find(|folder| folder.is_dir() && has_folders(folder)),
+    };
+    let mut left_out = String::new();
+    let mut note = |set: &ImageFolder| {
+        if let Some((count, file)) = set.left_out() {
+            let of = file.strip_prefix(folder).unwrap_or(file).display();
+            left_out +=
+                &format!("; files that are neither JPEG nor PNG, left out: {count}, such as {of}");
+        }
+    };
+    let (train, test) = match (train, test) {
+        (None, None) if request.only_test => only_test(ImageFolder::open(folder, size)?),
+        (None, None) => {
+            let all = more_than_one_class(folder, ImageFolder::open(folder, size)?)?;
+            note(&all);
+            let (train, test) = all.split(TEST_SHARE)?;
+            (Arc::new(train), Arc::new(test))
+        }
+        (None, Some(test)) if request.only_test => only_test(ImageFolder::open(test, size)?),
+        (Some(train), Some(test)) => {
+            let train = more_than_one_class(folder, ImageFolder::open(train, size)?)?;
+            let test = ImageFolder::with_classes(test, size, train.classes())?;
+            (Arc::new(train), Arc::new(test))
+        }
+        (None, Some(test)) => {
+            let problem = format!(
+                "it has {} and no folder named train, for the training images",
+                test.file_name().unwrap_or_default().display()
+            );
+            return Err(refused(folder, problem));
+        }
+        (Some(_), None) => {
+            let problem = "it has train, and neither test nor val: add a test set, or name the folder with the classes alone";
+            return Err(refused(folder, problem));
+        }
+    };
+    note(&train);
+    if !Arc::ptr_eq(&train, &test) {
+        note(&test);
+    }
+    Ok(Parts {
+        test_alone: Arc::ptr_eq(&train, &test),
+        classes: train.classes().to_vec(),
+        fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
+        sets: [train, test],
+        size,
+        kind: DataKind::ImageFolder,
+        name: String::new(),
+        origin: folder.display().to_string(),
+        reason: format!("taken for {}{left_out}", DataKind::ImageFolder),
+    })
+}
+
+/// Refuses to learn of images that are all of one class: any model would be right.
+fn more_than_one_class(folder: &Path, set: ImageFolder) -> Result<ImageFolder, DatasetError> {
+    match set.classes() {
+        [only] => {
+            let problem = format!(
+                "`{only}` is its only class, and there is nothing to learn of one: give each of two or more classes a folder"
+            );
+            Err(refused(folder, problem))
+        }
+        _ => Ok(set),
+    }
+}
+
+fn has_folders(folder: &Path) -> bool {
+    names(folder, Path::is_dir).is_ok_and(|folders| !folders.is_empty())
+}
+
+/// All images of a set, to test on and in place of training images.
+fn only_test(all: ImageFolder) -> (Arc<ImageFolder>, Arc<ImageFolder>) {
+    let all = Arc::new(all);
+    (Arc::clone(&all), all)
+}
+
+fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
+    let size = request.size.unwrap_or(SIZE);
+    let files = TarFiles::find(path)?;
+    let train = TarImages::open(TarShards::open(&files.train)?, size, None)?;
+    let classes = train.classes().to_vec();
+    let numbers = train.class_numbers();
+    let mut fingerprint = format!("{} in proportion", train.shards().fingerprint());
+    let count = files.train.len() + files.held_out.len();
+    let all: Vec<usize> = (0..train.len()).collect();
+    if files.held_out.is_empty() && !request.only_test && all.len() < TEST_SHARE {
+        let problem = format!(
+            "{} samples are fewer than {TEST_SHARE}, of which one becomes a test image",
+            all.len()
+        );
+        return Err(DatasetError::Archive {
+            path: path.to_owned(),
+            field: "samples".to_owned(),
+            problem,
+        });
+    }
+    let train: Arc<dyn Dataset<RgbItem>> = Arc::new(train);
+    let sets: [Arc<dyn Dataset<RgbItem>>; 2] = match files.held_out.is_empty() {
+        false => {
+            let test = TarShards::open(&files.held_out)?;
+            let test = TarImages::open(test, size, Some(&classes))?;
+            fingerprint = format!("{fingerprint} {}", test.shards().fingerprint());
+            let of_test = test.class_numbers();
+            let all_of_test: Vec<usize> = (0..test.len()).collect();
+            let test: Arc<dyn Dataset<RgbItem>> = Arc::new(test);
+            [
+                mixed(&train, &numbers, &all),
+                mixed(&test, &of_test, &all_of_test),
+            ]
+        }
+        true if request.only_test => {
+            let set = mixed(&train, &numbers, &all);
+            [Arc::clone(&set), set]
+        }
+        true => {
+            let is_test = |index: &usize| index % TEST_SHARE == TEST_SHARE - 1;
+            let (of_test, of_train): (Vec<_>, Vec<_>) = all.into_iter().partition(is_test);
+            [of_train, of_test].map(|chosen| mixed(&train, &numbers, &chosen))
+        }
+    };
+    Ok(Parts {
+        test_alone: Arc::ptr_eq(&sets[0], &sets[1]),
+        sets,
+        classes,
+        size,
+        kind: DataKind::TarShards,
+        name: String::new(),
+        origin: path.display().to_string(),
+        reason: format!("taken for {}, {count} of them", DataKind::TarShards),
+        fingerprint,
+    })
+}
+
+fn of_cifar(path: &Path, request: &RgbRequest, reason: String) -> Result<Parts, DatasetError> {
+    let archive = [CIFAR_10.archive, CIFAR_100.archive];
+    let mut archive = archive.iter().map(|name| path.join(name));
+    let file = archive.find(|file| file.is_file());
+    let size = request.size.unwrap_or([32, 32]);
+    let [train, test] = Cifar::open(file.as_deref().unwrap_or(path), size)?;
+    Ok(Parts {
+        test_alone: false,
+        classes: train.classes().to_vec(),
+        name: train.name().to_owned(),
+        fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
+        sets: [Arc::new(train), Arc::new(test)],
+        size,
+        kind: DataKind::Cifar,
+        origin: path.display().to_string(),
+        reason,
+    })
+}
+
+/// The archive from a data folder, or from a mirror.
+pub(super) fn from_archive(
+    set: &'static CifarSet,
+    request: &RgbRequest,
+    surroundings: &Surroundings,
+) -> Result<Parts, DatasetError> {
+    let mut places = Vec::new();
+    for (folder, named_by) in locate::folders(set.name, request.data_dir.as_deref(), surroundings)?
+    {
+        let file = folder.join(set.archive);
+        if file.is_file() {
+            if let Some(found) = set.altered(&file)? {
+                return Err(DatasetError::Altered {
+                    path: file,
+                    title: set.title,
+                    of: "the archive",
+                    expected: set.sha256.to_owned(),
+                    found,
+                });
+            }
+            return of_cifar(&file, request, format!("found by {named_by}"));
+        }
+        places.push(Place {
+            folder,
+            named_by,
+            missing: vec![set.archive],
+        });
+    }
+    match fetch(set, request, surroundings) {
+        Ok((file, mirror)) => of_cifar(&file, request, format!("downloaded from {mirror}")),
+        Err(FetchError::Found(error)) => Err(error),
+        Err(error) => Err(DatasetError::ArchiveNotFound {
+            title: set.title,
+            archive: set.archive,
+            folder: set.name,
+            places,
+            download: error.to_string(),
+        }),
+    }
+}
+
+fn fetch(
+    set: &CifarSet,
+    request: &RgbRequest,
+    surroundings: &Surroundings,
+) -> Result<(PathBuf, String), FetchError> {
+    if !request.download {
+        return Err(FetchError::NotTried("not allowed by this request"));
+    }
+    if surroundings.offline()? {
+        return Err(FetchError::NotTried("not allowed by EVERBURN_OFFLINE"));
+    }
+    let data_dir = request.data_dir.as_deref();
+    let folder = locate::download_folder(set.name, data_dir, surroundings).ok_or(
+        FetchError::NotTried("this user has no cache folder to store it in: give --data-dir"),
+    )?;
+    let public = set.mirrors.iter().map(|url| (*url).to_owned());
+    let public: Vec<String> = public.collect();
+    let mirrors = surroundings.mirrors().unwrap_or(&public);
+    let mirror = download::fetch_archive(set.archive, set.sha256, mirrors, &folder)?;
+    Ok((folder.join(set.archive), mirror))
+}
