@@ -237,7 +237,7 @@ impl RunConfig {
         self.training.validate(mesh.data)?;
         self.training.check_shared_layers(mesh.tensor > 1)?;
         refuse_flags_of_rounds(self, arguments)?;
-        self.check_lora()?;
+        self.settle_lora()?;
         for device in &self.ranks.devices {
             self.training.precision.check_device(device)?;
         }

@@ -187,6 +187,15 @@ fn export_adapter(
             "--to exports all weights of a run",
         ));
     };
+    if lora.modules_to_save.iter().next().is_some() {
+        return Err(CliError::usage_with_help(
+            format!(
+                "{} was trained whole beside the factors, and an adapter has the factors alone",
+                lora.modules_to_save
+            ),
+            "export the merged model: --to hugging-face, or an --output that ends in .safetensors",
+        ));
+    }
     let task = config.task()?;
     let adapter = match &arguments.checkpoint {
         None => Adapter::read(run)?,

@@ -20,7 +20,7 @@ use burn_train::metric::{
 use everburn_record::units;
 
 use crate::metrics::step_report::{StepCost, StepReport};
-use crate::metrics::sums::ACCURACY;
+use crate::metrics::sums::{ACCURACY, MetricSums};
 
 const MIB: f64 = (1 << 20) as f64;
 
@@ -141,6 +141,23 @@ impl RankMetric {
         }
     }
 
+    /// What is shown of these sums, and its weight; `None` for what a step costs.
+    fn mean_and_weight(&self, sums: &MetricSums) -> Option<(f64, usize)> {
+        match &self.quantity {
+            Quantity::Loss => Some((sums.mean_loss(), sums.predictions as usize)),
+            Quantity::Named(name) => {
+                let sum = sums.metrics.get(&**name).copied().unwrap_or_default();
+                let weight = match sum.weight > 0.0 {
+                    true => sum.weight.round().max(1.0) as usize,
+                    false => 0,
+                };
+                let scale = if self.is_accuracy() { 100.0 } else { 1.0 };
+                Some((scale * sum.mean(), weight))
+            }
+            _ => None,
+        }
+    }
+
     fn format(&self) -> FormatOptions {
         FormatOptions::new(self.name.clone())
     }
@@ -198,20 +215,23 @@ impl Metric for RankMetric {
         if let Some(newest) = &self.newest {
             *newest.lock() = Some(report.clone());
         }
-        let mut weight = sums.predictions as usize;
-        let value = match &self.quantity {
-            Quantity::Loss => sums.mean_loss(),
-            Quantity::Named(name) => {
-                let sum = sums.metrics.get(&**name).copied().unwrap_or_default();
-                weight = match sum.weight > 0.0 {
-                    true => sum.weight.round().max(1.0) as usize,
-                    false => 0,
-                };
-                match self.is_accuracy() {
-                    true => 100.0 * sum.mean(),
-                    false => sum.mean(),
+        if let Some((value, weight)) = self.mean_and_weight(&sums) {
+            if let StepReport::OfAllRanks { before, .. } = report {
+                // A training that was resumed, or goes on with fewer ranks, has made some of the epoch's steps elsewhere.
+                self.state.reset();
+                if let Some((value, weight)) = self.mean_and_weight(before)
+                    && weight > 0
+                {
+                    self.state.update(value, weight);
                 }
             }
+            self.state.update(value, weight);
+            let entry = self.state.compute_update(self.format());
+            return Ok(self.in_words(entry));
+        }
+        let value = match &self.quantity {
+            // Both have been updated above.
+            Quantity::Loss | Quantity::Named(_) => f64::NAN,
             Quantity::SamplesPerSecond => sums.samples as f64 / cost.seconds,
             Quantity::Waiting => 1e3 * cost.waited,
             Quantity::ExposedCommunication => 1e3 * cost.exposed,
@@ -219,6 +239,7 @@ impl Metric for RankMetric {
                 .peak_memory
                 .map_or(f64::NAN, |bytes| bytes as f64 / MIB),
         };
+        let weight = sums.predictions as usize;
         self.state.update(value, weight);
         let entry = self.state.compute_update(self.format());
         Ok(self.in_words(entry))
@@ -244,5 +265,46 @@ impl Numeric for RankMetric {
 
     fn final_value(&self) -> NumericEntry {
         self.state.final_value()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_of_an_epoch_has_the_steps_that_were_made_elsewhere() {
+        let metadata = MetricMetadata {
+            progress: burn::data::dataloader::Progress::new(0, 0, None),
+            iteration: None,
+            lr: None,
+        };
+        let sums = |loss: f64, correct: f64, count: u64| {
+            let sums = MetricSums {
+                loss_sum: loss * count as f64,
+                predictions: count,
+                samples: count,
+                ..MetricSums::default()
+            };
+            sums.with_metric(ACCURACY, correct, count as f64)
+        };
+        // Resumed after 30 samples; the steps after them have 10 and 20.
+        let before = [sums(3.0, 0.0, 30), sums(3.0, 0.0, 30) + sums(1.0, 5.0, 10)];
+        let steps = [sums(1.0, 5.0, 10), sums(0.5, 20.0, 20)];
+        let expected = [(2.5, 12.5), (110.0 / 60.0, 2500.0 / 60.0)];
+        let (mut loss, mut accuracy) = (RankMetric::loss(), RankMetric::accuracy());
+        for ((before, sums), (mean, share)) in before.into_iter().zip(steps).zip(expected) {
+            let report = StepReport::OfAllRanks {
+                sums,
+                cost: StepCost::default(),
+                before,
+            };
+            for (metric, expected) in [(&mut loss, mean), (&mut accuracy, share)] {
+                metric.update(&report, &metadata).unwrap();
+                let shown = metric.running_value().unwrap().current();
+                assert!((shown - expected).abs() < 1e-9, "{shown} {expected}");
+                assert_eq!(metric.final_value().current(), shown);
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! What a resolved configuration cannot be.
 
-use everburn_train::{Mesh, RunFeatures, SyncInterval};
+use everburn_train::{Mesh, Patterns, RunFeatures, SyncInterval};
 
 use super::RunConfig;
 use crate::arguments::{Strategy, TrainArguments};
@@ -8,15 +8,30 @@ use crate::error::CliError;
 use crate::{elastic, model_parallel};
 
 impl RunConfig {
-    /// Refuses low-rank adaptation without pretrained weights.
-    pub(super) fn check_lora(&self) -> Result<(), CliError> {
-        match self.training.lora.is_some() && self.init_from.is_none() {
-            true => Err(CliError::usage_with_help(
+    /// Refuses low-rank adaptation without pretrained weights. What they have no tensors for is trained beside the factors.
+    pub(super) fn settle_lora(&mut self) -> Result<(), CliError> {
+        if self.training.lora.is_none() {
+            return Ok(());
+        }
+        if self.init_from.is_none() {
+            return Err(CliError::usage_with_help(
                 "--lora adapts pretrained weights, and there are none",
                 "add --init-from, or leave --lora out to train all parameters",
-            )),
-            false => Ok(()),
+            ));
         }
+        let layout = self.task()?.layout();
+        let skip = &self.init_skip;
+        // Patterns are of names in the model, or of names in the file.
+        let is_skipped =
+            |source: &str| skip.fit(source) || skip.fit(&format!("{}{source}", layout.prefix));
+        let by_source = layout.tensors.iter();
+        let by_source = by_source.filter(|tensor| is_skipped(&tensor.source));
+        let names = by_source.map(|tensor| tensor.name.clone());
+        let names: Vec<String> = skip.iter().map(str::to_owned).chain(names).collect();
+        if let Some(lora) = &mut self.training.lora {
+            lora.modules_to_save = Patterns::from(names);
+        }
+        Ok(())
     }
 
     /// What the run does besides its `[training]`, on the ranks of `mesh`.

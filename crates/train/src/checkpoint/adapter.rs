@@ -36,7 +36,7 @@ const EMBEDDINGS: [&str; 3] = ["wte", "wpe", "embed_tokens"];
 /// use burn::prelude::*;
 /// use everburn::train::{Adapter, LoraConfig, Patterns};
 ///
-/// let lora = LoraConfig { rank: 2, alpha: None, targets: Patterns::from("weight") };
+/// let lora: LoraConfig = toml::from_str("rank = 2\ntargets = 'weight'").unwrap();
 /// let model = LinearConfig::new(8, 4).init(&Device::flex());
 /// let adapter = Adapter::of(&lora.adapt(model).unwrap());
 /// assert_eq!(adapter.weights().collect::<Vec<_>>(), ["weight"]);

@@ -11,7 +11,7 @@ use crate::error::TrainError;
 
 /// Low-rank adaptation (LoRA, Hu et al. 2021): all parameters stay as they are, and beside each weight `[in, out]` that
 /// is named two factors `[in, rank]` and `[rank, out]` are trained, whose product, times `alpha / rank`, is added to it.
-/// Only these have gradients and states of an optimizer. When a training has ended they are merged into the weights,
+/// Only these, and parameters of [`modules_to_save`](Self::modules_to_save), have gradients and states of an optimizer. When a training has ended they are merged into the weights,
 /// and kept beside them as an [`Adapter`](crate::Adapter); checkpoints have both.
 ///
 /// ```
@@ -21,7 +21,7 @@ use crate::error::TrainError;
 /// use burn::prelude::*;
 /// use everburn::train::{LoraConfig, Patterns};
 ///
-/// let lora = LoraConfig { rank: 2, alpha: None, targets: Patterns::from("weight") };
+/// let lora = LoraConfig { rank: 2, alpha: None, targets: Patterns::from("weight"), modules_to_save: Patterns::default() };
 /// let model = LinearConfig::new(8, 4).init(&Device::flex());
 /// let adapted = lora.adapt(model).unwrap();
 /// assert_eq!(adapted.num_params(), 8 * 4 + 4 + 2 * (8 + 4));
@@ -42,6 +42,10 @@ pub struct LoraConfig {
     #[arg(long = "lora-targets", value_name = "NAME", value_delimiter = ',')]
     #[serde(default = "queries_and_values")]
     pub targets: Patterns,
+    /// Parameters that are trained whole, not adapted: those that `init_skip` leaves new.
+    #[arg(skip)]
+    #[serde(default, skip_serializing_if = "Patterns::is_absent")]
+    pub modules_to_save: Patterns,
 }
 
 /// As Hu et al. 2021, section 5.1, by the names of `gpt` and of `llama`.
@@ -77,8 +81,20 @@ impl LoraConfig {
     /// [`TrainError::Config`] if a number is out of range, or a target names no weight.
     pub fn adapt<M: Module>(&self, model: M) -> Result<M, TrainError> {
         self.check()?;
-        let weights = parameter_paths(&model).into_iter();
+        let all = parameter_paths(&model);
+        let is_saved = |path: &str| self.modules_to_save.fit(path);
+        let saved = all.iter().map(|parameter| parameter.path.clone());
+        let saved = saved.filter(|path| is_saved(path)).collect::<Vec<_>>();
+        if saved.is_empty() && !self.modules_to_save.is_absent() {
+            return Err(TrainError::Config(format!(
+                "`training.lora.modules_to_save = {}` names no parameter of the model: what begins with new weights would \
+                 never be trained",
+                self.modules_to_save
+            )));
+        }
+        let weights = all.into_iter();
         let weights = weights.filter(|parameter| parameter.shape.len() == 2);
+        let weights = weights.filter(|parameter| !is_saved(&parameter.path));
         let weights = weights.map(|parameter| parameter.path).collect::<Vec<_>>();
         for target in self.targets.iter() {
             let is_default = self.targets == queries_and_values();
@@ -100,7 +116,11 @@ impl LoraConfig {
             )));
         }
         let group = ParamGroup::from_paths(paths);
-        Ok(model.apply_lora(Lora::new(self.rank, self.alpha()).set_param_group(group)))
+        let adapted = model.apply_lora(Lora::new(self.rank, self.alpha()).set_param_group(group));
+        Ok(match saved.is_empty() {
+            true => adapted,
+            false => adapted.unfreeze_group(ParamGroup::from_paths(saved)),
+        })
     }
 }
 
@@ -146,6 +166,7 @@ mod tests {
             rank: 2,
             alpha: None,
             targets: Patterns::from(targets),
+            modules_to_save: Patterns::default(),
         }
     }
 
@@ -173,6 +194,44 @@ mod tests {
         );
         let adapter = model.q.weight.adapter().unwrap();
         assert!(adapter.b.val().grad(&gradients).is_some());
+    }
+
+    #[test]
+    fn what_is_new_is_trained_whole_beside_the_factors() {
+        let new = LoraConfig {
+            modules_to_save: Patterns::from("out.*"),
+            ..lora(&["q"])
+        };
+        let model = new.adapt(net()).unwrap();
+        let device = Device::flex().autodiff();
+        let scores = model
+            .out
+            .forward(model.q.forward(Tensor::<2>::ones([1, 6], &device)));
+        let gradients = scores.sum().backward();
+        let bias = model.out.bias.as_ref().unwrap().val();
+        assert!(bias.grad(&gradients).is_some());
+        assert!(
+            model.out.weight.val().grad(&gradients).is_some()
+                && model.out.weight.adapter().is_none()
+        );
+        assert!(model.q.weight.base().grad(&gradients).is_none());
+        assert!(
+            model
+                .q
+                .weight
+                .adapter()
+                .unwrap()
+                .b
+                .val()
+                .grad(&gradients)
+                .is_some()
+        );
+        let nowhere = LoraConfig {
+            modules_to_save: Patterns::from("head.*"),
+            ..lora(&["q"])
+        };
+        let error = nowhere.adapt(net()).unwrap_err().to_string();
+        assert!(error.contains("head.*"), "{error}");
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub enum StepReport {
         sums: MetricSums,
         /// What they cost.
         cost: StepCost,
+        /// The sums of the epoch's steps before this one, or of the validation's batches.
+        before: MetricSums,
     },
 }
 
@@ -208,8 +210,8 @@ pub trait Report: ItemLazy + 'static {
     where
         Self: Sized;
 
-    /// The output that stands for the samples of all ranks.
-    fn of_all_ranks(sums: MetricSums, cost: StepCost) -> Self;
+    /// The output that stands for the samples of all ranks, after those of `before`.
+    fn of_all_ranks(sums: MetricSums, cost: StepCost, before: MetricSums) -> Self;
 }
 
 impl Report for StepReport {
@@ -238,8 +240,8 @@ impl Report for StepReport {
         Self::all_sums(outputs)
     }
 
-    fn of_all_ranks(sums: MetricSums, cost: StepCost) -> Self {
-        Self::OfAllRanks { sums, cost }
+    fn of_all_ranks(sums: MetricSums, cost: StepCost, before: MetricSums) -> Self {
+        Self::OfAllRanks { sums, cost, before }
     }
 }
 

@@ -35,6 +35,8 @@ pub struct Replay {
     begun: bool,
     split: Split,
     epoch: u64,
+    /// The sums of the split's lines.
+    so_far: MetricSums,
     /// The newest step of each kind: what is told again is shown once.
     shown: [u64; 2],
 }
@@ -74,6 +76,7 @@ impl Replay {
             begun: false,
             split: Split::None,
             epoch: 0,
+            so_far: MetricSums::default(),
             shown: [0; 2],
         }
     }
@@ -113,7 +116,10 @@ impl Replay {
         }
         self.shown[place] = line.step;
         self.enter(split, line);
-        let report = report_of(line);
+        let (sums, cost) = report_of(line);
+        let before = self.so_far.clone();
+        self.so_far += &sums;
+        let report = StepReport::OfAllRanks { sums, cost, before };
         let metadata = MetricMetadata {
             progress: burn::data::dataloader::Progress::new(0, 0, None),
             iteration: Some(line.step as usize),
@@ -166,6 +172,7 @@ impl Replay {
         for (_, metric) in &mut self.metrics {
             metric.clear();
         }
+        self.so_far = MetricSums::default();
         if self.epoch != line.epoch {
             self.renderer
                 .update_epoch(line.epoch.saturating_sub(1) as usize);
@@ -182,7 +189,7 @@ impl Replay {
 }
 
 /// What a step has reported, as far as its line says.
-fn report_of(line: &MetricRecord) -> StepReport {
+fn report_of(line: &MetricRecord) -> (MetricSums, StepCost) {
     let samples = line.samples.unwrap_or(0);
     let predictions = line.predictions.unwrap_or(0).max(samples).max(1);
     let weight = predictions as f64;
@@ -206,7 +213,7 @@ fn report_of(line: &MetricRecord) -> StepReport {
         gradient_bytes: line.gradient_bytes.unwrap_or(0),
         peak_memory: line.peak_memory,
     };
-    StepReport::OfAllRanks { sums, cost }
+    (sums, cost)
 }
 
 #[cfg(test)]

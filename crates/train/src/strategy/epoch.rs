@@ -179,6 +179,7 @@ impl RankLoop {
             // An activation has overflowed: the loss would make the epoch's mean NaN.
             return Ok(None);
         }
+        let before = self.outcome.so_far.clone();
         self.outcome.so_far += &sums;
         let is_trial = self.setup.is_trial;
         if !is_trial {
@@ -200,7 +201,7 @@ impl RankLoop {
         if self.is_first() {
             let total_items = self.setup.train.sampler().samples_per_epoch();
             let progress = items(self.outcome.so_far.samples, total_items);
-            let report = Report::of_all_ranks(sums, cost);
+            let report = Report::of_all_ranks(sums, cost, before);
             let item = TrainingItem::new(report, progress, Some(number), Some(step.rate));
             self.event_train(LearnerEvent::ProcessedItem(item))?;
         }

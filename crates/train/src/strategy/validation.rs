@@ -46,7 +46,7 @@ impl RankLoop {
             total_items,
         })?;
         let start = Instant::now();
-        let (is_first, mut processed, mut iteration) = (self.is_first(), 0, 0);
+        let (is_first, mut before, mut iteration) = (self.is_first(), MetricSums::default(), 0);
         let (group, step) = (self.setup.group.clone(), self.outcome.step);
         let stop = (self.setup.stop.clone(), self.interrupter.clone());
         let stop_wanted = || stop.0.is_set() || stop.1.should_stop();
@@ -57,10 +57,10 @@ impl RankLoop {
             if !is_first {
                 return Ok(());
             }
-            processed += batch.samples;
             iteration += 1;
-            let report = Report::of_all_ranks(batch.clone(), StepCost::default());
-            let progress = items(processed, total_items);
+            let report = Report::of_all_ranks(batch.clone(), StepCost::default(), before.clone());
+            before += batch;
+            let progress = items(before.samples, total_items);
             let item = TrainingItem::new(report, progress, Some(iteration), None);
             self.event_valid(LearnerEvent::ProcessedItem(item))
         })?;

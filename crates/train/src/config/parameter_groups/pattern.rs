@@ -67,8 +67,13 @@ impl Patterns {
         self.0.iter().any(|pattern| fits(pattern, path))
     }
 
+    /// Whether there is no pattern.
+    pub(crate) fn is_absent(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The patterns, one by one.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &str> {
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
 
