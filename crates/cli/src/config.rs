@@ -223,6 +223,11 @@ impl RunConfig {
             // What went wrong on purpose went wrong once.
             self.training.chaos = Chaos::default();
         }
+        let one_machine = arguments.ranks.node_rank.is_none() && !arguments.keys.has("ranks.nodes");
+        if arguments.resume && environment.is_none() && one_machine {
+            // A run continues on any number of ranks: where no machine is named, on this one.
+            self.ranks.nodes = 1;
+        }
         if !arguments.keys.has("ranks.elastic") {
             self.ranks.elastic = self.ranks.elastic.map(|range| range.of(self.world_size()));
         }

@@ -6,7 +6,6 @@ use super::HeartbeatMonitor;
 use super::beat::{Beat, Found};
 use super::diagnosis::doing;
 use crate::group::FlightEntry;
-use crate::runtime;
 use crate::sync::lock;
 
 /// The intervals without a beat after which a member counts as not alive.
@@ -68,7 +67,7 @@ impl HeartbeatMonitor {
             if member == heartbeat.member {
                 return Some(status_of(member, &own, None, true));
             }
-            let silence = runtime::elapsed(peer.moved);
+            let silence = state.silence_of(peer);
             let alive = silence < LATE_BEATS * heartbeat.options.interval;
             match &peer.found {
                 Found::Beat(beat) => Some(status_of(member, beat, Some(silence), alive)),

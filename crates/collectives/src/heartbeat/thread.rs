@@ -58,8 +58,17 @@ pub(super) struct State {
     pub(super) reads_all: bool,
     /// By member.
     pub(super) peers: Vec<Peer>,
+    /// When the store last answered: beats that came later are not known of.
+    answered: Instant,
     /// The first member of the next poll for new beats.
     next_newcomer: usize,
+}
+
+impl State {
+    /// How long a member has been silent, as far as the store has answered: what a stopped store withholds is no silence.
+    pub(super) fn silence_of(&self, peer: &Peer) -> Duration {
+        self.answered.saturating_duration_since(peer.moved)
+    }
 }
 
 /// The program's text for each beat.
@@ -98,6 +107,7 @@ impl Heartbeat {
             number: 0,
             followed: None,
             reads_all: false,
+            answered: unknown.moved,
             peers: vec![unknown; members],
             next_newcomer: 0,
         };
@@ -146,6 +156,9 @@ impl Heartbeat {
             let mut delayed = began.duration_since(last) > 2 * interval;
             last = began;
             let result = self.publish(false).and_then(|()| self.poll());
+            if result.is_ok() {
+                lock(&self.state).answered = runtime::now();
+            }
             if let Err(error) = &result {
                 tracing::debug!(member = self.member, "no heartbeat: {error}");
             }
@@ -366,7 +379,7 @@ impl Heartbeat {
         }
         let peer = state.peers.get(member)?;
         peer.found.beat()?;
-        Some(runtime::elapsed(peer.moved))
+        Some(state.silence_of(peer))
     }
 }
 

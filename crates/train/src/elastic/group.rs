@@ -1,6 +1,7 @@
 //! Process groups of a job whose ranks may come and go.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -37,11 +38,11 @@ type Logs = Box<dyn Fn(usize) -> Option<PathBuf> + Send + Sync>;
 /// }
 /// ```
 pub struct ElasticGroup {
-    membership: Mutex<Membership>,
+    membership: Arc<Mutex<Membership>>,
     options: GroupOptions,
     present: Mutex<Present>,
     heartbeat: Option<HeartbeatMonitor>,
-    looked: Mutex<Instant>,
+    look: Arc<Look>,
     logs: Logs,
 }
 
@@ -82,11 +83,11 @@ impl ElasticGroup {
             }
         };
         let this = Self {
-            membership: Mutex::new(membership),
+            membership: Arc::new(Mutex::new(membership)),
             options,
             present: Mutex::new(present),
             heartbeat,
-            looked: Mutex::new(Instant::now()),
+            look: Arc::default(),
             logs,
         };
         this.follow();
@@ -145,24 +146,53 @@ impl Regroup for ElasticGroup {
         let next = next(&mut membership, join, |round| connect(round, options))?;
         let group = next.group.clone();
         *lock(&self.present) = next;
+        // What was found before this round is of it.
+        self.look.found.store(false, Ordering::Relaxed);
         self.follow();
         Ok(group)
     }
 
     fn somebody_waits(&self) -> bool {
-        let mut looked = lock(&self.looked);
-        if looked.elapsed() < LOOK {
-            return false;
-        }
-        *looked = Instant::now();
-        // A store that is out of reach is found out by whoever cannot do without it.
-        lock(&self.membership)
-            .has_pending_members()
-            .unwrap_or(false)
+        self.look.again(&self.membership);
+        self.look.found.load(Ordering::Relaxed)
     }
 
     fn members(&self) -> Vec<usize> {
         lock(&self.present).members.clone()
+    }
+}
+
+/// The looks for those who wait to join, on a thread beside the training: a step does not wait for a store that is stopped.
+#[derive(Default)]
+struct Look {
+    found: AtomicBool,
+    last: Mutex<Option<Instant>>,
+    under_way: AtomicBool,
+}
+
+impl Look {
+    /// Looks once more, unless that was done a moment ago or is being done.
+    fn again(self: &Arc<Self>, membership: &Arc<Mutex<Membership>>) {
+        let mut last = lock(&self.last);
+        let is_due = last.is_none_or(|last| last.elapsed() >= LOOK);
+        if !is_due || self.under_way.swap(true, Ordering::Acquire) {
+            return;
+        }
+        *last = Some(Instant::now());
+        drop(last);
+        let (look, membership) = (Arc::clone(self), Arc::clone(membership));
+        let looks = std::thread::Builder::new().name("joiners".to_owned());
+        let looks = looks.spawn(move || {
+            // A store that is out of reach is found out by whoever cannot do without it.
+            let membership = lock(&membership);
+            let found = membership.has_pending_members().unwrap_or(false);
+            look.found.store(found, Ordering::Relaxed);
+            drop(membership);
+            look.under_way.store(false, Ordering::Release);
+        });
+        if looks.is_err() {
+            self.under_way.store(false, Ordering::Release);
+        }
     }
 }
 

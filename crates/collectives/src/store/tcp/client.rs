@@ -89,7 +89,7 @@ impl TcpStore {
             server,
             local: local.unwrap_or_else(|_| server.ip()),
             options,
-            connection: SharedConnection::new(connection),
+            connection: SharedConnection::new(connection.answering_at_once()),
             idle: Mutex::default(),
             nobodys_value: nobodys_value(),
         };

@@ -68,7 +68,7 @@ impl TcpStore {
         // Taken out, so that a connection that failed is not used again.
         let mut connection = match guard.connection.take() {
             Some(connection) => connection,
-            None => self.open(deadline).map_err(failed)?,
+            None => self.open(deadline).map_err(failed)?.answering_at_once(),
         };
         let fault = match request(&mut connection) {
             Ok(reply) => {
@@ -81,7 +81,7 @@ impl TcpStore {
             // A server that still accepts connections has closed this one because of a write.
             && let Ok(anew) = self.open(self.at_least(deadline))
         {
-            guard.connection = Some(anew);
+            guard.connection = Some(anew.answering_at_once());
             return Err(self.refused(writes));
         }
         Err(failed(fault))

@@ -23,6 +23,9 @@ const STREAM_WRITES: usize = 32;
 /// A write that comes later than this after the one before it is not in a row with it.
 const STREAM_GAP: Duration = Duration::from_millis(1);
 
+/// After this long without an answer, a warning is logged.
+const OVERDUE: Duration = Duration::from_secs(10);
+
 /// A moment after which an operation has failed, and when it began.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
@@ -119,6 +122,8 @@ pub(super) struct Connection {
     /// Only while there are unconfirmed writes; see [`Connection::join_small_writes`].
     joins_writes: bool,
     unconfirmed: Option<Unconfirmed>,
+    /// Whether answers come at once, so that a missing one deserves a warning.
+    answers_at_once: bool,
 }
 
 /// Writes of which it is not known whether the server has taken them.
@@ -162,6 +167,7 @@ impl Connection {
             end: 0,
             joins_writes: false,
             unconfirmed: None,
+            answers_at_once: false,
         };
         if let Some(key) = key {
             connection.authenticate(key, deadline)?;
@@ -307,12 +313,23 @@ impl Connection {
         Ok(())
     }
 
+    /// A connection on which nobody waits: an answer that takes [`OVERDUE`] is warned of.
+    pub(super) fn answering_at_once(mut self) -> Self {
+        self.answers_at_once = true;
+        self
+    }
+
     /// Waits for more bytes and returns how many have come.
     fn receive(&mut self, deadline: Deadline) -> Result<(), Fault> {
         self.start = 0;
         self.end = 0;
+        let mut overdue = self.answers_at_once.then(|| Deadline::within(OVERDUE));
         loop {
-            self.arm(deadline)?;
+            if overdue.is_some_and(|overdue| overdue.left().is_zero()) {
+                overdue = None;
+                self.warn_of_silence(deadline);
+            }
+            self.arm(overdue.map_or(deadline, |overdue| deadline.at_most(overdue.left())))?;
             match self.stream.read(&mut self.buffer) {
                 Ok(0) => return Err(Fault::Closed),
                 Ok(count) => {
@@ -322,6 +339,17 @@ impl Connection {
                 Err(error) => retry_or_fail(error, deadline)?,
             }
         }
+    }
+
+    fn warn_of_silence(&self, deadline: Deadline) {
+        let peer = self.stream.peer_addr();
+        let address = peer.map_or_else(|_| "the network".to_owned(), |peer| peer.to_string());
+        tracing::warn!(
+            "the store at {address} has not answered for {OVERDUE:.0?}, and is waited for {:.0?} more: check whether the \
+             process that hosts it, the launcher of machine 0 or rank 0, is stopped (SIGSTOP, a debugger) or overloaded, and \
+             the network to it",
+            deadline.left()
+        );
     }
 
     fn fixed<const N: usize>(&mut self, deadline: Deadline) -> Result<[u8; N], Fault> {
