@@ -220,12 +220,14 @@ pub enum DatasetError {
     },
 
     /// A file that should be text is something else, or damaged.
-    #[error("{} is damaged, or no text: byte {offset} is not UTF-8", path.display())]
+    #[error("{} is damaged, or no text: byte {offset} is not UTF-8{}", path.display(), encoding_hint(start))]
     NotText {
         /// The file.
         path: PathBuf,
         /// The place of the first byte that does not belong.
         offset: usize,
+        /// The first bytes.
+        start: [u8; 4],
     },
 
     /// A file is larger than what is read.
@@ -355,4 +357,43 @@ pub enum DatasetError {
     /// Images and labels that do not belong together.
     #[error("images and labels do not belong together: {0}")]
     Shape(String),
+}
+
+/// What a file that is no UTF-8 may be, by its first bytes, and what to do.
+fn encoding_hint(start: &[u8; 4]) -> &'static str {
+    match start {
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
+            "; it is UTF-16: `iconv -f UTF-16 -t UTF-8` converts it"
+        }
+        [0x1f, 0x8b, ..] => {
+            "; it is compressed by gzip: unpack it with gunzip, or use `everburn tokenize`, which reads it"
+        }
+        [0x28, 0xb5, 0x2f, 0xfd] => {
+            "; it is compressed by zstd: unpack it, or use `everburn tokenize`, which reads it"
+        }
+        _ => {
+            "; if it is in another encoding, such as Latin-1, `iconv -f LATIN1 -t UTF-8` converts it"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DatasetError;
+
+    #[test]
+    fn a_text_that_is_none_is_said_to_be_what_its_first_bytes_are() {
+        let said = |start| {
+            let (path, offset) = ("a.txt".into(), 0);
+            DatasetError::NotText {
+                path,
+                offset,
+                start,
+            }
+            .to_string()
+        };
+        assert!(said([0xff, 0xfe, b'a', 0]).contains("iconv -f UTF-16"));
+        assert!(said([0x1f, 0x8b, 8, 0]).contains("gunzip"));
+        assert!(said(*b"caf\xe9").contains("LATIN1"));
+    }
 }

@@ -106,6 +106,10 @@ fn explain(signal: i32) -> Option<(&'static str, &'static str)> {
             "SIGABRT",
             "it gave up by itself, after a double panic or a failed check",
         ),
+        s::SIGXFSZ => (
+            "SIGXFSZ",
+            "a file grew beyond the limit of file sizes; raise `ulimit -f`",
+        ),
         s::SIGBUS => (
             "SIGBUS",
             "mapped memory went away; is /dev/shm or the disk full?",

@@ -310,6 +310,8 @@ impl Open {
         DatasetError::NotText {
             path: self.path.clone(),
             offset: usize::try_from(self.before).unwrap_or(usize::MAX) + at,
+            // A compressed file has been unpacked here, and its first bytes are gone.
+            start: [0; 4],
         }
     }
 

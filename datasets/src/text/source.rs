@@ -343,10 +343,24 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, DatasetError> {
 }
 
 fn into_text(bytes: Vec<u8>, path: &Path) -> Result<String, DatasetError> {
-    String::from_utf8(bytes).map_err(|error| DatasetError::NotText {
+    let text = String::from_utf8(bytes).map_err(|error| DatasetError::NotText {
         path: path.to_owned(),
         offset: error.utf8_error().valid_up_to(),
+        start: first_bytes(error.as_bytes()),
+    })?;
+    // A byte order mark is no character of the text.
+    Ok(match text.strip_prefix('\u{feff}') {
+        Some(text) => text.to_owned(),
+        None => text,
     })
+}
+
+/// The first bytes, by which a kind of file is known.
+fn first_bytes(bytes: &[u8]) -> [u8; 4] {
+    let mut start = [0; 4];
+    let count = bytes.len().min(4);
+    start[..count].copy_from_slice(&bytes[..count]);
+    start
 }
 
 impl Source {

@@ -90,7 +90,8 @@ pub enum RendezvousError {
     #[error(
         "rank {rank} was started twice: by process {process} with world size {world_size} and by \
          process {other_process} with world size {other_world_size}; give each rank a number of \
-         its own (or, if the store is left from an earlier run, a new store)"
+         its own{} (or, if the store is left from an earlier run, a new store)",
+        if world_size == other_world_size { "" } else { ", and start all machines with the same --ranks and --nodes" }
     )]
     RankTaken {
         /// The number that was claimed twice.

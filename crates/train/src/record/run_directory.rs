@@ -98,7 +98,7 @@ impl RunDirectory {
             Err(_) => Err(TrainError::File {
                 action: "taking",
                 path: self.path.clone(),
-                reason: "another run is using it; choose another --run-dir".to_string(),
+                reason: "another run is using it; choose another --run-dir, or check that no second process was started as rank 0".to_string(),
             }),
         }
     }

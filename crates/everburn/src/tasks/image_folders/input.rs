@@ -38,7 +38,10 @@ pub struct ImageInput {
 
 /// Height and width; one number is both.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected a number of pixels, or [height, width]"
+)]
 pub(super) enum Sides {
     Both(usize),
     HeightAndWidth([usize; 2]),

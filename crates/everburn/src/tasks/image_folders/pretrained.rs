@@ -28,6 +28,14 @@ impl FolderConfig {
     }
 }
 
+/// These classes after what they are, or nothing where there are none.
+fn listed(what: &str, classes: &str) -> String {
+    match classes {
+        "" => String::new(),
+        classes => format!("; {what}: {classes}"),
+    }
+}
+
 /// Some names, and the number of the others.
 pub(super) fn named(classes: &[String]) -> String {
     match classes.len().checked_sub(MOST_NAMED) {
@@ -65,9 +73,9 @@ impl<M: ImageModel> ImageFolders<M> {
         };
         Err(match self.architecture.head() {
             _ if only_test => error.with_help(format!(
-                "a test needs a folder for each class of the model and no other; missing: {}; not of the model: {}",
-                without(known, found),
-                without(found, known)
+                "a test needs a folder for each class of the model and no other{}{}",
+                listed("missing", &without(known, found)),
+                listed("not of the model", &without(found, known))
             )),
             None => error,
             Some(head) => error.with_help(format!(
