@@ -107,6 +107,22 @@ impl StateDictLayout {
         arranged
     }
 
+    /// What a file with these names calls the model's tensor `name`, and that name, where it is another.
+    pub(super) fn name_in(&self, names: &[String], name: &str) -> String {
+        let tensor = self.tensors.iter().find(|tensor| tensor.name == name);
+        match tensor.filter(|_| names.iter().any(|their| self.is_of_file(their))) {
+            Some(tensor) if tensor.source != name => {
+                format!("{} (here {name})", tensor.source)
+            }
+            _ => name.to_string(),
+        }
+    }
+
+    /// Whether a file with this name has the names of the layout.
+    fn is_of_file(&self, name: &str) -> bool {
+        self.is_source(name) || self.is_source(&format!("{}{name}", self.prefix))
+    }
+
     fn is_source(&self, name: &str) -> bool {
         self.tensors.iter().any(|tensor| tensor.source == name)
     }
