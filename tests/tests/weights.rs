@@ -121,7 +121,7 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
         "mlp.pt are not this model's:",
         "conv1.weight is not in the file, and has shape [10, 1, 5, 5] in the model",
         "no tensor of it has a name of the model: it is of another architecture",
-        "layers.0.bias has shape [",
+        "0.bias has shape [256] in the file, and is not in the model",
         "and 6 more",
     ];
     for ranks in ["1", "2"] {
