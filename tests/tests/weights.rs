@@ -252,7 +252,7 @@ fn what_names_no_model_is_refused_by_what_it_is() {
     refused(&["import", "w", "resnet18"], &of_folder);
     let of_file = ["w/r10.pt", "it is a file", "import FILE MODEL"];
     refused(&["eval", "w/r10.pt"], &of_file);
-    let nameless = "w/r10.pt is a file of weights, and does not say of which model";
+    let nameless = "w/r10.pt is a file of weights, and has no name of a model";
     refused(
         &["train", "--init-from", "w/r10.pt"],
         &[nameless, "name the model"],

@@ -35,7 +35,7 @@ pub(crate) fn is_pretrained(path: &Path) -> bool {
     path.join(PRETRAINED_CONFIG).is_file()
 }
 
-/// Refuses the folder of a model of text that has no tokenizer.
+/// Refuses the folder of a text model that has no tokenizer.
 ///
 /// # Errors
 /// [`CliError`] with what to do.
@@ -86,7 +86,7 @@ pub(crate) fn without_model(path: &Path) -> CliError {
         ),
     };
     CliError::usage_with_help(
-        format!("{shown} is a file of weights, and does not say of which model"),
+        format!("{shown} is a file of weights, and has no name of a model"),
         help,
     )
 }

@@ -180,7 +180,7 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is said of an exported model of text whose folder has no tokenizer.
+/// What is said of an exported text model whose folder has no tokenizer.
 fn without_tokenizer(config: &RunConfig, files: &[(String, Vec<u8>)]) -> Option<String> {
     let is_there = files.iter().any(|(name, _)| name == "tokenizer.json");
     if is_there || !config.sections.contains_key("text") {
@@ -357,7 +357,7 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
     Ok(Some(format!("weights: {}: {taken}{new}", path.display())))
 }
 
-/// Refuses to train a pretrained model of text on the characters of the data, because its folder has no tokenizer and none
+/// Refuses to train a pretrained text model on the characters of the data, because its folder has no tokenizer and none
 /// was named.
 pub(crate) fn check_tokenizer(
     config: &RunConfig,

@@ -1,4 +1,4 @@
-//! How a model of text comes from a folder of Hugging Face's transformers, and goes to one.
+//! How a text model comes from a folder of Hugging Face's transformers, and goes to one.
 
 use std::path::Path;
 

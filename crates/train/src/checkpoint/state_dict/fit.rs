@@ -96,7 +96,7 @@ impl Differences {
             // The name is the file's; no control character of it reaches a terminal.
             found.unknown.push(format!(
                 "{} has shape {:?} in the file, and is not in the model",
-                name.escape_debug(),
+                their_name(name).escape_debug(),
                 &*tensor.shape
             ));
         }

@@ -107,14 +107,21 @@ impl StateDictLayout {
         arranged
     }
 
-    /// What a file with these names calls the model's tensor `name`, and that name, where it is another.
+    /// What a file with these names, which ascend, calls the tensor `name`, and that name, where it is the model's.
     pub(super) fn name_in(&self, names: &[String], name: &str) -> String {
         let tensor = self.tensors.iter().find(|tensor| tensor.name == name);
         match tensor.filter(|_| names.iter().any(|their| self.is_of_file(their))) {
             Some(tensor) if tensor.source != name => {
                 format!("{} (here {name})", tensor.source)
             }
-            _ => name.to_string(),
+            Some(_) => name.to_string(),
+            // The prefix may have been added.
+            None => {
+                let is_there = |name: &str| names.binary_search_by(|it| (**it).cmp(name)).is_ok();
+                let without = name.strip_prefix(&*self.prefix);
+                let without = without.filter(|without| !is_there(name) && is_there(without));
+                without.unwrap_or(name).to_string()
+            }
         }
     }
 
