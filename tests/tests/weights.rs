@@ -120,7 +120,9 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
         "the weights in",
         "mlp.pt are not this model's:",
         "conv1.weight is not in the file, and has shape [10, 1, 5, 5] in the model",
-        "fc2.bias is not in the file, and has shape [10] in the model",
+        "no tensor of it has a name of the model: it is of another architecture",
+        "0.bias has shape [256] in the file, and is not in the model",
+        "and 6 more",
     ];
     for ranks in ["1", "2"] {
         let train = Everburn::train(here, "mnist").args(["--init-from", "mlp.pt"]);
@@ -199,7 +201,7 @@ fn a_strangers_file_is_refused_and_not_a_machines_memory() {
     let names = (0..10_000).flat_map(|name| format!("X\x05\0\0\0n{name:04}h\x01").into_bytes());
     let names: Vec<u8> = [b"q\x01".to_vec(), names.collect()].concat();
     // Of many differences the first are told, and how many there are.
-    let (one, many) = ("weight has shape [1] in the file", "and 9901 more");
+    let (one, many) = ("weight has shape [1] in the file", "and 10001 more");
     for (name, elements, more, told) in [
         ("list.pt", 1, list, one),
         ("names.pt", 1_000_000, names, many),
@@ -218,6 +220,48 @@ fn a_strangers_file_is_refused_and_not_a_machines_memory() {
         "calls.pt",
         &["calls.pt", "posix.system", "nothing in a file is called"],
     );
+}
+
+#[test]
+fn what_names_no_model_is_refused_by_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let refused = |line: &[&str], messages: &[&str]| {
+        Everburn::new(here, line.to_vec())
+            .run()
+            .failed_with(2, messages);
+    };
+    let hub = "meta-llama/Llama-3.2-1B";
+    let none = format!("{hub}: there is no such file or folder");
+    let from = ["train", "--init-from", hub, "--data", "my.txt"];
+    refused(&from, &[&none, "hf download NAME --local-dir FOLDER"]);
+    refused(
+        &["import", "hf/llmaa"],
+        &["hf/llmaa: there is no such file or folder"],
+    );
+    let missing = "none.pth failed: there is no such file or folder";
+    refused(&["import", "none.pth", "resnet18"], &[missing]);
+
+    std::fs::create_dir(here.join("w")).unwrap();
+    refused(&["import", "w"], &["w has no config.json"]);
+    std::fs::write(here.join("w/r10.pt"), "weights").unwrap();
+    let of_folder = [
+        "it is a folder, and no state dict",
+        "name a file in it, such as w/r10.pt",
+    ];
+    refused(&["import", "w", "resnet18"], &of_folder);
+    let of_file = ["w/r10.pt", "it is a file", "import FILE MODEL"];
+    refused(&["eval", "w/r10.pt"], &of_file);
+    let nameless = "w/r10.pt is a file of weights, and has no name of a model";
+    refused(
+        &["train", "--init-from", "w/r10.pt"],
+        &[nameless, "name the model"],
+    );
+    std::fs::write(here.join("w/config.json"), "{}").unwrap();
+    refused(&["import", "w/r10.pt"], &[nameless, "give its folder, w,"]);
+    std::fs::rename(here.join("w/r10.pt"), here.join("w/r10.safetensors")).unwrap();
+    let no_header = "it is cut off: it has 7 bytes; was it copied whole?";
+    refused(&["import", "w/r10.safetensors", "mlp"], &[no_header]);
 }
 
 /// A folder of Hugging Face's transformers with a small model of this kind.
@@ -268,6 +312,90 @@ fn a_pretrained_model_is_found_by_its_folder() {
     let import = ["import", "gpt2", "llama", "--tokenizer", "byte"];
     let ended = Everburn::new(here, import).run();
     ended.failed_with(2, &["model of type `gpt2`, and llama is another"]);
+}
+
+#[test]
+fn a_language_model_keeps_its_tokenizer_and_its_special_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let size = "gpt={width=16,layers=1,heads=2,context=16,dropout=0.0}";
+    pretrained(here, "gpt2", size);
+    let read = |path: &str| -> serde_json::Value {
+        serde_json::from_slice(&std::fs::read(here.join(path)).unwrap()).unwrap()
+    };
+    let [config, generation] =
+        ["config.json", "generation_config.json"].map(|name| here.join("gpt2").join(name));
+    let sound = read("gpt2/config.json");
+    assert!(sound["eos_token_id"].is_null() && sound.get("eos_token_id").is_some());
+    // Without a tokenizer, and with numbers of tokens.
+    let import = |more: &[&str]| {
+        let import = ["import", "gpt2", "--run-dir", "run"];
+        Everburn::new(here, import).args(more).run()
+    };
+    import(&[]).failed_with(2, &["gpt2 has no tokenizer.json", "--tokenizer PATH"]);
+    std::fs::write(here.join("my.txt"), "to be or not to be ".repeat(20)).unwrap();
+    let train = [
+        "train",
+        "--init-from",
+        "gpt2",
+        "--data",
+        "my.txt",
+        "--steps",
+        "1",
+    ];
+    let train = Everburn::new(here, train).args(["--set", "text.window=8", "--run-dir", "never"]);
+    train.run().failed_with(2, &["gpt2 has no tokenizer.json"]);
+    let mut own = sound.clone();
+    own["bos_token_id"] = 1.into();
+    own["eos_token_id"] = serde_json::json!([2, 3]);
+    own["pad_token_id"] = (-1).into();
+    std::fs::write(&config, own.to_string()).unwrap();
+    std::fs::write(&generation, r#"{"eos_token_id": 3, "temperature": 0.6}"#).unwrap();
+    import(&["--tokenizer", "byte"]).succeeded();
+    let export = |run: &str, to: &str| {
+        let export = ["export", run, "--to", "hugging-face", "--output", to];
+        Everburn::new(here, export).run().succeeded().stdout
+    };
+    let told = export("run", "bytes");
+    let line = "no tokenizer.json in it: its tokens are the bytes of UTF-8";
+    assert!(told.contains(line), "{told}");
+    let back = read("bytes/config.json");
+    assert_eq!(back["eos_token_id"], own["eos_token_id"]);
+    assert_eq!(back["bos_token_id"], 1);
+    assert!(back["pad_token_id"].is_null());
+    assert_eq!(read("bytes/generation_config.json")["eos_token_id"], 3);
+
+    // With a tokenizer, whose settings name another end.
+    let tokenizer = Path::new(env!("CARGO_MANIFEST_DIR")).join("../datasets/tests/tokenizer");
+    let tokenizer = std::fs::read(tokenizer.join("tokenizer.json")).unwrap();
+    std::fs::write(here.join("gpt2/tokenizer.json"), &tokenizer).unwrap();
+    let settings = r#"{"eos_token": {"content": "a"}, "tokenizer_class": "GPT2Tokenizer"}"#;
+    std::fs::write(here.join("gpt2/tokenizer_config.json"), settings).unwrap();
+    std::fs::remove_dir_all(here.join("run")).unwrap();
+    import(&[]).succeeded();
+    let tune = "train --init-from run --data my.txt --steps 1 --batch-size 4 --validation-samples 0 --run-dir tuned";
+    let tune = Everburn::new(here, tune.split(' ')).args(["--set", "text.window=8"]);
+    let ended = tune.run();
+    // The tokens of a model of bytes do not reach those of this tokenizer.
+    let run = match ended.code() {
+        0 => "tuned",
+        _ => "run",
+    };
+    let told = export(run, "out");
+    assert!(!told.contains("no tokenizer.json"), "{told}");
+    assert_eq!(
+        std::fs::read(here.join("out/tokenizer.json")).unwrap(),
+        tokenizer
+    );
+    assert_eq!(
+        read("out/tokenizer_config.json")["tokenizer_class"],
+        "GPT2Tokenizer"
+    );
+    let json: serde_json::Value = serde_json::from_slice(&tokenizer).unwrap();
+    let end = &json["model"]["vocab"]["a"];
+    assert_eq!(&read("out/config.json")["eos_token_id"], end);
+    assert_eq!(&read("out/generation_config.json")["eos_token_id"], end);
+    assert_eq!(read("out/config.json")["bos_token_id"], 1);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::error::CliError;
 use crate::files;
 use crate::prelude::*;
 use crate::summary::{counted, tested};
-use crate::trained::{Opened, TrainedFlags, TrainedRank, remove_stale};
+use crate::trained::{Opened, Samples, TrainedFlags, TrainedRank, remove_stale};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EvalArguments {
@@ -114,7 +114,7 @@ fn evaluate(
     run: &RunDirectory,
     environment: Option<&RankEnvironment>,
 ) -> Result<Option<Evaluation>, CliError> {
-    let rank = TrainedRank::join(config, fingerprint, environment)?;
+    let rank = TrainedRank::join(config, Samples::of(fingerprint), environment)?;
     let (trainer, loaded) = (&rank.trainer, &rank.loaded);
     let data = loaded.for_training();
     let sums = rank

@@ -13,7 +13,7 @@ use crate::error::CliError;
 use crate::files;
 use crate::prelude::*;
 use crate::summary::counted;
-use crate::trained::{Opened, TrainedFlags, TrainedRank, remove_stale};
+use crate::trained::{Opened, Samples, TrainedFlags, TrainedRank, remove_stale};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PredictArguments {
@@ -49,7 +49,11 @@ pub(crate) fn run(
     }
     // Of other data, all samples are test samples; who asks for another part means that of a training.
     let fingerprint = fingerprint.filter(|_| arguments.input() == PredictionInput::Test);
-    let rank = TrainedRank::join(&config, fingerprint, environment)?;
+    let samples = match arguments.input() {
+        PredictionInput::File(_) if !arguments.trained.keys.has("data.name") => Samples::OfFile,
+        _ => Samples::of(fingerprint),
+    };
+    let rank = TrainedRank::join(&config, samples, environment)?;
     let predictions = |write: &mut dyn FnMut(&[u8]) -> io::Result<()>| {
         let data = rank.loaded.for_training();
         let input = arguments.input();

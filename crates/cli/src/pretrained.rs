@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use everburn_collectives::printable;
+use everburn_record::invocation;
 use everburn_train::{AnyTask, PRETRAINED_CONFIG, Patterns, TaskError};
 use toml::{Table, Value};
 
@@ -13,8 +15,17 @@ use crate::tasks;
 /// The keys of `[text]` that belong to a trained model: how it reads.
 const OF_TOKENIZER: [&str; 3] = ["tokenizer", "tokenizer_hash", "alphabet"];
 
+/// The keys of `[text]` that belong to its weights, whatever the tokenizer: the numbers of special tokens.
+const OF_WEIGHTS: [&str; 2] = ["special_tokens", "generation_tokens"];
+
+/// The files of a tokenizer in a folder of transformers, one of which is enough.
+const TOKENIZERS: [&str; 2] = ["tokenizer.json", "merges.txt"];
+
 /// The keys of `[data]` that belong to a trained model: what its images are like.
 const OF_IMAGES: [&str; 5] = ["size", "stem", "channels", "mean", "std"];
+
+/// How much of a path is shown, in characters.
+const LONGEST_PATH: usize = 300;
 
 /// The longest `config.json` that is read, in bytes.
 const LONGEST_CONFIG: u64 = 16 << 20;
@@ -22,6 +33,62 @@ const LONGEST_CONFIG: u64 = 16 << 20;
 /// Whether `path` is such a folder.
 pub(crate) fn is_pretrained(path: &Path) -> bool {
     path.join(PRETRAINED_CONFIG).is_file()
+}
+
+/// Refuses the folder of a text model that has no tokenizer.
+///
+/// # Errors
+/// [`CliError`] with what to do.
+pub(crate) fn require_tokenizer(folder: &Path) -> Result<(), CliError> {
+    if TOKENIZERS.iter().any(|name| folder.join(name).is_file()) {
+        return Ok(());
+    }
+    Err(CliError::usage_with_help(
+        format!("{} has no tokenizer.json", folder.display()),
+        "copy the tokenizer.json of the model into the folder, or name it: --tokenizer PATH/tokenizer.json; --tokenizer byte or \
+         char only for a model that learned from bytes or characters",
+    ))
+}
+
+/// Why `--init-from PATH` or `import PATH` does not say which model is meant.
+pub(crate) fn without_model(path: &Path) -> CliError {
+    let shown = printable(&path.display().to_string(), LONGEST_PATH);
+    let program = invocation::name();
+    if !path.exists() {
+        return CliError::usage_with_help(
+            format!("{shown}: there is no such file or folder"),
+            "name a folder with config.json, the folder of a run, or a file of weights with its model. Nothing is fetched from a \
+             hub: give the folder that `hf download NAME --local-dir FOLDER` (or `huggingface-cli download`) has made",
+        );
+    }
+    if path.is_dir() {
+        return CliError::usage_with_help(
+            format!(
+                "{shown} has no {PRETRAINED_CONFIG}, which says which model is in it, and no config.toml of a run"
+            ),
+            format!(
+                "copy the {PRETRAINED_CONFIG} of the model into it; or name the model and a file of weights, as in `{program} import \
+                 FILE resnet18`"
+            ),
+        );
+    }
+    let folder = path.parent().filter(|folder| is_pretrained(folder));
+    let help = match folder {
+        Some(folder) => {
+            let folder = printable(&folder.display().to_string(), LONGEST_PATH);
+            format!(
+                "give its folder, {folder}, whose {PRETRAINED_CONFIG} says it; or name the model"
+            )
+        }
+        None => format!(
+            "name the model, as in `{program} train llama --init-from {shown}` (`{program} train --list` shows all), or give a \
+             folder with {PRETRAINED_CONFIG}"
+        ),
+    };
+    CliError::usage_with_help(
+        format!("{shown} is a file of weights, and has no name of a model"),
+        help,
+    )
 }
 
 /// The model of the run in `folder`, and the sections that belong to it: its sizes, those of its images, and its
@@ -53,7 +120,7 @@ pub(crate) fn adopt_run(
         data.retain(|key, _| OF_IMAGES.contains(&key));
     }
     if let Some(Value::Table(text)) = table.get_mut("text") {
-        text.retain(|key, _| OF_TOKENIZER.contains(&key));
+        text.retain(|key, _| OF_TOKENIZER.contains(&key) || OF_WEIGHTS.contains(&key));
     }
     Ok(Some((model, table)))
 }

@@ -73,6 +73,7 @@ pub(crate) fn run(
         check_resume(&config, arguments, &loaded)?;
     } else if arguments.ranks.node_rank.unwrap_or(0) == 0 {
         // The file is on machine 0.
+        weights::check_tokenizer(&config, arguments)?;
         if let Some(line) = weights::check(&config)? {
             say!("{line}");
         }

@@ -125,6 +125,25 @@ impl TrainedFlags {
     }
 }
 
+/// The samples that a command needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Samples {
+    /// Those of the run's data.
+    OfRun,
+    /// All of other data, which may be the run's under another name: this is the fingerprint of the run's, empty if it is
+    /// not known.
+    OfOther(String),
+    /// Those of a file that the task reads, and none of the data.
+    OfFile,
+}
+
+impl Samples {
+    /// Those of the run's data, or of others where there is a fingerprint.
+    pub(crate) fn of(fingerprint: Option<String>) -> Self {
+        fingerprint.map_or(Self::OfRun, Self::OfOther)
+    }
+}
+
 /// This process as one of the ranks that hold the model.
 pub(crate) struct TrainedRank<'a> {
     pub(crate) task: Box<dyn ConfiguredTask>,
@@ -135,23 +154,23 @@ pub(crate) struct TrainedRank<'a> {
 }
 
 impl<'a> TrainedRank<'a> {
-    /// Loads the data and meets the other ranks. Where a `fingerprint` is given, that of the run's data, all samples of
-    /// other data are test samples.
+    /// Loads the data and meets the other ranks. All samples of other data are test samples.
     pub(crate) fn join(
         config: &RunConfig,
-        fingerprint: Option<String>,
+        samples: Samples,
         environment: Option<&'a RankEnvironment>,
     ) -> Result<Self, CliError> {
         let local_rank = environment.map_or(0, |environment| environment.local_rank);
         let mut task = config.task()?;
-        let loaded = match fingerprint {
-            None => task.load().map_err(|error| match error.help() {
+        let loaded = match samples {
+            Samples::OfFile => task.load_for_input()?,
+            Samples::OfRun => task.load().map_err(|error| match error.help() {
                 Some(_) => error,
                 None => error.with_help("--data names the data that are meant"),
             })?,
-            Some(unknown) if unknown.is_empty() => task.load_test()?,
+            Samples::OfOther(unknown) if unknown.is_empty() => task.load_test()?,
             // The run's own data, under another name: what was held out is tested.
-            Some(own) => match task.load() {
+            Samples::OfOther(own) => match task.load() {
                 Ok(loaded) if loaded.for_training().fingerprint == own => loaded,
                 _ => {
                     task = config.task()?;

@@ -7,16 +7,19 @@ use crate::devices;
 use crate::prelude::*;
 use clap::{Args, ValueEnum};
 use everburn_datasets::TokenizerKind;
+use everburn_record::invocation;
 use everburn_train::{
-    Adapter, AnyModel, Patterns, load_state_dict_except, missing_keys, save_pretrained,
-    save_safetensors, save_state_dict, state_dict_names, with_parameters,
+    Adapter, AnyModel, ConfiguredTask, Patterns, StateDictLayout, TrainError,
+    load_state_dict_except, missing_keys, save_pretrained, save_safetensors, save_state_dict,
+    state_dict_names, state_dict_shapes, with_parameters,
 };
+use toml::Value;
 
-use crate::arguments::keys::put;
-use crate::arguments::{Given, OfImport, TrainArguments};
+use crate::arguments::keys::{get, put};
+use crate::arguments::{Given, OfImport, OfTraining, TrainArguments};
 use crate::config::RunConfig;
 use crate::error::CliError;
-use crate::pretrained::is_pretrained;
+use crate::pretrained::{is_pretrained, require_tokenizer};
 use crate::summary::counted;
 use crate::train::prepare_run_directory;
 use crate::trained::{Which, load_checkpoint, load_parameters};
@@ -165,6 +168,9 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
         let (layout, files) = (task.layout(), task.pretrained_files()?);
         save_pretrained(&model, &layout, &files, &output, arguments.max_shard_size)?;
         say!("{} of {} written", output.display(), config.model);
+        if let Some(line) = without_tokenizer(&config, &files) {
+            say!("{line}");
+        }
         return Ok(ExitCode::SUCCESS);
     }
     // A run that was imported, or has not ended, has no report.
@@ -172,6 +178,28 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
     save_state_dict(&model, batches as u64, &output)?;
     say!("{} of {} written", output.display(), config.model);
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is said of an exported text model whose folder has no tokenizer.
+fn without_tokenizer(config: &RunConfig, files: &[(String, Vec<u8>)]) -> Option<String> {
+    let is_there = files.iter().any(|(name, _)| name == "tokenizer.json");
+    if is_there || !config.sections.contains_key("text") {
+        return None;
+    }
+    let named = get(&config.sections, "text.tokenizer").and_then(Value::as_str);
+    let has_shards = get(&config.sections, "text.shards").is_some();
+    let used = match named.unwrap_or("char") {
+        "byte" => "its tokens are the bytes of UTF-8, from 0 to 255".to_owned(),
+        "char" if has_shards => {
+            "it learned from files of tokens, whose tokenizer is not known".to_owned()
+        }
+        "char" => {
+            "its tokens are characters, in the order of text.alphabet in the run's config.toml"
+                .to_owned()
+        }
+        file => format!("the run's, {file}, is not there any more"),
+    };
+    Some(format!("no tokenizer.json in it: {used}"))
 }
 
 /// Writes what a run with low-rank adaptation has learned, for PEFT.
@@ -209,7 +237,11 @@ fn export_adapter(
         .init_from
         .as_deref()
         .filter(|base| is_pretrained(base));
-    adapter.save_peft(lora, &task.layout(), base, output)?;
+    let layout = task.layout();
+    // PEFT has no type for a classifier of images.
+    let is_text = config.sections.contains_key("text") && layout != StateDictLayout::default();
+    let kind = is_text.then_some("CAUSAL_LM");
+    adapter.save_peft(lora, (&layout, kind), base, output)?;
     say!("{} of {} written", output.display(), config.model);
     Ok(ExitCode::SUCCESS)
 }
@@ -223,7 +255,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
     }
     let weights = &arguments.file;
     let arguments = TrainArguments {
-        keys,
+        keys: keys.clone(),
         model: arguments.model.clone(),
         config: arguments.config.clone(),
         run_dir: arguments.run_dir.clone(),
@@ -235,22 +267,69 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
     let folder = config.init_from.as_deref();
     if folder.is_some_and(is_pretrained) {
         // The folder says how many tokens there are; a tokenizer, what they stand for.
-        task.language().map_err(|error| {
+        if let Err(error) = task.language() {
+            if let Some(folder) = folder.filter(|_| !keys.has("text.tokenizer")) {
+                require_tokenizer(folder)?;
+            }
             let help = "name its tokenizer with --tokenizer";
-            CliError::usage_with_help(error.to_string(), help)
-        })?;
+            return Err(CliError::usage_with_help(error.to_string(), help));
+        }
+    } else if !data_are_named(&keys) && adopt_shapes(&mut *task, weights)? {
+        config.sections = task.sections()?;
     } else if task.data_decide_model() {
         // A text decides both.
-        task.load()?;
+        task.load()
+            .map_err(|error| of_another_architecture(&config).unwrap_or(error.into()))?;
         config.sections = task.sections()?;
     }
     // Before there is a folder.
-    check(&config)?;
+    check(&config).map_err(|error| of_import(error, &config, weights))?;
     let prepared = prepare_run_directory(&config, &arguments)?;
     let run = &prepared.run;
     save_safetensors(&loaded(&config, weights)?, run)?;
     say!("{} holds {} now", run.path().display(), config.model);
     Ok(ExitCode::SUCCESS)
+}
+
+fn data_are_named(keys: &Given<OfTraining>) -> bool {
+    ["data.name", "data.folder"].iter().any(|key| keys.has(key))
+}
+
+/// Takes from the shapes in the file what data would decide; whether all is decided.
+fn adopt_shapes(task: &mut dyn ConfiguredTask, weights: &Path) -> Result<bool, CliError> {
+    let is_run = weights.join("config.toml").is_file();
+    if !task.data_decide_model() || is_run {
+        return Ok(false);
+    }
+    let shapes = state_dict_shapes(weights, &task.layout())?;
+    Ok(task.adopt_shapes(&shapes)?)
+}
+
+/// That the weights are of another architecture, whatever the data are: the cause of an import that has none.
+fn of_another_architecture(config: &RunConfig) -> Option<CliError> {
+    let error = check(config).err()?;
+    let is_it = |problems: &str| problems.contains("another architecture");
+    match &error {
+        CliError::Train(TrainError::Weights { problems, .. }) if is_it(problems) => Some(error),
+        _ => None,
+    }
+}
+
+/// The error of an import, with the command that replaces a head: `import` has no --init-skip.
+fn of_import(error: CliError, config: &RunConfig, weights: &Path) -> CliError {
+    let text = error.to_string();
+    let pattern = text.split_once("--init-skip '");
+    let pattern = pattern.and_then(|(_, rest)| Some(rest.split_once('\'')?.0));
+    let Some(pattern) = pattern else {
+        return error;
+    };
+    let help = format!(
+        "a head for other classes has to be trained: `{} train {} --init-from {} --init-skip '{pattern}' --data ...`",
+        invocation::name(),
+        config.model,
+        weights.display()
+    );
+    CliError::usage_with_help(text, help)
 }
 
 /// Checks that the weights of `--init-from` are the model's, before anything is started. Returns a line about them, if
@@ -285,6 +364,25 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
         many => format!("; {} others begin with new weights", many.len()),
     };
     Ok(Some(format!("weights: {}: {taken}{new}", path.display())))
+}
+
+/// Refuses to train a pretrained text model on the characters of the data, because its folder has no tokenizer and none
+/// was named.
+pub(crate) fn check_tokenizer(
+    config: &RunConfig,
+    arguments: &TrainArguments,
+) -> Result<(), CliError> {
+    let reads_characters = get(&config.sections, "text.alphabet").is_some();
+    match config
+        .init_from
+        .as_deref()
+        .filter(|folder| is_pretrained(folder))
+    {
+        Some(folder) if reads_characters && !arguments.keys.has("text.tokenizer") => {
+            require_tokenizer(folder)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The model with the weights of `path`.

@@ -48,6 +48,7 @@ pub use checkpoint::pretrained_values::{WithInitialValues, open_state_dict_excep
 pub use checkpoint::state_dict::{
     PRETRAINED_CONFIG, StateDictFile, StateDictLayout, TensorSource, load_state_dict,
     load_state_dict_except, missing_keys, save_pretrained, save_state_dict, state_dict_names,
+    state_dict_shapes,
 };
 pub use checkpoint::state_hashes::StateHashes;
 pub use checkpoint::training_state::{with_averaged_parameters, with_parameters};

@@ -232,6 +232,27 @@ impl Tokenizer {
         }
     }
 
+    /// The number of the token that the `tokenizer_config.json` beside a tokenizer of a file names by this key, such as
+    /// `eos_token`, where a text ends.
+    pub fn special_token(&self, key: &str) -> Option<u32> {
+        match &self.0 {
+            Tokens::File(file) => file.special_token(key),
+            Tokens::Characters(_) | Tokens::Bytes => None,
+        }
+    }
+
+    /// The files by which Hugging Face's transformers load the same tokenizer: `tokenizer.json`, and those of its settings
+    /// that are beside the file. None where tokens are characters or bytes.
+    ///
+    /// # Errors
+    /// [`DatasetError::Read`], [`DatasetError::TooLarge`] and [`DatasetError::Tokenizer`], with the file.
+    pub fn pretrained_files(&self) -> Result<Vec<(String, Vec<u8>)>, DatasetError> {
+        match &self.0 {
+            Tokens::File(file) => file.pretrained_files(),
+            Tokens::Characters(_) | Tokens::Bytes => Ok(Vec::new()),
+        }
+    }
+
     /// The tokens of several texts, each by itself.
     pub(super) fn encode_all(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>, DatasetError> {
         match &self.0 {

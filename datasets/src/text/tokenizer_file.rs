@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use data_encoding::HEXLOWER;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -15,6 +16,20 @@ use crate::DatasetError;
 
 /// The largest file that is read: the largest published ones have 20 MB.
 const LARGEST_FILE: u64 = 128 << 20;
+
+/// The name of a tokenizer's file in a folder of transformers.
+const FILE: &str = "tokenizer.json";
+
+/// The name of the file beside it that has its settings.
+const SETTINGS: &str = "tokenizer_config.json";
+
+/// What may be beside a tokenizer's file, and belongs to it.
+const BESIDE: [&str; 4] = [
+    SETTINGS,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+];
 
 /// A tokenizer from a file. Two are equal if their files are.
 pub(super) struct TokenizerFile {
@@ -28,7 +43,7 @@ impl TokenizerFile {
     /// Reads a `tokenizer.json`, or a folder with one, or with `vocab.json` and `merges.txt`.
     pub(super) fn open(path: &Path) -> Result<Self, DatasetError> {
         let json = match path.is_dir() {
-            true => path.join("tokenizer.json"),
+            true => path.join(FILE),
             false => path.to_owned(),
         };
         let refused = |path: &Path, problem: String| DatasetError::Tokenizer {
@@ -103,9 +118,50 @@ impl TokenizerFile {
         self.tokenizer.token_to_id(name)
     }
 
+    /// The folder of files that may be beside it.
+    fn folder(&self) -> Option<&Path> {
+        match self.path.is_dir() {
+            true => Some(&self.path),
+            // Of a file with another name, a neighbour may be another tokenizer's.
+            false if self.path.file_name()? == FILE => self.path.parent(),
+            false => None,
+        }
+    }
+
+    /// The number of the token that its settings have by this key.
+    pub(super) fn special_token(&self, key: &str) -> Option<u32> {
+        let settings = self.folder()?.join(SETTINGS);
+        let settings: Value = serde_json::from_slice(&read(&settings).ok()?).ok()?;
+        let token = &settings[key];
+        self.token(token.as_str().or_else(|| token["content"].as_str())?)
+    }
+
+    /// The files by which transformers load it.
+    pub(super) fn pretrained_files(&self) -> Result<Vec<(String, Vec<u8>)>, DatasetError> {
+        let own = match &*self.files() {
+            [json] => read(json)?,
+            _ => {
+                let json = self.tokenizer.to_string(true);
+                let json = json.map_err(|error| DatasetError::Tokenizer {
+                    path: self.path.clone(),
+                    problem: error.to_string(),
+                })?;
+                json.into_bytes()
+            }
+        };
+        let mut files = vec![(FILE.to_owned(), own)];
+        for name in BESIDE {
+            let path = self.folder().map(|folder| folder.join(name));
+            if let Some(path) = path.filter(|path| path.is_file()) {
+                files.push((name.to_owned(), read(&path)?));
+            }
+        }
+        Ok(files)
+    }
+
     /// The files that it was read from.
     pub(super) fn files(&self) -> Vec<PathBuf> {
-        let json = self.path.join("tokenizer.json");
+        let json = self.path.join(FILE);
         match (self.path.is_dir(), json.is_file()) {
             (false, _) => vec![self.path.clone()],
             (true, true) => vec![json],

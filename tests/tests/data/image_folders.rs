@@ -127,6 +127,59 @@ fn a_folder_of_classes_gives_every_tenth_image_to_the_test_set() {
 }
 
 #[test]
+fn weights_alone_are_a_run_that_predicts_and_their_classes_are_numbered() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    draw(&here.join("stripes/train"), 20);
+    draw(&here.join("stripes/val"), 3);
+    train(here, "stripes", "a").run().succeeded();
+    let export = ["export", "a", "--output", "a.pth"];
+    Everburn::new(here, export).run().succeeded();
+    let import = |run: &str, more: &[&str]| {
+        let import = ["import", "a.pth", "resnet18", "--run-dir", run];
+        Everburn::new(here, import).args(more).run()
+    };
+    import("alone", &[]).succeeded();
+    import("named", &["--data", "stripes"]).succeeded();
+    draw(&here.join("more"), 20);
+    std::fs::rename(here.join("more"), here.join("three")).unwrap();
+    std::fs::create_dir(here.join("three/up")).unwrap();
+    for number in 0..12 {
+        let [from, to] =
+            ["down", "up"].map(|class| here.join(format!("three/{class}/{number:02}.png")));
+        std::fs::copy(from, to).unwrap();
+    }
+    let head = [
+        "fc.weight has shape [2, 512] in the file and [3, 512] in the model",
+        "train resnet18 --init-from a.pth --init-skip 'fc.*' --data",
+    ];
+    import("never", &["--data", "three"]).failed_with(2, &head);
+    assert!(!here.join("never").exists());
+    // The run's own data name the classes.
+    let eval = ["eval", "alone", "--data", "stripes"];
+    Everburn::new(here, eval).run().succeeded();
+    // None of the images it learned from, or was named with, is needed.
+    let image = here.join("one.png");
+    std::fs::copy(here.join("stripes/val/down/01.png"), &image).unwrap();
+    std::fs::remove_dir_all(here.join("stripes")).unwrap();
+    let predicted = |run: &str| -> serde_json::Value {
+        let predict = Everburn::new(here, ["predict", run, "--input", "one.png"]);
+        let ended = predict.run().succeeded();
+        serde_json::from_str(ended.stdout.trim()).unwrap()
+    };
+    let [alone, named, own] = ["alone", "named", "a"].map(predicted);
+    assert!(
+        ["across", "down"].contains(&own["class"].as_str().unwrap()),
+        "{own}"
+    );
+    assert_eq!(named["probabilities"], alone["probabilities"]);
+    let number = usize::from(named["class"] == "down").to_string();
+    assert_eq!(alone["class"], number);
+    let none = Everburn::new(here, ["eval", "alone"]).run();
+    none.failed_with(2, &["no folder of images is given", "--data"]);
+}
+
+#[test]
 fn what_is_no_folder_of_images_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();

@@ -158,6 +158,41 @@ fn a_pretrained_classifier_is_found_by_its_folder_with_its_classes() {
 }
 
 #[test]
+fn an_adapter_of_a_classifier_has_no_type_of_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    stripes(here);
+    exported(here, "vit", VIT);
+    let train = [
+        "train",
+        "--init-from",
+        "vit",
+        "--data",
+        "stripes",
+        "--steps",
+        "1",
+    ];
+    let lora = [
+        "--lora",
+        "2",
+        "--lora-targets",
+        "query,value",
+        "--run-dir",
+        "tuned",
+    ];
+    let train = Everburn::new(here, train).args(lora);
+    let few = ["--batch-size", "8", "--validation-samples", "4"];
+    train.args(few).run().succeeded();
+    Everburn::new(here, ["export", "tuned", "--adapter"])
+        .run()
+        .succeeded();
+    let config = std::fs::read(here.join("tuned/adapter/adapter_config.json")).unwrap();
+    let config: Value = serde_json::from_slice(&config).unwrap();
+    assert!(config["task_type"].is_null(), "{config}");
+    assert_eq!(config["target_modules"].as_array().unwrap().len(), 4);
+}
+
+#[test]
 fn what_a_vision_transformer_cannot_do_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();

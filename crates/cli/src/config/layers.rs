@@ -53,7 +53,9 @@ pub(super) fn layered(
     let (model, mut adopted) = match (adopted, named) {
         (Some((model, layer)), _) => (model, layer),
         (None, Some(model)) => (model, Table::new()),
-        (None, None) => return Err(CliError::NoModel),
+        (None, None) => {
+            return Err(init_from.map_or(CliError::NoModel, pretrained::without_model));
+        }
     };
     let task = tasks::find(&model).ok_or_else(|| unknown_model(&model))?;
     let mut table = task.preset();

@@ -9,6 +9,7 @@ mod pretrained;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use burn::data::dataset::{Dataset, InMemDataset};
 use burn::prelude::*;
 use everburn_datasets::{
     Channels, DataChoice, DataKind, ImageAugmentation, LoadedRgb, MixBatcher, MixedClasses,
@@ -159,7 +160,7 @@ impl FolderConfig {
             channels: self.channels,
             train_limit: self.train_samples,
             test_limit: self.test_samples,
-            classes: self.classes.clone(),
+            classes: self.named_classes(),
             ..RgbRequest::default()
         };
         let named = self
@@ -378,6 +379,25 @@ impl<M: ImageModel> Predict for ImageFolders<M> {
     ) -> Result<Vec<PredictedClass>, TaskError> {
         let logits = model.blocks().forward(model, images);
         predicted_classes(logits, &config.data.classes)
+    }
+
+    fn input_data(&self, config: &ImageFoldersConfig) -> Option<TaskData<RgbItem, Self::Batch>> {
+        let none = || -> Arc<dyn Dataset<RgbItem>> { Arc::new(InMemDataset::new(Vec::new())) };
+        Some(TaskData {
+            description: String::new(),
+            class_names: config.data.classes.clone(),
+            data: TrainingData {
+                fingerprint: String::new(),
+                train: none(),
+                test: none(),
+                validation: None,
+                batcher: Arc::new(MixBatcher(config.data.batcher())),
+                weigh: None,
+                augment: None,
+                name: "images".to_owned(),
+                origin: String::new(),
+            },
+        })
     }
 
     fn read(&self, config: &ImageFoldersConfig, file: &Path) -> Result<Vec<RgbItem>, TaskError> {

@@ -2,6 +2,8 @@
 
 mod hugging_face;
 mod options;
+mod pretrained;
+mod special_tokens;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,12 +17,10 @@ use everburn_datasets::{
 use everburn_distributed::Weigh;
 use everburn_models::decoder::{Decoder, DecoderConfig, KeyValueCache};
 use everburn_train::{
-    BlocksOf, Conversation, Language, Loss, MaskedNextToken, MaskedTextBatch, OnDevice, Patterns,
-    Pretrained, PretrainedFormat, StateDictLayout, Task, TaskData, TaskError, TrainingData,
-    block_loss,
+    BlocksOf, Conversation, Language, Loss, MaskedNextToken, MaskedTextBatch, OnDevice,
+    PretrainedFormat, Task, TaskData, TaskError, TrainingData, block_loss,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use toml::Table;
 
 pub use self::hugging_face::PretrainedDecoder;
@@ -32,9 +32,6 @@ const EVALUATION_TOKENS: usize = 16_384;
 
 /// What `--data` says before the path of a file without a header that is nanoGPT's.
 const NANOGPT: &str = "nanogpt:";
-
-/// The most tokens of a window for a pretrained model, unless the user says otherwise.
-const PRETRAINED_WINDOW: usize = 1024;
 
 /// A text, continued by a decoder: a [`Gpt`](everburn_models::gpt::Gpt) or a
 /// [`Llama`](everburn_models::llama::Llama).
@@ -129,6 +126,25 @@ impl TextConfig {
     fn vocabulary(&self, section: &str) -> Option<usize> {
         let own = self.models.get(section)?.get("vocabulary")?;
         own.as_integer()?.try_into().ok()
+    }
+
+    /// The tokenizer of the run; `None` if it learns from numbers, and nobody knows what they stand for.
+    fn tokenizer(&self) -> Result<Option<Tokenizer>, TaskError> {
+        Ok(Some(match (&self.text.tokenizer, &self.text.alphabet) {
+            (TokenizerKind::File(path), _) => {
+                let tokenizer = Tokenizer::from_file(path)?;
+                self.text.clone().pin(Some(&tokenizer))?;
+                tokenizer
+            }
+            (TokenizerKind::Byte, _) => Tokenizer::of_bytes(),
+            (TokenizerKind::Char, Some(alphabet)) => Tokenizer::of_alphabet(alphabet)?,
+            (TokenizerKind::Char, None) if self.text.shards.is_some() => return Ok(None),
+            (TokenizerKind::Char, None) => {
+                return Err(TaskError::new(
+                    "the run's config.toml does not list the characters of its tokenizer",
+                ));
+            }
+        }))
     }
 
     /// Keeps what the text decides: a model is always read with the tokenizer that it was trained with. A model may know
@@ -336,21 +352,8 @@ impl<C: PretrainedDecoder> Task for Text<C> {
     }
 
     fn language(&self, config: &TextConfig) -> Result<Option<Language<C::Model>>, TaskError> {
-        let tokenizer = match (&config.text.tokenizer, &config.text.alphabet) {
-            (TokenizerKind::File(path), _) => {
-                let tokenizer = Tokenizer::from_file(path)?;
-                config.text.clone().pin(Some(&tokenizer))?;
-                tokenizer
-            }
-            (TokenizerKind::Byte, _) => Tokenizer::of_bytes(),
-            (TokenizerKind::Char, Some(alphabet)) => Tokenizer::of_alphabet(alphabet)?,
-            // It learns from numbers, and nobody knows what they stand for.
-            (TokenizerKind::Char, None) if config.text.shards.is_some() => return Ok(None),
-            (TokenizerKind::Char, None) => {
-                return Err(TaskError::new(
-                    "the run's config.toml does not list the characters of its tokenizer",
-                ));
-            }
+        let Some(tokenizer) = config.tokenizer()? else {
+            return Ok(None);
         };
         let decoder = tokenizer.clone();
         let template = config.text.template.clone();
@@ -374,48 +377,5 @@ impl<C: PretrainedDecoder> Task for Text<C> {
                 })
             }),
         }))
-    }
-}
-
-impl<C: PretrainedDecoder> Pretrained for Text<C> {
-    fn adopt(
-        &self,
-        folder: &Path,
-        config_json: &Value,
-        _skip: &Patterns,
-    ) -> Result<Option<TextConfig>, TaskError> {
-        let adopted = match self.pretrained {
-            true => C::adopt(config_json)?,
-            false => None,
-        };
-        let Some(numbers) = adopted else {
-            return Ok(None);
-        };
-        let own = numbers::to_section(&numbers)?;
-        let folder = std::path::absolute(folder)?;
-        let tokenizer = match folder.join("tokenizer.json") {
-            file if file.exists() => Some(file),
-            _ if folder.join("merges.txt").exists() => Some(folder),
-            _ => None,
-        };
-        Ok(Some(TextConfig {
-            data: DataConfig::default(),
-            text: TextOptions {
-                tokenizer: tokenizer.map_or_else(TokenizerKind::default, TokenizerKind::File),
-                window: Some(numbers.context().min(PRETRAINED_WINDOW)),
-                ..TextOptions::default()
-            },
-            models: [(C::SECTION.to_string(), own)].into(),
-        }))
-    }
-
-    fn config_json(&self, config: &TextConfig) -> Result<Value, TaskError> {
-        self.numbers(config)?.config_json()
-    }
-
-    fn layout(&self, config: &TextConfig) -> StateDictLayout {
-        // What cannot be built was refused.
-        let numbers = self.numbers(config);
-        numbers.map_or_else(|_| StateDictLayout::default(), |numbers| numbers.layout())
     }
 }

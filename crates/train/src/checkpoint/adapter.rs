@@ -120,8 +120,8 @@ impl Adapter {
     }
 
     /// Writes a folder, which is made, as PEFT reads it: `adapter_model.safetensors` and `adapter_config.json`. The
-    /// model's tensors are called as `layout` says; `base` is where the weights that were adapted came from, if that is
-    /// known.
+    /// model's tensors are called as `layout` says; `task` is PEFT's name for what the model does, such as `CAUSAL_LM`, and
+    /// `None` for a classifier of images; `base` is where the weights that were adapted came from, if that is known.
     ///
     /// # Errors
     /// [`TrainError::File`] if there is something at `folder`, or it cannot be written, and [`TrainError::Config`] if
@@ -129,11 +129,12 @@ impl Adapter {
     pub fn save_peft(
         &self,
         lora: &LoraConfig,
-        layout: &StateDictLayout,
+        (layout, task): (&StateDictLayout, Option<&str>),
         base: Option<&Path>,
         folder: &Path,
     ) -> Result<(), TrainError> {
-        let (tensors, config) = self.peft(lora, layout, base)?;
+        let (tensors, mut config) = self.peft(lora, layout, base)?;
+        config["task_type"] = json!(task);
         let bytes = tensor_file::write(&tensors, &[("format".into(), "pt".into())].into());
         let bytes = bytes.map_err(|reason| TrainError::File {
             action: "writing",
@@ -190,10 +191,9 @@ impl Adapter {
                 tensors.push((format!("base_model.model.{layer}.{name}.weight"), factor));
             }
         }
-        let is_text = !layout.prefix.is_empty() || !layout.tensors.is_empty();
         let config = json!({
             "peft_type": "LORA",
-            "task_type": is_text.then_some("CAUSAL_LM"),
+            "task_type": null,
             "base_model_name_or_path": base.map(|base| base.display().to_string()),
             "r": rank,
             "lora_alpha": alpha_of(rank),

@@ -5,6 +5,7 @@
 //! batches, `num_batches_tracked`, which PyTorch needs only where there is no momentum: it is written and
 //! not read.
 
+mod file;
 mod fit;
 mod folder;
 mod layout;
@@ -17,19 +18,22 @@ use std::path::Path;
 use burn::module::Module;
 use burn::store::burn_pack::Tensor as PackedTensor;
 use burn::store::{
-    BurnToPyTorchAdapter, FloatCastAdapter, ModuleAdapter, ModuleSnapshot, ModuleStore,
-    PyTorchToBurnAdapter, SafetensorsStore, bridge,
+    BurnToPyTorchAdapter, FloatCastAdapter, ModuleAdapter, ModuleSnapshot, PyTorchToBurnAdapter,
+    bridge,
 };
 use burn::tensor::{DType, TensorData};
 
+pub(super) use self::file::why_not_safetensors;
+use self::file::{kind_of, read_file};
+use self::fit::check_patterns;
 pub(super) use self::fit::problems;
-use self::fit::{check_patterns, hint_for_a_head};
 use crate::checkpoint::tensor_file::{self, NamedTensor};
 use crate::checkpoint::weights::run_tensors;
 use crate::config::parameter_groups::Patterns;
 use crate::error::TrainError;
 use crate::record::run_directory::write_file;
 
+pub use file::StateDictFile;
 pub(crate) use folder::write_folder;
 pub use folder::{PRETRAINED_CONFIG, save_pretrained};
 pub use layout::{StateDictLayout, TensorSource};
@@ -40,48 +44,12 @@ const BATCHES: &str = "num_batches_tracked";
 /// What `DistributedDataParallel` and `torch.compile` put before all names of the model that they wrap.
 const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
 
-/// The kind of file that a state dict is in.
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::StateDictFile;
-///
-/// assert_eq!(StateDictFile::of("weights.pt".as_ref()), Some(StateDictFile::PyTorch));
-/// assert_eq!(StateDictFile::of("weights.onnx".as_ref()), None);
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StateDictFile {
-    /// `.safetensors`
-    Safetensors,
-    /// `.pt`, `.pth`, `.ckpt` (Lightning) or `.bin` (transformers): what `torch.save` writes and `torch.load` reads, `weights_only` or not.
-    PyTorch,
-}
-
-impl StateDictFile {
-    /// The kind that the path's ending says.
-    pub fn of(path: &Path) -> Option<Self> {
-        match path.extension()?.to_str()? {
-            "safetensors" => Some(Self::Safetensors),
-            "pt" | "pth" | "ckpt" | "bin" => Some(Self::PyTorch),
-            _ => None,
-        }
-    }
-}
-
 fn refuse(action: &'static str, path: &Path, reason: &dyn std::fmt::Display) -> TrainError {
     TrainError::File {
         action,
         path: path.to_path_buf(),
         reason: reason.to_string(),
     }
-}
-
-fn kind_of(action: &'static str, path: &Path) -> Result<StateDictFile, TrainError> {
-    StateDictFile::of(path).ok_or_else(|| {
-        let reason =
-            "its kind is known by its name, which must end in .safetensors, .pt, .pth, .ckpt or .bin";
-        refuse(action, path, &reason)
-    })
 }
 
 /// Writes the parameters and running statistics of `model` as a state dict, atomically; the path's ending
@@ -227,6 +195,7 @@ pub(super) fn fitting_tensors<M: Module>(
     layout: &StateDictLayout,
 ) -> Result<Fitting, TrainError> {
     let of_pytorch = !path.is_dir() || path.join(PRETRAINED_CONFIG).is_file();
+    file::refuse_plain_folder(path)?;
     let (all, read) = match (of_pytorch, path.is_dir()) {
         (false, _) => (model.collect(None, None, true), run_tensors(path)?),
         (true, true) => (in_pytorch_terms(model), folder::read(path)?),
@@ -250,7 +219,10 @@ pub(super) fn fitting_tensors<M: Module>(
     let (skipped, ours): (Vec<_>, Vec<_>) = all.into_iter().partition(|tensor| {
         skip.fit(&tensor.name) || skip.fit(&format!("{prefix}{}", tensor.name))
     });
-    let problems = problems(&ours, &tensors) + &hint_for_a_head(&ours, &tensors);
+    let problems = problems(&ours, &tensors, &|name| match of_pytorch {
+        true => layout.name_in(&names, name),
+        false => name.to_string(),
+    });
     if !problems.is_empty() {
         // The layout may have added one.
         let shared = match prefix.is_empty() || !names.iter().all(|name| name.starts_with(&prefix))
@@ -302,6 +274,39 @@ pub fn missing_keys<M: Module>(
     Ok(fitting_tensors(model, path, skip, layout)?.skipped)
 }
 
+/// The shapes of the tensors at `path` by the names that `layout` gives them, for a model whose sizes are not known yet. No
+/// tensor is read. A first part of the path that all names have stays, but for what PyTorch's wrappers add.
+///
+/// # Errors
+/// [`TrainError::File`] if the file cannot be read.
+///
+/// ```
+/// # mod everburn { pub use everburn_train as train; }
+/// use burn::nn::LinearConfig;
+/// use burn::prelude::*;
+/// use everburn::train::{StateDictLayout, save_state_dict, state_dict_shapes};
+///
+/// let folder = tempfile::tempdir().unwrap();
+/// let path = folder.path().join("weights.pt");
+/// save_state_dict(&LinearConfig::new(3, 2).init(&Device::flex()), 0, &path).unwrap();
+/// let shapes = state_dict_shapes(&path, &StateDictLayout::default()).unwrap();
+/// assert_eq!(shapes["weight"], [2, 3]);
+/// ```
+pub fn state_dict_shapes(
+    path: &Path,
+    layout: &StateDictLayout,
+) -> Result<BTreeMap<String, Vec<usize>>, TrainError> {
+    file::refuse_plain_folder(path)?;
+    let read = match path.is_dir() {
+        true => folder::read(path)?,
+        false => without_wrappers(read_file(path)?),
+    };
+    let tensors = layout.arrange(read).into_iter();
+    Ok(tensors
+        .map(|(name, tensor)| (name, tensor.shape.to_vec()))
+        .collect())
+}
+
 /// The names that a model's parameters and running statistics have in PyTorch.
 ///
 /// ```
@@ -332,22 +337,6 @@ fn safetensors(tensors: &[NamedTensor]) -> Result<Vec<u8>, String> {
     // By this, Hugging Face's libraries know whose names and layouts these are.
     let format = ("format".to_string(), "pt".to_string());
     tensor_file::write(tensors, &[format].into())
-}
-
-/// The tensors of a file.
-fn read_file(path: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
-    let failed = |error: &dyn std::fmt::Display| refuse("reading", path, error);
-    let kind = kind_of("reading", path)?;
-    match kind {
-        StateDictFile::PyTorch => pytorch::read(path).map_err(|error| failed(&error)),
-        StateDictFile::Safetensors => {
-            // Opened here first, for a better message than the store's.
-            std::fs::File::open(path).map_err(|error| failed(&error))?;
-            let mut store = SafetensorsStore::from_file(path);
-            let tensors = store.get_all_tensors().map_err(|error| failed(&error))?;
-            Ok(tensors.clone())
-        }
-    }
 }
 
 /// The tensors without [`WRAPPERS`] before all their names.

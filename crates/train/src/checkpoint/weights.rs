@@ -8,7 +8,7 @@ use burn::store::burn_pack::Tensor as PackedTensor;
 use burn::store::{ModuleSnapshot, ModuleStore, SafetensorsStore};
 
 use crate::checkpoint::adapter::{Adapter, write_adapter};
-use crate::checkpoint::state_dict::problems;
+use crate::checkpoint::state_dict::{problems, why_not_safetensors};
 use crate::error::TrainError;
 use crate::record::run_directory::{RunDirectory, write_file};
 
@@ -98,7 +98,7 @@ fn failed(path: &Path, reason: String) -> TrainError {
 /// A file of parameters that are those of `model`, none of them read yet.
 fn open<M: Module>(model: &M, path: &Path, question: &str) -> Result<SafetensorsStore, TrainError> {
     let (store, theirs) = tensors_of(path, question)?;
-    let problems = problems(&model.collect(None, None, true), &theirs);
+    let problems = problems(&model.collect(None, None, true), &theirs, &str::to_owned);
     match problems.is_empty() {
         true => Ok(store),
         false => Err(TrainError::Weights {
@@ -115,7 +115,10 @@ fn tensors_of(path: &Path, question: &str) -> Result<(SafetensorsStore, Tensors)
     }
     let mut store = SafetensorsStore::from_file(path);
     let tensors = store.get_all_tensors();
-    let tensors = tensors.map_err(|error| failed(path, error.to_string()))?;
+    let tensors = tensors.map_err(|error| {
+        let reason = why_not_safetensors(path);
+        failed(path, reason.unwrap_or_else(|| error.to_string()))
+    })?;
     let tensors = tensors.clone();
     Ok((store, tensors))
 }

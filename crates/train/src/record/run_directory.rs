@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use everburn_record::file;
+use everburn_record::{file, invocation};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -212,12 +212,19 @@ impl RunDirectory {
         if run.config_path().is_file() {
             return Ok(run);
         }
+        let config = run.config_path();
+        let config = config.file_name().unwrap_or_default().display();
         Err(TrainError::File {
             action: "opening the run",
-            reason: format!(
-                "there is no {} in it; give the folder that `train --run-dir` was given",
-                run.config_path().file_name().unwrap_or_default().display()
-            ),
+            reason: match run.path.is_file() {
+                true => format!(
+                    "it is a file, and a run is a folder; `{} import FILE MODEL` makes a run of a file of weights",
+                    invocation::name()
+                ),
+                false => format!(
+                    "there is no {config} in it; give the folder that `train --run-dir` was given"
+                ),
+            },
             path: run.path,
         })
     }

@@ -58,6 +58,13 @@ pub trait ConfiguredTask: Send + Sync {
     /// As [`load`](Self::load).
     fn load_test(&mut self) -> Result<LoadedData, TaskError>;
 
+    /// What is needed to predict samples of a file: no data, if the run knows all that they decide; else as
+    /// [`load`](Self::load).
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    fn load_for_input(&mut self) -> Result<LoadedData, TaskError>;
+
     /// Whether the data decide what the model is like: it is built after they are loaded.
     fn data_decide_model(&self) -> bool;
 
@@ -160,7 +167,14 @@ pub trait ConfiguredTask: Send + Sync {
     ///
     /// # Errors
     /// If they have no such model.
-    fn pretrained_files(&self) -> Result<Vec<(&'static str, serde_json::Value)>, TaskError>;
+    fn pretrained_files(&self) -> Result<Vec<(String, Vec<u8>)>, TaskError>;
+
+    /// Takes from the shapes of a file's tensors what data would decide: see
+    /// [`Pretrained::adopt_shapes`](crate::Pretrained::adopt_shapes). Whether all is decided now.
+    ///
+    /// # Errors
+    /// If the shapes are those of no such model.
+    fn adopt_shapes(&mut self, shapes: &BTreeMap<String, Vec<usize>>) -> Result<bool, TaskError>;
 
     /// Whether its model predicts something of samples.
     fn predicts(&self) -> bool;

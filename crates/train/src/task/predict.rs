@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::{Task, TaskError};
+use super::{Task, TaskData, TaskError};
 
 /// What a [`Task`] implements besides whose model maps samples to predictions: `predict RUN` then writes a line of
 /// JSON for each. [`Task::predictor`] makes it known.
@@ -73,6 +73,13 @@ pub trait Predict: Task {
         None
     }
 
+    /// Data without samples, whose batcher makes batches of the samples of a file: `predict RUN --input FILE` then needs
+    /// none of the task's data. `None` if the data have to be loaded for that.
+    fn input_data(&self, config: &Self::Config) -> Option<TaskData<Self::Item, Self::Batch>> {
+        let _ = config;
+        None
+    }
+
     /// The samples in a file that is none of the task's data, for `predict RUN --input FILE`. What a sample has to say
     /// besides, its class say, may be anything.
     ///
@@ -88,6 +95,8 @@ pub trait Predict: Task {
     }
 }
 
+type InputData<T> =
+    fn(&T, &<T as Task>::Config) -> Option<TaskData<<T as Task>::Item, <T as Task>::Batch>>;
 type PredictLines<T> = fn(
     &T,
     &<T as Task>::Config,
@@ -109,6 +118,7 @@ type Read<T> = fn(&T, &<T as Task>::Config, &Path) -> Result<Vec<<T as Task>::It
 pub struct Predictor<T: Task> {
     pub(super) predict: PredictLines<T>,
     pub(super) read: Read<T>,
+    pub(super) input_data: InputData<T>,
     pub(super) sample_name: fn(&T, &T::Item) -> Option<String>,
 }
 
@@ -122,6 +132,7 @@ impl<T: Predict> Predictor<T> {
                 lines.collect()
             },
             read: |task, config, file| task.read(config, file),
+            input_data: |task, config| task.input_data(config),
             sample_name: |task, item| task.sample_name(item),
         }
     }

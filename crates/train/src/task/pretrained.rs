@@ -1,5 +1,6 @@
 //! Models that other libraries have too.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
@@ -39,16 +40,36 @@ pub trait Pretrained: Task {
     /// If there is none for it.
     fn config_json(&self, config: &Self::Config) -> Result<Value, TaskError>;
 
-    /// The `preprocessor_config.json` by which other libraries prepare what the model reads, if there is one.
-    fn preprocessor_json(&self, config: &Self::Config) -> Option<Value> {
+    /// The files beside it by which other libraries prepare what the model reads: names, and what is in them.
+    ///
+    /// # Errors
+    /// If one of them cannot be read or made.
+    fn files_beside(&self, config: &Self::Config) -> Result<Vec<(String, Vec<u8>)>, TaskError> {
         let _ = config;
-        None
+        Ok(Vec::new())
+    }
+
+    /// Takes from the shapes of a file's tensors what data would decide, such as the number of classes, so that
+    /// `import FILE` needs no data. Whether all is decided now.
+    ///
+    /// # Errors
+    /// If the shapes are those of no such model.
+    fn adopt_shapes(
+        &self,
+        config: &mut Self::Config,
+        shapes: &BTreeMap<String, Vec<usize>>,
+    ) -> Result<bool, TaskError> {
+        let _ = (config, shapes);
+        Ok(false)
     }
 
     /// How the model's tensors are in these folders.
     fn layout(&self, config: &Self::Config) -> StateDictLayout;
 }
 
+type AdoptShapes<T> =
+    fn(&T, &mut <T as Task>::Config, &BTreeMap<String, Vec<usize>>) -> Result<bool, TaskError>;
+type FilesBeside<T> = fn(&T, &<T as Task>::Config) -> Result<Vec<(String, Vec<u8>)>, TaskError>;
 type Adopt<T> = fn(&T, &Path, &Value, &Patterns) -> Result<Option<<T as Task>::Config>, TaskError>;
 
 /// How a task's model comes from other libraries, and goes to them: see [`Pretrained`].
@@ -64,7 +85,8 @@ type Adopt<T> = fn(&T, &Path, &Value, &Patterns) -> Result<Option<<T as Task>::C
 pub struct PretrainedFormat<T: Task> {
     pub(super) adopt: Adopt<T>,
     pub(super) config_json: fn(&T, &T::Config) -> Result<Value, TaskError>,
-    pub(super) preprocessor_json: fn(&T, &T::Config) -> Option<Value>,
+    pub(super) files_beside: FilesBeside<T>,
+    pub(super) adopt_shapes: AdoptShapes<T>,
     pub(super) layout: fn(&T, &T::Config) -> StateDictLayout,
 }
 
@@ -74,7 +96,8 @@ impl<T: Pretrained> PretrainedFormat<T> {
         Self {
             adopt: T::adopt,
             config_json: T::config_json,
-            preprocessor_json: T::preprocessor_json,
+            files_beside: T::files_beside,
+            adopt_shapes: T::adopt_shapes,
             layout: T::layout,
         }
     }

@@ -191,6 +191,15 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
         Ok(LoadedData::of(Arc::clone(&self.task), loaded))
     }
 
+    fn load_for_input(&mut self) -> Result<LoadedData, TaskError> {
+        let predictor = self.task.predictor();
+        let known = predictor.and_then(|it| (it.input_data)(&self.task, &self.config));
+        match known {
+            Some(data) => Ok(LoadedData::of(Arc::clone(&self.task), data)),
+            None => self.load(),
+        }
+    }
+
     fn data_decide_model(&self) -> bool {
         self.task.data_decide_model()
     }
@@ -317,7 +326,16 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
         })
     }
 
-    fn pretrained_files(&self) -> Result<Vec<(&'static str, serde_json::Value)>, TaskError> {
+    fn adopt_shapes(&mut self, shapes: &BTreeMap<String, Vec<usize>>) -> Result<bool, TaskError> {
+        match self.task.pretrained() {
+            Some(format) => {
+                (format.adopt_shapes)(&self.task, Arc::make_mut(&mut self.config), shapes)
+            }
+            None => Ok(false),
+        }
+    }
+
+    fn pretrained_files(&self) -> Result<Vec<(String, Vec<u8>)>, TaskError> {
         let format = self.task.pretrained().ok_or_else(|| {
             TaskError::new(format!(
                 "Hugging Face's libraries have no model like `{}`",
@@ -326,11 +344,10 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
             .with_help("implement `Pretrained` for the task, and `Task::pretrained`")
         })?;
         let config = (format.config_json)(&self.task, &self.config)?;
-        let preprocessor = (format.preprocessor_json)(&self.task, &self.config);
-        let preprocessor = preprocessor.map(|json| ("preprocessor_config.json", json));
-        Ok(std::iter::once((PRETRAINED_CONFIG, config))
-            .chain(preprocessor)
-            .collect())
+        let config = format!("{config:#}\n").into_bytes();
+        let mut files = vec![(PRETRAINED_CONFIG.to_string(), config)];
+        files.extend((format.files_beside)(&self.task, &self.config)?);
+        Ok(files)
     }
 
     fn predicts(&self) -> bool {

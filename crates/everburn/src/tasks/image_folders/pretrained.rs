@@ -1,5 +1,6 @@
 //! Folders of images for a pretrained model: its classes and statistics, and how it comes and goes.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use everburn_datasets::{Channels, LoadedRgb, RgbBatcher};
@@ -11,10 +12,25 @@ use super::preprocessing::Preprocessing;
 use super::{FolderConfig, ImageFolders, ImageFoldersConfig};
 use crate::tasks::images::ImageModel;
 
+/// The most classes of a model that a file of weights decides: ImageNet has 21,841 in all.
+const MOST_CLASSES: usize = 100_000;
+
 /// The most classes or files that are named in an error.
 const MOST_NAMED: usize = 10;
 
 impl FolderConfig {
+    fn is_named(&self) -> bool {
+        self.name.is_some() || self.folder.is_some()
+    }
+
+    /// The names of the classes in their order, which data may not change: none if they have numbers.
+    pub(super) fn named_classes(&self) -> Vec<String> {
+        match are_numbered(&self.classes) {
+            true => Vec::new(),
+            false => self.classes.clone(),
+        }
+    }
+
     /// The statistics by which pixels are normalised.
     pub(super) fn batcher(&self) -> RgbBatcher {
         let of = |own: Option<[f64; 3]>, other: [f32; 3]| {
@@ -36,6 +52,26 @@ fn listed(what: &str, classes: &str) -> String {
     }
 }
 
+/// How many classes the layer `head` of a file scores.
+fn rows_of(head: &str, shapes: &BTreeMap<String, Vec<usize>>) -> Result<Option<usize>, TaskError> {
+    let (name, nested) = (format!("{head}.weight"), format!(".{head}.weight"));
+    let mut found = shapes.iter();
+    let found = found.find(|(it, _)| **it == name || it.ends_with(&nested));
+    match found.map(|(_, shape)| &**shape) {
+        Some([classes @ 1..=MOST_CLASSES, _]) => Ok(Some(*classes)),
+        Some([classes, _]) => Err(TaskError::new(format!(
+            "{name} of the file has {classes} rows, and a model 1 to {MOST_CLASSES} classes"
+        ))),
+        _ => Ok(None),
+    }
+}
+
+/// Whether classes have numbers in place of names, as those of a file of weights.
+fn are_numbered(classes: &[String]) -> bool {
+    let mut numbered = classes.iter().enumerate();
+    numbered.all(|(number, name)| *name == number.to_string())
+}
+
 /// Some names, and the number of the others.
 pub(super) fn named(classes: &[String]) -> String {
     match classes.len().checked_sub(MOST_NAMED) {
@@ -54,6 +90,9 @@ impl<M: ImageModel> ImageFolders<M> {
     ) -> Result<(), TaskError> {
         let (folder, found) = (&loaded.description.name, &loaded.classes);
         let known = &config.data.classes;
+        if are_numbered(known) && known.len() == found.len() {
+            return Ok(()); // the data name them
+        }
         let reason = match self.architecture.classes(&config.models) {
             _ if !known.is_empty() && known != found => format!(
                 "{folder} has the classes {}, and the model was trained on {}",
@@ -129,7 +168,10 @@ impl<M: ImageModel> Pretrained for ImageFolders<M> {
             .config_json(&config.models, &input, classes)
     }
 
-    fn preprocessor_json(&self, config: &ImageFoldersConfig) -> Option<Value> {
+    fn files_beside(
+        &self,
+        config: &ImageFoldersConfig,
+    ) -> Result<Vec<(String, Vec<u8>)>, TaskError> {
         // Of an f32, the digits that a person would write.
         let digits =
             |numbers: [f32; 3]| numbers.map(|number| number.to_string().parse().unwrap_or(0.0));
@@ -139,11 +181,27 @@ impl<M: ImageModel> Pretrained for ImageFolders<M> {
             config.data.std.unwrap_or(digits(std)),
         ];
         let channels = config.data.channels.count();
-        Some(Preprocessing::to_json(
-            self.size(config),
-            channels,
-            statistics,
-        ))
+        let json = Preprocessing::to_json(self.size(config), channels, statistics);
+        let json = format!("{json:#}\n").into_bytes();
+        Ok(vec![("preprocessor_config.json".to_string(), json)])
+    }
+
+    fn adopt_shapes(
+        &self,
+        config: &mut ImageFoldersConfig,
+        shapes: &BTreeMap<String, Vec<usize>>,
+    ) -> Result<bool, TaskError> {
+        if config.data.classes.is_empty() {
+            // Classes have names where data are named.
+            let Some(head) = self.architecture.head().filter(|_| !config.data.is_named()) else {
+                return Ok(false);
+            };
+            // A file without the head is refused with all that it lacks.
+            let classes = rows_of(head, shapes)?.unwrap_or(0);
+            config.data.classes = (0..classes).map(|class| class.to_string()).collect();
+        }
+        config.data.size = Some(Sides::of(self.size(config)));
+        Ok(true)
     }
 
     fn layout(&self, config: &ImageFoldersConfig) -> StateDictLayout {

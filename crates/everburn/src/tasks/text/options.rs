@@ -4,6 +4,8 @@ use everburn_datasets::{ChatTemplate, ShardsRecord, Tokenizer, TokenizerKind};
 use everburn_train::TaskError;
 use serde::{Deserialize, Serialize};
 
+use super::special_tokens::SpecialTokens;
+
 /// How a text model reads, and shows what it writes.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -27,6 +29,12 @@ pub(super) struct TextOptions {
     /// How messages become text, if the run reads instructions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) template: Option<ChatTemplate>,
+    /// The special tokens that a pretrained model came with, and that an export gives back.
+    #[serde(skip_serializing_if = "SpecialTokens::is_none")]
+    pub(super) special_tokens: SpecialTokens,
+    /// Those of its `generation_config.json`, if it had one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) generation_tokens: Option<SpecialTokens>,
     /// Which files of tokens the run reads, if it reads such.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) shards: Option<ShardsRecord>,

@@ -1,6 +1,6 @@
 //! Whether the tensors of a file are those of a model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use burn::store::burn_pack::Tensor as PackedTensor;
@@ -9,55 +9,178 @@ use super::{BATCHES, is_count};
 use crate::config::parameter_groups::Patterns;
 use crate::error::TrainError;
 
-/// How many tensors of a file are named that the model does not have.
-const MOST_UNKNOWN: usize = 100;
+/// How many differences are shown.
+const MOST_SHOWN: usize = 8;
 
-/// What is wrong with the tensors of a file, a line each; empty if nothing.
+/// What is wrong with the tensors of a file, a line each; empty if nothing. The lines name tensors as the file has them,
+/// by `their_name`.
 pub(in crate::checkpoint) fn problems(
     ours: &[PackedTensor],
     theirs: &BTreeMap<String, PackedTensor>,
+    their_name: &dyn Fn(&str) -> String,
 ) -> String {
-    let mut lines = Vec::new();
-    for tensor in ours {
-        let (name, shape) = (&tensor.name, &*tensor.shape);
-        match theirs.get(name) {
-            None => lines.push(format!(
-                "{name} is not in the file, and has shape {shape:?} in the model"
-            )),
-            Some(their) if *their.shape != *shape => lines.push(format!(
-                "{name} has shape {:?} in the file and {shape:?} in the model",
-                &*their.shape
-            )),
-            Some(their) if tensor.dtype.is_float() && !their.dtype.is_float() => {
-                lines.push(format!(
-                    "{name} is {:?} in the file and {:?} in the model",
-                    their.dtype, tensor.dtype
-                ));
+    let found = Differences::of(ours, theirs, their_name);
+    if found.is_empty() {
+        return String::new();
+    }
+    let hint = hint_for_a_head(ours, theirs);
+    if !hint.is_empty() {
+        return found.shown() + &hint;
+    }
+    if let Some((prefix, fitting)) = prefix_that_fits(ours, theirs) {
+        let without = theirs.iter().map(|(name, tensor)| {
+            let name = name.strip_prefix(&prefix).unwrap_or(name);
+            (name.to_string(), tensor.clone())
+        });
+        let rest = Differences::of(ours, &without.collect(), their_name);
+        let prefix = prefix.escape_debug();
+        return format!(
+            "\n  {fitting} of the model's {} tensors have `{prefix}` before their names in the file: save them without it, as in \
+             {{name.removeprefix(\"{prefix}\"): tensor}}{}{}",
+            ours.len(),
+            match rest.is_empty() {
+                true => "",
+                false => "; these differ then, too:",
+            },
+            rest.shown()
+        );
+    }
+    found.diagnosis(ours, theirs) + &found.shown()
+}
+
+/// How the tensors of a file differ from those of a model, a line for each.
+#[derive(Default)]
+struct Differences {
+    /// They have another shape or type.
+    other: Vec<String>,
+    /// They are in the file only.
+    unknown: Vec<String>,
+    /// They are in the model only.
+    missing: Vec<String>,
+}
+
+impl Differences {
+    fn of(
+        ours: &[PackedTensor],
+        theirs: &BTreeMap<String, PackedTensor>,
+        their_name: &dyn Fn(&str) -> String,
+    ) -> Self {
+        let mut found = Self::default();
+        for tensor in ours {
+            let (name, shape) = (their_name(&tensor.name), &*tensor.shape);
+            match theirs.get(&tensor.name) {
+                None => found.missing.push(format!(
+                    "{name} is not in the file, and has shape {shape:?} in the model"
+                )),
+                Some(their) if *their.shape != *shape => found.other.push(format!(
+                    "{name} has shape {:?} in the file and {shape:?} in the model",
+                    &*their.shape
+                )),
+                Some(their) if tensor.dtype.is_float() && !their.dtype.is_float() => {
+                    found.other.push(format!(
+                        "{name} is {:?} in the file and {:?} in the model",
+                        their.dtype, tensor.dtype
+                    ));
+                }
+                Some(_) => {}
             }
-            Some(_) => {}
         }
+        let known: BTreeSet<&str> = ours.iter().map(|tensor| &*tensor.name).collect();
+        for (name, tensor) in theirs {
+            // A count belongs to a batch norm.
+            let norm = name.strip_suffix(BATCHES);
+            let is_count = |norm: &str| known.contains(&*format!("{norm}running_var"));
+            if known.contains(&**name) || norm.is_some_and(is_count) {
+                continue;
+            }
+            // The name is the file's; no control character of it reaches a terminal.
+            found.unknown.push(format!(
+                "{} has shape {:?} in the file, and is not in the model",
+                their_name(name).escape_debug(),
+                &*tensor.shape
+            ));
+        }
+        found
     }
-    let of_the_model = lines.len();
-    let known = |name: &str| ours.iter().any(|tensor| tensor.name == name);
+
+    fn is_empty(&self) -> bool {
+        self.count() == 0
+    }
+
+    fn count(&self) -> usize {
+        self.other.len() + self.unknown.len() + self.missing.len()
+    }
+
+    /// The first of each kind, and how many more there are.
+    fn shown(&self) -> String {
+        let other = self.other.len().min(MOST_SHOWN);
+        let left = MOST_SHOWN - other;
+        let unknown = left.saturating_sub(self.missing.len()).max(left / 2);
+        let unknown = unknown.min(self.unknown.len());
+        let lines = self.other.iter().take(other);
+        let lines = lines.chain(self.unknown.iter().take(unknown));
+        let lines = lines.chain(self.missing.iter().take(left - unknown));
+        let lines = lines.map(|line| format!("\n  {line}")).collect::<Vec<_>>();
+        let more = match self.count() - lines.len() {
+            0 => String::new(),
+            more => format!("\n  and {more} more"),
+        };
+        lines.concat() + &more
+    }
+
+    /// What the file seems to hold in place of the model.
+    fn diagnosis(&self, ours: &[PackedTensor], theirs: &BTreeMap<String, PackedTensor>) -> String {
+        let named = |tensor: &&PackedTensor| theirs.contains_key(&tensor.name);
+        let named = ours.iter().filter(named).count();
+        let fitting = ours.iter().filter(|tensor| fits(tensor, theirs)).count();
+        let all = ours.len();
+        let diagnosis = match (named, self.unknown.len(), self.missing.len()) {
+            (0, ..) => {
+                "no tensor of it has a name of the model: it is of another architecture".to_string()
+            }
+            (_, 0, 0) if !self.other.is_empty() => format!(
+                "it has the model's names and other shapes: it is a model of another size ({fitting} of {all} tensors fit). \
+                 Give a folder with the config.json of these weights, or set the sizes of the model"
+            ),
+            (_, 0, _) | (_, _, 0) => format!(
+                "{fitting} of the model's {all} tensors fit: it is a model with other layers or of another size. Give a \
+                 folder with the config.json of these weights, or set the sizes of the model"
+            ),
+            _ if fitting == 0 => "no tensor of it fits: it is of another architecture".to_string(),
+            _ => format!("{fitting} of the model's {all} tensors fit"),
+        };
+        format!("\n  {diagnosis}")
+    }
+}
+
+fn fits(own: &PackedTensor, theirs: &BTreeMap<String, PackedTensor>) -> bool {
+    let their = theirs.get(&own.name);
+    their.is_some_and(|their| *their.shape == *own.shape)
+}
+
+/// What is before the names in the file of most of the model's tensors, and of how many, if they fit without it and not
+/// with it.
+fn prefix_that_fits(
+    ours: &[PackedTensor],
+    theirs: &BTreeMap<String, PackedTensor>,
+) -> Option<(String, usize)> {
+    let known = ours.iter().map(|tensor| (&*tensor.name, tensor));
+    let known: BTreeMap<&str, &PackedTensor> = known.collect();
+    let mut counts = BTreeMap::<&str, usize>::new();
     for (name, tensor) in theirs {
-        // A count belongs to a batch norm.
-        let norm = name.strip_suffix(BATCHES);
-        if known(name) || norm.is_some_and(|norm| known(&format!("{norm}running_var"))) {
-            continue;
+        for (dot, _) in name.match_indices('.') {
+            let (prefix, rest) = name.split_at(dot + 1);
+            if known
+                .get(rest)
+                .is_some_and(|own| *own.shape == *tensor.shape)
+            {
+                *counts.entry(prefix).or_default() += 1;
+            }
         }
-        // The name is the file's; no control character of it reaches a terminal.
-        lines.push(format!(
-            "{} has shape {:?} in the file, and is not in the model",
-            name.escape_debug(),
-            &*tensor.shape
-        ));
     }
-    let more = lines.len().saturating_sub(of_the_model + MOST_UNKNOWN);
-    lines.truncate(of_the_model + MOST_UNKNOWN);
-    if more > 0 {
-        lines.push(format!("and {more} more"));
-    }
-    lines.iter().map(|line| format!("\n  {line}")).collect()
+    let (prefix, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+    let with = ours.iter().filter(|tensor| fits(tensor, theirs)).count();
+    (2 * count > ours.len() && count > with).then(|| (prefix.to_string(), count))
 }
 
 /// Refuses a pattern of tensors to skip that fits no name of the model or the file at `path`.
@@ -85,18 +208,14 @@ pub(super) fn check_patterns<'a, I: Iterator<Item = &'a str>>(
 }
 
 /// How to train with another head, if one layer of the model has other shapes than that of the file and all else fits.
-pub(super) fn hint_for_a_head(
-    ours: &[PackedTensor],
-    theirs: &BTreeMap<String, PackedTensor>,
-) -> String {
-    let differs = |tensor: &&PackedTensor| {
-        let their = theirs.get(&tensor.name);
-        their.is_none_or(|their| *their.shape != *tensor.shape)
-    };
-    let mut layers = ours.iter().filter(differs).map(|tensor| {
-        let there = theirs.contains_key(&tensor.name);
-        tensor.name.rsplit_once('.').filter(|_| there)
-    });
+fn hint_for_a_head(ours: &[PackedTensor], theirs: &BTreeMap<String, PackedTensor>) -> String {
+    let mut layers = ours
+        .iter()
+        .filter(|tensor| !fits(tensor, theirs))
+        .map(|tensor| {
+            let there = theirs.contains_key(&tensor.name);
+            tensor.name.rsplit_once('.').filter(|_| there)
+        });
     let Some(Some((layer, _))) = layers.next() else {
         return String::new();
     };
@@ -104,7 +223,7 @@ pub(super) fn hint_for_a_head(
     let alone = layers.all(|other| other.is_some_and(|(other, _)| other == layer));
     match alone && theirs.keys().all(is_ours) {
         true => format!(
-            "\n  (--init-skip '{layer}.*' begins with new weights there: a head for other classes)"
+            "\n  (`train` with --init-from and --init-skip '{layer}.*' begins with new weights there: a head for other classes)"
         ),
         false => String::new(),
     }
@@ -112,9 +231,12 @@ pub(super) fn hint_for_a_head(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use burn::prelude::*;
     use everburn_models::mlp::MlpConfig;
 
+    use crate::checkpoint::tensor_file;
     use crate::{load_state_dict, save_state_dict};
 
     #[test]
@@ -138,5 +260,69 @@ mod tests {
             let error = refused(other);
             assert!(!error.contains("--init-skip"), "{error}");
         }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_in_few_lines_and_what_it_seems_to_be_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights.safetensors");
+        let device = Device::flex();
+        let config = MlpConfig::new()
+            .with_inputs(6)
+            .with_hidden(vec![5; 20])
+            .with_classes(3);
+        save_state_dict(&config.init(&device), 0, &path).unwrap();
+        let told = |config: MlpConfig| {
+            let error = load_state_dict(config.init(&device), &path).unwrap_err();
+            let text = error.to_string();
+            assert!(text.lines().count() <= 12, "{text}");
+            text
+        };
+        let size = told(config.clone().with_hidden(vec![7; 20]));
+        assert!(
+            size.contains("a model of another size (1 of 42 tensors fit)"),
+            "{size}"
+        );
+        assert!(
+            size.contains("layers.0.weight has shape [5, 6] in the file"),
+            "{size}"
+        );
+        assert!(size.contains("and 33 more"), "{size}");
+        let deeper = told(config.clone().with_hidden(vec![5; 25]));
+        assert!(deeper.contains("a model with other layers"), "{deeper}");
+
+        // Most names with a prefix, and a head of another name.
+        let bytes = std::fs::read(&path).unwrap();
+        let tensors = tensor_file::read(&bytes).unwrap();
+        let named = |rename: &dyn Fn(&str) -> String| {
+            let named = tensors
+                .iter()
+                .map(|view| (rename(&view.name), view.to_data()));
+            let bytes = tensor_file::write(&named.collect::<Vec<_>>(), &BTreeMap::new());
+            std::fs::write(&path, bytes.unwrap()).unwrap();
+        };
+        named(&|name| match name.strip_prefix("layers.20.") {
+            Some(end) => format!("head.{end}"),
+            None => format!("backbone.{name}"),
+        });
+        let prefixed = told(config.clone());
+        let expected = "40 of the model's 42 tensors have `backbone.` before their names";
+        assert!(prefixed.contains(expected), "{prefixed}");
+        assert!(
+            prefixed.contains("head.bias has shape [3] in the file"),
+            "{prefixed}"
+        );
+        assert!(
+            prefixed.contains("layers.20.bias is not in the file"),
+            "{prefixed}"
+        );
+        assert_eq!(prefixed.lines().count(), 6, "{prefixed}");
+        named(&|name| name.replace('.', "\u{1b}"));
+        let another = told(config);
+        assert!(another.contains("of another architecture"), "{another}");
+        assert!(
+            another.contains("layers\\u{1b}0") && !another.contains('\u{1b}'),
+            "{another}"
+        );
     }
 }

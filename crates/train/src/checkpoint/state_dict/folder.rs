@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use burn::module::Module;
 use burn::store::burn_pack::Tensor as PackedTensor;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::layout::StateDictLayout;
 use super::{named_tensors, read_file, refuse, safetensors, without_wrappers};
@@ -28,14 +28,14 @@ pub const PRETRAINED_CONFIG: &str = "config.json";
 
 /// Writes `model` as a folder of Hugging Face's transformers, which is made: its tensors as `layout` says, in files of at
 /// most `max_shard_size` bytes of numbers (a tensor is in one file, whatever its size), and `files`: their names, and
-/// their JSON. One of these is [`PRETRAINED_CONFIG`].
+/// what is in them. One of these is [`PRETRAINED_CONFIG`].
 ///
 /// # Errors
 /// [`TrainError::File`] if there is something at `folder`, or it cannot be written.
 pub fn save_pretrained<M: Module>(
     model: &M,
     layout: &StateDictLayout,
-    files: &[(&str, Value)],
+    files: &[(String, Vec<u8>)],
     folder: &Path,
     max_shard_size: u64,
 ) -> Result<(), TrainError> {
@@ -44,9 +44,8 @@ pub fn save_pretrained<M: Module>(
         let tensors = named_tensors(model, 0, folder)?;
         let tensors = layout.restore(tensors).map_err(|error| failed(&error))?;
         write_weights(tensors, written, max_shard_size)?;
-        for (name, json) in files {
-            let json = format!("{json:#}\n");
-            write_file(&written.join(name), json.as_bytes())?;
+        for (name, bytes) in files {
+            write_file(&written.join(name), bytes)?;
         }
         Ok(())
     })

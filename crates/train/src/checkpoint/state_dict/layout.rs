@@ -107,6 +107,29 @@ impl StateDictLayout {
         arranged
     }
 
+    /// What a file with these names, which ascend, calls the tensor `name`, and that name, where it is the model's.
+    pub(super) fn name_in(&self, names: &[String], name: &str) -> String {
+        let tensor = self.tensors.iter().find(|tensor| tensor.name == name);
+        match tensor.filter(|_| names.iter().any(|their| self.is_of_file(their))) {
+            Some(tensor) if tensor.source != name => {
+                format!("{} (here {name})", tensor.source)
+            }
+            Some(_) => name.to_string(),
+            // The prefix may have been added.
+            None => {
+                let is_there = |name: &str| names.binary_search_by(|it| (**it).cmp(name)).is_ok();
+                let without = name.strip_prefix(&*self.prefix);
+                let without = without.filter(|without| !is_there(name) && is_there(without));
+                without.unwrap_or(name).to_string()
+            }
+        }
+    }
+
+    /// Whether a file with this name has the names of the layout.
+    fn is_of_file(&self, name: &str) -> bool {
+        self.is_source(name) || self.is_source(&format!("{}{name}", self.prefix))
+    }
+
     fn is_source(&self, name: &str) -> bool {
         self.tensors.iter().any(|tensor| tensor.source == name)
     }

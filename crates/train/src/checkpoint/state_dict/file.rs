@@ -1,0 +1,236 @@
+//! Files of state dicts, and what is wrong with one that cannot be read.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use burn::store::burn_pack::Tensor as PackedTensor;
+use burn::store::{ModuleStore, SafetensorsStore};
+use serde_json::Value;
+
+use super::{PRETRAINED_CONFIG, pytorch, refuse};
+use crate::error::TrainError;
+
+/// The longest header of a safetensors file, in bytes: the format's own bound.
+const LONGEST_HEADER: u64 = 100_000_000;
+
+/// What the file begins with that git-lfs leaves in place of a large one.
+const LFS_POINTER: &[u8] = b"version https://git-lfs";
+
+/// What an archive begins with, as `torch.save` writes one.
+const ARCHIVE: &[u8] = b"PK\x03\x04";
+
+const POINTER: &str = "it is a pointer of git-lfs, not the weights: `git lfs pull` fetches them";
+
+/// The kind of file that a state dict is in.
+///
+/// ```
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::StateDictFile;
+///
+/// assert_eq!(StateDictFile::of("weights.pt".as_ref()), Some(StateDictFile::PyTorch));
+/// assert_eq!(StateDictFile::of("weights.onnx".as_ref()), None);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StateDictFile {
+    /// `.safetensors`
+    Safetensors,
+    /// `.pt`, `.pth`, `.ckpt` (Lightning) or `.bin` (transformers): what `torch.save` writes and `torch.load` reads, `weights_only` or not.
+    PyTorch,
+}
+
+impl StateDictFile {
+    /// The kind that the path's ending says.
+    pub fn of(path: &Path) -> Option<Self> {
+        match path.extension()?.to_str()? {
+            "safetensors" => Some(Self::Safetensors),
+            "pt" | "pth" | "ckpt" | "bin" => Some(Self::PyTorch),
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn kind_of(action: &'static str, path: &Path) -> Result<StateDictFile, TrainError> {
+    StateDictFile::of(path).ok_or_else(|| {
+        let reason =
+            "its kind is known by its name, which must end in .safetensors, .pt, .pth, .ckpt or .bin";
+        refuse(action, path, &reason)
+    })
+}
+
+/// Refuses what is not there, and a folder that is neither one of transformers nor one of a run.
+pub(super) fn refuse_plain_folder(path: &Path) -> Result<(), TrainError> {
+    let has = |name: &str| path.join(name).is_file();
+    if !path.exists() {
+        let reason = "there is no such file or folder";
+        return Err(refuse("reading", path, &reason));
+    }
+    if !path.is_dir() || has(PRETRAINED_CONFIG) || has("config.toml") {
+        return Ok(());
+    }
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(|error| refuse("reading", path, &error))? {
+        let file = entry
+            .map_err(|error| refuse("reading", path, &error))?
+            .path();
+        if StateDictFile::of(&file).is_some() {
+            files.push(file);
+        }
+    }
+    let reason = match files.into_iter().min() {
+        Some(file) => format!(
+            "it is a folder, and no state dict: name a file in it, such as {}",
+            file.display().to_string().escape_debug()
+        ),
+        None => format!(
+            "it is a folder without a state dict: it has no .safetensors, .pt, .pth, .ckpt or .bin, no {PRETRAINED_CONFIG} of \
+             transformers, and no config.toml of a run"
+        ),
+    };
+    Err(refuse("reading", path, &reason))
+}
+
+/// The tensors of a file.
+pub(super) fn read_file(path: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
+    let failed = |error: &dyn std::fmt::Display| refuse("reading", path, error);
+    let kind = kind_of("reading", path)?;
+    match kind {
+        StateDictFile::PyTorch => {
+            pytorch::read(path).map_err(|error| match why_not_pytorch(path) {
+                Some(reason) => failed(&reason),
+                None => failed(&error),
+            })
+        }
+        StateDictFile::Safetensors => {
+            // Opened here first, for a better message than the store's.
+            File::open(path).map_err(|error| failed(&error))?;
+            let mut store = SafetensorsStore::from_file(path);
+            let tensors = store.get_all_tensors();
+            let tensors = tensors.map_err(|error| match why_not_safetensors(path) {
+                Some(reason) => failed(&reason),
+                None => failed(&error),
+            })?;
+            Ok(tensors.clone())
+        }
+    }
+}
+
+/// The first bytes of a file.
+fn start(path: &Path) -> Option<Vec<u8>> {
+    let mut start = Vec::new();
+    let file = File::open(path).ok()?;
+    file.take(64).read_to_end(&mut start).ok()?;
+    Some(start)
+}
+
+/// How long the header is that a safetensors file begins with.
+fn header_length(start: &[u8]) -> Option<u64> {
+    let (length, rest) = start.split_first_chunk()?;
+    let length = u64::from_le_bytes(*length);
+    let is_json = rest.first().is_none_or(|first| *first == b'{');
+    (is_json && length <= LONGEST_HEADER).then_some(length)
+}
+
+/// What a `.pt` file seems to be that `torch.load` would not read either, if that is known.
+fn why_not_pytorch(path: &Path) -> Option<&'static str> {
+    let start = start(path)?;
+    if start.starts_with(LFS_POINTER) {
+        return Some(POINTER);
+    }
+    let is_safetensors = start.len() > 8 && header_length(&start).is_some();
+    is_safetensors.then_some("it is a .safetensors file: give it a name that ends in .safetensors")
+}
+
+/// What is wrong with a file that cannot be read as safetensors, if that is known.
+pub(in crate::checkpoint) fn why_not_safetensors(path: &Path) -> Option<String> {
+    let start = start(path)?;
+    if start.starts_with(LFS_POINTER) {
+        return Some(POINTER.to_string());
+    }
+    if start.starts_with(ARCHIVE) {
+        let reason = "it is a file of torch.save: give it a name that ends in .pt";
+        return Some(reason.to_string());
+    }
+    let there = std::fs::metadata(path).ok()?.len();
+    let cut_off = |meant: u64| {
+        format!("it is cut off: it has {there} bytes of {meant}; was it copied whole?")
+    };
+    if there < 8 {
+        return Some(format!(
+            "it is cut off: it has {there} bytes; was it copied whole?"
+        ));
+    }
+    let Some(length) = header_length(&start) else {
+        let reason = "it is no .safetensors file: it does not begin with a header";
+        return Some(reason.to_string());
+    };
+    let header = 8 + length;
+    if header > there {
+        return Some(format!(
+            "it is cut off: it has {there} bytes, and its header alone {header}; was it copied whole?"
+        ));
+    }
+    let mut json = Vec::new();
+    let file = File::open(path).ok()?;
+    file.take(header).read_to_end(&mut json).ok()?;
+    let json: Value = serde_json::from_slice(json.get(8..)?).ok()?;
+    let ends = json.as_object()?.values();
+    let ends = ends.filter_map(|tensor| tensor["data_offsets"].get(1)?.as_u64());
+    let meant = header.saturating_add(ends.max().unwrap_or(0));
+    (meant > there).then(|| cut_off(meant))
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::TensorData;
+
+    use super::*;
+    use crate::checkpoint::tensor_file;
+
+    #[test]
+    fn files_that_are_cut_off_or_something_else_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let tensor = ("a".to_string(), TensorData::zeros::<f32, _>([64]));
+        let sound = tensor_file::write(&[tensor], &BTreeMap::new()).unwrap();
+        let told = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            read_file(&path).unwrap_err().to_string()
+        };
+        let name = "a.safetensors";
+        for end in [0, 7, 20, sound.len() - 1] {
+            let told = told(name, &sound[..end]);
+            let expected = format!("it is cut off: it has {end} bytes");
+            assert!(
+                told.contains(&expected) && told.contains("copied whole?"),
+                "{told}"
+            );
+        }
+        let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
+        for name in [name, "a.bin"] {
+            assert!(told(name, pointer).contains("a pointer of git-lfs"));
+        }
+        assert!(told(name, b"PK\x03\x04 and more").contains("ends in .pt"));
+        assert!(told(name, b"<!doctype html><html>").contains("it is no .safetensors file"));
+        assert!(told("a.pt", &sound).contains("ends in .safetensors"));
+    }
+
+    #[test]
+    fn a_folder_that_is_no_models_names_a_file_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = |path: &Path| refuse_plain_folder(path).unwrap_err().to_string();
+        assert!(told(folder.path()).contains("a folder without a state dict"));
+        std::fs::write(folder.path().join("b.pt"), "").unwrap();
+        std::fs::write(folder.path().join("a.pth"), "").unwrap();
+        let told_now = told(folder.path());
+        assert!(
+            told_now.contains("name a file in it, such as"),
+            "{told_now}"
+        );
+        assert!(told_now.contains("a.pth"), "{told_now}");
+        assert!(told(&folder.path().join("none")).contains("no such file or folder"));
+        std::fs::write(folder.path().join("config.toml"), "").unwrap();
+        refuse_plain_folder(folder.path()).unwrap();
+    }
+}
