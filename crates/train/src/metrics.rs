@@ -217,7 +217,7 @@ impl Metric for RankMetric {
         }
         if let Some((value, weight)) = self.mean_and_weight(&sums) {
             if let StepReport::OfAllRanks { before, .. } = report {
-                // A training that was resumed, or goes on with fewer ranks, has made some of the epoch's steps elsewhere.
+                // A training that was resumed, or continues with fewer ranks, has made some of the epoch's steps elsewhere.
                 self.state.reset();
                 if let Some((value, weight)) = self.mean_and_weight(before)
                     && weight > 0

@@ -29,7 +29,13 @@ impl RunConfig {
         let names = by_source.map(|tensor| tensor.name.clone());
         let names: Vec<String> = skip.iter().map(str::to_owned).chain(names).collect();
         if let Some(lora) = &mut self.training.lora {
-            lora.modules_to_save = Patterns::from(names);
+            let mut all: Vec<String> = lora.modules_to_save.iter().map(str::to_owned).collect();
+            for name in names {
+                if !all.contains(&name) {
+                    all.push(name);
+                }
+            }
+            lora.modules_to_save = Patterns::from(all);
         }
         Ok(())
     }
