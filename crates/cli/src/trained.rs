@@ -129,18 +129,18 @@ impl TrainedFlags {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Samples {
     /// Those of the run's data.
-    OfRun,
+    Run,
     /// All of other data, which may be the run's under another name: this is the fingerprint of the run's, empty if it is
     /// not known.
-    OfOther(String),
+    Other(String),
     /// Those of a file that the task reads, and none of the data.
-    OfFile,
+    File,
 }
 
 impl Samples {
     /// Those of the run's data, or of others where there is a fingerprint.
     pub(crate) fn of(fingerprint: Option<String>) -> Self {
-        fingerprint.map_or(Self::OfRun, Self::OfOther)
+        fingerprint.map_or(Self::Run, Self::Other)
     }
 }
 
@@ -163,14 +163,14 @@ impl<'a> TrainedRank<'a> {
         let local_rank = environment.map_or(0, |environment| environment.local_rank);
         let mut task = config.task()?;
         let loaded = match samples {
-            Samples::OfFile => task.load_for_input()?,
-            Samples::OfRun => task.load().map_err(|error| match error.help() {
+            Samples::File => task.load_for_input()?,
+            Samples::Run => task.load().map_err(|error| match error.help() {
                 Some(_) => error,
                 None => error.with_help("--data names the data that are meant"),
             })?,
-            Samples::OfOther(unknown) if unknown.is_empty() => task.load_test()?,
+            Samples::Other(unknown) if unknown.is_empty() => task.load_test()?,
             // The run's own data, under another name: what was held out is tested.
-            Samples::OfOther(own) => match task.load() {
+            Samples::Other(own) => match task.load() {
                 Ok(loaded) if loaded.for_training().fingerprint == own => loaded,
                 _ => {
                     task = config.task()?;
