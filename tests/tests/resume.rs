@@ -42,6 +42,23 @@ fn two_epochs_and_two_more_are_four_epochs_to_the_bit() {
     assert!(theirs["resumed_after_epoch"].is_null());
 }
 
+/// The command that a stopped run prints names no machine.
+#[test]
+fn a_run_of_two_machines_continues_on_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = train(folder.path(), "run", "1");
+    let path = folder.path().join("run/config.toml");
+    let config = run.text("config.toml");
+    assert!(config.contains("nodes = 1"), "{config}");
+    std::fs::write(&path, config.replace("nodes = 1", "nodes = 2")).unwrap();
+    resume(folder.path(), "run", "2", "1").succeeded();
+    assert_eq!(run.report()["epochs"], 2);
+    assert!(run.text("config.toml").contains("nodes = 1"));
+    let of_two = ["train", "--resume", "--run-dir", "run", "--nodes", "2"];
+    let ended = Everburn::new(folder.path(), of_two).run();
+    ended.failed_with(2, &["--nodes 2 without --node-rank"]);
+}
+
 #[test]
 fn a_resume_with_nothing_to_train_says_so() {
     let folder = tempfile::tempdir().unwrap();
