@@ -1,6 +1,6 @@
-use image::{GrayImage, Luma, Rgb, RgbImage};
-
 use std::path::Path;
+
+use image::{GrayImage, Luma, Rgb, RgbImage};
 
 use super::*;
 use crate::cifar::writing::tiny;

@@ -34,7 +34,7 @@ const EMBEDDINGS: [&str; 3] = ["wte", "wpe", "embed_tokens"];
 /// # mod everburn { pub use everburn_train as train; }
 /// use burn::nn::LinearConfig;
 /// use burn::prelude::*;
-/// use everburn::train::{Adapter, LoraConfig, Patterns};
+/// use everburn::train::{Adapter, LoraConfig};
 ///
 /// let lora: LoraConfig = toml::from_str("rank = 2\ntargets = 'weight'").unwrap();
 /// let model = LinearConfig::new(8, 4).init(&Device::flex());
