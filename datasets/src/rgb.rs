@@ -136,10 +136,11 @@ impl std::fmt::Debug for LoadedRgb {
     }
 }
 
-/// Gets the images that `request` describes, in the surroundings of this process: a folder as [`ImageFolder`] reads it, with
-/// `train` and `test` or `val` in it or the classes alone; [`TarImages`]; or [`Cifar`]. Where there is no test set, every
-/// tenth image (of each class of a folder) becomes a test image. Images of files are in an order in which their classes
-/// alternate: the last ones, which a training holds out for validation, are of all classes.
+/// Gets the images that `request` describes, in the surroundings of this process: a folder as
+/// [`ImageFolder`](crate::ImageFolder) reads it, with `train` and `test` or `val` in it or the classes alone;
+/// [`TarImages`](crate::TarImages); or [`Cifar`](crate::Cifar). Where there is no test set, every tenth image (of each
+/// class of a folder) becomes a test image. Images of files are in an order in which their classes alternate: the last
+/// ones, which a training holds out for validation, are of all classes.
 ///
 /// Archives of CIFAR are looked for in `request.data_dir` or, where none was named, in `$EVERBURN_DATA_DIR` and then in the
 /// user's cache folder, and then fetched, if that is allowed. They are verified by SHA-256.
