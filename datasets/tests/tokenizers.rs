@@ -53,6 +53,7 @@ fn gpt2s_two_files_make_the_same_tokenizer() {
     let json = fs::read_to_string(folder().join("tokenizer.json")).unwrap();
     let model = &serde_json::from_str::<serde_json::Value>(&json).unwrap()["model"];
     let two = tempfile::tempdir().unwrap();
+    assert_eq!(TokenizerKind::of_pretrained(two.path()), None);
     let merges = model["merges"].as_array().unwrap().iter().map(|pair| {
         let [left, right] = [&pair[0], &pair[1]].map(|part| part.as_str().unwrap());
         format!("{left} {right}\n")
@@ -60,12 +61,19 @@ fn gpt2s_two_files_make_the_same_tokenizer() {
     fs::write(two.path().join("vocab.json"), model["vocab"].to_string()).unwrap();
     let merges = format!("#version: 0.2\n{}", merges.collect::<String>());
     fs::write(two.path().join("merges.txt"), merges).unwrap();
+    let both = TokenizerKind::File(two.path().to_owned());
+    assert_eq!(TokenizerKind::of_pretrained(two.path()), Some(both));
     let tokenizer = Tokenizer::from_file(two.path()).unwrap();
     is_pythons(
         &tokenizer,
         "embedded",
         include_str!("../src/text/embedded.txt"),
     );
+    // A `tokenizer.json` comes first.
+    let one = two.path().join("tokenizer.json");
+    fs::write(&one, &json).unwrap();
+    let found = TokenizerKind::of_pretrained(two.path());
+    assert_eq!(found, Some(TokenizerKind::File(one)));
 }
 
 #[test]

@@ -17,19 +17,15 @@ fn bottleneck(folder: &std::path::Path, flags: &[&str]) -> Ended {
     Everburn::new(folder, line).args(SMALL).args(flags).run()
 }
 
-/// How long the training took in seconds, by the recording of rank 0 and by its own report.
+/// How long the training took in seconds up to the last line of its record, by the recording of rank 0 and by its own
+/// report.
 fn recorded_and_measured(run: &Run) -> [f64; 2] {
     let recording: Value = serde_json::from_str(&run.text("profile/rank-0.json")).unwrap();
     let steps = recording["steps"].as_array().unwrap();
-    let at = |step: &Value| step["at"].as_u64().unwrap();
-    let recorded = (at(&steps[steps.len() - 1]) - at(&steps[0])) as f64 / 1e9;
-    // The training looks at the clock before the last line of its record.
     let phases = recording["phases"].as_array().unwrap();
     let last = phases.iter().rfind(|span| span["phase"] == "records");
-    let last = last.map_or(0, |span| {
-        span["end"].as_u64().unwrap() - span["begin"].as_u64().unwrap()
-    });
-    [recorded - last as f64 / 1e9, run.number("train_seconds")]
+    let [begin, end] = [&steps[0]["at"], &last.unwrap()["begin"]].map(|at| at.as_u64().unwrap());
+    [(end - begin) as f64 / 1e9, run.number("train_seconds")]
 }
 
 fn numbers(run: &Run) -> Value {
@@ -60,7 +56,8 @@ fn two_ranks_are_laid_open() {
         let phases = rank["phases"].as_array().unwrap().iter();
         let sum: f64 = phases.map(|phase| phase["seconds"].as_f64().unwrap()).sum();
         let step = rank["step_seconds"].as_f64().unwrap();
-        assert!((sum / step - 1.0).abs() < 0.05, "{sum} of {step}: {ended}");
+        // A phase ends where the next begins.
+        assert!((sum / step - 1.0).abs() < 1e-9, "{sum} of {step}: {ended}");
         let allocations = |phase: &Value| phase["allocations"].as_f64().unwrap();
         let counted: f64 = rank["phases"]
             .as_array()
@@ -102,21 +99,19 @@ fn two_ranks_are_laid_open() {
 }
 
 #[test]
-fn what_the_recordings_say_in_sum_is_what_the_training_has_measured_by_itself() {
-    // Each looks at the clock by itself: who stands without a core between two looks finds a difference. That
-    // happens seldom, and not three times in a row.
-    let mut all = Vec::new();
-    for _ in 0..3 {
-        let folder = tempfile::tempdir().unwrap();
-        bottleneck(folder.path(), &["--ranks", "2", "--workers", "1"]).succeeded();
-        let both = recorded_and_measured(&Run::new(folder.path().join("run")));
-        let [recorded, measured] = both;
-        if (recorded / measured - 1.0).abs() < 0.05 {
-            return;
-        }
-        all.push(both);
-    }
-    panic!("recorded and measured, in seconds: {all:?}");
+fn a_recording_lies_between_what_the_steps_take_at_least_and_what_the_training_measures() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--ranks", "2", "--chaos", "slow=0@step:1:20ms"];
+    bottleneck(folder.path(), &flags).succeeded();
+    let [recorded, measured] = recorded_and_measured(&Run::new(folder.path().join("run")));
+    // 24 steps of rank 0, each of which sleeps. The training reads its clock before the first step is recorded and
+    // after the last line of its record begins, so that its time holds the recording's, however long a thread waits
+    // for a core.
+    assert!(24.0 * 0.02 <= recorded, "{recorded} s recorded");
+    assert!(
+        recorded <= measured,
+        "{recorded} s of {measured} s recorded"
+    );
 }
 
 #[test]

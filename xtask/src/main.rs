@@ -1,6 +1,5 @@
 //! The front door: `cargo xtask <command>`. It is light, so that it answers at once; what needs
 //! Burn is in the `everburn` binary, which [`binary`] builds and then becomes.
-#![warn(clippy::too_many_lines)]
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,

@@ -28,7 +28,6 @@
 //! acceptor.verify(&proof)?;
 //! # Ok::<(), everburn_auth::AuthError>(())
 //! ```
-#![warn(clippy::too_many_lines)]
 
 mod handshake;
 mod token;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use everburn_collectives::printable;
+use everburn_datasets::TokenizerKind;
 use everburn_record::invocation;
 use everburn_train::{AnyTask, PRETRAINED_CONFIG, Patterns, TaskError};
 use toml::{Table, Value};
@@ -17,9 +18,6 @@ const OF_TOKENIZER: [&str; 3] = ["tokenizer", "tokenizer_hash", "alphabet"];
 
 /// The keys of `[text]` that belong to its weights, whatever the tokenizer: the numbers of special tokens.
 const OF_WEIGHTS: [&str; 2] = ["special_tokens", "generation_tokens"];
-
-/// The files of a tokenizer in a folder of transformers, one of which is enough.
-const TOKENIZERS: [&str; 2] = ["tokenizer.json", "merges.txt"];
 
 /// The keys of `[data]` that belong to a trained model: what its images are like.
 const OF_IMAGES: [&str; 5] = ["size", "stem", "channels", "mean", "std"];
@@ -40,7 +38,7 @@ pub(crate) fn is_pretrained(path: &Path) -> bool {
 /// # Errors
 /// [`CliError`] with what to do.
 pub(crate) fn require_tokenizer(folder: &Path) -> Result<(), CliError> {
-    if TOKENIZERS.iter().any(|name| folder.join(name).is_file()) {
+    if TokenizerKind::of_pretrained(folder).is_some() {
         return Ok(());
     }
     Err(CliError::usage_with_help(

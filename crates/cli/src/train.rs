@@ -216,19 +216,15 @@ fn train_as_rank(
         Some(run) => monitor::serve(arguments, run)?,
         None => monitor::Servers::default(),
     };
-    let model_devices = model_parallel::devices_of_rank(&config.ranks, environment.local_rank)?;
-    let device = match model_devices.as_deref() {
-        Some([(_, first), ..]) => first.clone(),
-        _ => devices::of_rank(&config.ranks.devices, environment.local_rank)?,
-    };
     let recorder = bottleneck::recorder(&config, arguments, Some(environment))?;
     let mut job = RankJob {
-        model_devices,
+        model_devices: model_parallel::devices_of_rank(&config.ranks, environment.local_rank)?,
         recorder: recorder.clone(),
         parallelism: mesh::check(&config)?,
         kernels,
         ..RankJob::new(&config, arguments, &*task, &loaded)
     };
+    let device = job.device(environment.local_rank)?;
     let Joined {
         group,
         elastic,
@@ -275,7 +271,14 @@ fn train_as_rank(
     if let (Ok(_), Some(prepared)) = (&trained, &mut prepared) {
         prepared.keep();
     }
-    // It is the launcher's exit code that tells of an interruption, not the rank's.
+    exit_code_of_rank(trained, environment)
+}
+
+/// It is the launcher's exit code that tells of an interruption, not the rank's.
+fn exit_code_of_rank(
+    trained: Result<bool, CliError>,
+    environment: &RankEnvironment,
+) -> Result<ExitCode, CliError> {
     match trained {
         Ok(false) => Ok(rank::stopped(environment)),
         Ok(true) => Ok(ExitCode::SUCCESS),
@@ -326,6 +329,14 @@ impl<'a> RankJob<'a> {
             kernels: KernelCache::Nowhere("no folder was given".to_string()),
             recorder: None,
             finder,
+        }
+    }
+
+    /// The device of a rank: of several that hold its model, the first.
+    fn device(&self, local_rank: usize) -> Result<Device, CliError> {
+        match self.model_devices.as_deref() {
+            Some([(_, first), ..]) => Ok(first.clone()),
+            _ => Ok(devices::of_rank(&self.config.ranks.devices, local_rank)?),
         }
     }
 

@@ -241,7 +241,7 @@ fn export_adapter(
     // PEFT has no type for a classifier of images.
     let is_text = config.sections.contains_key("text") && layout != StateDictLayout::default();
     let kind = is_text.then_some("CAUSAL_LM");
-    adapter.save_peft(lora, (&layout, kind), base, output)?;
+    adapter.save_peft(lora, &layout, kind, base, output)?;
     say!("{} of {} written", output.display(), config.model);
     Ok(ExitCode::SUCCESS)
 }

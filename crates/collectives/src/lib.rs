@@ -27,7 +27,6 @@
 //!     assert_eq!(rank.join().unwrap().unwrap(), vec![1.0, 2.0]);
 //! }
 //! ```
-#![warn(clippy::too_many_lines)]
 
 mod channel;
 pub mod elastic;

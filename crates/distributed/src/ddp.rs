@@ -1,28 +1,28 @@
 //! Distributed data parallelism: one replica of the model a rank.
 
-use std::collections::HashSet;
-use std::fmt;
+mod exchange;
+
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use burn::module::Module;
 use burn::optim::GradientsParams;
-use burn::tensor::DType;
-use everburn_collectives::group::{ProcessGroup, ReduceOp};
+use everburn_collectives::group::ProcessGroup;
 
+pub(crate) use self::exchange::Way;
+use self::exchange::{check_types, start_reducer, trained};
 use crate::bucket::{BucketEntry, BucketPlan};
 use crate::communication_hook::{CommunicationHook, CommunicationHookConfig};
 use crate::config::DdpConfig;
-use crate::device::{DeviceExchange, HostExchange};
+use crate::device::DeviceExchange;
 use crate::divergence::{Divergence, find_divergence};
 use crate::error::DdpError;
-use crate::host::HostBuffer;
 use crate::initial_state::{InitialValues, begin_with, broadcast_state, check_equal_structure};
-use crate::placement::{device_of_parameters, gradients_stay_there};
-use crate::reducer::{Reducer, WORKERS, lock};
-use crate::replicas::{self, TensorKind};
+use crate::placement::device_of_parameters;
+use crate::reducer::lock;
+use crate::replicas;
 use crate::sharding::MemoryTracker;
-use crate::shared::{Medium, Plan, Shared};
+use crate::shared::{Plan, Shared};
 use crate::synchronization::{
     Communication, SpareSums, SyncedGradients, Synchronization, clipped_alone,
 };
@@ -153,83 +153,10 @@ impl Ddp {
             None => broadcast_state(model, &group, config.bucket_bytes)?,
             Some(values) => begin_with(model, &group, config.bucket_bytes, &tensors, &**values)?,
         };
-        // A parameter that a model holds twice (tied weights) has one gradient.
-        let mut known = HashSet::new();
-        let mut tied = false;
-        let parameters: Vec<_> = tensors
-            .into_iter()
-            .filter(|tensor| tensor.kind == TensorKind::Trainable)
-            .filter(|tensor| {
-                let new = known.insert(tensor.id);
-                tied |= !new;
-                new
-            })
-            .map(|tensor| BucketEntry {
-                path: tensor.path,
-                id: tensor.id,
-                shape: tensor.shape,
-                dtype: tensor.dtype,
-            })
-            .collect();
+        let (parameters, tied) = trained(tensors);
         check_types(&parameters, matches!(way, Way::Hook(_)))?;
-        let ranks: Vec<usize> = (0..group.world_size()).collect();
-        let subgroup = || group.subgroup(&ranks);
-        let (medium, hook) = match (way, device_of_parameters(&model)) {
-            (Way::Hook(hook), _) => (Medium::Host, Some(hook)),
-            // Each rank keeps its shards in host memory until its optimizer takes them.
-            (Way::Automatic, _) if config.shards_gradients() => (Medium::Host, None),
-            (Way::Exchange(exchange), _) if config.shards_gradients() => {
-                return Err(DdpError::Backend {
-                    wanted: exchange.name().to_string(),
-                    reason: "sharded gradients (`training.ddp.shard = gradients` or \
-                             `parameters`) are added up in host memory; use `ranks.backend = host` with them"
-                        .to_string(),
-                });
-            }
-            (Way::Exchange(exchange), device) => {
-                let device =
-                    device.filter(|_| config.communication == CommunicationHookConfig::None);
-                let device = device.ok_or_else(|| elsewhere(exchange.name(), &config))?;
-                let exchange = Some(exchange);
-                (Medium::Device { device, exchange }, None)
-            }
-            #[cfg(test)]
-            (Way::Alone, device) => {
-                let (device, exchange) = (device.expect("one device"), None);
-                (Medium::Device { device, exchange }, None)
-            }
-            (Way::Automatic, device) => {
-                let device = device.filter(gradients_stay_there);
-                // Ranks on the processor and on GPUs can train together: through host memory.
-                let stay = group.all_reduce(vec![u8::from(device.is_some())], ReduceOp::Min);
-                let all_stay = stay.wait()? == [1];
-                match device.filter(|_| all_stay) {
-                    None => (Medium::Host, None),
-                    Some(device) => {
-                        let own = (ranks.len() > 1).then(&subgroup).transpose()?.flatten();
-                        let own = own.map(HostExchange::start).transpose()?;
-                        let exchange = own.map(|own| Arc::new(own) as Arc<dyn DeviceExchange>);
-                        (Medium::Device { device, exchange }, None)
-                    }
-                }
-            }
-        };
-        let reducer = match ranks.len() {
-            1 => None,
-            _ => {
-                // Groups of their own, because their threads' collectives run beside all others.
-                let workers = match (&hook, &medium) {
-                    (None, Medium::Host) => WORKERS,
-                    _ => 1,
-                };
-                let groups = (0..workers).map(|_| subgroup());
-                let groups = groups.collect::<Result<Vec<_>, _>>()?;
-                Some(Reducer::start(
-                    groups.into_iter().flatten().collect(),
-                    hook,
-                )?)
-            }
-        };
+        let (medium, hook) = way.medium(device_of_parameters(&model), &group, &config)?;
+        let reducer = start_reducer(&group, hook, &medium)?;
         let bytes = parameters.iter().map(BucketEntry::num_bytes).sum();
         let limits = config.bucket_limits().for_model(bytes);
         let numbers = parameters.iter().enumerate();
@@ -422,70 +349,4 @@ impl Ddp {
         }
         replicas::compare(&replicas::read(model)?, self.group())
     }
-}
-
-/// How gradients are exchanged. As text, what all ranks must have in common.
-pub(crate) enum Way {
-    /// As they are: in host memory or through it.
-    Automatic,
-    Hook(Box<dyn CommunicationHook>),
-    Exchange(Arc<dyn DeviceExchange>),
-    /// On its device, with nobody.
-    #[cfg(test)]
-    Alone,
-}
-
-impl fmt::Debug for Way {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Automatic => f.write_str("host"),
-            Self::Hook(hook) => f.write_str(&hook.name()),
-            Self::Exchange(exchange) => f.write_str(exchange.name()),
-            #[cfg(test)]
-            Self::Alone => f.write_str("alone"),
-        }
-    }
-}
-
-/// Gradients cannot stay on one device.
-fn elsewhere(wanted: &str, config: &DdpConfig) -> DdpError {
-    let reason = match config.communication == CommunicationHookConfig::None {
-        false => format!(
-            "`training.ddp.communication = {}` changes gradients in host memory; use `ranks.backend = host` with it",
-            config.communication
-        ),
-        true => {
-            "the parameters of the model are on several devices, and a rank has one of them; use \
-                 `ranks.backend = host`"
-                .to_string()
-        }
-    };
-    DdpError::Backend {
-        wanted: wanted.to_string(),
-        reason,
-    }
-}
-
-/// Refuses what cannot be averaged.
-fn check_types(parameters: &[BucketEntry], hooked: bool) -> Result<(), DdpError> {
-    if parameters.is_empty() {
-        return Err(DdpError::NothingToTrain);
-    }
-    for entry in parameters {
-        if HostBuffer::zeroed(entry.dtype, 0).is_none() {
-            return Err(DdpError::UnsupportedType {
-                parameter: entry.path.clone(),
-                dtype: format!("{:?}", entry.dtype),
-            });
-        }
-    }
-    let plain = parameters.iter().find(|entry| entry.dtype != DType::F32);
-    if let (true, Some(entry)) = (hooked, plain) {
-        tracing::warn!(
-            parameter = entry.path,
-            dtype = ?entry.dtype,
-            "communication hooks take f32 gradients; this one and its like go as they are"
-        );
-    }
-    Ok(())
 }

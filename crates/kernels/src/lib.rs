@@ -24,7 +24,6 @@
 //!
 //! Threads are those of the rayon pool that a call runs in. The bits of a result do not depend on
 //! how many there are.
-#![warn(clippy::too_many_lines)]
 
 mod adam;
 mod attention;

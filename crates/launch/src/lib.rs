@@ -40,7 +40,6 @@
 //! # What is deliberately absent
 //! Coordination with the launchers of other machines, except through the store of an elastic job, and anything about
 //! training.
-#![warn(clippy::too_many_lines)]
 
 mod cause;
 mod children;

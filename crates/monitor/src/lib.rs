@@ -36,7 +36,6 @@
 //!
 //! # What is deliberately absent
 //! Control of a run, encryption, and burn-train.
-#![warn(clippy::too_many_lines)]
 
 mod command;
 mod error;

@@ -7,7 +7,6 @@
 //!    [`GpuSensor`]: the current utilisation and temperature of one.
 //! 2. [`Library`]: NCCL itself. `EVERBURN_NCCL_LIBRARY` names a file; otherwise the system's loader, the
 //!    usual folders and those of Python's packages are searched.
-#![warn(clippy::too_many_lines)]
 #![cfg_attr(
     feature = "group",
     doc = "

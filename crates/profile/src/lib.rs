@@ -10,7 +10,6 @@
 //!   ([`clock_offset`]).
 //! - [`Analysis`]: the cost of each part of the steps. [`Analysis::findings`]: what is worth fixing, in plain words.
 //! - [`write_trace`] for Perfetto, [`flame_graph`], and [`Summary`] as text; [`write_results`] for all of them.
-#![warn(clippy::too_many_lines)]
 
 mod allocations;
 mod analysis;

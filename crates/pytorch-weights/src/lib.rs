@@ -50,7 +50,6 @@
 //! It reads more kinds of files and has limits, but they are constants and come too late: release 0.22.1 takes 1.0 GiB to
 //! refuse a pickle of 4 MB of empty dicts. Its memo holds copies: of a dict that is saved under two names, the
 //! second is empty, and no error says so. It skips what it does not know, where a file should be refused.
-#![warn(clippy::too_many_lines)]
 
 mod archive;
 mod choose;

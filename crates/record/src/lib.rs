@@ -25,7 +25,6 @@
 //! assert_eq!(file::read_text(&path, 1 << 20)?, "{}");
 //! # Ok::<(), std::io::Error>(())
 //! ```
-#![warn(clippy::too_many_lines)]
 
 pub mod cgroup;
 mod confusion;

@@ -24,7 +24,6 @@
 //!
 //! # What is deliberately absent
 //! A template engine, third-party scripts, and network access: the file must still open in ten years.
-#![warn(clippy::too_many_lines)]
 
 mod chart;
 mod clock;

@@ -46,7 +46,6 @@
 //! # What is deliberately absent
 //! Tensors, processes, real messages, and schedules that depend on the clock: an order is fixed before the step, so
 //! every rank has the orders of all ranks.
-#![warn(clippy::too_many_lines)]
 
 mod action;
 mod balance;

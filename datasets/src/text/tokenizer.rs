@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::tokenizer_file::TokenizerFile;
+use super::tokenizer_file::{self, TokenizerFile};
 use crate::DatasetError;
 use crate::token_shards::MadeBy;
 
@@ -55,6 +55,14 @@ pub enum TokenizerKind {
     "`{0}` is no tokenizer: use char, byte, or the path of a tokenizer.json or of a folder with vocab.json and merges.txt"
 )]
 pub struct UnknownTokenizer(String);
+
+impl TokenizerKind {
+    /// The tokenizer in the folder of a pretrained model: its `tokenizer.json`, or else GPT-2's two files; `None` where
+    /// it has neither.
+    pub fn of_pretrained(folder: &Path) -> Option<Self> {
+        tokenizer_file::in_folder(folder).map(Self::File)
+    }
+}
 
 impl FromStr for TokenizerKind {
     type Err = UnknownTokenizer;
@@ -124,6 +132,9 @@ enum Tokens {
 }
 
 impl Tokenizer {
+    /// The name of the file with a tokenizer's settings, in a folder of Hugging Face's transformers.
+    pub const SETTINGS_FILE: &str = tokenizer_file::SETTINGS;
+
     /// The tokenizer in a file or folder: see [`TokenizerKind::File`].
     ///
     /// # Errors

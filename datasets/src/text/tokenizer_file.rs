@@ -21,7 +21,10 @@ const LARGEST_FILE: u64 = 128 << 20;
 const FILE: &str = "tokenizer.json";
 
 /// The name of the file beside it that has its settings.
-const SETTINGS: &str = "tokenizer_config.json";
+pub(super) const SETTINGS: &str = "tokenizer_config.json";
+
+/// The names of GPT-2's two files, which are there in place of one.
+const VOCABULARY_AND_MERGES: [&str; 2] = ["vocab.json", "merges.txt"];
 
 /// What may be beside a tokenizer's file, and belongs to it.
 const BESIDE: [&str; 4] = [
@@ -30,6 +33,15 @@ const BESIDE: [&str; 4] = [
     "added_tokens.json",
     "chat_template.jinja",
 ];
+
+/// What [`TokenizerFile::open`] reads of a folder; `None` where it has no tokenizer.
+pub(super) fn in_folder(folder: &Path) -> Option<PathBuf> {
+    let [_, merges] = VOCABULARY_AND_MERGES;
+    match folder.join(FILE) {
+        file if file.is_file() => Some(file),
+        _ => folder.join(merges).is_file().then(|| folder.to_owned()),
+    }
+}
 
 /// A tokenizer from a file. Two are equal if their files are.
 pub(super) struct TokenizerFile {
@@ -52,7 +64,7 @@ impl TokenizerFile {
         };
         let mut hash = Sha256::new();
         let tokenizer = if path.is_dir() && !json.is_file() {
-            let files = ["vocab.json", "merges.txt"].map(|name| path.join(name));
+            let files = VOCABULARY_AND_MERGES.map(|name| path.join(name));
             if let Some(missing) = files.iter().find(|file| !file.is_file()) {
                 let name = missing.file_name().unwrap_or_default().to_string_lossy();
                 let problem = format!("it has neither tokenizer.json nor {name}");

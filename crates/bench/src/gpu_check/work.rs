@@ -100,28 +100,7 @@ impl Check<'_> {
             }
             Work::Throughput { name, what, batch } => {
                 let measured = self.throughput(*what, *batch, limit, record)?;
-                // It may still have been compiling: what is slow is not wrong.
-                let cut = measured.state == State::Failed && spent().time >= limit;
-                let measured = match cut {
-                    true => {
-                        let seconds = limit.as_secs_f64();
-                        let note = format!(
-                            "no result after {seconds:.0} s, with the compilation of kernels"
-                        );
-                        SideThroughput::without(State::NotReached, note)
-                    }
-                    false => measured,
-                };
-                say!(
-                    "{name}: {}",
-                    measured
-                        .per_second
-                        .map_or_else(|| measured.note.clone(), |rate| format!("{rate:.0}/s"))
-                );
-                if let Some(row) = record.benchmark(name) {
-                    row.everburn = measured;
-                }
-                record.write()
+                fill_throughput(record, name, measured, &spent())
             }
             Work::Peers => match self.python {
                 Some(python) => peers::run(python, self.arguments, limit, record),
@@ -372,6 +351,31 @@ impl Spent {
     fn was_cut_short(self) -> bool {
         self.limit < self.full && self.time >= self.limit
     }
+}
+
+/// Writes what a throughput has come to into its row.
+fn fill_throughput(
+    record: &mut Record,
+    name: &str,
+    measured: SideThroughput,
+    spent: &Spent,
+) -> std::io::Result<()> {
+    // It may still have been compiling: what is slow is not wrong.
+    let cut = measured.state == State::Failed && spent.time >= spent.limit;
+    let measured = match cut {
+        true => {
+            let seconds = spent.limit.as_secs_f64();
+            let note = format!("no result after {seconds:.0} s, with the compilation of kernels");
+            SideThroughput::without(State::NotReached, note)
+        }
+        false => measured,
+    };
+    let rate = measured.per_second.map(|rate| format!("{rate:.0}/s"));
+    say!("{name}: {}", rate.unwrap_or_else(|| measured.note.clone()));
+    if let Some(row) = record.benchmark(name) {
+        row.everburn = measured;
+    }
+    record.write()
 }
 
 /// Fills the row of this name, and writes what there is.

@@ -129,12 +129,12 @@ impl Adapter {
     pub fn save_peft(
         &self,
         lora: &LoraConfig,
-        (layout, task): (&StateDictLayout, Option<&str>),
+        layout: &StateDictLayout,
+        task: Option<&str>,
         base: Option<&Path>,
         folder: &Path,
     ) -> Result<(), TrainError> {
-        let (tensors, mut config) = self.peft(lora, layout, base)?;
-        config["task_type"] = json!(task);
+        let (tensors, config) = self.peft(lora, layout, task, base)?;
         let bytes = tensor_file::write(&tensors, &[("format".into(), "pt".into())].into());
         let bytes = bytes.map_err(|reason| TrainError::File {
             action: "writing",
@@ -153,6 +153,7 @@ impl Adapter {
         &self,
         lora: &LoraConfig,
         layout: &StateDictLayout,
+        task: Option<&str>,
         base: Option<&Path>,
     ) -> Result<(Vec<NamedTensor>, Value), TrainError> {
         let refuse = |message: String| Err(TrainError::Config(message));
@@ -193,7 +194,7 @@ impl Adapter {
         }
         let config = json!({
             "peft_type": "LORA",
-            "task_type": null,
+            "task_type": task,
             "base_model_name_or_path": base.map(|base| base.display().to_string()),
             "r": rank,
             "lora_alpha": alpha_of(rank),
@@ -338,7 +339,10 @@ mod tests {
             ],
             ignored: Vec::new(),
         };
-        let (tensors, config) = adapter.peft(&lora(), &layout, None).unwrap();
+        let (tensors, config) = adapter
+            .peft(&lora(), &layout, Some("CAUSAL_LM"), None)
+            .unwrap();
+        assert_eq!(config["task_type"], "CAUSAL_LM");
         assert_eq!(config["target_modules"], json!(["h.all", "l.up"]));
         assert_eq!(
             (&config["r"], &config["lora_alpha"]),
@@ -392,7 +396,7 @@ mod tests {
         let unlike = vec![named(ENDS[0], &b), named(ENDS[1], &b)];
         let unlike = Adapter::of_named(unlike).unwrap_err();
         assert!(unlike.contains("[2, 4] and [2, 4]"), "{unlike}");
-        let none = Adapter::default().peft(&lora(), &StateDictLayout::default(), None);
+        let none = Adapter::default().peft(&lora(), &StateDictLayout::default(), None, None);
         assert!(
             none.unwrap_err()
                 .to_string()
@@ -401,7 +405,7 @@ mod tests {
         let embedding = Adapter {
             factors: [("wte.weight".to_string(), [a, b])].into(),
         };
-        let error = embedding.peft(&lora(), &StateDictLayout::default(), None);
+        let error = embedding.peft(&lora(), &StateDictLayout::default(), None, None);
         assert!(
             error
                 .unwrap_err()

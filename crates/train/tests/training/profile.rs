@@ -300,7 +300,7 @@ fn a_step_is_the_sum_of_its_phases_and_its_passes_that_of_its_layers() {
     assert_eq!(results.analysis.steps + results.analysis.left_out, STEPS);
     for rank in &results.analysis.ranks {
         let sum: f64 = rank.phases.iter().map(|cost| cost.seconds).sum();
-        assert!((sum / rank.step_seconds - 1.0).abs() < 0.05, "{rank:#?}");
+        assert!((sum / rank.step_seconds - 1.0).abs() < 1e-9, "{rank:#?}");
         let names: Vec<&str> = rank
             .layers
             .iter()
@@ -310,7 +310,7 @@ fn a_step_is_the_sum_of_its_phases_and_its_passes_that_of_its_layers() {
         let passes = [Phase::Forward, Phase::Backward].map(|phase| rank.phase(phase).seconds);
         let layers: fn(&RankProfile) -> f64 = |rank| rank.layers.iter().map(Layer::seconds).sum();
         assert!(
-            (layers(rank) / (passes[0] + passes[1]) - 1.0).abs() < 0.05,
+            (layers(rank) / (passes[0] + passes[1]) - 1.0).abs() < 1e-9,
             "{rank:#?}"
         );
     }

@@ -21,8 +21,22 @@ const ROTARY_BASE: f64 = 10_000.0;
 const NOTHING: Vec<Param<Tensor<1>>> = Vec::new();
 
 pub(super) fn measure(order: &Order) -> Result<CallResult, Failure> {
-    let (batch, device) = (order.batch, &order.device());
-    match &order.layer {
+    let device = &order.device();
+    let kinds = [of_images, of_modules, of_functions, of_products];
+    let mut measured = kinds.into_iter().filter_map(|kind| kind(order, device));
+    measured.next().unwrap_or_else(|| {
+        let layer = &order.layer;
+        Err(Failure::usage(format!("{layer:?} is not measured")))
+    })
+}
+
+/// What a kind of layers measures; `None` where the layer is of another.
+type Measured = Option<Result<CallResult, Failure>>;
+
+/// The layers of images.
+fn of_images(order: &Order, device: &Device) -> Measured {
+    let batch = order.batch;
+    Some(match &order.layer {
         &Layer::Conv2d {
             channels,
             kernel,
@@ -72,13 +86,14 @@ pub(super) fn measure(order: &Order) -> Result<CallResult, Failure> {
             let shape = [batch, channels, side, side];
             call::measure(order, device, [shape], &norm, |norm, [x]| norm.forward(x))
         }
-        Layer::Relu { shape } => elementwise(order, device, shape, |[x]| relu(x)),
-        Layer::Add { shape } => elementwise(order, device, shape, |[a, b]| a + b),
-        Layer::Gelu { shape } => elementwise(order, device, shape, |[x]| gelu(x)),
-        Layer::Dropout { shape, share } => {
-            let dropout = DropoutConfig::new(*share).init();
-            elementwise(order, device, shape, |[x]| dropout.forward(x))
-        }
+        _ => return None,
+    })
+}
+
+/// The layers of tokens that have parameters.
+fn of_modules(order: &Order, device: &Device) -> Measured {
+    let batch = order.batch;
+    Some(match &order.layer {
         &Layer::Linear { features, tokens } => {
             let [inputs, outputs] = features;
             let module = filled(LinearConfig::new(inputs, outputs).init(device));
@@ -124,10 +139,51 @@ pub(super) fn measure(order: &Order) -> Result<CallResult, Failure> {
                 module.forward(tokens.clone())
             })
         }
+        _ => return None,
+    })
+}
+
+/// What has no parameters and multiplies no matrices.
+fn of_functions(order: &Order, device: &Device) -> Measured {
+    let batch = order.batch;
+    Some(match &order.layer {
+        Layer::Relu { shape } => elementwise(order, device, shape, |[x]| relu(x)),
+        Layer::Add { shape } => elementwise(order, device, shape, |[a, b]| a + b),
+        Layer::Gelu { shape } => elementwise(order, device, shape, |[x]| gelu(x)),
+        Layer::Dropout { shape, share } => {
+            let dropout = DropoutConfig::new(*share).init();
+            elementwise(order, device, shape, |[x]| dropout.forward(x))
+        }
         &Layer::Softmax { heads, tokens } => {
             let shape = [batch, heads, tokens, tokens];
             call::measure(order, device, [shape], &NOTHING, |_, [x]| softmax(x, 3))
         }
+        &Layer::Rotary {
+            heads,
+            tokens,
+            width,
+        } => {
+            let [cos, sin] = rotation(tokens, width / 2, device);
+            let shape = [batch, heads, tokens, width];
+            call::measure(order, device, [shape], &NOTHING, |_, [x]| {
+                rope(x, cos.clone(), sin.clone())
+            })
+        }
+        &Layer::CrossEntropy { classes, tokens } => {
+            let shape = [batch * tokens, classes];
+            let targets = counted([batch * tokens], classes, device);
+            call::measure(order, device, [shape], &NOTHING, |_, [logits]| {
+                cross_entropy(logits, targets.clone())
+            })
+        }
+        _ => return None,
+    })
+}
+
+/// Products of matrices without parameters.
+fn of_products(order: &Order, device: &Device) -> Measured {
+    let batch = order.batch;
+    Some(match &order.layer {
         &Layer::Matmul {
             heads: None,
             rows,
@@ -146,17 +202,6 @@ pub(super) fn measure(order: &Order) -> Result<CallResult, Failure> {
             let shapes = [[batch, heads, rows, inner], [batch, heads, inner, columns]];
             call::measure(order, device, shapes, &NOTHING, |_, [a, b]| matmul(a, b))
         }
-        &Layer::Rotary {
-            heads,
-            tokens,
-            width,
-        } => {
-            let [cos, sin] = rotation(tokens, width / 2, device);
-            let shape = [batch, heads, tokens, width];
-            call::measure(order, device, [shape], &NOTHING, |_, [x]| {
-                rope(x, cos.clone(), sin.clone())
-            })
-        }
         &Layer::Attention {
             heads,
             tokens,
@@ -168,14 +213,8 @@ pub(super) fn measure(order: &Order) -> Result<CallResult, Failure> {
                 matmul(causal_softmax(matmul(q, k.swap_dims(2, 3)), scale), v)
             })
         }
-        &Layer::CrossEntropy { classes, tokens } => {
-            let shape = [batch * tokens, classes];
-            let targets = counted([batch * tokens], classes, device);
-            call::measure(order, device, [shape], &NOTHING, |_, [logits]| {
-                cross_entropy(logits, targets.clone())
-            })
-        }
-    }
+        _ => return None,
+    })
 }
 
 fn on_all_sides(padding: usize) -> PaddingConfig2d {
@@ -231,88 +270,91 @@ mod tests {
         check.unwrap()
     }
 
+    /// Each layer, with how many inputs and how many parameters it has.
+    const LAYERS: [(&str, usize, usize); 20] = [
+        (
+            r#"{"kind": "conv2d", "channels": [2, 3], "kernel": 3, "stride": 2, "padding": 1,
+                    "side": 5, "bias": true}"#,
+            1,
+            2,
+        ),
+        (
+            r#"{"kind": "max-pool2d", "channels": 2, "kernel": 2, "stride": 2, "padding": 0,
+                    "side": 4}"#,
+            1,
+            0,
+        ),
+        (
+            r#"{"kind": "mean-over-pixels", "channels": 2, "side": 4}"#,
+            1,
+            0,
+        ),
+        (
+            r#"{"kind": "batch-norm", "channels": 2, "side": 4, "epsilon": 1e-5, "scales": true}"#,
+            1,
+            2,
+        ),
+        (
+            r#"{"kind": "batch-norm", "channels": 2, "side": 4, "epsilon": 1e-3, "scales": false}"#,
+            1,
+            1,
+        ),
+        (r#"{"kind": "relu", "shape": [2, 3]}"#, 1, 0),
+        (r#"{"kind": "add", "shape": [2, 3]}"#, 2, 0),
+        (r#"{"kind": "gelu", "shape": [7]}"#, 1, 0),
+        (r#"{"kind": "dropout", "shape": [7], "share": 0.5}"#, 1, 0),
+        (
+            r#"{"kind": "linear", "features": [3, 2], "tokens": null}"#,
+            1,
+            2,
+        ),
+        (
+            r#"{"kind": "linear", "features": [3, 2], "tokens": 4}"#,
+            1,
+            2,
+        ),
+        (
+            r#"{"kind": "tied-scores", "tokens": 4, "width": 3, "vocabulary": 5}"#,
+            1,
+            1,
+        ),
+        (r#"{"kind": "layer-norm", "tokens": 4, "width": 6}"#, 1, 2),
+        (
+            r#"{"kind": "embedding", "tokens": 4, "width": 3, "vocabulary": 5}"#,
+            0,
+            1,
+        ),
+        (r#"{"kind": "softmax", "heads": 2, "tokens": 4}"#, 1, 0),
+        (
+            r#"{"kind": "matmul", "heads": null, "rows": 2, "inner": 3, "columns": 4}"#,
+            2,
+            0,
+        ),
+        (
+            r#"{"kind": "matmul", "heads": 2, "rows": 2, "inner": 3, "columns": 4}"#,
+            2,
+            0,
+        ),
+        (
+            r#"{"kind": "rotary", "heads": 2, "tokens": 4, "width": 6}"#,
+            1,
+            0,
+        ),
+        (
+            r#"{"kind": "attention", "heads": 2, "tokens": 4, "width": 6}"#,
+            3,
+            0,
+        ),
+        (
+            r#"{"kind": "cross-entropy", "classes": 5, "tokens": 1}"#,
+            1,
+            0,
+        ),
+    ];
+
     #[test]
     fn every_layer_yields_its_output_and_as_many_gradients_as_are_asked_for() {
-        for (layer, inputs, parameters) in [
-            (
-                r#"{"kind": "conv2d", "channels": [2, 3], "kernel": 3, "stride": 2, "padding": 1,
-                    "side": 5, "bias": true}"#,
-                1,
-                2,
-            ),
-            (
-                r#"{"kind": "max-pool2d", "channels": 2, "kernel": 2, "stride": 2, "padding": 0,
-                    "side": 4}"#,
-                1,
-                0,
-            ),
-            (
-                r#"{"kind": "mean-over-pixels", "channels": 2, "side": 4}"#,
-                1,
-                0,
-            ),
-            (
-                r#"{"kind": "batch-norm", "channels": 2, "side": 4, "epsilon": 1e-5, "scales": true}"#,
-                1,
-                2,
-            ),
-            (
-                r#"{"kind": "batch-norm", "channels": 2, "side": 4, "epsilon": 1e-3, "scales": false}"#,
-                1,
-                1,
-            ),
-            (r#"{"kind": "relu", "shape": [2, 3]}"#, 1, 0),
-            (r#"{"kind": "add", "shape": [2, 3]}"#, 2, 0),
-            (r#"{"kind": "gelu", "shape": [7]}"#, 1, 0),
-            (r#"{"kind": "dropout", "shape": [7], "share": 0.5}"#, 1, 0),
-            (
-                r#"{"kind": "linear", "features": [3, 2], "tokens": null}"#,
-                1,
-                2,
-            ),
-            (
-                r#"{"kind": "linear", "features": [3, 2], "tokens": 4}"#,
-                1,
-                2,
-            ),
-            (
-                r#"{"kind": "tied-scores", "tokens": 4, "width": 3, "vocabulary": 5}"#,
-                1,
-                1,
-            ),
-            (r#"{"kind": "layer-norm", "tokens": 4, "width": 6}"#, 1, 2),
-            (
-                r#"{"kind": "embedding", "tokens": 4, "width": 3, "vocabulary": 5}"#,
-                0,
-                1,
-            ),
-            (r#"{"kind": "softmax", "heads": 2, "tokens": 4}"#, 1, 0),
-            (
-                r#"{"kind": "matmul", "heads": null, "rows": 2, "inner": 3, "columns": 4}"#,
-                2,
-                0,
-            ),
-            (
-                r#"{"kind": "matmul", "heads": 2, "rows": 2, "inner": 3, "columns": 4}"#,
-                2,
-                0,
-            ),
-            (
-                r#"{"kind": "rotary", "heads": 2, "tokens": 4, "width": 6}"#,
-                1,
-                0,
-            ),
-            (
-                r#"{"kind": "attention", "heads": 2, "tokens": 4, "width": 6}"#,
-                3,
-                0,
-            ),
-            (
-                r#"{"kind": "cross-entropy", "classes": 5, "tokens": 1}"#,
-                1,
-                0,
-            ),
-        ] {
+        for (layer, inputs, parameters) in LAYERS {
             let forward = check(layer, "forward");
             let backward = check(layer, "backward");
             // Nothing is differentiated where neither inputs nor parameters are.

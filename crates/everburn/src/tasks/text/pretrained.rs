@@ -13,9 +13,6 @@ use super::{DataConfig, PretrainedDecoder, Text, TextConfig, numbers};
 /// The most tokens of a window for a pretrained model, unless the user says otherwise.
 const PRETRAINED_WINDOW: usize = 1024;
 
-/// The file by which transformers load a tokenizer's settings.
-const TOKENIZER_SETTINGS: &str = "tokenizer_config.json";
-
 /// The file by which transformers know how a model writes.
 const GENERATION: &str = "generation_config.json";
 
@@ -39,15 +36,10 @@ impl<C: PretrainedDecoder> Pretrained for Text<C> {
         let own = numbers::to_section(&numbers)?;
         let folder = std::path::absolute(folder)?;
         let generation = read_generation(&folder)?;
-        let tokenizer = match folder.join("tokenizer.json") {
-            file if file.exists() => Some(file),
-            _ if folder.join("merges.txt").exists() => Some(folder),
-            _ => None,
-        };
         Ok(Some(TextConfig {
             data: DataConfig::default(),
             text: TextOptions {
-                tokenizer: tokenizer.map_or_else(TokenizerKind::default, TokenizerKind::File),
+                tokenizer: TokenizerKind::of_pretrained(&folder).unwrap_or_default(),
                 window: Some(numbers.context().min(PRETRAINED_WINDOW)),
                 special_tokens: SpecialTokens::of_json(config_json),
                 generation_tokens: generation.as_ref().map(SpecialTokens::of_json),
@@ -80,7 +72,9 @@ impl<C: PretrainedDecoder> Pretrained for Text<C> {
         let Some(tokenizer) = tokenizer else {
             return Ok(files);
         };
-        let has_settings = files.iter().any(|(name, _)| name == TOKENIZER_SETTINGS);
+        let has_settings = files
+            .iter()
+            .any(|(name, _)| name == Tokenizer::SETTINGS_FILE);
         if !has_settings && !files.is_empty() {
             let tokens = config.text.special_tokens.clone();
             let tokens = config.completed(tokens, Some(&tokenizer));
@@ -92,7 +86,7 @@ impl<C: PretrainedDecoder> Pretrained for Text<C> {
             for (name, token) in tokens.first_of_each() {
                 json[name] = json!(tokenizer.decode(&[token]));
             }
-            files.push((TOKENIZER_SETTINGS.to_string(), bytes_of(&json)));
+            files.push((Tokenizer::SETTINGS_FILE.to_string(), bytes_of(&json)));
         }
         Ok(files)
     }

@@ -1,0 +1,185 @@
+//! Where the gradients of a new [`Ddp`](super::Ddp) are held, and who exchanges them.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use burn::prelude::*;
+use burn::tensor::DType;
+use everburn_collectives::group::{ProcessGroup, ReduceOp};
+
+use crate::bucket::BucketEntry;
+use crate::communication_hook::{CommunicationHook, CommunicationHookConfig};
+use crate::config::DdpConfig;
+use crate::device::{DeviceExchange, HostExchange};
+use crate::error::DdpError;
+use crate::host::HostBuffer;
+use crate::placement::gradients_stay_there;
+use crate::reducer::{Reducer, WORKERS};
+use crate::replicas::{TensorDescription, TensorKind};
+use crate::shared::Medium;
+
+/// How gradients are exchanged. As text, what all ranks must have in common.
+pub(crate) enum Way {
+    /// As they are: in host memory or through it.
+    Automatic,
+    Hook(Box<dyn CommunicationHook>),
+    Exchange(Arc<dyn DeviceExchange>),
+    /// On its device, with nobody.
+    #[cfg(test)]
+    Alone,
+}
+
+impl fmt::Debug for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Automatic => f.write_str("host"),
+            Self::Hook(hook) => f.write_str(&hook.name()),
+            Self::Exchange(exchange) => f.write_str(exchange.name()),
+            #[cfg(test)]
+            Self::Alone => f.write_str("alone"),
+        }
+    }
+}
+
+impl Way {
+    /// Where the gradients are held of parameters that are on `device` (`None`: on several), and the hook that they go
+    /// through. Every rank calls it.
+    ///
+    /// # Errors
+    /// [`DdpError::Backend`] if the exchange that was handed in cannot have them; [`DdpError::Collective`] if the ranks
+    /// cannot agree.
+    pub(super) fn medium(
+        self,
+        device: Option<Device>,
+        group: &ProcessGroup,
+        config: &DdpConfig,
+    ) -> Result<(Medium, Option<Box<dyn CommunicationHook>>), DdpError> {
+        let on_device = |device, exchange| Ok((Medium::Device { device, exchange }, None));
+        match self {
+            Self::Hook(hook) => Ok((Medium::Host, Some(hook))),
+            // Each rank keeps its shards in host memory until its optimizer takes them.
+            Self::Automatic if config.shards_gradients() => Ok((Medium::Host, None)),
+            Self::Exchange(exchange) if config.shards_gradients() => Err(DdpError::Backend {
+                wanted: exchange.name().to_string(),
+                reason: "sharded gradients (`training.ddp.shard = gradients` or `parameters`) are added up in host memory; \
+                         use `ranks.backend = host` with them"
+                    .to_string(),
+            }),
+            Self::Exchange(exchange) => {
+                let is_plain = config.communication == CommunicationHookConfig::None;
+                let device = device.filter(|_| is_plain);
+                let device = device.ok_or_else(|| elsewhere(exchange.name(), config))?;
+                on_device(device, Some(exchange))
+            }
+            #[cfg(test)]
+            Self::Alone => on_device(device.expect("one device"), None),
+            Self::Automatic => {
+                let device = device.filter(gradients_stay_there);
+                // Ranks on the processor and on GPUs can train together: through host memory.
+                let stay = group.all_reduce(vec![u8::from(device.is_some())], ReduceOp::Min);
+                let all_stay = stay.wait()? == [1];
+                let Some(device) = device.filter(|_| all_stay) else {
+                    return Ok((Medium::Host, None));
+                };
+                let own = (group.world_size() > 1).then(|| whole_group(group));
+                let own = own.transpose()?.flatten().map(HostExchange::start);
+                let exchange = own.transpose()?;
+                let exchange = exchange.map(|own| Arc::new(own) as Arc<dyn DeviceExchange>);
+                on_device(device, exchange)
+            }
+        }
+    }
+}
+
+/// A group of the same ranks, whose collectives run beside those of `group`.
+fn whole_group(group: &ProcessGroup) -> Result<Option<ProcessGroup>, DdpError> {
+    let ranks: Vec<usize> = (0..group.world_size()).collect();
+    Ok(group.subgroup(&ranks)?)
+}
+
+/// Starts the threads that exchange gradients; `None` on one rank. Every rank calls it.
+pub(super) fn start_reducer(
+    group: &ProcessGroup,
+    hook: Option<Box<dyn CommunicationHook>>,
+    medium: &Medium,
+) -> Result<Option<Reducer>, DdpError> {
+    if group.world_size() == 1 {
+        return Ok(None);
+    }
+    let workers = match (&hook, medium) {
+        (None, Medium::Host) => WORKERS,
+        _ => 1,
+    };
+    let groups = (0..workers).map(|_| whole_group(group));
+    let groups = groups.collect::<Result<Vec<_>, _>>()?;
+    Ok(Some(Reducer::start(
+        groups.into_iter().flatten().collect(),
+        hook,
+    )?))
+}
+
+/// The parameters that have gradients, each once, and whether the model holds one of them twice (tied weights).
+pub(super) fn trained(tensors: Vec<TensorDescription>) -> (Vec<BucketEntry>, bool) {
+    let (mut known, mut tied) = (HashSet::new(), false);
+    let trainable = tensors
+        .into_iter()
+        .filter(|tensor| tensor.kind == TensorKind::Trainable)
+        .filter(|tensor| {
+            let new = known.insert(tensor.id);
+            tied |= !new;
+            new
+        });
+    let parameters = trainable
+        .map(|tensor| BucketEntry {
+            path: tensor.path,
+            id: tensor.id,
+            shape: tensor.shape,
+            dtype: tensor.dtype,
+        })
+        .collect();
+    (parameters, tied)
+}
+
+/// Gradients cannot stay on one device.
+fn elsewhere(wanted: &str, config: &DdpConfig) -> DdpError {
+    let reason = match config.communication == CommunicationHookConfig::None {
+        false => format!(
+            "`training.ddp.communication = {}` changes gradients in host memory; use `ranks.backend = host` with it",
+            config.communication
+        ),
+        true => {
+            "the parameters of the model are on several devices, and a rank has one of them; use \
+                 `ranks.backend = host`"
+                .to_string()
+        }
+    };
+    DdpError::Backend {
+        wanted: wanted.to_string(),
+        reason,
+    }
+}
+
+/// Refuses what cannot be averaged.
+pub(super) fn check_types(parameters: &[BucketEntry], hooked: bool) -> Result<(), DdpError> {
+    if parameters.is_empty() {
+        return Err(DdpError::NothingToTrain);
+    }
+    for entry in parameters {
+        if HostBuffer::zeroed(entry.dtype, 0).is_none() {
+            return Err(DdpError::UnsupportedType {
+                parameter: entry.path.clone(),
+                dtype: format!("{:?}", entry.dtype),
+            });
+        }
+    }
+    let plain = parameters.iter().find(|entry| entry.dtype != DType::F32);
+    if let (true, Some(entry)) = (hooked, plain) {
+        tracing::warn!(
+            parameter = entry.path,
+            dtype = ?entry.dtype,
+            "communication hooks take f32 gradients; this one and its like go as they are"
+        );
+    }
+    Ok(())
+}
