@@ -26,6 +26,8 @@ pub enum Fault {
     EnqueueFails(Status),
     /// Operations are answered so, and are on the stream all the same.
     EnqueueFailsLate(Status),
+    /// Calls that put an operation on a stream do not return before the cluster is gone.
+    EnqueueHangs,
     /// Events cannot be recorded.
     RecordFails,
     /// Operations are answered with `ncclInProgress`, and are on the stream only after this many

@@ -76,6 +76,20 @@ impl FakeGpu {
             .ok_or_else(|| failed("cuEventQuery", 400))
     }
 
+    /// What a call that hangs does: it returns when the cluster is gone.
+    fn hang(&self) -> Status {
+        let deadline = Instant::now() + PATIENCE;
+        let mut state = lock(&self.fabric.state);
+        while !state.closed {
+            let (locked, late) = wait_until(&self.fabric.moved, state, deadline);
+            state = locked;
+            if late {
+                break;
+            }
+        }
+        Status::SystemError
+    }
+
     /// Puts `operation` on its stream.
     fn launch(&self, communicator: usize, operation: Operation, stream: usize) -> Status {
         let key = self.fabric.key(communicator, &operation);
@@ -88,6 +102,12 @@ impl FakeGpu {
     }
 
     fn begin(&self, communicator: usize, operation: Operation, stream: usize) -> Status {
+        if self
+            .fault(|fault| (*fault == Fault::EnqueueHangs).then_some(()))
+            .is_some()
+        {
+            return self.hang();
+        }
         if let Some(status) = self.fault(|fault| match fault {
             Fault::EnqueueFails(status) => Some(*status),
             _ => None,
@@ -241,16 +261,7 @@ impl NcclApi for FakeGpu {
             .fault(|fault| (*fault == Fault::AbortHangs).then_some(()))
             .is_some()
         {
-            let deadline = Instant::now() + PATIENCE;
-            let mut state = lock(&self.fabric.state);
-            while !state.closed {
-                let (locked, late) = wait_until(&self.fabric.moved, state, deadline);
-                state = locked;
-                if late {
-                    break;
-                }
-            }
-            return Status::SystemError;
+            return self.hang();
         }
         self.fabric.abort(communicator.handle());
         Status::Success

@@ -1,5 +1,6 @@
 //! A deadline that passes becomes an error that names who is missing, and NCCL lets go of the GPU.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use everburn_collectives::group::{CollectiveError, ReduceOp};
@@ -122,6 +123,27 @@ fn a_launch_that_never_gets_on_the_stream_has_a_deadline() {
     );
     let again = error(group.all_reduce(&buffer, ReduceOp::Sum));
     assert!(matches!(&again, NcclError::Poisoned { .. }), "{again}");
+}
+
+#[test]
+fn whoever_issues_after_a_call_that_does_not_return_waits_no_longer_than_the_deadline() {
+    let cluster = FakeCluster::new(1);
+    let config = hurried_alone(&cluster, 0);
+    let group = Arc::new(cluster.connect(0, config, None).unwrap());
+    cluster.inject(0, Fault::EnqueueHangs);
+    let (sender, told) = std::sync::mpsc::channel();
+    // One of them is in the call of NCCL, and the other waits for its turn.
+    for _ in 0..2 {
+        let (group, sender) = (group.clone(), sender.clone());
+        let buffer = cluster.allocate(0, &[1f32]);
+        std::thread::spawn(move || {
+            // The test may have ended.
+            let _ = sender.send(group.all_reduce(&buffer, ReduceOp::Sum));
+        });
+    }
+    let told = error(told.recv_timeout(GENEROUS).expect("it has a deadline"));
+    let text = told.to_string();
+    assert!(text.contains("NCCL has not come back from"), "{text}");
 }
 
 #[test]
