@@ -1,0 +1,251 @@
+//! Folders of Hugging Face's transformers: what a text model takes from them, gives back and refuses.
+
+use std::path::Path;
+
+use everburn_tests::Everburn;
+
+/// A folder of Hugging Face's transformers with a small model of this kind.
+fn pretrained(here: &Path, model: &str, size: &str) {
+    pretrained_with(here, model, size, "byte");
+}
+
+/// The same of a model that reads by `tokenizer`.
+fn pretrained_with(here: &Path, model: &str, size: &str, tokenizer: &str) {
+    let train = ["train", model, "--tokenizer", tokenizer, "--set", size];
+    let train = Everburn::new(here, train).args(["--data", "embedded", "--run-dir", "made"]);
+    let few = ["--train-samples", "8", "--test-samples", "4"];
+    let train = train
+        .args(few)
+        .args(["--batch-size", "8", "--validation-samples", "0"]);
+    train.args(["--steps", "1"]).run().succeeded();
+    let export = ["export", "made", "--to", "hugging-face", "--output", model];
+    Everburn::new(here, export).run().succeeded();
+}
+
+#[test]
+fn a_pretrained_model_is_found_by_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    pretrained(
+        here,
+        "gpt2",
+        "gpt={width=16,layers=2,heads=2,context=16,dropout=0.0}",
+    );
+    let import = ["import", "gpt2", "--tokenizer", "byte", "--run-dir", "back"];
+    Everburn::new(here, import).run().succeeded();
+    let generate = |run: &str| {
+        let generate = ["generate", run, "--prompt", "The", "--tokens", "30"];
+        let sampled = Everburn::new(here, generate).args(["--top-k", "40", "--top-p", "0.95"]);
+        sampled.run().succeeded().stdout
+    };
+    assert_eq!(generate("back"), generate("made"));
+    // A text to stop at is not shown.
+    let whole = generate("made");
+    let stop: String = whole.trim_end().chars().skip(8).take(2).collect();
+    let generate = [
+        "generate", "made", "--prompt", "The", "--tokens", "30", "--top-k", "40",
+    ];
+    let generate = Everburn::new(here, generate).args(["--top-p", "0.95", "--stop", &stop]);
+    let cut = generate.run().succeeded().stdout;
+    let expected = whole.find(&stop).unwrap();
+    assert_eq!(cut.trim_end_matches('\n'), &whole[..expected]);
+    // What exists is not written over.
+    let export = ["export", "back", "--to", "hugging-face", "--output", "gpt2"];
+    let ended = Everburn::new(here, export).run();
+    ended.failed_with(2, &["there is something already"]);
+    // Another model than the folder's.
+    let import = ["import", "gpt2", "llama", "--tokenizer", "byte"];
+    let ended = Everburn::new(here, import).run();
+    ended.failed_with(2, &["model of type `gpt2`, and llama is another"]);
+}
+
+#[test]
+fn a_language_model_keeps_its_tokenizer_and_its_special_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let size = "gpt={width=16,layers=1,heads=2,context=16,dropout=0.0}";
+    pretrained(here, "gpt2", size);
+    let read = |path: &str| -> serde_json::Value {
+        serde_json::from_slice(&std::fs::read(here.join(path)).unwrap()).unwrap()
+    };
+    let [config, generation] =
+        ["config.json", "generation_config.json"].map(|name| here.join("gpt2").join(name));
+    let sound = read("gpt2/config.json");
+    assert!(sound["eos_token_id"].is_null() && sound.get("eos_token_id").is_some());
+    // Without a tokenizer, and with numbers of tokens.
+    let import = |more: &[&str]| {
+        let import = ["import", "gpt2", "--run-dir", "run"];
+        Everburn::new(here, import).args(more).run()
+    };
+    import(&[]).failed_with(2, &["gpt2 has no tokenizer.json", "--tokenizer PATH"]);
+    std::fs::write(here.join("my.txt"), "to be or not to be ".repeat(20)).unwrap();
+    let train = [
+        "train",
+        "--init-from",
+        "gpt2",
+        "--data",
+        "my.txt",
+        "--steps",
+        "1",
+    ];
+    let train = Everburn::new(here, train).args(["--set", "text.window=8", "--run-dir", "never"]);
+    train.run().failed_with(2, &["gpt2 has no tokenizer.json"]);
+    let mut own = sound.clone();
+    own["bos_token_id"] = 1.into();
+    own["eos_token_id"] = serde_json::json!([2, 3]);
+    own["pad_token_id"] = (-1).into();
+    std::fs::write(&config, own.to_string()).unwrap();
+    std::fs::write(&generation, r#"{"eos_token_id": 3, "temperature": 0.6}"#).unwrap();
+    import(&["--tokenizer", "byte"]).succeeded();
+    let export = |run: &str, to: &str| {
+        let export = ["export", run, "--to", "hugging-face", "--output", to];
+        Everburn::new(here, export).run().succeeded().stdout
+    };
+    let told = export("run", "bytes");
+    let line = "no tokenizer.json in it: its tokens are the bytes of UTF-8";
+    assert!(told.contains(line), "{told}");
+    let back = read("bytes/config.json");
+    assert_eq!(back["eos_token_id"], own["eos_token_id"]);
+    assert_eq!(back["bos_token_id"], 1);
+    assert!(back["pad_token_id"].is_null());
+    assert_eq!(read("bytes/generation_config.json")["eos_token_id"], 3);
+
+    // With a tokenizer, whose settings name another end.
+    for run in ["gpt2", "made", "run"] {
+        std::fs::remove_dir_all(here.join(run)).unwrap();
+    }
+    let tokenizer =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../datasets/tests/tokenizer/tokenizer.json");
+    pretrained_with(here, "gpt2", size, &tokenizer.display().to_string());
+    let tokenizer = std::fs::read(tokenizer).unwrap();
+    let settings = r#"{"eos_token": {"content": "a"}, "tokenizer_class": "GPT2Tokenizer"}"#;
+    std::fs::write(here.join("gpt2/tokenizer_config.json"), settings).unwrap();
+    let mut own = read("gpt2/config.json");
+    own["bos_token_id"] = 1.into();
+    own["eos_token_id"] = serde_json::json!([2, 3]);
+    std::fs::write(&config, own.to_string()).unwrap();
+    std::fs::write(&generation, r#"{"eos_token_id": 3}"#).unwrap();
+    import(&[]).succeeded();
+    let tune = "train --init-from run --data my.txt --steps 1 --batch-size 4 --validation-samples 0 --run-dir tuned";
+    let tune = Everburn::new(here, tune.split(' ')).args(["--set", "text.window=8"]);
+    tune.run().succeeded();
+    let told = export("tuned", "out");
+    assert!(!told.contains("no tokenizer.json"), "{told}");
+    assert_eq!(
+        std::fs::read(here.join("out/tokenizer.json")).unwrap(),
+        tokenizer
+    );
+    assert_eq!(
+        read("out/tokenizer_config.json")["tokenizer_class"],
+        "GPT2Tokenizer"
+    );
+    let json: serde_json::Value = serde_json::from_slice(&tokenizer).unwrap();
+    let end = &json["model"]["vocab"]["a"];
+    assert_eq!(&read("out/config.json")["eos_token_id"], end);
+    assert_eq!(&read("out/generation_config.json")["eos_token_id"], end);
+    assert_eq!(read("out/config.json")["bos_token_id"], 1);
+}
+
+#[test]
+fn a_damaged_pretrained_model_is_refused_by_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    pretrained(
+        here,
+        "gpt2",
+        "gpt={width=8,layers=1,heads=2,context=8,dropout=0.0}",
+    );
+    let [weights, config] =
+        ["model.safetensors", "config.json"].map(|name| here.join("gpt2").join(name));
+    let [sound_weights, sound_config] =
+        [&weights, &config].map(|path| std::fs::read(path).unwrap());
+    let run = || {
+        let import = [
+            "import",
+            "gpt2",
+            "--tokenizer",
+            "byte",
+            "--run-dir",
+            "never",
+        ];
+        let ended = Everburn::new(here, import).run();
+        assert!(!ended.stderr.contains("panicked"), "{ended}");
+        assert_eq!(here.join("never").exists(), ended.code() == 0, "{ended}");
+        ended
+    };
+    let refused = |expected: &str| {
+        let ended = run();
+        ended.failed_with(ended.code().max(1), &[expected]);
+    };
+    // Cut anywhere, and with other bytes in its header.
+    let header = 8 + u64::from_le_bytes(sound_weights[..8].try_into().unwrap()) as usize;
+    for part in 0..20 {
+        let end = sound_weights.len() * part / 20;
+        std::fs::write(&weights, &sound_weights[..end]).unwrap();
+        refused("gpt2");
+        let mut changed = sound_weights.clone();
+        changed[header * part / 20] ^= 0x15;
+        std::fs::write(&weights, &changed).unwrap();
+        // What is no part of a name or a number may be anything.
+        if run().code() == 0 {
+            std::fs::remove_dir_all(here.join("never")).unwrap();
+        }
+    }
+    std::fs::write(&weights, &sound_weights).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&sound_config).unwrap();
+    for (key, value, expected) in [
+        ("n_embd", serde_json::json!(16), "has shape"),
+        ("n_embd", serde_json::json!(1_u64 << 40), "at most"),
+        ("n_layer", serde_json::json!(2), "is not in the file"),
+        ("n_layer", serde_json::json!(1_000_000), "number of layers"),
+        ("n_head", serde_json::json!(0), "number of heads"),
+        ("vocab_size", serde_json::json!("many"), "vocab_size"),
+        ("model_type", serde_json::json!("bert"), "no model here"),
+        (
+            "activation_function",
+            serde_json::json!("relu"),
+            "activation_function",
+        ),
+    ] {
+        let mut other = json.clone();
+        other[key] = value;
+        std::fs::write(&config, other.to_string()).unwrap();
+        refused(expected);
+    }
+    for text in ["", "{", "[1, 2]", "null", "\u{0}"] {
+        std::fs::write(&config, text).unwrap();
+        refused("gpt2");
+    }
+}
+
+#[test]
+fn an_index_that_names_other_files_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let sizes = "gpt={width=8,layers=1,heads=2,context=8,dropout=0.0}";
+    pretrained(here, "gpt2", sizes);
+    let index = here.join("gpt2/model.safetensors.index.json");
+    for (text, expected) in [
+        (
+            r#"{"weight_map": {"transformer.wte.weight": "../gpt2/model.safetensors"}}"#,
+            "does not name a file in this folder",
+        ),
+        (
+            r#"{"weight_map": {"transformer.wte.weight": "missing.safetensors"}}"#,
+            "missing.safetensors",
+        ),
+        (
+            r#"{"weight_map": {"nothing": "model.safetensors"}}"#,
+            "it has not",
+        ),
+        (r#"{"weight_map": {}}"#, "is not in the file"),
+        ("{}", "weight_map"),
+    ] {
+        std::fs::write(&index, text).unwrap();
+        let import = "import gpt2 --tokenizer byte --run-dir never".split(' ');
+        let ended = Everburn::new(here, import).run();
+        assert!(!ended.stderr.contains("panicked"), "{ended}");
+        assert!(!here.join("never").exists(), "{ended}");
+        ended.failed_with(ended.code().max(1), &[expected]);
+    }
+}
