@@ -92,6 +92,7 @@ pub use metrics::step_report::{Report, StepCost, StepReport};
 pub use metrics::sums::{ACCURACY, LOSS, MetricSums, WeightedSum};
 pub use model::erased::{AnyBatch, AnyData, AnyItem, AnyModel, AnyModelOverRanks, Trainable};
 pub use model::generation::{Generation, TokenStream, whole_text};
+pub use model::labels::WrongLabel;
 pub use model::objective::{
     ClassTargets, Classification, Loss, MaskedNextToken, NextToken, Objective,
 };
