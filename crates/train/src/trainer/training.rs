@@ -73,6 +73,9 @@ impl Trainer {
         }
         self.begin_profile()?;
         let loaders = self.loaders(data, over)?;
+        if trial.is_none() {
+            self.warn_of_sorted_classes(data);
+        }
         // Where ranks may be lost, those that are left have to come to terms each time.
         let resume = match self.regroup {
             None if self.resume => Some(self.newest_checkpoint()?),
