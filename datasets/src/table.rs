@@ -120,7 +120,7 @@ pub fn load_table(request: &TableRequest) -> Result<LoadedTable, DatasetError> {
     };
     let train = match &all.cells.target {
         Some(Values::Categories(classes)) => {
-            // Earlier versions read them in the order of the file: a run of theirs is told that it is another one.
+            // Earlier versions read them in the order of the file: their runs are told that the data are others.
             fingerprint += " in proportion";
             let order = in_proportion(train.iter().map(|row| classes[*row as usize] as usize));
             order.into_iter().map(|place| train[place]).collect()

@@ -44,6 +44,7 @@ mod trainer;
 pub use burn_train::Interrupter;
 pub use checkpoint::adapter::Adapter;
 pub use checkpoint::ema::EmaConfig;
+pub use checkpoint::other_model::parameter_differences;
 pub use checkpoint::pretrained_values::{WithInitialValues, open_state_dict_except};
 pub use checkpoint::state_dict::{
     PRETRAINED_CONFIG, StateDictFile, StateDictLayout, TensorSource, load_state_dict,
