@@ -83,6 +83,15 @@ impl Task for ImageFolders {
         })
     }
 
+    // Two convolutions of 3 x 3 with a stride of 2 leave a pixel of 7 x 7.
+    fn check(&self, config: &ImagesConfig) -> Result<(), TaskError> {
+        match config.size {
+            ..7 => Err(TaskError::new(format!("images.size={} leaves the model no pixel", config.size))
+                .with_help("set images.size=7 or more")),
+            _ => Ok(()),
+        }
+    }
+
     // Machines may have the images in other folders; all else must be the same on all ranks.
     fn local_settings(&self) -> &'static [&'static str] {
         &["folder"]
