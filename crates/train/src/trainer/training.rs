@@ -71,11 +71,12 @@ impl Trainer {
         if self.regroup.is_none() {
             agreement.clone().check(&self.group)?;
         }
-        self.begin_profile()?;
-        let loaders = self.loaders(data, over)?;
-        if trial.is_none() {
+        // Ranks of an elastic job read nothing before they have met, and a profile is of the training alone.
+        if trial.is_none() && self.regroup.is_none() && self.recorder.is_none() {
             self.warn_of_sorted_classes(data);
         }
+        self.begin_profile()?;
+        let loaders = self.loaders(data, over)?;
         // Where ranks may be lost, those that are left have to come to terms each time.
         let resume = match self.regroup {
             None if self.resume => Some(self.newest_checkpoint()?),
