@@ -16,6 +16,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     } else {
         Path::new("../../examples")
     };
+    // A published package builds projects from the registry; a checkout may be of a state that no registry has.
+    println!(
+        "cargo::rustc-env=EVERBURN_FROM_REGISTRY={}",
+        packaged.is_dir()
+    );
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     let mut list = String::from("&[\n");
     for name in TEMPLATES {

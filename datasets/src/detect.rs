@@ -105,13 +105,21 @@ pub fn detect(path: impl AsRef<Path>) -> Result<Option<DataKind>, DatasetError> 
 /// As [`detect`], for a task that learns from these kinds, which are `wanted` in prose.
 ///
 /// # Errors
-/// As [`detect`]; [`DatasetError::WrongKind`] with a task that learns from what is there, if this one does not.
+/// As [`detect`]; [`DatasetError::WrongKind`] with a task that learns from what is there, if this one does not;
+/// [`DatasetError::Empty`] of a file without a byte.
 pub fn detect_for(
     path: impl AsRef<Path>,
     kinds: &[DataKind],
     wanted: &'static str,
 ) -> Result<Option<DataKind>, DatasetError> {
     let path = path.as_ref();
+    let metadata = path.metadata();
+    if metadata.is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0) {
+        return Err(DatasetError::Empty {
+            path: path.to_owned(),
+            wanted,
+        });
+    }
     match detect(path)? {
         Some(kind) if !kinds.contains(&kind) => Err(DatasetError::WrongKind {
             path: path.to_owned(),
@@ -240,6 +248,10 @@ mod tests {
         assert!(error.contains("nothing"), "{error}");
         let error = detect_for(path("houses.csv"), &[DataKind::Text], "text").unwrap_err();
         let text = "is a table, and this model learns from text; the task `table` learns from it";
+        assert!(error.to_string().ends_with(text), "{error}");
+        write("nothing.csv", b"");
+        let error = detect_for(path("nothing.csv"), &[DataKind::Table], "a table").unwrap_err();
+        let text = "nothing.csv is an empty file: expected a table";
         assert!(error.to_string().ends_with(text), "{error}");
     }
 }

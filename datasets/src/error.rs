@@ -197,6 +197,15 @@ pub enum DatasetError {
         instead: String,
     },
 
+    /// A file without a byte.
+    #[error("{} is an empty file: expected {wanted}", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+        /// What would do.
+        wanted: &'static str,
+    },
+
     /// A number of samples that cannot be had.
     #[error("{count} {split} samples were asked for: expected 1 to {most}")]
     Count {

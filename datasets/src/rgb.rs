@@ -87,6 +87,7 @@ pub enum Channels {
     #[default]
     Rgb,
     /// One, by the weights of ITU-R BT.601.
+    #[serde(alias = "gray")]
     Grey,
 }
 

@@ -51,6 +51,9 @@ pub struct RgbItem {
 }
 
 impl RgbItem {
+    /// The largest width and height, in pixels.
+    pub const MOST_PIXELS_A_SIDE: usize = MOST_PIXELS_A_SIDE as usize;
+
     /// 3, or 1 of a grey image.
     pub fn channels(&self) -> usize {
         self.pixels.len() / (self.size[0] * self.size[1]).max(1)
@@ -182,7 +185,11 @@ fn decode(
         path: file.to_path_buf(),
         problem,
     };
-    let damaged = |error: image::ImageError| damage(error.to_string());
+    // The words of some decoders have line breaks.
+    let damaged = |error: image::ImageError| {
+        let words = error.to_string();
+        damage(words.split_whitespace().collect::<Vec<_>>().join(" "))
+    };
     let reader = ImageReader::new(source).with_guessed_format();
     let reader = reader.map_err(|source| unreadable(file, source))?;
     let mut limits = Limits::default();

@@ -83,7 +83,7 @@ pub struct LoadedTable {
     pub test: TableDataset,
     /// What the columns are: other tables are read by it, and predictions understood.
     pub schema: TableSchema,
-    /// SHA-256 of the file, in hexadecimal.
+    /// SHA-256 of the file, in hexadecimal, and the order of the training rows where it is not the file's.
     pub fingerprint: String,
 }
 
@@ -99,7 +99,7 @@ pub struct LoadedTable {
 /// cannot be used: of a row with more or fewer cells than the header, of a column that has numbers and other values, of a
 /// missing value unless `request.missing` allows it; or with the column that is named and not there.
 pub fn load_table(request: &TableRequest) -> Result<LoadedTable, DatasetError> {
-    let fingerprint = fingerprint(&request.file)?;
+    let mut fingerprint = fingerprint(&request.file)?;
     let (schema, rows) = TableSchema::infer(request, is_test)?;
     if rows < TEST_SHARE {
         let problem =
@@ -120,6 +120,8 @@ pub fn load_table(request: &TableRequest) -> Result<LoadedTable, DatasetError> {
     };
     let train = match &all.cells.target {
         Some(Values::Categories(classes)) => {
+            // Earlier versions read them in the order of the file: their runs are told that the data are others.
+            fingerprint += " in proportion";
             let order = in_proportion(train.iter().map(|row| classes[*row as usize] as usize));
             order.into_iter().map(|place| train[place]).collect()
         }

@@ -155,7 +155,7 @@ impl ViTConfig {
         }
         if self.patch_size > self.image_size {
             return refuse(format!(
-                "a patch of {0} x {0} pixels is larger than an image of {1} x {1}",
+                "a patch of {0} x {0} pixels is larger than an image of {1} x {1}: image_size must be at least patch_size",
                 self.patch_size, self.image_size
             ));
         }

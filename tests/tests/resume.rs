@@ -198,6 +198,30 @@ fn another_optimizer_does_not_go_on_from_this_ones_checkpoint() {
 }
 
 #[test]
+fn a_model_of_another_size_is_refused_with_the_setting_that_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows: String = (0..60).map(|row| format!("{row},{}\n", 2 * row)).collect();
+    std::fs::write(folder.path().join("rows.csv"), format!("x,y\n{rows}")).unwrap();
+    let flags = ["--data", "rows.csv", "--set", "table.target=y"];
+    let flags = [&flags[..], &["--epochs", "1", "--run-dir", "run"]].concat();
+    let begun = Everburn::new(folder.path(), ["train", "table"]).args(flags);
+    begun.run().succeeded();
+    let before = Run::new(folder.path().join("run")).text("config.toml");
+    let resumed = ["train", "--resume", "--run-dir", "run", "--epochs", "2"];
+    let ended = Everburn::new(folder.path(), resumed)
+        .args(["--set", "table.hidden=[32, 64]"])
+        .run();
+    let messages = [
+        "has shape [1, 64] in the file and [1, 32] in the model",
+        "others than in the run: table.hidden = [32, 64] (was [64, 64])",
+        "--init-from",
+    ];
+    ended.failed_with(2, &messages);
+    let after = Run::new(folder.path().join("run")).text("config.toml");
+    assert_eq!(before, after);
+}
+
+#[test]
 fn more_epochs_do_not_fit_a_cosine_schedule_that_has_begun() {
     let folder = tempfile::tempdir().unwrap();
     let flags = [

@@ -70,7 +70,7 @@ pub(crate) fn run(
     check_groups(&config, &*task)?;
     config.training.check_schedule(samples)?;
     if arguments.resume {
-        check_resume(&config, arguments, &loaded)?;
+        check_resume(&config, arguments, &*task, &loaded)?;
     } else if arguments.ranks.node_rank.unwrap_or(0) == 0 {
         // The file is on machine 0.
         weights::check_tokenizer(&config, arguments)?;

@@ -30,7 +30,7 @@ use crate::sampler::{DistributedSampler, SamplerError};
 /// # mod everburn { pub use everburn_distributed as distributed; }
 /// use everburn::distributed::MicroBatch;
 ///
-/// let part = MicroBatch { batch: vec![0.5, 0.25], samples: 2, weight: 2, index: 0 };
+/// let part = MicroBatch { batch: vec![0.5, 0.25], samples: 2, weight: 2, index: 0, indices: vec![5, 3] };
 /// assert_eq!(part.batch.len(), part.samples);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +45,8 @@ pub struct MicroBatch<B> {
     /// Its number in the share. In a loader over virtual ranks those without samples have no
     /// micro-batch, and this is the number among the own ones.
     pub index: usize,
+    /// The numbers of its samples in the data set that the loader reads.
+    pub indices: Vec<usize>,
 }
 
 /// A rank's share of one global batch.
@@ -53,7 +55,7 @@ pub struct MicroBatch<B> {
 /// # mod everburn { pub use everburn_distributed as distributed; }
 /// use everburn::distributed::{MicroBatch, ShareOfBatch};
 ///
-/// let part = MicroBatch { batch: vec![0.5, 0.25], samples: 2, weight: 2, index: 0 };
+/// let part = MicroBatch { batch: vec![0.5, 0.25], samples: 2, weight: 2, index: 0, indices: vec![5, 3] };
 /// let share = ShareOfBatch {
 ///     micro_batches: vec![part],
 ///     rounds: 1,

@@ -88,6 +88,11 @@ pub struct FromPyTorch;
 #[doc = include_str!("../../../docs/own-loop.md")]
 pub struct OwnLoop;
 
+/// The page on your own images, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/images.md")]
+pub struct YourOwnImages;
+
 /// The page on your own data, compiled with the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/your-own-data.md")]

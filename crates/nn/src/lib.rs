@@ -158,8 +158,8 @@ pub use group::{LossReduction, StatisticsGroup, SyncError};
 #[cfg(feature = "flex")]
 pub use layers::adam;
 pub use layers::{
-    Dropout, DropoutConfig, Gelu, LayerNorm, LayerNormConfig, Relu, causal_attention,
-    causal_softmax, cross_entropy, matmul, rope,
+    Dropout, DropoutConfig, Gelu, LayerNorm, LayerNormConfig, Relu, WrongTarget, causal_attention,
+    causal_softmax, cross_entropy, matmul, rope, with_checked_targets,
 };
 pub use linear::{Linear, LinearConfig};
 pub use mirror::{

@@ -19,6 +19,7 @@ mod exact;
 mod folder;
 mod manifest;
 pub(crate) mod optimizer_states;
+pub(crate) mod other_model;
 pub(crate) mod pretrained_values;
 pub(crate) mod snapshot;
 pub(crate) mod state_dict;

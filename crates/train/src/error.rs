@@ -6,6 +6,7 @@ use everburn_collectives::group::{CollectiveError, ProcessGroup};
 use everburn_distributed::{DdpError, SamplerError};
 
 use crate::device::verification::WrongNumbers;
+use crate::model::labels::WrongLabel;
 
 /// Why a run could not start, continue or be recorded.
 ///
@@ -40,10 +41,13 @@ pub enum TrainError {
     Data(String),
     /// A sample of the test could not be read, after a whole training.
     #[error(
-        "the test could not read a batch: {0}. All steps are made, and model.safetensors of the run directory has what \
+        "the test could not use a batch: {0}. All steps are made, and model.safetensors of the run directory has what \
          was learned: --resume tests it when the data are repaired"
     )]
     TestData(String),
+    /// A sample has a label that the model has no score for.
+    #[error("{0}")]
+    Label(WrongLabel),
     /// A GPU computes otherwise than the processor.
     #[error("{0}")]
     WrongNumbers(WrongNumbers),
@@ -230,6 +234,7 @@ impl TrainError {
         match self {
             Self::Elastic(_)
             | Self::Diverged { .. }
+            | Self::Label(_)
             | Self::LossNotFinite { .. }
             | Self::LossScaleTooLow { .. }
             | Self::DifferentRuns { .. }
@@ -248,6 +253,13 @@ impl TrainError {
     pub(crate) fn in_test(self) -> Self {
         match self {
             Self::Data(problem) => Self::TestData(problem),
+            Self::Label(wrong) => Self::TestData(
+                WrongLabel {
+                    of: "the test",
+                    ..wrong
+                }
+                .to_string(),
+            ),
             error => error,
         }
     }

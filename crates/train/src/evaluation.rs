@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use burn_train::InferenceStep;
 use everburn_collectives::group::ProcessGroup;
+use everburn_distributed::MicroBatch;
 
 use crate::error::TrainError;
 use crate::metrics::layout::MetricAgreement;
@@ -12,6 +13,7 @@ use crate::metrics::step_report::Report;
 use crate::metrics::sums::MetricSums;
 use crate::metrics::virtual_sums::VirtualSums;
 use crate::model::erased::{AnyBatch, AnyLoader, AnyModel};
+use crate::model::labels::checked;
 use crate::model::predictions::Counts;
 use crate::parallel::model::ParallelModel;
 
@@ -19,15 +21,17 @@ use crate::parallel::model::ParallelModel;
 pub(crate) fn infer(
     model: &AnyModel,
     over: Option<&dyn ParallelModel<AnyModel, AnyBatch>>,
-    batch: AnyBatch,
+    part: MicroBatch<AnyBatch>,
     counts: Option<&RefCell<Counts>>,
 ) -> Result<MetricSums, TrainError> {
-    match over {
-        Some(over) => match over.infer(model, batch)? {
-            Some(report) => sums(&report, counts),
-            None => Ok(MetricSums::default()),
-        },
-        None => sums(&InferenceStep::step(model, batch), counts),
+    let MicroBatch { batch, indices, .. } = part;
+    let report = checked(true, &indices, "an evaluation", || match over {
+        Some(over) => over.infer(model, batch),
+        None => Ok(Some(InferenceStep::step(model, batch))),
+    })?;
+    match report? {
+        Some(report) => sums(&report, counts),
+        None => Ok(MetricSums::default()),
     }
 }
 
@@ -46,7 +50,7 @@ fn sums(report: &impl Report, counts: Option<&RefCell<Counts>>) -> Result<Metric
 ///
 /// The order of the batches is that of epoch 0; a loader for evaluation does not shuffle.
 pub(crate) fn evaluate(
-    infer: impl Fn(AnyBatch) -> Result<MetricSums, TrainError>,
+    infer: impl Fn(MicroBatch<AnyBatch>) -> Result<MetricSums, TrainError>,
     loader: &AnyLoader,
     group: &ProcessGroup,
     stop_wanted: impl Fn() -> bool,
@@ -59,7 +63,7 @@ pub(crate) fn evaluate(
             None => {
                 let mut local = MetricSums::default();
                 for part in share.micro_batches {
-                    local += infer(part.batch)?;
+                    local += infer(part)?;
                 }
                 let layout = agreement.layout([&local], group)?;
                 let own = LocalReply {
@@ -77,7 +81,8 @@ pub(crate) fn evaluate(
             Some(ranks) => {
                 let mut sums = VirtualSums::new(ranks, 0);
                 for part in share.micro_batches {
-                    sums.set(part.index, infer(part.batch)?, std::iter::empty());
+                    let index = part.index;
+                    sums.set(index, infer(part)?, std::iter::empty());
                 }
                 let layout = agreement.layout(sums.found(), group)?;
                 let (batch, _, stop) = sums.send(stop_wanted(), layout, group).wait()?;

@@ -44,6 +44,7 @@ mod trainer;
 pub use burn_train::Interrupter;
 pub use checkpoint::adapter::Adapter;
 pub use checkpoint::ema::EmaConfig;
+pub use checkpoint::other_model::parameter_differences;
 pub use checkpoint::pretrained_values::{WithInitialValues, open_state_dict_except};
 pub use checkpoint::state_dict::{
     PRETRAINED_CONFIG, StateDictFile, StateDictLayout, TensorSource, load_state_dict,
@@ -92,6 +93,7 @@ pub use metrics::step_report::{Report, StepCost, StepReport};
 pub use metrics::sums::{ACCURACY, LOSS, MetricSums, WeightedSum};
 pub use model::erased::{AnyBatch, AnyData, AnyItem, AnyModel, AnyModelOverRanks, Trainable};
 pub use model::generation::{Generation, TokenStream, whole_text};
+pub use model::labels::WrongLabel;
 pub use model::objective::{
     ClassTargets, Classification, Loss, MaskedNextToken, NextToken, Objective,
 };

@@ -3,6 +3,7 @@
 pub(crate) mod erased;
 pub(crate) mod finite;
 pub(crate) mod generation;
+pub(crate) mod labels;
 pub(crate) mod objective;
 pub(crate) mod predictions;
 pub(crate) mod samples;

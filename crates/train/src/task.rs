@@ -307,7 +307,7 @@ pub trait Task: Sized + Send + Sync + 'static {
 pub struct TaskData<I, B> {
     /// The data sets and the batcher.
     pub data: TrainingData<I, B>,
-    /// A line about them; their name and size if empty.
+    /// A line about them; their name, size and origin if empty.
     pub description: String,
     /// The names of the classes, in the order of their numbers, where there are classes with names.
     pub class_names: Vec<String>,

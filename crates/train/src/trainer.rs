@@ -3,6 +3,7 @@
 mod evaluating;
 mod find_batch_size;
 mod find_learning_rate;
+mod held_out;
 mod loaders;
 mod optimizing;
 mod predicting;

@@ -35,6 +35,18 @@ pub(super) struct Parts {
 impl Parts {
     pub(super) fn finish(mut self, request: &RgbRequest) -> Result<LoadedRgb, DatasetError> {
         let [train, test] = self.sets;
+        let limits = [
+            (request.train_limit, train.len()),
+            (request.test_limit, test.len()),
+        ];
+        if self.kind == DataKind::Cifar
+            && limits
+                .iter()
+                .any(|(limit, all)| limit.is_some_and(|limit| limit < *all))
+        {
+            // Earlier versions took them evenly from all. Other kinds have their order in the fingerprint.
+            self.fingerprint += " the first ones";
+        }
         let train = limited(train, request.train_limit, "training")?;
         let test = limited(test, request.test_limit, "test")?;
         let [train, test] = [train, test].map(|set| match request.channels {

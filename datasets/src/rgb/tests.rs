@@ -197,6 +197,17 @@ fn an_archive_of_cifar_is_verified_where_it_was_asked_for_by_name() {
         assert_eq!((loaded.size, loaded.kind), ([32, 32], DataKind::Cifar));
         assert_eq!((loaded.train.len(), loaded.test.len()), (10, 2));
     }
+    let fingerprint = |train_limit| {
+        let limited = RgbRequest {
+            size: None,
+            train_limit,
+            ..request(&archive)
+        };
+        load_rgb(&limited).unwrap().fingerprint
+    };
+    let all = fingerprint(None);
+    assert_eq!(fingerprint(Some(10)), all);
+    assert_eq!(fingerprint(Some(3)), format!("{all} the first ones"));
     let text = RgbRequest {
         choice: DataChoice::Embedded,
         ..RgbRequest::default()

@@ -86,6 +86,14 @@ fn categories_are_those_of_training_rows_and_others_are_none() {
 }
 
 #[test]
+fn the_fingerprint_has_the_order_of_the_training_rows() {
+    let numbers = load(table(20), |_| {}).unwrap().fingerprint;
+    let classes = load(table(20), |request| request.target = "kind".to_owned()).unwrap();
+    assert_eq!(numbers.len(), 64);
+    assert_eq!(classes.fingerprint, format!("{numbers} in proportion"));
+}
+
+#[test]
 fn missing_values_are_refused_or_imputed() {
     for missing in ["", "NA", " NaN ", "?", "null"] {
         let text = table(20).replace("\n3,b,6\n", &format!("\n{missing},b,6\n"));

@@ -209,10 +209,24 @@ impl fmt::Debug for TokenizerFile {
 
 /// The tokenizer of a `tokenizer.json`. The library panics on some files that are JSON and no tokenizer.
 fn parse(json: &[u8]) -> Result<tokenizers::Tokenizer, String> {
-    serde_json::from_slice::<IgnoredAny>(json).map_err(|error| error.to_string())?;
+    serde_json::from_slice::<IgnoredAny>(json).map_err(|error| no_json(json, &error))?;
     let parsed = catch_unwind(|| tokenizers::Tokenizer::from_bytes(json));
     let parsed = parsed.map_err(|_| "the tokenizers library has panicked on it".to_owned())?;
     parsed.map_err(|error| error.to_string())
+}
+
+/// What a file is that is no JSON, and what was expected.
+fn no_json(bytes: &[u8], error: &serde_json::Error) -> String {
+    let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
+    let found = match (first, std::str::from_utf8(bytes)) {
+        (None, _) => "the file is empty".to_owned(),
+        (Some(b'{'), _) => format!("its JSON is damaged: {error}"),
+        (_, Ok(_)) => "it is text, and no JSON".to_owned(),
+        (_, Err(_)) => "it is neither text nor JSON".to_owned(),
+    };
+    format!(
+        "{found}; expected a tokenizer.json of Hugging Face's tokenizers, or the folder that has it"
+    )
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, DatasetError> {
@@ -230,4 +244,24 @@ fn read(path: &Path) -> Result<Vec<u8>, DatasetError> {
         });
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_no_tokenizer_is_called_what_it_is() {
+        let problem = |bytes: &[u8]| parse(bytes).unwrap_err();
+        for (bytes, found) in [
+            (&b""[..], "the file is empty; expected a tokenizer.json"),
+            (b" \n", "the file is empty"),
+            (b"a text", "it is text, and no JSON"),
+            (&[0xff, 0, 1], "it is neither text nor JSON"),
+            (b"{\"model\": ", "its JSON is damaged: EOF"),
+        ] {
+            let problem = problem(bytes);
+            assert!(problem.starts_with(found), "{problem}");
+        }
+    }
 }

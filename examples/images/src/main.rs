@@ -1,4 +1,4 @@
-//! Classifies images of any size, in a folder for each class: `train/roses/1.jpg`, `test/tulips/7.png`.
+//! Classifies images of any size, in a folder for each class: `train/roses/1.jpg`, `test/tulips/7.png`, or `roses/1.jpg`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,6 +8,7 @@ use everburn::burn;
 use everburn::burn::prelude::*;
 use everburn::burn::tensor::Int;
 use everburn::burn::tensor::activation::softmax;
+use everburn::datasets::{LoadedRgb, RgbRequest, load_rgb};
 use everburn::nn::conv::{Conv2d, Conv2dConfig};
 use everburn::nn::loss::CrossEntropyLossConfig;
 use everburn::nn::pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig};
@@ -27,7 +28,8 @@ struct ImageFolders;
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct ImagesConfig {
-    /// Has the folders `train` and `test`, and these one for each class.
+    /// Has the folders `train` and `test`, and these one for each class; or one for each class alone, and every tenth image
+    /// of a class becomes a test image.
     folder: PathBuf,
     /// The width and height to which images are scaled, in pixels.
     size: usize,
@@ -81,6 +83,15 @@ impl Task for ImageFolders {
         })
     }
 
+    // Two convolutions of 3 x 3 with a stride of 2 leave a pixel of 7 x 7.
+    fn check(&self, config: &ImagesConfig) -> Result<(), TaskError> {
+        match config.size {
+            ..7 => Err(TaskError::new(format!("images.size={} leaves the model no pixel", config.size))
+                .with_help("set images.size=7 or more")),
+            _ => Ok(()),
+        }
+    }
+
     // Machines may have the images in other folders; all else must be the same on all ranks.
     fn local_settings(&self) -> &'static [&'static str] {
         &["folder"]
@@ -92,17 +103,20 @@ impl Task for ImageFolders {
     }
 
     fn data(&self, config: &mut ImagesConfig) -> Result<TaskData<RgbItem, Images>, TaskError> {
-        let size = [config.size, config.size];
-        let train = ImageFolder::open(config.folder.join("train"), size)?;
-        config.classes = train.classes().to_vec();
-        let test = ImageFolder::with_classes(config.folder.join("test"), size, &config.classes)?;
-        let fingerprint = format!("{} {}", train.fingerprint(), test.fingerprint());
+        let request = RgbRequest {
+            file: Some(config.folder.clone()),
+            size: Some([config.size, config.size]),
+            ..RgbRequest::default()
+        };
+        let LoadedRgb { train, test, classes, fingerprint, description, .. } = load_rgb(&request)?;
+        config.classes.clone_from(&classes);
         let augmentation = config.augment.clone();
         let data = TrainingData::new("images", train, test, RgbBatcher::default())
             .with_fingerprint(fingerprint)
-            .with_origin(config.folder.display().to_string())
+            .with_origin(&description.origin)
             .augmented_by(move |image, rng| augmentation.rgb(image, rng));
-        Ok(TaskData { class_names: config.classes.clone(), ..TaskData::from(data) })
+        // The first line of a training says where the images are, how many, and which files were left out.
+        Ok(TaskData { description: description.to_string(), class_names: classes, data })
     }
 
     fn loss(&self, _config: &ImagesConfig, model: &Net, (images, classes): Images) -> Loss {

@@ -33,8 +33,8 @@ pub(crate) struct NewArguments {
     #[arg(long, value_enum, default_value_t = Kind::Custom)]
     kind: Kind,
 
-    /// The folder of Everburn's sources, to build from instead of the registry [default: the folder where this
-    /// program was built, if it exists].
+    /// The folder of Everburn's sources, to build from [default: the folder where this program was built, if it exists;
+    /// else the registry or the repository that the program came from].
     #[arg(long, value_name = "DIR")]
     everburn: Option<PathBuf>,
 }
@@ -71,6 +71,60 @@ impl Kind {
     }
 }
 
+/// Where a project takes Everburn from.
+#[derive(Debug, PartialEq, Eq)]
+enum Source {
+    /// A folder of this machine.
+    Folder(PathBuf),
+    Registry,
+    Repository,
+}
+
+impl Source {
+    /// The sources that this program was built from, or what it came from if they are not on this machine.
+    fn of_this_program() -> Self {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        match (checked(&sources), env!("EVERBURN_FROM_REGISTRY")) {
+            (Ok(sources), _) => Self::Folder(sources),
+            (Err(_), "true") => Self::Registry,
+            (Err(_), _) => Self::Repository,
+        }
+    }
+
+    /// The dependency, with a comment where it may have to be another.
+    fn in_manifest(&self) -> String {
+        let (version, repository) = (env!("CARGO_PKG_VERSION"), env!("CARGO_PKG_REPOSITORY"));
+        let from_repository = format!("everburn = {{ git = {repository:?} }}");
+        match self {
+            Self::Folder(path) => format!(
+                "# A folder of this machine. Elsewhere, name the checkout that is there, or: {from_repository}\n\
+                 everburn = {{ path = {:?} }}",
+                path.join("crates/everburn")
+            ),
+            Self::Registry => format!("everburn = \"{version}\""),
+            Self::Repository => format!(
+                "# Or the crates/everburn of a checkout: everburn = {{ path = \"...\" }}\n{from_repository}"
+            ),
+        }
+    }
+
+    /// What the project needs to be built.
+    fn in_words(&self) -> Option<String> {
+        match self {
+            Self::Folder(path) => Some(format!(
+                "It is built from the sources in {}: on another machine, change `everburn` in its Cargo.toml.",
+                path.display()
+            )),
+            Self::Registry => None,
+            Self::Repository => Some(format!(
+                "It is built from {}, because the sources of this program are not on this machine: `--everburn DIR` takes \
+                 a checkout instead, and so does the line `everburn` in its Cargo.toml.",
+                env!("CARGO_PKG_REPOSITORY")
+            )),
+        }
+    }
+}
+
 /// What is below the manifest of an example, whose workspace has it.
 const PROFILE: &str = "
 [workspace]
@@ -97,10 +151,10 @@ pub(crate) fn run(arguments: &NewArguments) -> Result<ExitCode, ToolError> {
     }
     let template = arguments.kind.template();
     let everburn = match &arguments.everburn {
-        Some(sources) => Some(checked(sources)?),
-        None => built_from(),
+        Some(sources) => Source::Folder(checked(sources)?),
+        None => Source::of_this_program(),
     };
-    for (file, text) in files(&template, name, everburn.as_deref()) {
+    for (file, text) in files(&template, name, &everburn) {
         let file = path.join(file);
         let folder = file.parent().unwrap_or(path);
         std::fs::create_dir_all(folder)
@@ -108,13 +162,16 @@ pub(crate) fn run(arguments: &NewArguments) -> Result<ExitCode, ToolError> {
         file::write(&file, text.as_bytes()).map_err(failed)?;
     }
     say!(
-        "{} is a project now. Its task is `{name}`, in src/main.rs.\n",
-        path.display()
+        "{} is a project now. Its task is `{name}`, in src/main.rs.{}\n",
+        path.display(),
+        everburn
+            .in_words()
+            .map_or_else(String::new, |words| format!(" {words}"))
     );
     say!("  cd {}", path.display());
     if arguments.kind == Kind::Images {
         say!(
-            "  # images as data/train/<class>/*.jpg and data/test/<class>/*.jpg; or try it on drawn ones:"
+            "  # images as data/<class>/*.jpg, or data/train/<class>/*.jpg and data/test/<class>/*.jpg; or try it on drawn ones:"
         );
         say!("  cargo test --release");
     }
@@ -132,7 +189,7 @@ fn is_name(name: &str) -> bool {
 }
 
 /// The files of the project, by path.
-fn files(template: &Template, name: &str, everburn: Option<&Path>) -> Vec<(PathBuf, String)> {
+fn files(template: &Template, name: &str, everburn: &Source) -> Vec<(PathBuf, String)> {
     let renamed = |text: &str| {
         // The task first: `images` is both.
         let text = text.replace(&format!("\"{}\"", template.task), &format!("\"{name}\""));
@@ -143,14 +200,13 @@ fn files(template: &Template, name: &str, everburn: Option<&Path>) -> Vec<(PathB
             &format!("CARGO_BIN_EXE_{name}"),
         )
     };
-    let source = match everburn {
-        Some(path) => format!("everburn = {{ path = {:?} }}", path.join("crates/everburn")),
-        None => format!("everburn = \"{}\"", env!("CARGO_PKG_VERSION")),
-    };
     let manifest = |text: &str| {
         let name = format!("name = \"{name}\"");
         let text = text.replace(&format!("name = \"{}\"", template.package), &name);
-        let text = text.replace("everburn = { path = \"../../crates/everburn\" }", &source);
+        let text = text.replace(
+            "everburn = { path = \"../../crates/everburn\" }",
+            &everburn.in_manifest(),
+        );
         format!("{text}{PROFILE}")
     };
     let ignored = (
@@ -183,12 +239,6 @@ fn rename_keys(text: &str, task: &str, name: &str) -> String {
     renamed
 }
 
-/// The sources that this program was built from, if they are still there.
-fn built_from() -> Option<PathBuf> {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    checked(&sources).ok()
-}
-
 /// A folder with Everburn's sources.
 fn checked(sources: &Path) -> Result<PathBuf, ToolError> {
     let found = sources.canonicalize().ok();
@@ -209,7 +259,8 @@ mod tests {
     fn a_project_has_the_name_of_its_folder_everywhere() {
         for kind in Kind::value_variants() {
             let template = kind.template();
-            let files = files(&template, "flowers", Some(Path::new("/src/everburn")));
+            let source = Source::Folder("/src/everburn".into());
+            let files = files(&template, "flowers", &source);
             let text = |path: &str| {
                 let found = files.iter().find(|(file, _)| file == Path::new(path));
                 &found.unwrap().1
@@ -228,6 +279,30 @@ mod tests {
             let test = text("tests/ranks.rs");
             assert!(test.contains("CARGO_BIN_EXE_flowers\""), "{kind:?}");
         }
+    }
+
+    #[test]
+    fn a_project_names_where_it_takes_everburn_from() {
+        let dependency = |source: Source| {
+            let files = files(&Kind::Table.template(), "houses", &source);
+            let (_, text) = files
+                .iter()
+                .find(|(file, _)| file == Path::new("Cargo.toml"))
+                .unwrap();
+            let manifest: toml::Table = text.parse().unwrap();
+            manifest["dependencies"]["everburn"].clone()
+        };
+        let version = toml::Value::from(env!("CARGO_PKG_VERSION"));
+        assert_eq!(dependency(Source::Registry), version);
+        let repository = dependency(Source::Repository);
+        assert_eq!(
+            repository["git"].as_str(),
+            Some(env!("CARGO_PKG_REPOSITORY"))
+        );
+        // A program of a checkout finds its own sources.
+        assert!(matches!(Source::of_this_program(), Source::Folder(_)));
+        let words = Source::Repository.in_words().unwrap();
+        assert!(words.contains("--everburn DIR"), "{words}");
     }
 
     #[test]

@@ -7,7 +7,9 @@ use crate::prelude::*;
 use burn::prelude::Device;
 use everburn_launch::LaunchConfig;
 use everburn_train::checkpoint::{CheckpointFolder, Progress};
-use everburn_train::{ConfiguredTask, LoadedData, RunLock, renderer, settings_by_path};
+use everburn_train::{
+    ConfiguredTask, LoadedData, RunLock, parameter_differences, renderer, settings_by_path,
+};
 use toml::Table;
 
 use super::choose_display;
@@ -22,6 +24,7 @@ use crate::{devices, gradient_exchange, launching, mesh, model_parallel, monitor
 pub(super) fn check_resume(
     config: &RunConfig,
     arguments: &TrainArguments,
+    task: &dyn ConfiguredTask,
     loaded: &LoadedData,
 ) -> Result<(), CliError> {
     if arguments.ranks.node_rank.unwrap_or(0) > 0 {
@@ -43,11 +46,37 @@ pub(super) fn check_resume(
     let samples = samples.saturating_sub(loaded.held_out(training));
     let here = Progress::start(&config.model, training, samples);
     let fits = here.fits(&newest.checkpoint.progress);
-    fits.map_err(|reason| TrainError::Checkpoint {
-        path: newest.path,
+    let refused = |reason| TrainError::Checkpoint {
+        path: newest.path.clone(),
         reason,
-    })?;
-    Ok(())
+    };
+    fits.map_err(refused)?;
+    // Factors of LoRA are beside the model.
+    let whole = training.lora.is_none();
+    let model = task.model(&Device::default())?;
+    let differences = parameter_differences(&model, &newest.checkpoint, whole)?;
+    if differences.is_empty() {
+        return Ok(());
+    }
+    let mut changes = match run.config_path().is_file() {
+        true => changes(&run, config)?,
+        false => Vec::new(),
+    };
+    changes.retain(|change| !change.starts_with("training."));
+    let changes = match changes.is_empty() {
+        true => {
+            "No setting is another than in the run: the code of the model has changed".to_string()
+        }
+        false => format!(
+            "These settings are others than in the run: {}",
+            changes.join(", ")
+        ),
+    };
+    Err(refused(format!(
+        "it is of another model:{differences}\n{changes}. Resume with those of the run; a model of another shape needs a new \
+         run, which --init-from and --init-skip begin with the weights that fit"
+    ))
+    .into())
 }
 
 /// What every rank is started with: the resolved configuration, and nothing that could resolve to
@@ -109,7 +138,10 @@ pub(crate) fn prepare_run_directory(
     let lock = run.lock()?;
     // Machine 1 may be new to the run.
     if arguments.resume && run.config_path().is_file() {
-        show_changes(&run, config)?;
+        let changes = changes(&run, config)?;
+        if !changes.is_empty() {
+            say!("changed by this resume: {}", changes.join(", "));
+        }
         earlier = EarlierRun::resumed(&run);
     }
     let prepared = Prepared {
@@ -152,8 +184,8 @@ impl Drop for Prepared {
     }
 }
 
-/// Shows which settings a resume changes, apart from those of ranks.
-fn show_changes(run: &RunDirectory, config: &RunConfig) -> Result<(), CliError> {
+/// Which settings a resume changes, apart from those of ranks.
+fn changes(run: &RunDirectory, config: &RunConfig) -> Result<Vec<String>, CliError> {
     let in_words = |config: &RunConfig| -> Result<BTreeMap<String, String>, CliError> {
         let mut table =
             Table::try_from(config).map_err(|error| CliError::usage(error.to_string()))?;
@@ -170,11 +202,7 @@ fn show_changes(run: &RunDirectory, config: &RunConfig) -> Result<(), CliError> 
         let shown = |value: Option<&String>| value.map_or("unset", String::as_str).to_string();
         (before != now).then(|| format!("{path} = {} (was {})", shown(now), shown(before)))
     });
-    let changes = changes.collect::<Vec<_>>();
-    if !changes.is_empty() {
-        say!("changed by this resume: {}", changes.join(", "));
-    }
-    Ok(())
+    Ok(changes.collect())
 }
 
 /// Makes the first `runs/<model>-<number>` that nobody else has made.

@@ -60,12 +60,13 @@ impl<I, B> Assembly<I, B> {
         let read = |(index, part): (usize, Range<usize>)| {
             let indices = indices[part].to_vec();
             let samples = indices.len();
-            let (batch, weight) = self.batch(indices, number)?;
+            let (batch, weight) = self.batch(indices.clone(), number)?;
             Ok(MicroBatch {
                 batch,
                 samples,
                 weight,
                 index,
+                indices,
             })
         };
         let micro_batches = parts.into_iter().map(read);

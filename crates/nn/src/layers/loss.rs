@@ -8,6 +8,7 @@ use burn::tensor::{DType, FloatDType, assert_shape};
 
 use super::drop_in::drop_in;
 use super::operations::LayerOps;
+use super::targets::check_targets;
 use crate::precision::is_half;
 
 /// The mean over all rows of how unlikely the target is by the softmax of the logits:
@@ -20,7 +21,7 @@ use crate::precision::is_half;
 /// - output: `[1]`; not-a-number of no rows
 ///
 /// # Panics
-/// Panics if there are not as many targets as rows, and where Burn's own does.
+/// Panics if there are not as many targets as rows, or one is no class: see [`WrongTarget`](crate::WrongTarget).
 ///
 /// ```
 /// # mod everburn { pub use everburn_nn as nn; }
@@ -35,6 +36,7 @@ use crate::precision::is_half;
 pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let [rows] = targets.dims();
     assert_shape!(logits, [rows, _]);
+    check_targets(&targets, logits.dims()[1]);
     // A loss in half precision would be rounded to steps of a hundredth.
     let logits = match is_half(logits.dtype()) {
         true => logits.cast(FloatDType::F32),
@@ -122,7 +124,7 @@ impl CrossEntropyLoss {
     /// - output: `[1]`; not-a-number of no rows
     ///
     /// # Panics
-    /// Panics if there are not as many targets as rows, or one is no class.
+    /// Panics if there are not as many targets as rows, or one is no class: see [`WrongTarget`](crate::WrongTarget).
     pub fn forward(&self, logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
         let Self { loss } = self;
         let is_plain = loss.pad_tokens.is_none()
@@ -131,7 +133,10 @@ impl CrossEntropyLoss {
             && loss.logits;
         match is_plain && logits.dtype() == DType::F32 {
             true => cross_entropy(logits, targets),
-            false => loss.forward(logits, targets),
+            false => {
+                check_targets(&targets, logits.dims()[1]);
+                loss.forward(logits, targets)
+            }
         }
     }
 }

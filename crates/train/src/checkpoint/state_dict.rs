@@ -26,7 +26,7 @@ use burn::tensor::{DType, TensorData};
 pub(super) use self::file::why_not_safetensors;
 use self::file::{kind_of, read_file};
 use self::fit::check_patterns;
-pub(super) use self::fit::problems;
+pub(super) use self::fit::{differences, problems};
 use crate::checkpoint::tensor_file::{self, NamedTensor};
 use crate::checkpoint::weights::run_tensors;
 use crate::config::parameter_groups::Patterns;

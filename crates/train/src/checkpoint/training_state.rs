@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 
 use crate::checkpoint::ema::{Keepers, MovingAverage};
 use crate::checkpoint::optimizer_states;
+use crate::checkpoint::other_model::Shapes;
 use crate::checkpoint::snapshot::{Averaged, OptimizerState, Snapshot, parameters_of};
 use crate::checkpoint::tensor_file::{self, NamedTensor, TensorView};
 use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
@@ -278,7 +279,16 @@ fn with_tensors<M: Module>(model: M, checkpoint: &Checkpoint, file: &str) -> Res
     let record = Writer::new(tensors.collect()).into_bytes();
     let record = record.map_err(|error| refuse(&checkpoint.progress, &error.to_string()))?;
     let record = ModuleRecord::from_bytes(record).map_err(failed)?;
-    model.try_load_record(record).map_err(failed)
+    let shapes = Shapes::of(&model);
+    model.try_load_record(record).map_err(|error| {
+        match shapes.differences(checkpoint, file, true) {
+            Ok(found) if !found.is_empty() => {
+                let reason = format!("it is of another model:{found}");
+                refuse(&checkpoint.progress, &reason)
+            }
+            _ => failed(error),
+        }
+    })
 }
 
 /// The identity of a parameter that first is at `path`: the same on all ranks that read a checkpoint, for
@@ -326,7 +336,7 @@ fn bytes_of<'a>(checkpoint: &'a Checkpoint, name: &str) -> Result<&'a [u8], Trai
     bytes.ok_or_else(|| refuse(&checkpoint.progress, &format!("it has no {name}")))
 }
 
-fn tensors_of<'a>(
+pub(crate) fn tensors_of<'a>(
     checkpoint: &'a Checkpoint,
     name: &str,
 ) -> Result<Vec<TensorView<'a>>, TrainError> {

@@ -9,6 +9,7 @@ use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, FloatDType, Int};
 use burn_train::metric::{Metric, MetricMetadata, Numeric};
+use everburn_nn::WrongTarget;
 
 use crate::metrics::named_sum::{Amount, NamedSum};
 use crate::metrics::step_report::StepReport;
@@ -244,6 +245,12 @@ impl ClassTargets for (Tensor<1, Int>, Option<(Tensor<1, Int>, Tensor<1>)>) {
             return classes.loss(logits);
         };
         let device = logits.device();
+        let count = logits.dims()[1];
+        for classes in [&classes, &others] {
+            if let Some(wrong) = WrongTarget::find(classes, count) {
+                wrong.raise();
+            }
+        }
         let log_probabilities = log_softmax(in_single(logits.clone()), 1);
         let of = |classes: Tensor<1, Int>| {
             let classes = classes.to_device(&device).unsqueeze_dim::<2>(1);
@@ -256,7 +263,6 @@ impl ClassTargets for (Tensor<1, Int>, Option<(Tensor<1, Int>, Tensor<1>)>) {
         let shares = shares.to_device(&device);
         let mean = (own.clone() + shares * (other - own)).mean().neg();
         let samples = classes.dims()[0];
-        let count = logits.dims()[1];
         let predicted = logits.detach().argmax(1).squeeze_dim::<1>(1);
         let correct = predicted.clone().equal(classes.clone().to_device(&device));
         let loss = Loss::new(mean, samples).with_accuracy(correct.int().sum());
@@ -352,8 +358,14 @@ impl Objective for MaskedNextToken {
         let Some(counting) = counting else {
             return NextToken::loss(logits, next);
         };
-        let samples = next.dims()[0];
+        let [samples, length] = next.dims();
         let next = next.flatten::<1>(0, 1).select(0, counting.clone());
+        if let Some(wrong) = WrongTarget::find(&next, logits.dims()[2]) {
+            let row = counting.slice([wrong.row..wrong.row + 1]);
+            let row = row.into_scalar::<i64>() as usize;
+            let rows = samples * length;
+            WrongTarget { row, rows, ..wrong }.raise();
+        }
         // A model on several devices yields its output on the last of them.
         let counting = counting.to_device(&logits.device());
         let logits = logits.flatten::<2>(0, 1).select(0, counting);
@@ -405,5 +417,26 @@ mod tests {
         let sums = loss.report().sums().unwrap();
         assert!((sums.mean_loss() - expected).abs() < 1e-6, "{sums:?}");
         assert_eq!(sums.correct(), Some(3));
+    }
+
+    #[test]
+    fn a_wrong_label_is_named_by_its_row_among_mixed_classes_and_masked_tokens() {
+        let device = Device::flex();
+        let ints = |values: [i64; 2]| Tensor::<1, Int>::from_ints(values, &device);
+        let shares = Tensor::from_floats([0.5, 0.5], &device);
+        let mixed = (ints([0, 1]), Some((ints([1, 3]), shares)));
+        let logits = Tensor::<2>::zeros([2, 3], &device);
+        let wrong = everburn_nn::with_checked_targets(false, || mixed.loss(logits)).unwrap_err();
+        assert_eq!((wrong.row, wrong.rows, wrong.target), (1, 2, 3));
+
+        let next = Tensor::<2, Int>::from_ints([[9, 0, 1], [0, 8, 2]], &device);
+        let loss = |counting| {
+            let logits = Tensor::<3>::zeros([2, 3, 3], &device);
+            let targets = (next.clone(), Some(ints(counting)));
+            everburn_nn::with_checked_targets(false, || MaskedNextToken::loss(logits, targets))
+        };
+        let wrong = loss([3, 4]).unwrap_err();
+        assert_eq!((wrong.row, wrong.rows, wrong.target), (4, 6, 8));
+        loss([1, 5]).expect("tokens that do not count may be any");
     }
 }

@@ -33,6 +33,7 @@ use crate::error::TrainError;
 use crate::metrics::rank_times::PassTimes;
 use crate::metrics::step_report::StepReport;
 use crate::metrics::sums::MetricSums;
+use crate::model::labels::checked;
 use crate::model::objective::Objective;
 use crate::model::supervised::Supervised;
 use crate::parallel::mesh::{Axis, Coordinates, Mesh};
@@ -330,6 +331,11 @@ where
             targets: Vec::new(),
             sums: Ok(MetricSums::default()),
         };
+        // Which of several micro-batches a label is of, the pass does not say.
+        let samples = match &share.micro_batches[..] {
+            [part] => part.indices.clone(),
+            _ => Vec::new(),
+        };
         for part in share.micro_batches {
             let (input, targets) = part.batch;
             pass.inputs.push(Some(input));
@@ -340,12 +346,11 @@ where
         if micro_batches > 0 {
             let blocks = model.model().blocks();
             let device = self.checkpointing.autodiff(self.device.clone());
-            let ran = self
-                .pipeline
-                .run(&blocks, &device, micro_batches, &mut pass);
-            result = ran
-                .map(|spans| pass_times(&spans))
-                .map_err(TrainError::from);
+            let ran = checked(true, &samples, "the training", || {
+                self.pipeline
+                    .run(&blocks, &device, micro_batches, &mut pass)
+            });
+            result = ran.and_then(|ran| Ok(pass_times(&ran?)));
         }
         let passed = result.and_then(|times| Ok((times, pass.sums?)));
         let (times, sums) = match passed {

@@ -28,7 +28,8 @@ impl RankLoop {
         let data = &self.setup.data_fingerprint;
         if self.is_first() && !progress.data.is_empty() && progress.data != *data {
             tracing::warn!(
-                "the data are not those of the checkpoint: files have other names or other contents"
+                "the data are not those of the checkpoint: files have other names or other contents, or this version reads \
+                 them in another order; what is left of an epoch that was begun has other samples"
             );
         }
         let model = self.setup.state.restore(model, checkpoint)?;

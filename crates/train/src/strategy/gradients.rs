@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use burn::optim::GradientsParams;
 use burn_train::{TrainOutput, TrainStep};
-use everburn_distributed::{Ddp, ShareOfBatch, SyncedGradients};
+use everburn_distributed::{Ddp, MicroBatch, ShareOfBatch, SyncedGradients};
 use everburn_profile::Phase;
 
 use super::RankLoop;
@@ -14,6 +14,10 @@ use crate::metrics::rank_times::PassTimes;
 use crate::metrics::step_report::{Report, StepReport};
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::{AnyBatch, AnyModel};
+use crate::model::labels::checked;
+
+/// What the samples of a step are for, as an error says it.
+const TRAINING: &str = "the training";
 
 impl RankLoop {
     /// The mean gradients over all ranks, what this rank has found, and how long its passes took.
@@ -35,16 +39,17 @@ impl RankLoop {
             false => LocalOutput::Sums(MetricSums::default()),
         };
         let mut times = PassTimes::default();
-        let mut pass = |model: &AnyModel, batch: AnyBatch| -> Result<GradientsParams, TrainError> {
-            self.profile_pass(&mut times, |times| match &mut local {
-                LocalOutput::Sums(sums) => Ok(timed_pass(model, batch, times, sums)?.grads),
-                LocalOutput::OnDevice(outputs) => {
-                    let output = unread_pass(model, batch, times);
-                    outputs.push(output.item);
-                    Ok(output.grads)
-                }
-            })
-        };
+        let mut pass =
+            |model: &AnyModel, part: MicroBatch<AnyBatch>| -> Result<GradientsParams, TrainError> {
+                self.profile_pass(&mut times, |times| match &mut local {
+                    LocalOutput::Sums(sums) => Ok(timed_pass(model, part, times, sums)?.grads),
+                    LocalOutput::OnDevice(outputs) => {
+                        let output = unread_pass(model, part, times)?;
+                        outputs.push(output.item);
+                        Ok(output.grads)
+                    }
+                })
+            };
         let parts = share.micro_batches.len();
         let missing = share.rounds - parts;
         let overlap = self.setup.config.overlap && ddp.exchanges_gradients();
@@ -57,7 +62,7 @@ impl RankLoop {
                 } else {
                     step.watch(model, part.weight)
                 };
-                if let Err(error) = pass(&watched, part.batch) {
+                if let Err(error) = pass(&watched, part) {
                     step.give_up(&error.to_string());
                     return Err(error);
                 }
@@ -73,9 +78,9 @@ impl RankLoop {
         let mut gradients = GradientsParams::new();
         for part in share.micro_batches {
             gradients = match ddp.probe() {
-                None => pass(model, part.batch)?,
+                None => pass(model, part)?,
                 Some(probe) => {
-                    pass(&probe.watch(model), part.batch)?;
+                    pass(&probe.watch(model), part)?;
                     probe.gradients(model)
                 }
             };
@@ -107,28 +112,33 @@ impl RankLoop {
     }
 }
 
-/// A pass forward and backward whose sums stay on the device: how long the host took to ask for it.
+/// A pass forward and backward whose sums stay on the device: how long the host took to ask for it. Labels on a GPU are
+/// not looked at: the warm-up has done so for the first batch, and to wait for each would hold the GPU up.
 pub(super) fn unread_pass(
     model: &AnyModel,
-    batch: AnyBatch,
+    part: MicroBatch<AnyBatch>,
     times: &mut PassTimes,
-) -> TrainOutput<StepReport> {
+) -> Result<TrainOutput<StepReport>, TrainError> {
     let start = Instant::now();
-    let output = TrainStep::step(model, batch);
+    let output = checked(false, &part.indices, TRAINING, || {
+        TrainStep::step(model, part.batch)
+    })?;
     let passed = start.elapsed().as_secs_f64();
     *times += PassTimes::of_pass(passed, output.item.forward());
-    output
+    Ok(output)
 }
 
 /// A pass forward and backward, whose sums and times are added to those before it.
 pub(super) fn timed_pass(
     model: &AnyModel,
-    batch: AnyBatch,
+    part: MicroBatch<AnyBatch>,
     times: &mut PassTimes,
     sums: &mut MetricSums,
 ) -> Result<TrainOutput<StepReport>, TrainError> {
     let start = Instant::now();
-    let output = TrainStep::step(model, batch);
+    let output = checked(true, &part.indices, TRAINING, || {
+        TrainStep::step(model, part.batch)
+    })?;
     let part = output.item.local();
     // What the device has yet to compute is waited for where the sums are read.
     let passed = start.elapsed().as_secs_f64();

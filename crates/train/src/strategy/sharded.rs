@@ -114,10 +114,10 @@ impl RankLoop {
                     };
                     self.profile_pass(&mut times, |times| match &mut found {
                         LocalOutput::Sums(sums) => {
-                            timed_pass(&watched, part.batch, times, sums).map(drop)
+                            timed_pass(&watched, part, times, sums).map(drop)
                         }
                         LocalOutput::OnDevice(outputs) => {
-                            outputs.push(unread_pass(&watched, part.batch, times).item);
+                            outputs.push(unread_pass(&watched, part, times)?.item);
                             Ok(())
                         }
                     })

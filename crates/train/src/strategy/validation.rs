@@ -52,7 +52,7 @@ impl RankLoop {
         let stop_wanted = || stop.0.is_set() || stop.1.should_stop();
         let model = self.measured(model)?;
         let over = self.setup.over.clone();
-        let infer = |batch| infer(&model, over.as_deref(), batch, None);
+        let infer = |part| infer(&model, over.as_deref(), part, None);
         let evaluated = evaluate(infer, &loader, &group, stop_wanted, |batch| {
             if !is_first {
                 return Ok(());
@@ -183,7 +183,7 @@ impl RankLoop {
         let model = self.measured(model)?;
         self.setup.live.enter(Phase::Testing);
         let counts = RefCell::new(Counts::default());
-        let infer = |batch| infer(&model, self.setup.over.as_deref(), batch, Some(&counts));
+        let infer = |part| infer(&model, self.setup.over.as_deref(), part, Some(&counts));
         let group = &self.setup.group;
         let sums = evaluate(infer, &loader, group, stop_wanted, |_| Ok(()));
         let sums = sums.map_err(TrainError::in_test)?;

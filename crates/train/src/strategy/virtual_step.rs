@@ -48,8 +48,9 @@ impl RankLoop {
             self.seed_virtual(number, ranks.own().start + part.index);
             let watched = step.watch_virtual(&model, part.index);
             let mut own = MetricSums::default();
+            let (index, samples) = (part.index, part.samples);
             let found = self.profile_pass(&mut times, |times| {
-                timed_pass(&watched, part.batch, times, &mut own)
+                timed_pass(&watched, part, times, &mut own)
             });
             let found = found.and_then(|_| Ok(Buffers::read(&model)?));
             let after = match found {
@@ -59,9 +60,9 @@ impl RankLoop {
                     return Err(error);
                 }
             };
-            let weight = part.samples as f64 / share.global_samples as f64;
+            let weight = samples as f64 / share.global_samples as f64;
             let weighted = after.values().into_iter().map(|value| value * weight);
-            sums.set(part.index, own, weighted);
+            sums.set(index, own, weighted);
             model = before.write(model);
         }
         self.profile(Phase::Exchange);

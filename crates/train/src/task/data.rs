@@ -69,14 +69,8 @@ impl LoadedData {
         } = loaded;
         let train_len = data.train.len();
         let validation_len = data.validation.as_ref().map(|set| set.len());
-        let validated = validation_len.map(|samples| format!(" {samples} to validate,"));
         let description = match description.is_empty() {
-            true => format!(
-                "{}: {train_len} samples,{} {} to test",
-                data.name,
-                validated.unwrap_or_default(),
-                data.test.len()
-            ),
+            true => in_words(&data),
             false => description,
         };
         Self {
@@ -88,6 +82,30 @@ impl LoadedData {
             inner: Box::new(DataOf { task, data }),
         }
     }
+}
+
+/// The line about data of which the task says no more, as of those of Everburn's own tasks.
+fn in_words<I, B>(data: &TrainingData<I, B>) -> String {
+    let TrainingData {
+        name,
+        origin,
+        train,
+        test,
+        validation,
+        ..
+    } = data;
+    let validation = validation.as_ref();
+    let validation =
+        validation.map_or_else(String::new, |set| format!(", {} validation", set.len()));
+    let origin = match origin.is_empty() {
+        true => String::new(),
+        false => format!(" ({origin})"),
+    };
+    format!(
+        "data: {name}, {} training{validation} and {} test samples{origin}",
+        train.len(),
+        test.len()
+    )
 }
 
 trait ErasedData: Send + Sync {
@@ -144,5 +162,31 @@ struct WithoutTargets<I, B>(Arc<dyn Batcher<I, B>>);
 impl<I, B> Batcher<I, (B, ())> for WithoutTargets<I, B> {
     fn batch(&self, items: Vec<I>, device: &Device) -> (B, ()) {
         (self.0.batch(items, device), ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::data::dataset::InMemDataset;
+
+    use super::*;
+
+    struct First;
+
+    impl Batcher<u8, u8> for First {
+        fn batch(&self, items: Vec<u8>, _device: &Device) -> u8 {
+            items[0]
+        }
+    }
+
+    #[test]
+    fn data_without_a_line_of_their_own_are_told_by_name_size_and_origin() {
+        let set = |samples: usize| InMemDataset::new(vec![0_u8; samples]);
+        let data = TrainingData::new("houses", set(90), set(10), First);
+        let line = "data: houses, 90 training and 10 test samples";
+        assert_eq!(in_words(&data), line);
+        let data = data.with_validation(set(7)).with_origin("houses.csv");
+        let line = "data: houses, 90 training, 7 validation and 10 test samples (houses.csv)";
+        assert_eq!(in_words(&data), line);
     }
 }

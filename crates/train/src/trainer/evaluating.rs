@@ -52,7 +52,7 @@ impl Trainer {
         let loader = self.ordered_loader(data.test.clone(), data, readers)?;
         let stop_wanted = || self.stop.is_set();
         let model = model.valid();
-        let infer = |batch| infer(&model, over, batch, counts);
+        let infer = |part| infer(&model, over, part, counts);
         everburn_nn::autocast(self.config.precision.compute_type(), || {
             evaluate(infer, &loader, &self.group, stop_wanted, |_| Ok(()))
         })

@@ -71,6 +71,10 @@ impl Trainer {
         if self.regroup.is_none() {
             agreement.clone().check(&self.group)?;
         }
+        // Ranks of an elastic job read nothing before they have met, and a profile is of the training alone.
+        if trial.is_none() && self.regroup.is_none() && self.recorder.is_none() {
+            self.warn_of_sorted_classes(data);
+        }
         self.begin_profile()?;
         let loaders = self.loaders(data, over)?;
         // Where ranks may be lost, those that are left have to come to terms each time.

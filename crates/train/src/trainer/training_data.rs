@@ -53,7 +53,11 @@ pub struct TrainingData<I, B> {
 }
 
 impl<I, B> TrainingData<I, B> {
-    /// Data with this name in the report. A part of `train` is held out to validate on.
+    /// Data with this name in the report. The **last** samples of `train` (a tenth, unless `--validation-samples` says
+    /// otherwise) are held out to validate on: a set in the order of its classes, whose last samples are all of one, must be
+    /// shuffled before, by a fixed seed, or have its own samples to validate on
+    /// ([`with_validation`](Self::with_validation)). A training warns of such a set where its batches have classes
+    /// ([`LabeledBatch`](crate::LabeledBatch)).
     pub fn new(
         name: impl Into<String>,
         train: impl Dataset<I> + 'static,

@@ -20,6 +20,7 @@ use super::{Trainer, TrainingData};
 use crate::device::kernels::LaunchCount;
 use crate::error::TrainError;
 use crate::model::erased::{AnyBatch, AnyData, AnyLoader, AnyModel, Trainable, erase_data};
+use crate::model::labels::checked;
 
 /// How long other ranks wait for the one that compiles and tunes: a large model takes minutes.
 const PATIENCE: Duration = Duration::from_secs(1800);
@@ -183,7 +184,9 @@ impl Trainer {
         let mut sizes = BTreeSet::new();
         for part in first_and_last(train)? {
             if sizes.insert(part.samples) {
-                let output = TrainStep::step(&trained, part.batch);
+                let output = checked(true, &part.indices, "the training", || {
+                    TrainStep::step(&trained, part.batch)
+                })?;
                 let learnt = trained
                     .clone()
                     .optimize(&mut optimizer, rate.into(), output.grads);
@@ -198,7 +201,9 @@ impl Trainer {
         for loader in inferred {
             for part in first_and_last(loader)? {
                 if sizes.insert(part.samples) {
-                    let report = InferenceStep::step(&valid, part.batch);
+                    let report = checked(true, &part.indices, "an evaluation", || {
+                        InferenceStep::step(&valid, part.batch)
+                    })?;
                     report.sums().map_err(device_error)?;
                 }
             }

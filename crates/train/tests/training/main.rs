@@ -20,6 +20,7 @@ mod harness;
 mod hooks;
 mod image_sets;
 mod input;
+mod labels;
 mod language_model;
 mod metrics;
 mod optimizers;

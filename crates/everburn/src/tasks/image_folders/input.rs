@@ -1,6 +1,6 @@
 //! The images that a model is built for: by the data, the settings and what the model takes.
 
-use everburn_datasets::{DataKind, LoadedRgb};
+use everburn_datasets::{DataKind, LoadedRgb, RgbItem};
 use everburn_models::resnet50::Stem;
 use everburn_train::TaskError;
 use serde::{Deserialize, Serialize};
@@ -131,13 +131,19 @@ impl<M: ImageModel> ImageFolders<M> {
     /// Refuses images that the model does not take.
     pub(super) fn check_input(&self, config: &ImageFoldersConfig) -> Result<(), TaskError> {
         let [height, width] = self.size(config);
+        let most = RgbItem::MOST_PIXELS_A_SIDE;
+        if ![height, width].iter().all(|side| (1..=most).contains(side)) {
+            return Err(TaskError::new(format!(
+                "data.size is {height} x {width} pixels: expected 1 to {most} a side"
+            )));
+        }
         if let Some(only) = self.architecture.image_size(&config.models)?
             && [height, width] != [only, only]
         {
             return Err(TaskError::new(format!(
                 "images are scaled to {height} x {width} pixels, and the model takes {only} x {only}"
             ))
-            .with_help(format!("set data.size={only}")));
+            .with_help(self.size_help(config, only)));
         }
         let channels = config.data.channels.count();
         if let Some(only) = self.architecture.channels(&config.models)?
@@ -159,6 +165,19 @@ impl<M: ImageModel> ImageFolders<M> {
             }));
         }
         self.check_stem(config)
+    }
+
+    /// Which settings make images and a model of one size fit each other.
+    fn size_help(&self, config: &ImageFoldersConfig, only: usize) -> String {
+        let [height, width] = self.size(config);
+        let sections = self.architecture.sections().iter();
+        let section = sections.copied().find(|section| *section != "data");
+        match section {
+            Some(section) if height == width => format!(
+                "set data.size={only}; or, for a model of new weights, {section}.image_size={height} as well as data.size={height}"
+            ),
+            _ => format!("set data.size={only}"),
+        }
     }
 
     fn check_stem(&self, config: &ImageFoldersConfig) -> Result<(), TaskError> {

@@ -48,6 +48,14 @@ pub(in crate::checkpoint) fn problems(
     found.diagnosis(ours, theirs) + &found.shown()
 }
 
+/// How the tensors of a file differ from those of a model, a line for each of the first; empty if they do not.
+pub(in crate::checkpoint) fn differences(
+    ours: &[PackedTensor],
+    theirs: &BTreeMap<String, PackedTensor>,
+) -> String {
+    Differences::of(ours, theirs, &str::to_owned).shown()
+}
+
 /// How the tensors of a file differ from those of a model, a line for each.
 #[derive(Default)]
 struct Differences {

@@ -88,6 +88,7 @@ impl<M: Trainable> ParallelModel<AnyModel, AnyBatch> for Erased<M> {
             samples: part.samples,
             weight: part.weight,
             index: part.index,
+            indices: part.indices,
         };
         let share = ShareOfBatch {
             micro_batches: share.micro_batches.into_iter().map(open).collect(),

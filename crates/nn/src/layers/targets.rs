@@ -1,0 +1,205 @@
+//! Targets of a loss that are none of the classes.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use burn::prelude::*;
+use burn::tensor::Int;
+
+thread_local! {
+    static CHECKS: Cell<Checks> = const { Cell::new(Checks::Outside) };
+}
+
+/// What becomes of wrong targets on this thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Checks {
+    /// Those in the host's memory are a panic with a message.
+    Outside,
+    /// Those in the host's memory are an error of [`with_checked_targets`].
+    OnHost,
+    /// The same, and those on other devices are waited for.
+    OnEachDevice,
+}
+
+/// A target of a [`cross_entropy`](crate::cross_entropy) that is none of the classes.
+///
+/// ```
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use everburn::nn::WrongTarget;
+///
+/// let wrong = WrongTarget { row: 3, rows: 8, target: 7, classes: 5 };
+/// assert_eq!(wrong.to_string(), "row 3 of 8 has target 7, and there are scores of 5 classes, 0 to 4");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("row {row} of {rows} has target {target}, and there are scores of {}", classes_from_zero(*.classes))]
+pub struct WrongTarget {
+    /// The row, counted from 0.
+    pub row: usize,
+    /// How many rows there are.
+    pub rows: usize,
+    /// Its target.
+    pub target: i64,
+    /// How many classes there are.
+    pub classes: usize,
+}
+
+/// `5 classes, 0 to 4`
+fn classes_from_zero(classes: usize) -> String {
+    match classes {
+        0 => "no class".to_string(),
+        1 => "1 class, 0".to_string(),
+        _ => format!("{classes} classes, 0 to {}", classes - 1),
+    }
+}
+
+impl WrongTarget {
+    /// The first of `targets` that is none of `classes` classes. Targets on a GPU are not waited for, unless
+    /// [`with_checked_targets`] says so.
+    ///
+    /// # Shapes
+    /// - targets: `[rows]`
+    pub fn find(targets: &Tensor<1, Int>, classes: usize) -> Option<Self> {
+        if CHECKS.get() != Checks::OnEachDevice && !is_host(&targets.device()) {
+            return None;
+        }
+        // What the device cannot give is an error of the pass itself.
+        let data = targets.clone().try_into_data().ok()?;
+        let is_class = |target: i64| usize::try_from(target).is_ok_and(|target| target < classes);
+        let mut targets = data.iter::<i64>().enumerate();
+        let (row, target) = targets.find(|(_, target)| !is_class(*target))?;
+        Some(Self {
+            row,
+            rows: data.shape()[0],
+            target,
+            classes,
+        })
+    }
+
+    /// Ends the pass that found it: an error of [`with_checked_targets`], a panic elsewhere.
+    ///
+    /// # Panics
+    /// Always.
+    pub fn raise(self) -> ! {
+        match CHECKS.get() {
+            Checks::Outside => panic!("{self}"),
+            // The error has its own way to the user: the panic hook is not called.
+            Checks::OnHost | Checks::OnEachDevice => resume_unwind(Box::new(self)),
+        }
+    }
+}
+
+/// Refuses targets that are none of `classes` classes.
+///
+/// # Panics
+/// Panics if there is one, as far as [`WrongTarget::find`] looks.
+pub(crate) fn check_targets(targets: &Tensor<1, Int>, classes: usize) {
+    if let Some(wrong) = WrongTarget::find(targets, classes) {
+        wrong.raise();
+    }
+}
+
+/// Runs `pass`, in which a target that is none of the classes is an error and not a panic. Where `waits`, targets on a
+/// GPU are read, too.
+///
+/// # Errors
+/// The target.
+///
+/// ```
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use burn::prelude::*;
+/// use burn::tensor::Int;
+/// use everburn::nn::{cross_entropy, with_checked_targets};
+///
+/// let device = Device::flex();
+/// let logits = Tensor::<2>::zeros([2, 3], &device);
+/// let targets = Tensor::<1, Int>::from_ints([2, 3], &device);
+/// let wrong = with_checked_targets(true, || cross_entropy(logits, targets)).unwrap_err();
+/// assert_eq!((wrong.row, wrong.target, wrong.classes), (1, 3, 3));
+/// ```
+pub fn with_checked_targets<R>(waits: bool, pass: impl FnOnce() -> R) -> Result<R, WrongTarget> {
+    let checks = match waits {
+        true => Checks::OnEachDevice,
+        false => Checks::OnHost,
+    };
+    let before = CHECKS.replace(checks);
+    let passed = catch_unwind(AssertUnwindSafe(pass));
+    CHECKS.set(before);
+    passed.map_err(|panic| match panic.downcast::<WrongTarget>() {
+        Ok(wrong) => *wrong,
+        Err(panic) => resume_unwind(panic),
+    })
+}
+
+#[cfg(feature = "flex")]
+fn is_host(device: &Device) -> bool {
+    device.clone().inner() == Device::flex()
+}
+
+#[cfg(not(feature = "flex"))]
+fn is_host(_device: &Device) -> bool {
+    false
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+    use crate::cross_entropy;
+    use crate::loss::CrossEntropyLossConfig;
+
+    fn logits(rows: usize) -> Tensor<2> {
+        Tensor::zeros([rows, 4], &Device::flex().autodiff())
+    }
+
+    fn targets<const N: usize>(targets: [i64; N]) -> Tensor<1, Int> {
+        Tensor::from_ints(targets, &Device::flex().autodiff())
+    }
+
+    #[test]
+    fn each_loss_refuses_targets_beyond_the_scores_and_below_zero() {
+        let device = Device::flex();
+        let plain = CrossEntropyLossConfig::new().init(&device);
+        let smoothed = CrossEntropyLossConfig::new()
+            .with_smoothing(Some(0.1))
+            .init(&device);
+        for target in [-1, 4, i64::from(i32::MAX), i64::from(i32::MIN)] {
+            let given = || targets([0, 3, target]);
+            let found = [
+                with_checked_targets(false, || cross_entropy(logits(3), given())),
+                with_checked_targets(false, || plain.forward(logits(3), given())),
+                with_checked_targets(false, || smoothed.forward(logits(3), given())),
+            ];
+            for wrong in found {
+                let (row, rows, classes) = (2, 3, 4);
+                let expected = WrongTarget {
+                    row,
+                    rows,
+                    target,
+                    classes,
+                };
+                assert_eq!(wrong.unwrap_err(), expected);
+            }
+        }
+        with_checked_targets(false, || cross_entropy(logits(2), targets([0, 3]))).unwrap();
+    }
+
+    #[test]
+    fn outside_of_a_training_it_is_a_panic_with_the_row() {
+        let outside = || catch_unwind(|| cross_entropy(logits(2), targets([1, 9])));
+        let panic = outside().unwrap_err();
+        let message = panic.downcast::<String>().unwrap();
+        assert_eq!(
+            *message,
+            "row 1 of 2 has target 9, and there are scores of 4 classes, 0 to 3"
+        );
+        // An error inside changes nothing for what comes after it.
+        with_checked_targets(true, || cross_entropy(logits(1), targets([4]))).unwrap_err();
+        assert!(outside().unwrap_err().is::<String>());
+    }
+
+    #[test]
+    fn other_panics_pass() {
+        let panic = catch_unwind(|| with_checked_targets(true, || std::panic::panic_any(7_u8)))
+            .unwrap_err();
+        assert_eq!(*panic.downcast::<u8>().unwrap(), 7);
+    }
+}
