@@ -222,26 +222,38 @@ fn a_model_of_another_size_is_refused_with_the_setting_that_changed() {
 }
 
 #[test]
-fn more_epochs_do_not_fit_a_cosine_schedule_that_has_begun() {
+fn more_epochs_stretch_the_cosine_schedule_of_a_run() {
+    let begin = |folder: &Path, name: &str, epochs: &str| {
+        let flags = [
+            "--epochs",
+            epochs,
+            "--lr-schedule",
+            "cosine",
+            "--warmup-steps",
+            "2",
+        ];
+        let ended = Everburn::train(folder, "mlp").args(flags);
+        ended
+            .args(["--log-every", "1", "--run-dir", name])
+            .run()
+            .succeeded();
+        Run::new(folder.join(name))
+    };
     let folder = tempfile::tempdir().unwrap();
-    let flags = [
-        "--epochs",
-        "1",
-        "--lr-schedule",
-        "cosine",
-        "--run-dir",
-        "run",
-    ];
-    let ended = Everburn::train(folder.path(), "mlp").args(flags).run();
-    ended.succeeded();
-    let run = Run::new(folder.path().join("run"));
-    let before = (run.report(), run.text("metrics.jsonl"));
+    let at_once = rates(&begin(folder.path(), "at-once", "3"));
+    assert_eq!(at_once.len(), 24);
     for ranks in ["1", "2"] {
-        let ended = resume(folder.path(), "run", "3", ranks);
-        let told = "a schedule of 8 steps, and a training of 24 would need another: resume with the --epochs";
-        ended.failed_with(2, &[told, "--init-from"]);
+        let run = begin(folder.path(), ranks, "1");
+        assert_eq!(rates(&run).len(), 8);
+        let ended = resume(folder.path(), ranks, "3", ranks).succeeded();
+        let told = "was that of 8 steps; from step 9 on it is that of 24, and begins at";
+        assert!(ended.stderr.contains(told), "{ended}");
+        assert_eq!(rates(&run)[8..], at_once[8..]);
+        // What is over is over, until more is wanted.
+        let ended = resume(folder.path(), ranks, "3", ranks).succeeded();
+        let told = "nothing to train: 24 of 24 steps are made; more `--epochs` continue it";
+        assert!(ended.stderr.contains(told), "{ended}");
     }
-    assert_eq!((run.report(), run.text("metrics.jsonl")), before);
 }
 
 #[test]
@@ -277,6 +289,15 @@ fn a_run_stopped_inside_an_epoch_records_no_step_twice_when_it_goes_on() {
             assert_eq!(run.losses("step"), at_once.losses("step"));
         }
     }
+}
+
+/// The learning rate of each step, where each has a line.
+fn rates(run: &Run) -> Vec<f64> {
+    let lines = run.metrics().into_iter();
+    lines
+        .filter(|line| line["kind"] == "step")
+        .map(|line| line["learning_rate"].as_f64().expect("a step has a rate"))
+        .collect()
 }
 
 /// The steps after which the lines of a kind were written.

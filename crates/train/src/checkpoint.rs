@@ -195,18 +195,24 @@ impl Progress {
         }
     }
 
+    /// Whether the learning rates of `checkpoint` follow a schedule of another length than those of `self`.
+    pub(crate) fn stretches(&self, checkpoint: &Self) -> bool {
+        self.schedule.has_an_end() && self.total_steps != checkpoint.total_steps
+    }
+
+    /// How many steps of the schedule were made: all but those that were skipped.
+    pub(crate) fn scheduled_steps(&self) -> usize {
+        let skipped = self.loss_scaling.map_or(0, |scaling| scaling.skipped_steps);
+        self.step
+            .saturating_sub(usize::try_from(skipped).unwrap_or(usize::MAX))
+    }
+
     /// Checks that a run of `self` can continue from where `checkpoint` stood.
     ///
     /// # Errors
     /// What differs, in words.
     pub fn fits(&self, checkpoint: &Self) -> Result<(), String> {
-        const LENGTH: &str = "steps of the schedule";
         let facts = |progress: &Self| {
-            // The length of a schedule without an end is of no consequence.
-            let steps = match progress.schedule.has_an_end() {
-                false => "any".to_string(),
-                true => progress.total_steps.to_string(),
-            };
             let schedule = progress.schedule_numbers.describe(progress.schedule);
             let groups = match progress.parameter_groups.as_str() {
                 "" => "none".to_string(),
@@ -220,7 +226,6 @@ impl Progress {
                 ("optimizer", format!("{:?}", progress.optimizer)),
                 ("parameter groups", groups),
                 ("schedule", schedule),
-                (LENGTH, steps),
             ]
         };
         let (there, here) = (facts(checkpoint), facts(self));
@@ -228,12 +233,6 @@ impl Progress {
         let different: Vec<_> = pairs.filter(|(theirs, ours)| theirs != ours).collect();
         match &*different {
             [] => Ok(()),
-            [((what, there), (_, here))] if *what == LENGTH => Err(format!(
-                "its learning rates follow a schedule of {there} steps, and a training of {here} would need another: resume \
-                 with the `training.epochs` and `training.steps` of the run, or start a new run from its weights \
-                 (--init-from). A run that is to be continued for more epochs needs `training.schedule = constant` from \
-                 its start; a model's preset may be another"
-            )),
             all => {
                 let all = all
                     .iter()

@@ -33,6 +33,8 @@ pub(crate) const OUTER: &str = "outer.safetensors";
 pub(crate) struct TrainingState {
     pub(crate) optimizer: ModuleOptimizer,
     pub(crate) scheduler: ModuleLrScheduler,
+    /// The scheduler before the first step.
+    first: ModuleLrScheduler,
     /// What ranks have in common that take many steps by themselves, once they have met.
     pub(crate) outer: Option<OuterLoop>,
     /// The moving average of the parameters, once the ranks have met.
@@ -56,6 +58,7 @@ impl TrainingState {
     pub(crate) fn new(optimizer: ModuleOptimizer, scheduler: ModuleLrScheduler) -> Self {
         Self {
             optimizer,
+            first: scheduler.clone(),
             scheduler,
             outer: None,
             ema: None,
@@ -124,6 +127,14 @@ impl TrainingState {
         let fresh = self.optimizer.clone().load_record(record);
         self.optimizer = fresh;
         Ok(())
+    }
+
+    /// Puts the schedule, which has another length than when they were made, after this many steps.
+    pub(crate) fn stretch_schedule(&mut self, steps: usize) {
+        self.scheduler = self.first.clone();
+        for _ in 0..steps {
+            self.scheduler.step();
+        }
     }
 
     /// Takes over the state of a checkpoint; returns the model with its parameters.

@@ -85,16 +85,6 @@ impl Schedule {
         matches!(self, Self::Cosine | Self::Linear)
     }
 
-    /// What to do where a run has made all its steps, and more are wanted.
-    pub(crate) const fn how_to_train_on(self) -> &'static str {
-        match self.has_an_end() {
-            true => {
-                "its schedule of learning rates has ended, too: start a new run from its weights (--init-from)"
-            }
-            false => "more `--epochs` continue it",
-        }
-    }
-
     const fn name(self) -> &'static str {
         match self {
             Self::Constant => "constant",

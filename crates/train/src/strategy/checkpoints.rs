@@ -33,6 +33,7 @@ impl RankLoop {
             );
         }
         let model = self.setup.state.restore(model, checkpoint)?;
+        self.stretch_schedule(progress);
         self.outcome.epoch = progress.epoch;
         self.outcome.step = progress.step;
         let by = &self.setup.config.best_by;
@@ -51,6 +52,28 @@ impl RankLoop {
         }
         self.interrupted_round = None;
         Ok(model)
+    }
+
+    /// Where the run has more steps, or fewer, than when its checkpoint was written, its learning rates follow the
+    /// schedule of a run of this length from here on.
+    fn stretch_schedule(&mut self, progress: &Progress) {
+        let own = self.progress();
+        if !own.stretches(progress) {
+            return;
+        }
+        let steps = progress.scheduled_steps();
+        self.setup.state.stretch_schedule(steps);
+        if self.is_first() && progress.step < own.total_steps {
+            let rate = self.setup.state.scheduler.clone().step().base();
+            tracing::warn!(
+                "the {} schedule of the learning rate was that of {} steps; from step {} on it is that of {}, and begins \
+                 at {rate:.3e}",
+                own.schedule,
+                progress.total_steps,
+                progress.step + 1,
+                own.total_steps
+            );
+        }
     }
 
     /// Whether a checkpoint is due within an epoch, after one of the steps `steps`.

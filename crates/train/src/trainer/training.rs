@@ -224,10 +224,10 @@ impl Trainer {
         };
         if step >= total_steps && self.is_first() {
             let advice = match self.config.steps {
-                Some(limit) if step >= limit && !self.config.schedule.has_an_end() => {
+                Some(limit) if step >= limit => {
                     format!("the limit `--steps {limit}` stays until another is given")
                 }
-                _ => self.config.schedule.how_to_train_on().to_string(),
+                _ => "more `--epochs` continue it".to_string(),
             };
             tracing::warn!("nothing to train: {step} of {total_steps} steps are made; {advice}");
         }
