@@ -153,7 +153,7 @@ impl Everburn {
         self
     }
 
-    /// Nobody reads its standard output: a pipe whose other end is closed, as after `| head -1`.
+    /// Nobody reads what it writes: pipes whose other ends are closed, as after `2>&1 | head -1`.
     #[must_use]
     pub fn read_by_nobody(mut self) -> Self {
         self.is_read = false;
@@ -169,9 +169,12 @@ impl Everburn {
         self.command.args(&self.arguments);
         self.command.stdout(stdout).stderr(stderr);
         if !self.is_read {
-            let (reader, writer) = std::io::pipe().expect("a pipe can be made");
-            drop(reader);
-            self.command.stdout(writer);
+            let [output, errors] = [(); 2].map(|()| {
+                let (reader, writer) = std::io::pipe().expect("a pipe can be made");
+                drop(reader);
+                writer
+            });
+            self.command.stdout(output).stderr(errors);
         }
         let child = self.command.spawn();
         let child = child.expect("the binary can be started");

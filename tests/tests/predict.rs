@@ -101,6 +101,8 @@ fn what_cannot_be_predicted_is_refused_before_a_rank_is_started() {
     ];
     refused(&["--input", "nowhere.csv"], &messages);
     refused(&["--output", "none/a.jsonl"], &["none is no folder"]);
+    let messages = ["lines of JSON, not csv", "predictions.jsonl"];
+    refused(&["--output", "a.CSV"], &messages);
 }
 
 #[test]

@@ -63,10 +63,21 @@ fn a_run_of_two_machines_continues_on_one() {
 fn a_resume_with_nothing_to_train_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let run = train(folder.path(), "run", "1");
-    let ended = resume(folder.path(), "run", "1", "1").succeeded();
+    let files = [
+        "config.toml",
+        "events.jsonl",
+        "metrics.jsonl",
+        "report.json",
+    ];
+    let before = files.map(|file| run.text(file));
     let steps = run.number("steps");
     let said = format!("nothing to train: {steps} of {steps} steps are made");
-    assert!(ended.stderr.contains(&said), "no `{said}`: {ended}");
+    for ranks in ["1", "2"] {
+        let ended = resume(folder.path(), "run", "1", ranks).succeeded();
+        assert!(ended.stderr.contains(&said), "no `{said}`: {ended}");
+        assert!(ended.stdout.contains("test accuracy"), "{ended}");
+        assert_eq!(files.map(|file| run.text(file)), before);
+    }
 }
 
 #[test]

@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &ChatArguments) -> Result<ExitCode, CliError> {
             command
                 if command.starts_with('/') && command[1..].chars().all(char::is_alphabetic) =>
             {
-                eprintln!("there is no {command}");
+                say_error!("there is no {command}");
                 show_commands();
             }
             question => {
@@ -84,12 +84,12 @@ pub(crate) fn run(arguments: &ChatArguments) -> Result<ExitCode, CliError> {
     if is_terminal {
         show("\n");
     }
-    eprintln!("{}", rate(drawn, begin + (begin.elapsed() - writing)));
+    say_error!("{}", rate(drawn, begin + (begin.elapsed() - writing)));
     Ok(ExitCode::SUCCESS)
 }
 
 fn show_commands() {
-    eprintln!("{RESET} begins a new conversation, {EXIT} or Ctrl-D ends this one");
+    say_error!("{RESET} begins a new conversation, {EXIT} or Ctrl-D ends this one");
 }
 
 /// The next line of standard input, without its end.
@@ -166,7 +166,7 @@ impl<'a> Chat<'a> {
         let context = self.writer.context();
         if stream.text().len() > context && !self.has_warned {
             self.has_warned = true;
-            eprintln!(
+            say_error!(
                 "the conversation is longer than the model's context of {context} tokens: the model no longer reads \
                  its beginning"
             );

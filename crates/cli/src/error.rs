@@ -117,18 +117,18 @@ impl CliError {
     /// Prints the error, its causes, and what to do.
     pub(crate) fn print(&self) {
         let mut text = self.to_string();
-        eprintln!("error: {text}");
+        say_error!("error: {text}");
         let mut source = std::error::Error::source(self);
         while let Some(cause) = source {
             let cause_text = with_flags(&cause.to_string());
             if !text.contains(&cause_text) {
-                eprintln!("  because: {cause_text}");
+                say_error!("  because: {cause_text}");
                 text = cause_text;
             }
             source = cause.source();
         }
         if let Some(help) = self.help() {
-            eprintln!("help: {help}");
+            say_error!("help: {help}");
         }
     }
 

@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<ExitCode, CliError> {
         [prompt] if !arguments.json => one(arguments, prompt)?,
         _ => several(arguments, &prompts)?,
     };
-    eprintln!("{rate}");
+    say_error!("{rate}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -67,7 +67,7 @@ pub(crate) fn run(
     };
     let outcome = Launcher::new(launch).tell_with(tell).run()?;
     if !matches!(outcome, Outcome::Succeeded) {
-        eprintln!("{outcome}");
+        say_error!("{outcome}");
     }
     Ok(outcome)
 }

@@ -8,13 +8,19 @@
 //! `everburn` registers the tasks that come with it, `everburn-bench` the same, to measure what users run, and a
 //! your own program whatever it trains.
 
-#![allow(clippy::print_stderr, reason = "a command talks to its user")]
-
 /// Prints a line; where nobody reads any more (`| head`), the work continues all the same.
 macro_rules! say {
     ($($text:tt)*) => {{
         use std::io::Write;
         let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
+/// The same on the standard error.
+macro_rules! say_error {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), $($text)*);
     }};
 }
 

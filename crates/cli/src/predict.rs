@@ -15,6 +15,9 @@ use crate::prelude::*;
 use crate::summary::counted;
 use crate::trained::{Opened, Samples, TrainedFlags, TrainedRank, remove_stale};
 
+/// Endings of files that promise what is not written.
+const OTHER_FORMATS: [&str; 4] = ["csv", "tsv", "parquet", "xlsx"];
+
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PredictArguments {
     #[command(flatten)]
@@ -98,6 +101,17 @@ fn check(arguments: &PredictArguments, config: &RunConfig) -> Result<(), CliErro
         return Err(CliError::usage_with_help(
             format!("--input {}: there is no such file", file.display()),
             "--input takes test, train, validation or a file that the task reads",
+        ));
+    }
+    let extension = arguments.output.as_deref().and_then(Path::extension);
+    let extension = extension.unwrap_or_default().to_ascii_lowercase();
+    if OTHER_FORMATS.iter().any(|other| extension == *other) {
+        return Err(CliError::usage_with_help(
+            format!(
+                "--output: predictions are lines of JSON, not {}",
+                extension.display()
+            ),
+            "name a file like predictions.jsonl; pandas.read_json(FILE, lines=True) reads it",
         ));
     }
     let folder = arguments.output.as_deref().and_then(Path::parent);

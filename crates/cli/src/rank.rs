@@ -38,7 +38,7 @@ pub(crate) fn from_environment(command: &Command) -> Result<Option<RankEnvironme
     environment.guard_against_orphaning()?;
     environment.report_panics();
     if environment.rank == 0 && environment.origin.started_by != StartedBy::Everburn {
-        eprintln!("{}", environment.announcement());
+        say_error!("{}", environment.announcement());
     }
     Ok(Some(environment))
 }
@@ -101,7 +101,7 @@ fn by_another_launcher(given: &AboutRanks) -> Result<Option<RankEnvironment>, Cl
         )),
         Ok(None) => {
             if let Some(tasks) = tasks_of_slurm().filter(|_| !launches) {
-                eprintln!(
+                say_error!(
                     "SLURM_NTASKS is {tasks}, but srun has not started this process: it trains alone; start it by srun \
                      for {tasks} ranks, give --ranks, or set EVERBURN_LAUNCHER=none"
                 );
@@ -193,7 +193,7 @@ pub(crate) fn report_stall(
         Some(report) => {
             // All ranks make the same one.
             if report.is_printed_here {
-                eprintln!("{report}");
+                say_error!("{report}");
             }
             if let Some(run) = run {
                 recording::note_stall(run, &report);

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::arguments::TrainArguments;
+use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::prelude::*;
 use everburn_record::{invocation, units};
@@ -74,6 +76,30 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
     if let Some(run) = run {
         say!("recorded in {}", run.path().display());
     }
+}
+
+/// Whether the run that is to be resumed has finished, and no more steps are wanted than it has made. It then says what
+/// came of it, and its files stay as they are.
+pub(crate) fn is_finished(config: &RunConfig, arguments: &TrainArguments, samples: usize) -> bool {
+    // Other machines than the first have no files of the run, and wait for all.
+    if config.ranks.nodes > 1 || arguments.finders.wanted().is_some() {
+        return false;
+    }
+    let run = arguments.run_dir.as_ref();
+    let Some(run) = run.and_then(|path| RunDirectory::open(path).ok()) else {
+        return false;
+    };
+    let report = run.read_report().ok();
+    let Some(report) = report.filter(|report| report.finished && run.model_path().exists()) else {
+        return false;
+    };
+    let wanted = config.training.total_steps(samples);
+    let Some(why) = config.training.nothing_left(report.steps, wanted) else {
+        return false;
+    };
+    tracing::warn!("{why}");
+    print_report(&report, Some(&run));
+    true
 }
 
 /// How a run that has not finished is continued.

@@ -71,6 +71,9 @@ pub(crate) fn run(
     config.training.check_schedule(samples)?;
     if arguments.resume {
         check_resume(&config, arguments, &*task, &loaded)?;
+        if summary::is_finished(&config, arguments, samples) {
+            return Ok(ExitCode::SUCCESS);
+        }
     } else if arguments.ranks.node_rank.unwrap_or(0) == 0 {
         // The file is on machine 0.
         weights::check_tokenizer(&config, arguments)?;
@@ -117,7 +120,7 @@ pub(crate) fn run(
             false => "machine 0 says from which checkpoint the run is continued, if there is one"
                 .to_owned(),
         };
-        eprintln!("help: {}", restored.unwrap_or(help));
+        say_error!("help: {}", restored.unwrap_or(help));
     }
     let finished = code == ExitCode::SUCCESS && records;
     if finished && !run.read_report()?.finished {

@@ -422,6 +422,20 @@ impl TrainingConfig {
         Ok(steps.map(|_| scheduler.step().base()).collect())
     }
 
+    /// Why a run that has made `step` of `total_steps` steps trains no more; `None` while steps are left.
+    pub fn nothing_left(&self, step: usize, total_steps: usize) -> Option<String> {
+        let advice = match self.steps {
+            _ if step < total_steps => return None,
+            Some(limit) if step >= limit => {
+                format!("the limit `--steps {limit}` stays until another is given")
+            }
+            _ => "more `--epochs` continue it".to_string(),
+        };
+        Some(format!(
+            "nothing to train: {step} of {total_steps} steps are made; {advice}"
+        ))
+    }
+
     /// Checks that the schedule fits a run on `samples` training samples, before any work is done.
     ///
     /// # Errors

@@ -75,9 +75,9 @@ pub(crate) enum ToolError {
 impl ToolError {
     /// Tells the user, and returns the exit code.
     fn print(&self) -> ExitCode {
-        eprintln!("error: {self}");
+        say_error!("error: {self}");
         if let Self::Child(ChildError::TooLong { .. }) = self {
-            eprintln!("help: --run-timeout gives each training more time");
+            say_error!("help: --run-timeout gives each training more time");
         }
         ExitCode::from(match self {
             Self::Usage(_) => EXIT_USAGE,

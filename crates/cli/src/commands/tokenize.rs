@@ -196,7 +196,7 @@ fn write_tokens(arguments: &TokenizeArguments) -> Result<ExitCode, ToolError> {
             told_at = Instant::now();
             let rate = bytes as f64 / begun.elapsed().as_secs_f64();
             let (read, rate) = (units::bytes(bytes), units::bytes(rate as u64));
-            eprintln!("{read} of text read, {rate} per second");
+            say_error!("{read} of text read, {rate} per second");
         }
         match stop.load(Ordering::Relaxed) {
             true => ControlFlow::Break(()),

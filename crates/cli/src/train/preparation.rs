@@ -257,6 +257,12 @@ pub(super) fn warn_of_few_steps(config: &RunConfig, samples: usize) {
             counted(epochs, "epoch")
         );
     }
+    let batch_size = config.training.batch_size;
+    if samples > 0 && samples < batch_size {
+        tracing::warn!(
+            "a step has {samples} samples, all that there are, and not the --batch-size {batch_size}"
+        );
+    }
 }
 
 /// Finds what is wrong with flags, devices and paths before anything is started, written or moved; and what the launcher

@@ -222,14 +222,10 @@ impl Trainer {
         let Some(step) = resume.map(|checkpoint| checkpoint.progress.step) else {
             return;
         };
-        if step >= total_steps && self.is_first() {
-            let advice = match self.config.steps {
-                Some(limit) if step >= limit => {
-                    format!("the limit `--steps {limit}` stays until another is given")
-                }
-                _ => "more `--epochs` continue it".to_string(),
-            };
-            tracing::warn!("nothing to train: {step} of {total_steps} steps are made; {advice}");
+        if let Some(why) = self.config.nothing_left(step, total_steps)
+            && self.is_first()
+        {
+            tracing::warn!("{why}");
         }
     }
 
