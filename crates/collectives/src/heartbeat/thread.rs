@@ -1,5 +1,7 @@
 //! The heartbeat thread: publishes this rank's beat and checks those of the others.
 
+mod silence;
+
 use std::sync::{Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -44,6 +46,8 @@ pub(super) struct Peer {
     pub(super) found: Found,
     /// When its counter last changed.
     pub(super) moved: Instant,
+    /// Its silence has been warned of.
+    warned: bool,
 }
 
 pub(super) struct State {
@@ -98,6 +102,7 @@ impl Heartbeat {
         let unknown = Peer {
             found: Found::Nothing,
             moved: runtime::now(),
+            warned: false,
         };
         let state = State {
             stop: false,
@@ -329,75 +334,18 @@ impl Heartbeat {
             let peer = &mut state.peers[*member];
             let status = |found: &Found| found.beat().map(|beat| (beat.life, beat.number));
             if status(&found) != status(&peer.found) {
-                peer.moved = runtime::now();
+                (peer.moved, peer.warned) = (runtime::now(), false);
             }
             peer.found = found;
         }
         Ok(())
     }
-
-    /// Fails the group if a rank's last beat was too old at `now`. `now` is taken before the beats are read,
-    /// so that a pause of this rank in between is not counted.
-    pub(super) fn check_timeouts(&self, now: Instant) {
-        let Some(limit) = self.options.timeout else {
-            return;
-        };
-        let state = lock(&self.state);
-        let Some(followed) = state.followed.clone().filter(|_| !state.stop) else {
-            return;
-        };
-        let watched = self.watched(&state);
-        let silent = followed
-            .members
-            .iter()
-            .enumerate()
-            .filter(|(_, member)| watched.binary_search(member).is_ok())
-            .find_map(|(rank, member)| {
-                let peer = state.peers.get(*member)?;
-                // A member without any beat may run without heartbeats. A restarted process has a random
-                // `life`, so its beats count as new.
-                let beat = peer.found.beat()?;
-                let counts = !beat.goodbye;
-                let silence = now.saturating_duration_since(peer.moved);
-                let timed_out = counts && rank != followed.rank && silence >= limit;
-                timed_out.then(|| (rank, silence, beat.clone()))
-            });
-        drop(state);
-        let (Some((rank, silence, beat)), Some(core)) = (silent, followed.core.upgrade()) else {
-            return;
-        };
-        if core.mailbox.failure().is_none() {
-            core.heartbeat_timed_out(rank, describe(silence, &beat));
-        }
-    }
-
-    /// The time since the last new beat of `member`; `None` if this one does not watch it.
-    pub(super) fn silence_of(&self, member: usize) -> Option<Duration> {
-        let state = lock(&self.state);
-        if !self.watched(&state).contains(&member) {
-            return None;
-        }
-        let peer = state.peers.get(member)?;
-        peer.found.beat()?;
-        Some(state.silence_of(peer))
-    }
-}
-
-fn describe(silence: Duration, beat: &Beat) -> String {
-    let last = beat.records.first();
-    let doing = last.map_or_else(String::new, |entry| format!(", in or after {entry}"));
-    format!(
-        "no heartbeat for {:.1} s (the last one was at step {}{doing}); check whether its process is \
-         stopped (SIGSTOP, a debugger) or swapped out, and whether its machine still runs",
-        silence.as_secs_f64(),
-        beat.step
-    )
 }
 
 fn restart(peers: &mut [Peer]) {
     let now = runtime::now();
     for peer in peers {
-        peer.moved = now;
+        (peer.moved, peer.warned) = (now, false);
     }
 }
 

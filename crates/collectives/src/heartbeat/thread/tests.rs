@@ -32,6 +32,40 @@ fn each_rank_of_a_large_group_has_a_few_watchers() {
     }
 }
 
+#[test]
+fn a_silent_rank_is_warned_of_once_until_it_beats_again() {
+    let (store, heartbeat) = heartbeat(3);
+    let beat = |member: usize, number: u64| {
+        let beat = format!("{{\"life\":1,\"number\":{number}}}");
+        store.set(&beat_key(member), beat.as_bytes()).unwrap();
+        heartbeat.poll().unwrap();
+    };
+    heartbeat.follow(Followed {
+        core: Weak::new(),
+        generation: 0,
+        rank: 1,
+        members: vec![0, 1, 2],
+    });
+    let after = Duration::from_secs(1000);
+    let silent = |seconds: u64| -> Vec<usize> {
+        let now = runtime::now() + Duration::from_secs(seconds);
+        let silent = heartbeat.newly_silent(now, after);
+        silent.iter().map(|silent| silent.rank).collect()
+    };
+    // Without a first beat a rank may have none, and nobody warns of himself.
+    beat(1, 1);
+    assert!(silent(2000).is_empty());
+    beat(2, 1);
+    assert!(silent(0).is_empty());
+    assert_eq!(silent(2000), [2]);
+    beat(2, 1);
+    assert!(silent(3000).is_empty());
+    beat(2, 2);
+    beat(0, 1);
+    assert_eq!(silent(2000), [0, 2]);
+    assert!(silent(2000).is_empty());
+}
+
 fn known(heartbeat: &Heartbeat) -> Vec<usize> {
     let state = lock(&heartbeat.state);
     let known = |member: &usize| state.peers[*member].found.beat().is_some();

@@ -1,0 +1,108 @@
+//! What a heartbeat thread does about ranks that send no beats.
+
+use std::time::{Duration, Instant};
+
+use super::{Beat, Heartbeat};
+use crate::sync::lock;
+
+/// A rank is warned of after this part of the timeout, and not before it has missed this many beats.
+const WARN_AFTER: u32 = 3;
+
+/// A rank that sends no beats.
+#[derive(Debug, Clone)]
+pub(super) struct Silent {
+    pub(super) rank: usize,
+    silence: Duration,
+    beat: Beat,
+}
+
+impl Heartbeat {
+    /// Warns of each rank whose last beat is old at `now`, and fails the group if one is too old. `now` is taken before
+    /// the beats are read, so that a pause of this rank in between is not counted.
+    pub(in crate::heartbeat) fn check_timeouts(&self, now: Instant) {
+        let Some(limit) = self.options.timeout else {
+            return;
+        };
+        let early = (limit / WARN_AFTER).max(WARN_AFTER * self.options.interval);
+        for silent in self.newly_silent(now, early) {
+            tracing::warn!(
+                "rank {}: {}; after {:.1} s without one (--heartbeat-timeout) it counts as lost",
+                silent.rank,
+                describe(silent.silence, &silent.beat),
+                limit.as_secs_f64()
+            );
+        }
+        let followed = lock(&self.state).followed.clone();
+        let lost = self.silent(now, limit).into_iter().next();
+        let core = followed.and_then(|followed| followed.core.upgrade());
+        let (Some(lost), Some(core)) = (lost, core) else {
+            return;
+        };
+        if core.mailbox.failure().is_none() {
+            core.heartbeat_timed_out(lost.rank, describe(lost.silence, &lost.beat));
+        }
+    }
+
+    /// The ranks of the group that had been silent for `least` at `now`, in order.
+    fn silent(&self, now: Instant, least: Duration) -> Vec<Silent> {
+        let state = lock(&self.state);
+        let Some(followed) = state.followed.as_ref().filter(|_| !state.stop) else {
+            return Vec::new();
+        };
+        let watched = self.watched(&state);
+        let members = followed.members.iter().enumerate();
+        let others = members
+            .filter(|(rank, member)| {
+                *rank != followed.rank && watched.binary_search(member).is_ok()
+            })
+            .filter_map(|(rank, member)| {
+                let peer = state.peers.get(*member)?;
+                // A member without any beat may run without heartbeats. A restarted process has a random
+                // `life`, so its beats count as new.
+                let beat = peer.found.beat().filter(|beat| !beat.goodbye)?;
+                let silence = now.saturating_duration_since(peer.moved);
+                (silence >= least).then(|| Silent {
+                    rank,
+                    silence,
+                    beat: beat.clone(),
+                })
+            });
+        others.collect()
+    }
+
+    /// Those of them that have sent a beat since they were last asked for.
+    pub(super) fn newly_silent(&self, now: Instant, least: Duration) -> Vec<Silent> {
+        let mut silent = self.silent(now, least);
+        let mut state = lock(&self.state);
+        let members = state.followed.as_ref().map(|it| it.members.clone());
+        let members = members.unwrap_or_default();
+        silent.retain(|silent| {
+            let member = members.get(silent.rank);
+            let peer = member.and_then(|member| state.peers.get_mut(*member));
+            peer.is_some_and(|peer| !std::mem::replace(&mut peer.warned, true))
+        });
+        silent
+    }
+
+    /// The time since the last new beat of `member`; `None` if this one does not watch it.
+    pub(in crate::heartbeat) fn silence_of(&self, member: usize) -> Option<Duration> {
+        let state = lock(&self.state);
+        if !self.watched(&state).contains(&member) {
+            return None;
+        }
+        let peer = state.peers.get(member)?;
+        peer.found.beat()?;
+        Some(state.silence_of(peer))
+    }
+}
+
+fn describe(silence: Duration, beat: &Beat) -> String {
+    let last = beat.records.first();
+    let doing = last.map_or_else(String::new, |entry| format!(", in or after {entry}"));
+    format!(
+        "no heartbeat for {:.1} s (the last one was at step {}{doing}); check whether its process is \
+         stopped (SIGSTOP, a debugger) or swapped out, and whether its machine still runs",
+        silence.as_secs_f64(),
+        beat.step
+    )
+}
