@@ -255,7 +255,7 @@ fn what_a_model_of_text_cannot_do_is_refused_before_anything_starts() {
     images.run().succeeded();
     refused(
         &["generate", "images"],
-        &["mlp does not write text", "gpt-nano"],
+        &["mlp does not write text", "gpt-nano", "`predict`", "`eval`"],
     );
 }
 

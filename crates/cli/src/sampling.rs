@@ -29,7 +29,14 @@ pub(crate) fn open(flags: &WritingFlags, command: &str) -> Result<(Writer, AnyMo
     let Some(writer) = Writer::of(&*task, device.clone())? else {
         return Err(CliError::usage_with_help(
             format!("{} does not write text", config.model),
-            format!("{command} is for text models, such as gpt-nano"),
+            format!(
+                "{command} is for text models, such as gpt-nano; {} with this run",
+                match task.predicts() {
+                    true =>
+                        "use `predict` for the predictions of single samples, or `eval` for the metrics of the test,",
+                    false => "use `eval` for the metrics of the test",
+                }
+            ),
         ));
     };
     let which = Which {
