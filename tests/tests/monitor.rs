@@ -66,6 +66,25 @@ fn ranks(terminal: &Terminal, count: usize) {
 }
 
 #[test]
+fn a_run_that_is_over_is_shown_with_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--epochs", "1", "--run-dir", "run"];
+    let ended = Everburn::train(folder.path(), "mlp").args(flags).run();
+    ended.succeeded();
+    let Some(terminal) = Terminal::open_sized(folder.path(), (100, 30)) else {
+        skip_missing("a run that is over", "there is no tmux", "tmux");
+        return;
+    };
+    let program = std::path::absolute(binary()).unwrap();
+    terminal.wait_for("a prompt", |screen| !screen.trim().is_empty());
+    terminal.enter(&format!("'{}' monitor run", program.display()));
+    terminal.wait_for("the end of the run", |screen| {
+        screen.contains("Valid epoch") && screen.contains("the run: finished")
+    });
+    terminal.press("q");
+}
+
+#[test]
 fn two_look_on_one_is_killed_and_so_is_a_rank() {
     let folder = tempfile::tempdir().unwrap();
     let sizes = [(100, 30), (200, 60)];

@@ -117,7 +117,7 @@ pub(crate) fn run(
         let restored = prepared.restore();
         let help = match records {
             true => summary::how_to_continue(&run),
-            false => "machine 0 says from which checkpoint the run is continued, if there is one"
+            false => "the output of machine 0 names the command that continues the run, if it has a checkpoint"
                 .to_owned(),
         };
         say_error!("help: {}", restored.unwrap_or(help));

@@ -97,14 +97,8 @@ impl Painted {
     }
 
     /// Draws the picture, as far as it fits, and which key shows the ranks; of who only monitors, also that `q` leaves, and
-    /// in the place of the last line's beginning which ranks are in `trouble`.
-    pub(super) fn draw(
-        &self,
-        looks_on: bool,
-        trouble: Option<&str>,
-        area: Rect,
-        buffer: &mut Buffer,
-    ) {
+    /// in the place of the last line's beginning the `news`: which ranks are in trouble, or how the run has ended.
+    pub(super) fn draw(&self, looks_on: bool, news: Option<&str>, area: Rect, buffer: &mut Buffer) {
         let screen = self.screen.screen();
         for row in 0..area.height {
             for column in 0..area.width {
@@ -131,10 +125,10 @@ impl Painted {
             let (x, y) = (area.right() - width - 2, area.bottom() - 1);
             let style = Style::new().add_modifier(Modifier::REVERSED);
             buffer.set_stringn(x, y, hint, width.into(), style);
-            if let Some(trouble) = trouble {
+            if let Some(news) = news {
                 let style = Style::new().fg(Color::Red).add_modifier(Modifier::REVERSED);
                 let room = area.width - width - 4;
-                buffer.set_stringn(area.x + 1, y, format!(" {trouble} "), room.into(), style);
+                buffer.set_stringn(area.x + 1, y, format!(" {news} "), room.into(), style);
             }
         }
         if looks_on {

@@ -210,8 +210,10 @@ impl ScreenThread {
             match &self.painted {
                 Some(painted) if !self.ranks => {
                     let looks_on = !self.view.training;
-                    let trouble = state.trouble();
-                    painted.draw(looks_on, trouble.as_deref(), area, frame.buffer_mut());
+                    // Of a run that is over, burn-train's picture shows the last thing that it did.
+                    let over = (!state.goes_on()).then(|| format!("the run: {}", state.doing()));
+                    let news = over.or_else(|| state.trouble());
+                    painted.draw(looks_on, news.as_deref(), area, frame.buffer_mut());
                 }
                 _ => draw_ranks(&state, self.view, area, frame.buffer_mut()),
             }
