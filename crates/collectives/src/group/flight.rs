@@ -91,6 +91,18 @@ pub struct FlightEntry {
 }
 
 impl FlightEntry {
+    /// Its number among the collectives of its group, each of which counts by itself.
+    pub(crate) fn number(&self) -> String {
+        match self.group {
+            super::WORLD => format!("collective {}", self.sequence),
+            group => format!(
+                "collective {} of sub-group {:04x}",
+                self.sequence,
+                group & 0xffff
+            ),
+        }
+    }
+
     /// The same entry, seen this much later.
     pub(crate) fn aged(&self, by: Duration) -> Self {
         Self {
@@ -103,16 +115,12 @@ impl FlightEntry {
 
 impl fmt::Display for FlightEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = if self.collective {
-            "collective"
-        } else {
-            "after collective"
+        let when = match self.collective {
+            true => "",
+            false => "after ",
         };
-        write!(f, "{} ({number} {}", self.operation, self.sequence)?;
-        if self.group != super::WORLD {
-            write!(f, " of sub-group {:04x}", self.group & 0xffff)?;
-        }
-        write!(f, ", step {}", self.step)?;
+        let (operation, number, step) = (&self.operation, self.number(), self.step);
+        write!(f, "{operation} ({when}{number}, step {step}")?;
         if let Some(label) = self.label {
             write!(f, ", label {label}")?;
         }

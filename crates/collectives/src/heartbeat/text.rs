@@ -60,7 +60,7 @@ impl HangReport {
         match &self.wanted {
             Some(wanted) => {
                 let number = if wanted.collective {
-                    format!(" (collective {})", wanted.sequence)
+                    format!(" ({})", wanted.number())
                 } else {
                     String::new()
                 };
