@@ -111,10 +111,10 @@ impl Command {
 /// Flags win over the config file, the file over the model's preset, the preset over the defaults.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct TrainArguments {
-    /// The model, one of `--list`. Some have presets, which config.toml of a run shows.
+    /// The model, one of `--list`, which shows the presets of some: settings in place of the defaults below.
     pub(crate) model: Option<String>,
 
-    /// List the models with their parameter counts and exit.
+    /// List the models with their parameter counts and presets, and exit.
     #[arg(long)]
     pub(crate) list: bool,
 
