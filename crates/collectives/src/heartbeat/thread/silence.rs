@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Beat, Heartbeat};
+use super::{Beat, Followed, Heartbeat};
 use crate::sync::lock;
 
 /// A rank is warned of after this part of the timeout, and not before it has missed this many beats.
@@ -70,12 +70,24 @@ impl Heartbeat {
         others.collect()
     }
 
-    /// Those of them that have sent a beat since they were last asked for.
+    /// Those of them that have sent a beat since they were last asked for, if it is this rank that says so: the first of
+    /// those that it knows to be alive.
     pub(super) fn newly_silent(&self, now: Instant, least: Duration) -> Vec<Silent> {
         let mut silent = self.silent(now, least);
         let mut state = lock(&self.state);
-        let members = state.followed.as_ref().map(|it| it.members.clone());
-        let members = members.unwrap_or_default();
+        let Some(Followed { rank, members, .. }) = state.followed.clone() else {
+            return Vec::new();
+        };
+        let peer = |rank: usize| {
+            members
+                .get(rank)
+                .and_then(|member| state.peers.get(*member))
+        };
+        let beats = |rank: usize| peer(rank).is_some_and(|peer| peer.found.beat().is_some());
+        let is_silent = |rank: usize| silent.iter().any(|silent| silent.rank == rank);
+        if (0..rank).any(|before| beats(before) && !is_silent(before)) {
+            return Vec::new();
+        }
         silent.retain(|silent| {
             let member = members.get(silent.rank);
             let peer = member.and_then(|member| state.peers.get_mut(*member));

@@ -62,6 +62,10 @@ fn a_silent_rank_is_warned_of_once_until_it_beats_again() {
     assert!(silent(3000).is_empty());
     beat(2, 2);
     beat(0, 1);
+    // Rank 0 is alive, and says it.
+    lock(&heartbeat.state).peers[0].moved += 2 * after;
+    assert!(silent(2000).is_empty());
+    lock(&heartbeat.state).peers[0].moved -= 2 * after;
     assert_eq!(silent(2000), [0, 2]);
     assert!(silent(2000).is_empty());
 }
