@@ -85,7 +85,7 @@ fn environment(variable: impl Fn(&str) -> Option<OsString>) -> miette::Result<Pa
         })
 }
 
-/// Makes the virtual environment, or what a broken-off attempt has left of it, and installs PyTorch as
+/// Makes the virtual environment anew, and installs PyTorch as
 /// pip is configured to.
 fn make(folder: &Path, python: &Path) -> miette::Result<()> {
     println!(
@@ -93,7 +93,8 @@ fn make(folder: &Path, python: &Path) -> miette::Result<()> {
         folder.display()
     );
     let mut environment = Command::new("python3");
-    environment.args(["-m", "venv"]).arg(folder);
+    // What a broken-off attempt has left may not even be read by pip.
+    environment.args(["-m", "venv", "--clear"]).arg(folder);
     let mut install = Command::new(python);
     install.args(["-m", "pip", "install", "--disable-pip-version-check"]);
     install.arg(PACKAGE).args(OTHERS);
