@@ -361,7 +361,7 @@ impl Objective for MaskedNextToken {
         let [samples, length] = next.dims();
         let next = next.flatten::<1>(0, 1).select(0, counting.clone());
         if let Some(wrong) = WrongTarget::find(&next, logits.dims()[2]) {
-            let row = counting.slice([wrong.row..wrong.row + 1]);
+            let row = counting.slice(wrong.row..wrong.row + 1);
             let row = row.into_scalar::<i64>() as usize;
             let rows = samples * length;
             WrongTarget { row, rows, ..wrong }.raise();
