@@ -42,7 +42,10 @@ pub(crate) fn require_tokenizer(folder: &Path) -> Result<(), CliError> {
         return Ok(());
     }
     Err(CliError::usage_with_help(
-        format!("{} has no tokenizer.json", folder.display()),
+        format!(
+            "{} has no tokenizer.json, nor merges.txt with vocab.json",
+            folder.display()
+        ),
         "copy the tokenizer.json of the model into the folder, or name it: --tokenizer PATH/tokenizer.json; --tokenizer byte or \
          char only for a model that learned from bytes or characters",
     ))

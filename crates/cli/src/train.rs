@@ -196,12 +196,7 @@ fn train_as_rank(
     resolve_data(&mut config, &*task, &loaded)?;
     let ours = environment.launcher_pid.is_some();
     if !ours {
-        // Our launcher has checked before it started the ranks.
-        let gpus = devices::check(&config.ranks.devices, config.ranks.ranks)?;
-        if let (0, Some(gpus)) = (environment.rank, gpus) {
-            say!("{gpus}");
-        }
-        gradient_exchange::check(&config)?;
+        check_of_rank(&config, environment.rank)?;
     }
     // Any rank of an elastic job may become the first.
     let records = environment.rank == 0 || config.ranks.elastic.is_some();
@@ -275,6 +270,15 @@ fn train_as_rank(
         prepared.keep();
     }
     exit_code_of_rank(trained, environment)
+}
+
+/// What our launcher checks before it starts ranks.
+fn check_of_rank(config: &RunConfig, rank: usize) -> Result<(), CliError> {
+    let gpus = devices::check(&config.ranks.devices, config.ranks.ranks)?;
+    if let (0, Some(gpus)) = (rank, gpus) {
+        say!("{gpus}");
+    }
+    gradient_exchange::check(config)
 }
 
 /// It is the launcher's exit code that tells of an interruption, not the rank's.

@@ -110,6 +110,21 @@ fn a_language_model_keeps_its_tokenizer_and_its_special_tokens() {
     assert!(back["pad_token_id"].is_null());
     assert_eq!(read("bytes/generation_config.json")["eos_token_id"], 3);
 
+    // A tokenizer of another model.
+    let mut few = own.clone();
+    few["vocab_size"] = 255.into();
+    std::fs::write(&config, few.to_string()).unwrap();
+    let other = [
+        "import",
+        "gpt2",
+        "--run-dir",
+        "never",
+        "--tokenizer",
+        "byte",
+    ];
+    let ended = Everburn::new(here, other).run();
+    ended.failed_with(2, &["the tokenizer has 256 tokens, and the model 255"]);
+
     // With a tokenizer, whose settings name another end.
     for run in ["gpt2", "made", "run"] {
         std::fs::remove_dir_all(here.join(run)).unwrap();

@@ -147,6 +147,17 @@ impl TextConfig {
         }))
     }
 
+    /// Refuses a tokenizer with more tokens than the model of `section` has.
+    fn check_vocabulary(&self, section: &str, tokenizer: &Tokenizer) -> Result<(), TaskError> {
+        let has = tokenizer.vocabulary();
+        match self.vocabulary(section) {
+            Some(known) if has > known => Err(TaskError::new(format!(
+                "the tokenizer has {has} tokens, and the model {known}: it is of another model"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Keeps what the text decides: a model is always read with the tokenizer that it was trained with. A model may know
     /// more tokens than the tokenizer has.
     fn keep(&mut self, section: &str, loaded: &LoadedText) -> Result<(), TaskError> {
@@ -355,6 +366,7 @@ impl<C: PretrainedDecoder> Task for Text<C> {
         let Some(tokenizer) = config.tokenizer()? else {
             return Ok(None);
         };
+        config.check_vocabulary(C::SECTION, &tokenizer)?;
         let decoder = tokenizer.clone();
         let template = config.text.template.clone();
         Ok(Some(Language {
