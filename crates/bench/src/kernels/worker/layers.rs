@@ -36,8 +36,8 @@ type Measured = Option<Result<CallResult, Failure>>;
 /// The layers of images.
 fn of_images(order: &Order, device: &Device) -> Measured {
     let batch = order.batch;
-    Some(match &order.layer {
-        &Layer::Conv2d {
+    Some(match order.layer {
+        Layer::Conv2d {
             channels,
             kernel,
             stride,
@@ -53,7 +53,7 @@ fn of_images(order: &Order, device: &Device) -> Measured {
             let shape = [batch, channels[0], side, side];
             call::measure(order, device, [shape], &conv, |conv, [x]| conv.forward(x))
         }
-        &Layer::MaxPool2d {
+        Layer::MaxPool2d {
             channels,
             kernel,
             stride,
@@ -66,13 +66,13 @@ fn of_images(order: &Order, device: &Device) -> Measured {
             let (pool, shape) = (config.init(), [batch, channels, side, side]);
             call::measure(order, device, [shape], &pool, |pool, [x]| pool.forward(x))
         }
-        &Layer::MeanOverPixels { channels, side } => {
+        Layer::MeanOverPixels { channels, side } => {
             let shape = [batch, channels, side, side];
             call::measure(order, device, [shape], &NOTHING, |_, [x]| {
                 mean_over_pixels(x)
             })
         }
-        &Layer::BatchNorm {
+        Layer::BatchNorm {
             channels,
             side,
             epsilon,
@@ -93,8 +93,8 @@ fn of_images(order: &Order, device: &Device) -> Measured {
 /// The layers of tokens that have parameters.
 fn of_modules(order: &Order, device: &Device) -> Measured {
     let batch = order.batch;
-    Some(match &order.layer {
-        &Layer::Linear { features, tokens } => {
+    Some(match order.layer {
+        Layer::Linear { features, tokens } => {
             let [inputs, outputs] = features;
             let module = filled(LinearConfig::new(inputs, outputs).init(device));
             match tokens {
@@ -109,7 +109,7 @@ fn of_modules(order: &Order, device: &Device) -> Measured {
                 }
             }
         }
-        &Layer::TiedScores {
+        Layer::TiedScores {
             tokens,
             width,
             vocabulary,
@@ -122,12 +122,12 @@ fn of_modules(order: &Order, device: &Device) -> Measured {
             };
             call::measure(order, device, [[batch, tokens, width]], &module, forward)
         }
-        &Layer::LayerNorm { tokens, width } => {
+        Layer::LayerNorm { tokens, width } => {
             let norm = filled(LayerNormConfig::new(width).init(device));
             let shape = [batch, tokens, width];
             call::measure(order, device, [shape], &norm, |norm, [x]| norm.forward(x))
         }
-        &Layer::Embedding {
+        Layer::Embedding {
             tokens,
             width,
             vocabulary,
@@ -183,8 +183,8 @@ fn of_functions(order: &Order, device: &Device) -> Measured {
 /// Products of matrices without parameters.
 fn of_products(order: &Order, device: &Device) -> Measured {
     let batch = order.batch;
-    Some(match &order.layer {
-        &Layer::Matmul {
+    Some(match order.layer {
+        Layer::Matmul {
             heads: None,
             rows,
             inner,
@@ -193,7 +193,7 @@ fn of_products(order: &Order, device: &Device) -> Measured {
             let shapes = [[rows, inner], [inner, columns]];
             call::measure(order, device, shapes, &NOTHING, |_, [a, b]| a.matmul(b))
         }
-        &Layer::Matmul {
+        Layer::Matmul {
             heads: Some(heads),
             rows,
             inner,
@@ -202,7 +202,7 @@ fn of_products(order: &Order, device: &Device) -> Measured {
             let shapes = [[batch, heads, rows, inner], [batch, heads, inner, columns]];
             call::measure(order, device, shapes, &NOTHING, |_, [a, b]| matmul(a, b))
         }
-        &Layer::Attention {
+        Layer::Attention {
             heads,
             tokens,
             width,
