@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use everburn_tests::Everburn;
+use everburn_tests::{Ended, Everburn};
 
 /// A folder of Hugging Face's transformers with a small model of this kind.
 fn pretrained(here: &Path, model: &str, size: &str) {
@@ -59,106 +59,111 @@ fn a_pretrained_model_is_found_by_its_folder() {
     ended.failed_with(2, &["model of type `gpt2`, and llama is another"]);
 }
 
+/// A small decoder of the tests below.
+const SMALL_GPT: &str = "gpt={width=16,layers=1,heads=2,context=16,dropout=0.0}";
+
+/// `import gpt2`, into the run `run`.
+fn import(here: &Path, more: &[&str]) -> Ended {
+    let import = ["import", "gpt2", "--run-dir", "run"];
+    Everburn::new(here, import).args(more).run()
+}
+
+/// What the export of a run to transformers says.
+fn export(here: &Path, run: &str, to: &str) -> String {
+    let export = ["export", run, "--to", "hugging-face", "--output", to];
+    Everburn::new(here, export).run().succeeded().stdout
+}
+
+fn read(file: &Path) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
+}
+
+/// A text of one's own, to learn from.
+fn write_text(here: &Path) {
+    std::fs::write(here.join("my.txt"), "to be or not to be ".repeat(20)).unwrap();
+}
+
 #[test]
-fn a_language_model_keeps_its_tokenizer_and_its_special_tokens() {
+fn a_language_model_without_a_tokenizer_keeps_its_special_tokens() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let size = "gpt={width=16,layers=1,heads=2,context=16,dropout=0.0}";
-    pretrained(here, "gpt2", size);
-    let read = |path: &str| -> serde_json::Value {
-        serde_json::from_slice(&std::fs::read(here.join(path)).unwrap()).unwrap()
-    };
-    let [config, generation] =
-        ["config.json", "generation_config.json"].map(|name| here.join("gpt2").join(name));
-    let sound = read("gpt2/config.json");
-    assert!(sound["eos_token_id"].is_null() && sound.get("eos_token_id").is_some());
-    // Without a tokenizer, and with numbers of tokens.
-    let import = |more: &[&str]| {
-        let import = ["import", "gpt2", "--run-dir", "run"];
-        Everburn::new(here, import).args(more).run()
-    };
-    import(&[]).failed_with(2, &["gpt2 has no tokenizer.json", "--tokenizer PATH"]);
-    std::fs::write(here.join("my.txt"), "to be or not to be ".repeat(20)).unwrap();
-    let train = [
-        "train",
-        "--init-from",
-        "gpt2",
-        "--data",
-        "my.txt",
-        "--steps",
-        "1",
-    ];
-    let train = Everburn::new(here, train).args(["--set", "text.window=8", "--run-dir", "never"]);
-    train.run().failed_with(2, &["gpt2 has no tokenizer.json"]);
-    let mut own = sound.clone();
+    pretrained(here, "gpt2", SMALL_GPT);
+    let config = here.join("gpt2/config.json");
+    let mut own = read(&config);
+    assert!(own["eos_token_id"].is_null() && own.get("eos_token_id").is_some());
+    import(here, &[]).failed_with(2, &["gpt2 has no tokenizer.json", "--tokenizer PATH"]);
+    write_text(here);
+    let train =
+        "train --init-from gpt2 --data my.txt --steps 1 --set text.window=8 --run-dir never";
+    let train = Everburn::new(here, train.split(' ')).run();
+    train.failed_with(2, &["gpt2 has no tokenizer.json"]);
     own["bos_token_id"] = 1.into();
     own["eos_token_id"] = serde_json::json!([2, 3]);
     own["pad_token_id"] = (-1).into();
     std::fs::write(&config, own.to_string()).unwrap();
+    let generation = here.join("gpt2/generation_config.json");
     std::fs::write(&generation, r#"{"eos_token_id": 3, "temperature": 0.6}"#).unwrap();
-    import(&["--tokenizer", "byte"]).succeeded();
-    let export = |run: &str, to: &str| {
-        let export = ["export", run, "--to", "hugging-face", "--output", to];
-        Everburn::new(here, export).run().succeeded().stdout
-    };
-    let told = export("run", "bytes");
+    import(here, &["--tokenizer", "byte"]).succeeded();
+    let told = export(here, "run", "bytes");
     let line = "no tokenizer.json in it: its tokens are the bytes of UTF-8";
     assert!(told.contains(line), "{told}");
-    let back = read("bytes/config.json");
+    let back = read(&here.join("bytes/config.json"));
     assert_eq!(back["eos_token_id"], own["eos_token_id"]);
     assert_eq!(back["bos_token_id"], 1);
     assert!(back["pad_token_id"].is_null());
-    assert_eq!(read("bytes/generation_config.json")["eos_token_id"], 3);
+    let generation = read(&here.join("bytes/generation_config.json"));
+    assert_eq!(generation["eos_token_id"], 3);
 
     // A tokenizer of another model.
-    let mut few = own.clone();
-    few["vocab_size"] = 255.into();
-    std::fs::write(&config, few.to_string()).unwrap();
-    let other = [
-        "import",
-        "gpt2",
-        "--run-dir",
-        "never",
-        "--tokenizer",
-        "byte",
-    ];
-    let ended = Everburn::new(here, other).run();
+    std::fs::remove_dir_all(here.join("run")).unwrap();
+    own["vocab_size"] = 255.into();
+    std::fs::write(&config, own.to_string()).unwrap();
+    let ended = import(here, &["--tokenizer", "byte"]);
     ended.failed_with(2, &["the tokenizer has 256 tokens, and the model 255"]);
+}
 
-    // With a tokenizer, whose settings name another end.
-    for run in ["gpt2", "made", "run"] {
-        std::fs::remove_dir_all(here.join(run)).unwrap();
-    }
+#[test]
+fn a_language_model_keeps_its_tokenizer_whose_settings_win() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
     let tokenizer =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../datasets/tests/tokenizer/tokenizer.json");
-    pretrained_with(here, "gpt2", size, &tokenizer.display().to_string());
+    pretrained_with(here, "gpt2", SMALL_GPT, &tokenizer.display().to_string());
     let tokenizer = std::fs::read(tokenizer).unwrap();
-    let settings = r#"{"eos_token": {"content": "a"}, "tokenizer_class": "GPT2Tokenizer"}"#;
-    std::fs::write(here.join("gpt2/tokenizer_config.json"), settings).unwrap();
-    let mut own = read("gpt2/config.json");
+    let config = here.join("gpt2/config.json");
+    let mut own = read(&config);
     own["bos_token_id"] = 1.into();
     own["eos_token_id"] = serde_json::json!([2, 3]);
-    std::fs::write(&config, own.to_string()).unwrap();
-    std::fs::write(&generation, r#"{"eos_token_id": 3}"#).unwrap();
-    import(&[]).succeeded();
+    let settings = r#"{"eos_token": {"content": "a"}, "tokenizer_class": "GPT2Tokenizer"}"#;
+    for (file, text) in [
+        ("config.json", own.to_string().as_str()),
+        ("tokenizer_config.json", settings),
+        ("generation_config.json", r#"{"eos_token_id": 3}"#),
+    ] {
+        std::fs::write(here.join("gpt2").join(file), text).unwrap();
+    }
+    import(here, &[]).succeeded();
+    write_text(here);
     let tune = "train --init-from run --data my.txt --steps 1 --batch-size 4 --validation-samples 0 --run-dir tuned";
     let tune = Everburn::new(here, tune.split(' ')).args(["--set", "text.window=8"]);
     tune.run().succeeded();
-    let told = export("tuned", "out");
+    let told = export(here, "tuned", "out");
     assert!(!told.contains("no tokenizer.json"), "{told}");
+    let out = here.join("out");
     assert_eq!(
-        std::fs::read(here.join("out/tokenizer.json")).unwrap(),
+        std::fs::read(out.join("tokenizer.json")).unwrap(),
         tokenizer
     );
-    assert_eq!(
-        read("out/tokenizer_config.json")["tokenizer_class"],
-        "GPT2Tokenizer"
-    );
+    let settings = read(&out.join("tokenizer_config.json"));
+    assert_eq!(settings["tokenizer_class"], "GPT2Tokenizer");
     let json: serde_json::Value = serde_json::from_slice(&tokenizer).unwrap();
     let end = &json["model"]["vocab"]["a"];
-    assert_eq!(&read("out/config.json")["eos_token_id"], end);
-    assert_eq!(&read("out/generation_config.json")["eos_token_id"], end);
-    assert_eq!(read("out/config.json")["bos_token_id"], 1);
+    assert_eq!(&read(&out.join("config.json"))["eos_token_id"], end);
+    assert_eq!(
+        &read(&out.join("generation_config.json"))["eos_token_id"],
+        end
+    );
+    assert_eq!(read(&out.join("config.json"))["bos_token_id"], 1);
 }
 
 #[test]
