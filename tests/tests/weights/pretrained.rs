@@ -78,7 +78,7 @@ fn read(file: &Path) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
 }
 
-/// A text of one's own, to learn from.
+/// A text to learn from.
 fn write_text(here: &Path) {
     std::fs::write(here.join("my.txt"), "to be or not to be ".repeat(20)).unwrap();
 }
