@@ -93,8 +93,14 @@ pub(crate) fn is_finished(config: &RunConfig, arguments: &TrainArguments, sample
     let Some(report) = report.filter(|report| report.finished && run.model_path().exists()) else {
         return false;
     };
+    // The checkpoint of its end may have found no room: it is made again.
+    let has_end = newest_checkpoint(&run).is_some_and(|place| place.epoch >= report.epochs);
     let wanted = config.training.total_steps(samples);
-    let Some(why) = config.training.nothing_left(report.steps, wanted) else {
+    let Some(why) = config
+        .training
+        .nothing_left(report.steps, wanted)
+        .filter(|_| has_end)
+    else {
         return false;
     };
     tracing::warn!("{why}");
