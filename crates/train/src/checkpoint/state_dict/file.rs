@@ -53,15 +53,13 @@ impl StateDictFile {
 
 pub(super) fn kind_of(action: &'static str, path: &Path) -> Result<StateDictFile, TrainError> {
     StateDictFile::of(path).ok_or_else(|| {
+        let kinds = "its kind is known by its name, which must end in .safetensors, .pt, .pth, .ckpt or .bin";
         let is_onnx = path.extension().is_some_and(|ending| ending == "onnx");
         let reason = match is_onnx {
-            true => {
-                "ONNX is not read: save the weights of the model in PyTorch, as in torch.save(model.state_dict(), \
-                     \"model.pt\"), or as safetensors"
-            }
-            false => {
-                "its kind is known by its name, which must end in .safetensors, .pt, .pth, .ckpt or .bin"
-            }
+            true => format!(
+                "{kinds}; ONNX is none of these: save the weights in PyTorch by torch.save(model.state_dict(), \"model.pt\")"
+            ),
+            false => kinds.to_string(),
         };
         refuse(action, path, &reason)
     })
