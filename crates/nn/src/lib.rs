@@ -139,6 +139,7 @@ mod recompute;
 mod recording;
 pub mod split_backward;
 mod statistics;
+mod targets;
 mod tensor_parallel;
 mod transformers;
 
@@ -158,8 +159,8 @@ pub use group::{LossReduction, StatisticsGroup, SyncError};
 #[cfg(feature = "flex")]
 pub use layers::adam;
 pub use layers::{
-    Dropout, DropoutConfig, Gelu, LayerNorm, LayerNormConfig, Relu, WrongTarget, causal_attention,
-    causal_softmax, cross_entropy, matmul, rope, with_checked_targets,
+    Dropout, DropoutConfig, Gelu, LayerNorm, LayerNormConfig, Relu, causal_attention,
+    causal_softmax, cross_entropy, matmul, rope,
 };
 pub use linear::{Linear, LinearConfig};
 pub use mirror::{
@@ -177,6 +178,7 @@ pub use recompute::{
     with_parameters_from,
 };
 pub use recording::{Recording, RecordingError};
+pub use targets::{WrongTarget, with_checked_targets};
 pub use tensor_parallel::{
     ParameterShard, ShardError, TensorGroup, TensorParallel, TensorParallelError, TensorRule,
     TensorShard, forget_shards, parameter_shards, planned_shards, tensor_parallel,

@@ -8,8 +8,8 @@ use burn::tensor::{DType, FloatDType, assert_shape};
 
 use super::drop_in::drop_in;
 use super::operations::LayerOps;
-use super::targets::check_targets;
 use crate::precision::is_half;
+use crate::targets::check_targets;
 
 /// The mean over all rows of how unlikely the target is by the softmax of the logits:
 /// [`burn::nn::loss::CrossEntropyLoss`] of its default configuration but for rounding, with the

@@ -24,7 +24,6 @@ mod padding;
 mod pool;
 mod product;
 mod rows;
-mod targets;
 mod window;
 
 pub use activation::{Gelu, Relu, causal_softmax, gelu, relu, rope};
@@ -44,4 +43,3 @@ pub use pool::{
 };
 pub use product::matmul;
 pub(crate) use product::{add_bias, product};
-pub use targets::{WrongTarget, with_checked_targets};

@@ -1,4 +1,5 @@
-//! Targets of a loss that are none of the classes.
+//! Targets of a loss that are none of the classes. Whole passes run in this module: it is none of `layers`, whose
+//! functions a profile takes for a layer's own.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
