@@ -18,6 +18,7 @@ use signal_hook::consts::{SIGINT, SIGKILL};
 
 use self::elastic::Elastic;
 use self::machine_processes::StoreEvent;
+use self::stopped::Process;
 use self::store_client::{Machine, StoreClient};
 use crate::cause::{Blame, blame, root_cause};
 use crate::config::LaunchConfig;
@@ -251,7 +252,19 @@ impl<'a> Supervisor<'a> {
         if failed && matches!(self.plan, Plan::Train | Plan::Stopping(_)) {
             self.plan = Plan::Grace(Instant::now() + self.config.grace);
         }
+        self.end_if_the_rest_is_stopped();
         Ok(())
+    }
+
+    /// Kills the ranks that are left after a failure where all their processes are stopped: none ends by itself, nor by
+    /// SIGTERM.
+    fn end_if_the_rest_is_stopped(&mut self) {
+        let looked = Process::all(&self.running);
+        let mut left = looked.iter().flatten().peekable();
+        let is_ending = matches!(self.plan, Plan::Grace(_) | Plan::Terminating(_));
+        if is_ending && left.peek().is_some() && left.all(|process| process.is_stopped) {
+            self.kill_all();
+        }
     }
 
     /// Whether a signal has asked the launcher to stop the job.

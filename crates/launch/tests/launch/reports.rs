@@ -96,3 +96,23 @@ fn a_report_of_an_earlier_run_is_not_believed() {
     write_report(&config.finished_path(0), &old).unwrap();
     assert_eq!(failure_of(config).cause.report, None);
 }
+
+#[test]
+fn a_stopped_rank_that_is_left_after_a_failure_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "
+        if [ $RANK = 1 ]; then echo $$ > $DIR/new; mv $DIR/new $DIR/pid; kill -STOP $$; fi
+        until [ -f $DIR/pid ]; do sleep 0.01; done
+        until grep -q ') T ' /proc/$(cat $DIR/pid)/stat; do sleep 0.01; done
+        exit 7";
+    let failure = failure_of(LaunchConfig {
+        grace: DEADLINE * 100,
+        kill_after: DEADLINE * 100,
+        ..job(folder.path(), 2, script)
+    });
+    assert_eq!(failure.cause.rank, 0);
+    assert!(
+        failure.others.iter().all(|rank| rank.ended_by_launcher),
+        "{failure}"
+    );
+}
