@@ -135,7 +135,10 @@ fn a_rank_that_nobody_joins_gives_up_and_names_who_is_missing() {
         let ended = rank.run();
         (!lost_the_port(&ended)).then_some(ended)
     });
-    ended.failed_with(1, &["only 1 of 2 ranks joined", "missing: rank 1"]);
+    ended.failed_with(
+        1,
+        &["only 1 of 2 ranks joined", "missing: rank 1 of machine 1"],
+    );
 }
 
 #[test]

@@ -154,7 +154,10 @@ fn rendezvous_in(
     let reached = reach(&settings, timeout, deadline)
         .map_err(|source| RendezvousError::Store { rank, source })?;
     let store = RankStore::new(reached.backend, settings.prefix, reached.host);
-    join::join(&store, rank, world_size, deadline, || store.claim(rank))?;
+    let per_machine = settings.ranks_per_machine;
+    join::join(&store, rank, world_size, per_machine, deadline, || {
+        store.claim(rank);
+    })?;
     let one_machine = reached.local_address.is_loopback();
     Ok(Rendezvous {
         store: Arc::new(store),

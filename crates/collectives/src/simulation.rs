@@ -19,7 +19,7 @@ pub fn join(
     limit: Duration,
 ) -> Result<(), RendezvousError> {
     let deadline = Deadline::within(limit);
-    crate::rendezvous::join::join(store, rank, world_size, deadline, || ())
+    crate::rendezvous::join::join(store, rank, world_size, None, deadline, || ())
 }
 
 /// Exchanges addresses as a mesh does, and waits for `connected` in place of its connections.

@@ -161,7 +161,7 @@ pub enum ElasticError {
 }
 
 /// The first slots of a list, for an error text.
-fn listed(missing: &[MissingSlot]) -> String {
+pub(super) fn listed(missing: &[MissingSlot]) -> String {
     const SHOWN: usize = 16;
     let shown: Vec<String> = missing
         .iter()

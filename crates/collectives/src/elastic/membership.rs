@@ -1,11 +1,14 @@
 //! A process of an elastic job: joins rounds and closes them.
 
+mod silence;
+
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use everburn_auth::Key;
 
+use self::silence::Silence;
 use super::error::ElasticError;
 use super::keys;
 use super::member::{Generation, Member};
@@ -231,6 +234,7 @@ impl Membership {
         let place = usize::try_from(place).unwrap_or(usize::MAX);
         let began = runtime::now();
         let mut broken_since = None;
+        let mut silence = Silence::begin();
         if self.options.max > SLOTS && place > 1 && place < expected {
             // Others are still to come, and one looks already. Each look reads all slots.
             self.wait_for_close(place, number).map_err(failed)?;
@@ -261,6 +265,17 @@ impl Membership {
                 continue;
             }
             self.check_deadlines(number, &assessment, began, broken_since)?;
+            if let Some(since) = broken_since {
+                let limit = if enough {
+                    patience
+                } else {
+                    self.options.wait_for_min
+                };
+                let left = limit.saturating_sub(runtime::elapsed(since));
+                let looked = (&assessment, self.options.min);
+                let line = silence.broken(me.slot, runtime::elapsed(began), left, looked);
+                line.inspect(|line| tracing::warn!("{line}"));
+            }
             let turn = match self.options.max > SLOTS {
                 true => place,
                 false => {

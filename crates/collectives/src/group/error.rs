@@ -88,8 +88,9 @@ pub enum CollectiveError {
     /// The deadline passed.
     #[error(
         "rank {rank} waited {} for {} in {operation} (collective {sequence}, step {step}){}; check \
-         whether {} still runs, is stuck in other work, or skipped this call",
-        seconds(*.waited), ranks(.waiting_for), after_colon(.progress), ranks(.waiting_for)
+         whether {} still {}, or skipped this call",
+        seconds(*.waited), ranks(.waiting_for), after_colon(.progress), ranks(.waiting_for),
+        if .waiting_for.len() == 1 { "runs, is stuck in other work" } else { "run, are stuck in other work" }
     )]
     Timeout {
         /// This rank.

@@ -73,7 +73,7 @@ pub struct RankActivity {
     pub member: usize,
     /// The source of this information.
     pub evidence: Evidence,
-    /// The time since its last new beat; `None` for this rank and for ranks without a beat.
+    /// The time since its last new beat; `None` for this rank, for ranks without a beat, and where the store is silent.
     pub silent_for: Option<Duration>,
     /// Whether its beats arrive, or it has answered.
     pub alive: bool,
@@ -116,6 +116,8 @@ pub struct HangReport {
     pub others: usize,
     /// Whether this rank is the one of its machine to print the report: the first that had it.
     pub is_printed_here: bool,
+    /// How long the store has not answered, where it does not: whether other ranks beat is not known then.
+    pub store_silent_for: Option<Duration>,
     /// The path of the stalled rank's log.
     pub log: Option<PathBuf>,
     /// The last lines of the log, or why they cannot be read.
@@ -191,6 +193,7 @@ pub(super) fn diagnose(
         lines: log.as_deref().map_or(Ok(Vec::new()), last_lines),
         log,
         ranks: activities(heartbeat, followed, reports, &states),
+        store_silent_for: heartbeat.store_silent_for(),
         others: reports.len() - reports.iter().filter(asked).count(),
         is_printed_here: true,
     }
@@ -414,7 +417,9 @@ fn state_of(
     report: &RankReport,
 ) -> RankState {
     let answered = report.evidence == Evidence::Answer;
-    let silent_for = heartbeat.silence_of(followed.members[rank]);
+    let silent_for = heartbeat
+        .silence_of(followed.members[rank])
+        .filter(|_| heartbeat.store_silent_for().is_none());
     // Allows for one late beat and one polling interval.
     let beats = silent_for.is_some_and(|silence| silence < 3 * heartbeat.options.interval);
     let mut waiting_for = Vec::new();
@@ -438,13 +443,14 @@ fn activities(
     reports: &[RankReport],
     states: &[RankState],
 ) -> Vec<RankActivity> {
+    let store_answers = heartbeat.store_silent_for().is_none();
     let activity = |(rank, (report, state)): (usize, (&RankReport, &RankState))| RankActivity {
         rank,
         member: followed.members[rank],
         evidence: report.evidence,
         silent_for: heartbeat
             .silence_of(followed.members[rank])
-            .filter(|_| rank != followed.rank),
+            .filter(|_| rank != followed.rank && store_answers),
         alive: state.alive,
         pid: report.beat.as_ref().and_then(|beat| beat.pid),
         host: report.beat.as_ref().and_then(|beat| beat.host.clone()),

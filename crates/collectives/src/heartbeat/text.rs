@@ -86,6 +86,14 @@ impl HangReport {
             (Evidence::Answer, _) => {
                 "it has answered since, so it was busy with other work for too long".to_owned()
             }
+            _ if self.store_silent_for.is_some() => {
+                let silence = self.store_silent_for.unwrap_or_default().as_secs_f64();
+                format!(
+                    "whether it still beats is not known, nor which rank stalled first: the store has not answered for \
+                     {silence:.1} s; check first whether the machine and the process that serve the store (without \
+                     --store, machine 0 and its launcher) are stopped, swapped out or cut off, then its process{process}"
+                )
+            }
             (_, true) => {
                 format!(
                     "its heartbeats arrive, so it is busy or stuck in other work (an endless loop, a slow or full \

@@ -338,6 +338,7 @@ impl Heartbeat {
             }
             peer.found = found;
         }
+        state.answered = runtime::now();
         Ok(())
     }
 }

@@ -109,13 +109,15 @@ pub enum RendezvousError {
     #[error(
         "only {} of {world_size} ranks joined within {waited:.1?}; missing: {}; check that they \
          were started and look at their output",
-        .world_size - .missing.len(), listed(.missing)
+        .world_size - .missing.len(), located(.missing, *.ranks_per_machine)
     )]
     NotAllJoined {
         /// The ranks that have not joined.
         missing: Vec<usize>,
         /// The size of the world.
         world_size: usize,
+        /// How many ranks each machine has, if that is known and there are several.
+        ranks_per_machine: Option<usize>,
         /// How long this rank waited.
         waited: Duration,
     },
@@ -129,6 +131,21 @@ pub enum RendezvousError {
     },
 }
 
+/// `rank 2, 3 of machine 1`, or ranks alone where it is not known on which machines they are.
+pub(super) fn located(ranks: &[usize], per_machine: Option<usize>) -> String {
+    let listed = listed(ranks);
+    let Some(per_machine) = per_machine else {
+        return listed;
+    };
+    let mut machines: Vec<usize> = ranks.iter().map(|rank| rank / per_machine).collect();
+    machines.sort_unstable();
+    machines.dedup();
+    match &*machines {
+        [machine] => format!("{listed} of machine {machine}"),
+        several => format!("{listed} of machines {}", ranges(several)),
+    }
+}
+
 /// Rank numbers for a message, which stays readable for a thousand of them.
 pub(super) fn listed(ranks: &[usize]) -> String {
     const SHOWN: usize = 16;
@@ -138,4 +155,19 @@ pub(super) fn listed(ranks: &[usize]) -> String {
         text.push_str(&format!(" and {} more", ranks.len() - SHOWN));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_named_with_their_machines() {
+        assert_eq!(located(&[1, 3], None), "rank 1, 3");
+        assert_eq!(located(&[2, 3], Some(2)), "rank 2, 3 of machine 1");
+        assert_eq!(
+            located(&[1, 2, 4], Some(2)),
+            "rank 1, 2, 4 of machines 0, 1, 2"
+        );
+    }
 }

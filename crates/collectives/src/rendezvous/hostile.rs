@@ -37,9 +37,16 @@ pub fn join_entries(bytes: &[u8]) {
         }
     }
     let mut claimed = false;
-    let outcome = join(&store, rank, world_size, Deadline::within(PATIENCE), || {
-        claimed = true;
-    });
+    let outcome = join(
+        &store,
+        rank,
+        world_size,
+        None,
+        Deadline::within(PATIENCE),
+        || {
+            claimed = true;
+        },
+    );
     match outcome {
         Ok(()) => assert!(claimed, "joined without its rank: {entries:?}"),
         Err(error) => assert!(!error.to_string().is_empty()),

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::RendezvousError;
-use super::error::listed;
+use super::error::located;
 use crate::runtime;
 use crate::store::{Deadline, Store, StoreError, random_u64};
 
@@ -74,11 +74,12 @@ pub(super) fn left_key(rank: usize) -> String {
     format!("{KEYS}/left/{rank}")
 }
 
-/// Joins and waits until all ranks have. `claimed` is called once the rank is this process's.
+/// Joins and waits until all ranks have; who is missing is told with its machine, given how many ranks each has. `claimed` is called once the rank is this process's.
 pub(crate) fn join(
     store: &dyn Store,
     rank: usize,
     world_size: usize,
+    ranks_per_machine: Option<usize>,
     deadline: Deadline,
     claimed: impl FnOnce(),
 ) -> Result<(), RendezvousError> {
@@ -116,26 +117,22 @@ pub(crate) fn join(
             return Err(RendezvousError::NotAllJoined {
                 missing,
                 world_size,
+                ranks_per_machine,
                 waited: deadline.elapsed(),
             });
         }
         // One of those that wait says so.
         if (0..rank).all(|lower| missing.contains(&lower)) && !missing.is_empty() {
-            tracing::warn!("{}", waiting(&missing, world_size, deadline));
+            let located = located(&missing, ranks_per_machine);
+            tracing::warn!(
+                "{} of {world_size} ranks have joined after {:.0?}; missing: {located}. They are waited for, {:.0?} more",
+                world_size - missing.len(),
+                deadline.elapsed(),
+                deadline.left()
+            );
         }
         silence = LONGER_SILENCE;
     }
-}
-
-/// `1 of 3 ranks have joined after 10s; missing: rank 1, 2. They are waited for, 290s more`
-fn waiting(missing: &[usize], world_size: usize, deadline: Deadline) -> String {
-    format!(
-        "{} of {world_size} ranks have joined after {:.0?}; missing: {}. They are waited for, {:.0?} more",
-        world_size - missing.len(),
-        deadline.elapsed(),
-        listed(missing),
-        deadline.left()
-    )
 }
 
 /// Claims the rank and compares the world size; returns what contradicts this rank.
@@ -199,7 +196,14 @@ mod tests {
         world_size: usize,
         limit: Duration,
     ) -> Result<(), RendezvousError> {
-        join(store, rank, world_size, Deadline::within(limit), || ())
+        join(
+            store,
+            rank,
+            world_size,
+            None,
+            Deadline::within(limit),
+            || (),
+        )
     }
 
     /// The outcome of ranks that join at the same time.

@@ -109,6 +109,8 @@ pub(super) struct Settings {
     pub(super) rank: usize,
     pub(super) world_size: usize,
     pub(super) local_rank: Option<usize>,
+    /// How many ranks are on each machine, where there are several, and ranks are numbered machine by machine.
+    pub(super) ranks_per_machine: Option<usize>,
     pub(super) job_token: Option<JobToken>,
     pub(super) open_store: bool,
     /// The part of the store that belongs to this attempt of an elastic launcher, as in PyTorch.
@@ -152,11 +154,19 @@ impl Settings {
         if others_reach_it && job_token.is_none() && !open_store {
             return Err(RendezvousError::NoSecret);
         }
+        let local_rank = variables.number("LOCAL_RANK")?;
+        let here = variables.number("LOCAL_WORLD_SIZE")?;
+        let alike = |here: &usize| {
+            (1..world_size).contains(here)
+                && world_size.is_multiple_of(*here)
+                && local_rank == Some(rank % here)
+        };
         Ok(Self {
             address,
             rank,
             world_size,
-            local_rank: variables.number("LOCAL_RANK")?,
+            local_rank,
+            ranks_per_machine: here.filter(alike),
             job_token,
             open_store,
             prefix: given.prefix,

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Beat, Followed, Heartbeat};
+use crate::runtime;
 use crate::sync::lock;
 
 /// A rank is warned of after this part of the timeout, and not before it has missed this many beats.
@@ -94,6 +95,12 @@ impl Heartbeat {
             peer.is_some_and(|peer| !std::mem::replace(&mut peer.warned, true))
         });
         silent
+    }
+
+    /// How long the store has not answered, if that is longer than a few beats.
+    pub(in crate::heartbeat) fn store_silent_for(&self) -> Option<Duration> {
+        let silent_for = runtime::elapsed(lock(&self.state).answered);
+        (silent_for > WARN_AFTER * self.options.interval).then_some(silent_for)
     }
 
     /// The time since the last new beat of `member`; `None` if this one does not watch it.

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::heartbeat::report::{Evidence, RankReport, diagnose};
 use crate::store::{HashStore, Store};
 
 fn heartbeat(members: usize) -> (Arc<HashStore>, Heartbeat) {
@@ -68,6 +69,54 @@ fn a_silent_rank_is_warned_of_once_until_it_beats_again() {
     lock(&heartbeat.state).peers[0].moved -= 2 * after;
     assert_eq!(silent(2000), [0, 2]);
     assert!(silent(2000).is_empty());
+}
+
+#[test]
+fn where_the_store_is_silent_nobody_is_said_to_beat() {
+    let (store, heartbeat) = heartbeat(2);
+    let followed = Followed {
+        core: Weak::new(),
+        generation: 0,
+        rank: 1,
+        members: vec![0, 1],
+    };
+    heartbeat.follow(followed.clone());
+    store
+        .set(&beat_key(0), b"{\"life\":1,\"number\":1}")
+        .unwrap();
+    heartbeat.poll().unwrap();
+    let report = || {
+        let waiting = Beat {
+            waiting_for: vec![0],
+            ..heartbeat.beat_of(Some(&followed))
+        };
+        let reports = [
+            RankReport {
+                evidence: Evidence::Beat,
+                beat: lock(&heartbeat.state).peers[0].found.beat().cloned(),
+                beats: false,
+            },
+            RankReport {
+                evidence: Evidence::Answer,
+                beat: Some(waiting),
+                beats: true,
+            },
+        ];
+        let report = diagnose(&heartbeat, &followed, &reports, &|_| None);
+        (report.store_silent_for.is_some(), report.to_string())
+    };
+    let (silent, text) = report();
+    assert!(!silent && text.contains("its heartbeats arrive"), "{text}");
+    assert!(text.contains("in its last beat, 0.0 s ago"), "{text}");
+
+    lock(&heartbeat.state).answered -= Duration::from_secs(1000);
+    let (silent, text) = report();
+    assert!(silent && !text.contains("heartbeats arrive"), "{text}");
+    assert!(
+        text.contains("the store has not answered for 1000."),
+        "{text}"
+    );
+    assert!(text.contains("in its last beat: "), "{text}");
 }
 
 fn known(heartbeat: &Heartbeat) -> Vec<usize> {

@@ -77,6 +77,29 @@ fn malformed_values_are_named_with_their_text() {
 }
 
 #[test]
+fn ranks_are_on_machines_where_each_has_as_many() {
+    let per_machine = |rank: usize, variables: &[(&str, &str)]| {
+        let mut all = variables.to_vec();
+        all.push(("EVERBURN_JOB_TOKEN", MINE));
+        let settings = gather("tcp://node0:1", &ranks(rank, 4), &all).unwrap();
+        settings.ranks_per_machine
+    };
+    let here = |size, rank| [("LOCAL_WORLD_SIZE", size), ("LOCAL_RANK", rank)];
+    assert_eq!(per_machine(3, &here("2", "1")), Some(2));
+    assert_eq!(per_machine(3, &here("1", "0")), Some(1));
+    // One machine; machines of different sizes; ranks numbered across machines; not known.
+    for variables in [
+        here("4", "3"),
+        here("3", "2"),
+        here("2", "0"),
+        here("0", "0"),
+    ] {
+        assert_eq!(per_machine(3, &variables), None, "{variables:?}");
+    }
+    assert_eq!(per_machine(3, &[("LOCAL_WORLD_SIZE", "2")]), None);
+}
+
+#[test]
 fn the_request_wins_over_the_environment() {
     let request = RendezvousRequest {
         job_token: Some(MINE.parse().unwrap()),

@@ -1,0 +1,98 @@
+//! What a process says while it waits for a round to close.
+
+use std::time::Duration;
+
+use crate::elastic::error::listed;
+use crate::elastic::round_view::Assessment;
+
+/// After this time the first of those that wait says for whom, and then each time after the longer one.
+const FIRST: Duration = Duration::from_secs(10);
+const LONGER: Duration = Duration::from_secs(60);
+
+/// When the next line is due.
+#[derive(Debug)]
+pub(super) struct Silence(Duration);
+
+impl Silence {
+    pub(super) const fn begin() -> Self {
+        Self(FIRST)
+    }
+
+    /// The line of process `slot` that is due after it has `waited`, `left` before the round closes, or the wait for
+    /// `min` processes is over.
+    pub(super) fn broken(
+        &mut self,
+        slot: usize,
+        waited: Duration,
+        left: Duration,
+        (assessment, min): (&Assessment, usize),
+    ) -> Option<String> {
+        let (present, missing) = (&assessment.present, &assessment.missing);
+        let is_first = present.first().is_some_and(|first| first.slot == slot);
+        if waited < self.0 || missing.is_empty() || !is_first {
+            return None;
+        }
+        self.0 = waited + LONGER;
+        let all = present.len() + missing.len();
+        let what_next = match present.len() >= min {
+            true => format!("the others continue without them in {left:.0?}"),
+            false => format!("at least {min} are needed, and are waited for, {left:.0?} more"),
+        };
+        Some(format!(
+            "{} of {all} ranks have joined after {waited:.0?}; missing: {}; {what_next}",
+            present.len(),
+            listed(missing)
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::elastic::error::{MissingSlot, SlotState};
+    use crate::elastic::member::Member;
+
+    #[test]
+    fn the_first_that_waits_says_for_whom_and_what_comes_next() {
+        let member = |slot| Member {
+            slot,
+            incarnation: 1,
+            committed_step: 0,
+            process: 1,
+            node: 0,
+        };
+        let missing = |slot| MissingSlot {
+            slot,
+            incarnation: 0,
+            state: SlotState::NotStarted,
+        };
+        let assessment = Assessment {
+            present: vec![member(0), member(1)],
+            missing: vec![missing(2), missing(3)],
+            complete: false,
+            broken: true,
+        };
+        let seconds = Duration::from_secs;
+        let mut silence = Silence::begin();
+        let mut line = |slot, waited, min| {
+            silence.broken(slot, seconds(waited), seconds(50), (&assessment, min))
+        };
+        assert_eq!(line(0, 9, 1), None);
+        assert_eq!(line(1, 10, 1), None, "rank 0 says it");
+        let first = line(0, 10, 1).unwrap();
+        assert!(
+            first.starts_with("2 of 4 ranks have joined after 10s; missing: slot 2"),
+            "{first}"
+        );
+        assert!(
+            first.ends_with("the others continue without them in 50s"),
+            "{first}"
+        );
+        assert_eq!(line(0, 69, 1), None);
+        let second = line(0, 70, 3).unwrap();
+        assert!(
+            second.ends_with("at least 3 are needed, and are waited for, 50s more"),
+            "{second}"
+        );
+    }
+}
