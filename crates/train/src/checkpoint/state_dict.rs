@@ -23,7 +23,7 @@ use burn::store::{
 };
 use burn::tensor::{DType, TensorData};
 
-pub(super) use self::file::why_not_safetensors;
+pub(super) use self::file::{BURNS_TERMS, why_not_safetensors};
 use self::file::{kind_of, read_file};
 use self::fit::check_patterns;
 pub(super) use self::fit::{differences, problems};
@@ -194,7 +194,10 @@ pub(super) fn fitting_tensors<M: Module>(
     skip: &Patterns,
     layout: &StateDictLayout,
 ) -> Result<Fitting, TrainError> {
-    let of_pytorch = !path.is_dir() || path.join(PRETRAINED_CONFIG).is_file();
+    let of_pytorch = match path.is_dir() {
+        true => path.join(PRETRAINED_CONFIG).is_file(),
+        false => !file::is_in_burns_terms(path),
+    };
     file::refuse_plain_folder(path)?;
     let (all, read) = match (of_pytorch, path.is_dir()) {
         (false, _) => (model.collect(None, None, true), run_tensors(path)?),

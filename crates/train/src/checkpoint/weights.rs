@@ -8,7 +8,7 @@ use burn::store::burn_pack::Tensor as PackedTensor;
 use burn::store::{ModuleSnapshot, ModuleStore, SafetensorsStore};
 
 use crate::checkpoint::adapter::{Adapter, write_adapter};
-use crate::checkpoint::state_dict::{problems, why_not_safetensors};
+use crate::checkpoint::state_dict::{BURNS_TERMS, problems, why_not_safetensors};
 use crate::error::TrainError;
 use crate::record::run_directory::{RunDirectory, write_file};
 
@@ -44,8 +44,11 @@ pub(crate) fn write_trained<M: Module>(
 
 /// The parameters by path, as a safetensors file has them.
 pub(crate) fn to_safetensors<M: Module>(model: &M) -> Result<Vec<u8>, String> {
-    // Without metadata: it is a hash map, and equal models would give different files.
-    let mut store = SafetensorsStore::from_bytes(None).clear_metadata();
+    // One entry of metadata: of several, a hash map, equal models would give different files.
+    let (key, value) = BURNS_TERMS;
+    let mut store = SafetensorsStore::from_bytes(None)
+        .clear_metadata()
+        .metadata(key, value);
     let collected = store.collect_from(model);
     collected.map_err(|error| error.to_string())?;
     store.get_bytes().map_err(|error| error.to_string())
@@ -126,8 +129,11 @@ fn tensors_of(path: &Path, question: &str) -> Result<(SafetensorsStore, Tensors)
 /// Tensors by name.
 type Tensors = BTreeMap<String, PackedTensor>;
 
-/// The tensors of the model of the run in a folder, none of them read yet.
-pub(super) fn run_tensors(folder: &Path) -> Result<Tensors, TrainError> {
-    let run = RunDirectory::open(folder)?;
-    Ok(tensors_of(&run.model_path(), UNFINISHED)?.1)
+/// The tensors of the model of a run, none of them read yet, by its folder or a file in it.
+pub(super) fn run_tensors(path: &Path) -> Result<Tensors, TrainError> {
+    let file = match path.is_dir() {
+        true => RunDirectory::open(path)?.model_path(),
+        false => path.to_path_buf(),
+    };
+    Ok(tensors_of(&file, UNFINISHED)?.1)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 use burn::store::burn_pack::Tensor as PackedTensor;
@@ -138,6 +138,38 @@ fn header_length(start: &[u8]) -> Option<u64> {
     (is_json && length <= LONGEST_HEADER).then_some(length)
 }
 
+/// What the metadata of a safetensors file say that has a model's tensors by their names and layouts in Burn, as runs
+/// write it. The weights of a linear layer are PyTorch's with rows for columns: a square one would be taken for them.
+pub(in crate::checkpoint) const BURNS_TERMS: (&str, &str) = ("layout", "burn");
+
+/// Whether the tensors of a file have their names and layouts in Burn: by its metadata, or by its place in the folder of
+/// a run: files that were written before there were metadata have none.
+pub(super) fn is_in_burns_terms(path: &Path) -> bool {
+    let metadata = metadata(path).unwrap_or_default();
+    if let Some(layout) = metadata.get(BURNS_TERMS.0) {
+        return layout == BURNS_TERMS.1;
+    }
+    let beside = |name: &str| path.with_file_name(name).is_file();
+    let of_a_run = path.ends_with("model.safetensors") || path.ends_with("ema.safetensors");
+    of_a_run && metadata.is_empty() && beside("config.toml") && !beside(PRETRAINED_CONFIG)
+}
+
+/// What a safetensors file says of itself.
+fn metadata(path: &Path) -> Option<BTreeMap<String, String>> {
+    #[derive(serde::Deserialize)]
+    struct Header {
+        #[serde(rename = "__metadata__", default)]
+        metadata: BTreeMap<String, String>,
+    }
+    let length = header_length(&start(path)?)?;
+    let mut header = Vec::new();
+    let mut file = File::open(path).ok()?;
+    file.seek(SeekFrom::Start(8)).ok()?;
+    file.take(length).read_to_end(&mut header).ok()?;
+    let header: Header = serde_json::from_slice(&header).ok()?;
+    Some(header.metadata)
+}
+
 /// What a `.pt` file seems to be that `torch.load` would not read either, if that is known.
 fn why_not_pytorch(path: &Path) -> Option<&'static str> {
     let start = start(path)?;
@@ -189,10 +221,42 @@ pub(in crate::checkpoint) fn why_not_safetensors(path: &Path) -> Option<String> 
 
 #[cfg(test)]
 mod tests {
+    use burn::nn::LinearConfig;
+    use burn::prelude::Device;
     use burn::tensor::TensorData;
 
     use super::*;
     use crate::checkpoint::tensor_file;
+    use crate::{RunDirectory, load_state_dict, save_safetensors};
+
+    #[test]
+    fn a_file_of_a_run_keeps_its_layout_wherever_it_is() {
+        // Rows for columns, the shape is the same.
+        let linear = LinearConfig::new(3, 3).init(&Device::flex());
+        let written = linear.weight.to_data();
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(folder.path().join("run")).unwrap();
+        save_safetensors(&linear, &run).unwrap();
+        let elsewhere = folder.path().join("weights.safetensors");
+        std::fs::copy(run.model_path(), &elsewhere).unwrap();
+        let read = |path: &Path| {
+            let fresh = LinearConfig::new(3, 3).init(&Device::flex());
+            load_state_dict(fresh, path).unwrap().weight.to_data()
+        };
+        assert_eq!(read(&elsewhere), written);
+
+        // A file without metadata is known by its place alone.
+        let bias = linear.bias.as_ref().unwrap().to_data();
+        let tensors = [("weight", &written), ("bias", &bias)];
+        let tensors = tensors.map(|(name, tensor)| (name.to_owned(), tensor.clone()));
+        let bare = tensor_file::write(&tensors, &BTreeMap::new()).unwrap();
+        std::fs::write(run.model_path(), &bare).unwrap();
+        std::fs::write(&elsewhere, &bare).unwrap();
+        assert_ne!(read(&run.model_path()), written, "it is in no run yet");
+        std::fs::write(run.config_path(), "").unwrap();
+        assert_eq!(read(&run.model_path()), written);
+        assert_ne!(read(&elsewhere), written, "PyTorch's, as far as one sees");
+    }
 
     #[test]
     fn files_that_are_cut_off_or_something_else_are_told_apart() {
