@@ -54,19 +54,54 @@ impl Agreement {
         let Some(rank) = all.iter().position(|lines| *lines != all[0]) else {
             return Ok(());
         };
-        let (mut ours, mut theirs) = (all[0].lines(), all[rank].lines());
-        loop {
-            let (our_line, their_line) = (ours.next(), theirs.next());
-            if our_line != their_line || our_line.is_none() {
-                let line = |line: Option<&str>| line.unwrap_or("nothing").to_string();
-                return Err(TrainError::DifferentRuns {
-                    rank,
-                    ours: line(our_line),
-                    theirs: line(their_line),
-                });
-            }
+        let (ours, theirs) = difference(&all[0], &all[rank]);
+        Err(TrainError::DifferentRuns { rank, ours, theirs })
+    }
+}
+
+/// The values in lines of TOML, by their whole keys, in order.
+fn values(lines: &str) -> Vec<(String, &str)> {
+    let mut section = String::new();
+    let mut tables = 0;
+    let mut values = Vec::new();
+    for line in lines.lines() {
+        if let Some(name) = line.strip_prefix("[[") {
+            // One of several tables of a name.
+            section = format!("{}.{tables}.", name.trim_end_matches(']'));
+            tables += 1;
+        } else if let Some(name) = line.strip_prefix('[') {
+            section = format!("{}.", name.trim_end_matches(']'));
+        } else if let Some((key, value)) = line.split_once(" = ") {
+            values.push((format!("{section}{key}"), value));
         }
     }
+    values
+}
+
+/// The first value that differs, as each side has it; the first line, where a value of several lines differs.
+fn difference(ours: &str, theirs: &str) -> (String, String) {
+    let (our_values, their_values) = (values(ours), values(theirs));
+    let of = |side: &[(String, &str)], key: &str| {
+        let found = side.iter().find(|(other, _)| other == key);
+        found.map_or_else(nothing, |(key, value)| format!("{key} = {value}"))
+    };
+    let keys = our_values.iter().chain(&their_values).map(|(key, _)| key);
+    let mut both = keys.map(|key| (of(&our_values, key), of(&their_values, key)));
+    if let Some(differing) = both.find(|(ours, theirs)| ours != theirs) {
+        return differing;
+    }
+    let (mut ours, mut theirs) = (ours.lines(), theirs.lines());
+    loop {
+        let lines = (ours.next(), theirs.next());
+        if lines.0 != lines.1 || lines.0.is_none() {
+            let line = |line: Option<&str>| line.map_or_else(nothing, str::to_owned);
+            return (line(lines.0), line(lines.1));
+        }
+    }
+}
+
+fn nothing() -> String {
+    "nothing".to_owned()
 }
 
 fn toml_text<T: Serialize>(value: &T) -> Result<String, TrainError> {
@@ -78,6 +113,26 @@ mod tests {
     use everburn_collectives::group::GroupOptions;
 
     use super::*;
+
+    #[test]
+    fn a_value_is_named_with_its_section_and_a_missing_one_as_nothing() {
+        let ours =
+            "seed = 1\n[optimizer]\nkind = \"adam\"\n[[groups]]\nrate = 1\n[[groups]]\nrate = 2\n";
+        let with_lora = ours.replace("[optimizer]", "[lora]\nrank = 2\n\n[optimizer]");
+        let named = |theirs: &str| difference(ours, theirs);
+        let pair = |ours: &str, theirs: &str| (ours.to_owned(), theirs.to_owned());
+        assert_eq!(named(&with_lora), pair("nothing", "lora.rank = 2"));
+        let other = ours.replace("rate = 2", "rate = 3");
+        assert_eq!(
+            named(&other),
+            pair("groups.1.rate = 2", "groups.1.rate = 3")
+        );
+        let other = ours.replace("adam", "sgd");
+        assert_eq!(
+            named(&other),
+            pair("optimizer.kind = \"adam\"", "optimizer.kind = \"sgd\"")
+        );
+    }
 
     #[test]
     fn the_first_difference_is_named_on_every_rank() {

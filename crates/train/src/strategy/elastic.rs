@@ -64,20 +64,21 @@ struct Standing {
     since_step: f64,
 }
 
-/// How the ranks of a group are called in the job, whose logs have these numbers.
-fn as_in_the_job(members: &[usize]) -> String {
+/// How the ranks of a group are called in the job, whose logs have these numbers. `error` may name some as the group
+/// does.
+fn as_in_the_job(members: &[usize], error: &TrainError) -> String {
     let same = members
         .iter()
         .enumerate()
         .all(|(rank, member)| rank == *member);
-    match same {
+    match same || matches!(error, TrainError::SomebodyWaits) {
         true => format!("; its ranks were {members:?}"),
         false => {
             let pairs = members.iter().enumerate();
             let pairs = pairs.map(|(rank, member)| format!("{rank} is rank {member}"));
             let pairs = pairs.collect::<Vec<_>>().join(", ");
             format!(
-                "; these are numbers in the group: in the job, and in the names of logs, {pairs}"
+                "; ranks are counted in their group here: in the job, and in the names of logs, {pairs}"
             )
         }
     }
@@ -103,7 +104,10 @@ impl RankLoop {
         // Errors count ranks as the group does, and the user as the job did at its start.
         let step = self.outcome.step;
         let before = regroup.members();
-        tracing::warn!("after step {step}: {error}{}", as_in_the_job(&before));
+        tracing::warn!(
+            "after step {step}: {error}{}",
+            as_in_the_job(&before, error)
+        );
         self.setup.live.enter(Phase::Regrouping);
         self.interrupted = true;
         self.futile += 1;
