@@ -1,9 +1,10 @@
 //! Where messages go: standard error, or a file while a dashboard has the terminal.
 
+use everburn_record::sync::lock;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use everburn_record::file;
 use tracing_subscriber::filter::Targets;
@@ -53,7 +54,7 @@ impl LogOutput {
     /// The system's error if the file cannot be made.
     pub(crate) fn redirect(&self, path: &Path) -> io::Result<()> {
         let file = file::append_to(path)?;
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
+        *lock(&self.0) = Some(file);
         Ok(())
     }
 }
@@ -63,7 +64,7 @@ pub(crate) struct Message(LogOutput);
 
 impl Write for Message {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &mut *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &mut *lock(&self.0.0) {
             Some(file) => file.write(bytes),
             None => io::stderr().write(bytes),
         }

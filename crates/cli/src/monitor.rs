@@ -1,8 +1,8 @@
 //! `everburn monitor`, and the servers of `train --monitor` and `train --prometheus`
 
+use everburn_record::sync::lock;
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use everburn_auth::JobToken;
@@ -53,7 +53,7 @@ fn look_on(mut source: Source, stop: &StopRequest) -> Result<(), MonitorError> {
     loop {
         let updates = source.poll();
         replay.take(&updates);
-        let mut known = state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&state);
         known.take_all(&updates);
         drop(known);
         let left = match source.has_more() {

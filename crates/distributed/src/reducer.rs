@@ -1,7 +1,7 @@
 //! The threads that exchange gradients while the backward pass continues.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
@@ -337,11 +337,4 @@ impl Exchange {
         };
         Ok((outcome, bytes))
     }
-}
-
-/// A poisoned lock means that its owner panicked; what it guards here is written in one go.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -1,8 +1,9 @@
 //! Running the actions of a schedule.
 
+use everburn_collectives::sync::lock;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use burn::module::Module;
@@ -145,10 +146,7 @@ impl Pipeline {
     /// # Errors
     /// [`PipelineError::Schedule`] if there is none.
     pub fn schedule(&self, micro_batches: usize) -> Result<Arc<Schedule>, PipelineError> {
-        let mut schedules = self
-            .schedules
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut schedules = lock(&self.schedules);
         if let Some(schedule) = schedules.get(&micro_batches) {
             return Ok(schedule.clone());
         }

@@ -9,7 +9,8 @@ pub(crate) mod step_report;
 pub(crate) mod sums;
 pub(crate) mod virtual_sums;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use everburn_record::sync::lock;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use burn::tensor::TensorReadError;
 use burn_train::metric::state::{FormatOptions, NumericMetricState};
@@ -48,7 +49,7 @@ impl NewestReport {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<StepReport>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

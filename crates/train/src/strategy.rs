@@ -21,6 +21,7 @@ mod synchronous_steps;
 mod validation;
 mod virtual_step;
 
+use everburn_record::sync::lock;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -206,13 +207,6 @@ impl SupervisedLearningStrategy<AnyModel> for RankStrategy {
         *lock(&self.outcome) = rank_loop.outcome;
         (model, rank_loop.events)
     }
-}
-
-/// A poisoned lock means that its owner panicked; what it guards here is written in one go.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 pub(crate) struct RankLoop {

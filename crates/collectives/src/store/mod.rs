@@ -154,6 +154,11 @@ pub enum StoreError {
     },
 }
 
+/// A user's key as PyTorch's stores have it, apart from keys of their own.
+fn user_key(key: &str) -> Vec<u8> {
+    [b"/", key.as_bytes()].concat()
+}
+
 /// Refuses a key that no store accepts.
 pub(crate) fn check_key(operation: &'static str, key: &str) -> Result<(), StoreError> {
     if key.len() <= MAX_KEY_BYTES {

@@ -5,6 +5,7 @@
 //! them have been taken. So they come in the order of the jobs, whichever thread was faster: the number of
 //! threads changes nothing but the time.
 
+use everburn_collectives::sync::lock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -73,7 +74,7 @@ const GRACE: Duration = Duration::from_secs(10);
 impl<J, T> Shared<J, T> {
     fn lock(&self) -> MutexGuard<'_, State<J, T>> {
         // Nothing that can panic happens under the lock but `jobs`, whose numbers are then simply over.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// The next job with its number, as soon as there is room for its result.

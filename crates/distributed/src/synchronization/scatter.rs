@@ -9,12 +9,13 @@ use crate::bucket::{BucketEntry, BucketPlan};
 use crate::error::DdpError;
 use crate::gradient::Gradient;
 use crate::host::HostBuffer;
-use crate::reducer::{Outcome, ScatterLoad, lock};
+use crate::reducer::{Outcome, ScatterLoad};
 use crate::sharding::GradientShards;
 use crate::sharding::layout::{ShardLayout, ShardedBucket};
 use crate::sharding::{MemoryTracker, TrackedMemory};
 use crate::shared::Shared;
 use crate::synchronization::Communication;
+use everburn_collectives::sync::lock;
 
 /// The gradients of a step, on their way to the ranks that keep them.
 #[derive(Debug)]

@@ -11,9 +11,10 @@ use crate::bucket::BucketPlan;
 use crate::error::DdpError;
 use crate::gradient::Gradient;
 use crate::gradient_hook::GradientSink;
-use crate::reducer::{Job, Report, Share, lock};
+use crate::reducer::{Job, Report, Share};
 use crate::shared::Shared;
 use crate::virtual_ranks::VirtualRanks;
+use everburn_collectives::sync::lock;
 
 /// In place of an order: the present one is to be kept.
 pub(super) const KEEP_ORDER: i32 = -1;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use burn::tensor::DType;
 
 use crate::host::HostBuffer;
-use crate::reducer::lock;
+use everburn_collectives::sync::lock;
 
 /// Memory of earlier steps' sums.
 #[derive(Debug, Clone, Default)]

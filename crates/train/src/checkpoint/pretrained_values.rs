@@ -17,7 +17,7 @@ use super::state_dict::{
 };
 use crate::config::parameter_groups::Patterns;
 use crate::error::TrainError;
-use crate::strategy::lock;
+use everburn_record::sync::lock;
 
 /// A model whose pretrained weights are yet to be read, and where they are: for
 /// [`Trainer::initial_values`](crate::Trainer::initial_values).

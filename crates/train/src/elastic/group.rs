@@ -1,8 +1,9 @@
 //! Process groups of a job whose ranks may come and go.
 
+use everburn_record::sync::lock;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use everburn_collectives::elastic::{ElasticError, Membership, Round};
@@ -282,10 +283,6 @@ impl From<ElasticError> for TrainError {
             error => Self::Elastic(error.to_string()),
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `live.json`, which rank 0 writes on a thread of its own: a training that hangs shows where.
 
+use everburn_record::sync::lock;
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -64,7 +65,7 @@ impl LiveFile {
         rank_statuses: Option<RankStatuses>,
     ) -> Self {
         let shared = Arc::new(Shared::default());
-        lock(&shared).live = live;
+        lock(&shared.state).live = live;
         let path = run.path().join("live.json");
         let writer = shared.clone();
         let thread = std::thread::Builder::new()
@@ -79,7 +80,7 @@ impl LiveFile {
     }
 
     fn change(&self, change: impl FnOnce(&mut Live)) {
-        let mut state = lock(&self.shared);
+        let mut state = lock(&self.shared.state);
         change(&mut state.live);
         state.due = true;
         // What is between two phases is no step.
@@ -90,7 +91,7 @@ impl LiveFile {
 
     fn step(&self, step: usize) {
         let now = Instant::now();
-        let mut state = lock(&self.shared);
+        let mut state = lock(&self.shared.state);
         let before = state.stepped.replace(now);
         let live = &mut state.live;
         live.step = step as u64;
@@ -110,7 +111,7 @@ impl LiveFile {
 
 impl Drop for LiveFile {
     fn drop(&mut self) {
-        let mut state = lock(&self.shared);
+        let mut state = lock(&self.shared.state);
         state.live.phase = Phase::Ended;
         state.closed = true;
         drop(state);
@@ -170,14 +171,14 @@ impl LiveSlot {
     }
 
     fn file(&self) -> MutexGuard<'_, Option<LiveFile>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
 fn write_until_closed(shared: &Shared, path: &Path, rank_statuses: Option<&RankStatuses>) {
     let mut told = false;
     loop {
-        let mut state = lock(shared);
+        let mut state = lock(&shared.state);
         state.due = false;
         let (mut live, closed) = (state.live.clone(), state.closed);
         drop(state);
@@ -193,7 +194,7 @@ fn write_until_closed(shared: &Shared, path: &Path, rank_statuses: Option<&RankS
         if closed {
             return;
         }
-        let mut state = lock(shared);
+        let mut state = lock(&shared.state);
         let end = Instant::now() + INTERVAL;
         while !state.due && !state.closed {
             let left = end.saturating_duration_since(Instant::now());
@@ -230,10 +231,6 @@ fn of_status(status: RankStatus) -> LiveRank {
         doing: status.doing.map(|doing| doing.to_string()),
         vitals: Vitals::from_text(&status.note),
     }
-}
-
-fn lock(shared: &Shared) -> MutexGuard<'_, State> {
-    shared.state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -8,12 +8,13 @@ use std::time::Instant;
 use everburn_distributed::Ddp;
 use everburn_record::{Event, EventKind, Phase};
 
-use super::{RankLoop, lock};
+use super::RankLoop;
 use crate::checkpoint::training_state;
 use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
 use crate::error::TrainError;
 use crate::model::erased::AnyModel;
 use crate::model::finite::require_finite;
+use everburn_record::sync::lock;
 
 impl RankLoop {
     /// Takes over the state of a checkpoint.

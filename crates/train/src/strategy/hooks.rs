@@ -10,14 +10,15 @@ use everburn_collectives::worker::message_of;
 use everburn_distributed::Ddp;
 use serde::{Deserialize, Serialize};
 
+use super::RankLoop;
 use super::run::{Run, StepContext};
-use super::{RankLoop, lock};
 use crate::error::TrainError;
 use crate::hook::{EpochLines, Hook, HookError};
 use crate::metrics::line::MetricLine;
 use crate::metrics::step_exchange::Votes;
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
+use everburn_record::sync::lock;
 
 /// The hooks of a rank, and their requests.
 #[derive(Default)]

@@ -14,7 +14,7 @@ use crate::metrics::rank_times::{self, NUMBERS, PastStep};
 use crate::record::record_files::RankLines;
 use crate::record::report::TrainingReport;
 use crate::renderer::Display;
-use crate::strategy::lock;
+use everburn_record::sync::lock;
 
 impl Trainer {
     /// The exchange of gradients, where there was a choice.

@@ -30,7 +30,8 @@ use crate::record::outcome::LoopOutcome;
 use crate::record::report::{TrainingReport, Versions};
 use crate::record::run_directory::RunDirectory;
 use crate::renderer::NamedMetrics;
-use crate::strategy::{RankSetup, RankStrategy, lock};
+use crate::strategy::{RankSetup, RankStrategy};
+use everburn_record::sync::lock;
 
 /// What the loop reads its samples with.
 struct Loaders {

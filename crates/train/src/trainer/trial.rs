@@ -22,7 +22,8 @@ use crate::error::TrainError;
 use crate::hook::{Hook, HookError, Hooks};
 use crate::metrics::line::MetricLine;
 use crate::model::erased::{AnyData, AnyItem, AnyModel};
-use crate::strategy::{Run, lock};
+use crate::strategy::Run;
+use everburn_record::sync::lock;
 
 /// What is different from a training.
 #[derive(Debug, Clone)]

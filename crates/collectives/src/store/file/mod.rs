@@ -29,7 +29,7 @@ use rustix::io::Errno;
 
 use self::log::{Log, ReplayFault, Replayed};
 use super::semantics::{self, CompareSet};
-use super::{DEFAULT_STORE_TIMEOUT, Store, StoreError, check_key, check_value};
+use super::{DEFAULT_STORE_TIMEOUT, Store, StoreError, check_key, check_value, user_key};
 use crate::sync::lock;
 
 const REFCOUNT_KEY: &[u8] = b"refcount/";
@@ -302,10 +302,6 @@ impl FileStore {
             Ok(())
         })
     }
-}
-
-fn user_key(key: &str) -> Vec<u8> {
-    format!("/{key}").into_bytes()
 }
 
 impl Drop for FileStore {

@@ -7,12 +7,10 @@ use std::time::Duration;
 use super::StoreOptions;
 use super::connect::connect;
 use super::connection::{Connection, Deadline, Fault, random_u64};
-use super::requests::{
-    add_message, check_message, compare_message, key_message, keys_message, user_key,
-};
+use super::requests::{add_message, check_message, compare_message, key_message, keys_message};
 use super::shared_connection::SharedConnection;
 use super::wire::{CHECK_READY, STOP_WAITING, WAIT_CANCELED, opcode, put_string};
-use crate::store::{Store, StoreError, check_key, check_value, semantics};
+use crate::store::{Store, StoreError, check_key, check_value, semantics, user_key};
 use crate::sync::lock;
 
 /// The counter by which a server of PyTorch knows how many clients have come.

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::TcpStore;
 use super::connection::{Deadline, Fault};
-use super::requests::{check_message, compare_message, key_message, keys_message, user_key};
+use super::requests::{check_message, compare_message, key_message, keys_message};
 use super::wire::{MAX_MESSAGE_BYTES, opcode, put_string};
-use crate::store::{StoreError, check_key, check_value};
+use crate::store::{StoreError, check_key, check_value, user_key};
 
 /// How many bytes of requests are sent before their replies are read: few enough for the buffers of a connection,
 /// since a server that cannot send replies takes no further requests. 400 usual keys.

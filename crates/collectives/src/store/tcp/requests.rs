@@ -1,12 +1,7 @@
 //! Requests as a client writes them.
 
 use super::wire::{MAX_KEYS, MAX_MESSAGE_BYTES, opcode, put_string};
-use crate::store::StoreError;
-
-/// A key as it is on the wire.
-pub(super) fn user_key(key: &str) -> Vec<u8> {
-    [b"/", key.as_bytes()].concat()
-}
+use crate::store::{StoreError, user_key};
 
 pub(super) fn key_message(opcode: u8, key: &str) -> Vec<u8> {
     let mut message = vec![opcode];

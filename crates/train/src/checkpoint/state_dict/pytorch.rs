@@ -1,8 +1,9 @@
 //! Tensors of `.pt` files, and back.
 
+use everburn_record::sync::lock;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use burn::store::bridge;
 use burn::store::burn_pack::{Error as PackError, Tensor as PackedTensor};
@@ -48,7 +49,7 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, PackedTensor>, Weight
     let tensors = described.into_iter().map(|(name, dtype, shape)| {
         let (file, name_in_file, shape_of_it) = (Arc::clone(&file), name.clone(), shape.clone());
         let numbers = move || {
-            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut file = lock(&file);
             let tensor = file.load(&name_in_file);
             let tensor = tensor.map_err(|error| PackError::ValidationError(error.to_string()))?;
             TensorData::try_from_bytes_vec(tensor.bytes, shape_of_it.clone(), dtype)
