@@ -156,6 +156,16 @@ fn what_a_rank_lacks_or_contradicts_is_named_before_anything_starts() {
                 .args(["--ranks", "2"]),
             "this is a rank already",
         ),
+        (
+            three_steps(folder.path())
+                .env("RANK", "0")
+                .env("WORLD_SIZE", "2")
+                .env("MASTER_ADDR", "127.0.0.1")
+                .env("MASTER_PORT", "29500")
+                .env("EVERBURN_JOB_TOKEN", TOKEN)
+                .args(["--ranks", "2"]),
+            "this is a rank already",
+        ),
         (hydra().env("MASTER_PORT", "29500"), "EVERBURN_OPEN_STORE=1"),
         (
             three_steps(folder.path()).env("WORLD_SIZE", "2"),

@@ -87,6 +87,27 @@ fn a_run_is_fine_tuned_with_its_own_model_sizes_and_tokenizer() {
             "leave --tokenizer out",
         ],
     );
+    // The model's file is as good as the folder.
+    let path = here.join("run/model.safetensors");
+    let file = [
+        "train",
+        "--init-from",
+        path.to_str().unwrap(),
+        "--data",
+        "more.txt",
+        "--plan",
+    ];
+    let of_file = Everburn::new(here, file).run().succeeded();
+    let of_folder = tune(&["--plan"]).succeeded();
+    let sizes = |ended: &Ended| {
+        ended
+            .stdout
+            .lines()
+            .take(6)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(sizes(&of_file), sizes(&of_folder), "{of_file}");
 }
 
 #[test]

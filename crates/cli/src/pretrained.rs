@@ -16,8 +16,9 @@ use crate::tasks;
 /// The keys of `[text]` that belong to a trained model: how it reads.
 const OF_TOKENIZER: [&str; 3] = ["tokenizer", "tokenizer_hash", "alphabet"];
 
-/// The keys of `[text]` that belong to its weights, whatever the tokenizer: the numbers of special tokens.
-const OF_WEIGHTS: [&str; 2] = ["special_tokens", "generation_tokens"];
+/// The keys of `[text]` that belong to its weights, whatever the tokenizer: the numbers of special tokens, and as many
+/// tokens as it has seen at once.
+const OF_WEIGHTS: [&str; 3] = ["special_tokens", "generation_tokens", "window"];
 
 /// The keys of `[data]` that belong to a trained model: what its images are like.
 const OF_IMAGES: [&str; 5] = ["size", "stem", "channels", "mean", "std"];
@@ -31,6 +32,16 @@ const LONGEST_CONFIG: u64 = 16 << 20;
 /// Whether `path` is such a folder.
 pub(crate) fn is_pretrained(path: &Path) -> bool {
     path.join(PRETRAINED_CONFIG).is_file()
+}
+
+/// The folder of the run whose model is in the file `path`: the rest of the run says what the model is. Any other path as
+/// it is.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    let folder = path
+        .parent()
+        .filter(|_| path.ends_with("model.safetensors"));
+    let is_run = |folder: &&Path| folder.join("config.toml").is_file() && !is_pretrained(folder);
+    folder.filter(is_run).unwrap_or(path)
 }
 
 /// Refuses the folder of a text model that has no tokenizer.
@@ -140,13 +151,14 @@ pub(crate) fn forget_tokenizer(
     let (Some(named), Some(Value::Table(text))) = (named, adopted.get_mut("text")) else {
         return Ok(());
     };
+    // A folder of transformers may have none.
+    let has_one = !is_pretrained(folder) || TokenizerKind::of_pretrained(folder).is_some();
     let own = text.get("tokenizer").and_then(Value::as_str);
-    if let Some(own) = own
+    if let Some(own) = own.filter(|_| has_one)
         && own != named
         && ["char", "byte"]
             .iter()
             .any(|kind| [own, named].contains(kind))
-        && !is_pretrained(folder)
     {
         return Err(CliError::usage_with_help(
             format!(

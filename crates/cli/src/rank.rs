@@ -27,10 +27,16 @@ pub(crate) fn from_environment(command: &Command) -> Result<Option<RankEnvironme
     if matches!(command, Command::Tool(_)) {
         return Ok(None);
     }
+    let given = AboutRanks::of(command);
     let found = if RankEnvironment::is_present() {
-        Some(RankEnvironment::from_env()?)
+        let environment = RankEnvironment::from_env()?;
+        let is_ours = environment.origin.started_by == StartedBy::Everburn;
+        if given.is_some_and(|given| given.launch_ranks()) && !is_ours {
+            return Err(launches_in_a_rank(&environment));
+        }
+        Some(environment)
     } else {
-        AboutRanks::of(command).map_or(Ok(None), |given| by_another_launcher(&given))?
+        given.map_or(Ok(None), |given| by_another_launcher(&given))?
     };
     let Some(environment) = found else {
         return Ok(None);
@@ -61,6 +67,11 @@ impl<'a> AboutRanks<'a> {
         }
     }
 
+    /// Whether ranks are to be started.
+    fn launch_ranks(&self) -> bool {
+        self.ranks || self.flags.gpus.is_some()
+    }
+
     /// `None` for commands that take no notice of `srun` and its like.
     fn of(command: &'a Command) -> Option<Self> {
         match command {
@@ -88,17 +99,10 @@ fn by_another_launcher(given: &AboutRanks) -> Result<Option<RankEnvironment>, Cl
     if given.nodes || node_rank.is_some() || rendezvous.is_some() || store.is_some() {
         return Ok(None);
     }
-    let launches = given.ranks || given.flags.gpus.is_some();
+    let launches = given.launch_ranks();
     match RankEnvironment::detect(variable) {
         Err(RankEnvironmentError::NoRank { .. }) if launches => Ok(None),
-        Ok(Some(environment)) if launches => Err(CliError::usage_with_help(
-            format!(
-                "--ranks or --gpus would start ranks, but this is a rank already: {}",
-                environment.announcement()
-            ),
-            "leave them out; or start one process a machine, with --nodes, --node-rank and \
-             --rendezvous; or set EVERBURN_LAUNCHER=none",
-        )),
+        Ok(Some(environment)) if launches => Err(launches_in_a_rank(&environment)),
         Ok(None) => {
             if let Some(tasks) = tasks_of_slurm().filter(|_| !launches) {
                 say_error!(
@@ -110,6 +114,17 @@ fn by_another_launcher(given: &AboutRanks) -> Result<Option<RankEnvironment>, Cl
         }
         found => Ok(found?),
     }
+}
+
+fn launches_in_a_rank(environment: &RankEnvironment) -> CliError {
+    CliError::usage_with_help(
+        format!(
+            "--ranks or --gpus would start ranks, but this is a rank already: {}",
+            environment.announcement()
+        ),
+        "leave them out; or start one process a machine, with --nodes, --node-rank and --rendezvous; or set \
+         EVERBURN_LAUNCHER=none, without RANK",
+    )
 }
 
 /// The tasks of the Slurm job that this process is in, if there are several and no launcher is named.

@@ -75,6 +75,26 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
     }
     if let Some(run) = run {
         say!("recorded in {}", run.path().display());
+        warn_of_a_missing_end(report, run);
+    }
+}
+
+/// Warns where the checkpoint of a finished training could not be written, however long ago the warning of that was.
+fn warn_of_a_missing_end(report: &TrainingReport, run: &RunDirectory) {
+    let steps = steps_of_newest_checkpoint(run);
+    if report.finished && steps < Some(report.steps) {
+        let newest = match steps {
+            Some(steps) => format!("the newest one is of step {steps}"),
+            None => "there is none".to_owned(),
+        };
+        tracing::warn!(
+            "the checkpoint of the last step, {}, was not written, {newest}; what was trained is in {}, and `{} train \
+             --resume --run-dir {}` writes the checkpoint",
+            report.steps,
+            run.model_path().display(),
+            invocation::name(),
+            run.path().display()
+        );
     }
 }
 
@@ -94,7 +114,7 @@ pub(crate) fn is_finished(config: &RunConfig, arguments: &TrainArguments, sample
         return false;
     };
     // The checkpoint of its end may have found no room: it is made again.
-    let has_end = newest_checkpoint(&run).is_some_and(|place| place.epoch >= report.epochs);
+    let has_end = steps_of_newest_checkpoint(&run) >= Some(report.steps);
     let wanted = config.training.total_steps(samples);
     let Some(why) = config
         .training
@@ -116,7 +136,9 @@ pub(crate) fn how_to_continue(run: &RunDirectory) -> String {
             "`{} train --resume --run-dir {folder}` continues from the checkpoint {place}, on any number of ranks",
             invocation::name()
         ),
-        None => format!("{folder} has no checkpoint yet: --resume has nothing to continue from"),
+        None => {
+            format!("{folder} has no checkpoint to continue from: the same command starts again")
+        }
     }
 }
 
@@ -136,9 +158,15 @@ pub(crate) fn with_continuation(error: CliError, run: &RunDirectory) -> CliError
 }
 
 /// The place of the newest checkpoint of a run.
-fn newest_checkpoint(run: &RunDirectory) -> Option<Place> {
+pub(crate) fn newest_checkpoint(run: &RunDirectory) -> Option<Place> {
     let folder = CheckpointFolder::new(run.checkpoints(), 1);
     folder.places().ok()?.pop()
+}
+
+/// How many steps had been made at the newest checkpoint of a run.
+fn steps_of_newest_checkpoint(run: &RunDirectory) -> Option<usize> {
+    let folder = CheckpointFolder::new(run.checkpoints(), 1);
+    Some(folder.newest_progress()?.step)
 }
 
 /// What a test has found: `test accuracy 97.10 %  loss 0.0912`, or `test loss 0.0123  mae 0.0841`. After the accuracy

@@ -115,10 +115,12 @@ pub(crate) fn run(
         matches!(outcome, Outcome::Interrupted { .. }) && run.read_report().is_err();
     if matches!(outcome, Outcome::Failed(_)) || records && stopped_early {
         let restored = prepared.restore();
-        let help = match records {
+        let first = arguments.ranks.node_rank.unwrap_or(0) == 0;
+        let help = match first || summary::newest_checkpoint(&run).is_some() {
             true => summary::how_to_continue(&run),
-            false => "the output of machine 0 names the command that continues the run, if it has a checkpoint"
-                .to_owned(),
+            false => {
+                "machine 0 shows how the run is continued, where it has a checkpoint".to_owned()
+            }
         };
         say_error!("help: {}", restored.unwrap_or(help));
     }

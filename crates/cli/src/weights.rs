@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use crate::devices;
 use crate::prelude::*;
 use clap::{Args, ValueEnum};
-use everburn_datasets::TokenizerKind;
+use everburn_datasets::{Tokenizer, TokenizerKind};
 use everburn_record::invocation;
 use everburn_train::{
     Adapter, AnyModel, ConfiguredTask, Patterns, StateDictLayout, TrainError,
@@ -19,7 +19,7 @@ use crate::arguments::keys::{get, put};
 use crate::arguments::{Given, OfImport, OfTraining, TrainArguments};
 use crate::config::RunConfig;
 use crate::error::CliError;
-use crate::pretrained::{is_pretrained, require_tokenizer};
+use crate::pretrained::{folder_of, is_pretrained, require_tokenizer};
 use crate::summary::counted;
 use crate::train::prepare_run_directory;
 use crate::trained::{Which, load_checkpoint, load_parameters};
@@ -253,13 +253,13 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
         let tokenizer = tokenizer.to_string().into();
         put(&mut keys.table, "text.tokenizer", tokenizer).map_err(CliError::usage)?;
     }
-    let weights = &arguments.file;
+    let weights = folder_of(&arguments.file);
     let arguments = TrainArguments {
         keys: keys.clone(),
         model: arguments.model.clone(),
         config: arguments.config.clone(),
         run_dir: arguments.run_dir.clone(),
-        init_from: Some(weights.clone()),
+        init_from: Some(weights.to_path_buf()),
         ..TrainArguments::default()
     };
     let mut config = RunConfig::resolve(&arguments, None)?;
@@ -367,21 +367,51 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
 }
 
 /// Refuses to train a pretrained text model on the characters of the data, because its folder has no tokenizer and none
-/// was named.
+/// was named; or on the tokens of another tokenizer than the one in its folder.
 pub(crate) fn check_tokenizer(
     config: &RunConfig,
     arguments: &TrainArguments,
 ) -> Result<(), CliError> {
-    let reads_characters = get(&config.sections, "text.alphabet").is_some();
-    match config
-        .init_from
-        .as_deref()
-        .filter(|folder| is_pretrained(folder))
-    {
-        Some(folder) if reads_characters && !arguments.keys.has("text.tokenizer") => {
-            require_tokenizer(folder)
-        }
+    let folder = config.init_from.as_deref();
+    let Some(folder) = folder.filter(|folder| is_pretrained(folder)) else {
+        return Ok(());
+    };
+    if !arguments.keys.has("text.tokenizer") {
+        return match get(&config.sections, "text.alphabet") {
+            Some(_) => require_tokenizer(folder),
+            None => Ok(()),
+        };
+    }
+    let named = get(&config.sections, "text.tokenizer").and_then(Value::as_str);
+    match (named, TokenizerKind::of_pretrained(folder)) {
+        (Some(named), Some(TokenizerKind::File(own))) => refuse_another_tokenizer(named, &own),
         _ => Ok(()),
+    }
+}
+
+/// Refuses the tokenizer file `named` where a number stands for one text there, and for another in the file `own`. One
+/// that only has more tokens is none such.
+fn refuse_another_tokenizer(named: &str, own: &Path) -> Result<(), CliError> {
+    // What cannot be read is refused with the data, or is unknown here.
+    let (Ok(others), Ok(ours)) = (Tokenizer::from_file(named), Tokenizer::from_file(own)) else {
+        return Ok(());
+    };
+    if others.file_hash() == ours.file_hash() {
+        return Ok(());
+    }
+    let shared = others.vocabulary().min(ours.vocabulary()) as u32;
+    let mut differing =
+        (0..shared).map(|token| (token, [&ours, &others].map(|it| it.decode(&[token]))));
+    match differing.find(|(_, [ours, others])| ours != others) {
+        None => Ok(()),
+        Some((token, [ours, others])) => Err(CliError::usage_with_help(
+            format!(
+                "the model learned from the tokens of {}, where token {token} is {ours:?}, and in --tokenizer {named} it is \
+                 {others:?}",
+                own.display()
+            ),
+            "leave --tokenizer out, or train a model from its first weights",
+        )),
     }
 }
 
@@ -394,19 +424,4 @@ fn loaded(config: &RunConfig, path: &Path) -> Result<AnyModel, CliError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::size;
-
-    #[test]
-    fn sizes_have_units_and_are_not_nothing() {
-        assert_eq!(size("5GB"), Ok(5_000_000_000));
-        assert_eq!(size("20KB"), Ok(20_000));
-        assert_eq!(size("7"), Ok(7));
-        for wrong in ["", "GB", "-1", "0", "1.5GB", "5 GB", "99999999999GB"] {
-            assert!(
-                size(wrong).unwrap_err().contains("is not a size"),
-                "{wrong}"
-            );
-        }
-    }
-}
+mod tests;

@@ -129,7 +129,26 @@ fn a_language_model_keeps_its_tokenizer_whose_settings_win() {
     let tokenizer =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../datasets/tests/tokenizer/tokenizer.json");
     pretrained_with(here, "gpt2", SMALL_GPT, &tokenizer.display().to_string());
+    // Its tokens are no bytes.
+    let message = "the model of gpt2 reads tokens of the tokenizer ";
+    import(here, &["--tokenizer", "byte"]).failed_with(2, &[message, "--tokenizer is byte"]);
+    // Nor those of a tokenizer that only looks alike.
     let tokenizer = std::fs::read(tokenizer).unwrap();
+    let text = String::from_utf8(tokenizer.clone()).unwrap();
+    let swapped = text.replacen(r##""#":2,"$":3"##, r##""$":2,"#":3"##, 1);
+    assert_ne!(swapped, text);
+    std::fs::write(here.join("other.json"), swapped).unwrap();
+    write_text(here);
+    let train =
+        "train --init-from gpt2 --tokenizer other.json --data my.txt --steps 1 --run-dir never";
+    let train = Everburn::new(here, train.split(' ')).run();
+    train.failed_with(
+        2,
+        &[
+            "the model learned from the tokens of ",
+            "where token 2 is \"#\"",
+        ],
+    );
     let config = here.join("gpt2/config.json");
     let mut own = read(&config);
     own["bos_token_id"] = 1.into();

@@ -7,13 +7,14 @@ use crate::arguments::keys::{get, put};
 use crate::arguments::{RankFlags, ScheduleFlag, TrainArguments};
 use crate::devices;
 use crate::error::CliError;
+use crate::pretrained::folder_of;
 
 /// The flags that were given, as a table of the same shape as the file. `model` is the model's name.
 pub(super) fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliError> {
     let mut layer = arguments.keys.table.clone();
     set(&mut layer, "model", &model)?;
     if let Some(weights) = &arguments.init_from {
-        let weights = std::path::absolute(weights)
+        let weights = std::path::absolute(folder_of(weights))
             .map_err(|error| CliError::usage(format!("--init-from: {error}")))?;
         set(&mut layer, "init_from", &weights)?;
     }

@@ -40,6 +40,7 @@ pub(super) fn layered(
     }
     let in_file = file_layer.get("init_from").and_then(Value::as_str);
     let init_from = arguments.init_from.as_deref().or(in_file.map(Path::new));
+    let init_from = init_from.map(pretrained::folder_of);
     let adopted = match init_from {
         Some(folder) if !arguments.resume => {
             let skip = init_skip(arguments, &file_layer);
