@@ -9,8 +9,8 @@ use everburn_collectives::group::{CollectiveError, ReduceOp};
 use crate::config::BufferSync;
 use crate::ddp::Ddp;
 use crate::error::DdpError;
-use crate::reducer::lock;
 use crate::replicas::{self, TensorKind};
+use everburn_collectives::sync::lock;
 
 impl Ddp {
     /// Makes running statistics (batch norm's, say) equal on all ranks, as

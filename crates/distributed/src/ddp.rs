@@ -19,7 +19,6 @@ use crate::divergence::{Divergence, find_divergence};
 use crate::error::DdpError;
 use crate::initial_state::{InitialValues, begin_with, broadcast_state, check_equal_structure};
 use crate::placement::device_of_parameters;
-use crate::reducer::lock;
 use crate::replicas;
 use crate::sharding::MemoryTracker;
 use crate::shared::{Plan, Shared};
@@ -27,6 +26,7 @@ use crate::synchronization::{
     Communication, SpareSums, SyncedGradients, Synchronization, clipped_alone,
 };
 use crate::virtual_ranks::VirtualRanks;
+use everburn_collectives::sync::lock;
 
 /// Keeps the replicas of a model equal, one a rank.
 ///

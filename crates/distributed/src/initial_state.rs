@@ -12,9 +12,9 @@ use everburn_collectives::group::ProcessGroup;
 use crate::config::DdpConfig;
 use crate::ddp::{Ddp, Way};
 use crate::error::DdpError;
-use crate::reducer::lock;
 use crate::replicas::{self, TensorDescription, TensorKind};
 use crate::sharding::ShardStage;
+use everburn_collectives::sync::lock;
 
 /// All ranks exchange what they have built, and all reach the same verdict.
 pub(crate) fn check_equal_structure(

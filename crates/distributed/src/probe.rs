@@ -11,8 +11,8 @@ use everburn_profile::Recorder;
 use crate::ddp::Ddp;
 use crate::gradient::Gradient;
 use crate::gradient_hook::{GradientSink, watch};
-use crate::reducer::lock;
 use crate::shared::Shared;
+use everburn_collectives::sync::lock;
 
 /// Reports to a [`Recorder`] when a forward and backward pass comes to each parameter, and keeps the gradients.
 ///

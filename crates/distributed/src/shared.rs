@@ -15,12 +15,13 @@ use crate::device::DeviceExchange;
 use crate::error::DdpError;
 use crate::host::HostBuffer;
 use crate::initial_state::InitialValues;
-use crate::reducer::{Outcome, Reducer, Report, lock};
+use crate::reducer::{Outcome, Reducer, Report};
 use crate::replicas::{self, TensorKind};
 use crate::sharding::MemoryTracker;
 use crate::sharding::layout::ShardLayout;
 use crate::synchronization::SpareSums;
 use crate::ties;
+use everburn_collectives::sync::lock;
 
 /// Tied parameters are compared once, when the second step ends: a loop without [`crate::Ddp::tie`] shows itself after
 /// its first optimizer step, and one comparison costs nothing in a long training.

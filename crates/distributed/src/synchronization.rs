@@ -30,10 +30,11 @@ pub(crate) use self::upper_sums::{SpareSums, UpperSums};
 use crate::ddp::Ddp;
 use crate::error::DdpError;
 use crate::gradient_hook::{GradientSink, Nowhere, watch_with};
-use crate::reducer::{Job, Report, Share, lock};
+use crate::reducer::{Job, Report, Share};
 use crate::sharding::ShardedPass;
 use crate::shared::{Medium, Shared};
 use crate::virtual_ranks::VirtualRanks;
+use everburn_collectives::sync::lock;
 
 /// What [`Synchronization::finish`] yields.
 ///

@@ -13,7 +13,7 @@ use super::collective::BurnExchange;
 use super::exchange::{DeviceExchange, DeviceMemory};
 use super::nccl::{NcclExchange, Waits, told};
 use crate::error::DdpError;
-use crate::reducer::lock;
+use everburn_collectives::sync::lock;
 
 /// Counts the NCCL groups of a job, so that no two of them meet at the same keys.
 const GENERATIONS: &str = "everburn/nccl/generations";

@@ -16,7 +16,7 @@ use super::exchange::{DeviceExchange, PendingSum};
 use super::staging::{Staged, stage};
 use crate::error::DdpError;
 use crate::patience::{AT_THE_END, Patience, end};
-use crate::reducer::lock;
+use everburn_collectives::sync::lock;
 
 /// Adds buckets up through host memory.
 ///

@@ -20,7 +20,7 @@ use super::prefetcher::Prefetcher;
 use crate::bucket::BucketEntry;
 use crate::error::DdpError;
 use crate::patience::{AT_THE_END, Patience, end};
-use crate::reducer::lock;
+use everburn_collectives::sync::lock;
 
 /// Parameters gathered together.
 #[derive(Debug, Clone, PartialEq, Eq)]

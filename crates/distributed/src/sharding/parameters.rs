@@ -21,8 +21,8 @@ use crate::bucket::BucketEntry;
 use crate::ddp::Ddp;
 use crate::error::DdpError;
 use crate::placement::device_of_parameters;
-use crate::reducer::lock;
 use crate::synchronization::{GradientNorm, NORM_EPSILON, SyncedGradients};
+use everburn_collectives::sync::lock;
 
 /// This rank's shards of all trained parameters, in the order of registration, each with its parameter's id: a
 /// module that an optimizer can update.

@@ -12,7 +12,7 @@ use everburn_nn::{ParameterSource, recomputing, with_parameters_from};
 
 use super::pending_parameters::GatherContext;
 use super::prefetcher::{Half, Prefetcher};
-use crate::reducer::lock;
+use everburn_collectives::sync::lock;
 
 /// A forward and backward pass of a model with sharded parameters.
 /// [`ParameterShards::pass`](crate::ParameterShards::pass) begins it, and

@@ -13,7 +13,7 @@ use super::prefetcher::AccessTrace;
 use crate::bucket::BucketEntry;
 use crate::error::DdpError;
 use crate::patience::Patience;
-use crate::reducer::lock;
+use everburn_collectives::sync::lock;
 
 /// What all parameters of a model have in context, however often they are gathered.
 pub(crate) struct GatherContext {

@@ -16,7 +16,7 @@ use burn::tensor::TensorData;
 use super::gather::Link;
 use super::pending_parameters::GatherContext;
 use crate::error::DdpError;
-use crate::reducer::lock;
+use everburn_collectives::sync::lock;
 
 /// How many chunks are gathered ahead of what has been asked for.
 const AHEAD: usize = 1;

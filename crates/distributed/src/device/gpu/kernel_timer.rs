@@ -15,7 +15,7 @@ use cubecl_runtime::logging::{
 };
 use everburn_profile::{KernelTimer, TimedKernel};
 
-use crate::reducer::lock;
+use everburn_collectives::sync::lock;
 
 /// Times the kernels of this process on GPUs.
 #[derive(Default)]

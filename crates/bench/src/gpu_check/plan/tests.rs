@@ -1,0 +1,117 @@
+//! Tests of `plan`.
+
+use std::collections::BTreeSet;
+
+use clap::Parser;
+
+use super::*;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    arguments: GpuCheckArguments,
+}
+
+fn with_gpus(gpus: usize) -> Capabilities {
+    Capabilities {
+        gpus,
+        without_nccl: None,
+        python: true,
+    }
+}
+
+fn arguments(line: &str) -> GpuCheckArguments {
+    Line::parse_from(std::iter::once("gpu-check").chain(line.split_whitespace())).arguments
+}
+
+#[test]
+fn the_parts_together_fit_into_a_call_of_ten_minutes_where_none_takes_all_it_may() {
+    let all = tasks(&arguments(""), &with_gpus(1));
+    let budget = arguments("").budget;
+    assert!(budget < 600, "{budget}");
+    let longest = all.iter().map(|task| task.limit.as_secs()).max().unwrap();
+    assert!(
+        longest * 2 < budget,
+        "one part must leave time for the others"
+    );
+}
+
+#[test]
+fn the_speed_of_a_software_device_is_of_no_interest() {
+    let all = tasks(&arguments("--device webgpu:cpu"), &with_gpus(0));
+    for task in &all {
+        let about_speed = matches!(task.section, Section::Throughput | Section::Peers);
+        assert!(!about_speed || task.skipped.is_some(), "{:?}", task.work);
+    }
+    let checked = all.iter().filter(|task| task.skipped.is_none()).count();
+    assert!(checked >= 3 + 3 + 4, "{checked}");
+}
+
+#[test]
+fn each_row_has_a_name_of_its_own() {
+    let all = tasks(&arguments(""), &with_gpus(8));
+    let (checks, benchmarks) = rows(&all, Some("python3"));
+    let names: BTreeSet<_> = checks.iter().map(|check| &check.name).collect();
+    assert_eq!(names.len(), checks.len());
+    assert_eq!(checks.len(), 3 * 2 + 3 + 6 + 2);
+    assert_eq!(benchmarks.len(), 6);
+    assert!(checks.iter().all(|check| check.state == State::NotReached));
+}
+
+#[test]
+fn what_a_machine_lacks_is_skipped_with_the_reason() {
+    let reason = |gpus, line: &str, part: &str| {
+        let all = tasks(&arguments(line), &with_gpus(gpus));
+        let mut found = all.into_iter().filter_map(|task| match task.work {
+            Work::Ranks { name, .. } if name.contains(part) => Some(task.skipped),
+            _ => None,
+        });
+        found.next().expect("there is such a task")
+    };
+    assert_eq!(reason(1, "", "NCCL, 1 rank"), None);
+    assert_eq!(reason(1, "", "on 2 GPUs").unwrap(), "there is one GPU");
+    assert_eq!(reason(4, "", "on 4 GPUs"), None);
+    let flex = reason(0, "--device flex", "NCCL, 1 rank").unwrap();
+    assert_eq!(flex, "NCCL is for GPUs, and this is flex");
+    assert_eq!(reason(0, "--device flex", "host backend"), None);
+}
+
+#[test]
+fn without_nccl_its_rows_are_skipped_and_say_why() {
+    let has = Capabilities {
+        without_nccl: Some("no NCCL: libnccl.so.2 is not there".to_string()),
+        ..with_gpus(2)
+    };
+    let all = tasks(&arguments(""), &has);
+    let skipped = all.iter().filter_map(|task| task.skipped.as_deref());
+    let skipped: Vec<_> = skipped.collect();
+    assert_eq!(skipped, ["no NCCL: libnccl.so.2 is not there"; 3]);
+}
+
+#[test]
+fn what_comes_before_pytorchs_side_leaves_it_time() {
+    let leave = |python: bool, line: &str| {
+        let has = Capabilities {
+            python,
+            ..with_gpus(1)
+        };
+        let all = tasks(&arguments(line), &has);
+        let leave = all.iter().filter(|task| task.leaves == FOR_PEERS);
+        let peers = all.iter().position(|task| task.work == Work::Peers);
+        (leave.count(), peers)
+    };
+    let (count, peers) = leave(true, "");
+    assert!(count > 10 && peers == Some(count));
+    assert_eq!(leave(false, "").0, 0);
+    assert_eq!(leave(true, "--sections numbers").0, 0);
+}
+
+#[test]
+fn sections_can_be_chosen() {
+    let all = tasks(&arguments("--sections numbers,peers"), &with_gpus(1));
+    let sections: Vec<_> = all.iter().map(|task| task.section).collect();
+    assert_eq!(
+        sections,
+        [vec![Section::Numbers; 3], vec![Section::Peers]].concat()
+    );
+}

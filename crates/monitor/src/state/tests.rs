@@ -1,0 +1,120 @@
+//! Tests of `state`.
+
+use super::*;
+
+fn metric(step: u64) -> Update {
+    Update::Metric(MetricRecord {
+        kind: "step".into(),
+        step,
+        loss: Some(1.0),
+        ..MetricRecord::default()
+    })
+}
+
+#[test]
+fn a_curve_that_is_told_again_is_one_curve_and_a_long_one_is_thinned_out() {
+    let mut state = RunState::default();
+    for step in (1..=5000).chain(1..=10) {
+        state.take(&metric(step), 0);
+    }
+    assert!(state.losses.len() <= MOST_POINTS);
+    assert!(state.losses.is_sorted());
+    assert_eq!(state.step.unwrap().step, 5000);
+}
+
+#[test]
+fn what_is_kept_is_bounded_whatever_is_said() {
+    let mut state = RunState::default();
+    let long = "x".repeat(1 << 16);
+    let metrics = (0..1_000).map(|number| (format!("{number}{long}"), 1.0));
+    let line = MetricRecord {
+        kind: "step".into(),
+        metrics: metrics.collect(),
+        ..MetricRecord::default()
+    };
+    state.take(&Update::Metric(line), 0);
+    assert_eq!(state.step.as_ref().unwrap().metrics.len(), 32);
+    assert!(state.held() < 1 << 16, "{}", state.held());
+    for step in 0..1_000_u64 {
+        let rank = |number: u64| usize::try_from(number).unwrap();
+        let numbers: Vec<usize> = (0..100).map(|n| rank((step * 100 + n) % 8192)).collect();
+        let ranks = numbers.iter().map(|rank| everburn_record::RankStep {
+            rank: *rank,
+            ..everburn_record::RankStep::default()
+        });
+        let line = everburn_record::RankLine {
+            step: step + 1,
+            ranks: ranks.collect(),
+            ..everburn_record::RankLine::default()
+        };
+        state.take(&Update::Ranks(line), 0);
+        let event = Event {
+            rank: Some(numbers[0]),
+            ranks: Some(numbers.clone()),
+            ..Event::new(EventKind::Loss, long.clone())
+        };
+        state.take(&Update::Event(event), 0);
+        let of_rank = |rank: &usize| everburn_record::LiveRank {
+            rank: *rank,
+            doing: Some(long.clone()),
+            ..everburn_record::LiveRank::default()
+        };
+        let live = Live {
+            ranks: numbers.iter().take(2).map(of_rank).collect(),
+            members: numbers,
+            ..Live::default()
+        };
+        state.take(&Update::Live(live), 0);
+    }
+    assert!(state.ranks().len() <= MOST_RANKS);
+    assert!(state.held() < 32 << 20, "{}", state.held());
+    assert!(state.left_out().unwrap().contains("4096"));
+    assert_eq!(RunState::default().left_out(), None);
+}
+
+#[test]
+fn a_training_that_makes_no_step_is_shown_as_one() {
+    let mut state = RunState::default();
+    state.take(&Update::Running(true), 1_000);
+    let beat = |unix_time_ms: u64, step: u64, phase: Phase| {
+        Update::Live(Live {
+            unix_time_ms,
+            step,
+            phase,
+            seconds_a_step: Some(0.1),
+            ..Live::default()
+        })
+    };
+    for second in 1..=15 {
+        state.take(&beat(second, 7, Phase::Training), second * 1_000);
+    }
+    assert_eq!(state.doing(), "training, no step for 14 s");
+    state.take(&beat(16, 8, Phase::Training), 16_000);
+    assert_eq!(state.doing(), "training");
+    // Only a training is slow for a reason that nobody sees.
+    for second in 17..=40 {
+        state.take(&beat(second, 8, Phase::Saving), second * 1_000);
+    }
+    assert_eq!(state.doing(), "saving a checkpoint");
+}
+
+#[test]
+fn silence_is_told_and_an_end_is_not_silence() {
+    let mut state = RunState::default();
+    state.take(&Update::Running(true), 1_000);
+    let live = Live {
+        unix_time_ms: 7,
+        phase: Phase::Training,
+        ..Live::default()
+    };
+    state.take(&Update::Live(live.clone()), 1_000);
+    assert_eq!(state.doing(), "training");
+    state.tick(9_000);
+    assert_eq!(state.doing(), "no heartbeat for 8 s");
+    state.take(&Update::Running(false), 9_000);
+    assert_eq!(state.doing(), "over, without an end");
+    state.take(&Update::Report(serde_json::json!({"stopped": null})), 9_000);
+    assert_eq!(state.doing(), "finished");
+    state.take(&Update::Reached(false), 9_000);
+    assert_eq!(state.doing(), "not reached: trying again");
+}

@@ -1,0 +1,49 @@
+//! Tests of `objective`.
+
+use super::*;
+
+#[test]
+fn the_loss_of_mixed_classes_is_the_weighted_sum_of_both_cross_entropies() {
+    let device = Device::flex();
+    let rows = [[0.3, -1.0, 2.0], [1.5, 0.2, -0.7], [0.0, 4.0, 1.0]];
+    let (own, other, share) = ([2, 0, 1], [0, 1, 1], [0.25, 0.5, 0.1]);
+    let logits = Tensor::<2>::from_floats(rows, &device);
+    let classes = |classes: [i64; 3]| Tensor::<1, Int>::from_ints(classes, &device);
+    let targets = (
+        classes(own),
+        Some((classes(other), Tensor::from_floats(share, &device))),
+    );
+    let loss = Classification::<2, (Tensor<1, Int>, _)>::loss(logits.clone(), targets);
+    let alone = |row: usize, class: i64| {
+        let class = Tensor::<1, Int>::from_ints([class], &device);
+        let logits = logits.clone().narrow(0, row, 1);
+        class.loss(logits).mean.into_scalar::<f64>()
+    };
+    let expected = (0..3)
+        .map(|row| (1.0 - share[row]) * alone(row, own[row]) + share[row] * alone(row, other[row]));
+    let expected = expected.sum::<f64>() / 3.0;
+    let sums = loss.report().sums().unwrap();
+    assert!((sums.mean_loss() - expected).abs() < 1e-6, "{sums:?}");
+    assert_eq!(sums.correct(), Some(3));
+}
+
+#[test]
+fn a_wrong_label_is_named_by_its_row_among_mixed_classes_and_masked_tokens() {
+    let device = Device::flex();
+    let ints = |values: [i64; 2]| Tensor::<1, Int>::from_ints(values, &device);
+    let shares = Tensor::from_floats([0.5, 0.5], &device);
+    let mixed = (ints([0, 1]), Some((ints([1, 3]), shares)));
+    let logits = Tensor::<2>::zeros([2, 3], &device);
+    let wrong = everburn_nn::with_checked_targets(false, || mixed.loss(logits)).unwrap_err();
+    assert_eq!((wrong.row, wrong.rows, wrong.target), (1, 2, 3));
+
+    let next = Tensor::<2, Int>::from_ints([[9, 0, 1], [0, 8, 2]], &device);
+    let loss = |counting| {
+        let logits = Tensor::<3>::zeros([2, 3, 3], &device);
+        let targets = (next.clone(), Some(ints(counting)));
+        everburn_nn::with_checked_targets(false, || MaskedNextToken::loss(logits, targets))
+    };
+    let wrong = loss([3, 4]).unwrap_err();
+    assert_eq!((wrong.row, wrong.rows, wrong.target), (4, 6, 8));
+    loss([1, 5]).expect("tokens that do not count may be any");
+}
