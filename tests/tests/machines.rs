@@ -132,6 +132,7 @@ fn a_rank_that_nobody_joins_gives_up_and_names_who_is_missing() {
     let ended = on_a_free_port(|port| {
         // Time enough for itself to join.
         let rank = rank_by_hand(folder.path(), 0, 2, port).args(["--timeout", "5"]);
+        let rank = rank.env("LOCAL_RANK", "0").env("LOCAL_WORLD_SIZE", "1");
         let ended = rank.run();
         (!lost_the_port(&ended)).then_some(ended)
     });
