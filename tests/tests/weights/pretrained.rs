@@ -139,8 +139,8 @@ fn a_language_model_keeps_its_tokenizer_whose_settings_win() {
     assert_ne!(swapped, text);
     std::fs::write(here.join("other.json"), swapped).unwrap();
     write_text(here);
-    let train =
-        "train --init-from gpt2 --tokenizer other.json --data my.txt --steps 1 --run-dir never";
+    let train = "train --init-from gpt2 --tokenizer other.json --data my.txt --steps 1 --set text.window=8 \
+                 --run-dir never";
     let train = Everburn::new(here, train.split(' ')).run();
     train.failed_with(
         2,
