@@ -79,6 +79,8 @@ pub(super) struct Peer {
     phase: Phase,
     /// The other side sends no more: read to the end even after a short read.
     pub(super) half_closed: bool,
+    /// It had closed the connection before it was challenged, so it left for another reason than the server's proof.
+    gone_unchallenged: bool,
     input: Vec<u8>,
     /// Requests before this offset of `input` are done.
     done: usize,
@@ -103,6 +105,7 @@ impl Peer {
             id,
             phase: Phase::Greeting(Greeting::New),
             half_closed: false,
+            gone_unchallenged: false,
             input: Vec::new(),
             done: 0,
             scanner: Scanner::default(),
@@ -213,6 +216,7 @@ impl Peer {
     /// or refusal.
     fn left(&self) -> Closing {
         match self.phase {
+            Phase::Greeting(Greeting::Challenged(_)) if self.gone_unchallenged => Closing::Left,
             Phase::Refused | Phase::Greeting(Greeting::Challenged(_)) => Closing::WrongToken,
             Phase::Greeting(_) | Phase::Validated => Closing::Left,
         }
@@ -326,7 +330,10 @@ impl Peer {
             Phase::Greeting(greeting) => {
                 match greeting.step(input, &options.access, &mut self.output)? {
                     Step::Unfinished => return Ok(false),
-                    Step::Message(length) => self.done += length,
+                    Step::Message(length) => {
+                        self.done += length;
+                        self.gone_unchallenged |= self.half_closed;
+                    }
                     Step::Done(length) => {
                         self.done += length;
                         self.phase = Phase::Validated;

@@ -3,7 +3,8 @@
 use super::*;
 use crate::hostile::connection;
 use crate::store::StoreAccess;
-use crate::store::tcp::wire::{VALIDATION_MAGIC, opcode};
+use crate::store::tcp::wire::{AUTH_OPCODE, VALIDATION_MAGIC, opcode};
+use everburn_auth::JobToken;
 
 /// Connections that were validated and have sent half of a request each, of `half` bytes: what is left
 /// of them, with the other ends.
@@ -149,4 +150,30 @@ fn a_refused_proof_is_reported_as_a_token_that_does_not_match() {
     let mut answer = [0; CHALLENGE_BYTES + 1];
     near.read_exact(&mut answer).unwrap();
     assert_eq!(answer[CHALLENGE_BYTES], AUTH_REFUSED);
+}
+
+#[test]
+fn a_client_that_was_gone_before_the_challenge_has_no_wrong_token() {
+    let token = JobToken::random().unwrap();
+    let options = StoreOptions::new(StoreAccess::Token(token));
+    // As a server finds it that was stopped for longer than its client waited.
+    let closing = |gone: bool| {
+        let mut contents = Contents::new(options.max_stored_bytes);
+        let (mut near, far) = connection().unwrap();
+        far.set_nonblocking(true).unwrap();
+        let mut peer = Peer::new(0, TcpStream::from_std(far), &options);
+        near.write_all(&[AUTH_OPCODE]).unwrap();
+        near.write_all(&[7; everburn_auth::NONCE_BYTES]).unwrap();
+        near.shutdown(Shutdown::Write).unwrap();
+        peer.half_closed = gone;
+        let (mut scratch, mut woken) = (vec![0; 1 << 10], Vec::new());
+        loop {
+            match peer.take_turn(&mut contents, &options, &mut scratch, &mut woken) {
+                Ok(_) => std::thread::yield_now(),
+                Err(closing) => return closing,
+            }
+        }
+    };
+    assert!(matches!(closing(true), Closing::Left));
+    assert!(matches!(closing(false), Closing::WrongToken));
 }
