@@ -132,9 +132,9 @@ fn without_a_dashboard_a_terminal_shows_plain_lines() {
             "clear; '{}' train mlp --ranks {ranks} {small} --epochs 1000000 --no-dashboard; echo code=$?",
             program.display()
         ));
-        terminal.wait_for("lines of epochs", |screen| {
+        terminal.wait_for("lines of epochs, and none of the run before", |screen| {
             let lines = screen.lines().filter(|line| line.contains("/1000000  "));
-            lines.count() > 2
+            lines.count() > 2 && !screen.lines().any(|line| line.starts_with("code="))
         });
         assert_eq!(terminal.property("alternate_on"), "0", "{ranks} ranks");
         terminal.press("C-c");

@@ -42,6 +42,8 @@ pub(crate) struct InFlightOperation {
     pub(crate) ready: Option<OwnedEvent>,
     /// Completes with the operation; `None` if it had nothing to do.
     pub(crate) done: Option<OwnedEvent>,
+    /// NCCL has come back from the call that enqueues it.
+    returned: AtomicBool,
     /// `done` has been recorded after it. Before that the event has no meaning.
     marked: AtomicBool,
     /// The operation with its buffers, which are held until it completes.
@@ -69,6 +71,7 @@ impl InFlightOperation {
             context,
             ready,
             done,
+            returned: AtomicBool::new(false),
             marked: AtomicBool::new(false),
             operation: Mutex::new(Some(operation)),
             clock: Mutex::default(),
@@ -80,6 +83,16 @@ impl InFlightOperation {
             None => Ok(true),
             Some(done) => Ok(self.marked.load(Ordering::Acquire) && done.is_over()?),
         }
+    }
+
+    /// NCCL has come back from the call that enqueues it.
+    pub(crate) fn call_returned(&self) {
+        self.returned.store(true, Ordering::Release);
+    }
+
+    /// Whether NCCL is still in the call that enqueues it.
+    pub(crate) fn is_in_the_call(&self) -> bool {
+        !self.returned.load(Ordering::Acquire)
     }
 
     /// The whole operation has been enqueued, and `done` recorded after it.

@@ -116,6 +116,8 @@ impl Core {
     ) -> NcclError {
         let context = &in_flight.context;
         self.fail_at(context, || match in_flight.is_ready() {
+            // The other ranks are not to blame.
+            _ if in_flight.is_in_the_call() => self.no_answer(context),
             Ok(true) => self.timed_out(context, waited),
             Ok(false) => NcclError::OwnWork {
                 rank: self.job_rank(),

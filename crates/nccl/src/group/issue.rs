@@ -137,6 +137,7 @@ impl Core {
             // The group has given it up meanwhile.
             None => Status::Success,
         };
+        in_flight.call_returned();
         drop(slot);
         match status {
             Status::Success => Ok(()),
