@@ -93,8 +93,8 @@ pub(crate) fn without_model(path: &Path) -> CliError {
             )
         }
         None => format!(
-            "name the model, as in `{program} train llama --init-from {shown}` (`{program} train --list` shows all), or give a \
-             folder with {PRETRAINED_CONFIG}"
+            "name the model, as in `{program} train resnet18 --init-from {shown}` or `{program} import {shown} resnet18` \
+             (`{program} train --list` shows all), or give a folder with {PRETRAINED_CONFIG}"
         ),
     };
     CliError::usage_with_help(

@@ -6,6 +6,7 @@
 //! not read.
 
 mod file;
+mod finite;
 mod fit;
 mod folder;
 mod layout;
@@ -119,8 +120,8 @@ fn named_tensors<M: Module>(
 /// (see [`everburn_pytorch_weights`]).
 ///
 /// # Errors
-/// [`TrainError::File`] if the file cannot be read, and [`TrainError::Weights`] if it is of another model: then
-/// every tensor that is missing, unknown or of another shape is named.
+/// [`TrainError::File`] if the file cannot be read, and [`TrainError::Weights`] if it is of another model, or holds
+/// numbers that are NaN or infinite: then the tensors that are missing, unknown, of another shape or no numbers are named.
 pub fn load_state_dict<M: Module>(model: M, path: &Path) -> Result<M, TrainError> {
     load_state_dict_except(
         model,
@@ -241,9 +242,10 @@ pub(super) fn fitting_tensors<M: Module>(
             problems: problems + &shared,
         });
     }
-    tensors.retain(|name, _| !is_count(name));
+    let read = tensors.into_iter().filter(|(name, _)| !is_count(name));
+    let read = read.map(|(name, tensor)| (name, finite::checked(tensor)));
     Ok(Fitting {
-        tensors,
+        tensors: read.collect(),
         skipped: skipped.into_iter().map(|tensor| tensor.name).collect(),
         of_pytorch,
     })

@@ -30,13 +30,15 @@ const POINTER: &str = "it is a pointer of git-lfs, not the weights: `git lfs pul
 /// use everburn::train::StateDictFile;
 ///
 /// assert_eq!(StateDictFile::of("weights.pt".as_ref()), Some(StateDictFile::PyTorch));
+/// assert_eq!(StateDictFile::of("model_best.pth.tar".as_ref()), Some(StateDictFile::PyTorch));
 /// assert_eq!(StateDictFile::of("weights.onnx".as_ref()), None);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateDictFile {
     /// `.safetensors`
     Safetensors,
-    /// `.pt`, `.pth`, `.ckpt` (Lightning) or `.bin` (transformers): what `torch.save` writes and `torch.load` reads, `weights_only` or not.
+    /// `.pt`, `.pth`, `.pth.tar` (PyTorch's example of ImageNet), `.ckpt` (Lightning) or `.bin` (transformers): what
+    /// `torch.save` writes and `torch.load` reads, `weights_only` or not.
     PyTorch,
 }
 
@@ -46,6 +48,8 @@ impl StateDictFile {
         match path.extension()?.to_str()? {
             "safetensors" => Some(Self::Safetensors),
             "pt" | "pth" | "ckpt" | "bin" => Some(Self::PyTorch),
+            // It is no archive of tar: the name is a habit.
+            "tar" => Self::of(Path::new(path.file_stem()?)).filter(|kind| *kind == Self::PyTorch),
             _ => None,
         }
     }
@@ -83,6 +87,11 @@ pub(super) fn refuse_plain_folder(path: &Path) -> Result<(), TrainError> {
         if StateDictFile::of(&file).is_some() {
             files.push(file);
         }
+    }
+    if has("adapter_config.json") {
+        let reason = "it is an adapter of PEFT, the factors alone: load it beside its pretrained model in Python, and save \
+                      `model.merge_and_unload().save_pretrained(\"merged\")`, which is such a folder";
+        return Err(refuse("reading", path, &reason));
     }
     let reason = match files.into_iter().min() {
         Some(file) => format!(

@@ -9,6 +9,9 @@ use super::{BATCHES, is_count};
 use crate::config::parameter_groups::Patterns;
 use crate::error::TrainError;
 
+/// Tensors that are missing or unknown are few, if a model has this many times as many: it is no other model then.
+const FEW: usize = 10;
+
 /// How many differences are shown.
 const MOST_SHOWN: usize = 8;
 
@@ -149,6 +152,13 @@ impl Differences {
             (_, 0, 0) if !self.other.is_empty() => format!(
                 "it has the model's names and other shapes: it is a model of another size ({fitting} of {all} tensors fit). \
                  Give a folder with the config.json of these weights, or set the sizes of the model"
+            ),
+            (_, 0, missing) if self.other.is_empty() && missing * FEW <= all => format!(
+                "the file lacks {missing} of the model's {all} tensors, and all others fit: was it saved whole, and of this \
+                 version of the model?"
+            ),
+            (_, unknown, 0) if self.other.is_empty() && unknown * FEW <= all => format!(
+                "the model's {all} tensors fit, and the file has {unknown} more: `train --init-from` with --init-skip leaves out those that it names"
             ),
             (_, 0, _) | (_, _, 0) => format!(
                 "{fitting} of the model's {all} tensors fit: it is a model with other layers or of another size. Give a \
@@ -298,6 +308,38 @@ mod tests {
         assert!(size.contains("and 33 more"), "{size}");
         let deeper = told(config.clone().with_hidden(vec![5; 25]));
         assert!(deeper.contains("a model with other layers"), "{deeper}");
+
+        // One tensor less, and one more.
+        let bytes = std::fs::read(&path).unwrap();
+        let tensors = tensor_file::read(&bytes).unwrap();
+        let named = tensors
+            .iter()
+            .map(|view| (view.name.clone(), view.to_data()));
+        let mut named = named.collect::<Vec<_>>();
+        let mut write = |named: &[tensor_file::NamedTensor]| {
+            let bytes = tensor_file::write(named, &BTreeMap::new()).unwrap();
+            std::fs::write(&path, bytes).unwrap();
+        };
+        let removed = named.pop().unwrap();
+        write(&named);
+        let lacking = told(config.clone());
+        assert!(
+            lacking.contains("the file lacks 1 of the model's 42 tensors"),
+            "{lacking}"
+        );
+        assert!(
+            lacking.contains(&format!("{} is not in the file", removed.0)),
+            "{lacking}"
+        );
+        named.extend([removed.clone(), ("extra".to_string(), removed.1)]);
+        write(&named);
+        let more = told(config.clone());
+        assert!(
+            more.contains("the file has 1 more: `train --init-from` with --init-skip"),
+            "{more}"
+        );
+        named.pop();
+        write(&named);
 
         // Most names with a prefix, and a head of another name.
         let bytes = std::fs::read(&path).unwrap();

@@ -1,0 +1,74 @@
+//! Weights that are numbers: a file that a diverged training left is refused when it is read. Otherwise the training that
+//! begins with it would be said to have diverged.
+
+use burn::store::bridge;
+use burn::store::burn_pack::{Error as PackError, Tensor as PackedTensor};
+use burn::tensor::{DType, TensorData};
+
+/// The same tensor, which cannot be read if a number of it is NaN or infinite, or is so as `f32`.
+pub(super) fn checked(tensor: PackedTensor) -> PackedTensor {
+    if !tensor.dtype.is_float() {
+        return tensor;
+    }
+    let (name, dtype, shape) = (tensor.name.clone(), tensor.dtype, tensor.shape.clone());
+    bridge::deferred(name, dtype, shape, tensor.param_id, move || {
+        let data = bridge::to_data(&tensor)?;
+        match not_finite(&data) {
+            0 => Ok(data),
+            wrong => Err(PackError::ValidationError(format!(
+                "{wrong} of its {} numbers are NaN or infinite: the training that wrote the file had diverged",
+                data.num_elements()
+            ))),
+        }
+    })
+}
+
+/// How many numbers are NaN or infinite.
+fn not_finite(data: &TensorData) -> usize {
+    match (data.dtype(), data.as_slice::<f32>()) {
+        (DType::F32, Ok(numbers)) => numbers.iter().filter(|it| !it.is_finite()).count(),
+        _ => data.iter::<f32>().filter(|it| !it.is_finite()).count(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::LinearConfig;
+    use burn::prelude::*;
+
+    use crate::{
+        Patterns, StateDictLayout, load_state_dict, open_state_dict_except, save_state_dict,
+    };
+
+    #[test]
+    fn weights_that_are_no_numbers_are_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let device = Device::flex();
+        let config = LinearConfig::new(3, 2);
+        for (ending, wrong) in [("safetensors", f32::NAN), ("pt", f32::INFINITY)] {
+            let path = folder.path().join(format!("weights.{ending}"));
+            let mut model = config.init(&device);
+            let numbers = TensorData::new(vec![1f32, wrong, 2., 3., wrong, 4.], [3, 2]);
+            model.weight = model.weight.map(|_| Tensor::from_data(numbers, &device));
+            save_state_dict(&model, 0, &path).unwrap();
+            let error = load_state_dict(config.init(&device), &path).unwrap_err();
+            let told = error.to_string();
+            assert!(told.contains("weight"), "{told}");
+            assert!(
+                told.contains("2 of its 6 numbers are NaN or infinite"),
+                "{told}"
+            );
+
+            let skip = Patterns::from("weight");
+            let layout = StateDictLayout::default();
+            let nothing = Patterns::default();
+            let (_, values) =
+                open_state_dict_except(config.init(&device), &path, &nothing, &layout, false)
+                    .unwrap();
+            let told = values.value("weight").unwrap_err();
+            assert!(told.contains("NaN or infinite"), "{told}");
+            values.value("bias").unwrap();
+            crate::load_state_dict_except(config.init(&device), &path, &skip, &layout).unwrap();
+        }
+    }
+}
