@@ -43,6 +43,7 @@ mod shared_memory;
 pub mod simulation;
 pub mod store;
 pub mod transport;
+mod wait_notice;
 pub mod worker;
 
 pub use everburn_record::sync;

@@ -1,6 +1,6 @@
 //! A process of an elastic job: joins rounds and closes them.
 
-mod silence;
+mod wait_line;
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use everburn_auth::Key;
 
-use self::silence::Silence;
+use self::wait_line::wait_line;
 use super::error::ElasticError;
 use super::keys;
 use super::member::{Generation, Member};
@@ -20,6 +20,7 @@ use crate::rendezvous::{RendezvousRequest, reach_launchers_store};
 use crate::runtime;
 use crate::store::{SharedStore, StoreError};
 use crate::sync::lock;
+use crate::wait_notice::WaitNotice;
 
 /// The polling interval of the first waiting process, by slots. The last process to join closes the
 /// round itself, so this delay matters only when a process has died meanwhile.
@@ -234,7 +235,7 @@ impl Membership {
         let place = usize::try_from(place).unwrap_or(usize::MAX);
         let began = runtime::now();
         let mut broken_since = None;
-        let mut silence = Silence::begin();
+        let mut notice = WaitNotice::new();
         if self.options.max > SLOTS && place > 1 && place < expected {
             // Others are still to come, and one looks already. Each look reads all slots.
             self.wait_for_close(place, number).map_err(failed)?;
@@ -273,7 +274,8 @@ impl Membership {
                 };
                 let left = limit.saturating_sub(runtime::elapsed(since));
                 let looked = (&assessment, self.options.min);
-                let line = silence.broken(me.slot, runtime::elapsed(began), left, looked);
+                let waited = runtime::elapsed(began);
+                let line = wait_line(&mut notice, me.slot, waited, left, looked);
                 line.inspect(|line| tracing::warn!("{line}"));
             }
             let turn = match self.options.max > SLOTS {

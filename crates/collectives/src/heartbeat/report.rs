@@ -417,9 +417,7 @@ fn state_of(
     report: &RankReport,
 ) -> RankState {
     let answered = report.evidence == Evidence::Answer;
-    let silent_for = heartbeat
-        .silence_of(followed.members[rank])
-        .filter(|_| heartbeat.store_silent_for().is_none());
+    let silent_for = heartbeat.silence_of(followed.members[rank]);
     // Allows for one late beat and one polling interval.
     let beats = silent_for.is_some_and(|silence| silence < 3 * heartbeat.options.interval);
     let mut waiting_for = Vec::new();
@@ -443,14 +441,13 @@ fn activities(
     reports: &[RankReport],
     states: &[RankState],
 ) -> Vec<RankActivity> {
-    let store_answers = heartbeat.store_silent_for().is_none();
     let activity = |(rank, (report, state)): (usize, (&RankReport, &RankState))| RankActivity {
         rank,
         member: followed.members[rank],
         evidence: report.evidence,
         silent_for: heartbeat
             .silence_of(followed.members[rank])
-            .filter(|_| rank != followed.rank && store_answers),
+            .filter(|_| rank != followed.rank),
         alive: state.alive,
         pid: report.beat.as_ref().and_then(|beat| beat.pid),
         host: report.beat.as_ref().and_then(|beat| beat.host.clone()),

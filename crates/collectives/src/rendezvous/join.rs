@@ -14,8 +14,6 @@
 //! Every rank waits for one key only, the verdict. The rank that completes the world sets it, or
 //! the first to see a contradiction, so all learn of it at once and none runs into its deadline.
 
-use std::time::Duration;
-
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -23,12 +21,9 @@ use super::RendezvousError;
 use super::error::located;
 use crate::runtime;
 use crate::store::{Deadline, Store, StoreError, random_u64};
+use crate::wait_notice::WaitNotice;
 
 const KEYS: &str = "everburn/join";
-
-/// After this time a rank says for whom it waits, and then each time after the longer one.
-const FIRST_SILENCE: Duration = Duration::from_secs(10);
-const LONGER_SILENCE: Duration = Duration::from_secs(60);
 
 /// A rank that joins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,7 +69,8 @@ pub(super) fn left_key(rank: usize) -> String {
     format!("{KEYS}/left/{rank}")
 }
 
-/// Joins and waits until all ranks have; who is missing is told with its machine, given how many ranks each has. `claimed` is called once the rank is this process's.
+/// Joins and waits until all ranks have; who is missing is told with its machine, given how many ranks each has.
+/// `claimed` is called once the rank is this process's.
 pub(crate) fn join(
     store: &dyn Store,
     rank: usize,
@@ -101,9 +97,10 @@ pub(crate) fn join(
     if usize::try_from(joined) == Ok(world_size) {
         decide(store, &Verdict::Agreed, &key).map_err(failed)?;
     }
-    let mut silence = FIRST_SILENCE;
+    let mut notice = WaitNotice::new();
     loop {
-        match store.get_within(&key("verdict"), deadline.left().min(silence)) {
+        let until = notice.in_how_long(deadline.elapsed());
+        match store.get_within(&key("verdict"), deadline.left().min(until)) {
             Ok(verdict) => return read::<Verdict>(&verdict).map_err(failed)?.into_result(),
             Err(StoreError::Timeout { .. }) => {}
             Err(error) => return Err(failed(error)),
@@ -122,7 +119,8 @@ pub(crate) fn join(
             });
         }
         // One of those that wait says so.
-        if (0..rank).all(|lower| missing.contains(&lower)) && !missing.is_empty() {
+        let is_first = (0..rank).all(|lower| missing.contains(&lower));
+        if notice.is_due(deadline.elapsed()) && is_first && !missing.is_empty() {
             let located = located(&missing, ranks_per_machine);
             tracing::warn!(
                 "{} of {world_size} ranks have joined after {:.0?}; missing: {located}. They are waited for, {:.0?} more",
@@ -131,7 +129,6 @@ pub(crate) fn join(
                 deadline.left()
             );
         }
-        silence = LONGER_SILENCE;
     }
 }
 

@@ -103,8 +103,12 @@ impl Heartbeat {
         (silent_for > WARN_AFTER * self.options.interval).then_some(silent_for)
     }
 
-    /// The time since the last new beat of `member`; `None` if this one does not watch it.
+    /// The time since the last new beat of `member`; `None` if this one does not watch it, or the store does not answer:
+    /// beats that are not read are no sign of silence.
     pub(in crate::heartbeat) fn silence_of(&self, member: usize) -> Option<Duration> {
+        if self.store_silent_for().is_some() {
+            return None;
+        }
         let state = lock(&self.state);
         if !self.watched(&state).contains(&member) {
             return None;

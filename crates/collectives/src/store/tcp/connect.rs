@@ -10,16 +10,13 @@ use everburn_auth::Key;
 use super::StoreOptions;
 use super::connection::{Connection, Deadline, Fault, random_u64};
 use crate::store::StoreError;
+use crate::wait_notice::WaitNotice;
 
 /// The first pause between two attempts; pauses double.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-/// After this time a client says that it still tries, and then each time after the longer one.
-const FIRST_SILENCE: Duration = Duration::from_secs(10);
-const LONGER_SILENCE: Duration = Duration::from_secs(60);
 
 /// The timeout of one attempt, so that a lost packet does not use up the whole deadline.
 const ATTEMPT: Duration = Duration::from_secs(10);
@@ -51,7 +48,7 @@ pub(super) fn connect(
     let mut unanswered = 0_u32;
     // A client without a secret never probes.
     let mut has_probed = key.is_none();
-    let mut silence = FIRST_SILENCE;
+    let mut notice = WaitNotice::new();
     let mut last = String::new();
     loop {
         attempts += 1;
@@ -108,11 +105,10 @@ pub(super) fn connect(
         if left.is_zero() {
             return Err(unreachable(address, target, attempts, deadline, &last));
         }
-        if deadline.elapsed() >= silence {
+        if notice.is_due(deadline.elapsed()) {
             tracing::warn!(
                 "the store at {address} cannot be reached yet ({fault}); it is tried for {left:.0?} more"
             );
-            silence = deadline.elapsed() + LONGER_SILENCE;
         }
         // Jitter keeps a thousand ranks from connecting at the same time.
         let jitter = 0.5 + (random_u64() % 1024) as f64 / 1024.0;

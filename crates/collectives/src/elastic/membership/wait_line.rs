@@ -4,46 +4,32 @@ use std::time::Duration;
 
 use crate::elastic::error::listed;
 use crate::elastic::round_view::Assessment;
+use crate::wait_notice::WaitNotice;
 
-/// After this time the first of those that wait says for whom, and then each time after the longer one.
-const FIRST: Duration = Duration::from_secs(10);
-const LONGER: Duration = Duration::from_secs(60);
-
-/// When the next line is due.
-#[derive(Debug)]
-pub(super) struct Silence(Duration);
-
-impl Silence {
-    pub(super) const fn begin() -> Self {
-        Self(FIRST)
+/// The line of process `slot` that is due after it has `waited`, `left` before the round closes, or the wait for `min`
+/// processes is over: the first of those that wait says it.
+pub(super) fn wait_line(
+    notice: &mut WaitNotice,
+    slot: usize,
+    waited: Duration,
+    left: Duration,
+    (assessment, min): (&Assessment, usize),
+) -> Option<String> {
+    let (present, missing) = (&assessment.present, &assessment.missing);
+    let is_first = present.first().is_some_and(|first| first.slot == slot);
+    if missing.is_empty() || !is_first || !notice.is_due(waited) {
+        return None;
     }
-
-    /// The line of process `slot` that is due after it has `waited`, `left` before the round closes, or the wait for
-    /// `min` processes is over.
-    pub(super) fn broken(
-        &mut self,
-        slot: usize,
-        waited: Duration,
-        left: Duration,
-        (assessment, min): (&Assessment, usize),
-    ) -> Option<String> {
-        let (present, missing) = (&assessment.present, &assessment.missing);
-        let is_first = present.first().is_some_and(|first| first.slot == slot);
-        if waited < self.0 || missing.is_empty() || !is_first {
-            return None;
-        }
-        self.0 = waited + LONGER;
-        let all = present.len() + missing.len();
-        let what_next = match present.len() >= min {
-            true => format!("the others continue without them in {left:.0?}"),
-            false => format!("at least {min} are needed, and are waited for, {left:.0?} more"),
-        };
-        Some(format!(
-            "{} of {all} ranks have joined after {waited:.0?}; missing: {}; {what_next}",
-            present.len(),
-            listed(missing)
-        ))
-    }
+    let all = present.len() + missing.len();
+    let what_next = match present.len() >= min {
+        true => format!("the others continue without them in {left:.0?}"),
+        false => format!("at least {min} are needed, and are waited for, {left:.0?} more"),
+    };
+    Some(format!(
+        "{} of {all} ranks have joined after {waited:.0?}; missing: {}; {what_next}",
+        present.len(),
+        listed(missing)
+    ))
 }
 
 #[cfg(test)]
@@ -73,9 +59,10 @@ mod tests {
             broken: true,
         };
         let seconds = Duration::from_secs;
-        let mut silence = Silence::begin();
+        let mut notice = WaitNotice::new();
         let mut line = |slot, waited, min| {
-            silence.broken(slot, seconds(waited), seconds(50), (&assessment, min))
+            let looked = (&assessment, min);
+            wait_line(&mut notice, slot, seconds(waited), seconds(50), looked)
         };
         assert_eq!(line(0, 9, 1), None);
         assert_eq!(line(1, 10, 1), None, "rank 0 says it");
