@@ -203,14 +203,19 @@ fn a_static_model_tells_once_what_it_uses() {
         };
         let device = Device::flex().autodiff();
         let (ddp, model) = rank.ddp(Way::Nccl, model(&device), config).unwrap();
-        for _ in 0..3 {
-            let synced = overlapped(&ddp, &model, 4, 1, true).unwrap();
-            assert_eq!(gradient(&synced.gradients, &model.never), None);
-        }
-        let take_branch = rank.number() != 1;
-        overlapped(&ddp, &model, 4, 1, take_branch)
-            .unwrap_err()
-            .to_string()
+        // Rank 1 may be a step ahead of rank 0, and end the group while that one is in its third step.
+        let mut steps = [true, true, true, rank.number() != 1].into_iter();
+        let error = steps.find_map(|take_branch| {
+            let synced =
+                overlapped(&ddp, &model, 4, 1, take_branch).map_err(|error| error.to_string());
+            let gradients = synced.map(|synced| gradient(&synced.gradients, &model.never));
+            gradients.map(|never| assert_eq!(never, None)).err()
+        });
+        assert!(
+            steps.len() <= 1 - rank.number(),
+            "three steps are well: {error:?}"
+        );
+        error.expect("the last step is refused")
     });
     let expected = "was not used, unlike on other ranks or in the first step";
     assert!(errors[1].contains(expected), "{}", errors[1]);
