@@ -149,6 +149,10 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
     let by_name = Everburn::new(here, ["export", "a", "--output", "named.pth"]).run();
     by_name.succeeded();
     assert!(here.join("named.pth").is_file());
+    // The name is a habit of PyTorch's examples.
+    std::fs::rename(here.join("named.pth"), here.join("named.pth.tar")).unwrap();
+    let import = ["import", "named.pth.tar", "mlp", "--run-dir", "of-tar"];
+    Everburn::new(here, import).run().succeeded();
     let export = ["export", "a", "--to", "safetensors", "--output", "a.pt"];
     let ended = Everburn::new(here, export).run();
     ended.failed_with(2, &["a.pt does not end in .safetensors"]);

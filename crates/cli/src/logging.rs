@@ -1,12 +1,12 @@
 //! Where messages go: standard error, or a file while a dashboard has the terminal.
 
-use everburn_record::sync::lock;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use everburn_record::file;
+use everburn_record::sync::lock;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::prelude::*;

@@ -1,6 +1,5 @@
 //! `everburn monitor`, and the servers of `train --monitor` and `train --prometheus`
 
-use everburn_record::sync::lock;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,6 +10,7 @@ use everburn_monitor::{
     MonitorCommand, MonitorError, MonitorServer, PrometheusServer, Purpose, Screen, Source, Target,
     is_terminal, print_json,
 };
+use everburn_record::sync::lock;
 use everburn_train::renderer::{Dashboard, Replay};
 use everburn_train::{Interrupter, RunDirectory};
 

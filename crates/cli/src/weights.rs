@@ -344,7 +344,7 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
             )),
         };
     };
-    let model = loaded(config, path)?;
+    let model = loaded(config, path).map_err(with_sizes)?;
     let layout = config.task()?.layout();
     let skipped = missing_keys(&model, path, &config.init_skip, &layout)?;
     let taken = state_dict_names(&model).len() - skipped.len();
@@ -364,6 +364,20 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
         many => format!("; {} others begin with new weights", many.len()),
     };
     Ok(Some(format!("weights: {}: {taken}{new}", path.display())))
+}
+
+/// The error of weights whose model has other sizes, with the flag that takes them from elsewhere.
+fn with_sizes(error: CliError) -> CliError {
+    match error {
+        CliError::Train(error @ TrainError::Weights { .. })
+            if error.to_string().contains("of another size") =>
+        {
+            let help = "--config FILE takes the sizes from a configuration, such as the config.toml of the run that the \
+                        weights are from";
+            CliError::usage_with_help(error.to_string(), help)
+        }
+        error => error,
+    }
 }
 
 /// Refuses to train a pretrained text model on the characters of the data, because its folder has no tokenizer and none

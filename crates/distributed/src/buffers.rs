@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use burn::module::Module;
 use burn::tensor::TensorData;
 use everburn_collectives::group::{CollectiveError, ReduceOp};
+use everburn_collectives::sync::lock;
 
 use crate::config::BufferSync;
 use crate::ddp::Ddp;
 use crate::error::DdpError;
 use crate::replicas::{self, TensorKind};
-use everburn_collectives::sync::lock;
 
 impl Ddp {
     /// Makes running statistics (batch norm's, say) equal on all ranks, as

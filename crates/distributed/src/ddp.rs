@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use everburn_collectives::group::ProcessGroup;
+use everburn_collectives::sync::lock;
 
 pub(crate) use self::exchange::Way;
 use self::exchange::{check_types, start_reducer, trained};
@@ -26,7 +27,6 @@ use crate::synchronization::{
     Communication, SpareSums, SyncedGradients, Synchronization, clipped_alone,
 };
 use crate::virtual_ranks::VirtualRanks;
-use everburn_collectives::sync::lock;
 
 /// Keeps the replicas of a model equal, one a rank.
 ///

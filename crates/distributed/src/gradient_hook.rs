@@ -28,12 +28,12 @@ use burn::backend::{
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::prelude::*;
 use burn::tensor::DType;
+use everburn_collectives::sync::lock;
 use everburn_nn::ParameterSource;
 use everburn_profile::{Pass, Recorder};
 
 use crate::gradient::Gradient;
 use crate::sharding;
-use everburn_collectives::sync::lock;
 
 /// The most anchors added for one hook: ranks in threads of one process count each other's nodes, and an anchor that is
 /// too shallow only costs a little overlap.

@@ -8,13 +8,13 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData};
 use everburn_collectives::group::ProcessGroup;
+use everburn_collectives::sync::lock;
 
 use crate::config::DdpConfig;
 use crate::ddp::{Ddp, Way};
 use crate::error::DdpError;
 use crate::replicas::{self, TensorDescription, TensorKind};
 use crate::sharding::ShardStage;
-use everburn_collectives::sync::lock;
 
 /// All ranks exchange what they have built, and all reach the same verdict.
 pub(crate) fn check_equal_structure(

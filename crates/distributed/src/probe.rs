@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::prelude::*;
+use everburn_collectives::sync::lock;
 use everburn_profile::Recorder;
 
 use crate::ddp::Ddp;
 use crate::gradient::Gradient;
 use crate::gradient_hook::{GradientSink, watch};
 use crate::shared::Shared;
-use everburn_collectives::sync::lock;
 
 /// Reports to a [`Recorder`] when a forward and backward pass comes to each parameter, and keeps the gradients.
 ///

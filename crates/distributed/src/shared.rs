@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use burn::module::{Module, ParamId};
 use burn::prelude::Device;
 use everburn_collectives::group::ProcessGroup;
+use everburn_collectives::sync::lock;
 use everburn_profile::{Recorder, Track};
 
 use crate::bucket::{BucketEntry, BucketLimits, BucketPlan};
@@ -21,7 +22,6 @@ use crate::sharding::MemoryTracker;
 use crate::sharding::layout::ShardLayout;
 use crate::synchronization::SpareSums;
 use crate::ties;
-use everburn_collectives::sync::lock;
 
 /// Tied parameters are compared once, when the second step ends: a loop without [`crate::Ddp::tie`] shows itself after
 /// its first optimizer step, and one comparison costs nothing in a long training.

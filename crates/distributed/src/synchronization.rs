@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use burn::module::Module;
 use burn::optim::GradientsParams;
+use everburn_collectives::sync::lock;
 
 use self::device_buckets::DeviceBuckets;
 pub(crate) use self::gradients::clipped_alone;
@@ -34,7 +35,6 @@ use crate::reducer::{Job, Report, Share};
 use crate::sharding::ShardedPass;
 use crate::shared::{Medium, Shared};
 use crate::virtual_ranks::VirtualRanks;
-use everburn_collectives::sync::lock;
 
 /// What [`Synchronization::finish`] yields.
 ///

@@ -1,6 +1,5 @@
 //! Running the actions of a schedule.
 
-use everburn_collectives::sync::lock;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
@@ -10,6 +9,7 @@ use burn::module::Module;
 use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_collectives::group::{ProcessGroup, Work};
+use everburn_collectives::sync::lock;
 use everburn_nn::split_backward::{self, WeightBackward};
 use everburn_nn::{AnyActivation, Blocks, Randomness, checkpointed_run};
 use everburn_schedules::{Action, Carried, Schedule, ScheduleKind, Span};

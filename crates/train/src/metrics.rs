@@ -9,7 +9,6 @@ pub(crate) mod step_report;
 pub(crate) mod sums;
 pub(crate) mod virtual_sums;
 
-use everburn_record::sync::lock;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use burn::tensor::TensorReadError;
@@ -18,6 +17,7 @@ use burn_train::metric::{
     Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes, NumericEntry,
     SerializedEntry,
 };
+use everburn_record::sync::lock;
 use everburn_record::units;
 
 use crate::metrics::step_report::{StepCost, StepReport};

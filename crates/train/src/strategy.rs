@@ -21,7 +21,6 @@ mod synchronous_steps;
 mod validation;
 mod virtual_step;
 
-use everburn_record::sync::lock;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -37,6 +36,7 @@ use everburn_distributed::{
     Buffers, ConnectExchange, Ddp, InitialValues, ParameterShards, synchronize_batch_norms,
 };
 use everburn_profile::Recorder;
+use everburn_record::sync::lock;
 
 use self::hooks::HookState;
 use self::local_steps::InterruptedRound;

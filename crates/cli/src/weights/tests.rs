@@ -1,6 +1,32 @@
 //! Tests of `weights`.
 
-use super::size;
+use everburn_train::TrainError;
+
+use super::{size, with_sizes};
+use crate::error::CliError;
+
+#[test]
+fn weights_of_another_size_are_told_with_the_flag_that_takes_sizes() {
+    let told = |problems: &str| {
+        let error = with_sizes(CliError::Train(TrainError::Weights {
+            path: "a.pt".into(),
+            problems: problems.to_owned(),
+        }));
+        match error {
+            CliError::Usage { message, help } => {
+                assert!(message.contains(problems), "{message}");
+                help
+            }
+            other => {
+                assert!(other.to_string().contains(problems), "{other}");
+                None
+            }
+        }
+    };
+    let help = told("it is a model of another size").unwrap();
+    assert!(help.contains("--config FILE takes the sizes"), "{help}");
+    assert_eq!(told("it is of another architecture"), None);
+}
 
 #[test]
 fn sizes_have_units_and_are_not_nothing() {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use burn::prelude::*;
 use everburn_collectives::group::{CollectiveError, ProcessGroup};
 use everburn_collectives::store::{SharedStore, StoreError};
+use everburn_collectives::sync::lock;
 use everburn_nccl::{FailureMonitor, Library, NcclConfig, NcclError, NcclGroup};
 
 use super::choice::{Abilities, Choice, GradientBackend};
@@ -13,7 +14,6 @@ use super::collective::BurnExchange;
 use super::exchange::{DeviceExchange, DeviceMemory};
 use super::nccl::{NcclExchange, Waits, told};
 use crate::error::DdpError;
-use everburn_collectives::sync::lock;
 
 /// Counts the NCCL groups of a job, so that no two of them meet at the same keys.
 const GENERATIONS: &str = "everburn/nccl/generations";

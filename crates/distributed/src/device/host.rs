@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex};
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData, bf16, f16};
 use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
+use everburn_collectives::sync::lock;
 use everburn_collectives::worker::{Answer, Worker, WorkerError};
 
 use super::exchange::{DeviceExchange, PendingSum};
 use super::staging::{Staged, stage};
 use crate::error::DdpError;
 use crate::patience::{AT_THE_END, Patience, end};
-use everburn_collectives::sync::lock;
 
 /// Adds buckets up through host memory.
 ///

@@ -5,11 +5,12 @@
 //! them have been taken. So they come in the order of the jobs, whichever thread was faster: the number of
 //! threads changes nothing but the time.
 
-use everburn_collectives::sync::lock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use everburn_collectives::sync::lock;
 
 /// How batches are assembled beside the training.
 ///

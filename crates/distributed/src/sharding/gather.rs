@@ -11,6 +11,7 @@ use burn::backend::{AllocationProperty, Bytes};
 use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_collectives::group::ProcessGroup;
+use everburn_collectives::sync::lock;
 use everburn_collectives::worker::{Worker, WorkerError};
 use everburn_profile::{Recorder, Track};
 
@@ -20,7 +21,6 @@ use super::prefetcher::Prefetcher;
 use crate::bucket::BucketEntry;
 use crate::error::DdpError;
 use crate::patience::{AT_THE_END, Patience, end};
-use everburn_collectives::sync::lock;
 
 /// Parameters gathered together.
 #[derive(Debug, Clone, PartialEq, Eq)]

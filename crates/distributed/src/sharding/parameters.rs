@@ -8,6 +8,7 @@ use burn::optim::GradientsParams;
 use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_collectives::group::ReduceOp;
+use everburn_collectives::sync::lock;
 
 use super::gather::{Chunk, Gatherer, chunks};
 use super::gradients::GradientShards;
@@ -22,7 +23,6 @@ use crate::ddp::Ddp;
 use crate::error::DdpError;
 use crate::placement::device_of_parameters;
 use crate::synchronization::{GradientNorm, NORM_EPSILON, SyncedGradients};
-use everburn_collectives::sync::lock;
 
 /// This rank's shards of all trained parameters, in the order of registration, each with its parameter's id: a
 /// module that an optimizer can update.

@@ -8,11 +8,11 @@ use burn::backend::DispatchTensor;
 use burn::module::ParamId;
 use burn::prelude::*;
 use burn::tensor::DType;
+use everburn_collectives::sync::lock;
 use everburn_nn::{ParameterSource, recomputing, with_parameters_from};
 
 use super::pending_parameters::GatherContext;
 use super::prefetcher::{Half, Prefetcher};
-use everburn_collectives::sync::lock;
 
 /// A forward and backward pass of a model with sharded parameters.
 /// [`ParameterShards::pass`](crate::ParameterShards::pass) begins it, and

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use burn::prelude::*;
 use burn::tensor::TensorData;
+use everburn_collectives::sync::lock;
 
 use super::gather::{Chunk, GatheredChunk, Promise};
 use super::layout::ShardLayout;
@@ -13,7 +14,6 @@ use super::prefetcher::AccessTrace;
 use crate::bucket::BucketEntry;
 use crate::error::DdpError;
 use crate::patience::Patience;
-use everburn_collectives::sync::lock;
 
 /// What all parameters of a model have in context, however often they are gathered.
 pub(crate) struct GatherContext {

@@ -12,11 +12,11 @@ use std::time::Instant;
 
 use burn::prelude::*;
 use burn::tensor::TensorData;
+use everburn_collectives::sync::lock;
 
 use super::gather::Link;
 use super::pending_parameters::GatherContext;
 use crate::error::DdpError;
-use everburn_collectives::sync::lock;
 
 /// How many chunks are gathered ahead of what has been asked for.
 const AHEAD: usize = 1;

@@ -3,11 +3,12 @@
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
+use everburn_collectives::sync::lock;
+
 use super::device_sum::DeviceSum;
 use super::{Synchronization, follow_order};
 use crate::error::DdpError;
 use crate::reducer::{Outcome, Reducer, Report};
-use everburn_collectives::sync::lock;
 
 impl Synchronization {
     /// Sends off what has not left, and takes the sums, for which the device waits. The host waits for

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use everburn_collectives::sync::lock;
+
 use super::host_buckets::Arrival;
 use super::step::Contents;
 use super::{Synchronization, follow_order};
@@ -15,7 +17,6 @@ use crate::sharding::layout::{ShardLayout, ShardedBucket};
 use crate::sharding::{MemoryTracker, TrackedMemory};
 use crate::shared::Shared;
 use crate::synchronization::Communication;
-use everburn_collectives::sync::lock;
 
 /// The gradients of a step, on their way to the ranks that keep them.
 #[derive(Debug)]

@@ -3,6 +3,8 @@
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, Weak};
 
+use everburn_collectives::sync::lock;
+
 use super::device_buckets::DeviceBuckets;
 use super::host_buckets::{Arrival, HostBuckets};
 use super::scatter::ScatterBuckets;
@@ -14,7 +16,6 @@ use crate::gradient_hook::GradientSink;
 use crate::reducer::{Job, Report, Share};
 use crate::shared::Shared;
 use crate::virtual_ranks::VirtualRanks;
-use everburn_collectives::sync::lock;
 
 /// In place of an order: the present one is to be kept.
 pub(super) const KEEP_ORDER: i32 = -1;

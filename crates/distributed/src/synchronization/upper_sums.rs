@@ -4,9 +4,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
 
 use burn::tensor::DType;
+use everburn_collectives::sync::lock;
 
 use crate::host::HostBuffer;
-use everburn_collectives::sync::lock;
 
 /// Memory of earlier steps' sums.
 #[derive(Debug, Clone, Default)]

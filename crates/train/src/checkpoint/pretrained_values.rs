@@ -11,13 +11,13 @@ use burn::store::ModuleSnapshot;
 use burn::store::burn_pack::Tensor as PackedTensor;
 use everburn_distributed::{InitialValues, placeholders};
 use everburn_nn::parameter_paths;
+use everburn_record::sync::lock;
 
 use super::state_dict::{
     Fitting, StateDictLayout, fitting_tensors, from_pytorch, in_pytorch_terms,
 };
 use crate::config::parameter_groups::Patterns;
 use crate::error::TrainError;
-use everburn_record::sync::lock;
 
 /// A model whose pretrained weights are yet to be read, and where they are: for
 /// [`Trainer::initial_values`](crate::Trainer::initial_values).

@@ -28,6 +28,7 @@ pub(super) use self::file::{BURNS_TERMS, why_not_safetensors};
 use self::file::{kind_of, read_file};
 use self::fit::check_patterns;
 pub(super) use self::fit::{differences, problems};
+use crate::checkpoint::pretrained_values::hollow;
 use crate::checkpoint::tensor_file::{self, NamedTensor};
 use crate::checkpoint::weights::run_tensors;
 use crate::config::parameter_groups::Patterns;
@@ -144,6 +145,8 @@ pub fn load_state_dict_except<M: Module>(
     skip: &Patterns,
     layout: &StateDictLayout,
 ) -> Result<M, TrainError> {
+    // First without values: the weights of a large model are drawn for a file that fits only.
+    fitting_tensors(&hollow(&model), path, skip, layout)?;
     let fitting = fitting_tensors(&model, path, skip, layout)?;
     let result = model.apply(
         fitting.tensors.into_values().collect(),

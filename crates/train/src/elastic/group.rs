@@ -1,6 +1,5 @@
 //! Process groups of a job whose ranks may come and go.
 
-use everburn_record::sync::lock;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,6 +11,7 @@ use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions, RankSt
 use everburn_collectives::rendezvous::Rendezvous;
 use everburn_collectives::store::SharedStore;
 use everburn_collectives::transport::TcpMesh;
+use everburn_record::sync::lock;
 
 use crate::elastic::regroup::Regroup;
 use crate::error::TrainError;

@@ -1,6 +1,5 @@
 //! `live.json`, which rank 0 writes on a thread of its own: a training that hangs shows where.
 
-use everburn_record::sync::lock;
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use everburn_collectives::heartbeat::RankStatus;
+use everburn_record::sync::lock;
 use everburn_record::{Live, LiveRank, Phase, Vitals, file, unix_time_ms};
 
 use crate::record::run_directory::RunDirectory;

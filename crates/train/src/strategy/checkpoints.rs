@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use everburn_distributed::Ddp;
+use everburn_record::sync::lock;
 use everburn_record::{Event, EventKind, Phase};
 
 use super::RankLoop;
@@ -14,7 +15,6 @@ use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
 use crate::error::TrainError;
 use crate::model::erased::AnyModel;
 use crate::model::finite::require_finite;
-use everburn_record::sync::lock;
 
 impl RankLoop {
     /// Takes over the state of a checkpoint.

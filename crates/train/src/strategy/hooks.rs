@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use everburn_collectives::group::CollectiveError;
 use everburn_collectives::worker::message_of;
 use everburn_distributed::Ddp;
+use everburn_record::sync::lock;
 use serde::{Deserialize, Serialize};
 
 use super::RankLoop;
@@ -18,7 +19,6 @@ use crate::metrics::line::MetricLine;
 use crate::metrics::step_exchange::Votes;
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
-use everburn_record::sync::lock;
 
 /// The hooks of a rank, and their requests.
 #[derive(Default)]

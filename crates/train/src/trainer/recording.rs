@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use everburn_collectives::group::CollectiveError;
 use everburn_collectives::worker::message_of;
+use everburn_record::sync::lock;
 use everburn_record::{Event, EventKind};
 
 use super::Trainer;
@@ -14,7 +15,6 @@ use crate::metrics::rank_times::{self, NUMBERS, PastStep};
 use crate::record::record_files::RankLines;
 use crate::record::report::TrainingReport;
 use crate::renderer::Display;
-use everburn_record::sync::lock;
 
 impl Trainer {
     /// The exchange of gradients, where there was a choice.

@@ -9,6 +9,7 @@ use burn_train::metric::LearningRateMetric;
 use burn_train::{Interrupter, Learner, SupervisedTraining, TrainingStrategy};
 use everburn_distributed::name_of;
 use everburn_record::Phase;
+use everburn_record::sync::lock;
 
 use super::Trainer;
 use super::trial::Trial;
@@ -31,7 +32,6 @@ use crate::record::report::{TrainingReport, Versions};
 use crate::record::run_directory::RunDirectory;
 use crate::renderer::NamedMetrics;
 use crate::strategy::{RankSetup, RankStrategy};
-use everburn_record::sync::lock;
 
 /// What the loop reads its samples with.
 struct Loaders {

@@ -9,6 +9,7 @@ use burn::data::dataset::Dataset;
 use burn::data::dataset::InMemDataset;
 use burn::data::dataset::transform::PartialDataset;
 use everburn_distributed::Buffers;
+use everburn_record::sync::lock;
 
 use super::Trainer;
 use crate::config::TrainingConfig;
@@ -23,7 +24,6 @@ use crate::hook::{Hook, HookError, Hooks};
 use crate::metrics::line::MetricLine;
 use crate::model::erased::{AnyData, AnyItem, AnyModel};
 use crate::strategy::Run;
-use everburn_record::sync::lock;
 
 /// What is different from a training.
 #[derive(Debug, Clone)]

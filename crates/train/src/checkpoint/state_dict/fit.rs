@@ -158,7 +158,7 @@ impl Differences {
                  version of the model?"
             ),
             (_, unknown, 0) if self.other.is_empty() && unknown * FEW <= all => format!(
-                "the model's {all} tensors fit, and the file has {unknown} more: `train --init-from` with --init-skip leaves out those that it names"
+                "the model's {all} tensors fit, and the file has {unknown} more: `train --init-from` with --init-skip NAME leaves them out"
             ),
             (_, 0, _) | (_, _, 0) => format!(
                 "{fitting} of the model's {all} tensors fit: it is a model with other layers or of another size. Give a \
@@ -316,7 +316,7 @@ mod tests {
             .iter()
             .map(|view| (view.name.clone(), view.to_data()));
         let mut named = named.collect::<Vec<_>>();
-        let mut write = |named: &[tensor_file::NamedTensor]| {
+        let write = |named: &[tensor_file::NamedTensor]| {
             let bytes = tensor_file::write(named, &BTreeMap::new()).unwrap();
             std::fs::write(&path, bytes).unwrap();
         };

@@ -1,6 +1,5 @@
 //! Tensors of `.pt` files, and back.
 
-use everburn_record::sync::lock;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -9,6 +8,7 @@ use burn::store::bridge;
 use burn::store::burn_pack::{Error as PackError, Tensor as PackedTensor};
 use burn::tensor::{BoolStore, DType, Shape, TensorData};
 use everburn_pytorch_weights::{self as weights, NewTensor, WeightsError, WeightsFile};
+use everburn_record::sync::lock;
 
 use crate::checkpoint::tensor_file::NamedTensor;
 
