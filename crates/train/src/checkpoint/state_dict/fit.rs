@@ -281,35 +281,16 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told_in_few_lines_and_what_it_seems_to_be_first() {
+    fn few_tensors_less_or_more_are_no_other_model() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weights.safetensors");
         let device = Device::flex();
-        let config = MlpConfig::new()
-            .with_inputs(6)
-            .with_hidden(vec![5; 20])
-            .with_classes(3);
+        let config = MlpConfig::new().with_hidden(vec![5; 20]);
         save_state_dict(&config.init(&device), 0, &path).unwrap();
         let told = |config: MlpConfig| {
             let error = load_state_dict(config.init(&device), &path).unwrap_err();
-            let text = error.to_string();
-            assert!(text.lines().count() <= 12, "{text}");
-            text
+            error.to_string()
         };
-        let size = told(config.clone().with_hidden(vec![7; 20]));
-        assert!(
-            size.contains("a model of another size (1 of 42 tensors fit)"),
-            "{size}"
-        );
-        assert!(
-            size.contains("layers.0.weight has shape [5, 6] in the file"),
-            "{size}"
-        );
-        assert!(size.contains("and 33 more"), "{size}");
-        let deeper = told(config.clone().with_hidden(vec![5; 25]));
-        assert!(deeper.contains("a model with other layers"), "{deeper}");
-
-        // One tensor less, and one more.
         let bytes = std::fs::read(&path).unwrap();
         let tensors = tensor_file::read(&bytes).unwrap();
         let named = tensors
@@ -338,8 +319,36 @@ mod tests {
             more.contains("the file has 1 more: `train --init-from` with --init-skip"),
             "{more}"
         );
-        named.pop();
-        write(&named);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_in_few_lines_and_what_it_seems_to_be_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights.safetensors");
+        let device = Device::flex();
+        let config = MlpConfig::new()
+            .with_inputs(6)
+            .with_hidden(vec![5; 20])
+            .with_classes(3);
+        save_state_dict(&config.init(&device), 0, &path).unwrap();
+        let told = |config: MlpConfig| {
+            let error = load_state_dict(config.init(&device), &path).unwrap_err();
+            let text = error.to_string();
+            assert!(text.lines().count() <= 12, "{text}");
+            text
+        };
+        let size = told(config.clone().with_hidden(vec![7; 20]));
+        assert!(
+            size.contains("a model of another size (1 of 42 tensors fit)"),
+            "{size}"
+        );
+        assert!(
+            size.contains("layers.0.weight has shape [5, 6] in the file"),
+            "{size}"
+        );
+        assert!(size.contains("and 33 more"), "{size}");
+        let deeper = told(config.clone().with_hidden(vec![5; 25]));
+        assert!(deeper.contains("a model with other layers"), "{deeper}");
 
         // Most names with a prefix, and a head of another name.
         let bytes = std::fs::read(&path).unwrap();
