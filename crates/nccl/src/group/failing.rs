@@ -115,9 +115,11 @@ impl Core {
         waited: Duration,
     ) -> NcclError {
         let context = &in_flight.context;
+        if in_flight.is_in_the_call() {
+            // Neither the other ranks nor the GPU are to blame.
+            return self.blocked(context);
+        }
         self.fail_at(context, || match in_flight.is_ready() {
-            // The other ranks are not to blame.
-            _ if in_flight.is_in_the_call() => self.no_answer(context),
             Ok(true) => self.timed_out(context, waited),
             Ok(false) => NcclError::OwnWork {
                 rank: self.job_rank(),
@@ -281,7 +283,7 @@ impl Core {
         }
     }
 
-    /// A call could not begin, because one before it does not end.
+    /// A call does not end, or could not begin because one before it does not end.
     pub(crate) fn blocked(&self, context: &OpContext) -> NcclError {
         self.fail_at(context, || self.no_answer(context))
     }

@@ -121,8 +121,8 @@ fn named_tensors<M: Module>(
 /// (see [`everburn_pytorch_weights`]).
 ///
 /// # Errors
-/// [`TrainError::File`] if the file cannot be read, and [`TrainError::Weights`] if it is of another model, or holds
-/// numbers that are NaN or infinite: then the tensors that are missing, unknown, of another shape or no numbers are named.
+/// [`TrainError::File`] if the file cannot be read, and [`TrainError::Weights`] if it is of another model, or has NaN or
+/// infinite weights: the error names the tensors that are missing, unknown, of another shape, or not finite.
 pub fn load_state_dict<M: Module>(model: M, path: &Path) -> Result<M, TrainError> {
     load_state_dict_except(
         model,
@@ -145,7 +145,7 @@ pub fn load_state_dict_except<M: Module>(
     skip: &Patterns,
     layout: &StateDictLayout,
 ) -> Result<M, TrainError> {
-    // First without values: the weights of a large model are drawn for a file that fits only.
+    // Shapes first, on a model without values: drawing the weights of a large one takes long.
     fitting_tensors(&hollow(&model), path, skip, layout)?;
     let fitting = fitting_tensors(&model, path, skip, layout)?;
     let result = model.apply(

@@ -89,8 +89,8 @@ pub(super) fn refuse_plain_folder(path: &Path) -> Result<(), TrainError> {
         }
     }
     if has("adapter_config.json") {
-        let reason = "it is an adapter of PEFT, the factors alone: load it beside its pretrained model in Python, and save \
-                      `model.merge_and_unload().save_pretrained(\"merged\")`, which is such a folder";
+        let reason = "it is an adapter of PEFT, the factors alone: merge it into its pretrained model in Python, by \
+                      `model.merge_and_unload().save_pretrained(\"merged\")`, and name the folder `merged`";
         return Err(refuse("reading", path, &reason));
     }
     let reason = match files.into_iter().min() {

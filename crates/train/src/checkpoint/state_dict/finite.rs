@@ -1,11 +1,12 @@
-//! Weights that are numbers: a file that a diverged training left is refused when it is read. Otherwise the training that
-//! begins with it would be said to have diverged.
+//! Weights that are NaN or infinite are refused when they are read. Otherwise the training that begins with them would be
+//! reported as diverged, and not the training that wrote them. What a training computes itself is checked in
+//! `model/finite.rs`.
 
 use burn::store::bridge;
 use burn::store::burn_pack::{Error as PackError, Tensor as PackedTensor};
 use burn::tensor::{DType, TensorData};
 
-/// The same tensor, which cannot be read if a number of it is NaN or infinite, or is so as `f32`.
+/// The same tensor. Reading it fails if one of its numbers is NaN or infinite, or too large for `f32`.
 pub(super) fn checked(tensor: PackedTensor) -> PackedTensor {
     if !tensor.dtype.is_float() {
         return tensor;

@@ -158,7 +158,8 @@ impl Differences {
                  version of the model?"
             ),
             (_, unknown, 0) if self.other.is_empty() && unknown * FEW <= all => format!(
-                "the model's {all} tensors fit, and the file has {unknown} more: `train --init-from` with --init-skip NAME leaves them out"
+                "the model's {all} tensors fit, and the file has {unknown} more: `train --init-from` with --init-skip NAME \
+                 leaves them out"
             ),
             (_, 0, _) | (_, _, 0) => format!(
                 "{fitting} of the model's {all} tensors fit: it is a model with other layers or of another size. Give a \
