@@ -181,6 +181,11 @@ impl CliError {
         matches!(self, Self::Train(error) if error.happens_again())
     }
 
+    /// Whether the other ranks of an elastic job, or its store, were waited for as long as allowed.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Train(TrainError::Elastic(_)))
+    }
+
     /// Whether this rank gave up because another one did not answer within the deadline.
     pub(crate) fn is_timeout(&self) -> bool {
         match self {

@@ -9,8 +9,8 @@ use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions};
 use everburn_collectives::rendezvous::{Rendezvous, variable};
 use everburn_collectives::store::SharedStore;
 use everburn_launch::{
-    EXIT_FAILS_AGAIN, EXIT_PEER_LOST, EXIT_STALLED, RankEnvironment, RankEnvironmentError,
-    ReportKind, StartedBy, variables,
+    EXIT_FAILS_AGAIN, EXIT_PEER_LOST, EXIT_STALLED, EXIT_UNAVAILABLE, RankEnvironment,
+    RankEnvironmentError, ReportKind, StartedBy, variables,
 };
 use everburn_train::RunDirectory;
 
@@ -302,6 +302,8 @@ pub(crate) fn fail(error: &CliError, environment: Option<&RankEnvironment>) -> E
     let elastic = environment.is_some_and(|environment| environment.elastic.is_some());
     let code = if error.is_usage() {
         ExitCode::from(EXIT_USAGE)
+    } else if elastic && error.is_unavailable() {
+        ExitCode::from(u8::try_from(EXIT_UNAVAILABLE).unwrap_or(EXIT_FAILURE))
     } else if elastic && error.happens_again() {
         ExitCode::from(u8::try_from(EXIT_FAILS_AGAIN).unwrap_or(EXIT_FAILURE))
     } else if error.is_timeout() {

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use everburn_datasets::{Tokenizer, TokenizerKind};
 use everburn_record::invocation;
 use everburn_train::{
-    Adapter, AnyModel, ConfiguredTask, Patterns, StateDictLayout, TrainError,
+    Adapter, AnyModel, ConfiguredTask, Patterns, StateDictLayout, TrainError, WeightsMismatch,
     load_state_dict_except, missing_keys, save_pretrained, save_safetensors, save_state_dict,
     state_dict_names, state_dict_shapes, with_parameters,
 };
@@ -308,28 +308,32 @@ fn adopt_shapes(task: &mut dyn ConfiguredTask, weights: &Path) -> Result<bool, C
 /// That the weights are of another architecture, whatever the data are: the cause of an import that has none.
 fn of_another_architecture(config: &RunConfig) -> Option<CliError> {
     let error = check(config).err()?;
-    let is_it = |problems: &str| problems.contains("another architecture");
-    match &error {
-        CliError::Train(TrainError::Weights { problems, .. }) if is_it(problems) => Some(error),
-        _ => None,
-    }
+    matches!(
+        error,
+        CliError::Train(TrainError::Weights {
+            mismatch: WeightsMismatch::OtherArchitecture,
+            ..
+        })
+    )
+    .then_some(error)
 }
 
 /// The error of an import, with the command that replaces a head: `import` has no --init-skip.
 fn of_import(error: CliError, config: &RunConfig, weights: &Path) -> CliError {
-    let text = error.to_string();
-    let pattern = text.split_once("--init-skip '");
-    let pattern = pattern.and_then(|(_, rest)| Some(rest.split_once('\'')?.0));
-    let Some(pattern) = pattern else {
+    let CliError::Train(TrainError::Weights {
+        mismatch: WeightsMismatch::OtherHead { skip },
+        ..
+    }) = &error
+    else {
         return error;
     };
     let help = format!(
-        "a head for other classes has to be trained: `{} train {} --init-from {} --init-skip '{pattern}' --data ...`",
+        "a head for other classes has to be trained: `{} train {} --init-from {} --init-skip '{skip}' --data ...`",
         invocation::name(),
         config.model,
         weights.display()
     );
-    CliError::usage_with_help(text, help)
+    CliError::usage_with_help(error.to_string(), help)
 }
 
 /// Checks that the weights of `--init-from` are the model's, before anything is started. Returns a line about them, if
@@ -369,9 +373,12 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
 /// The error of weights whose model has other sizes, with the flag that takes them from elsewhere.
 fn with_sizes(error: CliError) -> CliError {
     match error {
-        CliError::Train(error @ TrainError::Weights { .. })
-            if error.to_string().contains("of another size") =>
-        {
+        CliError::Train(
+            error @ TrainError::Weights {
+                mismatch: WeightsMismatch::OtherSize,
+                ..
+            },
+        ) => {
             let help = "--config FILE takes the sizes from a configuration, such as the config.toml of the run that the \
                         weights are from";
             CliError::usage_with_help(error.to_string(), help)

@@ -14,6 +14,12 @@ pub const EXIT_PEER_LOST: i32 = 75;
 /// It is `EX_PROTOCOL` of `sysexits.h`: what was to come did not.
 pub const EXIT_STALLED: i32 = 76;
 
+/// The exit code by which a rank of an elastic job says "too few others came, or the store did not answer, for as long as I
+/// may wait". Its launcher does not start it again; the same command may work another time.
+///
+/// It is `EX_UNAVAILABLE` of `sysexits.h`.
+pub const EXIT_UNAVAILABLE: i32 = 69;
+
 /// The exit code by which a rank says "the same run would fail again", so that an elastic launcher
 /// does not try: replicas that have diverged, a loss that is not a number, ranks that do not fit together.
 ///

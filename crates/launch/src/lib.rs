@@ -72,7 +72,7 @@ pub use config::{ElasticLaunch, LaunchConfig};
 pub use environment::{RankEnvironment, variables};
 pub use error::{JoinError, LaunchError, RankEnvironmentError};
 pub use event::LaunchEvent;
-pub use exit::{EXIT_FAILS_AGAIN, EXIT_PEER_LOST, EXIT_STALLED, RankExit};
+pub use exit::{EXIT_FAILS_AGAIN, EXIT_PEER_LOST, EXIT_STALLED, EXIT_UNAVAILABLE, RankExit};
 pub use failure::{RankReport, ReportKind, write_report};
 pub use job_failure::JobFailure;
 pub use launcher::{HostedStore, Launcher};

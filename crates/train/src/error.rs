@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use everburn_collectives::group::{CollectiveError, ProcessGroup};
 use everburn_distributed::{DdpError, SamplerError};
 
+use crate::checkpoint::state_dict::WeightsMismatch;
 use crate::device::verification::WrongNumbers;
 use crate::model::labels::WrongLabel;
 
@@ -106,6 +107,8 @@ pub enum TrainError {
     Weights {
         /// The file.
         path: PathBuf,
+        /// What the file seems to hold.
+        mismatch: WeightsMismatch,
         /// What does not fit, each tensor on a line of its own.
         problems: String,
     },
@@ -201,7 +204,8 @@ pub enum TrainError {
     /// The others have finished the job without this rank.
     #[error("the job was finished without this rank")]
     JobFinished,
-    /// No group could be formed any more.
+    /// No group could be formed any more: too few ranks, or a store that does not answer, were waited for as long as
+    /// allowed.
     #[error("the training cannot continue: {0}")]
     Elastic(String),
     /// This process has no part in the job any more, or was not accepted.
@@ -232,8 +236,7 @@ impl TrainError {
     /// Whether a run that is started again comes to the same error.
     pub fn happens_again(&self) -> bool {
         match self {
-            Self::Elastic(_)
-            | Self::Diverged { .. }
+            Self::Diverged { .. }
             | Self::Label(_)
             | Self::LossNotFinite { .. }
             | Self::LossScaleTooLow { .. }

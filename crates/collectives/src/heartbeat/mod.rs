@@ -52,8 +52,9 @@ const DROP_TIMEOUT: Duration = Duration::from_millis(200);
 pub struct HeartbeatOptions {
     /// The time from one beat to the next.
     pub interval: Duration,
-    /// The time without a beat after which a rank counts as lost and its group fails; `None`: only the
-    /// deadlines of operations find lost ranks.
+    /// The time without a beat after which a rank counts as lost and its group fails; the same where the store does
+    /// not answer, and an operation has waited for a rank as long. `None`: only the deadlines of operations find lost
+    /// ranks.
     pub timeout: Option<Duration>,
 }
 
@@ -158,13 +159,19 @@ impl HeartbeatMonitor {
             return Err(HeartbeatError::Interval { interval, timeout });
         }
         let heartbeat = Arc::new(Heartbeat::new(store, member, members, options));
+        let refused = |error: std::io::Error| HeartbeatError::Thread {
+            reason: error.to_string(),
+        };
+        if timeout.is_some() {
+            // Ends by itself: it waits for nothing but the end of the heartbeat.
+            let watching = heartbeat.clone();
+            runtime::spawn("everburn-watch", move || watching.watch_store()).map_err(refused)?;
+        }
         let beating = heartbeat.clone();
-        let thread =
-            runtime::spawn("everburn-heartbeat", move || beating.run()).map_err(|error| {
-                HeartbeatError::Thread {
-                    reason: error.to_string(),
-                }
-            })?;
+        let thread = runtime::spawn("everburn-heartbeat", move || beating.run());
+        let thread = thread
+            .inspect_err(|_| heartbeat.stop(false))
+            .map_err(refused)?;
         Ok(Self {
             heartbeat,
             thread: Some(thread),

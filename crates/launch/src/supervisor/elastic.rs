@@ -13,7 +13,7 @@ use super::stopped::Process;
 use super::{Plan, Supervisor};
 use crate::error::LaunchError;
 use crate::event::LaunchEvent;
-use crate::exit::{EXIT_FAILS_AGAIN, RankExit};
+use crate::exit::{EXIT_FAILS_AGAIN, EXIT_UNAVAILABLE, RankExit};
 use crate::outcome::{EndedRank, loss};
 use crate::ranks::continue_log;
 
@@ -73,6 +73,7 @@ impl Supervisor<'_> {
                 let why = match ended.exit {
                     RankExit::Code(EXIT_USAGE) => "it would refuse its arguments again",
                     RankExit::Code(EXIT_FAILS_AGAIN) => "the same would happen again",
+                    RankExit::Code(EXIT_UNAVAILABLE) => "it has waited as long as it may",
                     _ => "it has no restarts left",
                 };
                 let loss = loss(&ended, incarnation, expelled);

@@ -27,7 +27,7 @@ use burn::tensor::{DType, TensorData};
 pub(super) use self::file::{BURNS_TERMS, why_not_safetensors};
 use self::file::{kind_of, read_file};
 use self::fit::check_patterns;
-pub(super) use self::fit::{differences, problems};
+pub(super) use self::fit::{differences, mismatch};
 use crate::checkpoint::pretrained_values::hollow;
 use crate::checkpoint::tensor_file::{self, NamedTensor};
 use crate::checkpoint::weights::run_tensors;
@@ -36,6 +36,7 @@ use crate::error::TrainError;
 use crate::record::run_directory::write_file;
 
 pub use file::StateDictFile;
+pub use fit::WeightsMismatch;
 pub(crate) use folder::write_folder;
 pub use folder::{PRETRAINED_CONFIG, save_pretrained};
 pub use layout::{StateDictLayout, TensorSource};
@@ -168,6 +169,7 @@ pub fn load_state_dict_except<M: Module>(
         true => Ok(model),
         false => Err(TrainError::Weights {
             path: path.to_path_buf(),
+            mismatch: WeightsMismatch::Tensors,
             problems,
         }),
     }
@@ -226,11 +228,11 @@ pub(super) fn fitting_tensors<M: Module>(
     let (skipped, ours): (Vec<_>, Vec<_>) = all.into_iter().partition(|tensor| {
         skip.fit(&tensor.name) || skip.fit(&format!("{prefix}{}", tensor.name))
     });
-    let problems = problems(&ours, &tensors, &|name| match of_pytorch {
+    let mismatch = mismatch(&ours, &tensors, &|name| match of_pytorch {
         true => layout.name_in(&names, name),
         false => name.to_string(),
     });
-    if !problems.is_empty() {
+    if let Some((mismatch, problems)) = mismatch {
         // The layout may have added one.
         let shared = match prefix.is_empty() || !names.iter().all(|name| name.starts_with(&prefix))
         {
@@ -242,6 +244,7 @@ pub(super) fn fitting_tensors<M: Module>(
         };
         return Err(TrainError::Weights {
             path: path.to_path_buf(),
+            mismatch,
             problems: problems + &shared,
         });
     }

@@ -8,7 +8,7 @@ use burn::store::burn_pack::Tensor as PackedTensor;
 use burn::store::{ModuleSnapshot, ModuleStore, SafetensorsStore};
 
 use crate::checkpoint::adapter::{Adapter, write_adapter};
-use crate::checkpoint::state_dict::{BURNS_TERMS, problems, why_not_safetensors};
+use crate::checkpoint::state_dict::{BURNS_TERMS, mismatch, why_not_safetensors};
 use crate::error::TrainError;
 use crate::record::run_directory::{RunDirectory, write_file};
 
@@ -101,11 +101,11 @@ fn failed(path: &Path, reason: String) -> TrainError {
 /// A file of parameters that are those of `model`, none of them read yet.
 fn open<M: Module>(model: &M, path: &Path, question: &str) -> Result<SafetensorsStore, TrainError> {
     let (store, theirs) = tensors_of(path, question)?;
-    let problems = problems(&model.collect(None, None, true), &theirs, &str::to_owned);
-    match problems.is_empty() {
-        true => Ok(store),
-        false => Err(TrainError::Weights {
+    match mismatch(&model.collect(None, None, true), &theirs, &str::to_owned) {
+        None => Ok(store),
+        Some((mismatch, problems)) => Err(TrainError::Weights {
             path: path.to_path_buf(),
+            mismatch,
             problems,
         }),
     }

@@ -1,8 +1,10 @@
 //! What a heartbeat thread does about ranks that send no beats.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Beat, Followed, Heartbeat};
+use crate::group::{Core, FlightEntry, FlightState};
 use crate::runtime;
 use crate::sync::lock;
 
@@ -97,6 +99,58 @@ impl Heartbeat {
         silent
     }
 
+    /// Ends a collective's wait for a rank while the store is silent too: whether the rank beats is not known then, and the
+    /// machine that serves the store may be stopped or cut off together with its ranks. As long as no collective waits,
+    /// ranks need no store. Runs on its own thread, since the one that beats waits for the store; returns after
+    /// [`Heartbeat::stop`].
+    pub(in crate::heartbeat) fn watch_store(&self) {
+        let Some(limit) = self.options.timeout else {
+            return;
+        };
+        let interval = self.options.interval;
+        // Of one look alone it is not known whether this process was stopped itself.
+        let mut seen_before = false;
+        let mut state = lock(&self.state);
+        while !state.stop {
+            let began = runtime::now();
+            let silent_for = began.saturating_duration_since(state.answered);
+            let is_late = silent_for >= limit;
+            if is_late && seen_before {
+                drop(state);
+                self.end_long_wait(limit, silent_for);
+                state = lock(&self.state);
+            }
+            let pause = limit.saturating_sub(silent_for).max(interval);
+            let mut late = state.stop;
+            while !state.stop && !late {
+                (state, late) = self.changed.wait_until(&self.state, state, began + pause);
+            }
+            let was_stopped = runtime::elapsed(began) > pause + interval;
+            seen_before = is_late && !was_stopped;
+        }
+    }
+
+    /// Fails the group if one of its collectives has waited for a rank for at least `limit`.
+    pub(super) fn end_long_wait(&self, limit: Duration, silent_for: Duration) {
+        let followed = lock(&self.state).followed.clone();
+        let Some(core) = followed.and_then(|followed| followed.core.upgrade()) else {
+            return;
+        };
+        if let Some(peer) = waited_for(&core, limit)
+            && core.mailbox.failure().is_none()
+        {
+            let silence = silent_for.as_secs_f64();
+            core.heartbeat_timed_out(
+                peer,
+                format!(
+                    "the store has not answered for {silence:.1} s, so that no heartbeats arrive: check first whether the \
+                     machine and the process that serve the store (without --store, machine 0 and its launcher) are \
+                     stopped, swapped out or cut off"
+                ),
+            );
+        }
+    }
+
     /// How long the store has not answered, if that is longer than a few beats.
     pub(in crate::heartbeat) fn store_silent_for(&self) -> Option<Duration> {
         let silent_for = runtime::elapsed(lock(&self.state).answered);
@@ -117,6 +171,13 @@ impl Heartbeat {
         peer.found.beat()?;
         Some(state.silence_of(peer))
     }
+}
+
+/// The first rank that an operation of the group has waited for, for at least `limit`.
+fn waited_for(core: &Arc<Core>, limit: Duration) -> Option<usize> {
+    let waits = |entry: &FlightEntry| entry.state == FlightState::Running && entry.began >= limit;
+    let mut records = core.flight_record().into_iter().filter(waits);
+    records.find_map(|entry| entry.waiting_for.first().copied())
 }
 
 fn describe(silence: Duration, beat: &Beat) -> String {

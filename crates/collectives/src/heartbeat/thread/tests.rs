@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::group::{CollectiveError, GroupOptions, ProcessGroup};
 use crate::heartbeat::report::{Evidence, RankReport, diagnose};
 use crate::store::{HashStore, Store};
 
@@ -157,4 +158,43 @@ fn all_beats_are_read_at_once_and_a_missing_one_hides_no_other() {
     assert_eq!(known(&heartbeat).len(), others.len() - 1);
     let state = lock(&heartbeat.state);
     assert_eq!(state.peers[8].found.beat().unwrap().number, 5);
+}
+
+#[test]
+fn a_wait_for_a_rank_ends_when_the_store_is_silent_too() {
+    let options = HeartbeatOptions {
+        interval: Duration::from_millis(20),
+        timeout: Some(Duration::from_millis(40)),
+    };
+    // No thread beats here, so the store never answers.
+    let heartbeat = Heartbeat::new(Arc::new(HashStore::new()), 1, 2, options);
+    let mut groups = ProcessGroup::over_threads(2, GroupOptions::default());
+    let (waiting, absent) = (groups.remove(1), groups.remove(0));
+    heartbeat.follow(Followed {
+        core: Arc::downgrade(waiting.core()),
+        generation: 0,
+        rank: 1,
+        members: vec![0, 1],
+    });
+    // Ranks that wait for nobody need no store.
+    heartbeat.end_long_wait(Duration::ZERO, Duration::from_secs(1));
+    assert!(waiting.core().mailbox.failure().is_none());
+
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| heartbeat.watch_store());
+        let error = waiting.barrier().wait().unwrap_err();
+        heartbeat.stop(false);
+        error
+    });
+    let root = error.root_cause();
+    assert!(
+        matches!(root, CollectiveError::PeerLost { peer: 0, .. }),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("the store has not answered for"),
+        "{error}"
+    );
+    assert!(waiting.core().hangs());
+    drop(absent);
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use everburn_record::ranks;
 
 use crate::config::{ElasticLaunch, LaunchConfig};
-use crate::exit::{EXIT_FAILS_AGAIN, RankExit};
+use crate::exit::{EXIT_FAILS_AGAIN, EXIT_UNAVAILABLE, RankExit};
 use crate::outcome::{EndedRank, Restart};
 use crate::supervisor::stopped::StoppedRanks;
 use crate::supervisor::store_client::StoreClient;
@@ -165,8 +165,8 @@ impl Elastic {
         ended: EndedRank,
     ) -> Result<&Restart, EndedRank> {
         let slot = &mut self.slots[local_rank];
-        let fails_again = [EXIT_USAGE, EXIT_FAILS_AGAIN].map(RankExit::Code);
-        if fails_again.contains(&ended.exit) || slot.restarts >= self.limits.max_restarts {
+        let final_codes = [EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_FAILS_AGAIN].map(RankExit::Code);
+        if final_codes.contains(&ended.exit) || slot.restarts >= self.limits.max_restarts {
             slot.away = true;
             return Err(ended);
         }

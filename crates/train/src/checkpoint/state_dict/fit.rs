@@ -15,20 +15,53 @@ const FEW: usize = 10;
 /// How many differences are shown.
 const MOST_SHOWN: usize = 8;
 
-/// What is wrong with the tensors of a file, a line each; empty if nothing. The lines name tensors as the file has them,
-/// by `their_name`.
-pub(in crate::checkpoint) fn problems(
+/// How a file of weights differs from the model.
+///
+/// ```
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{TrainError, WeightsMismatch};
+///
+/// /// The pattern of `--init-skip` for a model with another head.
+/// fn head(error: &TrainError) -> Option<&str> {
+///     match error {
+///         TrainError::Weights { mismatch: WeightsMismatch::OtherHead { skip }, .. } => Some(skip),
+///         _ => None,
+///     }
+/// }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WeightsMismatch {
+    /// The same architecture, with other sizes or another number of layers.
+    OtherSize,
+    /// Another architecture.
+    OtherArchitecture,
+    /// Only one layer has other shapes: most likely a head for other classes.
+    OtherHead {
+        /// The pattern that leaves it out.
+        skip: String,
+    },
+    /// Single tensors are missing, unknown, or of another type.
+    Tensors,
+}
+
+/// How the tensors of a file differ from the model's, and what is wrong with them, a line each; `None` if nothing. The
+/// lines name tensors as the file does, by `their_name`.
+pub(in crate::checkpoint) fn mismatch(
     ours: &[PackedTensor],
     theirs: &BTreeMap<String, PackedTensor>,
     their_name: &dyn Fn(&str) -> String,
-) -> String {
+) -> Option<(WeightsMismatch, String)> {
     let found = Differences::of(ours, theirs, their_name);
     if found.is_empty() {
-        return String::new();
+        return None;
     }
-    let hint = hint_for_a_head(ours, theirs);
-    if !hint.is_empty() {
-        return found.shown() + &hint;
+    if let Some(layer) = other_head(ours, theirs) {
+        let skip = format!("{layer}.*");
+        let hint = format!(
+            "\n  (`train` with --init-from and --init-skip '{skip}' begins with new weights there: a head for other classes)"
+        );
+        return Some((WeightsMismatch::OtherHead { skip }, found.shown() + &hint));
     }
     if let Some((prefix, fitting)) = prefix_that_fits(ours, theirs) {
         let without = theirs.iter().map(|(name, tensor)| {
@@ -37,7 +70,7 @@ pub(in crate::checkpoint) fn problems(
         });
         let rest = Differences::of(ours, &without.collect(), their_name);
         let prefix = prefix.escape_debug();
-        return format!(
+        let problems = format!(
             "\n  {fitting} of the model's {} tensors have `{prefix}` before their names in the file: save them without it, as in \
              {{name.removeprefix(\"{prefix}\"): tensor}}{}{}",
             ours.len(),
@@ -47,8 +80,10 @@ pub(in crate::checkpoint) fn problems(
             },
             rest.shown()
         );
+        return Some((WeightsMismatch::Tensors, problems));
     }
-    found.diagnosis(ours, theirs) + &found.shown()
+    let (mismatch, diagnosis) = found.diagnosis(ours, theirs);
+    Some((mismatch, diagnosis + &found.shown()))
 }
 
 /// How the tensors of a file differ from those of a model, a line for each of the first; empty if they do not.
@@ -140,35 +175,61 @@ impl Differences {
     }
 
     /// What the file seems to hold in place of the model.
-    fn diagnosis(&self, ours: &[PackedTensor], theirs: &BTreeMap<String, PackedTensor>) -> String {
+    fn diagnosis(
+        &self,
+        ours: &[PackedTensor],
+        theirs: &BTreeMap<String, PackedTensor>,
+    ) -> (WeightsMismatch, String) {
+        use WeightsMismatch::{OtherArchitecture, OtherSize, Tensors};
+
         let named = |tensor: &&PackedTensor| theirs.contains_key(&tensor.name);
         let named = ours.iter().filter(named).count();
         let fitting = ours.iter().filter(|tensor| fits(tensor, theirs)).count();
         let all = ours.len();
-        let diagnosis = match (named, self.unknown.len(), self.missing.len()) {
-            (0, ..) => {
-                "no tensor of it has a name of the model: it is of another architecture".to_string()
-            }
-            (_, 0, 0) if !self.other.is_empty() => format!(
-                "it has the model's names and other shapes: it is a model of another size ({fitting} of {all} tensors fit). \
-                 Give a folder with the config.json of these weights, or set the sizes of the model"
+        let (mismatch, diagnosis) = match (named, self.unknown.len(), self.missing.len()) {
+            (0, ..) => (
+                OtherArchitecture,
+                "no tensor of it has a name of the model: it is of another architecture"
+                    .to_string(),
             ),
-            (_, 0, missing) if self.other.is_empty() && missing * FEW <= all => format!(
-                "the file lacks {missing} of the model's {all} tensors, and all others fit: was it saved whole, and of this \
-                 version of the model?"
+            (_, 0, 0) if !self.other.is_empty() => (
+                OtherSize,
+                format!(
+                    "it has the model's names and other shapes: it is a model of another size ({fitting} of {all} tensors \
+                     fit). Give a folder with the config.json of these weights, or set the sizes of the model"
+                ),
             ),
-            (_, unknown, 0) if self.other.is_empty() && unknown * FEW <= all => format!(
-                "the model's {all} tensors fit, and the file has {unknown} more: `train --init-from` with --init-skip NAME \
-                 leaves them out"
+            (_, 0, missing) if self.other.is_empty() && missing * FEW <= all => (
+                Tensors,
+                format!(
+                    "the file lacks {missing} of the model's {all} tensors, and all others fit: was it saved whole, and of \
+                     this version of the model?"
+                ),
             ),
-            (_, 0, _) | (_, _, 0) => format!(
-                "{fitting} of the model's {all} tensors fit: it is a model with other layers or of another size. Give a \
-                 folder with the config.json of these weights, or set the sizes of the model"
+            (_, unknown, 0) if self.other.is_empty() && unknown * FEW <= all => (
+                Tensors,
+                format!(
+                    "the model's {all} tensors fit, and the file has {unknown} more: `train --init-from` with --init-skip \
+                     NAME leaves them out"
+                ),
             ),
-            _ if fitting == 0 => "no tensor of it fits: it is of another architecture".to_string(),
-            _ => format!("{fitting} of the model's {all} tensors fit"),
+            (_, 0, _) | (_, _, 0) => (
+                OtherSize,
+                format!(
+                    "{fitting} of the model's {all} tensors fit: it is a model with other layers or of another size. Give a \
+                     folder with the config.json of these weights, or set the sizes of the model"
+                ),
+            ),
+            _ if fitting == 0 => (
+                OtherArchitecture,
+                "no tensor of it fits: it is of another architecture".to_string(),
+            ),
+            _ => (
+                Tensors,
+                format!("{fitting} of the model's {all} tensors fit"),
+            ),
         };
-        format!("\n  {diagnosis}")
+        (mismatch, format!("\n  {diagnosis}"))
     }
 }
 
@@ -226,8 +287,11 @@ pub(super) fn check_patterns<'a, I: Iterator<Item = &'a str>>(
     Ok(())
 }
 
-/// How to train with another head, if one layer of the model has other shapes than that of the file and all else fits.
-fn hint_for_a_head(ours: &[PackedTensor], theirs: &BTreeMap<String, PackedTensor>) -> String {
+/// The head, if one layer of the model has other shapes than that of the file and all else fits.
+fn other_head<'a>(
+    ours: &'a [PackedTensor],
+    theirs: &BTreeMap<String, PackedTensor>,
+) -> Option<&'a str> {
     let mut layers = ours
         .iter()
         .filter(|tensor| !fits(tensor, theirs))
@@ -235,17 +299,10 @@ fn hint_for_a_head(ours: &[PackedTensor], theirs: &BTreeMap<String, PackedTensor
             let there = theirs.contains_key(&tensor.name);
             tensor.name.rsplit_once('.').filter(|_| there)
         });
-    let Some(Some((layer, _))) = layers.next() else {
-        return String::new();
-    };
+    let (layer, _) = layers.next()??;
     let is_ours = |name: &String| is_count(name) || ours.iter().any(|own| own.name == *name);
     let alone = layers.all(|other| other.is_some_and(|(other, _)| other == layer));
-    match alone && theirs.keys().all(is_ours) {
-        true => format!(
-            "\n  (`train` with --init-from and --init-skip '{layer}.*' begins with new weights there: a head for other classes)"
-        ),
-        false => String::new(),
-    }
+    (alone && theirs.keys().all(is_ours)).then_some(layer)
 }
 
 #[cfg(test)]
