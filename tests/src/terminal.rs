@@ -91,6 +91,16 @@ impl Terminal {
         }
     }
 
+    /// Closes the terminal, as its window's button does, and waits until what was started in it has ended.
+    ///
+    /// # Panics
+    /// When something runs on.
+    pub fn close(&self) {
+        self.tmux(&["kill-server"]);
+        let ended = holds_within(DEADLINE, || processes_marked(&self.mark).is_empty());
+        assert!(ended, "a program outlives its terminal");
+    }
+
     /// Types `text` and presses return.
     pub fn enter(&self, text: &str) {
         self.tmux(&["send-keys", "-t", "shell", "-l", text]);

@@ -81,7 +81,9 @@ fn a_run_that_is_over_is_shown_with_its_end() {
     terminal.wait_for("the end of the run", |screen| {
         screen.contains("Valid epoch") && screen.contains("the run: finished")
     });
-    terminal.press("q");
+    terminal.press("r");
+    terminal.wait_for("the ranks", |screen| screen.contains("spent on"));
+    terminal.close();
 }
 
 #[test]

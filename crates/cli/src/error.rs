@@ -75,8 +75,13 @@ pub(crate) enum CliError {
     },
 
     /// This rank gave up because another one had stalled, of which a report was printed.
-    #[error("{0}")]
-    Stalled(Box<CliError>),
+    #[error("{error}")]
+    Stalled {
+        /// What this rank met.
+        error: Box<CliError>,
+        /// The rank that stalled, as the job counts, if the report names one.
+        stalled: Option<usize>,
+    },
 
     #[error(transparent)]
     Report(#[from] ReportError),
@@ -157,12 +162,11 @@ impl CliError {
             | Self::Report(_)
             | Self::Monitor(_)
             | Self::Environment(_) => true,
+            // A disk that is full in the middle of a run is nothing that the request could know of.
+            Self::Train(TrainError::File { action, .. }) => *action != "writing",
             Self::Train(error) => matches!(
                 error,
-                TrainError::Config(_)
-                    | TrainError::Checkpoint { .. }
-                    | TrainError::File { .. }
-                    | TrainError::Weights { .. }
+                TrainError::Config(_) | TrainError::Checkpoint { .. } | TrainError::Weights { .. }
             ),
             // That the ranks of a schedule wait for each other is what a simulation is to find out.
             Self::Schedule(error) => !matches!(error, ScheduleError::Deadlock(_)),
@@ -171,7 +175,7 @@ impl CliError {
             | Self::Collective(_)
             | Self::Ddp(_)
             | Self::Failed { .. }
-            | Self::Stalled(_)
+            | Self::Stalled { .. }
             | Self::Timeline(_) => false,
         }
     }
@@ -189,7 +193,7 @@ impl CliError {
     /// Whether this rank gave up because another one did not answer within the deadline.
     pub(crate) fn is_timeout(&self) -> bool {
         match self {
-            Self::Stalled(_) => true,
+            Self::Stalled { .. } => true,
             Self::Train(error) => error.is_timeout(),
             Self::Collective(error) => error.is_timeout(),
             _ => false,
@@ -199,7 +203,7 @@ impl CliError {
     /// The rank because of which this one fails, if the error names one.
     pub(crate) fn lost_rank(&self) -> Option<usize> {
         match self {
-            Self::Stalled(error) => error.lost_rank(),
+            Self::Stalled { error, stalled } => stalled.or_else(|| error.lost_rank()),
             Self::Train(error) => error.collective()?.lost_rank(),
             Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => error.lost_rank(),
             _ => None,
@@ -209,7 +213,7 @@ impl CliError {
     /// Whether this rank fails only because another one did.
     pub(crate) fn is_secondary(&self) -> bool {
         match self {
-            Self::Stalled(error) => error.is_secondary(),
+            Self::Stalled { error, stalled } => stalled.is_some() || error.is_secondary(),
             Self::Train(error) => error.is_secondary(),
             Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => {
                 error.is_secondary()

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use everburn_launch::{LaunchConfig, LaunchEvent, Launcher, Outcome};
 
@@ -47,6 +48,7 @@ pub(crate) fn plan(
         // The rank that draws may be lost, and the terminal with it.
         dashboard: !flags.no_dashboard && config.elastic.is_none(),
         elastic: elastic::launch(config),
+        all_stopped_limit: Some(Duration::from_secs(config.timeout)),
         ..LaunchConfig::new(program, config.ranks, "")
     };
     Launcher::check(&launch)?;

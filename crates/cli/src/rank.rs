@@ -213,7 +213,12 @@ pub(crate) fn report_stall(
             if let Some(run) = run {
                 recording::note_stall(run, &report);
             }
-            CliError::Stalled(Box::new(error))
+            let stalled = report.stalled_member();
+            CliError::Stalled {
+                // This rank may be the one that the others waited for.
+                stalled: stalled.filter(|member| *member != environment.rank),
+                error: Box::new(error),
+            }
         }
     }
 }

@@ -39,7 +39,12 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
             0 => String::new(), // all steps were made before
             _ => format!("{} samples/s  ", units::rate(report.samples_per_second)),
         },
-        units::seconds(report.seconds)
+        match report.steps_since_resume {
+            some if some > 0 && some < report.steps => {
+                format!("{} since the resume", units::seconds(report.seconds))
+            }
+            _ => units::seconds(report.seconds),
+        }
     );
     let waited = 100.0 * report.exposed_seconds / report.train_seconds;
     let steps = report.steps_since_resume.max(1) as u64;
@@ -132,10 +137,17 @@ pub(crate) fn is_finished(config: &RunConfig, arguments: &TrainArguments, sample
 pub(crate) fn how_to_continue(run: &RunDirectory) -> String {
     let folder = run.path().display();
     match newest_checkpoint(run) {
-        Some(place) => format!(
-            "`{} train --resume --run-dir {folder}` continues from the checkpoint {place}, on any number of ranks",
-            invocation::name()
-        ),
+        Some(place) => {
+            let config = run.read_config::<RunConfig>();
+            let machines = match config.map_or(1, |config| config.ranks.nodes) {
+                0 | 1 => "",
+                _ => ", and with the flags for several machines as before on those",
+            };
+            format!(
+                "`{} train --resume --run-dir {folder}` continues from the checkpoint {place}, on any number of ranks{machines}",
+                invocation::name()
+            )
+        }
         None => {
             format!("{folder} has no checkpoint to continue from: the same command starts again")
         }

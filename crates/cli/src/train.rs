@@ -115,20 +115,30 @@ pub(crate) fn run(
         matches!(outcome, Outcome::Interrupted { .. }) && run.read_report().is_err();
     if matches!(outcome, Outcome::Failed(_)) || records && stopped_early {
         let restored = prepared.restore();
-        let first = arguments.ranks.node_rank.unwrap_or(0) == 0;
-        let help = match first || summary::newest_checkpoint(&run).is_some() {
-            true => summary::how_to_continue(&run),
-            false => {
-                "machine 0 shows how the run is continued, where it has a checkpoint".to_owned()
-            }
-        };
-        say_error!("help: {}", restored.unwrap_or(help));
+        if let Some(help) = restored.or_else(|| help_after(&outcome, arguments, &run)) {
+            say_error!("help: {help}");
+        }
     }
     let finished = code == ExitCode::SUCCESS && records;
     if finished && !run.read_report()?.finished {
         return Ok(EXIT_INTERRUPTED.into());
     }
     Ok(code)
+}
+
+/// How a job that has not finished is continued. The cause of a failure at its start says what to change.
+fn help_after(outcome: &Outcome, arguments: &TrainArguments, run: &RunDirectory) -> Option<String> {
+    if summary::newest_checkpoint(run).is_some() {
+        return Some(summary::how_to_continue(run));
+    }
+    let first = arguments.ranks.node_rank.unwrap_or(0) == 0;
+    match outcome {
+        Outcome::Failed(failure) if !first => failure.cause.failure()?.lost_rank.map(|_| {
+            "machine 0 shows how the run is continued, where it has a checkpoint".to_owned()
+        }),
+        Outcome::Failed(_) => None,
+        _ => Some(summary::how_to_continue(run)),
+    }
 }
 
 /// In this process: alone, or on several devices with a thread each.

@@ -65,6 +65,9 @@ pub struct LaunchConfig {
     /// Whether ranks that end are started again, and the others continue meanwhile. `None`: the first failure
     /// ends the job.
     pub elastic: Option<ElasticLaunch>,
+    /// In a job of several machines that is not elastic: for how long all ranks of this one may be stopped (SIGSTOP) before
+    /// they are ended. By then the other machines have given them up. `None`: for ever.
+    pub all_stopped_limit: Option<Duration>,
     /// After the first failure: how long the other ranks may take to end by themselves.
     pub grace: Duration,
     /// After SIGTERM because of a failure: how long until SIGKILL.
@@ -167,6 +170,7 @@ impl LaunchConfig {
             grace: Duration::from_secs(5),
             kill_after: Duration::from_secs(3),
             stop_patience: Duration::from_secs(60),
+            all_stopped_limit: None,
         }
     }
 

@@ -47,7 +47,7 @@ pub struct JobFailure {
     pub others: Vec<EndedRank>,
     /// An elastic job's restarts on this machine, in order.
     pub restarts: Vec<Restart>,
-    /// Why an elastic job could not continue.
+    /// Why an elastic job could not continue, or the launcher ended another.
     pub given_up: Option<String>,
     /// Why an elastic job that is said to have finished has not succeeded.
     pub unproved: Option<String>,

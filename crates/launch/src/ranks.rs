@@ -274,6 +274,10 @@ impl RunningRank {
         if let Err(error) = sent {
             tracing::debug!("rank {} was not signalled: {error}", self.rank);
         }
+        // A stopped process obeys no request before it continues.
+        if signal == Signal::TERM {
+            self.signal(Signal::CONT);
+        }
     }
 
     /// Reaps the process, which has ended or is ending; what it leaves behind in its group is

@@ -182,14 +182,19 @@ pub enum TrainError {
     Panicked(String),
     /// A rank's parameters are not those of the others any more.
     #[error(
-        "after step {step}, `{parameter}` of rank {} differs from the other ranks': its memory or its \
-         arithmetic cannot be trusted, or it has changed its parameters outside the synchronised step; \
-         --resume continues from a checkpoint, `training.on_divergence = repair` gives it the others' state",
-        .ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+        "after step {step}, `{parameter}` {}; --resume continues from a checkpoint{}",
+        whose_differs(.ranks, *.has_majority),
+        if *.has_majority {
+            ", `training.on_divergence = repair` gives it the others' state"
+        } else {
+            ""
+        }
     )]
     Diverged {
-        /// The ranks that differ from most others, or all but rank 0 where there is no majority.
+        /// The ranks that differ from most others, or those that differ from rank 0 where there is no majority.
         ranks: Vec<usize>,
+        /// Whether most ranks agree. Where they do not, nobody can say which rank is wrong.
+        has_majority: bool,
         /// The path of the first parameter that differs.
         parameter: String,
         /// The step after which they were compared.
@@ -214,6 +219,22 @@ pub enum TrainError {
     /// burn-train reported an error of its own.
     #[error("burn-train: {0}")]
     BurnTrain(String),
+}
+
+/// `of rank 2 differs from the other ranks': ...`
+fn whose_differs(ranks: &[usize], has_majority: bool) -> String {
+    let named = ranks.iter().map(usize::to_string);
+    let named = named.collect::<Vec<_>>().join(", ");
+    match has_majority {
+        true => format!(
+            "of rank {named} differs from the other ranks': its memory or its arithmetic cannot be trusted, or it has changed \
+             its parameters outside the synchronised step"
+        ),
+        false => format!(
+            "is not the same on rank 0 and on rank {named}, and no majority says which of them is wrong: the memory or the \
+             arithmetic of one cannot be trusted, or it has changed its parameters outside the synchronised step"
+        ),
+    }
 }
 
 impl TrainError {

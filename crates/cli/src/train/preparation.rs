@@ -184,13 +184,15 @@ impl Drop for Prepared {
     }
 }
 
-/// Which settings a resume changes, apart from those of ranks.
+/// Which settings a resume changes. Of those of ranks only the number of machines is named.
 fn changes(run: &RunDirectory, config: &RunConfig) -> Result<Vec<String>, CliError> {
     let in_words = |config: &RunConfig| -> Result<BTreeMap<String, String>, CliError> {
         let mut table =
             Table::try_from(config).map_err(|error| CliError::usage(error.to_string()))?;
         table.remove("ranks");
-        Ok(settings_by_path(&table))
+        let mut settings = settings_by_path(&table);
+        settings.insert("ranks.nodes".to_owned(), config.ranks.nodes.to_string());
+        Ok(settings)
     };
     let (before, now) = (
         in_words(&run.read_config::<RunConfig>()?)?,

@@ -87,7 +87,7 @@ impl Core {
             let cause = if failure.first.is_some() {
                 failure.reason.clone()
             } else {
-                format!("rank {} noticed that {}", failure.by, failure.reason)
+                format!("rank {} noticed: {}", failure.by, failure.reason)
             };
             return self.peer_lost(context, peer, cause);
         }

@@ -397,7 +397,7 @@ const fn not_asked() -> RankReport {
     }
 }
 
-fn from_beat(found: &Found) -> RankReport {
+pub(super) fn from_beat(found: &Found) -> RankReport {
     let evidence = match found {
         Found::Beat(_) => Evidence::Beat,
         Found::Unreadable => Evidence::Unreadable,

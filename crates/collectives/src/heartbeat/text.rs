@@ -1,6 +1,7 @@
 //! The text of a hang report.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::report::{Evidence, HangReport, RankActivity};
 use crate::group::ranks;
@@ -55,6 +56,35 @@ impl fmt::Display for HangReport {
 }
 
 impl HangReport {
+    /// The stalled rank as the job counts: its member number.
+    #[must_use]
+    pub fn stalled_member(&self) -> Option<usize> {
+        let stalled = self.ranks.iter().find(|it| Some(it.rank) == self.stalled);
+        stalled.map(|activity| activity.member)
+    }
+
+    /// The same while the wait is not over yet, in one line: it has taken `waited`, and may take `left` more.
+    pub(super) fn while_waiting(&self, waited: Duration, left: Duration) -> Option<String> {
+        let stalled = self.ranks.iter().find(|it| Some(it.rank) == self.stalled)?;
+        let wanted = self.wanted.as_ref()?;
+        let process = stalled
+            .process()
+            .map_or(String::new(), |process| format!(" ({process})"));
+        let beats = match stalled.alive {
+            true => "its heartbeats arrive, so it is busy or stuck in other work: look at its log",
+            false => "it sends no heartbeats",
+        };
+        Some(format!(
+            "rank {} has waited {:.0} s for {}{process} in {}, step {}: {beats}; the wait ends after {:.0} s more (--timeout)",
+            self.reporter,
+            waited.as_secs_f64(),
+            stalled.name(),
+            wanted.operation,
+            wanted.step,
+            left.as_secs_f64()
+        ))
+    }
+
     fn write_diagnosis(&self, f: &mut fmt::Formatter<'_>, stalled: &RankActivity) -> fmt::Result {
         write!(f, "{} stalled", stalled.name())?;
         match &self.wanted {

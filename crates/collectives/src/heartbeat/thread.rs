@@ -1,6 +1,7 @@
 //! The heartbeat thread: publishes this rank's beat and checks those of the others.
 
 mod silence;
+mod waits;
 
 use std::sync::{Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
@@ -12,6 +13,7 @@ use crate::printable;
 use crate::runtime::{self, Condition};
 use crate::store::{SharedStore, StoreError, random_u64};
 use crate::sync::lock;
+use crate::wait_notice::WaitNotice;
 
 /// The most beats per request: a few hundred kilobytes.
 const BATCH: usize = 256;
@@ -28,6 +30,9 @@ pub(super) const WATCH_ALL: usize = 32;
 /// After this many slow polls in a row a warning is logged: as long as polls take longer than an interval,
 /// heartbeat timeouts are not detected.
 const SLOW_POLLS: u32 = 5;
+
+/// A rank that has not run for this long says so.
+const LONG_PAUSE: Duration = Duration::from_secs(3);
 
 /// The monitored group.
 #[derive(Clone)]
@@ -155,6 +160,7 @@ impl Heartbeat {
         let interval = self.options.interval;
         let mut last = runtime::now();
         let mut slow_polls = 0;
+        let mut notice = WaitNotice::new();
         loop {
             let began = runtime::now();
             // If this rank was stopped itself, it has missed beats of the others.
@@ -187,9 +193,18 @@ impl Heartbeat {
                 restart(&mut lock(&self.state).peers);
             } else {
                 self.check_timeouts(began);
+                self.warn_of_a_wait(&mut notice);
             }
             if !self.sleep_until(began + interval) {
                 return;
+            }
+            let paused = runtime::elapsed(began + interval);
+            if paused > LONG_PAUSE.max(3 * interval) {
+                tracing::warn!(
+                    "this rank has not run for {:.1} s: its process was stopped (SIGSTOP, a debugger) or swapped out, or its \
+                     machine suspended or short of cores; the others may have given it up",
+                    paused.as_secs_f64()
+                );
             }
         }
     }

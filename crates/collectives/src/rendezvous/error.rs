@@ -108,7 +108,7 @@ pub enum RendezvousError {
     /// Some ranks did not come in time.
     #[error(
         "only {} of {world_size} ranks joined within {waited:.1?}; missing: {}; check that they \
-         were started and look at their output",
+         were started with the same job token, and look at their output",
         .world_size - .missing.len(), located(.missing, *.ranks_per_machine)
     )]
     NotAllJoined {

@@ -18,13 +18,13 @@ use signal_hook::consts::{SIGINT, SIGKILL};
 
 use self::elastic::Elastic;
 use self::machine_processes::StoreEvent;
-use self::stopped::Process;
+use self::stopped::{AllStopped, Process};
 use self::store_client::{Machine, StoreClient};
 use crate::cause::{Blame, blame, root_cause};
 use crate::config::LaunchConfig;
 use crate::error::LaunchError;
 use crate::event::{LaunchEvent, Tell};
-use crate::exit::RankExit;
+use crate::exit::{EXIT_STALLED, RankExit};
 use crate::job_failure::JobFailure;
 use crate::outcome::{EndedRank, Outcome};
 use crate::output::last_lines;
@@ -80,6 +80,11 @@ pub(crate) struct Supervisor<'a> {
     ended: Vec<EndedRank>,
     starter: Option<Starter<'a>>,
     elastic: Option<Elastic>,
+    all_stopped: Option<AllStopped>,
+    /// Why the launcher has ended a job that is not elastic.
+    gave_up: Option<String>,
+    /// Whether a dashboard has the terminal, and the lines of ranks go to their logs alone.
+    dashboard: bool,
     /// The store that this launcher hosts.
     hosted: Option<&'a TcpStoreServer>,
     /// Since when nobody else is connected to it, while this machine has no ranks.
@@ -98,12 +103,17 @@ impl<'a> Supervisor<'a> {
         tell: Tell,
     ) -> Self {
         let (running, ended) = (Vec::new(), Vec::new());
+        let limit = config.all_stopped_limit;
+        let limit = limit.filter(|_| config.elastic.is_none() && config.nodes > 1);
         Self {
             config,
             running,
             ended,
             starter: None,
             elastic: None,
+            all_stopped: limit.map(AllStopped::new),
+            gave_up: None,
+            dashboard: false,
             hosted,
             alone_since: None,
             inbox,
@@ -123,6 +133,7 @@ impl<'a> Supervisor<'a> {
     ) -> Result<(), LaunchError> {
         self.running.extend(logs.iter().map(|_| None));
         let client_events = events.clone();
+        self.dashboard = job.dashboard;
         self.starter = Some(Starter { job, alive, events });
         if let Some(limits) = self.config.elastic.clone() {
             let access = self.config.store_access(&job.token);
@@ -215,7 +226,9 @@ impl<'a> Supervisor<'a> {
         let restart = self.elastic.as_ref().and_then(Elastic::next_start);
         let look = (!self.has_ranks()).then(|| Instant::now() + LOOK);
         let stopped = self.elastic.as_ref().and_then(Elastic::next_look);
-        let ends = self.plan_ends().into_iter().chain(restart).chain(stopped);
+        let all_stopped = self.all_stopped.as_ref().map(AllStopped::next_look);
+        let looks = restart.into_iter().chain(stopped).chain(all_stopped);
+        let ends = self.plan_ends().into_iter().chain(looks);
         let deadline = ends.chain(look).min();
         let received = match deadline {
             None => self
@@ -254,6 +267,28 @@ impl<'a> Supervisor<'a> {
         }
         self.end_if_the_rest_is_stopped();
         Ok(())
+    }
+
+    /// Kills the ranks of this machine where all have been stopped for so long that other machines have given them up.
+    fn end_if_all_are_stopped(&mut self) {
+        let Some(all_stopped) = &mut self.all_stopped else {
+            return;
+        };
+        let now = Instant::now();
+        if now < all_stopped.next_look() {
+            return;
+        }
+        let processes = Process::all(&self.running);
+        if let Some(long) = all_stopped.look(now, &processes)
+            && matches!(self.plan, Plan::Train)
+        {
+            self.gave_up = Some(format!(
+                "all ranks of this machine have been stopped (SIGSTOP, a debugger) for {:.0} s, so the other machines have \
+                 given them up",
+                long.as_secs_f64()
+            ));
+            self.kill_all();
+        }
     }
 
     /// Kills the ranks that are left after a failure where all their processes are stopped: none ends by itself, nor by
@@ -303,6 +338,7 @@ impl<'a> Supervisor<'a> {
             elastic.start_those_due();
         }
         self.end_stopped_ranks();
+        self.end_if_all_are_stopped();
         if self.plan_ends().is_none_or(|at| at > Instant::now()) {
             return;
         }
@@ -375,19 +411,28 @@ impl<'a> Supervisor<'a> {
                 None => Outcome::Succeeded,
             });
         };
+        // One that waited in vain for another says who has not stopped.
+        let stalled = failed[position].exit == RankExit::Code(EXIT_STALLED);
         if let Some(signal) = self.interrupted_by
             && blame(&failed[position]) != Blame::Own
+            && !stalled
         {
             return Ok(Outcome::Interrupted { signal });
         }
         let mut cause = failed.remove(position);
-        let (mut restarts, mut given_up) = (Vec::new(), None);
+        let (mut restarts, mut given_up) = (Vec::new(), self.gave_up.take());
         if let Some(story) = story {
             cause = story.first_error_of(cause);
             (restarts, given_up) = (story.restarts, story.given_up);
         }
         let lost = cause.lost_rank();
-        let lost = lost.filter(|lost| self.config.log_path(*lost).is_file());
+        let has_log = |rank: &usize| {
+            let log = std::fs::metadata(self.config.log_path(*rank));
+            log.is_ok_and(|log| log.len() > 0)
+        };
+        // Where a dashboard had the terminal, the report of a stall is in the log of who waited, and nowhere else.
+        let is_in_log = self.dashboard && cause.exit == RankExit::Code(EXIT_STALLED);
+        let lost = lost.filter(|lost| has_log(lost) && !is_in_log);
         let logged = lost.unwrap_or(cause.rank);
         let log = self.config.log_path(logged);
         Ok(Outcome::Failed(Box::new(JobFailure {

@@ -90,6 +90,46 @@ impl StoppedRanks {
     }
 }
 
+/// Since when all ranks of this machine are stopped.
+#[derive(Debug)]
+pub(super) struct AllStopped {
+    limit: Duration,
+    last_look: Instant,
+    since: Option<Instant>,
+}
+
+impl AllStopped {
+    /// How often the launcher looks.
+    const INTERVAL: Duration = Duration::from_secs(1);
+
+    pub(super) fn new(limit: Duration) -> Self {
+        let (last_look, since) = (runtime::now(), None);
+        Self {
+            limit,
+            last_look,
+            since,
+        }
+    }
+
+    /// When to look next.
+    pub(super) fn next_look(&self) -> Instant {
+        self.last_look + Self::INTERVAL
+    }
+
+    /// How long all have been stopped, if that is too long.
+    pub(super) fn look(&mut self, now: Instant, processes: &[Option<Process>]) -> Option<Duration> {
+        // The launcher was stopped itself, with its ranks perhaps: they have as long again.
+        let was_stopped = now > self.next_look() + Self::INTERVAL;
+        self.last_look = now;
+        let mut running = processes.iter().flatten().peekable();
+        let is_stopped = running.peek().is_some() && running.all(|process| process.is_stopped);
+        let before = self.since.filter(|_| !was_stopped);
+        self.since = is_stopped.then(|| before.unwrap_or(now));
+        let long = now.saturating_duration_since(self.since?);
+        (long >= self.limit).then_some(long)
+    }
+}
+
 /// The process of a rank at one look.
 ///
 /// ```
@@ -159,6 +199,37 @@ mod tests {
         let looks = [(5, "SSS"), (15, "SSS"), (25, "SSS"), (26, "SSR")];
         assert_eq!(found(&looks), [vec![], vec![], vec![], vec![0, 1]]);
         assert_eq!(found(&[(5, "S--"), (24, "S--"), (25, "S--")])[2], [0]);
+    }
+
+    #[test]
+    fn a_machine_whose_ranks_are_all_stopped_is_ended_after_the_limit() {
+        let mut all = AllStopped::new(2 * LIMIT);
+        let begin = all.last_look;
+        let mut look = |seconds: u64, states: &str| {
+            let process = |state| Process {
+                id: 1,
+                is_stopped: state == 'S',
+            };
+            let processes = states
+                .chars()
+                .map(|state| (state != '-').then(|| process(state)));
+            let processes = processes.collect::<Vec<_>>();
+            let now = begin + Duration::from_secs(seconds);
+            all.look(now, &processes).map(|long| long.as_secs())
+        };
+        let looks = [
+            (1, "SS"),
+            (2, "SR"),
+            (3, "SS"),
+            (4, "S-"),
+            (5, "SS"),
+            (6, "SS"),
+        ];
+        assert!(looks.iter().all(|(at, states)| look(*at, states).is_none()));
+        assert_eq!(look(7, "SS"), Some(4));
+        // After a gap in its looks it may have been stopped itself.
+        assert_eq!(look(20, "SS"), None);
+        assert_eq!(look(21, "--"), None);
     }
 
     #[test]

@@ -82,7 +82,9 @@ impl ScreenThread {
             }
             self.follow_if_wanted();
             if self.draw(&mut terminal).is_err() {
-                // The terminal is gone; who monitors has left.
+                // The terminal is gone; who monitors has left. A drop would show the cursor, and print that it cannot: a
+                // panic where standard error is that terminal, too.
+                std::mem::forget(terminal);
                 let _ = self.leave.send(());
                 return;
             }

@@ -60,7 +60,7 @@ pub(super) fn draw(
     };
     let block = Block::bordered().title(title).title_bottom(legend());
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    let rows = ranks.iter().map(|rank| row(rank, bar_width, gpus));
+    let rows = ranks.iter().map(|rank| row(rank, bar_width, (gpus, wide)));
     let table = Table::new(rows, widths)
         .header(Row::new(names).style(bold))
         .column_spacing(1)
@@ -68,7 +68,7 @@ pub(super) fn draw(
     Widget::render(table, area, buffer);
 }
 
-fn row(rank: &RankState, bar_width: u16, gpus: bool) -> Row<'static> {
+fn row(rank: &RankState, bar_width: u16, (gpus, wide): (bool, bool)) -> Row<'static> {
     let right = |text: String| Cell::new(Text::from(text).right_aligned());
     let state = Cell::new(rank.status.word()).style(style(rank.status));
     let step = rank.step.map_or(String::new(), |step| step.to_string());
@@ -107,11 +107,32 @@ fn row(rank: &RankState, bar_width: u16, gpus: bool) -> Row<'static> {
             let process = process.map_or(String::new(), |process| format!("; {}", plain(process)));
             format!("no heartbeat for {seconds:.0} s{process}")
         }
-        (_, Some(doing)) => plain(doing),
+        (_, Some(doing)) if wide => plain(doing),
+        (_, Some(doing)) => plain(&shortened(doing)),
         (_, None) => String::new(),
     };
     cells.push(Cell::new(doing));
     Row::new(cells)
+}
+
+/// A collective as a rank tells it, with what matters in a hang first: how it stands and for whom it waits. Its number in
+/// its group is left out.
+fn shortened(doing: &str) -> String {
+    let numbers = [" (collective ", " (after collective "];
+    let parts = numbers.iter().find_map(|number| {
+        let (operation, rest) = doing.split_once(number)?;
+        Some((operation, rest.split_once("), ")?.1))
+    });
+    let Some((operation, state)) = parts else {
+        return doing.to_owned();
+    };
+    let waits = state
+        .strip_prefix("under way for ")
+        .and_then(|rest| rest.split_once(", waiting for "));
+    match waits {
+        Some((time, whom)) => format!("waits {time} for {whom}: {operation}"),
+        None => format!("{state}: {operation}"),
+    }
 }
 
 fn style(status: RankStatus) -> Style {
@@ -122,4 +143,27 @@ fn style(status: RankStatus) -> Style {
         RankStatus::Unknown | RankStatus::Ended => Color::DarkGray,
     };
     Style::new().fg(colour).add_modifier(Modifier::BOLD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_whom_comes_first() {
+        let number = "(collective 1889 of sub-group 62ef, step 681, label 0)";
+        let told = |state: &str| shortened(&format!("all_reduce(i64[1], sum) {number}, {state}"));
+        assert_eq!(
+            told("under way for 9.4 s, waiting for rank 1"),
+            "waits 9.4 s for rank 1: all_reduce(i64[1], sum)"
+        );
+        assert_eq!(
+            told("done 0.1 s ago after 0.0 s"),
+            "done 0.1 s ago after 0.0 s: all_reduce(i64[1], sum)"
+        );
+        assert_eq!(
+            shortened("what an older run says"),
+            "what an older run says"
+        );
+    }
 }

@@ -244,7 +244,7 @@ impl Core {
                 waited,
                 cause: match ended.by == rank {
                     true => ended.reason.clone(),
-                    false => format!("rank {} noticed that {}", ended.by, ended.reason),
+                    false => format!("rank {} noticed: {}", ended.by, ended.reason),
                 },
             },
             None => CollectiveError::Aborted {

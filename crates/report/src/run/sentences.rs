@@ -50,6 +50,7 @@ pub(super) fn diverged(text: &str) -> Option<Option<usize>> {
     let ways = [
         "differed from the other ranks'",
         "differs from the other ranks'",
+        "is not the same on rank 0 and on rank ",
     ];
     let about = || number_behind(text, "of rank [").or_else(|| number_behind(text, "of rank "));
     let is_one = ways.iter().any(|way| text.contains(way));

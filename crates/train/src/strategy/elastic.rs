@@ -72,7 +72,7 @@ fn as_in_the_job(members: &[usize], error: &TrainError) -> String {
         .enumerate()
         .all(|(rank, member)| rank == *member);
     match same || matches!(error, TrainError::SomebodyWaits) {
-        true => format!("; its ranks were {members:?}"),
+        true => format!("; the ranks of the group were {members:?}"),
         false => {
             let pairs = members.iter().enumerate();
             let pairs = pairs.map(|(rank, member)| format!("{rank} is rank {member}"));

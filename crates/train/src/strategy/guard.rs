@@ -54,6 +54,7 @@ impl RankLoop {
             let members = self.members();
             return Err(TrainError::Diverged {
                 ranks: ranks.into_iter().map(|rank| members[rank]).collect(),
+                has_majority: trusted.is_some(),
                 parameter,
                 step,
             });

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::group::{CollectiveError, GroupOptions, ProcessGroup};
+use crate::group::{CollectiveError, FlightEntry, FlightState, GroupOptions, ProcessGroup};
 use crate::heartbeat::report::{Evidence, RankReport, diagnose};
 use crate::store::{HashStore, Store};
 
@@ -197,4 +197,59 @@ fn a_wait_for_a_rank_ends_when_the_store_is_silent_too() {
     );
     assert!(waiting.core().hangs());
     drop(absent);
+}
+
+#[test]
+fn the_first_rank_that_waits_says_for_whom() {
+    let (store, heartbeat) = heartbeat(3);
+    let entry = |waiting_for: Vec<usize>| FlightEntry {
+        group: 1,
+        sequence: 7,
+        collective: true,
+        step: 5,
+        operation: "barrier()".to_owned(),
+        label: None,
+        bytes: None,
+        state: FlightState::Running,
+        waiting_for,
+        began: Duration::from_secs(12),
+        ended: None,
+    };
+    let beat = |number: u64, entry: Option<FlightEntry>| Beat {
+        life: 1,
+        number,
+        pid: Some(4711),
+        records: entry.into_iter().collect(),
+        ..Beat::default()
+    };
+    let followed = Followed {
+        core: Weak::new(),
+        generation: 0,
+        rank: 1,
+        members: vec![0, 1, 2],
+    };
+    heartbeat.follow(followed.clone());
+    let publish = |member: usize, beat: Beat| {
+        store.set(&beat_key(member), &beat.encode()).unwrap();
+        heartbeat.poll().unwrap();
+    };
+    let said = |entry: Option<FlightEntry>| {
+        let (waited, left) = (Duration::from_secs(12), Duration::from_secs(288));
+        heartbeat.describe_wait(&followed, beat(1, entry), waited, left)
+    };
+    // Rank 0 computes, and ranks 1 and 2 wait for it.
+    publish(0, beat(1, None));
+    publish(2, beat(1, Some(entry(vec![0]))));
+    let text = said(Some(entry(vec![0]))).unwrap();
+    let begin =
+        "rank 1 has waited 12 s for rank 0 (pid 4711) in barrier(), step 5: its heartbeats arrive";
+    assert!(text.starts_with(begin), "{text}");
+    assert!(
+        text.ends_with("the wait ends after 288 s more (--timeout)"),
+        "{text}"
+    );
+    // Where rank 0 waits too, it says so.
+    publish(0, beat(2, Some(entry(vec![2]))));
+    publish(2, beat(2, None));
+    assert_eq!(said(Some(entry(vec![2]))), None);
 }

@@ -142,10 +142,12 @@ impl Elastic {
         let here = self.slots.iter().filter(|slot| !slot.away).count();
         let elsewhere = config.world_size() - self.slots.len();
         let (possible, min) = (here + elsewhere, self.limits.min);
-        let plural = if possible == 1 { "" } else { "s" };
-        (possible < min).then(|| {
-            format!("at most {possible} rank{plural} can be there, and the job needs {min}")
-        })
+        let most = match possible {
+            0 => "no rank".to_owned(),
+            1 => "at most 1 rank".to_owned(),
+            _ => format!("at most {possible} ranks"),
+        };
+        (possible < min).then(|| format!("{most} can be there, and the job needs {min}"))
     }
 
     /// The same, with the ranks that are not started again.

@@ -1,0 +1,75 @@
+//! What a heartbeat thread says of ranks that are alive and waited for.
+
+use std::time::Duration;
+
+use super::{Followed, Heartbeat};
+use crate::group::FlightState;
+use crate::heartbeat::beat::{Beat, Found};
+use crate::heartbeat::report::{self, Evidence, RankReport};
+use crate::sync::lock;
+use crate::wait_notice::WaitNotice;
+
+impl Heartbeat {
+    /// Warns, now and then, that an operation waits for a rank that beats. Of the ranks that wait, the first says it.
+    pub(super) fn warn_of_a_wait(&self, notice: &mut WaitNotice) {
+        let followed = lock(&self.state).followed.clone();
+        let Some((followed, core)) =
+            followed.and_then(|followed| Some((followed.clone(), followed.core.upgrade()?)))
+        else {
+            return;
+        };
+        let own = self.beat_of(Some(&followed));
+        let Some(waited) = waited(&own).filter(|_| core.mailbox.failure().is_none()) else {
+            *notice = WaitNotice::new();
+            return;
+        };
+        if !notice.is_due(waited) {
+            return;
+        }
+        let timeout = core.timeout().saturating_sub(waited);
+        if let Some(text) = self.describe_wait(&followed, own, waited, timeout) {
+            tracing::warn!("{text}");
+        }
+    }
+
+    /// Whom the ranks wait for, by their last beats; `None` if another rank says so, or nobody knows.
+    pub(super) fn describe_wait(
+        &self,
+        followed: &Followed,
+        own: Beat,
+        waited_for: Duration,
+        left: Duration,
+    ) -> Option<String> {
+        let state = lock(&self.state);
+        let found = |member: &usize| {
+            let peer = state.peers.get(*member);
+            report::from_beat(peer.map_or(&Found::Nothing, |peer| &peer.found))
+        };
+        let mut reports: Vec<RankReport> = followed.members.iter().map(found).collect();
+        drop(state);
+        *reports.get_mut(followed.rank)? = RankReport {
+            evidence: Evidence::Answer,
+            beat: Some(own),
+            beats: true,
+        };
+        let report = report::diagnose(self, followed, &reports, &|_| None);
+        let stalled = report.stalled?;
+        let waits = |rank: &usize| {
+            let beat = reports[*rank].beat.as_ref();
+            *rank != stalled && beat.is_some_and(|beat| waited(beat).is_some())
+        };
+        let first = (0..reports.len()).find(waits)?;
+        (first == followed.rank)
+            .then(|| report.while_waiting(waited_for, left))
+            .flatten()
+    }
+}
+
+/// For how long an operation of a rank has waited for another, the longest of them.
+fn waited(beat: &Beat) -> Option<Duration> {
+    let waits = beat
+        .records
+        .iter()
+        .filter(|entry| entry.state == FlightState::Running && !entry.waiting_for.is_empty());
+    waits.map(|entry| entry.began).max()
+}
