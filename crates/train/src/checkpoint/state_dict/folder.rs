@@ -59,7 +59,7 @@ pub(crate) fn write_folder(
     folder: &Path,
     write: impl FnOnce(&Path) -> Result<(), TrainError>,
 ) -> Result<(), TrainError> {
-    let failed = |error: &dyn std::fmt::Display| refuse("writing", folder, error);
+    let failed = |error: &dyn std::fmt::Display| refuse("making the folder", folder, error);
     if folder.exists() {
         return Err(failed(
             &"there is something already; name another folder, or remove it",
