@@ -218,9 +218,16 @@ fn no_model_at_all() {
 #[test]
 fn an_evaluation_of_a_folder_without_a_run() {
     let folder = tempfile::tempdir().unwrap();
-    for name in [".", "nowhere"] {
-        let ended = Everburn::new(folder.path(), ["eval", name]).run();
-        ended.failed_with(2, &["there is no config.toml in it", "train --run-dir"]);
+    for (name, messages) in [
+        (
+            ".",
+            &["there is no config.toml in it", "train --run-dir"][..],
+        ),
+        ("nowhere", &["there is no such folder"]),
+    ] {
+        Everburn::new(folder.path(), ["eval", name])
+            .run()
+            .failed_with(2, messages);
     }
 }
 

@@ -167,7 +167,7 @@ fn where_there_is_no_checkpoint_the_message_says_so() {
 fn where_there_is_no_run_the_message_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let ended = resume(folder.path(), "nowhere", "3", "1");
-    ended.failed_with(2, &["nowhere", "there is no config.toml in it"]);
+    ended.failed_with(2, &["no run in nowhere to resume", "leave --resume away"]);
     let ended = Everburn::train(folder.path(), "mlp")
         .args(["--resume"])
         .run();

@@ -213,7 +213,9 @@ fn a_checkpoint_can_be_evaluated_instead_of_the_trained_model() {
         let ended = evaluate("9").args(["--ranks", ranks]).run();
         ended.failed_with(2, &["checkpoints/epoch-0009 cannot be used"]);
     }
-    evaluate("last").run().failed_with(2, &["`last`", "best"]);
+    evaluate("last")
+        .run()
+        .failed_with(2, &["--checkpoint last", "best"]);
 }
 
 #[test]

@@ -177,6 +177,12 @@ impl RunConfig {
     ) -> Result<Self, CliError> {
         let file = match (&arguments.config, &arguments.run_dir, arguments.resume) {
             (Some(path), ..) => Some(path.clone()),
+            (None, Some(run_dir), true) if !run_dir.exists() => {
+                return Err(CliError::usage_with_help(
+                    format!("there is no run in {} to resume", run_dir.display()),
+                    "check --run-dir; leave --resume away to begin a run there",
+                ));
+            }
             (None, Some(run_dir), true) => Some(RunDirectory::open(run_dir)?.config_path()),
             _ => None,
         };

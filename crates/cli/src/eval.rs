@@ -114,7 +114,12 @@ fn evaluate(
     run: &RunDirectory,
     environment: Option<&RankEnvironment>,
 ) -> Result<Option<Evaluation>, CliError> {
-    let rank = TrainedRank::join(config, Samples::of(fingerprint), environment)?;
+    let samples = Samples::of(fingerprint);
+    let of_run = samples == Samples::Run;
+    let rank = TrainedRank::join(config, samples, environment)?;
+    if of_run {
+        rank.warn_of_changed_data(run);
+    }
     let (trainer, loaded) = (&rank.trainer, &rank.loaded);
     let data = loaded.for_training();
     let sums = rank

@@ -73,6 +73,18 @@ pub(crate) fn without_model(path: &Path) -> CliError {
              hub: give the folder that `hf download NAME --local-dir FOLDER` (or `huggingface-cli download`) has made",
         );
     }
+    let folder = if path.is_dir() {
+        Some(path)
+    } else {
+        path.parent()
+    };
+    if folder.is_some_and(|folder| folder.join("adapter_config.json").is_file()) {
+        return CliError::usage_with_help(
+            format!("{shown} is an adapter of PEFT, the factors alone"),
+            "merge it into its pretrained model in Python, by `model.merge_and_unload().save_pretrained(\"merged\")`, and name \
+             the folder `merged`; a LoRA run of Everburn is continued with --resume",
+        );
+    }
     if path.is_dir() {
         return CliError::usage_with_help(
             format!(
@@ -186,9 +198,11 @@ pub(crate) fn adopt(
         return Ok(None);
     }
     let path = folder.join(PRETRAINED_CONFIG);
-    let refuse = |reason: String| CliError::Config {
-        path: path.clone(),
-        reason,
+    let refuse = |reason: String| {
+        CliError::usage_with_help(
+            format!("{} cannot be read: {reason}", path.display()),
+            "it is not as transformers wrote it: copy or download the folder again",
+        )
     };
     let size = std::fs::metadata(&path).map_or(0, |file| file.len());
     if size > LONGEST_CONFIG {
@@ -218,12 +232,12 @@ pub(crate) fn adopt(
         });
         return Ok(Some(found?));
     }
-    let kind: String = json["model_type"]
-        .as_str()
-        .unwrap_or("unknown")
-        .chars()
-        .take(80)
-        .collect();
+    let Some(kind) = json["model_type"].as_str() else {
+        return Err(refuse(
+            "it has no model_type, which says what the model is".to_owned(),
+        ));
+    };
+    let kind: String = kind.chars().take(80).collect();
     let kind = kind.escape_debug();
     Err(match named {
         Some(name) => CliError::usage_with_help(
@@ -231,7 +245,7 @@ pub(crate) fn adopt(
                 "{} has a model of type `{kind}`, and {name} is another",
                 folder.display()
             ),
-            "leave the model's name away, and it is found by the type",
+            "leave out the name of the model: the type says which it is",
         ),
         None => CliError::usage_with_help(
             format!(

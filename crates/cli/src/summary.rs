@@ -6,6 +6,7 @@ use crate::arguments::TrainArguments;
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::prelude::*;
+use everburn_launch::Outcome;
 use everburn_record::{invocation, units};
 use everburn_train::ShardingReport;
 use everburn_train::checkpoint::{CheckpointFolder, Place};
@@ -151,6 +152,25 @@ pub(crate) fn how_to_continue(run: &RunDirectory) -> String {
         None => {
             format!("{folder} has no checkpoint to continue from: the same command starts again")
         }
+    }
+}
+
+/// How a job that has not finished is continued. The cause of a failure at its start says what to change.
+pub(crate) fn help_after(
+    outcome: &Outcome,
+    arguments: &TrainArguments,
+    run: &RunDirectory,
+) -> Option<String> {
+    if newest_checkpoint(run).is_some() {
+        return Some(how_to_continue(run));
+    }
+    let first = arguments.ranks.node_rank.unwrap_or(0) == 0;
+    match outcome {
+        Outcome::Failed(failure) if !first => failure.cause.failure()?.lost_rank.map(|_| {
+            "machine 0 shows how the run is continued, where it has a checkpoint".to_owned()
+        }),
+        Outcome::Failed(_) => None,
+        _ => Some(how_to_continue(run)),
     }
 }
 

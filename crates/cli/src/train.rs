@@ -35,6 +35,7 @@ use crate::finders::Finder;
 use crate::logging::LogOutput;
 use crate::sampling::Writer;
 use crate::summary::print_report;
+use crate::trained::require_settings_of_run;
 use crate::{
     bottleneck, elastic, finders, gradient_exchange, launching, mesh, model_parallel, monitor,
     over_ranks, plan, rank, recording, summary, tasks, weights,
@@ -58,8 +59,12 @@ pub(crate) fn run(
     }
     let plan = check(&config, arguments)?;
     let mut task = config.task()?;
+    let before = task.agreed_settings()?;
     let loaded = task.load()?;
     say!("{}", loaded.description);
+    if arguments.resume {
+        require_settings_of_run(&before, &task.agreed_settings()?)?;
+    }
     resolve_data(&mut config, &*task, &loaded)?;
     let held_out = loaded.held_out(&config.training);
     let samples = loaded.train_len.saturating_sub(held_out);
@@ -115,7 +120,7 @@ pub(crate) fn run(
         matches!(outcome, Outcome::Interrupted { .. }) && run.read_report().is_err();
     if matches!(outcome, Outcome::Failed(_)) || records && stopped_early {
         let restored = prepared.restore();
-        if let Some(help) = restored.or_else(|| help_after(&outcome, arguments, &run)) {
+        if let Some(help) = restored.or_else(|| summary::help_after(&outcome, arguments, &run)) {
             say_error!("help: {help}");
         }
     }
@@ -124,21 +129,6 @@ pub(crate) fn run(
         return Ok(EXIT_INTERRUPTED.into());
     }
     Ok(code)
-}
-
-/// How a job that has not finished is continued. The cause of a failure at its start says what to change.
-fn help_after(outcome: &Outcome, arguments: &TrainArguments, run: &RunDirectory) -> Option<String> {
-    if summary::newest_checkpoint(run).is_some() {
-        return Some(summary::how_to_continue(run));
-    }
-    let first = arguments.ranks.node_rank.unwrap_or(0) == 0;
-    match outcome {
-        Outcome::Failed(failure) if !first => failure.cause.failure()?.lost_rank.map(|_| {
-            "machine 0 shows how the run is continued, where it has a checkpoint".to_owned()
-        }),
-        Outcome::Failed(_) => None,
-        _ => Some(summary::how_to_continue(run)),
-    }
 }
 
 /// In this process: alone, or on several devices with a thread each.

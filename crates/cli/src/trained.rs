@@ -1,5 +1,6 @@
 //! A trained model on any number of ranks, for `eval` and `predict`.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,7 +9,7 @@ use burn::module::Module;
 use clap::Args;
 use everburn_collectives::heartbeat::HeartbeatMonitor;
 use everburn_launch::{LaunchConfig, RankEnvironment};
-use everburn_train::checkpoint::{Checkpoint, CheckpointFolder};
+use everburn_train::checkpoint::{Checkpoint, CheckpointFolder, Place};
 use everburn_train::{
     AnyModel, ConfiguredTask, LoadedData, load_averaged, load_safetensors,
     with_averaged_parameters, with_parameters,
@@ -162,6 +163,8 @@ impl<'a> TrainedRank<'a> {
     ) -> Result<Self, CliError> {
         let local_rank = environment.map_or(0, |environment| environment.local_rank);
         let mut task = config.task()?;
+        let before = task.agreed_settings()?;
+        let of_run = matches!(samples, Samples::File | Samples::Run);
         let loaded = match samples {
             Samples::File => task.load_for_input()?,
             Samples::Run => task.load().map_err(|error| match error.help() {
@@ -178,6 +181,9 @@ impl<'a> TrainedRank<'a> {
                 }
             },
         };
+        if of_run {
+            require_settings_of_run(&before, &task.agreed_settings()?)?;
+        }
         let (group, heartbeat) = match environment {
             None => (rank::join(None, &config.ranks)?, None),
             Some(environment) => {
@@ -201,6 +207,18 @@ impl<'a> TrainedRank<'a> {
         })
     }
 
+    /// Warns where the data are not those of the training: what is held out of them may be something else.
+    pub(crate) fn warn_of_changed_data(&self, run: &RunDirectory) {
+        let before = fingerprint_of(run);
+        let now = &self.loaded.for_training().fingerprint;
+        if self.trainer.group.rank() == 0 && !before.is_empty() && before != *now {
+            tracing::warn!(
+                "the data are not those of the training: files were added, removed or changed, so that samples may \
+                 be tested here that the training learned from"
+            );
+        }
+    }
+
     /// Runs `work` on the model of `run`. A failure of a stalled rank is reported with that rank.
     pub(crate) fn with_model<R>(
         &self,
@@ -221,6 +239,29 @@ impl<'a> TrainedRank<'a> {
     }
 }
 
+/// Refuses data that decide a setting otherwise than those of the training did, such as which classes there are.
+///
+/// # Errors
+/// [`CliError`] with the first such setting.
+pub(crate) fn require_settings_of_run(
+    before: &BTreeMap<String, String>,
+    now: &BTreeMap<String, String>,
+) -> Result<(), CliError> {
+    let shown = |value: Option<&String>| value.map_or("unset", String::as_str).to_owned();
+    let mut paths = before.keys().chain(now.keys());
+    let Some(path) = paths.find(|path| before.get(*path) != now.get(*path)) else {
+        return Ok(());
+    };
+    Err(CliError::usage_with_help(
+        format!(
+            "the data are not those of the run: by them {path} is {}, and it was {} in the training",
+            shown(now.get(path)),
+            shown(before.get(path))
+        ),
+        "put the data back as they were, or begin another run with these",
+    ))
+}
+
 /// The fingerprint of the data of a run, as its newest checkpoint has it; empty if it is not known.
 fn fingerprint_of(run: &RunDirectory) -> String {
     let folder = CheckpointFolder::new(run.checkpoints(), 1);
@@ -231,22 +272,32 @@ fn fingerprint_of(run: &RunDirectory) -> String {
 /// The checkpoint of an epoch, or of the best epoch.
 pub(crate) fn load_checkpoint(run: &RunDirectory, which: &str) -> Result<Checkpoint, CliError> {
     let folder = CheckpointFolder::new(run.checkpoints(), 1);
-    let epoch = match which {
+    let place = match which {
         "best" => folder
             .load_newest()?
             .checkpoint
             .progress
             .best
-            .map(|best| best.epoch),
-        number => number.parse().ok(),
+            .map(|best| Place::from(best.epoch)),
+        name => {
+            let epoch = name.parse::<usize>().map(Place::from);
+            epoch.or(name.parse::<Place>()).ok()
+        }
     };
-    let epoch = epoch.ok_or_else(|| {
+    let place = place.ok_or_else(|| {
+        let what = match which {
+            "best" => "no epoch of this run was finished and validated, so none is the best",
+            _ => "there is no checkpoint of this name",
+        };
         CliError::usage_with_help(
-            format!("there is no checkpoint `{which}`"),
-            "--checkpoint takes best (where there was a validation) or the number of an epoch",
+            format!("--checkpoint {which}: {what}"),
+            format!(
+                "--checkpoint takes best, the number of an epoch, or the name of a folder in {}",
+                run.checkpoints().display()
+            ),
         )
     })?;
-    Ok(folder.load(epoch)?)
+    Ok(folder.load(place)?)
 }
 
 /// Which parameters of a run.
@@ -283,4 +334,24 @@ pub(crate) fn load_parameters<M: Module>(
 pub(crate) fn remove_stale(result: &Path) {
     // Where there is none, there is nothing to remove_stale; what cannot be removed cannot be written either.
     let _ = std::fs::remove_file(result);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_that_decide_a_setting_otherwise_are_refused() {
+        let settings = |classes: &str| {
+            let settings = [("own.width", "8"), ("own.classes", classes)];
+            BTreeMap::from(settings.map(|(path, value)| (path.to_owned(), value.to_owned())))
+        };
+        let before = settings("[\"circle\", \"square\"]");
+        require_settings_of_run(&before, &before).unwrap();
+        let now = settings("[\"aaa\", \"circle\"]");
+        let error = require_settings_of_run(&before, &now).unwrap_err();
+        let expected = "by them own.classes is [\"aaa\", \"circle\"], and it was [\"circle\", \"square\"] in the training";
+        assert!(error.to_string().contains(expected), "{error}");
+        require_settings_of_run(&before, &BTreeMap::new()).unwrap_err();
+    }
 }

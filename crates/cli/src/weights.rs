@@ -287,7 +287,11 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
     let prepared = prepare_run_directory(&config, &arguments)?;
     let run = &prepared.run;
     save_safetensors(&loaded(&config, weights)?, run)?;
-    say!("{} holds {} now", run.path().display(), config.model);
+    say!(
+        "{} has the weights now: a run of {}",
+        run.path().display(),
+        config.model
+    );
     Ok(ExitCode::SUCCESS)
 }
 

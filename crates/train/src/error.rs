@@ -57,8 +57,12 @@ pub enum TrainError {
     Device(String),
     /// The loss is no longer a number.
     #[error(
-        "the {what} is {loss} after step {step} in epoch {epoch}: the training has diverged; \
-         try a lower `training.optimizer.learning_rate`"
+        "the {what} is {loss} after step {step} in epoch {epoch}: {}",
+        match *.step {
+            // Nothing has been learned yet.
+            1 => "the model, the loss or the data make it (a logarithm or a root of a number below 0, a division by 0)",
+            _ => "the training has diverged; try a lower `training.optimizer.learning_rate`",
+        }
     )]
     LossNotFinite {
         /// Which loss, "validation loss" say.

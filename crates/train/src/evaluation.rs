@@ -97,10 +97,16 @@ pub(crate) fn evaluate(
     }
     let expected = loader.sampler().samples_per_epoch() as u64;
     if total.samples != expected {
-        return Err(TrainError::Data(format!(
-            "the ranks evaluated {} samples and there are {expected}: do all ranks see the same \
-             data?",
+        return Err(TrainError::Config(format!(
+            "the ranks evaluated {} samples and there are {expected}: the task's loss counts others than its batch has \
+             (`Loss::new(mean, samples)`), or the ranks do not see the same data",
             total.samples
+        )));
+    }
+    if let Some(accuracy) = total.accuracy().filter(|accuracy| *accuracy > 1.0) {
+        return Err(TrainError::Config(format!(
+            "the accuracy is {accuracy}: the task's loss counts more correct predictions than there were \
+             (`Loss::with_accuracy` takes their number in the batch)"
         )));
     }
     Ok(Some(total))

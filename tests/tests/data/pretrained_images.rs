@@ -372,7 +372,7 @@ fn texts(damage: &mut Damage) {
             // Without a type, a folder is nobody's.
             let expected = [damage.model, file];
             let expected = match (file, text) {
-                ("config.json", "[1, 2]" | "null") => &["no model here"][..],
+                ("config.json", "[1, 2]" | "null") => &["it has no model_type"][..],
                 _ => &expected,
             };
             damage.refused(file, |_| text.as_bytes().to_vec(), expected);

@@ -157,13 +157,10 @@ fn low_rank_adaptation_that_cannot_be_is_refused() {
     train(here, "base", &["--steps", "1"]);
     for (flags, message) in [
         (&["--lora", "2"][..], "--lora adapts pretrained weights"),
-        (
-            &["--init-from", "base", "--lora", "0"],
-            "rank must be at least 1",
-        ),
+        (&["--init-from", "base", "--lora", "0"], "and be at least 1"),
         (
             &["--init-from", "base", "--lora-alpha", "4"],
-            "missing field `rank`",
+            "--lora must be given",
         ),
         (
             &["--init-from", "base", "--lora", "2", "--lora-alpha", "0"],
@@ -178,7 +175,7 @@ fn low_rank_adaptation_that_cannot_be_is_refused() {
                 "--lora-targets",
                 "query",
             ],
-            "names no weight of the model",
+            "names no layer that factors can be put beside",
         ),
         (
             &["--init-from", "base", "--lora", "2", "--ema", "0.9"],

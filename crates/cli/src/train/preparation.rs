@@ -33,6 +33,7 @@ pub(super) fn check_resume(
     let run = RunDirectory::open(arguments.run_dir.clone().unwrap_or_default())?;
     // The checkpoints of a run that is under way come and go.
     drop(run.lock()?);
+    check_same_weights(&run, config, arguments)?;
     let training = &config.training;
     let newest =
         CheckpointFolder::new(run.checkpoints(), training.keep_checkpoints).load_newest()?;
@@ -182,6 +183,32 @@ impl Drop for Prepared {
             tracing::warn!("{line}");
         }
     }
+}
+
+/// Refuses other pretrained weights than those of the run that is resumed: it continues with its own.
+fn check_same_weights(
+    run: &RunDirectory,
+    config: &RunConfig,
+    arguments: &TrainArguments,
+) -> Result<(), CliError> {
+    let (Some(named), true) = (&arguments.init_from, run.config_path().is_file()) else {
+        return Ok(());
+    };
+    let before = run.read_config::<RunConfig>()?.init_from;
+    if before == config.init_from {
+        return Ok(());
+    }
+    let before = before.map_or("no pretrained weights".to_owned(), |path| {
+        path.display().to_string()
+    });
+    Err(CliError::usage_with_help(
+        format!(
+            "--init-from {} has no effect on a resume: the run in {} began with {before} and continues with its checkpoint",
+            named.display(),
+            run.path().display()
+        ),
+        "leave --init-from away to continue; leave --resume away, and name another --run-dir, to begin with these weights",
+    ))
 }
 
 /// Which settings a resume changes. Of those of ranks only the number of machines is named.

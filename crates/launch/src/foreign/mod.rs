@@ -190,7 +190,7 @@ pub(crate) fn find(
         return match wanted {
             Some(_) => Err(RankEnvironmentError::Incomplete {
                 found: env.set_among(&[v::LAUNCHER]),
-                missing: vec!["the variables of that launcher".into()],
+                missing: vec!["what that launcher sets".into()],
                 advice: format!("start this by it, or unset {}", v::LAUNCHER),
             }),
             None => no_claim(env),

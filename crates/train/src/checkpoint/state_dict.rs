@@ -12,7 +12,7 @@ mod folder;
 mod layout;
 mod pytorch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -23,6 +23,7 @@ use burn::store::{
     bridge,
 };
 use burn::tensor::{DType, TensorData};
+use everburn_record::sync::lock;
 
 pub(super) use self::file::{BURNS_TERMS, why_not_safetensors};
 use self::file::{kind_of, read_file};
@@ -155,6 +156,9 @@ pub fn load_state_dict_except<M: Module>(
         fitting.of_pytorch.then(from_pytorch),
         true,
     );
+    if let Some(reason) = lock(&fitting.wrong_numbers).first() {
+        return Err(refuse("reading", path, reason));
+    }
     let mut problems = String::new();
     for error in &result.errors {
         // Writing to a string does not fail.
@@ -188,6 +192,8 @@ pub(super) struct Fitting {
     pub(super) skipped: Vec<String>,
     /// The names and layouts are PyTorch's, not those of a run.
     pub(super) of_pytorch: bool,
+    /// What reading them finds wrong with their numbers.
+    wrong_numbers: finite::WrongNumbers,
 }
 
 /// The tensors of the weights at `path` that go into `model`.
@@ -217,8 +223,12 @@ pub(super) fn fitting_tensors<M: Module>(
     };
     // By their names in the file, and below by those without a shared prefix: what is skipped need not have it.
     tensors.retain(|name, _| !skip.fit(name));
-    let (prefix, mut tensors) = without_prefix(tensors, |prefix| {
-        all.iter().any(|tensor| tensor.name.starts_with(prefix))
+    let known: BTreeSet<&str> = all.iter().map(|tensor| &*tensor.name).collect();
+    let (prefix, mut tensors) = without_prefix(tensors, |prefix, theirs| {
+        // A wrapper may call the model as the model calls a part of itself: `model.model.layers.0`.
+        let without = |name: &String| known.contains(&name[prefix.len()..]);
+        let is_of_model = known.iter().any(|name| name.starts_with(prefix));
+        is_of_model && !theirs.keys().all(without)
     });
     check_patterns(skip, path, || {
         let of_file = names.iter().chain(tensors.keys()).map(String::as_str);
@@ -249,11 +259,13 @@ pub(super) fn fitting_tensors<M: Module>(
         });
     }
     let read = tensors.into_iter().filter(|(name, _)| !is_count(name));
-    let read = read.map(|(name, tensor)| (name, finite::checked(tensor)));
+    let wrong_numbers = finite::WrongNumbers::default();
+    let read = read.map(|(name, tensor)| (name, finite::checked(tensor, &wrong_numbers)));
     Ok(Fitting {
         tensors: read.collect(),
         skipped: skipped.into_iter().map(|tensor| tensor.name).collect(),
         of_pytorch,
+        wrong_numbers,
     })
 }
 
@@ -362,10 +374,11 @@ fn without_wrappers(mut tensors: BTreeMap<String, PackedTensor>) -> BTreeMap<Str
 /// Lightning module calls the model `model` or `net`, and its checkpoint has that before each name.
 fn without_prefix(
     mut tensors: BTreeMap<String, PackedTensor>,
-    is_of_model: impl Fn(&str) -> bool,
+    is_of_model: impl Fn(&str, &BTreeMap<String, PackedTensor>) -> bool,
 ) -> (String, BTreeMap<String, PackedTensor>) {
     let mut shared = String::new();
-    while let Some(prefix) = common_prefix(&tensors).filter(|prefix| !is_of_model(prefix)) {
+    while let Some(prefix) = common_prefix(&tensors).filter(|prefix| !is_of_model(prefix, &tensors))
+    {
         tensors = strip(tensors, &prefix);
         shared.push_str(&prefix);
     }

@@ -33,6 +33,7 @@ use crate::error::TrainError;
 pub struct LoraConfig {
     /// Train low-rank factors of this rank for the weights of --init-from, and merge them at the end (LoRA).
     #[arg(long = "lora", value_name = "RANK")]
+    #[serde(default)]
     pub rank: usize,
     /// The scale of the factors' product is ALPHA / RANK [default: twice the rank].
     #[arg(long = "lora-alpha", value_name = "ALPHA")]
@@ -59,7 +60,7 @@ impl LoraConfig {
     fn check(&self) -> Result<(), TrainError> {
         let refuse = |message: &str| Err(TrainError::Config(message.to_string()));
         if self.rank == 0 {
-            return refuse("training.lora.rank must be at least 1");
+            return refuse("`training.lora.rank` must be given, and be at least 1");
         }
         if self
             .alpha
@@ -100,8 +101,9 @@ impl LoraConfig {
             let is_default = self.targets == queries_and_values();
             if !is_default && !weights.iter().any(|path| names(target, path)) {
                 return Err(TrainError::Config(format!(
-                    "`{target}`, of the targets of training.lora, names no weight of the model; its weights are {}",
-                    weights.join(", ")
+                    "`training.lora.targets = {target}` names no layer that factors can be put beside, which are those with a \
+                     weight of two dimensions: {}",
+                    layer_names(&weights)
                 )));
             }
         }
@@ -110,9 +112,9 @@ impl LoraConfig {
         let paths = paths.collect::<Vec<_>>();
         if paths.is_empty() {
             return Err(TrainError::Config(format!(
-                "training.lora needs targets: the model has no weights called {}; its weights are {}",
+                "`training.lora.targets` is needed: the model has no layers called {}; its layers are {}",
                 self.targets,
-                weights.join(", ")
+                layer_names(&weights)
             )));
         }
         let group = ParamGroup::from_paths(paths);
@@ -128,6 +130,33 @@ impl TrainingConfig {
     /// Refuses adaptation with numbers out of range.
     pub(super) fn validate_lora(&self) -> Result<(), TrainError> {
         self.lora.as_ref().map_or(Ok(()), LoraConfig::check)
+    }
+}
+
+/// The most names of layers in an error.
+const MOST_NAMES: usize = 16;
+
+/// What weights at these paths can be called: the names of their layers, each once, as in `q_proj, v_proj`.
+fn layer_names(weights: &[String]) -> String {
+    let mut names = Vec::<&str>::new();
+    for path in weights {
+        let layer = path.rsplit_once('.').map_or(&**path, |(layer, _)| layer);
+        let name = layer.rsplit('.').next().unwrap_or(layer);
+        // A number in a list names nothing alone.
+        let name = if name.parse::<usize>().is_ok() {
+            layer
+        } else {
+            name
+        };
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let more = names.len().saturating_sub(MOST_NAMES);
+    names.truncate(MOST_NAMES);
+    match more {
+        0 => names.join(", "),
+        _ => format!("{} and {more} more", names.join(", ")),
     }
 }
 
@@ -237,8 +266,8 @@ mod tests {
     #[test]
     fn targets_that_are_not_there_are_refused_with_those_that_are() {
         let refused = |targets: &[&str]| lora(targets).adapt(net()).unwrap_err().to_string();
-        assert!(refused(&["k"]).contains("its weights are q.weight, out.weight"));
-        assert!(refused(&["q", "*.k.*"]).contains("`*.k.*`"));
+        assert!(refused(&["k"]).contains("two dimensions: q, out"));
+        assert!(refused(&["q", "*.k.*"]).contains("targets = *.k.*`"));
         let defaults: LoraConfig = toml::from_str("rank = 4").unwrap();
         assert!(defaults.adapt(net()).is_ok());
         assert!(lora(&["out.*"]).adapt(net()).is_ok());

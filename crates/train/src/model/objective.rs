@@ -83,7 +83,15 @@ impl Loss {
     ///
     /// # Shapes
     /// - mean: `[1]`
+    ///
+    /// # Panics
+    /// Panics if `mean` has several values: a loss of each sample is none of the batch.
     pub fn new(mean: Tensor<1>, samples: usize) -> Self {
+        let values = mean.dims()[0];
+        assert_eq!(
+            values, 1,
+            "the loss has {values} values, and a training follows one: take the mean over the samples, `loss.mean()`"
+        );
         Self {
             mean,
             predictions: samples,

@@ -216,12 +216,13 @@ impl RunDirectory {
         let config = config.file_name().unwrap_or_default().display();
         Err(TrainError::File {
             action: "opening the run",
-            reason: match run.path.is_file() {
-                true => format!(
+            reason: match (run.path.is_file(), run.path.exists()) {
+                (true, _) => format!(
                     "it is a file, and a run is a folder; `{} import FILE MODEL` makes a run of a file of weights",
                     invocation::name()
                 ),
-                false => format!(
+                (_, false) => "there is no such folder".to_owned(),
+                _ => format!(
                     "there is no {config} in it; give the folder that `train --run-dir` was given"
                 ),
             },

@@ -25,6 +25,9 @@ impl Trainer {
         let own_samples = own.map(Dataset::len);
         self.config.check_validation(own_samples)?;
         let held_out = self.held_out(data);
+        if all == 0 {
+            return Err(TrainError::Config("the training set is empty".to_owned()));
+        }
         if held_out >= all {
             return Err(TrainError::Config(format!(
                 "`training.validation_samples = {held_out}` leaves none of the {all} training samples"

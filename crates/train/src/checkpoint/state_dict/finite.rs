@@ -2,24 +2,36 @@
 //! reported as diverged, and not the training that wrote them. What a training computes itself is checked in
 //! `model/finite.rs`.
 
+use std::sync::{Arc, Mutex};
+
 use burn::store::bridge;
 use burn::store::burn_pack::{Error as PackError, Tensor as PackedTensor};
 use burn::tensor::{DType, TensorData};
+use everburn_record::sync::lock;
 
-/// The same tensor. Reading it fails if one of its numbers is NaN or infinite, or too large for `f32`.
-pub(super) fn checked(tensor: PackedTensor) -> PackedTensor {
+/// What was wrong with the numbers of tensors that have been read, by their names in PyTorch.
+pub(super) type WrongNumbers = Arc<Mutex<Vec<String>>>;
+
+/// The same tensor. Reading it fails if one of its numbers is NaN or infinite, or too large for `f32`; what is wrong is
+/// also in `wrong_numbers` then.
+pub(super) fn checked(tensor: PackedTensor, wrong_numbers: &WrongNumbers) -> PackedTensor {
     if !tensor.dtype.is_float() {
         return tensor;
     }
     let (name, dtype, shape) = (tensor.name.clone(), tensor.dtype, tensor.shape.clone());
-    bridge::deferred(name, dtype, shape, tensor.param_id, move || {
+    let wrong_numbers = wrong_numbers.clone();
+    bridge::deferred(name.clone(), dtype, shape, tensor.param_id, move || {
         let data = bridge::to_data(&tensor)?;
         match not_finite(&data) {
             0 => Ok(data),
-            wrong => Err(PackError::ValidationError(format!(
-                "{wrong} of its {} numbers are NaN or infinite: the training that wrote the file had diverged",
-                data.num_elements()
-            ))),
+            wrong => {
+                let all = data.num_elements();
+                let reason = format!(
+                    "{wrong} of the {all} numbers of {name} are NaN or infinite: the training that wrote the file had diverged"
+                );
+                lock(&wrong_numbers).push(reason.clone());
+                Err(PackError::ValidationError(reason))
+            }
         }
     })
 }
@@ -54,11 +66,11 @@ mod tests {
             save_state_dict(&model, 0, &path).unwrap();
             let error = load_state_dict(config.init(&device), &path).unwrap_err();
             let told = error.to_string();
-            assert!(told.contains("weight"), "{told}");
             assert!(
-                told.contains("2 of its 6 numbers are NaN or infinite"),
+                told.contains("2 of the 6 numbers of weight are NaN or infinite"),
                 "{told}"
             );
+            assert!(told.starts_with("reading "), "{told}");
 
             let skip = Patterns::from("weight");
             let layout = StateDictLayout::default();

@@ -99,6 +99,8 @@ pub(in crate::checkpoint) fn differences(
 struct Differences {
     /// They have another shape or type.
     other: Vec<String>,
+    /// How many of those have the shape of the model's, and are integers.
+    integers: usize,
     /// They are in the file only.
     unknown: Vec<String>,
     /// They are in the model only.
@@ -123,6 +125,7 @@ impl Differences {
                     &*their.shape
                 )),
                 Some(their) if tensor.dtype.is_float() && !their.dtype.is_float() => {
+                    found.integers += 1;
                     found.other.push(format!(
                         "{name} is {:?} in the file and {:?} in the model",
                         their.dtype, tensor.dtype
@@ -191,6 +194,13 @@ impl Differences {
                 OtherArchitecture,
                 "no tensor of it has a name of the model: it is of another architecture"
                     .to_string(),
+            ),
+            (_, 0, 0) if self.integers > 0 && self.integers == self.other.len() => (
+                Tensors,
+                format!(
+                    "{} of its tensors hold integers, as quantised weights do: save the weights as floating-point numbers",
+                    self.integers
+                ),
             ),
             (_, 0, 0) if !self.other.is_empty() => (
                 OtherSize,
@@ -287,7 +297,7 @@ pub(super) fn check_patterns<'a, I: Iterator<Item = &'a str>>(
     Ok(())
 }
 
-/// The head, if one layer of the model has other shapes than that of the file and all else fits.
+/// The head, if the last layer of the model has other shapes than that of the file and all else fits.
 fn other_head<'a>(
     ours: &'a [PackedTensor],
     theirs: &BTreeMap<String, PackedTensor>,
@@ -302,7 +312,8 @@ fn other_head<'a>(
     let (layer, _) = layers.next()??;
     let is_ours = |name: &String| is_count(name) || ours.iter().any(|own| own.name == *name);
     let alone = layers.all(|other| other.is_some_and(|(other, _)| other == layer));
-    (alone && theirs.keys().all(is_ours)).then_some(layer)
+    let is_last = ours.last().is_some_and(|tensor| !fits(tensor, theirs));
+    (alone && is_last && theirs.keys().all(is_ours)).then_some(layer)
 }
 
 #[cfg(test)]

@@ -142,7 +142,17 @@ pub(super) fn read(folder: &Path) -> Result<BTreeMap<String, PackedTensor>, Trai
         }
     }
     let [single, older] = WEIGHTS;
-    let reason = format!("there is no {single} in it, and no {older}, nor an index of several");
+    let part = fs::read_dir(folder).ok().and_then(|entries| {
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        names.filter(|name| name.contains("-of-")).min()
+    });
+    let reason = match part {
+        Some(part) => format!(
+            "it has parts of the weights, such as {}, and no {single}.index.json, which says what is in which: copy that file, too",
+            part.escape_debug()
+        ),
+        None => format!("there is no {single} in it, and no {older}, nor an index of several"),
+    };
     Err(refuse("reading", folder, &reason))
 }
 

@@ -47,3 +47,9 @@ fn a_wrong_label_is_named_by_its_row_among_mixed_classes_and_masked_tokens() {
     assert_eq!((wrong.row, wrong.rows, wrong.target), (4, 6, 8));
     loss([1, 5]).expect("tokens that do not count may be any");
 }
+
+#[test]
+#[should_panic(expected = "the loss has 3 values, and a training follows one")]
+fn a_loss_of_each_sample_is_refused() {
+    let _ = Loss::new(Tensor::ones([3], &Device::flex()), 3);
+}
