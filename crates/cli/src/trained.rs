@@ -239,6 +239,9 @@ impl<'a> TrainedRank<'a> {
     }
 }
 
+/// The sections of data that Everburn's own tasks read. They compare names and paths by what they stand for.
+const COMPARED_BY_TASKS: [&str; 2] = ["data.", "text."];
+
 /// Refuses data that decide a setting otherwise than those of the training did, such as which classes there are.
 ///
 /// # Errors
@@ -247,16 +250,16 @@ pub(crate) fn require_settings_of_run(
     before: &BTreeMap<String, String>,
     now: &BTreeMap<String, String>,
 ) -> Result<(), CliError> {
-    let shown = |value: Option<&String>| value.map_or("unset", String::as_str).to_owned();
-    let mut paths = before.keys().chain(now.keys());
-    let Some(path) = paths.find(|path| before.get(*path) != now.get(*path)) else {
+    let is_compared = |path: &str| COMPARED_BY_TASKS.iter().any(|it| path.starts_with(it));
+    // What was open is still for the data to decide.
+    let mut decided = before.iter().filter(|(path, _)| !is_compared(path));
+    let Some((path, was)) = decided.find(|(path, was)| now.get(*path) != Some(*was)) else {
         return Ok(());
     };
+    let is = now.get(path).map_or("unset", String::as_str);
     Err(CliError::usage_with_help(
         format!(
-            "the data are not those of the run: by them {path} is {}, and it was {} in the training",
-            shown(now.get(path)),
-            shown(before.get(path))
+            "the data are not those of the run: by them {path} is {is}, and it was {was} in the training"
         ),
         "put the data back as they were, or begin another run with these",
     ))
