@@ -254,11 +254,13 @@ fn running_statistics_are_averaged_at_the_outer_steps() {
         schedule: everburn_train::Schedule::Cosine,
         ..config("every=7")
     };
+    let device = Device::flex();
+    device.seed(7);
+    let drawn = MnistBnConfig::new().with_momentum(0.1).init(&device);
+    // Weights are drawn when they are read; threads that drew them together would share the generator.
+    parameters(&drawn);
     let ranks = on_ranks(3, &config, None, |trainer| {
-        let model = MnistBnConfig::new()
-            .with_momentum(0.1)
-            .init(&trainer.device);
-        let model = Classifier::new(model, MnistBn::forward);
+        let model = Classifier::new(drawn.clone(), MnistBn::forward);
         // After each epoch it compares all parameters and buffers of all ranks.
         let (model, report) = trainer.fit(model, &data).unwrap();
         (parameters(&model), report.test_accuracy.unwrap())
