@@ -103,7 +103,8 @@ pub(crate) fn evaluate(
             total.samples
         )));
     }
-    if let Some(accuracy) = total.accuracy().filter(|accuracy| *accuracy > 1.0) {
+    // Sums of shares may be rounded up where all were correct.
+    if let Some(accuracy) = total.accuracy().filter(|accuracy| *accuracy > 1.0 + 1e-6) {
         return Err(TrainError::Config(format!(
             "the accuracy is {accuracy}: the task's loss counts more correct predictions than there were \
              (`Loss::with_accuracy` takes their number in the batch)"
