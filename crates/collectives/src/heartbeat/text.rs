@@ -8,8 +8,7 @@ use crate::group::ranks;
 
 impl fmt::Display for HangReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stalled = self.ranks.iter().find(|it| Some(it.rank) == self.stalled);
-        match stalled {
+        match self.stalled_activity() {
             Some(activity) => self.write_diagnosis(f, activity)?,
             None => write!(
                 f,
@@ -59,13 +58,16 @@ impl HangReport {
     /// The stalled rank as the job counts: its member number.
     #[must_use]
     pub fn stalled_member(&self) -> Option<usize> {
-        let stalled = self.ranks.iter().find(|it| Some(it.rank) == self.stalled);
-        stalled.map(|activity| activity.member)
+        self.stalled_activity().map(|activity| activity.member)
+    }
+
+    fn stalled_activity(&self) -> Option<&RankActivity> {
+        self.ranks.iter().find(|it| Some(it.rank) == self.stalled)
     }
 
     /// The same while the wait is not over yet, in one line: it has taken `waited`, and may take `left` more.
     pub(super) fn while_waiting(&self, waited: Duration, left: Duration) -> Option<String> {
-        let stalled = self.ranks.iter().find(|it| Some(it.rank) == self.stalled)?;
+        let stalled = self.stalled_activity()?;
         let wanted = self.wanted.as_ref()?;
         let process = stalled
             .process()
