@@ -211,6 +211,9 @@ impl RankEnvironment {
         } else {
             StartedBy::Variables
         };
+        if started_by == StartedBy::Variables {
+            foreign::check_left_over(&env, (rank, world_size))?;
+        }
         let secret = env.secret()?;
         let launcher_hosts_store = env
             .text(v::AGENT_STORE)

@@ -366,6 +366,23 @@ fn given<T>(value: T, name: &str) -> Derived<T> {
     Derived { value, from }
 }
 
+/// Refuses a RANK that all tasks of a step of `srun` have inherited from the shell: one of as many ranks as there are
+/// tasks, and not this task's.
+pub(crate) fn check_left_over(
+    env: &EnvVariables<'_>,
+    (rank, world_size): (usize, usize),
+) -> Result<(), RankEnvironmentError> {
+    let claim = slurm::claim(env, false).ok().flatten();
+    let claim = claim.filter(|claim| claim.world_size.value == world_size);
+    match claim {
+        Some(claim) if claim.rank.value != rank => Err(RankEnvironmentError::Contradiction {
+            found: format!("RANK={rank}, {}={}", claim.rank.name, claim.rank.value),
+            advice: "RANK was set before `srun`, which starts each rank: unset RANK".to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// Whether a host is this machine by its very name.
 pub(crate) fn is_loopback(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');

@@ -111,20 +111,37 @@ fn fits(there: usize, more: usize) -> Result<(), String> {
 /// What is wrong with the list, in words that follow "is not".
 pub(super) fn count_of(list: &str, node: usize) -> Result<Option<usize>, String> {
     let mut first_node: usize = 0;
-    for entry in list.split(',') {
-        let refused = || format!("a list of counts such as 2(x3),1: `{entry}`");
-        let (count, times) = match entry.split_once("(x") {
-            Some((count, times)) => (count, times.strip_suffix(')').ok_or_else(refused)?),
-            None => (entry, "1"),
-        };
-        let count: usize = count.parse().map_err(|_| refused())?;
-        let times: usize = times.parse().map_err(|_| refused())?;
+    for (count, times) in counts(list)? {
         first_node = first_node.saturating_add(times);
         if node < first_node {
             return Ok(Some(count));
         }
     }
     Ok(None)
+}
+
+/// The sum of a list of counts.
+///
+/// # Errors
+/// As [`count_of`].
+pub(super) fn total_of(list: &str) -> Result<usize, String> {
+    let products = counts(list)?.into_iter();
+    let products = products.map(|(count, times)| count.saturating_mul(times));
+    Ok(products.fold(0, usize::saturating_add))
+}
+
+/// The counts of a list, each with how many nodes have it.
+fn counts(list: &str) -> Result<Vec<(usize, usize)>, String> {
+    let count = |entry: &str| {
+        let refused = || format!("a list of counts such as 2(x3),1: `{entry}`");
+        let (count, times) = match entry.split_once("(x") {
+            Some((count, times)) => (count, times.strip_suffix(')').ok_or_else(refused)?),
+            None => (entry, "1"),
+        };
+        let count = count.parse::<usize>().map_err(|_| refused())?;
+        Ok((count, times.parse::<usize>().map_err(|_| refused())?))
+    };
+    list.split(',').map(count).collect()
 }
 
 #[cfg(test)]
@@ -242,6 +259,7 @@ mod tests {
             for (node, count) in plain.iter().enumerate() {
                 prop_assert_eq!(count_of(&list, node).unwrap(), Some(*count));
             }
+            prop_assert_eq!(total_of(&list).unwrap(), plain.iter().sum::<usize>());
             prop_assert_eq!(count_of(&list, plain.len()).unwrap(), None);
         }
     }

@@ -4,7 +4,7 @@
 //! job's SLURM_NTASKS), and a shell by `salloc` may. What only `srun` sets are the variables of a *step*,
 //! so they decide, and the step's number of tasks counts, not the job's.
 
-use super::node_list::{count_of, hosts};
+use super::node_list::{count_of, hosts, total_of};
 use super::{Claim, Derived, EnvNumber, EnvVariables, port_of_job};
 use crate::environment::variables as v;
 use crate::error::RankEnvironmentError;
@@ -84,11 +84,23 @@ fn tasks_here(
     world_size: EnvNumber,
 ) -> Result<Option<usize>, RankEnvironmentError> {
     if let (Some(node), Some((name, list))) = (node, env.first_text(&TASKS_PER_NODE)) {
-        return count_of(&list, node).map_err(|expected| RankEnvironmentError::Invalid {
+        let counts = count_of(&list, node).and_then(|count| Ok((count, total_of(&list)?)));
+        let (count, total) = counts.map_err(|expected| RankEnvironmentError::Invalid {
             name,
-            value: list,
+            value: list.clone(),
             expected,
-        });
+        })?;
+        // Those of the job may be others than those of the step.
+        let both_of_the_step = (name, world_size.name) == (TASKS_PER_NODE[0], STEP_SIZE);
+        if both_of_the_step && total != world_size.value {
+            return Err(RankEnvironmentError::Contradiction {
+                found: format!("{name}={list}, {STEP_SIZE}={}", world_size.value),
+                advice: format!(
+                    "the nodes have {total} tasks together: unset the wrong one; srun sets both"
+                ),
+            });
+        }
+        return Ok(count);
     }
     let one_node = nodes(env)?.is_some_and(|(_, hosts)| hosts.len() == 1);
     Ok(one_node.then_some(world_size.value))

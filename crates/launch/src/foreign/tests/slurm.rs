@@ -191,6 +191,13 @@ fn slurms_half_or_broken_sets_are_refused() {
         &["contradicts", "WORLD_SIZE=8, SLURM_STEP_NUM_TASKS=4"],
     );
     refused(
+        &[STEP, &[("SLURM_STEP_TASKS_PER_NODE", "2,3")]],
+        &[
+            "SLURM_STEP_TASKS_PER_NODE=2,3, SLURM_STEP_NUM_TASKS=4",
+            "5 tasks",
+        ],
+    );
+    refused(
         &[STEP, TOKEN, &[("SLURM_DISTRIBUTION", "arbitrary")]],
         &["SLURM_DISTRIBUTION=arbitrary", "MASTER_ADDR is not set"],
     );
@@ -209,4 +216,21 @@ fn slurms_half_or_broken_sets_are_refused() {
         &[&bare, &no_job],
         &["MASTER_PORT is not set", "SLURM_JOB_ID"],
     );
+}
+
+#[test]
+fn a_rank_number_that_was_left_over_in_the_shell_is_refused() {
+    let place = [
+        ("MASTER_ADDR", "node07"),
+        ("MASTER_PORT", "1234"),
+        ("WORLD_SIZE", "4"),
+    ];
+    refused(
+        &[STEP, TOKEN, &place, &[("RANK", "0")]],
+        &["RANK=0, SLURM_PROCID=3", "unset RANK"],
+    );
+    // Set by a script for each task, and by one that starts several ranks in a task.
+    assert_eq!(rank_of(&[STEP, &place, &[("RANK", "3")]]).rank, 3);
+    let more = [("RANK", "7"), ("WORLD_SIZE", "8")];
+    assert_eq!(rank_of(&[STEP, &place, &more]).rank, 7);
 }
