@@ -115,7 +115,7 @@ fn on_a_full_disk_the_training_stops_where_that_is_wanted() {
     let flags = ["--epochs", "50", "--on-checkpoint-failure", "stop"];
     let ended = behind(folder.path(), &mount, &flags);
     ended.failed_with(
-        2,
+        1,
         &[
             "writing the checkpoint run/checkpoints/epoch-0002 failed: No space left",
             "epoch-0001 is the newest good one",
@@ -149,7 +149,7 @@ fn a_folder_that_is_read_only_is_named_and_the_training_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let flags = ["--epochs", "50", "--on-checkpoint-failure", "stop"];
     let ended = behind(folder.path(), mount, &flags);
-    ended.failed_with(2, &[failed]);
+    ended.failed_with(1, &[failed]);
 }
 
 /// What works where nothing can be mounted: a limit on the length of files, between the model's and that of

@@ -163,7 +163,7 @@ impl CliError {
             | Self::Monitor(_)
             | Self::Environment(_) => true,
             // A disk that is full in the middle of a run is nothing that the request could know of.
-            Self::Train(TrainError::File { action, .. }) => *action != "writing",
+            Self::Train(TrainError::File { action, .. }) => !action.starts_with("writing"),
             Self::Train(error) => matches!(
                 error,
                 TrainError::Config(_) | TrainError::Checkpoint { .. } | TrainError::Weights { .. }

@@ -72,7 +72,7 @@ impl RunDirectory {
                 .map_err(|error| TrainError::file("making the run directory", &folder, &error))?;
         }
         tempfile::tempfile_in(&run.path)
-            .map_err(|error| TrainError::file("writing to the run directory", &run.path, &error))?;
+            .map_err(|error| TrainError::file("preparing the run directory", &run.path, &error))?;
         Ok(run)
     }
 
