@@ -178,6 +178,14 @@ fn what_a_rank_lacks_or_contradicts_is_named_before_anything_starts() {
                 .env("MASTER_ADDR", "train-0.train"),
             "EVERBURN_JOB_TOKEN is not set",
         ),
+        (
+            Everburn::new(folder.path(), ["verify", "mlp"])
+                .env("PMI_RANK", "0")
+                .env("PMI_SIZE", "2")
+                .env("MPI_LOCALNRANKS", "2")
+                .env("MASTER_PORT", "29500"),
+            "this command runs in one process, and this is one of several",
+        ),
     ];
     for (command, message) in cases {
         let ended = command.run();

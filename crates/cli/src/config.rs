@@ -1,11 +1,12 @@
 //! A run's configuration: flags, then the file, then the model's preset, then the defaults.
 
 mod checks;
+mod evaluation;
 mod flags;
 mod layers;
 mod optimizer;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::prelude::RunDirectory;
 use clap::Args;
@@ -20,11 +21,10 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use self::checks::refuse_flags_of_rounds;
-use self::flags::complete;
 pub(crate) use self::layers::read_table;
-use self::layers::{fault, forget_shards, layered, merge, unknown_model};
+use self::layers::{fault, layered, unknown_model};
 use crate::arguments::keys::nearest_key;
-use crate::arguments::{Given, OfEvaluation, RankFlags, Strategy, TrainArguments};
+use crate::arguments::{Strategy, TrainArguments};
 use crate::elastic::ElasticRange;
 use crate::error::CliError;
 use crate::{mesh, tasks};
@@ -143,8 +143,10 @@ impl RunConfig {
             Some("data") => Err(CliError::usage_with_help(
                 format!("{model} has data of its own"),
                 format!(
-                    "--data, --data-dir, --train-samples, --test-samples and [data] are not for it; its settings are in [{}]",
-                    own.join("], [")
+                    "--data, --data-dir, --train-samples, --test-samples and [data] are not for it; its settings are in \
+                     [{}], and --set {}.KEY=VALUE sets one",
+                    own.join("], ["),
+                    own.first().unwrap_or(&"")
                 ),
             )),
             Some(other) => {
@@ -254,59 +256,6 @@ impl RunConfig {
         }
         Ok(())
     }
-}
-
-impl RunConfig {
-    /// The configuration of an evaluation: the run's own, but data and ranks as the flags say; and whether the data are
-    /// others than the run's.
-    pub(crate) fn for_evaluation(
-        self,
-        keys: &Given<OfEvaluation>,
-        ranks: &RankFlags,
-    ) -> Result<(Self, bool), CliError> {
-        let mut table =
-            Table::try_from(&self).map_err(|error| CliError::usage(error.to_string()))?;
-        table.remove("ranks");
-        // What trained on many ranks may be measured on one.
-        table.remove("parallel");
-        // Only training images are changed.
-        if let Some(Value::Table(data)) = table.get_mut("data") {
-            data.remove("augment");
-        }
-        forget_shards(&mut table, keys.has("data.name"));
-        let mut layer = keys.table.clone();
-        complete(&mut layer, ranks)?;
-        let own_data = named_data(&table);
-        merge(&mut table, layer);
-        let other_data = named_data(&table) != own_data;
-        let config = Self::deserialize(Value::Table(table))
-            .map_err(|error| CliError::usage(error.to_string()))?;
-        config.validate_ranks()?;
-        if config.ranks.strategy == Strategy::ModelParallel {
-            return Err(CliError::usage_with_help(
-                "--strategy model-parallel is for training: an evaluation has its model on one device",
-                "leave it out; what was trained on several devices is evaluated on one as well",
-            ));
-        }
-        if config.ranks.elastic.is_some() {
-            return Err(CliError::usage_with_help(
-                "--elastic is for training: an evaluation that loses a rank has no result",
-                "leave it out, and evaluate again after a loss",
-            ));
-        }
-        Ok((config, other_data))
-    }
-}
-
-/// The data that a configuration names, paths as they are on the disk.
-fn named_data(config: &Table) -> Vec<PathBuf> {
-    let data = config.get("data").and_then(Value::as_table);
-    let named = ["name", "folder"].map(|key| data.and_then(|data| data.get(key)?.as_str()));
-    let named = named.into_iter().flatten().map(|name| {
-        let found = Path::new(name).canonicalize();
-        found.unwrap_or_else(|_| name.into())
-    });
-    named.collect()
 }
 
 /// Values that a flag spells like the file does.

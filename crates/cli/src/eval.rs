@@ -185,17 +185,19 @@ mod tests {
     #[test]
     fn ranks_are_told_what_their_launcher_was_told() {
         let words = "eval run --data synthetic --data-dir data --train-samples 60 --test-samples 20 --devices \
-                     flex,flex --timeout 9 --heartbeat-timeout 7 --backend host --transport tcp --checkpoint 2 --ema";
+                     flex,flex --timeout 9 --heartbeat-timeout 7 --backend host --transport tcp --checkpoint 2 --ema \
+                     --set flowers.folder=other";
         let ours = parsed(words.split_whitespace().map(Into::into)).trained;
         let theirs = parsed(ours.for_ranks("eval", Vec::new())).trained;
         let config = |flags: &TrainedFlags| {
             let config = RunConfig::default();
-            let config = config.for_evaluation(&flags.keys, &flags.ranks);
+            let config = config.for_evaluation(&flags.keys, &[], &flags.ranks);
             config.unwrap().0
         };
         assert_eq!(config(&theirs), config(&ours));
         assert_ne!(config(&theirs), RunConfig::default());
         assert_eq!(theirs.checkpoint, ours.checkpoint);
         assert_eq!(theirs.ema, ours.ema);
+        assert_eq!(theirs.set, ["flowers.folder=other"]);
     }
 }

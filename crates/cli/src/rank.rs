@@ -23,6 +23,9 @@ use crate::recording;
 /// What a launcher has told this process, or `None` if a user started it. From then on the process
 /// ends with its launcher, if that is ours, and its panics are reported to it.
 pub(crate) fn from_environment(command: &Command) -> Result<Option<RankEnvironment>, CliError> {
+    if runs_once(command) {
+        refuse_several_tasks()?;
+    }
     // A tool is no rank, whoever has started it.
     if matches!(command, Command::Tool(_)) {
         return Ok(None);
@@ -114,6 +117,41 @@ fn by_another_launcher(given: &AboutRanks) -> Result<Option<RankEnvironment>, Cl
         }
         found => Ok(found?),
     }
+}
+
+/// Whether a command does its work in one process, or starts all that it needs, so that several of it would do the same
+/// work several times and write the same files.
+fn runs_once(command: &Command) -> bool {
+    match command {
+        Command::Tool(tool) => tool.trains(),
+        Command::Generate(_)
+        | Command::Chat(_)
+        | Command::Export(_)
+        | Command::Import(_)
+        | Command::Report(_)
+        | Command::Bottleneck(_) => true,
+        _ => false,
+    }
+}
+
+/// Refuses to be one of several processes that `srun`, `mpirun` or their like have started.
+fn refuse_several_tasks() -> Result<(), CliError> {
+    let rank = match RankEnvironment::detect(variable) {
+        Ok(Some(rank)) if rank.origin.started_by != StartedBy::Everburn && rank.world_size > 1 => {
+            rank.announcement()
+        }
+        // All is there but what only ranks need.
+        Err(RankEnvironmentError::NoJobToken { .. }) => {
+            "its variables are those of ranks".to_owned()
+        }
+        // Variables that make no rank do not matter to it.
+        _ => return Ok(()),
+    };
+    Err(CliError::usage_with_help(
+        format!("this command runs in one process, and this is one of several: {rank}"),
+        "start it once, without the launcher, or by `srun --ntasks=1`; with EVERBURN_LAUNCHER=none, without RANK, if the \
+         variables are left over",
+    ))
 }
 
 fn launches_in_a_rank(environment: &RankEnvironment) -> CliError {

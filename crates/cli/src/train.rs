@@ -25,8 +25,8 @@ use everburn_train::{
 
 use self::joining::{Joined, join};
 use self::preparation::{Prepared, check, check_groups, check_resume};
+use self::preparation::{announce, check_decided, rank_arguments, resolve_data};
 pub(crate) use self::preparation::{claim_first_free, prepare_run_directory};
-use self::preparation::{rank_arguments, resolve_data, warn_of_few_steps};
 use self::ranks::{train_on_threads, train_one_rank};
 use crate::arguments::{Strategy, TrainArguments};
 use crate::config::RunConfig;
@@ -35,7 +35,6 @@ use crate::finders::Finder;
 use crate::logging::LogOutput;
 use crate::sampling::Writer;
 use crate::summary::print_report;
-use crate::trained::require_settings_of_run;
 use crate::{
     bottleneck, elastic, finders, gradient_exchange, launching, mesh, model_parallel, monitor,
     over_ranks, plan, rank, recording, summary, tasks, weights,
@@ -61,17 +60,9 @@ pub(crate) fn run(
     let mut task = config.task()?;
     let before = task.agreed_settings()?;
     let loaded = task.load()?;
-    say!("{}", loaded.description);
-    if arguments.resume {
-        require_settings_of_run(&before, &task.agreed_settings()?)?;
-    }
+    check_decided(arguments, &before, &task.agreed_settings()?)?;
     resolve_data(&mut config, &*task, &loaded)?;
-    let held_out = loaded.held_out(&config.training);
-    let samples = loaded.train_len.saturating_sub(held_out);
-    if held_out > 0 {
-        say!("validation: {held_out} of the training samples");
-    }
-    warn_of_few_steps(&config, samples);
+    let samples = announce(&config, &loaded);
     check_groups(&config, &*task)?;
     config.training.check_schedule(samples)?;
     if arguments.resume {
@@ -194,9 +185,13 @@ fn train_as_rank(
     rank::limit_threads(environment, &config.ranks)?;
     compute_on_this_thread(rayon::current_num_threads())?;
     let mut task = config.task()?;
+    let before = task.agreed_settings()?;
     let loaded = task.load()?;
-    resolve_data(&mut config, &*task, &loaded)?;
     let ours = environment.launcher_pid.is_some();
+    if !ours {
+        check_decided(arguments, &before, &task.agreed_settings()?)?;
+    }
+    resolve_data(&mut config, &*task, &loaded)?;
     if !ours {
         check_of_rank(&config, environment.rank)?;
     }
@@ -207,7 +202,11 @@ fn train_as_rank(
         (_, false) => None,
         (Some(path), true) if ours => Some(RunDirectory::open(path)?),
         (_, true) => {
-            say!("{}", loaded.description);
+            announce(&config, &loaded);
+            // What is wrong with the weights is said once the ranks have met, so that all of them end.
+            if let (false, Ok(Some(line))) = (arguments.resume, weights::check(&config)) {
+                say!("{line}");
+            }
             let prepared = prepared.insert(prepare_run_directory(&config, arguments)?);
             Some(prepared.run.clone())
         }

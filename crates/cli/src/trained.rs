@@ -34,6 +34,11 @@ pub(crate) struct TrainedFlags {
     #[arg(long)]
     pub(crate) ema: bool,
 
+    /// Set a setting of a task with data of its own, as in `flowers.folder=other-images`; may be repeated. The other
+    /// settings are the run's.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+
     #[command(flatten)]
     pub(crate) keys: Given<OfEvaluation>,
 
@@ -61,7 +66,7 @@ impl TrainedFlags {
     ) -> Result<Opened, CliError> {
         let run = RunDirectory::open(&self.run_dir)?;
         let config = run.read_config::<RunConfig>()?;
-        let (config, other_data) = config.for_evaluation(&self.keys, &self.ranks)?;
+        let (config, other_data) = config.for_evaluation(&self.keys, &self.set, &self.ranks)?;
         let mut launch = None;
         if let Some(environment) = environment {
             rank::limit_threads(environment, &config.ranks)?;
@@ -91,6 +96,9 @@ impl TrainedFlags {
     pub(crate) fn for_ranks(&self, command: &str, own: Vec<OsString>) -> Vec<OsString> {
         let mut list: Vec<OsString> = vec![command.into(), self.run_dir.clone().into()];
         list.extend(own);
+        for assignment in &self.set {
+            list.extend(["--set".into(), assignment.into()]);
+        }
         // The launcher hands these on in the environment.
         let of_launcher = ["ranks.ranks", "ranks.threads_per_rank", "ranks.nodes"];
         list.extend(self.keys.words(|path| !of_launcher.contains(&path)));
@@ -164,12 +172,11 @@ impl<'a> TrainedRank<'a> {
         let local_rank = environment.map_or(0, |environment| environment.local_rank);
         let mut task = config.task()?;
         let before = task.agreed_settings()?;
-        let of_run = matches!(samples, Samples::File | Samples::Run);
         let loaded = match samples {
             Samples::File => task.load_for_input()?,
             Samples::Run => task.load().map_err(|error| match error.help() {
                 Some(_) => error,
-                None => error.with_help("--data names the data that are meant"),
+                None => error.with_help(config.how_to_name_data()),
             })?,
             Samples::Other(unknown) if unknown.is_empty() => task.load_test()?,
             // The run's own data, under another name: what was held out is tested.
@@ -181,9 +188,7 @@ impl<'a> TrainedRank<'a> {
                 }
             },
         };
-        if of_run {
-            require_settings_of_run(&before, &task.agreed_settings()?)?;
-        }
+        require_settings_of_run(&before, &task.agreed_settings()?)?;
         let (group, heartbeat) = match environment {
             None => (rank::join(None, &config.ranks)?, None),
             Some(environment) => {
@@ -250,19 +255,35 @@ pub(crate) fn require_settings_of_run(
     before: &BTreeMap<String, String>,
     now: &BTreeMap<String, String>,
 ) -> Result<(), CliError> {
-    let is_compared = |path: &str| COMPARED_BY_TASKS.iter().any(|it| path.starts_with(it));
-    // What was open is still for the data to decide.
-    let mut decided = before.iter().filter(|(path, _)| !is_compared(path));
-    let Some((path, was)) = decided.find(|(path, was)| now.get(*path) != Some(*was)) else {
+    let mut decided = before.iter();
+    let found = decided.find_map(|(path, was)| {
+        let is = decided_otherwise(path, before, now)?;
+        Some((path, was, is))
+    });
+    let Some((path, was, is)) = found else {
         return Ok(());
     };
-    let is = now.get(path).map_or("unset", String::as_str);
     Err(CliError::usage_with_help(
         format!(
             "the data are not those of the run: by them {path} is {is}, and it was {was} in the training"
         ),
         "put the data back as they were, or begin another run with these",
     ))
+}
+
+/// The value that the data have given to the setting at `path`, which had another one before. What was open, and what a
+/// task of Everburn's compares itself, is none.
+pub(crate) fn decided_otherwise<'a>(
+    path: &str,
+    before: &BTreeMap<String, String>,
+    now: &'a BTreeMap<String, String>,
+) -> Option<&'a str> {
+    if COMPARED_BY_TASKS.iter().any(|it| path.starts_with(it)) {
+        return None;
+    }
+    let was = before.get(path)?;
+    let is = now.get(path).map_or("unset", String::as_str);
+    (was != is).then_some(is)
 }
 
 /// The fingerprint of the data of a run, as its newest checkpoint has it; empty if it is not known.
@@ -356,5 +377,8 @@ mod tests {
         let expected = "by them own.classes is [\"aaa\", \"circle\"], and it was [\"circle\", \"square\"] in the training";
         assert!(error.to_string().contains(expected), "{error}");
         require_settings_of_run(&before, &BTreeMap::new()).unwrap_err();
+        let with_name = |name: &str| BTreeMap::from([("data.name".to_owned(), name.to_owned())]);
+        let moved = require_settings_of_run(&with_name("a"), &with_name("/data/a"));
+        moved.expect("a task compares where its data are");
     }
 }

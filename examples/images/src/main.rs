@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 // `everburn::burn` is Burn itself; its derives look for it under the name `burn`.
 use everburn::burn;
+use everburn::burn::data::dataset::InMemDataset;
 use everburn::burn::prelude::*;
 use everburn::burn::tensor::Int;
 use everburn::burn::tensor::activation::softmax;
@@ -67,6 +68,25 @@ impl Net {
     }
 }
 
+/// The images of the folder: to train and to test on, or all of them to test on.
+fn read_images(config: &mut ImagesConfig, only_test: bool) -> Result<TaskData<RgbItem, Images>, TaskError> {
+    let request = RgbRequest {
+        file: Some(config.folder.clone()),
+        size: Some([config.size, config.size]),
+        only_test,
+        ..RgbRequest::default()
+    };
+    let LoadedRgb { train, test, classes, fingerprint, description, .. } = load_rgb(&request)?;
+    config.classes.clone_from(&classes);
+    let augmentation = config.augment.clone();
+    let data = TrainingData::new("images", train, test, RgbBatcher::default())
+        .with_fingerprint(fingerprint)
+        .with_origin(&description.origin)
+        .augmented_by(move |image, rng| augmentation.rgb(image, rng));
+    // The first line of a training says where the images are, how many, and which files were left out.
+    Ok(TaskData { description: description.to_string(), class_names: classes, data })
+}
+
 impl Task for ImageFolders {
     type Config = ImagesConfig;
     type Model = Net;
@@ -103,20 +123,12 @@ impl Task for ImageFolders {
     }
 
     fn data(&self, config: &mut ImagesConfig) -> Result<TaskData<RgbItem, Images>, TaskError> {
-        let request = RgbRequest {
-            file: Some(config.folder.clone()),
-            size: Some([config.size, config.size]),
-            ..RgbRequest::default()
-        };
-        let LoadedRgb { train, test, classes, fingerprint, description, .. } = load_rgb(&request)?;
-        config.classes.clone_from(&classes);
-        let augmentation = config.augment.clone();
-        let data = TrainingData::new("images", train, test, RgbBatcher::default())
-            .with_fingerprint(fingerprint)
-            .with_origin(&description.origin)
-            .augmented_by(move |image, rng| augmentation.rgb(image, rng));
-        // The first line of a training says where the images are, how many, and which files were left out.
-        Ok(TaskData { description: description.to_string(), class_names: classes, data })
+        read_images(config, false)
+    }
+
+    // `eval RUN --set images.folder=OTHER` tests all images of another folder.
+    fn test_data(&self, config: &mut ImagesConfig) -> Result<TaskData<RgbItem, Images>, TaskError> {
+        read_images(config, true)
     }
 
     fn loss(&self, _config: &ImagesConfig, model: &Net, (images, classes): Images) -> Loss {
@@ -161,6 +173,13 @@ impl Predict for ImageFolders {
             Prediction { class, probability }
         });
         Ok(predictions.collect())
+    }
+
+    // `predict RUN --input FILE` needs none of the data.
+    fn input_data(&self, config: &ImagesConfig) -> Option<TaskData<RgbItem, Images>> {
+        let none = || InMemDataset::new(Vec::new());
+        let data = TrainingData::new("images", none(), none(), RgbBatcher::default());
+        Some(TaskData { class_names: config.classes.clone(), ..TaskData::from(data) })
     }
 
     // `predict RUN --input new-images` is for images that have no class yet.

@@ -40,6 +40,26 @@ fn a_training_that_was_killed_goes_on_and_learns_the_same() {
     assert!(train(&whole, &data, &[]));
     assert!(!train(&killed, &data, &["--chaos", "kill=1@step:15"]));
     assert!(train(&killed, &data, &["--resume"]));
+    assert!(!train(&folder.join("images-refused"), &data, &["--set", "images.classes=['a', 'b']"]));
     let weights = |run: &Path| std::fs::read(run.join("model.safetensors")).expect("a trained model");
     assert!(weights(&whole) == weights(&killed));
+
+    // The trained model needs the images no more: for others, and where they are now.
+    let moved = folder.join("images-moved");
+    let _ = std::fs::remove_dir_all(&moved);
+    std::fs::rename(&data, &moved).expect("a folder can be moved");
+    let told = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_images"));
+        let output = command.args(words).output().expect("the program starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let run = whole.to_str().expect("a path in UTF-8");
+    let evaluated = told(&["eval", run, "--json", "--set", &format!("images.folder={moved:?}")]);
+    assert!(evaluated.contains("\"test_samples\":40,"), "{evaluated}");
+    let help = told(&["train", "--help"]);
+    assert!(help.contains("--ranks") && !help.contains("--data "), "flags of other tasks are not shown: {help}");
+    let new = moved.join("test/lying");
+    let predicted = told(&["predict", run, "--input", new.to_str().expect("a path in UTF-8")]);
+    assert_eq!(predicted.lines().count(), 20, "{predicted}");
 }

@@ -5,8 +5,11 @@ mod net;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use everburn::burn::data::dataset::InMemDataset;
 use everburn::burn::prelude::*;
-use everburn::datasets::{ColumnKind, TableBatcher, TableRequest, TableRow, TableSchema, load_table};
+use everburn::datasets::{
+    ColumnKind, LoadedTable, TableBatcher, TableRequest, TableRow, TableSchema, load_table, load_test_table,
+};
 use everburn::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +60,14 @@ impl HousesConfig {
     }
 }
 
+/// A table that was read.
+fn houses(config: &HousesConfig, loaded: LoadedTable) -> TaskData<TableRow, HouseBatch> {
+    let data = TrainingData::new("houses", loaded.train, loaded.test, TableBatcher)
+        .with_fingerprint(loaded.fingerprint)
+        .with_origin(config.file.display().to_string());
+    TaskData::from(data)
+}
+
 impl Task for Houses {
     type Config = HousesConfig;
     type Model = Regressor;
@@ -76,11 +87,14 @@ impl Task for Houses {
     fn data(&self, config: &mut HousesConfig) -> Result<TaskData<TableRow, HouseBatch>, TaskError> {
         // Every tenth row is kept to test on. Other columns, and missing values: see `TableRequest`.
         let loaded = load_table(&TableRequest::new(&config.file, "price"))?;
-        config.schema = Some(loaded.schema);
-        let data = TrainingData::new("houses", loaded.train, loaded.test, TableBatcher)
-            .with_fingerprint(loaded.fingerprint)
-            .with_origin(config.file.display().to_string());
-        Ok(TaskData::from(data))
+        config.schema = Some(loaded.schema.clone());
+        Ok(houses(config, loaded))
+    }
+
+    // `eval RUN --set houses.file=OTHER` tests all rows of another table, which has the same columns.
+    fn test_data(&self, config: &mut HousesConfig) -> Result<TaskData<TableRow, HouseBatch>, TaskError> {
+        let loaded = load_test_table(&config.file, config.columns()?)?;
+        Ok(houses(config, loaded))
     }
 
     fn loss(&self, config: &HousesConfig, model: &Regressor, (features, prices): HouseBatch) -> Loss {
@@ -118,6 +132,12 @@ impl Predict for Houses {
         let columns = config.columns()?;
         let prices = model.forward(features).try_into_data()?;
         Ok(prices.iter::<f32>().map(|price| columns.in_units(price)).collect())
+    }
+
+    // `predict RUN --input FILE` needs none of the data.
+    fn input_data(&self, _config: &HousesConfig) -> Option<TaskData<TableRow, HouseBatch>> {
+        let none = || InMemDataset::new(Vec::new());
+        Some(TaskData::from(TrainingData::new("houses", none(), none(), TableBatcher)))
     }
 
     // `predict RUN --input FILE` is for other houses than those of the data.

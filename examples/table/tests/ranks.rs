@@ -40,3 +40,18 @@ fn each_house_has_its_price_on_any_number_of_ranks() {
     assert!(alone.len() > 100 && alone.len() == together.len());
     assert!(alone.iter().zip(together).all(|(one, other)| (one - other).abs() < 0.1));
 }
+
+#[test]
+fn a_trained_model_is_tested_on_another_table() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (run, other) = (folder.join("table-tested"), folder.join("other.csv"));
+    assert!(train(&run, &[]));
+    let houses = include_str!("../houses.csv").lines().take(51);
+    std::fs::write(&other, houses.collect::<Vec<_>>().join("\n")).expect("a table can be written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_table"));
+    let other = format!("houses.file={other:?}");
+    command.arg("eval").arg(&run).args(["--ranks", "2", "--json", "--set", &other]);
+    let output = command.output().expect("the program starts");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && told.contains("\"test_samples\":50,"), "{told}");
+}

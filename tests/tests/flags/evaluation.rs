@@ -51,9 +51,37 @@ fn what_an_evaluation_has_no_use_for_is_refused() {
     for (flags, message) in [
         (["--backend", "nccl"], "--backend nccl cannot be used"),
         (["--elastic", "1:2"], "--elastic is for training"),
+        (
+            ["--set", "training.epochs=5"],
+            "[training] is not of the task mlp",
+        ),
+        (
+            ["--set", "data.nothing=5"],
+            "--set data.nothing=5: unknown key",
+        ),
     ] {
         evaluation(folder.path(), &flags)
             .run()
             .failed_with(2, &[message]);
     }
+}
+
+#[test]
+fn settings_of_the_task_are_set_as_flags_set_them() {
+    let folder = tempfile::tempdir().unwrap();
+    train(folder.path(), "mlp", "run", &["--steps", "1"]);
+    let tested = |ranks: &str, how: &[&str]| {
+        let job = Everburn::new(folder.path(), ["eval", "run", "--json", "--ranks", ranks]);
+        job.args(how.iter().copied()).run().succeeded().stdout
+    };
+    let flags = tested("1", &["--data", "synthetic", "--test-samples", "30"]);
+    let keys = ["data.name=synthetic", "data.test_samples=30"];
+    let set = tested("1", &["--set", keys[0], "--set", keys[1]]);
+    assert!(set.contains("\"test_samples\":30,"), "{set}");
+    assert_eq!(set, flags);
+    let on_two_ranks = tested("2", &["--set", keys[0], "--set", keys[1]]);
+    assert!(
+        on_two_ranks.contains("\"test_samples\":30,"),
+        "{on_two_ranks}"
+    );
 }

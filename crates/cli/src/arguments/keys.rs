@@ -12,13 +12,14 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
 use everburn_distributed::{DdpConfig, OuterConfig};
 use everburn_train::{
-    EarlyStopping, EmaConfig, InputConfig, LoraConfig, OptimizerConfig, ParallelConfig,
+    AnyTask, EarlyStopping, EmaConfig, InputConfig, LoraConfig, OptimizerConfig, ParallelConfig,
     ScheduleNumbers, TrainingConfig, nearest_name,
 };
 use toml::{Table, Value};
 
 use super::{DataKeys, TextKeys};
 use crate::config::RanksConfig;
+use crate::tasks;
 
 /// A section of the configuration, whose fields are flags.
 #[derive(Clone, Copy)]
@@ -218,6 +219,35 @@ pub(crate) fn with_flags(text: &str) -> String {
     }
     told.push_str(rest);
     told
+}
+
+/// Sections of tasks that come with Everburn, whose flags a program without such tasks does not show.
+const OF_TASKS: [&str; 2] = ["data", "text"];
+
+/// The command line without the flags that none of the program's tasks has a use for, in its help.
+pub(crate) fn hide_foreign(command: Command) -> Command {
+    let used = tasks::tasks().iter().flat_map(AnyTask::sections);
+    let used = used.collect::<Vec<_>>();
+    let hidden = OF_TASKS
+        .into_iter()
+        .filter(|section| !used.contains(section));
+    let hidden = hidden
+        .map(|section| format!("{section}."))
+        .collect::<Vec<_>>();
+    if used.is_empty() || hidden.is_empty() {
+        return command;
+    }
+    command.mut_subcommands(|command| {
+        command.mut_args(|argument| {
+            let id = argument.get_id().as_str();
+            let is_hidden = hidden.iter().any(|section| id.starts_with(section));
+            if is_hidden {
+                argument.hide(true)
+            } else {
+                argument
+            }
+        })
+    })
 }
 
 /// The path of the key whose name is most like `name`, in whatever section it is.

@@ -40,6 +40,11 @@ pub(crate) enum Tool {
 }
 
 impl Tool {
+    /// Whether it starts trainings.
+    pub(crate) fn trains(&self) -> bool {
+        matches!(self, Self::Verify(_) | Self::Soak(_))
+    }
+
     /// Runs it, says what went wrong, and returns the exit code.
     pub(crate) fn run(&self) -> ExitCode {
         let done = match self {

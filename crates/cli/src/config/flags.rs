@@ -78,7 +78,7 @@ fn add_schedules(layer: &mut Table, old: &[ScheduleFlag]) -> Result<(), CliError
 }
 
 /// Does what `--set KEY=VALUE` says.
-fn assign(layer: &mut Table, assignment: &str) -> Result<(), CliError> {
+pub(super) fn assign(layer: &mut Table, assignment: &str) -> Result<(), CliError> {
     let (key, value) = assignment.split_once('=').ok_or_else(|| {
         CliError::usage_with_help(
             format!("--set {assignment}: there is no value"),

@@ -18,6 +18,7 @@ use crate::arguments::{RankFlags, TrainArguments};
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::summary::counted;
+use crate::trained::{decided_otherwise, require_settings_of_run};
 use crate::{devices, gradient_exchange, launching, mesh, model_parallel, monitor, recording};
 
 /// Checks that there is a checkpoint and that it belongs to this configuration.
@@ -267,6 +268,28 @@ pub(super) fn resolve_data(
     Ok(())
 }
 
+/// Refuses data that decide a setting otherwise than the run that is resumed, or `--set`, says. `before` and `now` are the
+/// settings before and after the data were read.
+pub(super) fn check_decided(
+    arguments: &TrainArguments,
+    before: &BTreeMap<String, String>,
+    now: &BTreeMap<String, String>,
+) -> Result<(), CliError> {
+    if arguments.resume {
+        return require_settings_of_run(before, now);
+    }
+    for assignment in &arguments.set {
+        let path = assignment.split('=').next().unwrap_or_default().trim();
+        if let Some(value) = decided_otherwise(path, before, now) {
+            return Err(CliError::usage_with_help(
+                format!("--set {assignment}: the data decide {path}: {value}"),
+                "leave it out, or name other data",
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Checks that the groups of parameters are some of the task's model. No parameter is drawn.
 pub(super) fn check_groups(config: &RunConfig, task: &dyn ConfiguredTask) -> Result<(), CliError> {
     if !config.training.optimizer.has_groups() {
@@ -277,8 +300,20 @@ pub(super) fn check_groups(config: &RunConfig, task: &dyn ConfiguredTask) -> Res
     Ok(())
 }
 
+/// Says which data there are, and how many of them are held out. Returns how many there are to learn from.
+pub(super) fn announce(config: &RunConfig, loaded: &LoadedData) -> usize {
+    say!("{}", loaded.description);
+    let held_out = loaded.held_out(&config.training);
+    let samples = loaded.train_len.saturating_sub(held_out);
+    if held_out > 0 {
+        say!("validation: {held_out} of the training samples");
+    }
+    warn_of_few_steps(config, samples);
+    samples
+}
+
 /// Says that a training ends before `training.steps`, with the last epoch.
-pub(super) fn warn_of_few_steps(config: &RunConfig, samples: usize) {
+fn warn_of_few_steps(config: &RunConfig, samples: usize) {
     let (total, epochs) = (config.training.total_steps(samples), config.training.epochs);
     if let Some(steps) = config.training.steps.filter(|steps| *steps > total) {
         tracing::warn!(

@@ -1,0 +1,118 @@
+//! The configuration of an evaluation: the run's own, on the data and the ranks that its flags name.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use super::RunConfig;
+use super::flags::{assign, complete};
+use super::layers::{fault, forget_shards, merge, unknown_model};
+use crate::arguments::keys::get;
+use crate::arguments::{Given, OfEvaluation, RankFlags, Strategy};
+use crate::error::CliError;
+use crate::tasks;
+
+impl RunConfig {
+    /// The configuration of an evaluation: the run's own, but data, settings of the task (`set`) and ranks as the flags
+    /// say; and whether the data may be others than the run's.
+    ///
+    /// # Errors
+    /// [`CliError`] with the flag that cannot be used.
+    pub(crate) fn for_evaluation(
+        self,
+        keys: &Given<OfEvaluation>,
+        set: &[String],
+        ranks: &RankFlags,
+    ) -> Result<(Self, bool), CliError> {
+        let mut table =
+            Table::try_from(&self).map_err(|error| CliError::usage(error.to_string()))?;
+        table.remove("ranks");
+        // What trained on many ranks may be measured on one.
+        table.remove("parallel");
+        // Only training images are changed.
+        if let Some(Value::Table(data)) = table.get_mut("data") {
+            data.remove("augment");
+        }
+        let mut layer = keys.table.clone();
+        complete(&mut layer, ranks)?;
+        let settings = self.settings_of_task(set)?;
+        merge(&mut layer, settings.clone());
+        forget_shards(&mut table, get(&layer, "data.name").is_some());
+        let of_run = table.clone();
+        merge(&mut table, layer);
+        let mut set_otherwise = of_run.clone();
+        merge(&mut set_otherwise, settings);
+        let other_data = named_data(&table) != named_data(&of_run) || set_otherwise != of_run;
+        let config = Self::deserialize(Value::Table(table))
+            .map_err(|error| CliError::usage(error.to_string()))?;
+        config.validate_ranks()?;
+        if config.ranks.strategy == Strategy::ModelParallel {
+            return Err(CliError::usage_with_help(
+                "--strategy model-parallel is for training: an evaluation has its model on one device",
+                "leave it out; what was trained on several devices is evaluated on one as well",
+            ));
+        }
+        if config.ranks.elastic.is_some() {
+            return Err(CliError::usage_with_help(
+                "--elastic is for training: an evaluation that loses a rank has no result",
+                "leave it out, and evaluate again after a loss",
+            ));
+        }
+        if !set.is_empty() {
+            config.task().map_err(|error| match &error {
+                CliError::Usage { help: None, .. } => fault(&error.to_string(), set, None),
+                _ => error,
+            })?;
+        }
+        Ok((config, other_data))
+    }
+
+    /// By which flag an evaluation is told where the data are.
+    pub(crate) fn how_to_name_data(&self) -> String {
+        let sections = tasks::find(&self.model).map(|task| task.sections());
+        match sections.as_deref() {
+            Some([section, ..]) if !sections.iter().flatten().any(|it| *it == "data") => format!(
+                "--set {section}.KEY=VALUE names the data that are meant; a path in config.toml that does not begin \
+                 with / is of the folder in which the command runs"
+            ),
+            _ => "--data names the data that are meant".to_owned(),
+        }
+    }
+
+    /// What `--set` says, of the task's own sections only.
+    fn settings_of_task(&self, set: &[String]) -> Result<Table, CliError> {
+        let mut settings = Table::new();
+        if set.is_empty() {
+            return Ok(settings);
+        }
+        let task = tasks::find(&self.model).ok_or_else(|| unknown_model(&self.model))?;
+        for assignment in set {
+            assign(&mut settings, assignment)?;
+            let is_foreign = |name: &&String| !task.sections().contains(&name.as_str());
+            if let Some(section) = settings.keys().find(is_foreign) {
+                return Err(CliError::usage_with_help(
+                    format!(
+                        "--set {assignment}: [{section}] is not of the task {}",
+                        self.model
+                    ),
+                    format!(
+                        "an evaluation takes settings of [{}], as a task's folder of data; ranks and devices have flags",
+                        task.sections().join("], [")
+                    ),
+                ));
+            }
+        }
+        Ok(settings)
+    }
+}
+
+/// The data that a configuration names, paths as they are on the disk.
+fn named_data(config: &Table) -> Vec<PathBuf> {
+    let named = ["data.name", "data.folder"].map(|key| get(config, key).and_then(Value::as_str));
+    let named = named.into_iter().flatten().map(|name| {
+        let found = Path::new(name).canonicalize();
+        found.unwrap_or_else(|_| name.into())
+    });
+    named.collect()
+}
