@@ -49,7 +49,8 @@ impl ModuleRanks {
         let all = (0..group.world_size()).collect::<Vec<_>>();
         let own = group
             .subgroup(&all)?
-            .expect("a group of all ranks has this one");
+            .expect("a group of all ranks has this one")
+            .named("layers");
         Ok(Self {
             own,
             whole: whole.clone(),

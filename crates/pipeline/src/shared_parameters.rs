@@ -72,7 +72,8 @@ impl SharedParameters {
                 continue;
             }
             if !known.contains_key(ranks.as_slice()) {
-                known.insert(ranks, pipeline.subgroup(ranks)?);
+                let group = pipeline.subgroup(ranks)?;
+                known.insert(ranks, group.map(|group| group.named("shared parameters")));
             }
             if let Some(Some(group)) = known.get(ranks.as_slice()) {
                 groups.insert(position, group.clone());

@@ -2,7 +2,7 @@
 //! group fails.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use super::GroupOptions;
@@ -38,6 +38,8 @@ pub(crate) struct Core {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) id: u64,
+    /// What reports call it, once [`super::ProcessGroup::named`] has said.
+    pub(crate) name: OnceLock<&'static str>,
     /// The job rank of each member, by group rank.
     pub(crate) members: Vec<usize>,
     /// This rank's number in the group.
@@ -92,12 +94,13 @@ impl Core {
     ) -> Self {
         let issued = AtomicU64::new(0);
         let label = AtomicU32::new(NO_LABEL);
-        let (children, parent, remembered, progress, turn) = Default::default();
+        let (name, children, parent, remembered, progress, turn) = Default::default();
         let (data, cut, any_cut) = Default::default();
         Self {
             transport,
             mailbox,
             id,
+            name,
             members,
             rank,
             options,
@@ -176,7 +179,8 @@ impl Core {
     pub(crate) fn flight_record(&self) -> Vec<FlightEntry> {
         let progress = lock(&self.progress);
         let waiting_for = &progress.waiting_for;
-        let mut entries = progress.flight.entries(self.id, &self.members, waiting_for);
+        let group = (self.id, self.name.get().copied());
+        let mut entries = progress.flight.entries(group, &self.members, waiting_for);
         drop(progress);
         for child in self.living_children() {
             entries.extend(child.flight_record());

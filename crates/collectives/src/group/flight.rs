@@ -67,6 +67,9 @@ impl FlightState {
 pub struct FlightEntry {
     /// Which group: the same number on all its ranks, and 1 for the group of all ranks.
     pub group: u64,
+    /// What [`super::ProcessGroup::named`] calls the group.
+    #[serde(default)]
+    pub group_name: Option<String>,
     /// For a collective its number in the group; for a message how many collectives had been
     /// issued before.
     pub sequence: u64,
@@ -93,13 +96,11 @@ pub struct FlightEntry {
 impl FlightEntry {
     /// Its number among the collectives of its group, each of which counts by itself.
     pub(crate) fn number(&self) -> String {
-        match self.group {
-            super::WORLD => format!("collective {}", self.sequence),
-            group => format!(
-                "collective {} of sub-group {:04x}",
-                self.sequence,
-                group & 0xffff
-            ),
+        let sequence = self.sequence;
+        match (self.group, &self.group_name) {
+            (super::WORLD, _) => format!("collective {sequence}"),
+            (_, Some(name)) => format!("collective {sequence} of the {name} group"),
+            (group, None) => format!("collective {sequence} of sub-group {:04x}", group & 0xffff),
         }
     }
 
@@ -244,11 +245,11 @@ impl FlightRecorder {
         }
     }
 
-    /// The operations of group `group`, the oldest first. `members` are its job ranks, and
+    /// The operations of a group, the oldest first. `group` is its number and its name; `members` are its job ranks, and
     /// `waiting_for` those that its collective under way waits for.
     pub(crate) fn entries(
         &self,
-        group: u64,
+        (group, name): (u64, Option<&str>),
         members: &[usize],
         waiting_for: &[usize],
     ) -> Vec<FlightEntry> {
@@ -267,6 +268,7 @@ impl FlightRecorder {
             };
             Some(FlightEntry {
                 group,
+                group_name: name.map(str::to_owned),
                 sequence: context.sequence,
                 collective: matches!(context.call, Call::Collective(_)),
                 step: context.step,

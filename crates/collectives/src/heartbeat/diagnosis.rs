@@ -132,6 +132,7 @@ mod tests {
     fn entry(sequence: u64, state: FlightState, waiting_for: &[usize]) -> FlightEntry {
         FlightEntry {
             group: 1,
+            group_name: None,
             sequence,
             collective: true,
             step: 50,

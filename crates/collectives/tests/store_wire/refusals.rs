@@ -151,6 +151,25 @@ fn both_sides_prove_that_they_know_the_token_and_a_mismatch_says_what_to_check()
 }
 
 #[test]
+fn another_service_at_the_address_is_named_by_its_answer() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let service = thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        client.read_exact(&mut [0; 33]).unwrap();
+        let answer =
+            "HTTP/1.0 400 Bad Request\r\nServer: SimpleHTTP\r\nContent-Type: text/html\r\n\r\n";
+        client.write_all(answer.as_bytes()).unwrap();
+    });
+    let error = TcpStore::connect(&address, with_token(TOKEN)).unwrap_err();
+    assert!(matches!(error, StoreError::Protocol { .. }), "{error:?}");
+    let text = error.to_string();
+    let expected = "it is no store: it answered `HTTP/1.0 400 Bad Request";
+    assert!(text.contains(expected), "{text}");
+    service.join().unwrap();
+}
+
+#[test]
 fn an_unauthenticated_client_is_served_nothing() {
     let server = serve(with_token(TOKEN));
     // PyTorch's first message, a request, and the token itself as it was sent in former times.

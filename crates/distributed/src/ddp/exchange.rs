@@ -95,7 +95,8 @@ impl Way {
 /// A group of the same ranks, whose collectives run beside those of `group`.
 fn whole_group(group: &ProcessGroup) -> Result<Option<ProcessGroup>, DdpError> {
     let ranks: Vec<usize> = (0..group.world_size()).collect();
-    Ok(group.subgroup(&ranks)?)
+    let own = group.subgroup(&ranks)?;
+    Ok(own.map(|own| own.named("gradients")))
 }
 
 /// Starts the threads that exchange gradients; `None` on one rank. Every rank calls it.

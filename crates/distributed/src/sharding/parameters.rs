@@ -130,7 +130,7 @@ impl ParameterShards {
         let group = ddp.group();
         let ranks: Vec<usize> = (0..group.world_size()).collect();
         let own = group.subgroup(&ranks)?;
-        let own = own.unwrap_or_else(|| group.clone());
+        let own = own.map_or_else(|| group.clone(), |own| own.named("parameters"));
         let gatherer = Gatherer::start(own, shared.recorder().cloned())?;
         let parameters = shared.parameters();
         let bytes: usize = parameters.iter().map(BucketEntry::num_bytes).sum();

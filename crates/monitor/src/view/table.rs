@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_whom_comes_first() {
-        let number = "(collective 1889 of sub-group 62ef, step 681, label 0)";
+        let number = "(collective 1889 of the gradients group, step 681, label 0)";
         let told = |state: &str| shortened(&format!("all_reduce(i64[1], sum) {number}, {state}"));
         assert_eq!(
             told("under way for 9.4 s, waiting for rank 1"),

@@ -204,6 +204,7 @@ fn the_first_rank_that_waits_says_for_whom() {
     let (store, heartbeat) = heartbeat(3);
     let entry = |waiting_for: Vec<usize>| FlightEntry {
         group: 1,
+        group_name: None,
         sequence: 7,
         collective: true,
         step: 5,

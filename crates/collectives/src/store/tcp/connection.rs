@@ -12,6 +12,7 @@ use socket2::{SockRef, TcpKeepalive};
 use super::wire::{
     AUTH_ACCEPTED, AUTH_OPCODE, AUTH_REFUSED, MAX_MESSAGE_BYTES, VALIDATION_MAGIC, opcode,
 };
+use crate::printable::printable_bytes;
 use crate::runtime;
 
 /// The kernel asks after a silent peer this often.
@@ -186,6 +187,14 @@ impl Connection {
         message.extend_from_slice(dialer.nonce());
         self.send(&message, deadline)?;
         let challenge = self.fixed::<CHALLENGE_BYTES>(deadline)?;
+        // A nonce is drawn from all bytes: one of text alone is that of another service, such as HTTP.
+        let is_text = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
+        if challenge.iter().all(is_text) {
+            let answer = printable_bytes(&challenge, CHALLENGE_BYTES);
+            return Err(Fault::Protocol(format!(
+                "it is no store: it answered `{answer}`; check the address, or choose another port on every machine"
+            )));
+        }
         let proof = dialer.answer(&challenge)?;
         self.send(&proof, deadline)?;
         match self.byte(deadline)? {

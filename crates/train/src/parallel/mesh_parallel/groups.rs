@@ -22,17 +22,17 @@ pub(super) struct Groups {
 impl Groups {
     /// Forms the groups of `mesh` over the ranks of `job`, all of which call it.
     pub(super) fn form(job: ProcessGroup, mesh: Mesh) -> Result<Self, TrainError> {
-        let along = |axis| own(&job, &all_along(mesh, axis));
+        let along = |axis, name| own(&job, &all_along(mesh, axis), name);
         let replicas = (0..mesh.data).map(|data| {
             let ranks = 0..mesh.world_size();
             let of_it = |rank: &usize| mesh.coordinates(*rank).data == data;
             ranks.filter(of_it).collect()
         });
         Ok(Self {
-            data: along(Axis::Data)?,
-            pipeline: along(Axis::Pipeline)?,
-            tensor: along(Axis::Tensor)?,
-            replica: own(&job, &replicas.collect::<Vec<_>>())?,
+            data: along(Axis::Data, "data")?,
+            pipeline: along(Axis::Pipeline, "pipeline")?,
+            tensor: along(Axis::Tensor, "tensor")?,
+            replica: own(&job, &replicas.collect::<Vec<_>>(), "replica")?,
             job,
         })
     }
@@ -46,12 +46,16 @@ fn all_along(mesh: Mesh, axis: Axis) -> Vec<Vec<usize>> {
     groups.map(|rank| mesh.ranks_along(rank, axis)).collect()
 }
 
-/// Makes all of these groups, as every rank does, and returns the one that has this rank.
-fn own(job: &ProcessGroup, groups: &[Vec<usize>]) -> Result<ProcessGroup, TrainError> {
+/// Makes all of these groups, as every rank does, and returns the one that has this rank, with a name.
+fn own(
+    job: &ProcessGroup,
+    groups: &[Vec<usize>],
+    name: &'static str,
+) -> Result<ProcessGroup, TrainError> {
     let mut own = None;
     for members in groups {
         if let Some(group) = job.subgroup(members)? {
-            own = Some(group);
+            own = Some(group.named(name));
         }
     }
     own.ok_or_else(|| TrainError::Config("a rank is in no group of the mesh".to_string()))
