@@ -23,7 +23,7 @@ use crate::outcome::{EndedRank, Restart};
 ///     },
 ///     logged: 1,
 ///     log: "runs/a/rank-1.log".into(),
-///     log_tail: vec!["step 12".into()],
+///     log_tail: Some(vec!["step 12".into()]),
 ///     others: Vec::new(),
 ///     restarts: Vec::new(),
 ///     given_up: None,
@@ -40,8 +40,8 @@ pub struct JobFailure {
     pub logged: usize,
     /// The log of that rank.
     pub log: PathBuf,
-    /// The log's last lines.
-    pub log_tail: Vec<String>,
+    /// The log's last lines; `None` of a report on a stall that has just been on the screen.
+    pub log_tail: Option<Vec<String>>,
     /// The other ranks that did not end well, in the order in which they ended. The text groups those that ended
     /// alike.
     pub others: Vec<EndedRank>,
@@ -69,8 +69,11 @@ impl JobFailure {
             let line = line.strip_prefix("error: ").unwrap_or(line);
             said.lines().any(|said| said.trim() == line)
         };
-        let rest: Vec<&String> = self.log_tail.iter().filter(|line| !is_said(line)).collect();
-        match (self.log_tail.is_empty(), rest.is_empty()) {
+        let Some(tail) = &self.log_tail else {
+            return writeln!(f, "{whose}: {log}");
+        };
+        let rest: Vec<&String> = tail.iter().filter(|line| !is_said(line)).collect();
+        match (tail.is_empty(), rest.is_empty()) {
             (true, _) => writeln!(f, "{whose}: {log} (empty)")?,
             (false, true) => writeln!(f, "{whose}: {log}")?,
             (false, false) => writeln!(f, "{whose}: {log}, which ends with")?,
@@ -147,7 +150,7 @@ mod tests {
     use crate::failure::{RankReport, ReportKind};
 
     /// Rank 2 ended with `code` because of rank 1; the log of rank `logged` is shown.
-    fn because_of_rank_1(code: i32, logged: usize, log_tail: &[&str]) -> String {
+    fn because_of_rank_1(code: i32, logged: usize, log_tail: Option<&[&str]>) -> String {
         let message = "rank 2 lost rank 1 in barrier\ncheck its process";
         let report = RankReport {
             lost_rank: Some(1),
@@ -163,7 +166,7 @@ mod tests {
             },
             logged,
             log: format!("logs/rank-{logged}.log").into(),
-            log_tail: log_tail.iter().map(ToString::to_string).collect(),
+            log_tail: log_tail.map(|tail| tail.iter().map(ToString::to_string).collect()),
             others: Vec::new(),
             restarts: Vec::new(),
             given_up: None,
@@ -175,11 +178,13 @@ mod tests {
 
     #[test]
     fn the_rank_that_did_not_answer_comes_first_and_its_log_is_shown() {
-        let text = because_of_rank_1(EXIT_STALLED, 1, &["reading shard 7"]);
+        let text = because_of_rank_1(EXIT_STALLED, 1, Some(&["reading shard 7"]));
         assert!(text.starts_with("rank 1 did not answer: rank 2 "), "{text}");
         let log = "the log of rank 1: logs/rank-1.log, which ends with\n  | reading shard 7\n";
         assert!(text.ends_with(log), "{text}");
         assert!(!text.contains("other machines"), "{text}");
+        let seen = because_of_rank_1(EXIT_STALLED, 2, None);
+        assert!(seen.ends_with("its log: logs/rank-2.log\n"), "{seen}");
     }
 
     #[test]
@@ -189,7 +194,7 @@ mod tests {
             "check its process",
             "step 9",
         ];
-        let text = because_of_rank_1(EXIT_PEER_LOST, 2, &tail);
+        let text = because_of_rank_1(EXIT_PEER_LOST, 2, Some(&tail));
         assert!(
             text.starts_with("rank 1 was lost: rank 2 lost rank 1"),
             "{text}"

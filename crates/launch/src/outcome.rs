@@ -234,8 +234,7 @@ pub(crate) fn loss(ended: &EndedRank, incarnation: u64, expelled: bool) -> Strin
     };
     let mut text = match expelled {
         true => format!(
-            "rank {rank}{process} did not answer, stopped or hanging: the others continue without it, and the \
-             launcher has killed it"
+            "rank {rank}{process} was stopped or hung: the others continue without it, and the launcher has killed it"
         ),
         false => format!("rank {rank}{process} {}", ended.how()),
     };

@@ -31,8 +31,8 @@ impl StorePlace {
             return Err(RankEnvironmentError::Incomplete {
                 found: env.set_among(&needed),
                 missing,
-                advice: "start this through a launcher (`--ranks N`), or set RANK, WORLD_SIZE, \
-                         MASTER_ADDR and MASTER_PORT"
+                advice: "unset RANK and WORLD_SIZE if they are left over, and `--ranks N` starts ranks; or set RANK, \
+                         WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as a launcher does"
                     .into(),
             });
         }

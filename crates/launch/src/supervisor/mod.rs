@@ -431,12 +431,13 @@ impl<'a> Supervisor<'a> {
             log.is_ok_and(|log| log.len() > 0)
         };
         // Where a dashboard had the terminal, the report of a stall is in the log of who waited, and nowhere else.
-        let is_in_log = self.dashboard && cause.exit == RankExit::Code(EXIT_STALLED);
-        let lost = lost.filter(|lost| has_log(lost) && !is_in_log);
+        let is_report = cause.exit == RankExit::Code(EXIT_STALLED);
+        let lost = lost.filter(|lost| has_log(lost) && !(self.dashboard && is_report));
         let logged = lost.unwrap_or(cause.rank);
         let log = self.config.log_path(logged);
+        let was_shown = is_report && logged == cause.rank && !self.dashboard;
         Ok(Outcome::Failed(Box::new(JobFailure {
-            log_tail: last_lines(&log, LOG_TAIL_LINES),
+            log_tail: (!was_shown).then(|| last_lines(&log, LOG_TAIL_LINES)),
             logged,
             log,
             out_of_memory: cause.exit == RankExit::Signal(SIGKILL)
