@@ -76,7 +76,7 @@ impl fmt::Display for DataKind {
             Self::Table => "a table",
             Self::Text => "text",
             Self::Tokens => "files of tokens",
-            Self::Image => "an image",
+            Self::Image => "a single image",
         })
     }
 }

@@ -110,7 +110,7 @@ fn averaged_parameters_are_measured_and_exported_where_they_are_asked_for() {
         "export",
         "a",
         "--to",
-        "pt-names",
+        "pytorch",
         "--checkpoint",
         "best",
         "--ema",

@@ -16,7 +16,7 @@ fn an_exported_model_is_imported_and_measured_as_before() {
     let trained = Run::new(here.join("a"));
     for (to, file) in [
         ("safetensors", "a/state-dict.safetensors"),
-        ("pt-names", "a/state-dict.pt"),
+        ("pytorch", "a/state-dict.pt"),
     ] {
         let ended = Everburn::new(here, ["export", "a", "--to", to]).run();
         assert!(ended.succeeded().stdout.contains(file));
@@ -38,7 +38,7 @@ fn a_training_begins_with_the_weights_that_it_is_given() {
     let here = folder.path();
     let ended = Everburn::train(here, "mlp").args(["--epochs", "3", "--run-dir", "a"]);
     ended.run().succeeded();
-    for to in ["safetensors", "pt-names"] {
+    for to in ["safetensors", "pytorch"] {
         let ended = Everburn::new(here, ["export", "a", "--to", to]).run();
         ended.succeeded();
     }
@@ -115,7 +115,7 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
     ended.run().succeeded();
     Everburn::new(
         here,
-        ["export", "a", "--to", "pt-names", "--output", "mlp.pt"],
+        ["export", "a", "--to", "pytorch", "--output", "mlp.pt"],
     )
     .run()
     .succeeded();
@@ -142,7 +142,7 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
         2,
         &[
             "export to which format?",
-            "--to pt-names",
+            "--to pytorch",
             "--to hugging-face",
         ],
     );

@@ -47,7 +47,7 @@ enum Command {
     /// Generate text with a run's model, as in `generate runs/a --prompt "To be"`
     #[command(disable_help_flag = true)]
     Generate(PassthroughArguments),
-    /// Write a run's model for PyTorch, as in `export runs/a --to pt-names`
+    /// Write a run's model for PyTorch, as in `export runs/a --to pytorch`
     #[command(disable_help_flag = true)]
     Export(PassthroughArguments),
     /// Make a run of PyTorch's weights, as in `import weights.pt mnist --run-dir runs/a`

@@ -33,8 +33,8 @@ pub(crate) enum ExportFormat {
     /// A safetensors file with PyTorch's names and layouts
     Safetensors,
     /// A state dict that `torch.load` opens
-    #[value(alias = "pytorch")]
-    PtNames,
+    #[value(name = "pytorch", alias = "pt-names")]
+    PyTorch,
     /// A folder for `from_pretrained` of Hugging Face's transformers
     HuggingFace,
 }
@@ -44,7 +44,7 @@ pub(crate) struct ExportArguments {
     /// The folder of the run.
     pub(crate) run_dir: PathBuf,
 
-    /// safetensors: a file for safetensors.torch.load_file; pt-names: one for torch.load. Both have
+    /// safetensors: a file for safetensors.torch.load_file; pytorch: one for torch.load. Both have
     /// PyTorch's names and layouts, for load_state_dict. hugging-face: a folder for from_pretrained of transformers.
     /// Not needed where --output ends in .safetensors, .pt or .pth.
     #[arg(long, value_name = "FORMAT")]
@@ -55,7 +55,7 @@ pub(crate) struct ExportArguments {
     pub(crate) adapter: bool,
 
     /// The file or folder to write [default: state-dict.safetensors, state-dict.pt, hugging-face or adapter in the run's
-    /// folder]. With pt-names it may end in .pt, .pth or .safetensors.
+    /// folder]. With pytorch it may end in .pt, .pth or .safetensors.
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
@@ -80,10 +80,10 @@ impl ExportArguments {
         match (self.to, ending.and_then(|ending| ending.to_str())) {
             (Some(format), _) => Ok(format),
             (None, Some("safetensors")) => Ok(ExportFormat::Safetensors),
-            (None, Some("pt" | "pth")) => Ok(ExportFormat::PtNames),
+            (None, Some("pt" | "pth")) => Ok(ExportFormat::PyTorch),
             (None, _) => Err(CliError::usage_with_help(
                 "export to which format?",
-                "--to safetensors: a file for safetensors.torch.load_file; --to pt-names: one for torch.load; \
+                "--to safetensors: a file for safetensors.torch.load_file; --to pytorch: one for torch.load; \
                  --to hugging-face: a folder for transformers; --adapter: only what --lora has learned; or an --output that ends in .safetensors, .pt or .pth",
             )),
         }
@@ -139,7 +139,7 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
     let output = arguments.output.clone().unwrap_or_else(|| {
         run.path().join(match format {
             Some(ExportFormat::Safetensors) => "state-dict.safetensors",
-            Some(ExportFormat::PtNames) => "state-dict.pt",
+            Some(ExportFormat::PyTorch) => "state-dict.pt",
             Some(ExportFormat::HuggingFace) => "hugging-face",
             None => "adapter",
         })
@@ -153,7 +153,7 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
     if to == ExportFormat::Safetensors && !is_safetensors {
         return Err(CliError::usage_with_help(
             format!("{} does not end in .safetensors", output.display()),
-            "--to pt-names writes .pt, .pth and .safetensors, as the name of --output ends",
+            "--to pytorch writes .pt, .pth and .safetensors, as the name of --output ends",
         ));
     }
     let config = run.read_config::<RunConfig>()?;

@@ -316,7 +316,7 @@ fn weights_of_torchvision_come_in_and_go_out_as_they_were() {
         let back = format!("{kind}-back.pth");
         everburn(
             here,
-            &["export", &run, "--to", "pt-names", "--output", &back],
+            &["export", &run, "--to", "pytorch", "--output", &back],
         );
     }
     succeeds(script("check-torchvision", here));

@@ -96,7 +96,9 @@ impl LoraConfig {
         let weights = all.into_iter();
         let weights = weights.filter(|parameter| parameter.shape.len() == 2);
         let weights = weights.filter(|parameter| !is_saved(&parameter.path));
-        let weights = weights.map(|parameter| parameter.path).collect::<Vec<_>>();
+        let smaller_side = |shape: &[usize]| shape.iter().copied().min().unwrap_or(0);
+        let weights = weights.map(|it| (smaller_side(&it.shape), it.path));
+        let (sides, weights): (Vec<usize>, Vec<String>) = weights.unzip();
         for target in self.targets.iter() {
             let is_default = self.targets == queries_and_values();
             if !is_default && !weights.iter().any(|path| names(target, path)) {
@@ -108,13 +110,22 @@ impl LoraConfig {
             }
         }
         let named = |path: &String| self.targets.iter().any(|target| names(target, path));
-        let paths = weights.iter().filter(|path| named(path)).cloned();
-        let paths = paths.collect::<Vec<_>>();
+        let adapted = sides.iter().zip(&weights).filter(|(_, path)| named(path));
+        let (sides, paths): (Vec<usize>, Vec<String>) =
+            adapted.map(|(side, path)| (*side, path.clone())).unzip();
         if paths.is_empty() {
             return Err(TrainError::Config(format!(
                 "`training.lora.targets` is needed: the model has no layers called {}; its layers are {}",
                 self.targets,
                 layer_names(&weights)
+            )));
+        }
+        let largest = sides.into_iter().max().unwrap_or(0);
+        if self.rank > largest {
+            return Err(TrainError::Config(format!(
+                "`training.lora.rank = {}` is more than the {largest} rows or columns that the adapted weights have at most: a \
+                 smaller rank, such as 8, or train all parameters, without `training.lora.rank`",
+                self.rank
             )));
         }
         let group = ParamGroup::from_paths(paths);
@@ -261,6 +272,23 @@ mod tests {
         };
         let error = nowhere.adapt(net()).unwrap_err().to_string();
         assert!(error.contains("head.*"), "{error}");
+    }
+
+    #[test]
+    fn factors_with_more_numbers_than_a_weight_are_refused() {
+        let of_rank = |rank| {
+            LoraConfig {
+                rank,
+                ..lora(&["q"])
+            }
+            .adapt(net())
+        };
+        of_rank(6).unwrap();
+        let error = of_rank(7).unwrap_err().to_string();
+        assert!(
+            error.contains("rank = 7` is more than the 6 rows or columns"),
+            "{error}"
+        );
     }
 
     #[test]

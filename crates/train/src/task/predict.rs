@@ -87,11 +87,11 @@ pub trait Predict: Task {
     /// If the task reads no such files, or not this one.
     fn read(&self, config: &Self::Config, file: &Path) -> Result<Vec<Self::Item>, TaskError> {
         let _ = config;
-        Err(TaskError::new(format!(
-            "the task reads no samples from {}: it does not implement `Predict::read`",
-            file.display()
-        ))
-        .with_help("--input takes test, train or validation of such a task"))
+        Err(
+            TaskError::new(format!("the task reads no samples from {}", file.display())).with_help(
+                "--input takes test, train or validation of such a task; in a task of your own, implement `Predict::read`",
+            ),
+        )
     }
 }
 

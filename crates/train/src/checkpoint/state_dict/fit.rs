@@ -12,6 +12,9 @@ use crate::error::TrainError;
 /// Tensors that are missing or unknown are few, if a model has this many times as many: it is no other model then.
 const FEW: usize = 10;
 
+/// As many are few in any model.
+const FEW_OF_A_SMALL_MODEL: usize = 1;
+
 /// How many differences are shown.
 const MOST_SHOWN: usize = 8;
 
@@ -189,6 +192,7 @@ impl Differences {
         let named = ours.iter().filter(named).count();
         let fitting = ours.iter().filter(|tensor| fits(tensor, theirs)).count();
         let all = ours.len();
+        let few = (all / FEW).max(FEW_OF_A_SMALL_MODEL);
         let (mismatch, diagnosis) = match (named, self.unknown.len(), self.missing.len()) {
             (0, ..) => (
                 OtherArchitecture,
@@ -209,14 +213,14 @@ impl Differences {
                      fit). Give a folder with the config.json of these weights, or set the sizes of the model"
                 ),
             ),
-            (_, 0, missing) if self.other.is_empty() && missing * FEW <= all => (
+            (_, 0, missing) if self.other.is_empty() && missing <= few => (
                 Tensors,
                 format!(
                     "the file lacks {missing} of the model's {all} tensors, and all others fit: was it saved whole, and of \
                      this version of the model?"
                 ),
             ),
-            (_, unknown, 0) if self.other.is_empty() && unknown * FEW <= all => (
+            (_, unknown, 0) if self.other.is_empty() && unknown <= few => (
                 Tensors,
                 format!(
                     "the model's {all} tensors fit, and the file has {unknown} more: `train --init-from` with --init-skip \
