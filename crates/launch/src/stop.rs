@@ -27,7 +27,7 @@ pub struct StopRequest {
 impl StopRequest {
     /// Listens for SIGINT, SIGTERM and SIGHUP, which from now on only set the flag.
     ///
-    /// Without a launcher a second signal ends the process at once, with 128 + the signal's
+    /// Without a launcher a second SIGINT or SIGTERM ends the process at once, with 128 + the signal's
     /// number. Under one (`under_launcher`) it does not: a Ctrl-C may reach a rank twice, from the
     /// terminal and from the launcher, and it is the launcher that ends ranks at once.
     ///
@@ -36,7 +36,8 @@ impl StopRequest {
     pub fn listen(under_launcher: bool) -> io::Result<Self> {
         let asked = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            if !under_launcher {
+            // A closed terminal may say so twice, by itself and by its shell.
+            if !under_launcher && signal != SIGHUP {
                 // Registered before the flag is: the first signal finds it still unset.
                 flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&asked))?;
             }

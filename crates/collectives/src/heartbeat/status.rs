@@ -61,13 +61,15 @@ impl HeartbeatMonitor {
         let heartbeat = &self.heartbeat;
         let followed = lock(&heartbeat.state).followed.clone();
         let own = heartbeat.beat_of(followed.as_ref());
+        let withheld = heartbeat.store_silent_for();
         let mut state = lock(&heartbeat.state);
         state.reads_all = true;
         let status = |(member, peer): (usize, &super::thread::Peer)| {
             if member == heartbeat.member {
                 return Some(status_of(member, &own, None, true));
             }
-            let silence = state.silence_of(peer);
+            // While the store does not answer, no beats arrive.
+            let silence = state.silence_of(peer).max(withheld.unwrap_or_default());
             let alive = silence < LATE_BEATS * heartbeat.options.interval;
             match &peer.found {
                 Found::Beat(beat) => Some(status_of(member, beat, Some(silence), alive)),

@@ -195,10 +195,12 @@ impl Heartbeat {
                 self.check_timeouts(began);
                 self.warn_of_a_wait(&mut notice);
             }
-            if !self.sleep_until(began + interval) {
+            // The store may have taken longer than an interval to answer, which is no pause of this rank.
+            let due = (began + interval).max(runtime::now());
+            if !self.sleep_until(due) {
                 return;
             }
-            let paused = runtime::elapsed(began + interval);
+            let paused = runtime::elapsed(due);
             if paused > LONG_PAUSE.max(3 * interval) {
                 tracing::warn!(
                     "this rank has not run for {:.1} s: its process was stopped (SIGSTOP, a debugger) or swapped out, or its \

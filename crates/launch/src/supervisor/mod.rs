@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use everburn_collectives::store::TcpStoreServer;
 use everburn_record::proc;
 use rustix::process::Signal;
-use signal_hook::consts::{SIGINT, SIGKILL};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL};
 
 use self::elastic::Elastic;
 use self::machine_processes::StoreEvent;
@@ -80,7 +80,7 @@ pub(crate) struct Supervisor<'a> {
     ended: Vec<EndedRank>,
     starter: Option<Starter<'a>>,
     elastic: Option<Elastic>,
-    all_stopped: Option<AllStopped>,
+    all_stopped: AllStopped,
     /// Why the launcher has ended a job that is not elastic.
     gave_up: Option<String>,
     /// Whether a dashboard has the terminal, and the lines of ranks go to their logs alone.
@@ -103,15 +103,13 @@ impl<'a> Supervisor<'a> {
         tell: Tell,
     ) -> Self {
         let (running, ended) = (Vec::new(), Vec::new());
-        let limit = config.all_stopped_limit;
-        let limit = limit.filter(|_| config.elastic.is_none() && config.nodes > 1);
         Self {
             config,
             running,
             ended,
             starter: None,
             elastic: None,
-            all_stopped: limit.map(AllStopped::new),
+            all_stopped: AllStopped::new(),
             gave_up: None,
             dashboard: false,
             hosted,
@@ -226,8 +224,8 @@ impl<'a> Supervisor<'a> {
         let restart = self.elastic.as_ref().and_then(Elastic::next_start);
         let look = (!self.has_ranks()).then(|| Instant::now() + LOOK);
         let stopped = self.elastic.as_ref().and_then(Elastic::next_look);
-        let all_stopped = self.all_stopped.as_ref().map(AllStopped::next_look);
-        let looks = restart.into_iter().chain(stopped).chain(all_stopped);
+        let all_stopped = self.all_stopped.next_look();
+        let looks = restart.into_iter().chain(stopped).chain([all_stopped]);
         let ends = self.plan_ends().into_iter().chain(looks);
         let deadline = ends.chain(look).min();
         let received = match deadline {
@@ -269,19 +267,24 @@ impl<'a> Supervisor<'a> {
         Ok(())
     }
 
-    /// Kills the ranks of this machine where all have been stopped for so long that other machines have given them up.
+    /// Says so where all ranks of this machine are stopped, and kills them once other machines have given them up.
     fn end_if_all_are_stopped(&mut self) {
-        let Some(all_stopped) = &mut self.all_stopped else {
-            return;
-        };
         let now = Instant::now();
-        if now < all_stopped.next_look() {
+        if now < self.all_stopped.next_look() {
             return;
         }
         let processes = Process::all(&self.running);
-        if let Some(long) = all_stopped.look(now, &processes)
-            && matches!(self.plan, Plan::Train)
-        {
+        let long = self.all_stopped.look(now, &processes);
+        let Some(long) = long.filter(|_| matches!(self.plan, Plan::Train)) else {
+            return;
+        };
+        if self.all_stopped.is_to_be_said(long) {
+            tracing::warn!(
+                "all ranks of this machine are stopped (SIGSTOP, a debugger), and no step is made until they are continued \
+                 (SIGCONT)"
+            );
+        }
+        if ends_where_all_are_stopped(self.config).is_some_and(|limit| long >= limit) {
             self.gave_up = Some(format!(
                 "all ranks of this machine have been stopped (SIGSTOP, a debugger) for {:.0} s, so the other machines have \
                  given them up",
@@ -316,7 +319,10 @@ impl<'a> Supervisor<'a> {
     /// A first signal asks the ranks to stop after their step, a second one ends them.
     fn interrupt(&mut self, signal: i32) {
         if self.interrupted_by.is_some() {
-            self.kill_all();
+            // A terminal that is closed may say so twice, by itself and by its shell: nobody has asked again.
+            if signal != SIGHUP {
+                self.kill_all();
+            }
             return;
         }
         self.interrupted_by = Some(signal);
@@ -449,6 +455,12 @@ impl<'a> Supervisor<'a> {
             cause,
         })))
     }
+}
+
+/// For how long all ranks of this machine may be stopped, if other machines give them up then.
+fn ends_where_all_are_stopped(config: &LaunchConfig) -> Option<Duration> {
+    let limit = config.all_stopped_limit;
+    limit.filter(|_| config.elastic.is_none() && config.nodes > 1)
 }
 
 fn system(operation: &'static str, source: io::Error) -> LaunchError {

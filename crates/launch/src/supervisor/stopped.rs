@@ -93,22 +93,31 @@ impl StoppedRanks {
 /// Since when all ranks of this machine are stopped.
 #[derive(Debug)]
 pub(super) struct AllStopped {
-    limit: Duration,
     last_look: Instant,
     since: Option<Instant>,
+    /// It has been said.
+    said: bool,
 }
 
 impl AllStopped {
     /// How often the launcher looks.
     const INTERVAL: Duration = Duration::from_secs(1);
 
-    pub(super) fn new(limit: Duration) -> Self {
-        let (last_look, since) = (runtime::now(), None);
+    /// After this long it is said.
+    const LONG: Duration = Duration::from_secs(10);
+
+    pub(super) fn new() -> Self {
+        let (last_look, since, said) = (runtime::now(), None, false);
         Self {
-            limit,
             last_look,
             since,
+            said,
         }
+    }
+
+    /// Whether to say that all have been stopped for so long, once each time.
+    pub(super) fn is_to_be_said(&mut self, long: Duration) -> bool {
+        long >= Self::LONG && !std::mem::replace(&mut self.said, true)
     }
 
     /// When to look next.
@@ -116,7 +125,7 @@ impl AllStopped {
         self.last_look + Self::INTERVAL
     }
 
-    /// How long all have been stopped, if that is too long.
+    /// How long all have been stopped, if they are.
     pub(super) fn look(&mut self, now: Instant, processes: &[Option<Process>]) -> Option<Duration> {
         // The launcher was stopped itself, with its ranks perhaps: they have as long again.
         let was_stopped = now > self.next_look() + Self::INTERVAL;
@@ -125,8 +134,8 @@ impl AllStopped {
         let is_stopped = running.peek().is_some() && running.all(|process| process.is_stopped);
         let before = self.since.filter(|_| !was_stopped);
         self.since = is_stopped.then(|| before.unwrap_or(now));
-        let long = now.saturating_duration_since(self.since?);
-        (long >= self.limit).then_some(long)
+        self.said &= is_stopped;
+        Some(now.saturating_duration_since(self.since?))
     }
 }
 
@@ -202,8 +211,8 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_whose_ranks_are_all_stopped_is_ended_after_the_limit() {
-        let mut all = AllStopped::new(2 * LIMIT);
+    fn for_how_long_all_ranks_are_stopped_is_known_and_said_once() {
+        let mut all = AllStopped::new();
         let begin = all.last_look;
         let mut look = |seconds: u64, states: &str| {
             let process = |state| Process {
@@ -217,19 +226,24 @@ mod tests {
             let now = begin + Duration::from_secs(seconds);
             all.look(now, &processes).map(|long| long.as_secs())
         };
-        let looks = [
-            (1, "SS"),
-            (2, "SR"),
-            (3, "SS"),
-            (4, "S-"),
-            (5, "SS"),
-            (6, "SS"),
-        ];
-        assert!(looks.iter().all(|(at, states)| look(*at, states).is_none()));
-        assert_eq!(look(7, "SS"), Some(4));
+        for (at, states, long) in [
+            (1, "SS", Some(0)),
+            (2, "SR", None),
+            (3, "SS", Some(0)),
+            (4, "S-", Some(1)),
+            (5, "SS", Some(2)),
+            (6, "RR", None),
+            (7, "SS", Some(0)),
+        ] {
+            assert_eq!(look(at, states), long, "{at}");
+        }
         // After a gap in its looks it may have been stopped itself.
-        assert_eq!(look(20, "SS"), None);
+        assert_eq!(look(20, "SS"), Some(0));
         assert_eq!(look(21, "--"), None);
+        let long = AllStopped::LONG;
+        assert!(
+            !all.is_to_be_said(long / 2) && all.is_to_be_said(long) && !all.is_to_be_said(long)
+        );
     }
 
     #[test]
