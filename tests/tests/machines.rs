@@ -52,6 +52,64 @@ fn two_machines_train_one_model() {
 }
 
 #[test]
+fn machines_without_a_shared_disk_resume_by_the_same_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let disks = [0, 1].map(|number: usize| folder.path().join(number.to_string()));
+    disks
+        .iter()
+        .for_each(|disk| std::fs::create_dir(disk).unwrap());
+    let train = |flags: &[&str]| {
+        on_a_free_port(|port| {
+            let address = format!("127.0.0.1:{port}");
+            let (_folder, ended) = both(|_, number| {
+                Everburn::train(&disks[number], "mlp")
+                    .args(["--run-dir", "run", "--ranks", "1", "--nodes", "2"])
+                    .args(["--node-rank", &number.to_string(), "--rendezvous", &address])
+                    .env("EVERBURN_JOB_TOKEN", TOKEN)
+                    .args(["--timeout", &PATIENCE.as_secs().to_string()])
+                    .args(flags)
+            });
+            (!lost_the_port(&ended[0])).then_some(ended)
+        })
+    };
+    train(&["--epochs", "1"]).map(Ended::succeeded);
+    let resumed = train(&["--epochs", "2", "--resume"]).map(Ended::succeeded);
+    assert!(
+        resumed[0]
+            .stderr
+            .contains("resuming from run/checkpoints/epoch-0001"),
+        "{}",
+        resumed[0]
+    );
+    assert_eq!(Run::new(disks[0].join("run")).report()["epochs"], 2);
+    let own = |name: &str| disks[1].join(name).exists();
+    assert!(own("run-node-1") && !own("run") && !own("run-node-1-node-1"));
+    // A machine that is new to the run is told what it lacks.
+    std::fs::remove_dir_all(disks[1].join("run-node-1")).unwrap();
+    let lost = Everburn::train(&disks[1], "mlp")
+        .args([
+            "--run-dir",
+            "run",
+            "--ranks",
+            "1",
+            "--nodes",
+            "2",
+            "--node-rank",
+            "1",
+        ])
+        .args(["--rendezvous", "127.0.0.1:1", "--resume"])
+        .env("EVERBURN_JOB_TOKEN", TOKEN)
+        .run();
+    lost.failed_with(
+        2,
+        &[
+            "no run in run to resume, and none in run-node-1",
+            "config.toml of machine 0",
+        ],
+    );
+}
+
+#[test]
 fn a_port_that_is_taken_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();

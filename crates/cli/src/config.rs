@@ -6,7 +6,7 @@ mod flags;
 mod layers;
 mod optimizer;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::prelude::RunDirectory;
 use clap::Args;
@@ -27,6 +27,7 @@ use crate::arguments::keys::nearest_key;
 use crate::arguments::{Strategy, TrainArguments};
 use crate::elastic::ElasticRange;
 use crate::error::CliError;
+use crate::train::folder_of_machine;
 use crate::{mesh, tasks};
 
 /// On what a run runs.
@@ -116,6 +117,31 @@ pub(crate) struct RunConfig {
     pub(crate) sections: Table,
 }
 
+/// The configuration of the run in `run_dir`. Another machine than the first, whose disk is its own, has a folder of its
+/// own.
+fn config_to_resume(run_dir: &Path, arguments: &TrainArguments) -> Result<PathBuf, CliError> {
+    let own = folder_of_machine(run_dir, arguments.ranks.node_rank);
+    let found = [run_dir, &own].into_iter().find(|folder| folder.exists());
+    if let Some(folder) = found {
+        return Ok(RunDirectory::open(folder)?.config_path());
+    }
+    let what = format!("there is no run in {} to resume", run_dir.display());
+    Err(match own == run_dir {
+        true => CliError::usage_with_help(
+            what,
+            "check --run-dir; leave --resume away to begin a run there",
+        ),
+        false => CliError::usage_with_help(
+            format!("{what}, and none in {}", own.display()),
+            format!(
+                "check --run-dir, which is the same on all machines; a machine that is new to the run needs the config.toml of \
+                 machine 0 in {}",
+                own.display()
+            ),
+        ),
+    })
+}
+
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
@@ -179,13 +205,7 @@ impl RunConfig {
     ) -> Result<Self, CliError> {
         let file = match (&arguments.config, &arguments.run_dir, arguments.resume) {
             (Some(path), ..) => Some(path.clone()),
-            (None, Some(run_dir), true) if !run_dir.exists() => {
-                return Err(CliError::usage_with_help(
-                    format!("there is no run in {} to resume", run_dir.display()),
-                    "check --run-dir; leave --resume away to begin a run there",
-                ));
-            }
-            (None, Some(run_dir), true) => Some(RunDirectory::open(run_dir)?.config_path()),
+            (None, Some(run_dir), true) => Some(config_to_resume(run_dir, arguments)?),
             _ => None,
         };
         let file_layer = file

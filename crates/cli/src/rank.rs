@@ -32,9 +32,15 @@ pub(crate) fn from_environment(command: &Command) -> Result<Option<RankEnvironme
     }
     let given = AboutRanks::of(command);
     let found = if RankEnvironment::is_present() {
-        let environment = RankEnvironment::from_env()?;
+        let launches = given.is_some_and(|given| given.launch_ranks() || given.is_launcher());
+        let environment = match RankEnvironment::from_env() {
+            Err(error) if launches && !matches!(error, RankEnvironmentError::Incomplete { .. }) => {
+                return Err(CliError::usage_with_help(error.to_string(), LEFT_OVER));
+            }
+            found => found?,
+        };
         let is_ours = environment.origin.started_by == StartedBy::Everburn;
-        if given.is_some_and(|given| given.launch_ranks()) && !is_ours {
+        if launches && !is_ours {
             return Err(launches_in_a_rank(&environment));
         }
         Some(environment)
@@ -75,6 +81,17 @@ impl<'a> AboutRanks<'a> {
         self.ranks || self.flags.gpus.is_some()
     }
 
+    /// Whether this process is the launcher of one of several machines.
+    fn is_launcher(&self) -> bool {
+        let RankFlags {
+            node_rank,
+            rendezvous,
+            store,
+            ..
+        } = self.flags;
+        self.nodes || node_rank.is_some() || rendezvous.is_some() || store.is_some()
+    }
+
     /// `None` for commands that take no notice of `srun` and its like.
     fn of(command: &'a Command) -> Option<Self> {
         match command {
@@ -93,13 +110,7 @@ impl<'a> AboutRanks<'a> {
 /// The rank that `srun`, `mpirun` or Kubernetes has made of this process, if one has. A process with the number of its
 /// machine is a launcher, which `srun` and its like start once per machine.
 fn by_another_launcher(given: &AboutRanks) -> Result<Option<RankEnvironment>, CliError> {
-    let RankFlags {
-        node_rank,
-        rendezvous,
-        store,
-        ..
-    } = given.flags;
-    if given.nodes || node_rank.is_some() || rendezvous.is_some() || store.is_some() {
+    if given.is_launcher() {
         return Ok(None);
     }
     let launches = given.launch_ranks();
@@ -154,14 +165,23 @@ fn refuse_several_tasks() -> Result<(), CliError> {
     ))
 }
 
+/// What to do about variables of a rank where ranks are to be started.
+const LEFT_OVER: &str = "unset RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT if they are left over from another job; else leave \
+                         --ranks, --gpus and the flags of several machines out";
+
 fn launches_in_a_rank(environment: &RankEnvironment) -> CliError {
     CliError::usage_with_help(
         format!(
-            "--ranks or --gpus would start ranks, but this is a rank already: {}",
+            "--ranks, --gpus and the flags of several machines start ranks, but this is a rank already: {}",
             environment.announcement()
         ),
-        "leave them out; or start one process a machine, with --nodes, --node-rank and --rendezvous; or set \
-         EVERBURN_LAUNCHER=none, without RANK",
+        match environment.origin.started_by {
+            StartedBy::Variables => LEFT_OVER,
+            _ => {
+                "leave them out; or start one process per machine, with --nodes, --node-rank and --rendezvous; or set \
+                 EVERBURN_LAUNCHER=none"
+            }
+        },
     )
 }
 

@@ -142,7 +142,7 @@ pub(crate) fn how_to_continue(run: &RunDirectory) -> String {
             let config = run.read_config::<RunConfig>();
             let machines = match config.map_or(1, |config| config.ranks.nodes) {
                 0 | 1 => "",
-                _ => ", and with the flags for several machines as before on those",
+                _ => "; on several machines, the command of each machine as before, with --resume",
             };
             format!(
                 "`{} train --resume --run-dir {folder}` continues from the checkpoint {place}, on any number of ranks{machines}",
@@ -161,10 +161,19 @@ pub(crate) fn help_after(
     arguments: &TrainArguments,
     run: &RunDirectory,
 ) -> Option<String> {
-    if newest_checkpoint(run).is_some() {
-        return Some(how_to_continue(run));
-    }
     let first = arguments.ranks.node_rank.unwrap_or(0) == 0;
+    match newest_checkpoint(run) {
+        Some(_) if first => return Some(how_to_continue(run)),
+        Some(place) => {
+            let (name, folder) = (place.to_string(), run.checkpoints());
+            return Some(format!(
+                "this machine has the checkpoint {name}: where machine 0 has no newer one, copy {} into the folder \
+                 `checkpoints` of its run; then start the command of each machine as before, with --resume",
+                folder.join(&name).display()
+            ));
+        }
+        None => {}
+    }
     match outcome {
         Outcome::Failed(failure) if !first => failure.cause.failure()?.lost_rank.map(|_| {
             "machine 0 shows how the run is continued, where it has a checkpoint".to_owned()

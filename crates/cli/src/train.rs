@@ -26,7 +26,7 @@ use everburn_train::{
 use self::joining::{Joined, join};
 use self::preparation::{Prepared, check, check_groups, check_resume};
 use self::preparation::{announce, check_decided, rank_arguments, resolve_data};
-pub(crate) use self::preparation::{claim_first_free, prepare_run_directory};
+pub(crate) use self::preparation::{claim_first_free, folder_of_machine, prepare_run_directory};
 use self::ranks::{train_on_threads, train_one_rank};
 use crate::arguments::{Strategy, TrainArguments};
 use crate::config::RunConfig;

@@ -116,15 +116,11 @@ pub(crate) fn prepare_run_directory(
     config: &RunConfig,
     arguments: &TrainArguments,
 ) -> Result<Prepared, CliError> {
-    let mut path = match &arguments.run_dir {
+    let path = match &arguments.run_dir {
         Some(path) => path.clone(),
         None => claim_first_free(&config.model)?,
     };
-    if let Some(node) = arguments.ranks.node_rank.filter(|node| *node > 0) {
-        let mut name = path.file_name().unwrap_or(path.as_os_str()).to_os_string();
-        name.push(format!("-node-{node}"));
-        path.set_file_name(name);
-    }
+    let path = folder_of_machine(&path, arguments.ranks.node_rank);
     let mut earlier = None;
     if !arguments.resume
         && let Some(aside) = RunDirectory::move_aside(&path)?
@@ -154,6 +150,21 @@ pub(crate) fn prepare_run_directory(
     prepared.run.write_config(config)?;
     recording::write_environment(&prepared.run);
     Ok(prepared)
+}
+
+/// Where machine `node_rank` has its files of the run in `path`: there, or in a folder beside it.
+pub(crate) fn folder_of_machine(path: &Path, node_rank: Option<usize>) -> PathBuf {
+    let Some(node) = node_rank.filter(|node| *node > 0) else {
+        return path.to_owned();
+    };
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    let end = format!("-node-{node}");
+    if name.to_string_lossy().ends_with(&end) {
+        return path.to_owned();
+    }
+    let mut name = name.to_os_string();
+    name.push(end);
+    path.with_file_name(name)
 }
 
 /// A run directory that is ready for a training. Dropped, it gives the folder back to the run that was in it, unless the
