@@ -72,7 +72,7 @@ fn machines_without_a_shared_disk_resume_by_the_same_commands() {
             (!lost_the_port(&ended[0])).then_some(ended)
         })
     };
-    train(&["--epochs", "1"]).map(Ended::succeeded);
+    let _ = train(&["--epochs", "1"]).map(Ended::succeeded);
     let resumed = train(&["--epochs", "2", "--resume"]).map(Ended::succeeded);
     assert!(
         resumed[0]

@@ -25,7 +25,7 @@ use everburn_train::{
 
 use self::joining::{Joined, join};
 use self::preparation::{Prepared, check, check_groups, check_resume};
-use self::preparation::{announce, check_decided, rank_arguments, resolve_data};
+use self::preparation::{announce, announce_as_rank, check_decided, rank_arguments, resolve_data};
 pub(crate) use self::preparation::{claim_first_free, folder_of_machine, prepare_run_directory};
 use self::ranks::{train_on_threads, train_one_rank};
 use crate::arguments::{Strategy, TrainArguments};
@@ -184,14 +184,8 @@ fn train_as_rank(
     elastic::check_launcher(&config, environment)?;
     rank::limit_threads(environment, &config.ranks)?;
     compute_on_this_thread(rayon::current_num_threads())?;
-    let mut task = config.task()?;
-    let before = task.agreed_settings()?;
-    let loaded = task.load()?;
     let ours = environment.launcher_pid.is_some();
-    if !ours {
-        check_decided(arguments, &before, &task.agreed_settings()?)?;
-    }
-    resolve_data(&mut config, &*task, &loaded)?;
+    let (task, loaded) = load_as_rank(&mut config, arguments, ours)?;
     if !ours {
         check_of_rank(&config, environment.rank)?;
     }
@@ -202,11 +196,7 @@ fn train_as_rank(
         (_, false) => None,
         (Some(path), true) if ours => Some(RunDirectory::open(path)?),
         (_, true) => {
-            announce(&config, &loaded);
-            // What is wrong with the weights is said once the ranks have met, so that all of them end.
-            if let (false, Ok(Some(line))) = (arguments.resume, weights::check(&config)) {
-                say!("{line}");
-            }
+            announce_as_rank(&config, arguments, &loaded);
             let prepared = prepared.insert(prepare_run_directory(&config, arguments)?);
             Some(prepared.run.clone())
         }
@@ -271,6 +261,22 @@ fn train_as_rank(
         prepared.keep();
     }
     exit_code_of_rank(trained, environment)
+}
+
+/// The task with its data, which decide settings that were left open. What our launcher has checked is right.
+fn load_as_rank(
+    config: &mut RunConfig,
+    arguments: &TrainArguments,
+    ours: bool,
+) -> Result<(Box<dyn ConfiguredTask>, LoadedData), CliError> {
+    let mut task = config.task()?;
+    let before = task.agreed_settings()?;
+    let loaded = task.load()?;
+    if !ours {
+        check_decided(arguments, &before, &task.agreed_settings()?)?;
+    }
+    resolve_data(config, &*task, &loaded)?;
+    Ok((task, loaded))
 }
 
 /// What our launcher checks before it starts ranks.

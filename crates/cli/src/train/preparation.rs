@@ -19,7 +19,9 @@ use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::summary::counted;
 use crate::trained::{decided_otherwise, require_settings_of_run};
-use crate::{devices, gradient_exchange, launching, mesh, model_parallel, monitor, recording};
+use crate::{
+    devices, gradient_exchange, launching, mesh, model_parallel, monitor, recording, weights,
+};
 
 /// Checks that there is a checkpoint and that it belongs to this configuration.
 pub(super) fn check_resume(
@@ -321,6 +323,19 @@ pub(super) fn announce(config: &RunConfig, loaded: &LoadedData) -> usize {
     }
     warn_of_few_steps(config, samples);
     samples
+}
+
+/// What our launcher says before it starts ranks.
+pub(super) fn announce_as_rank(
+    config: &RunConfig,
+    arguments: &TrainArguments,
+    loaded: &LoadedData,
+) {
+    announce(config, loaded);
+    // What is wrong with the weights is said once the ranks have met, so that all of them end.
+    if let (false, Ok(Some(line))) = (arguments.resume, weights::check(config)) {
+        say!("{line}");
+    }
 }
 
 /// Says that a training ends before `training.steps`, with the last epoch.
