@@ -238,6 +238,14 @@ fn document() -> String {
         .get_arguments()
         .map(|argument| argument.get_id().clone());
     let of_train = of_train.collect::<Vec<_>>();
+    // `--set` of an evaluation sets less than that of a training.
+    let means_the_same = |argument: &clap::Arg| {
+        let mut all = train.get_arguments();
+        let found = all.find(|it| it.get_id() == argument.get_id());
+        found.is_some_and(|it| {
+            it.get_help().map(ToString::to_string) == argument.get_help().map(ToString::to_string)
+        })
+    };
     for command in all.get_subcommands() {
         let name = command.get_name();
         if name == "help" || command.is_hide_set() {
@@ -246,7 +254,7 @@ fn document() -> String {
         let about = command.get_about().map(ToString::to_string);
         let _ = write!(text, "\n## {name}\n\n{}.\n", about.unwrap_or_default());
         let own = command.get_arguments().filter(|argument| {
-            let is_shared = name != "train" && of_train.contains(argument.get_id());
+            let is_shared = name != "train" && means_the_same(argument);
             !argument.is_hide_set() && !is_shared && argument.get_id() != "help"
         });
         let own = own.collect::<Vec<_>>();

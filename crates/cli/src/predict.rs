@@ -53,7 +53,7 @@ pub(crate) fn run(
     // Of other data, all samples are test samples; who asks for another part means that of a training.
     let fingerprint = fingerprint.filter(|_| arguments.input() == PredictionInput::Test);
     let samples = match arguments.input() {
-        PredictionInput::File(_) if !arguments.trained.keys.has("data.name") => Samples::File,
+        PredictionInput::File(_) if !arguments.trained.names_data() => Samples::File,
         _ => Samples::of(fingerprint),
     };
     let rank = TrainedRank::join(&config, samples, environment)?;

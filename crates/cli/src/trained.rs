@@ -16,7 +16,7 @@ use everburn_train::{
 };
 
 use crate::arguments::{Given, OfEvaluation, RankFlags};
-use crate::config::RunConfig;
+use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
 use crate::prelude::*;
 use crate::{devices, gradient_exchange, launching, rank};
@@ -34,8 +34,8 @@ pub(crate) struct TrainedFlags {
     #[arg(long)]
     pub(crate) ema: bool,
 
-    /// Set a setting of a task with data of its own, as in `flowers.folder=other-images`; may be repeated. The other
-    /// settings are the run's.
+    /// Set a setting of the task, as in `flowers.folder=other-images`. The value is TOML, or else a string; may be repeated.
+    /// The other settings are the run's.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
 
@@ -124,6 +124,12 @@ impl TrainedFlags {
         let code = ExitCode::from(&outcome);
         let shows = code == ExitCode::SUCCESS && self.ranks.node_rank.unwrap_or(0) == 0;
         Ok((code, shows))
+    }
+
+    /// Whether data are named, the run's or others.
+    pub(crate) fn names_data(&self) -> bool {
+        let is_name = |assignment: &String| key_of(assignment) == "data.name";
+        self.keys.has("data.name") || self.set.iter().any(is_name)
     }
 
     fn which(&self) -> Which<'_> {

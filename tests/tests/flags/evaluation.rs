@@ -53,7 +53,7 @@ fn what_an_evaluation_has_no_use_for_is_refused() {
         (["--elastic", "1:2"], "--elastic is for training"),
         (
             ["--set", "training.epochs=5"],
-            "[training] is not of the task mlp",
+            "[training] is no section of the task mlp",
         ),
         (
             ["--set", "data.nothing=5"],

@@ -221,10 +221,10 @@ pub(crate) fn with_flags(text: &str) -> String {
     told
 }
 
-/// Sections of tasks that come with Everburn, whose flags a program without such tasks does not show.
+/// Sections of Everburn's own tasks. A program without such tasks does not show their flags.
 const OF_TASKS: [&str; 2] = ["data", "text"];
 
-/// The command line without the flags that none of the program's tasks has a use for, in its help.
+/// The command line, whose help leaves out flags that none of the program's tasks uses.
 pub(crate) fn hide_foreign(command: Command) -> Command {
     let used = tasks::tasks().iter().flat_map(AnyTask::sections);
     let used = used.collect::<Vec<_>>();
@@ -240,12 +240,9 @@ pub(crate) fn hide_foreign(command: Command) -> Command {
     command.mut_subcommands(|command| {
         command.mut_args(|argument| {
             let id = argument.get_id().as_str();
-            let is_hidden = hidden.iter().any(|section| id.starts_with(section));
-            if is_hidden {
-                argument.hide(true)
-            } else {
-                argument
-            }
+            let is_hidden =
+                argument.is_hide_set() || hidden.iter().any(|section| id.starts_with(section));
+            argument.hide(is_hidden)
         })
     })
 }

@@ -34,16 +34,16 @@ impl RunConfig {
         if let Some(Value::Table(data)) = table.get_mut("data") {
             data.remove("augment");
         }
-        let mut layer = keys.table.clone();
-        complete(&mut layer, ranks)?;
+        let mut flags = keys.table.clone();
+        complete(&mut flags, ranks)?;
         let settings = self.settings_of_task(set)?;
-        merge(&mut layer, settings.clone());
-        forget_shards(&mut table, get(&layer, "data.name").is_some());
-        let of_run = table.clone();
-        merge(&mut table, layer);
-        let mut set_otherwise = of_run.clone();
-        merge(&mut set_otherwise, settings);
-        let other_data = named_data(&table) != named_data(&of_run) || set_otherwise != of_run;
+        let names_data = |layer| get(layer, "data.name").is_some();
+        forget_shards(&mut table, names_data(&flags) || names_data(&settings));
+        let own_data = named_data(&table);
+        merge(&mut table, flags);
+        let before = table.clone();
+        merge(&mut table, settings);
+        let other_data = named_data(&table) != own_data || table != before;
         let config = Self::deserialize(Value::Table(table))
             .map_err(|error| CliError::usage(error.to_string()))?;
         config.validate_ranks()?;
@@ -68,13 +68,13 @@ impl RunConfig {
         Ok((config, other_data))
     }
 
-    /// By which flag an evaluation is told where the data are.
+    /// Which flag of an evaluation names the data.
     pub(crate) fn how_to_name_data(&self) -> String {
         let sections = tasks::find(&self.model).map(|task| task.sections());
         match sections.as_deref() {
             Some([section, ..]) if !sections.iter().flatten().any(|it| *it == "data") => format!(
-                "--set {section}.KEY=VALUE names the data that are meant; a path in config.toml that does not begin \
-                 with / is of the folder in which the command runs"
+                "--set {section}.KEY=VALUE names other data; relative paths in config.toml are relative to the folder \
+                 in which the command runs"
             ),
             _ => "--data names the data that are meant".to_owned(),
         }
@@ -93,11 +93,11 @@ impl RunConfig {
             if let Some(section) = settings.keys().find(is_foreign) {
                 return Err(CliError::usage_with_help(
                     format!(
-                        "--set {assignment}: [{section}] is not of the task {}",
+                        "--set {assignment}: [{section}] is no section of the task {}",
                         self.model
                     ),
                     format!(
-                        "an evaluation takes settings of [{}], as a task's folder of data; ranks and devices have flags",
+                        "an evaluation takes settings of [{}], such as the folder of the data; ranks and devices have flags",
                         task.sections().join("], [")
                     ),
                 ));

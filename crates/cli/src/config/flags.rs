@@ -77,6 +77,11 @@ fn add_schedules(layer: &mut Table, old: &[ScheduleFlag]) -> Result<(), CliError
     Ok(())
 }
 
+/// The key of `--set KEY=VALUE`.
+pub(crate) fn key_of(assignment: &str) -> &str {
+    assignment.split('=').next().unwrap_or_default().trim()
+}
+
 /// Does what `--set KEY=VALUE` says.
 pub(super) fn assign(layer: &mut Table, assignment: &str) -> Result<(), CliError> {
     let (key, value) = assignment.split_once('=').ok_or_else(|| {

@@ -8,7 +8,7 @@ use everburn_train::{AnyTask, Patterns, configuration_fault, nearest_name};
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use super::flags::flags_layer;
+use super::flags::{flags_layer, key_of};
 use super::optimizer;
 use crate::arguments::TrainArguments;
 use crate::arguments::keys::nearest_key;
@@ -87,8 +87,7 @@ pub(super) fn fault(reason: &str, set: &[String], file: Option<&Path>) -> CliErr
         None => reason.to_owned(),
     };
     let is_it = |assignment: &&String| {
-        let path = assignment.split('=').next().unwrap_or_default();
-        let mut keys = path.split('.').map(str::trim);
+        let mut keys = key_of(assignment).split('.').map(str::trim);
         keys.any(|key| what.contains(&format!("{key}`")))
     };
     match (set.iter().find(is_it), file) {

@@ -15,7 +15,7 @@ use toml::Table;
 use super::choose_display;
 use super::earlier_run::EarlierRun;
 use crate::arguments::{RankFlags, TrainArguments};
-use crate::config::RunConfig;
+use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
 use crate::summary::counted;
 use crate::trained::{decided_otherwise, require_settings_of_run};
@@ -154,18 +154,13 @@ pub(crate) fn prepare_run_directory(
     Ok(prepared)
 }
 
-/// Where machine `node_rank` has its files of the run in `path`: there, or in a folder beside it.
+/// Where machine `node_rank` has its files of the run in `path`: machine 0 there, others in a folder beside it.
 pub(crate) fn folder_of_machine(path: &Path, node_rank: Option<usize>) -> PathBuf {
     let Some(node) = node_rank.filter(|node| *node > 0) else {
         return path.to_owned();
     };
-    let name = path.file_name().unwrap_or(path.as_os_str());
-    let end = format!("-node-{node}");
-    if name.to_string_lossy().ends_with(&end) {
-        return path.to_owned();
-    }
-    let mut name = name.to_os_string();
-    name.push(end);
+    let mut name = path.file_name().unwrap_or(path.as_os_str()).to_os_string();
+    name.push(format!("-node-{node}"));
     path.with_file_name(name)
 }
 
@@ -292,7 +287,7 @@ pub(super) fn check_decided(
         return require_settings_of_run(before, now);
     }
     for assignment in &arguments.set {
-        let path = assignment.split('=').next().unwrap_or_default().trim();
+        let path = key_of(assignment);
         if let Some(value) = decided_otherwise(path, before, now) {
             return Err(CliError::usage_with_help(
                 format!("--set {assignment}: the data decide {path}: {value}"),

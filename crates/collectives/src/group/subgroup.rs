@@ -57,7 +57,7 @@ impl ProcessGroup {
         }))
     }
 
-    /// The same sub-group with a name, by which reports on a stall call it, as in `collective 12 of the gradients group`.
+    /// The same sub-group with a name, by which reports on a stall call it, as in `collective 12 of the gradients-0 group`.
     /// The first name counts; all ranks give the same.
     ///
     /// ```

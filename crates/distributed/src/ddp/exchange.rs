@@ -82,7 +82,7 @@ impl Way {
                 let Some(device) = device.filter(|_| all_stay) else {
                     return Ok((Medium::Host, None));
                 };
-                let own = (group.world_size() > 1).then(|| whole_group(group));
+                let own = (group.world_size() > 1).then(|| whole_group(group, GROUPS[0]));
                 let own = own.transpose()?.flatten().map(HostExchange::start);
                 let exchange = own.transpose()?;
                 let exchange = exchange.map(|own| Arc::new(own) as Arc<dyn DeviceExchange>);
@@ -92,11 +92,14 @@ impl Way {
     }
 }
 
+/// What reports on stalls call the groups of the threads that take turns with the buckets.
+const GROUPS: [&str; WORKERS] = ["gradients-0", "gradients-1"];
+
 /// A group of the same ranks, whose collectives run beside those of `group`.
-fn whole_group(group: &ProcessGroup) -> Result<Option<ProcessGroup>, DdpError> {
+fn whole_group(group: &ProcessGroup, name: &'static str) -> Result<Option<ProcessGroup>, DdpError> {
     let ranks: Vec<usize> = (0..group.world_size()).collect();
     let own = group.subgroup(&ranks)?;
-    Ok(own.map(|own| own.named("gradients")))
+    Ok(own.map(|own| own.named(name)))
 }
 
 /// Starts the threads that exchange gradients; `None` on one rank. Every rank calls it.
@@ -112,7 +115,8 @@ pub(super) fn start_reducer(
         (None, Medium::Host) => WORKERS,
         _ => 1,
     };
-    let groups = (0..workers).map(|_| whole_group(group));
+    let groups = GROUPS.iter().take(workers);
+    let groups = groups.map(|name| whole_group(group, name));
     let groups = groups.collect::<Result<Vec<_>, _>>()?;
     Ok(Some(Reducer::start(
         groups.into_iter().flatten().collect(),

@@ -12,9 +12,6 @@ use crate::error::TrainError;
 /// Tensors that are missing or unknown are few, if a model has this many times as many: it is no other model then.
 const FEW: usize = 10;
 
-/// As many are few in any model.
-const FEW_OF_A_SMALL_MODEL: usize = 1;
-
 /// How many differences are shown.
 const MOST_SHOWN: usize = 8;
 
@@ -192,7 +189,8 @@ impl Differences {
         let named = ours.iter().filter(named).count();
         let fitting = ours.iter().filter(|tensor| fits(tensor, theirs)).count();
         let all = ours.len();
-        let few = (all / FEW).max(FEW_OF_A_SMALL_MODEL);
+        // One is few in a small model, too.
+        let few = (all / FEW).max(1);
         let (mismatch, diagnosis) = match (named, self.unknown.len(), self.missing.len()) {
             (0, ..) => (
                 OtherArchitecture,
