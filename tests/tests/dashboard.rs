@@ -1,6 +1,7 @@
 //! burn-train's dashboard on a terminal, and how it is left.
 
 use everburn_tests::{Run, Terminal, binary, skip_missing};
+use rustix::process::Signal;
 
 /// Starts a long training on two ranks in a terminal and waits until its dashboard shows numbers.
 fn dashboard(folder: &std::path::Path, test: &str) -> Option<Terminal> {
@@ -45,7 +46,11 @@ fn check_restored(terminal: &Terminal, folder: &std::path::Path) -> String {
     let report = Run::new(folder.join("run")).report();
     let stopped = report["stopped"].as_str().unwrap_or_default();
     assert!(stopped.starts_with("on request"), "{report:#}");
+    check_terminal(terminal, &screen);
+    screen
+}
 
+fn check_terminal(terminal: &Terminal, screen: &str) {
     for (property, value) in [
         ("alternate_on", "0"),
         ("cursor_flag", "1"),
@@ -64,7 +69,6 @@ fn check_restored(terminal: &Terminal, folder: &std::path::Path) -> String {
         let words: Vec<_> = screen.split_whitespace().collect();
         expected.iter().all(|word| words.contains(word))
     });
-    screen
 }
 
 #[test]
@@ -91,4 +95,24 @@ fn the_quit_key_ends_all_ranks_and_restores_the_terminal() {
     terminal.press("s");
     let screen = check_restored(&terminal, folder.path());
     assert!(screen.contains("stopped on request after step"), "{screen}");
+}
+
+#[test]
+fn the_kill_key_ends_ranks_that_hang_too_and_restores_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(terminal) = dashboard(folder.path(), "the dashboard's kill key") else {
+        return;
+    };
+    let ranks = terminal.ranks();
+    let last = ranks.iter().find(|process| process.rank == Some(1));
+    last.unwrap().signal(Signal::STOP);
+    terminal.press("q");
+    terminal.wait_for("the question how", |screen| screen.contains("[k] Stop"));
+    terminal.press("k");
+    let screen = terminal.wait_for("the shell again", |screen| {
+        screen.lines().any(|line| line.starts_with("code="))
+    });
+    assert_eq!(terminal.ranks(), [], "{screen}");
+    assert!(screen.contains("code=130"), "{screen}");
+    check_terminal(&terminal, &screen);
 }

@@ -143,7 +143,7 @@ fn train_here(
         recorder: recorder.clone(),
         parallelism: mesh::check(config)?,
         kernels,
-        stop: listen_for_stop(false)?,
+        stop: listen_for_stop(None)?,
         ..RankJob::new(config, arguments, task, loaded)
     };
     if job.display == renderer::Display::Dashboard {
@@ -224,7 +224,7 @@ fn train_as_rank(
         joined => joined?,
     };
     // Until the ranks have joined, a signal ends the process: there is no step to stop after.
-    job.stop = listen_for_stop(true)?;
+    job.stop = listen_for_stop(Some(environment))?;
     // The report on a stall looks into the group after the training has ended.
     let watched = group.clone();
     let names = &config.ranks.devices;
@@ -475,10 +475,14 @@ impl<'a> RankJob<'a> {
 }
 
 /// From here on a signal stops the training after the present step.
-fn listen_for_stop(under_launcher: bool) -> Result<StopSignal, CliError> {
-    let stop = StopRequest::listen(under_launcher)
+fn listen_for_stop(environment: Option<&RankEnvironment>) -> Result<StopSignal, CliError> {
+    let stop = StopRequest::listen(environment.is_some())
         .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))?;
-    Ok(StopSignal::from_flag(stop.flag()))
+    let signal = StopSignal::from_flag(stop.flag());
+    Ok(match environment.and_then(RankEnvironment::kill_job) {
+        Some(kill) => signal.with_kill(kill),
+        None => signal,
+    })
 }
 
 /// Under a launcher a rank has a terminal only if it is to draw the dashboard on it.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use everburn_auth::JobToken;
 use everburn_collectives::rendezvous::variable;
 use everburn_collectives::store::EtcdAddress;
+use rustix::process::{Pid, Signal, kill_process};
 
 use self::store_place::StorePlace;
 use crate::error::RankEnvironmentError;
@@ -325,6 +326,19 @@ impl RankEnvironment {
             Some(launcher) => orphan::guard(launcher, self.rank),
             None => Ok(()),
         }
+    }
+
+    /// What ends all ranks at once, as a second Ctrl-C does, with exit code 130: two signals to the launcher. `None` without
+    /// our launcher.
+    pub fn kill_job(&self) -> Option<impl Fn() + Send + Sync + 'static> {
+        let launcher = Pid::from_raw(self.launcher_pid?.try_into().ok()?)?;
+        Some(move || {
+            for signal in [Signal::INT, Signal::TERM] {
+                if let Err(error) = kill_process(launcher, signal) {
+                    tracing::warn!("the launcher cannot be told to end the job: {error}");
+                }
+            }
+        })
     }
 
     /// Reports to the launcher why this rank ends; the first report of a failure counts. Without a launcher, or

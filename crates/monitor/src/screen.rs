@@ -43,7 +43,7 @@ const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[?1000h\x1b[?1002h\x1b[?1003h\x1b
 const LEAVE: &[u8] = b"\x1b[?1006l\x1b[?1003l\x1b[?1002l\x1b[?1000l\x1b[?25h\x1b[0m\x1b[?1049l";
 
 /// What the screen is for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Purpose {
     /// To look on: `q` leaves, and the run continues. There may be no dashboard to show beside the ranks.
     LookOn {
@@ -54,7 +54,26 @@ pub enum Purpose {
     Train {
         /// The folder of the run, from which the ranks are known once somebody wants to see them.
         run: Option<std::path::PathBuf>,
+        /// What the dashboard's keys `q` and `k` do.
+        kill: Kill,
     },
+}
+
+/// Ends a training at once, and the process of the screen sooner or later.
+#[derive(Clone)]
+pub struct Kill(Arc<dyn Fn() + Send + Sync>);
+
+impl Kill {
+    /// Calls `kill`, on the screen's thread, once the terminal is as it was.
+    pub fn by(kill: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(kill))
+    }
+}
+
+impl std::fmt::Debug for Kill {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Kill")
+    }
 }
 
 /// The terminal, while a view is on it. Dropping it gives the terminal back as it was.
@@ -146,6 +165,7 @@ impl Screen {
             painted: painted.map(Painted::of),
             keys: Keys::default(),
             pressed: None,
+            killed: false,
             view: RanksView {
                 dashboard: with_dashboard,
                 training: matches!(purpose, Purpose::Train { .. }),
@@ -157,6 +177,7 @@ impl Screen {
             state: state.clone(),
             stop,
             leave,
+            restored: restored.clone(),
         };
         let thread = std::thread::Builder::new()
             .name("everburn-screen".to_string())

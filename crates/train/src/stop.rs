@@ -1,7 +1,11 @@
 //! A wish to stop after the current step.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// With what a process ends that its user has killed: 128 and the number of SIGINT.
+const EXIT_KILLED: i32 = 130;
 
 /// A flag that a signal handler, say, sets; the training loop asks it once per step.
 ///
@@ -15,22 +19,52 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// for_the_handler.set();
 /// assert!(stop.is_set());
 /// ```
-#[derive(Debug, Clone, Default)]
-pub struct StopSignal(Arc<AtomicBool>);
+#[derive(Clone, Default)]
+pub struct StopSignal {
+    flag: Arc<AtomicBool>,
+    kill: Option<Arc<dyn Fn() + Send + Sync>>,
+}
+
+impl fmt::Debug for StopSignal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_tuple("StopSignal")
+            .field(&self.is_set())
+            .finish()
+    }
+}
 
 impl StopSignal {
     /// The signal that is set whenever `flag` is.
     pub fn from_flag(flag: Arc<AtomicBool>) -> Self {
-        Self(flag)
+        Self { flag, kill: None }
+    }
+
+    /// The same signal, where `kill` ends all ranks at once. Without it [`kill`](Self::kill) ends this process alone.
+    #[must_use]
+    pub fn with_kill(self, kill: impl Fn() + Send + Sync + 'static) -> Self {
+        Self {
+            kill: Some(Arc::new(kill)),
+            ..self
+        }
+    }
+
+    /// Ends the training without waiting for the step's end, as the dashboard's keys `q` and `k` do: by what
+    /// [`with_kill`](Self::with_kill) was given, or else by the end of this process, with exit code 130.
+    pub fn kill(&self) {
+        match &self.kill {
+            Some(kill) => kill(),
+            None => std::process::exit(EXIT_KILLED),
+        }
     }
 
     /// Asks the training to stop.
     pub fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.flag.store(true, Ordering::Relaxed);
     }
 
     /// Whether the training was asked to stop.
     pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.flag.load(Ordering::Relaxed)
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use pulldown_cmark::{Event, Parser, Tag, TagEnd};
+use markdown::mdast::Node;
+use markdown::{ParseOptions, to_mdast};
 
 use super::TextFile;
 
@@ -25,10 +26,9 @@ pub(super) fn check(files: &[TextFile], exists: impl Fn(&str) -> bool) -> Vec<St
         .collect();
     let mut complaints = Vec::new();
     for page in &pages {
-        let lines = LineNumbers::of(&page.text);
-        for (target, offset) in links(&page.text) {
+        for (target, line) in links(&page.text) {
             if let Some(fault) = fault(&page.path, &target, &anchors, &exists) {
-                complaints.push(page.complain(lines.of_offset(offset), &fault));
+                complaints.push(page.complain(line, &fault));
             }
         }
     }
@@ -105,42 +105,51 @@ fn resolve(page: &str, address: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// The targets of links and pictures, with their offsets in bytes.
+/// The targets of links and pictures, with their lines (from 0).
 fn links(text: &str) -> Vec<(String, usize)> {
-    Parser::new(text)
-        .into_offset_iter()
-        .filter_map(|(event, range)| match event {
-            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
-                Some((dest_url.into_string(), range.start))
-            }
-            _ => None,
-        })
-        .collect()
+    let mut links = Vec::new();
+    visit(&parsed(text), &mut |node| {
+        let target = match node {
+            Node::Link(link) => &link.url,
+            Node::Image(image) => &image.url,
+            Node::Definition(definition) => &definition.url,
+            _ => return,
+        };
+        let line = node
+            .position()
+            .map_or(0, |position| position.start.line - 1);
+        links.push((target.clone(), line));
+    });
+    links
 }
 
 /// The anchors of a page's headings, as GitHub and mdBook make them.
 fn anchors(text: &str) -> Vec<String> {
-    let (mut anchors, mut heading) = (Vec::new(), None::<String>);
-    for event in Parser::new(text) {
-        match event {
-            Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
-            Event::End(TagEnd::Heading(_)) => {
-                let anchor = slug(&heading.take().unwrap_or_default());
-                let earlier = anchors.iter().filter(|known| **known == anchor).count();
-                anchors.push(match earlier {
-                    0 => anchor,
-                    times => format!("{anchor}-{times}"),
-                });
-            }
-            Event::Text(part) | Event::Code(part) => {
-                if let Some(heading) = &mut heading {
-                    heading.push_str(&part);
-                }
-            }
-            _ => {}
+    let mut slugs = Vec::<String>::new();
+    visit(&parsed(text), &mut |node| {
+        if let Node::Heading(_) = node {
+            slugs.push(slug(&node.to_string()));
         }
+    });
+    let earlier = |at: usize| slugs[..at].iter().filter(|it| **it == slugs[at]).count();
+    let anchor = |at: usize| match earlier(at) {
+        0 => slugs[at].clone(),
+        times => format!("{}-{times}", slugs[at]),
+    };
+    (0..slugs.len()).map(anchor).collect()
+}
+
+/// The tree of a page, as CommonMark has it.
+fn parsed(text: &str) -> Node {
+    to_mdast(text, &ParseOptions::default()).expect("any text is CommonMark")
+}
+
+/// Calls `each` with `node` and all that are in it, in the page's order.
+fn visit(node: &Node, each: &mut impl FnMut(&Node)) {
+    each(node);
+    for child in node.children().into_iter().flatten() {
+        visit(child, each);
     }
-    anchors
 }
 
 fn slug(heading: &str) -> String {
@@ -149,19 +158,6 @@ fn slug(heading: &str) -> String {
         .chars()
         .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.map(|c| if c == ' ' { '-' } else { c }).collect()
-}
-
-/// Line numbers (from 0) of offsets.
-struct LineNumbers(Vec<usize>);
-
-impl LineNumbers {
-    fn of(text: &str) -> Self {
-        Self(text.match_indices('\n').map(|(at, _)| at).collect())
-    }
-
-    fn of_offset(&self, offset: usize) -> usize {
-        self.0.partition_point(|end| *end < offset)
-    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::beat::{Beat, Found, beat_key, hang_key, read_many, reporter_key};
 use super::diagnosis::{RankState, doing, has_called, stalled, wanted_in};
 use super::log::last_lines;
 use super::thread::{Followed, Heartbeat, WATCH_ALL};
-use crate::group::{CollectiveError, FlightEntry};
+use crate::group::{CollectiveError, FlightEntry, FlightState};
 use crate::runtime::{self, Condition};
 use crate::sync::lock;
 
@@ -116,6 +116,8 @@ pub struct HangReport {
     pub others: usize,
     /// Whether this rank is the one of its machine to print the report: the first that had it.
     pub is_printed_here: bool,
+    /// How long the reporting rank itself did not run, where that is most of the time that it has waited.
+    pub own_pause: Option<Duration>,
     /// How long the store has not answered, where it does not: whether other ranks beat is not known then.
     pub store_silent_for: Option<Duration>,
     /// The path of the stalled rank's log.
@@ -146,9 +148,16 @@ pub(super) fn report(
         waiting_for: waited_for(error.root_cause()),
         ..heartbeat.beat_of(Some(&followed))
     };
+    let failed = own.records.iter().filter(|entry| {
+        matches!(entry.state, FlightState::Failed | FlightState::Running)
+            && !entry.waiting_for.is_empty()
+    });
+    let waited = failed.map(|entry| entry.began).max();
+    let own_pause = waited.and_then(|waited| heartbeat.pause_in(waited));
     let gathered = gather(heartbeat, &followed, &own);
     Some(HangReport {
         is_printed_here: gathered.is_printed_here,
+        own_pause,
         ..diagnose(heartbeat, &followed, &gathered.reports, log_of)
     })
 }
@@ -193,6 +202,7 @@ pub(super) fn diagnose(
         lines: log.as_deref().map_or(Ok(Vec::new()), last_lines),
         log,
         ranks: activities(heartbeat, followed, reports, &states),
+        own_pause: None,
         store_silent_for: heartbeat.store_silent_for(),
         others: reports.len() - reports.iter().filter(asked).count(),
         is_printed_here: true,

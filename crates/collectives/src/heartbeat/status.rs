@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::HeartbeatMonitor;
 use super::beat::{Beat, Found};
 use super::diagnosis::doing;
+use super::thread::{Heartbeat, Peer};
 use crate::group::FlightEntry;
 use crate::sync::lock;
 
@@ -58,19 +59,24 @@ impl HeartbeatMonitor {
     /// returns only a few.
     #[must_use]
     pub fn statuses(&self) -> Vec<RankStatus> {
-        let heartbeat = &self.heartbeat;
-        let followed = lock(&heartbeat.state).followed.clone();
-        let own = heartbeat.beat_of(followed.as_ref());
-        let withheld = heartbeat.store_silent_for();
-        let mut state = lock(&heartbeat.state);
+        self.heartbeat.statuses()
+    }
+}
+
+impl Heartbeat {
+    pub(super) fn statuses(&self) -> Vec<RankStatus> {
+        let followed = lock(&self.state).followed.clone();
+        let own = self.beat_of(followed.as_ref());
+        let withheld = self.store_silent_for();
+        let mut state = lock(&self.state);
         state.reads_all = true;
-        let status = |(member, peer): (usize, &super::thread::Peer)| {
-            if member == heartbeat.member {
+        let status = |(member, peer): (usize, &Peer)| {
+            if member == self.member {
                 return Some(status_of(member, &own, None, true));
             }
             // While the store does not answer, no beats arrive.
             let silence = state.silence_of(peer).max(withheld.unwrap_or_default());
-            let alive = silence < LATE_BEATS * heartbeat.options.interval;
+            let alive = silence < LATE_BEATS * self.options.interval;
             match &peer.found {
                 Found::Beat(beat) => Some(status_of(member, beat, Some(silence), alive)),
                 Found::Unreadable | Found::Nothing => None,

@@ -4,13 +4,15 @@ use std::fmt;
 use std::time::Duration;
 
 use super::report::{Evidence, HangReport, RankActivity};
+use super::thread::did_not_run;
 use crate::group::ranks;
 
 impl fmt::Display for HangReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.stalled_activity() {
-            Some(activity) => self.write_diagnosis(f, activity)?,
-            None => write!(
+        match (self.own_pause, self.stalled_activity()) {
+            (Some(pause), _) => write!(f, "rank {} itself {}", self.reporter, did_not_run(pause))?,
+            (None, Some(activity)) => self.write_diagnosis(f, activity)?,
+            (None, None) => write!(
                 f,
                 "a rank stalled, but which one is unknown: no rank reports which rank it waits for"
             )?,
@@ -58,7 +60,11 @@ impl HangReport {
     /// The stalled rank as the job counts: its member number.
     #[must_use]
     pub fn stalled_member(&self) -> Option<usize> {
-        self.stalled_activity().map(|activity| activity.member)
+        let stalled = match self.own_pause {
+            Some(_) => self.ranks.iter().find(|it| it.rank == self.reporter),
+            None => self.stalled_activity(),
+        };
+        stalled.map(|activity| activity.member)
     }
 
     fn stalled_activity(&self) -> Option<&RankActivity> {
@@ -143,7 +149,20 @@ impl HangReport {
                 )
             }
         };
-        write!(f, "\n  {state}")
+        write!(f, "\n  {state}")?;
+        let is_silent_too = |it: &&RankActivity| {
+            !it.alive
+                && it.rank != stalled.rank
+                && !stalled.alive
+                && self.store_silent_for.is_none()
+        };
+        let silent = self.ranks.iter().filter(is_silent_too);
+        let silent: Vec<usize> = silent.map(|it| it.rank).collect();
+        match silent[..] {
+            [] => Ok(()),
+            [_] => write!(f, "\n  {} sends no heartbeats either", ranks(&silent)),
+            _ => write!(f, "\n  {} send no heartbeats either", ranks(&silent)),
+        }
     }
 }
 

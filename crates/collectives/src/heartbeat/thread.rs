@@ -71,6 +71,17 @@ pub(super) struct State {
     answered: Instant,
     /// The first member of the next poll for new beats.
     next_newcomer: usize,
+    /// While the thread sleeps, until when.
+    sleeps_until: Option<Instant>,
+    /// The last time that this rank did not run for long.
+    paused: Option<Pause>,
+}
+
+/// A time in which a process was stopped, or its machine.
+#[derive(Debug, Clone, Copy)]
+struct Pause {
+    ended: Instant,
+    length: Duration,
 }
 
 impl State {
@@ -118,6 +129,8 @@ impl Heartbeat {
             followed: None,
             reads_all: false,
             answered: unknown.moved,
+            sleeps_until: None,
+            paused: None,
             peers: vec![unknown; members],
             next_newcomer: 0,
         };
@@ -197,18 +210,36 @@ impl Heartbeat {
             }
             // The store may have taken longer than an interval to answer, which is no pause of this rank.
             let due = (began + interval).max(runtime::now());
+            lock(&self.state).sleeps_until = Some(due);
             if !self.sleep_until(due) {
                 return;
             }
-            let paused = runtime::elapsed(due);
-            if paused > LONG_PAUSE.max(3 * interval) {
-                tracing::warn!(
-                    "this rank has not run for {:.1} s: its process was stopped (SIGSTOP, a debugger) or swapped out, or its \
-                     machine suspended or short of cores; the others may have given it up",
-                    paused.as_secs_f64()
-                );
-            }
+            self.note_pause();
+            lock(&self.state).sleeps_until = None;
         }
+    }
+
+    /// Says so if this rank runs again after it has not for long, once, whichever thread runs first.
+    fn note_pause(&self) {
+        let mut state = lock(&self.state);
+        let ended = runtime::now();
+        let Some(due) = state.sleeps_until else {
+            return;
+        };
+        let length = ended.saturating_duration_since(due);
+        if length > LONG_PAUSE.max(3 * self.options.interval) {
+            state.paused = Some(Pause { ended, length });
+            state.sleeps_until = None;
+            tracing::warn!("this rank {}", did_not_run(length));
+        }
+    }
+
+    /// How long this rank did not run, if that is most of the time for which one of its operations has waited.
+    pub(super) fn pause_in(&self, waited: Duration) -> Option<Duration> {
+        self.note_pause();
+        let pause = lock(&self.state).paused?;
+        let is_within = runtime::elapsed(pause.ended) < waited;
+        (is_within && 2 * pause.length > waited).then_some(pause.length)
     }
 
     /// Sleeps until the next beat. Returns false when the thread must end.
@@ -358,6 +389,14 @@ impl Heartbeat {
         state.answered = runtime::now();
         Ok(())
     }
+}
+
+pub(super) fn did_not_run(pause: Duration) -> String {
+    format!(
+        "has not run for {:.1} s: its process was stopped (SIGSTOP, a debugger) or swapped out, or its machine suspended or \
+         short of cores; the others may have given it up",
+        pause.as_secs_f64()
+    )
 }
 
 fn restart(peers: &mut [Peer]) {

@@ -14,11 +14,11 @@ use ratatui::crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdat
 use ratatui::crossterm::{execute, queue};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::Purpose;
 use super::keys::{Key, Keys};
 use super::painted::Painted;
 use super::pseudo_terminal::PseudoTerminal;
 use super::streams::OwnStreams;
+use super::{Purpose, Restore};
 use crate::source::{Source, Target};
 use crate::state::RunState;
 use crate::view::{RanksView, draw_ranks};
@@ -44,6 +44,8 @@ pub(super) struct ScreenThread {
     pub(super) keys: Keys,
     /// When the last key was pressed.
     pub(super) pressed: Option<Instant>,
+    /// The training was killed, and nothing more is shown.
+    pub(super) killed: bool,
     pub(super) view: RanksView,
     /// The ranks are on the screen.
     pub(super) ranks: bool,
@@ -53,6 +55,7 @@ pub(super) struct ScreenThread {
     pub(super) state: Arc<Mutex<RunState>>,
     pub(super) stop: Receiver<std::convert::Infallible>,
     pub(super) leave: Sender<()>,
+    pub(super) restored: Arc<Restore>,
 }
 
 impl ScreenThread {
@@ -74,6 +77,9 @@ impl ScreenThread {
                 if let Some(painted) = &mut self.painted {
                     *self.own.said() = painted.drain();
                 }
+                return;
+            }
+            if self.killed {
                 return;
             }
             let wanted = if due { self.frame() } else { SLOW_FRAME };
@@ -166,7 +172,22 @@ impl ScreenThread {
             (Key::PageUp, true) => self.view.scrolled = self.view.scrolled.saturating_sub(10),
             (Key::PageDown, true) => self.scroll_to(self.view.scrolled + 10),
             (_, true) => {}
+            (Key::Char('k'), false) if self.asks_how_to_stop() => self.kill(),
             (key, false) => self.hand_on(key),
+        }
+    }
+
+    /// Whether the dashboard asks how it is to stop.
+    fn asks_how_to_stop(&self) -> bool {
+        self.painted.as_ref().is_some_and(Painted::offers_to_kill)
+    }
+
+    /// Ends the training. The dashboard's own way is a panic, and waits for an event of the training, which may hang.
+    fn kill(&mut self) {
+        self.killed = true;
+        if let Purpose::Train { kill, .. } = &self.purpose {
+            self.restored.now();
+            kill.0();
         }
     }
 

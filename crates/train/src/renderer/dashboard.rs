@@ -8,9 +8,10 @@ use burn_train::renderer::{
     MetricsRendererTraining,
 };
 use burn_train::{Interrupter, LearnerSummary};
-use everburn_monitor::{Purpose, Screen};
+use everburn_monitor::{Kill, Purpose, Screen};
 
 use crate::record::run_directory::RunDirectory;
+use crate::stop::StopSignal;
 
 /// burn-train's terminal dashboard, and by the key `r` the ranks ([`everburn_monitor::Screen`]).
 ///
@@ -43,10 +44,12 @@ impl Dashboard {
         }
     }
 
-    /// The same, which shares the terminal with the view of the ranks of `run`.
-    pub fn of_run(interrupter: Interrupter, run: Option<&RunDirectory>) -> Self {
+    /// The same, which shares the terminal with the view of the ranks of `run`, and kills by `stop`.
+    pub fn of_run(interrupter: Interrupter, run: Option<&RunDirectory>, stop: &StopSignal) -> Self {
         let run = run.map(|run| run.path().to_path_buf());
-        match Screen::take_over(Purpose::Train { run }) {
+        let stop = stop.clone();
+        let kill = Kill::by(move || stop.kill());
+        match Screen::take_over(Purpose::Train { run, kill }) {
             // Its raw mode leaves the signal keys as they are.
             Ok(screen) => Self {
                 signals_restored: true,

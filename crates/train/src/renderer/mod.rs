@@ -19,6 +19,7 @@ use burn_train::renderer::MetricsRenderer;
 use serde::{Deserialize, Serialize};
 
 use crate::record::run_directory::RunDirectory;
+use crate::stop::StopSignal;
 
 /// How a rank shows its training.
 ///
@@ -45,9 +46,10 @@ impl Display {
         self,
         interrupter: &Interrupter,
         run: Option<&RunDirectory>,
+        stop: &StopSignal,
     ) -> Box<dyn MetricsRenderer> {
         match self {
-            Self::Dashboard => Box::new(Dashboard::of_run(interrupter.clone(), run)),
+            Self::Dashboard => Box::new(Dashboard::of_run(interrupter.clone(), run, stop)),
             Self::Lines => Box::new(Lines::stdout()),
             Self::Silent => Box::new(Silent),
         }

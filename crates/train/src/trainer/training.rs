@@ -240,7 +240,10 @@ impl Trainer {
         let (optimizer, scheduler) = (&setup.state.optimizer, &setup.state.scheduler);
         let learner = Learner::new(model.train(), optimizer.clone(), scheduler.clone());
         let interrupter = Interrupter::new();
-        let renderer = self.display().renderer(&interrupter, self.run.as_ref());
+        let renderer = {
+            let run = self.run.as_ref();
+            self.display().renderer(&interrupter, run, &self.stop)
+        };
         let newest = NewestReport::default();
         let folder = self.run.as_ref().map(RunDirectory::path);
         let train = setup.train.clone();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Beat, Followed, Heartbeat};
-use crate::group::{Core, FlightEntry, FlightState};
+use crate::group::{Core, FlightEntry, FlightState, ranks};
 use crate::runtime;
 use crate::sync::lock;
 
@@ -36,13 +36,18 @@ impl Heartbeat {
             );
         }
         let followed = lock(&self.state).followed.clone();
-        let lost = self.silent(now, limit).into_iter().next();
+        let all = self.silent(now, limit);
         let core = followed.and_then(|followed| followed.core.upgrade());
-        let (Some(lost), Some(core)) = (lost, core) else {
+        let (Some((lost, others)), Some(core)) = (all.split_first(), core) else {
             return;
         };
         if core.mailbox.failure().is_none() {
-            core.heartbeat_timed_out(lost.rank, describe(lost.silence, &lost.beat));
+            let mut detail = describe(lost.silence, &lost.beat);
+            if !others.is_empty() {
+                let others: Vec<usize> = others.iter().map(|silent| silent.rank).collect();
+                detail += &format!("; none of {} either", ranks(&others));
+            }
+            core.heartbeat_timed_out(lost.rank, detail);
         }
     }
 

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::group::{CollectiveError, FlightEntry, FlightState, GroupOptions, ProcessGroup};
-use crate::heartbeat::report::{Evidence, RankReport, diagnose};
+use crate::heartbeat::report::{Evidence, HangReport, RankReport, diagnose};
 use crate::store::{HashStore, Store};
 
 fn heartbeat(members: usize) -> (Arc<HashStore>, Heartbeat) {
@@ -109,8 +109,14 @@ fn where_the_store_is_silent_nobody_is_said_to_beat() {
     let (silent, text) = report();
     assert!(!silent && text.contains("its heartbeats arrive"), "{text}");
     assert!(text.contains("in its last beat, 0.0 s ago"), "{text}");
+    let alive = || -> Vec<bool> {
+        let statuses = heartbeat.statuses();
+        statuses.iter().map(|status| status.alive).collect()
+    };
+    assert_eq!(alive(), [true, true]);
 
     lock(&heartbeat.state).answered -= Duration::from_secs(1000);
+    assert_eq!(alive(), [false, true]);
     let (silent, text) = report();
     assert!(silent && !text.contains("heartbeats arrive"), "{text}");
     assert!(
@@ -253,4 +259,70 @@ fn the_first_rank_that_waits_says_for_whom() {
     publish(0, beat(2, Some(entry(vec![2]))));
     publish(2, beat(2, None));
     assert_eq!(said(Some(entry(vec![2]))), None);
+}
+
+#[test]
+fn a_rank_that_did_not_run_blames_itself() {
+    let (_store, heartbeat) = heartbeat(2);
+    let waited = Duration::from_secs(40);
+    let slept_until = |seconds: u64| {
+        lock(&heartbeat.state).sleeps_until = Some(runtime::now() - Duration::from_secs(seconds));
+        heartbeat.pause_in(waited)
+    };
+    // Not before it has slept for too long, and not for a part of the wait.
+    assert_eq!(slept_until(0), None);
+    assert_eq!(slept_until(10), None);
+    assert!(slept_until(30).is_some_and(|pause| pause.as_secs() == 30));
+    // It is known from then on, and not measured again; a wait that began after it is another matter.
+    assert!(heartbeat.pause_in(waited).is_some());
+    assert_eq!(heartbeat.pause_in(Duration::ZERO), None);
+}
+
+#[test]
+fn all_ranks_that_are_silent_are_named() {
+    let (store, heartbeat) = heartbeat(4);
+    let followed = Followed {
+        core: Weak::new(),
+        generation: 0,
+        rank: 1,
+        members: vec![0, 1, 2, 3],
+    };
+    heartbeat.follow(followed.clone());
+    for member in [0, 2, 3] {
+        let beat = b"{\"life\":1,\"number\":1}";
+        store.set(&beat_key(member), beat).unwrap();
+    }
+    heartbeat.poll().unwrap();
+    let own = Beat {
+        waiting_for: vec![2],
+        ..heartbeat.beat_of(Some(&followed))
+    };
+    let mut state = lock(&heartbeat.state);
+    for member in [2, 3] {
+        state.peers[member].moved -= Duration::from_secs(60);
+    }
+    let report = |beat: Option<&Beat>, evidence| RankReport {
+        evidence,
+        beat: beat.cloned(),
+        beats: false,
+    };
+    let mut reports: Vec<_> = (0..4)
+        .map(|member| report(state.peers[member].found.beat(), Evidence::Beat))
+        .collect();
+    drop(state);
+    reports[1] = report(Some(&own), Evidence::Answer);
+    let report = diagnose(&heartbeat, &followed, &reports, &|_| None);
+    let text = report.to_string();
+    assert!(text.starts_with("rank 2 stalled"), "{text}");
+    assert!(text.contains("rank 3 sends no heartbeats either"), "{text}");
+    let paused = HangReport {
+        own_pause: Some(Duration::from_secs(47)),
+        ..report
+    };
+    let text = paused.to_string();
+    assert!(
+        text.starts_with("rank 1 itself has not run for 47.0 s"),
+        "{text}"
+    );
+    assert_eq!(paused.stalled_member(), Some(1));
 }
