@@ -96,7 +96,9 @@ fn make(folder: &Path, python: &Path) -> miette::Result<()> {
     // What a broken-off attempt has left may not even be read by pip.
     environment.args(["-m", "venv", "--clear"]).arg(folder);
     let mut install = Command::new(python);
-    install.args(["-m", "pip", "install", "--disable-pip-version-check"]);
+    // Python compiles what is imported, at its first import; pip would compile all of it.
+    install.args(["-m", "pip", "install", "--quiet", "--no-compile"]);
+    install.args(["--disable-pip-version-check"]);
     install.arg(PACKAGE).args(OTHERS);
     for mut command in [environment, install] {
         let line = format!("{command:?}");

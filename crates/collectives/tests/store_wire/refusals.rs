@@ -269,6 +269,23 @@ fn a_client_whose_handshakes_are_broken_off_asks_once_whether_the_store_is_open(
 }
 
 #[test]
+fn a_listener_that_says_nothing_is_named() {
+    // The system accepts what nobody asks for.
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let options = StoreOptions {
+        timeout: Duration::from_millis(300),
+        ..with_token(TOKEN)
+    };
+    let address = listener.local_addr().unwrap().to_string();
+    let error = TcpStore::connect(&address, options).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("connections are accepted and nothing answers"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_client_with_a_token_does_not_use_an_open_store() {
     let server = serve(open());
     let error = TcpStore::connect(&server.local_addr().to_string(), with_token(TOKEN)).unwrap_err();

@@ -327,7 +327,9 @@ impl<'a> Supervisor<'a> {
         }
         self.interrupted_by = Some(signal);
         self.cancel_restarts();
-        tracing::info!("stopping after this step; once more ends all ranks at once");
+        tracing::info!(
+            "stopping, after the step that is under way if there is one; once more ends all ranks at once"
+        );
         self.signal_all(Signal::TERM);
         let now = Instant::now();
         self.plan = match self.plan {

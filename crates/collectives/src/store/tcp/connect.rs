@@ -31,6 +31,9 @@ const ATTEMPTS_BEFORE_PROBE: u32 = 3;
 /// With less time than this left it probes at once, since the deadline may pass during the next attempt.
 const LAST_ATTEMPT: Duration = Duration::from_secs(1);
 
+const SILENT: &str = "connections are accepted and nothing answers: it is no store, or the process that serves the store is \
+                      stopped or overloaded";
+
 const NO_STORE: &str = "it closed the connection during ten handshakes; it may be another service: \
                         check the port";
 
@@ -98,8 +101,13 @@ pub(super) fn connect(
                 reason,
             });
         }
+        // What was connected to has not answered.
+        let fault = match (&fault, silent) {
+            (Fault::Timeout, Some(_)) => SILENT.to_owned(),
+            _ => fault.to_string(),
+        };
         if !is_cut_off {
-            last = fault.to_string();
+            last.clone_from(&fault);
         }
         let left = deadline.left();
         if left.is_zero() {
@@ -107,7 +115,7 @@ pub(super) fn connect(
         }
         if notice.is_due(deadline.elapsed()) {
             tracing::warn!(
-                "the store at {address} cannot be reached yet ({fault}); it is tried for {left:.0?} more"
+                "the store at {address} is not reached yet ({fault}); it is tried for {left:.0?} more"
             );
         }
         // Jitter keeps a thousand ranks from connecting at the same time.
