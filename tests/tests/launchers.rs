@@ -96,26 +96,49 @@ fn a_rank_that_waits_for_others_to_join_ends_at_once_by_sigterm() {
     assert_eq!(ended.code(), 143, "{ended}");
 }
 
+/// What `srun` tells one of two tasks on one node, of a job whose number makes `port` the store's.
+fn of_srun(rank: usize, port: u16) -> [(&'static str, String); 9] {
+    [
+        ("SLURM_JOB_ID", port.to_string()),
+        ("SLURM_STEP_ID", "0".into()),
+        ("SLURM_PROCID", rank.to_string()),
+        ("SLURM_LOCALID", rank.to_string()),
+        ("SLURM_NODEID", "0".into()),
+        ("SLURM_NTASKS", "2".into()),
+        ("SLURM_STEP_NUM_TASKS", "2".into()),
+        ("SLURM_STEP_TASKS_PER_NODE", "2".into()),
+        ("SLURM_STEP_NODELIST", "localhost".into()),
+    ]
+}
+
 #[test]
 fn ranks_of_srun_train_together_on_a_port_derived_from_the_job() {
-    let ended = two_ranks_train(|rank, port| {
-        [
-            ("SLURM_JOB_ID", port.to_string()),
-            ("SLURM_STEP_ID", "0".into()),
-            ("SLURM_PROCID", rank.to_string()),
-            ("SLURM_LOCALID", rank.to_string()),
-            ("SLURM_NODEID", "0".into()),
-            ("SLURM_NTASKS", "2".into()),
-            ("SLURM_STEP_NUM_TASKS", "2".into()),
-            ("SLURM_STEP_TASKS_PER_NODE", "2".into()),
-            ("SLURM_STEP_NODELIST", "localhost".into()),
-        ]
-    });
+    let ended = two_ranks_train(of_srun);
     only_rank_0_says(
         &ended,
         "rank 0 of 2 (SLURM_PROCID, SLURM_STEP_NUM_TASKS), started by srun",
     );
     only_rank_0_says(&ended, "a port derived from SLURM_JOB_ID and SLURM_STEP_ID");
+}
+
+#[test]
+fn weights_that_rank_0_refuses_end_all_ranks_of_srun_alike() {
+    let ended = on_a_free_port(|port| {
+        let folder = tempfile::tempdir().unwrap();
+        let jobs = [0, 1].map(|rank| {
+            let command = three_steps(folder.path()).args(["--init-from", "none.safetensors"]);
+            let command = command.env("EVERBURN_JOB_TOKEN", TOKEN);
+            let variables = of_srun(rank, port).into_iter();
+            let command =
+                variables.fold(command, |command, (name, value)| command.env(name, value));
+            command.start()
+        });
+        let ended = jobs.map(Job::wait);
+        (!lost_the_port(&ended)).then_some(ended)
+    });
+    let [first, second] = ended;
+    first.failed_with(2, &["none.safetensors"]);
+    second.failed_with(2, &["rank 0 cannot begin", "none.safetensors"]);
 }
 
 #[test]

@@ -23,7 +23,7 @@ use everburn_train::{
     StopSignal, compute_on_this_thread, load_state_dict_except, renderer,
 };
 
-use self::joining::{Joined, join};
+use self::joining::{Joined, agree, join};
 use self::preparation::{Prepared, check, check_groups, check_resume};
 use self::preparation::{announce, announce_as_rank, check_decided, rank_arguments, resolve_data};
 pub(crate) use self::preparation::{claim_first_free, folder_of_machine, prepare_run_directory};
@@ -192,11 +192,12 @@ fn train_as_rank(
     // Any rank of an elastic job may become the first.
     let records = environment.rank == 0 || config.ranks.elastic.is_some();
     let mut prepared: Option<Prepared> = None;
+    let mut looked = Ok(());
     let run = match (&arguments.run_dir, records) {
         (_, false) => None,
         (Some(path), true) if ours => Some(RunDirectory::open(path)?),
         (_, true) => {
-            announce_as_rank(&config, arguments, &loaded);
+            looked = announce_as_rank(&config, arguments, &loaded);
             let prepared = prepared.insert(prepare_run_directory(&config, arguments)?);
             Some(prepared.run.clone())
         }
@@ -225,6 +226,9 @@ fn train_as_rank(
     };
     // Until the ranks have joined, a signal ends the process: there is no step to stop after.
     job.stop = listen_for_stop(Some(environment))?;
+    if !ours {
+        agree(&group, looked)?;
+    }
     // The report on a stall looks into the group after the training has ended.
     let watched = group.clone();
     let names = &config.ranks.devices;

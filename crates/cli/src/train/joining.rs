@@ -21,6 +21,22 @@ pub(super) struct Joined {
     pub(super) store: SharedStore,
 }
 
+/// What one rank has found wrong before the ranks met is an error of all of them: they end with one code.
+pub(super) fn agree(group: &ProcessGroup, found: Result<(), CliError>) -> Result<(), CliError> {
+    let said = found
+        .as_ref()
+        .map_or_else(ToString::to_string, |()| String::new());
+    let all = group.all_gather_varied(said.into_bytes()).wait()?;
+    found?;
+    match all.iter().position(|said| !said.is_empty()) {
+        Some(rank) => {
+            let said = String::from_utf8_lossy(&all[rank]);
+            Err(CliError::usage(format!("rank {rank} cannot begin: {said}")))
+        }
+        None => Ok(()),
+    }
+}
+
 pub(super) fn join(config: &RunConfig, environment: &RankEnvironment) -> Result<Joined, CliError> {
     let Some(range) = config.ranks.elastic else {
         let (group, heartbeat, store) = rank::join_with_heartbeat(environment, &config.ranks)?;

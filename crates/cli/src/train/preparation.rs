@@ -325,12 +325,15 @@ pub(super) fn announce_as_rank(
     config: &RunConfig,
     arguments: &TrainArguments,
     loaded: &LoadedData,
-) {
+) -> Result<(), CliError> {
     announce(config, loaded);
-    // What is wrong with the weights is said once the ranks have met, so that all of them end.
-    if let (false, Ok(Some(line))) = (arguments.resume, weights::check(config)) {
+    if arguments.resume {
+        return Ok(());
+    }
+    if let Some(line) = weights::check(config)? {
         say!("{line}");
     }
+    Ok(())
 }
 
 /// Says that a training ends before `training.steps`, with the last epoch.
