@@ -177,6 +177,9 @@ fn fuzz_targets() -> Step {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::process::Command;
+
     use super::test_steps::tests::capabilities;
     use super::*;
     use crate::cargo::root;
@@ -208,6 +211,41 @@ mod tests {
             );
         }
         assert!(shared > 100, "{shared} packages in common");
+    }
+
+    /// A feature more or less of one crate under Burn, and Burn is built once more: for the binary after the tests, and for
+    /// the examples.
+    #[test]
+    fn the_binary_the_tests_and_the_examples_are_built_from_one_burn() {
+        let built = |what: &[&str]| -> BTreeSet<String> {
+            let output = Command::new("cargo")
+                .args(["tree", "--locked", "--prefix=none", "--format={p} [{f}]"])
+                .args(what)
+                .current_dir(root())
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{output:?}");
+            let text = String::from_utf8(output.stdout).unwrap();
+            let lines = text.lines().map(|line| line.trim_end_matches(" (*)"));
+            // Ours are built by workspace, and macros run at build time.
+            let is_shared = |line: &&str| !line.contains("(/") && !line.contains("(proc-macro)");
+            lines.filter(is_shared).map(str::to_owned).collect()
+        };
+        let tests = built(&["--workspace", "--edges=normal,build,dev"]);
+        let binary = built(&["--package=everburn", "--edges=normal,build"]);
+        assert!(binary.iter().any(|line| line.starts_with("burn-flex ")));
+        let examples = format!("--manifest-path={EXAMPLES}");
+        let examples = built(&[&examples, "--workspace", "--edges=normal,build,dev"]);
+        // Of names alone: what an example uses beside may be of any features.
+        let name = |line: &str| line.split(" [").next().unwrap_or_default().to_owned();
+        let names: BTreeSet<String> = tests.iter().map(|line| name(line)).collect();
+        for line in binary.iter().chain(&examples) {
+            let known = names.contains(&name(line));
+            assert!(
+                !known || tests.contains(line),
+                "{line}: the tests are built with other features of it"
+            );
+        }
     }
 
     #[test]

@@ -335,7 +335,7 @@ impl RankEnvironment {
         Some(move || {
             for signal in [Signal::INT, Signal::TERM] {
                 if let Err(error) = kill_process(launcher, signal) {
-                    tracing::warn!("the launcher cannot be told to end the job: {error}");
+                    tracing::warn!("the launcher cannot be asked to end the job: {error}");
                 }
             }
         })

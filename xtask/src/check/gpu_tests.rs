@@ -120,7 +120,7 @@ pub(super) fn software_steps(long: bool) -> Vec<Step> {
 }
 
 /// In which profile the software device is tested: its kernels are compiled by the driver, whatever the profile.
-const PROFILE: &str = "gpu-tests";
+const PROFILE: &str = "quick";
 
 /// Whether lavapipe has told the Vulkan loader of itself.
 fn software_vulkan_is_there() -> bool {

@@ -46,7 +46,7 @@ fn thread_sanitizer() -> Step {
 
 /// Runs one module of the tests of shared memory, built into a folder of its own.
 fn step(name: &'static str, folder: &str, module: &str) -> Step {
-    let line = format!("test --release --lib --package {PACKAGE}");
+    let line = format!("test --profile quick --lib --package {PACKAGE}");
     let mut step = Step::tests(name, &line);
     let mut target = std::ffi::OsString::from("--target-dir=");
     target.push(target_dir().join(folder));
