@@ -41,27 +41,18 @@ fn reaches_98_percent(model: &str, ranks: &str) {
 }
 
 #[test]
-#[ignore = "takes minutes"]
-fn alone() {
-    reaches_98_percent("mnist", "1");
-}
-
-#[test]
-#[ignore = "takes minutes"]
-fn on_two_ranks() {
-    reaches_98_percent("mnist", "2");
-}
-
-#[test]
-#[ignore = "takes minutes"]
-fn on_four_ranks() {
-    reaches_98_percent("mnist", "4");
-}
-
-#[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes minutes; `cargo xtask check` runs it"]
 fn with_batch_norm_and_dropout_on_four_ranks() {
     reaches_98_percent("mnist-bn", "4");
+}
+
+/// The bits are the same on any number of ranks, which other tests show.
+#[test]
+#[ignore = "takes minutes; `cargo xtask check --long` runs it"]
+fn long_alone_and_on_two_and_four_ranks() {
+    for ranks in ["1", "2", "4"] {
+        reaches_98_percent("mnist", ranks);
+    }
 }
 
 /// Trains the small net on two ranks as `flags` say; the report.
@@ -79,49 +70,45 @@ fn two_ranks(folder: &Path, data: &Path, name: &str, flags: &[&str]) -> Run {
     Run::new(folder.join(name))
 }
 
-#[test]
-#[ignore = "takes minutes; `cargo xtask check` runs it"]
+/// Trains with compressed gradients, each hook with the most that it may send, and in half precision.
 #[expect(
     clippy::print_stdout,
     reason = "the figures are wanted, not only the verdict"
 )]
-fn compressed_gradients_keep_the_accuracy() {
+fn keep_the_accuracy(hooks: &[(&str, f64)], precisions: &[&str]) {
     let Some(mnist) = data_folder("mnist", "training with compressed gradients") else {
         return;
     };
     let data = mnist.parent().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let plain = two_ranks(folder.path(), data, "plain", &[]);
-    let hooks = [("bf16", 0.51), ("fp16", 0.51), ("power-sgd:4", 0.2)];
+    let lost = |run: &Run| plain.number("test_accuracy") - run.number("test_accuracy");
     for (hook, most_bytes) in hooks {
         let flags = ["--communication-hook", hook];
         let run = two_ranks(folder.path(), data, hook, &flags);
-        let lost = plain.number("test_accuracy") - run.number("test_accuracy");
         let bytes = run.number("gradient_bytes") / plain.number("gradient_bytes");
+        let lost = lost(&run);
         println!("{hook}: {lost:+.4} of accuracy lost, {bytes:.3} of the bytes");
         assert!(lost <= 0.003, "{hook} loses {lost} of accuracy");
-        assert!(bytes <= most_bytes, "{hook} sends {bytes} of the bytes");
+        assert!(bytes <= *most_bytes, "{hook} sends {bytes} of the bytes");
+    }
+    for precision in precisions {
+        let flags = ["--precision", precision];
+        let run = two_ranks(folder.path(), data, &format!("in-{precision}"), &flags);
+        let lost = lost(&run);
+        println!("{precision}: {lost:+.4} of accuracy lost");
+        assert!(lost.abs() <= 0.003, "{precision} is {lost} off");
     }
 }
 
 #[test]
 #[ignore = "takes minutes; `cargo xtask check` runs it"]
-#[expect(
-    clippy::print_stdout,
-    reason = "the figures are wanted, not only the verdict"
-)]
-fn half_precision_keeps_the_accuracy() {
-    let Some(mnist) = data_folder("mnist", "training in half precision") else {
-        return;
-    };
-    let data = mnist.parent().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let plain = two_ranks(folder.path(), data, "f32", &[]);
-    for precision in ["bf16", "f16"] {
-        let flags = ["--precision", precision];
-        let run = two_ranks(folder.path(), data, precision, &flags);
-        let lost = plain.number("test_accuracy") - run.number("test_accuracy");
-        println!("{precision}: {lost:+.4} of accuracy lost");
-        assert!(lost.abs() <= 0.003, "{precision} is {lost} off");
-    }
+fn few_bytes_and_half_precision_keep_the_accuracy() {
+    keep_the_accuracy(&[("power-sgd:4", 0.2)], &["bf16"]);
+}
+
+#[test]
+#[ignore = "takes minutes; `cargo xtask check --long` runs it"]
+fn long_half_the_bytes_and_f16_keep_the_accuracy() {
+    keep_the_accuracy(&[("bf16", 0.51), ("fp16", 0.51)], &["f16"]);
 }

@@ -83,16 +83,16 @@ fn check_steps(capabilities: Capabilities) -> Vec<Step> {
     steps.extend([
         // `cargo test --test` builds no binary of another package, and the next step starts it.
         Step::cargo("binary", "build --release --workspace"),
-        // Whole trainings on real MNIST, 1, 2 and 4 ranks: minutes, so not part of `test`.
+        // Whole trainings on real MNIST: minutes, so not part of `test`.
         Step::tests(
             "long tests",
-            "test --release --workspace --test whole_mnist -- --ignored --test-threads=1",
+            "test --release --workspace --test whole_mnist -- --ignored --test-threads=1 --skip=long_",
         ),
     ]);
     // A crate without Burn.
     steps.push(Step::tests(
         "50 faults of 1,024 simulated ranks",
-        "test --release --package everburn-simulate --test simulate -- --ignored",
+        "test --release --package everburn-simulate --test simulate -- --ignored --skip=long_",
     ));
     // One crate without Burn: the feature rebuilds nothing else.
     steps.push(Step::tests(
@@ -148,6 +148,14 @@ fn long_steps() -> Vec<Step> {
             "check --release --workspace --features cuda-cpp",
         )
         .with_env("DOCS_RS", "1"),
+        Step::tests(
+            "other seeds of a simulation",
+            "test --release --package everburn-simulate --test simulate -- --ignored long_",
+        ),
+        Step::tests(
+            "longer tests",
+            "test --release --workspace --test whole_mnist -- --ignored --test-threads=1 long_",
+        ),
         Step::tests(
             "all conversions to half precision",
             "test --release --workspace --lib -- --ignored every_f32_narrows_as_by_half",
