@@ -19,9 +19,6 @@ use crate::trained::{Opened, Samples, TrainedFlags, TrainedRank, remove_stale};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EvalArguments {
-    #[command(flatten)]
-    pub(crate) trained: TrainedFlags,
-
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -29,6 +26,10 @@ pub(crate) struct EvalArguments {
     /// The file in which rank 0 passes its result to the launcher.
     #[arg(long, hide = true, value_name = "FILE")]
     pub(crate) result_file: Option<PathBuf>,
+
+    // Last: its headings are those of all that follows.
+    #[command(flatten)]
+    pub(crate) trained: TrainedFlags,
 }
 
 /// The result of an evaluation, as `--json` prints it.

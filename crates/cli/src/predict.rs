@@ -20,9 +20,6 @@ const OTHER_FORMATS: [&str; 4] = ["csv", "tsv", "parquet", "xlsx"];
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PredictArguments {
-    #[command(flatten)]
-    pub(crate) trained: TrainedFlags,
-
     /// The samples: test, train or validation, or a file or folder that the task reads [default: test].
     #[arg(long, value_name = "WHAT")]
     pub(crate) input: Option<PredictionInput>,
@@ -31,6 +28,10 @@ pub(crate) struct PredictArguments {
     /// output].
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+
+    // Last: its headings are those of all that follows.
+    #[command(flatten)]
+    pub(crate) trained: TrainedFlags,
 }
 
 /// Predicts with a run's model, as a rank, as the only rank, or by launching ranks.

@@ -63,6 +63,8 @@ pub struct Lines {
     /// The last line of the split has been written.
     ended: bool,
     last: Instant,
+    /// The last line, where lines stay.
+    written: String,
     ends: Ends,
 }
 
@@ -92,6 +94,7 @@ impl Lines {
             total: 0,
             ended: true,
             last: Instant::now(),
+            written: String::new(),
         }
     }
 
@@ -168,6 +171,11 @@ impl Lines {
             (Ends::Terminal, false) => self.bar(COLUMNS),
             (Ends::Launcher, false) => self.bar(COLUMNS - PREFIX),
         };
+        // A limit of steps ends a split where a line may just have been written.
+        if self.ends == Ends::Line && self.written == line {
+            return;
+        }
+        self.written.clone_from(&line);
         let line = match (self.ends, stays) {
             (Ends::Line, _) | (Ends::Launcher, true) => format!("{line}\n"),
             (Ends::Launcher, false) => format!("{line}\r\n"),
@@ -309,5 +317,28 @@ mod tests {
         assert_eq!(lines.bar(COLUMNS - PREFIX), shorter);
         lines.start_split("train", 0);
         assert_eq!(lines.bar(COLUMNS), "epoch 1/3 train [----------]");
+    }
+
+    #[test]
+    fn a_line_is_not_written_twice_where_a_limit_of_steps_ends_the_split() {
+        #[derive(Clone, Default)]
+        struct Shared(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+        impl Write for Shared {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.lock().unwrap().write(bytes)
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let written = Shared::default();
+        let mut lines = Lines::new(Box::new(written.clone()));
+        lines.start(3, 1, None, None);
+        lines.start_split("train", 100);
+        lines.processed = 64;
+        lines.write_line(false);
+        lines.end_split();
+        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(text, "epoch 1/3  train  64/100\n");
     }
 }
