@@ -17,6 +17,8 @@ mod with_config;
 
 use std::fmt::Display;
 
+use burn::data::dataloader::batcher::Batcher;
+use burn::data::dataset::InMemDataset;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
@@ -311,6 +313,18 @@ pub struct TaskData<I, B> {
     pub description: String,
     /// The names of the classes, in the order of their numbers, where there are classes with names.
     pub class_names: Vec<String>,
+}
+
+impl<I, B> TaskData<I, B> {
+    /// Data without samples, whose batcher makes batches of the samples of a file
+    /// ([`Predict::input_data`](crate::Predict::input_data)).
+    pub fn for_input(batcher: impl Batcher<I, B> + 'static) -> Self
+    where
+        I: Clone + Send + Sync + 'static,
+    {
+        let none = || InMemDataset::new(Vec::new());
+        Self::from(TrainingData::new(String::new(), none(), none(), batcher))
+    }
 }
 
 impl<I, B> From<TrainingData<I, B>> for TaskData<I, B> {

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 // `everburn::burn` is Burn itself; its derives look for it under the name `burn`.
 use everburn::burn;
-use everburn::burn::data::dataset::InMemDataset;
 use everburn::burn::prelude::*;
 use everburn::burn::tensor::Int;
 use everburn::burn::tensor::activation::softmax;
@@ -177,9 +176,8 @@ impl Predict for ImageFolders {
 
     // `predict RUN --input FILE` needs none of the data.
     fn input_data(&self, config: &ImagesConfig) -> Option<TaskData<RgbItem, Images>> {
-        let none = || InMemDataset::new(Vec::new());
-        let data = TrainingData::new("images", none(), none(), RgbBatcher::default());
-        Some(TaskData { class_names: config.classes.clone(), ..TaskData::from(data) })
+        let classes = config.classes.clone();
+        Some(TaskData { class_names: classes, ..TaskData::for_input(RgbBatcher::default()) })
     }
 
     // `predict RUN --input new-images` is for images that have no class yet.

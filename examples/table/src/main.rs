@@ -5,7 +5,6 @@ mod net;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use everburn::burn::data::dataset::InMemDataset;
 use everburn::burn::prelude::*;
 use everburn::datasets::{
     ColumnKind, LoadedTable, TableBatcher, TableRequest, TableRow, TableSchema, load_table, load_test_table,
@@ -136,8 +135,7 @@ impl Predict for Houses {
 
     // `predict RUN --input FILE` needs none of the data.
     fn input_data(&self, _config: &HousesConfig) -> Option<TaskData<TableRow, HouseBatch>> {
-        let none = || InMemDataset::new(Vec::new());
-        Some(TaskData::from(TrainingData::new("houses", none(), none(), TableBatcher)))
+        Some(TaskData::for_input(TableBatcher))
     }
 
     // `predict RUN --input FILE` is for other houses than those of the data.

@@ -9,7 +9,6 @@ mod pretrained;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use burn::data::dataset::{Dataset, InMemDataset};
 use burn::prelude::*;
 use everburn_datasets::{
     Channels, DataChoice, DataKind, ImageAugmentation, LoadedRgb, MixBatcher, MixedClasses,
@@ -382,21 +381,9 @@ impl<M: ImageModel> Predict for ImageFolders<M> {
     }
 
     fn input_data(&self, config: &ImageFoldersConfig) -> Option<TaskData<RgbItem, Self::Batch>> {
-        let none = || -> Arc<dyn Dataset<RgbItem>> { Arc::new(InMemDataset::new(Vec::new())) };
         Some(TaskData {
-            description: String::new(),
             class_names: config.data.classes.clone(),
-            data: TrainingData {
-                fingerprint: String::new(),
-                train: none(),
-                test: none(),
-                validation: None,
-                batcher: Arc::new(MixBatcher(config.data.batcher())),
-                weigh: None,
-                augment: None,
-                name: "images".to_owned(),
-                origin: String::new(),
-            },
+            ..TaskData::for_input(MixBatcher(config.data.batcher()))
         })
     }
 
