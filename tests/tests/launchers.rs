@@ -2,7 +2,9 @@
 //! `torchrun`.
 
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use everburn_tests::{Ended, Everburn, Job, ORPHAN_DEADLINE, Run, TOKEN, on_a_free_port, skip};
 use rustix::process::Signal;
@@ -122,6 +124,33 @@ fn ranks_of_srun_train_together_on_a_port_derived_from_the_job() {
 }
 
 #[test]
+fn the_only_task_of_srun_continues_a_run_on_one_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = three_steps(folder.path()).args(["--ranks", "2"]).run();
+    first.succeeded();
+    let only = of_srun(0, 1).map(|(name, value)| match name {
+        "SLURM_NTASKS" | "SLURM_STEP_NUM_TASKS" | "SLURM_STEP_TASKS_PER_NODE" => (name, "1".into()),
+        _ => (name, value),
+    });
+    let resume = |more: &[&str]| {
+        let arguments = ["train", "--resume", "--run-dir", "run"];
+        let command = Everburn::new(folder.path(), arguments).args(more);
+        let command = only
+            .iter()
+            .fold(command, |command, (name, value)| command.env(name, value));
+        let ended = command.run().succeeded();
+        let world_size = Run::new(folder.path().join("run")).report()["world_size"].as_u64();
+        (ended, world_size)
+    };
+    let (ended, ranks) = resume(&["--steps", "5"]);
+    assert_eq!(ranks, Some(1), "{ended}");
+    let line = "the only task of srun (Slurm): the run continues on 1 rank; --ranks 2 starts";
+    assert!(ended.stderr.contains(line), "{ended}");
+    let (ended, ranks) = resume(&["--steps", "7", "--ranks", "2"]);
+    assert_eq!(ranks, Some(2), "{ended}");
+}
+
+#[test]
 fn weights_that_rank_0_refuses_end_all_ranks_of_srun_alike() {
     let ended = on_a_free_port(|port| {
         let folder = tempfile::tempdir().unwrap();
@@ -139,6 +168,55 @@ fn weights_that_rank_0_refuses_end_all_ranks_of_srun_alike() {
     let [first, second] = ended;
     first.failed_with(2, &["none.safetensors"]);
     second.failed_with(2, &["rank 0 cannot begin", "none.safetensors"]);
+}
+
+/// What docs/launching/train.sbatch makes of how its step has ended: its code, and what it asked of Slurm.
+fn turn_of_the_batch_script(folder: &Path, step: &str) -> (i32, String) {
+    let stub = |name: &str, text: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, format!("#!/bin/bash\n{text}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    stub("openssl", "echo a-secret-of-the-job");
+    stub("scontrol", "echo \"$*\" >>requeued");
+    stub("srun", step);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/launching/train.sbatch");
+    let path = std::env::var("PATH").unwrap();
+    let status = Command::new("bash")
+        .arg(script)
+        .current_dir(folder)
+        .env("PATH", format!("{}:{path}", folder.display()))
+        .env("SLURM_JOB_NAME", "job")
+        .env("SLURM_JOB_ID", "7")
+        .status()
+        .unwrap();
+    let requeued = std::fs::read_to_string(folder.join("requeued")).unwrap_or_default();
+    let _ = std::fs::remove_file(folder.join("requeued"));
+    (status.code().unwrap(), requeued)
+}
+
+#[test]
+fn the_batch_script_asks_for_another_turn_after_a_stop_and_for_none_after_a_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let turn = |step: &str| turn_of_the_batch_script(folder.path(), step);
+    let report = |stopped: &str, number: u32| {
+        format!(
+            "mkdir -p runs/job/checkpoints; echo '{{\"seconds\": {number}, \"stopped\": {stopped}}}' >runs/job/report.json"
+        )
+    };
+    let none = String::new();
+    // A task that waited for one that was refused.
+    assert_eq!(turn("exit 143"), (143, none.clone()));
+    let stopped = report("\"on request after step 7\"", 1);
+    let requeued = "requeue 7\n".to_owned();
+    assert_eq!(turn(&stopped), (0, requeued.clone()));
+    // The report is that of the turn before.
+    assert_eq!(turn("exit 143"), (143, none.clone()));
+    let stopped = report("\"on request after step 9\"", 2);
+    assert_eq!(turn(&format!("{stopped}; exit 143")), (0, requeued));
+    let failed = report("\"rank 1 was lost\"", 3);
+    assert_eq!(turn(&format!("{failed}; exit 75")), (75, none.clone()));
+    assert_eq!(turn(&report("null", 4)), (0, none));
 }
 
 #[test]

@@ -29,7 +29,7 @@ use crate::arguments::{Strategy, TrainArguments};
 use crate::elastic::ElasticRange;
 use crate::error::CliError;
 use crate::train::folder_of_machine;
-use crate::{mesh, tasks};
+use crate::{mesh, rank, tasks};
 
 /// On what a run runs.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
@@ -256,6 +256,12 @@ impl RunConfig {
         if arguments.resume && environment.is_none() && one_machine {
             // A run continues on any number of ranks: where no machine is named, on this one.
             self.ranks.nodes = 1;
+            let says_ranks = arguments.ranks.gpus.is_some()
+                || ["ranks.ranks", "ranks.devices"].map(|key| arguments.keys.has(key))
+                    != [false; 2];
+            if !says_ranks && self.ranks.elastic.is_none() {
+                self.ranks.ranks = rank::ranks_of_resume(self.ranks.ranks);
+            }
         }
         if !arguments.keys.has("ranks.elastic") {
             self.ranks.elastic = self.ranks.elastic.map(|range| range.of(self.world_size()));

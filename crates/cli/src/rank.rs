@@ -130,6 +130,17 @@ fn by_another_launcher(given: &AboutRanks) -> Result<Option<RankEnvironment>, Cl
     }
 }
 
+/// On how many ranks a run continues that had `ranks` of them on a machine: the only task of `srun` and its like is one.
+pub(crate) fn ranks_of_resume(ranks: usize) -> usize {
+    let Some(started_by) = RankEnvironment::only_task(variable).filter(|_| ranks > 1) else {
+        return ranks;
+    };
+    say_error!(
+        "this is the only task of {started_by}: the run continues on 1 rank; --ranks {ranks} starts as many as config.toml says"
+    );
+    1
+}
+
 /// Whether a command does its work in one process, or starts all that it needs, so that several of it would do the same
 /// work several times and write the same files.
 fn runs_once(command: &Command) -> bool {

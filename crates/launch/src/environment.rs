@@ -166,6 +166,12 @@ impl RankEnvironment {
         foreign::find(&EnvVariables { lookup: &lookup })
     }
 
+    /// The launcher, `srun` say, whose only task this process is. Such a process is no rank: it may train alone, or start
+    /// ranks.
+    pub fn only_task(lookup: impl Fn(&str) -> Option<String>) -> Option<StartedBy> {
+        foreign::only_task(&EnvVariables { lookup: &lookup })
+    }
+
     /// Reads RANK and its companions in the environment of this process.
     ///
     /// # Errors

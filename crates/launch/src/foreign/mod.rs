@@ -167,6 +167,20 @@ struct Derived<T> {
 pub(crate) fn find(
     env: &EnvVariables<'_>,
 ) -> Result<Option<RankEnvironment>, RankEnvironmentError> {
+    match claim(env)? {
+        Some(claim) if claim.world_size.value > 1 => with_master(&claim, env).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// The launcher whose only task this process is.
+pub(crate) fn only_task(env: &EnvVariables<'_>) -> Option<StartedBy> {
+    let claim = claim(env).ok().flatten()?;
+    (claim.world_size.value == 1).then_some(claim.started_by)
+}
+
+/// What a launcher's variables say of this process.
+fn claim(env: &EnvVariables<'_>) -> Result<Option<Claim>, RankEnvironmentError> {
     let wanted = match env.text(v::LAUNCHER).as_deref() {
         None => None,
         Some("none") => return Ok(None),
@@ -197,15 +211,11 @@ pub(crate) fn find(
         };
     };
     check(&claim, env)?;
-    if claim.world_size.value == 1 {
-        return Ok(None);
-    }
-    let rank = with_master(&claim, env)?;
-    Ok(Some(rank))
+    Ok(Some(claim))
 }
 
 /// A world size without a rank is half of a launcher's variables; without either, nobody launched this.
-fn no_claim(env: &EnvVariables<'_>) -> Result<Option<RankEnvironment>, RankEnvironmentError> {
+fn no_claim(env: &EnvVariables<'_>) -> Result<Option<Claim>, RankEnvironmentError> {
     match env.number(v::WORLD_SIZE)? {
         None | Some(0 | 1) => Ok(None),
         Some(_) => Err(RankEnvironmentError::NoRank {
