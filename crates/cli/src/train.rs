@@ -191,8 +191,7 @@ fn train_as_rank(
     }
     // Any rank of an elastic job may become the first.
     let records = environment.rank == 0 || config.ranks.elastic.is_some();
-    let mut prepared: Option<Prepared> = None;
-    let mut looked = Ok(());
+    let (mut prepared, mut looked) = (None::<Prepared>, Ok(()));
     let run = match (&arguments.run_dir, records) {
         (_, false) => None,
         (Some(path), true) if ours => Some(RunDirectory::open(path)?),

@@ -204,7 +204,7 @@ impl ScreenThread {
 
     /// A training's screen follows the run from when somebody wants to see the ranks.
     fn follow_if_wanted(&mut self) {
-        let Purpose::Train { run: Some(run) } = &self.purpose else {
+        let Purpose::Train { run: Some(run), .. } = &self.purpose else {
             return;
         };
         if !self.ranks {
