@@ -110,6 +110,11 @@ pub(crate) struct ImportArguments {
     #[arg(long, value_name = "char|byte|FILE")]
     pub(crate) tokenizer: Option<TokenizerKind>,
 
+    /// Set a setting of the model that the file has no word of, as in `resnet18.blocks=[3,4,6,3]`. The value is TOML, or
+    /// else a string; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+
     /// Flags that are keys of the configuration.
     #[command(flatten)]
     pub(crate) keys: Given<OfImport>,
@@ -260,6 +265,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
         config: arguments.config.clone(),
         run_dir: arguments.run_dir.clone(),
         init_from: Some(weights.to_path_buf()),
+        set: arguments.set.clone(),
         ..TrainArguments::default()
     };
     let mut config = RunConfig::resolve(&arguments, None)?;
@@ -279,7 +285,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
     } else if task.data_decide_model() {
         // A text decides both.
         task.load()
-            .map_err(|error| of_another_architecture(&config).unwrap_or(error.into()))?;
+            .map_err(|error| without_data(error.into(), &config, &keys))?;
         config.sections = task.sections()?;
     }
     // Before there is a folder.
@@ -307,6 +313,25 @@ fn adopt_shapes(task: &mut dyn ConfiguredTask, weights: &Path) -> Result<bool, C
     }
     let shapes = state_dict_shapes(weights, &task.layout())?;
     Ok(task.adopt_shapes(&shapes)?)
+}
+
+/// The error of an import whose data cannot be loaded. Who has named none does not know that they decide what tokens there
+/// are.
+fn without_data(error: CliError, config: &RunConfig, keys: &Given<OfTraining>) -> CliError {
+    if let Some(error) = of_another_architecture(config) {
+        return error;
+    }
+    if data_are_named(keys) || !config.sections.contains_key("text") {
+        return error;
+    }
+    CliError::usage_with_help(
+        format!(
+            "the sizes and the tokens of this {} are not known: a state dict does not have them",
+            config.model
+        ),
+        "--config FILE takes them from the config.toml of the run that the weights are from; or name the --tokenizer and the \
+         --data that the model learned from, and the sizes with --set. Of a folder of transformers all is known: import that",
+    )
 }
 
 /// That the weights are of another architecture, whatever the data are: the cause of an import that has none.

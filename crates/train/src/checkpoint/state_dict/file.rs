@@ -21,6 +21,10 @@ const LFS_POINTER: &[u8] = b"version https://git-lfs";
 /// What an archive begins with, as `torch.save` writes one.
 const ARCHIVE: &[u8] = b"PK\x03\x04";
 
+/// What a state dict is that has low-rank factors beside the weights.
+pub(super) const WRAPPED_BY_PEFT: &str = "it is the state dict of a model that PEFT wraps: merge the factors into the weights in Python, by \
+     `model = model.merge_and_unload()`, and save the state dict of that";
+
 const POINTER: &str = "it is a pointer of git-lfs, not the weights: `git lfs pull` fetches them";
 
 /// The kind of file that a state dict is in.
@@ -90,7 +94,8 @@ pub(super) fn refuse_plain_folder(path: &Path) -> Result<(), TrainError> {
     }
     if has("adapter_config.json") {
         let reason = "it is an adapter of PEFT, the factors alone: merge it into its pretrained model in Python, by \
-                      `model.merge_and_unload().save_pretrained(\"merged\")`, and name the folder `merged`";
+                      `model.merge_and_unload().save_pretrained(\"merged\")`, with its tokenizer for a text model, and name the \
+                      folder `merged`";
         return Err(refuse("reading", path, &reason));
     }
     let reason = match files.into_iter().min() {

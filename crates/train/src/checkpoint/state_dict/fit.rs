@@ -232,6 +232,14 @@ impl Differences {
                      folder with the config.json of these weights, or set the sizes of the model"
                 ),
             ),
+            _ if fitting == 0 && 2 * named > theirs.len() => (
+                OtherSize,
+                format!(
+                    "{named} of the file's {} tensors have names of the model, and other shapes: it is a model of another size, \
+                     or with other options. Give a folder with the config.json of these weights, or set the sizes of the model",
+                    theirs.len()
+                ),
+            ),
             _ if fitting == 0 => (
                 OtherArchitecture,
                 "no tensor of it fits: it is of another architecture".to_string(),
