@@ -1,5 +1,6 @@
 //! The keys of a `config.json` and of other such files of pretrained models.
 
+use everburn_collectives::printable;
 use everburn_train::TaskError;
 use serde_json::Value;
 
@@ -78,10 +79,7 @@ impl<'a> Keys<'a> {
     pub(super) fn wrong(&self, key: &str, expected: &str) -> TaskError {
         let found = match &self.json[key] {
             Value::Null => "is missing".to_string(),
-            found => {
-                let text: String = found.to_string().chars().take(80).collect();
-                format!("is {}", text.escape_debug())
-            }
+            found => format!("is {}", printable(&found.to_string(), 80)),
         };
         TaskError::new(format!("{}: {key} {found}", self.file))
             .with_help(format!("models of this kind are built with {expected}"))
