@@ -95,7 +95,7 @@ fn warn_of_a_missing_end(report: &TrainingReport, run: &RunDirectory) {
         };
         tracing::warn!(
             "the checkpoint of the last step, {}, was not written, {newest}; what was trained is in {}, and `{} train \
-             --resume --run-dir {}` writes the checkpoint",
+             --resume --run-dir {}` makes the steps since the newest checkpoint once more, and writes it: make room first",
             report.steps,
             run.model_path().display(),
             invocation::name(),
@@ -176,7 +176,9 @@ pub(crate) fn help_after(
     }
     match outcome {
         Outcome::Failed(failure) if !first => failure.cause.failure()?.lost_rank.map(|_| {
-            "machine 0 shows how the run is continued, where it has a checkpoint".to_owned()
+            "the run is continued from the newest checkpoint on machine 0, where there is one: start the command of each \
+             machine as before, with --resume"
+                .to_owned()
         }),
         Outcome::Failed(_) => None,
         _ => Some(how_to_continue(run)),

@@ -339,7 +339,7 @@ impl RankEnvironment {
     pub fn kill_job(&self) -> Option<impl Fn() + Send + Sync + 'static> {
         let launcher = Pid::from_raw(self.launcher_pid?.try_into().ok()?)?;
         Some(move || {
-            for signal in [Signal::INT, Signal::TERM] {
+            for signal in [Signal::INT, Signal::QUIT] {
                 if let Err(error) = kill_process(launcher, signal) {
                     tracing::warn!("the launcher cannot be asked to end the job: {error}");
                 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use everburn_collectives::store::{
     StoreAccess, StoreOptions, TcpStoreServer, raise_descriptor_limit,
 };
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use crate::config::LaunchConfig;
@@ -117,7 +117,7 @@ impl Launcher {
     /// run and nothing fails; after that, every wait has one.
     ///
     /// Call it once, from a thread that lives as long as the process (`main`'s): its end would
-    /// count as the launcher's. SIGINT, SIGTERM and SIGHUP are taken over and stay without effect
+    /// count as the launcher's. SIGINT, SIGTERM, SIGHUP and SIGQUIT are taken over and stay without effect
     /// after the return, so the process should end soon.
     ///
     /// # Errors
@@ -261,7 +261,7 @@ fn bind(host: &str, port: u16) -> Result<TcpListener, LaunchError> {
 }
 
 fn forward_signals(events: Sender<Event>) -> io::Result<Handle> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT])?;
     let handle = signals.handle();
     let forward = move || {
         for signal in signals.forever() {

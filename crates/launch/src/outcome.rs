@@ -62,7 +62,7 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Succeeded => f.write_str("every rank ended well"),
-            Self::Interrupted { .. } => f.write_str("stopped on request; every rank has ended"),
+            Self::Interrupted { .. } => f.write_str("stopped on request"),
             Self::Failed(failure) => failure.fmt(f),
         }
     }

@@ -3,9 +3,16 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
+use signal_hook::iterator::Signals;
+use signal_hook::low_level;
+
+/// Signals that come within this time are one request: `timeout` sends one to its child and one to its process group.
+pub(crate) const ONE_REQUEST: Duration = Duration::from_millis(250);
 
 /// Whether this process has been asked to stop after the present step.
 ///
@@ -28,21 +35,35 @@ impl StopRequest {
     /// Listens for SIGINT, SIGTERM and SIGHUP, which from now on only set the flag.
     ///
     /// Without a launcher a second SIGINT or SIGTERM ends the process at once, with 128 + the signal's
-    /// number. Under one (`under_launcher`) it does not: a Ctrl-C may reach a rank twice, from the
+    /// number; signals within a quarter of a second count as one. Under one (`under_launcher`) it does not: a Ctrl-C may reach a rank twice, from the
     /// terminal and from the launcher, and it is the launcher that ends ranks at once.
     ///
     /// # Errors
     /// When the system refuses a signal handler.
     pub fn listen(under_launcher: bool) -> io::Result<Self> {
         let asked = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            // A closed terminal may say so twice, by itself and by its shell.
-            if !under_launcher && signal != SIGHUP {
-                // Registered before the flag is: the first signal finds it still unset.
-                flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&asked))?;
+        let listened = [SIGINT, SIGTERM, SIGHUP];
+        if under_launcher {
+            for signal in listened {
+                flag::register(signal, Arc::clone(&asked))?;
             }
-            flag::register(signal, Arc::clone(&asked))?;
+            return Ok(Self { asked });
         }
+        let mut signals = Signals::new(listened)?;
+        let flag = Arc::clone(&asked);
+        let obey = move || {
+            let mut first = None::<Instant>;
+            for signal in signals.forever() {
+                let was_asked = flag.swap(true, Ordering::Relaxed);
+                let is_another = first.is_none_or(|first| first.elapsed() > ONE_REQUEST);
+                // A closed terminal may say so twice, by itself and by its shell.
+                if was_asked && is_another && signal != SIGHUP {
+                    low_level::exit(128 + signal);
+                }
+                first.get_or_insert_with(Instant::now);
+            }
+        };
+        thread::Builder::new().name("signals".into()).spawn(obey)?;
         Ok(Self { asked })
     }
 

@@ -71,19 +71,27 @@ impl HangReport {
         self.ranks.iter().find(|it| Some(it.rank) == self.stalled)
     }
 
-    /// The same while the wait is not over yet, in one line: it has taken `waited`, and may take `left` more.
-    pub(super) fn while_waiting(&self, waited: Duration, left: Duration) -> Option<String> {
+    /// The same while the wait is not over yet, in one line: it has taken `waited`, and may take `left` more, as `flag` says.
+    pub(super) fn while_waiting(
+        &self,
+        waited: Duration,
+        left: Duration,
+        flag: &str,
+    ) -> Option<String> {
         let stalled = self.stalled_activity()?;
         let wanted = self.wanted.as_ref()?;
         let process = stalled
             .process()
             .map_or(String::new(), |process| format!(" ({process})"));
         let beats = match stalled.alive {
-            true => "its heartbeats arrive, so it is busy or stuck in other work: look at its log",
+            true => {
+                "its heartbeats arrive, so it is busy or stuck in other work: look at its log, or attach a debugger to its \
+                 process"
+            }
             false => "it sends no heartbeats",
         };
         Some(format!(
-            "rank {} has waited {:.0} s for {}{process} in {}, step {}: {beats}; the wait ends after {:.0} s more (--timeout)",
+            "rank {} has waited {:.0} s for {}{process} in {}, step {}: {beats}; the wait ends after {:.0} s more ({flag})",
             self.reporter,
             waited.as_secs_f64(),
             stalled.name(),

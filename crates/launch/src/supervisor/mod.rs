@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use everburn_collectives::store::TcpStoreServer;
 use everburn_record::proc;
 use rustix::process::Signal;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGQUIT};
 
 use self::elastic::Elastic;
 use self::machine_processes::StoreEvent;
@@ -29,6 +29,7 @@ use crate::job_failure::JobFailure;
 use crate::outcome::{EndedRank, Outcome};
 use crate::output::last_lines;
 use crate::ranks::{Job, PumpAlive, RunningRank};
+use crate::stop::ONE_REQUEST;
 
 /// How many lines of the log of the rank to blame are shown.
 const LOG_TAIL_LINES: usize = 15;
@@ -92,6 +93,8 @@ pub(crate) struct Supervisor<'a> {
     inbox: Receiver<Event>,
     plan: Plan,
     interrupted_by: Option<i32>,
+    /// When the first signal came.
+    interrupted_at: Option<Instant>,
     tell: Tell,
 }
 
@@ -117,6 +120,7 @@ impl<'a> Supervisor<'a> {
             inbox,
             plan: Plan::Train,
             interrupted_by: None,
+            interrupted_at: None,
             tell,
         }
     }
@@ -316,16 +320,22 @@ impl<'a> Supervisor<'a> {
         ended.has_finished() || ended.was_stopped() || obeys
     }
 
-    /// A first signal asks the ranks to stop after their step, a second one ends them.
+    /// A first signal asks the ranks to stop after their step, a second one ends them; SIGQUIT does at once.
     fn interrupt(&mut self, signal: i32) {
-        if self.interrupted_by.is_some() {
+        if signal == SIGQUIT {
+            self.interrupted_by.get_or_insert(signal);
+            self.kill_all();
+            return;
+        }
+        if let Some(first) = self.interrupted_at {
             // A terminal that is closed may say so twice, by itself and by its shell: nobody has asked again.
-            if signal != SIGHUP {
+            if signal != SIGHUP && first.elapsed() > ONE_REQUEST {
                 self.kill_all();
             }
             return;
         }
         self.interrupted_by = Some(signal);
+        self.interrupted_at = Some(Instant::now());
         self.cancel_restarts();
         tracing::info!(
             "stopping, after the step that is under way if there is one; once more ends all ranks at once"

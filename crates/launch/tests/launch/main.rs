@@ -274,10 +274,31 @@ fn a_second_interrupt_ends_the_ranks_at_once() {
         }
     };
     wait_for("ready");
+    // `timeout` sends one to its child and one to its process group.
     launcher.signal(Signal::INT);
+    launcher.signal(Signal::TERM);
     wait_for("asked");
-    launcher.signal(Signal::INT);
+    assert!(
+        launcher.is_running(),
+        "two that come together are one request"
+    );
+    // A user presses until it ends.
+    wait_until("the end", || {
+        launcher.signal(Signal::INT);
+        !launcher.is_running()
+    });
     assert_eq!(launcher.wait().code(), Some(130));
+}
+
+#[test]
+fn sigquit_ends_the_ranks_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut launcher = LauncherProcess::start(folder.path(), 2, "runs forever", "");
+    for rank in 0..2 {
+        number_in(folder.path(), &format!("pid.{rank}"));
+    }
+    launcher.signal(Signal::QUIT);
+    assert_eq!(launcher.wait().code(), Some(131));
 }
 
 #[test]

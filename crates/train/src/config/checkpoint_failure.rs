@@ -71,7 +71,7 @@ impl OnCheckpointFailure {
         match (self, result) {
             (Self::Continue, Err(error @ TrainError::File { .. })) => {
                 tracing::warn!(
-                    "{error}; training continues, and the next checkpoint is tried again (`training.on_checkpoint_failure = stop`, which is --on-checkpoint-failure stop, ends it)"
+                    "{error}; the training does not end for it (`training.on_checkpoint_failure = stop`, which is --on-checkpoint-failure stop, ends it)"
                 );
                 Ok(T::default())
             }

@@ -59,9 +59,18 @@ impl Heartbeat {
             *rank != stalled && beat.is_some_and(|beat| waited(beat).is_some())
         };
         let first = (0..reports.len()).find(waits)?;
-        (first == followed.rank)
-            .then(|| report.while_waiting(waited_for, left))
-            .flatten()
+        if first != followed.rank {
+            return None;
+        }
+        let silence = report.ranks.iter().find(|it| it.rank == stalled);
+        let silence = silence.filter(|it| !it.alive).and_then(|it| it.silent_for);
+        // One that does not beat is given up before.
+        let lost_in =
+            silence.and_then(|silence| Some(self.options.timeout?.saturating_sub(silence)));
+        match lost_in.filter(|lost_in| *lost_in < left) {
+            Some(left) => report.while_waiting(waited_for, left, "--heartbeat-timeout"),
+            None => report.while_waiting(waited_for, left, "--timeout"),
+        }
     }
 }
 

@@ -219,6 +219,10 @@ impl LauncherProcess {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
+    pub fn is_running(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+
     pub fn wait(&mut self) -> ExitStatus {
         let mut status = None;
         wait_until("the launcher's end", || {
