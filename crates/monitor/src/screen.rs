@@ -52,7 +52,7 @@ pub enum Purpose {
     },
     /// To show the training of this process: `q` is the dashboard's, which asks whether to stop.
     Train {
-        /// The folder of the run, from which the ranks are known once somebody wants to see them.
+        /// The folder of the run, from which the ranks are known.
         run: Option<std::path::PathBuf>,
         /// What the dashboard's keys `q` and `k` do.
         kill: Kill,
@@ -173,6 +173,7 @@ impl Screen {
             },
             ranks: !with_dashboard,
             source: None,
+            looked: Instant::now(),
             purpose,
             state: state.clone(),
             stop,

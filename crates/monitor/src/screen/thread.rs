@@ -33,6 +33,9 @@ const CALM_FRAME: Duration = Duration::from_millis(400);
 /// How long somebody is at the keys after a key.
 const AT_THE_KEYS: Duration = Duration::from_secs(2);
 
+/// How often a training's ranks are looked at while the dashboard is shown, whose border names those in trouble.
+const CALM_LOOK: Duration = Duration::from_secs(2);
+
 /// How often time goes by on the screen where nothing else happens.
 const SLOW_FRAME: Duration = Duration::from_millis(500);
 
@@ -51,6 +54,8 @@ pub(super) struct ScreenThread {
     pub(super) ranks: bool,
     /// From where a training's screen knows the ranks.
     pub(super) source: Option<Source>,
+    /// When it last looked there.
+    pub(super) looked: Instant,
     pub(super) purpose: Purpose,
     pub(super) state: Arc<Mutex<RunState>>,
     pub(super) stop: Receiver<std::convert::Infallible>,
@@ -86,7 +91,7 @@ impl ScreenThread {
             if drawn.elapsed() < wanted {
                 continue;
             }
-            self.follow_if_wanted();
+            self.follow();
             if self.draw(&mut terminal).is_err() {
                 // The terminal is gone; who monitors has left. A drop would show the cursor, and print that it cannot: a
                 // panic where standard error is that terminal, too.
@@ -202,14 +207,15 @@ impl ScreenThread {
         }
     }
 
-    /// A training's screen follows the run from when somebody wants to see the ranks.
-    fn follow_if_wanted(&mut self) {
+    /// A training's screen follows the run: closely while somebody sees the ranks.
+    fn follow(&mut self) {
         let Purpose::Train { run: Some(run), .. } = &self.purpose else {
             return;
         };
-        if !self.ranks {
+        if !self.ranks && self.looked.elapsed() < CALM_LOOK {
             return;
         }
+        self.looked = Instant::now();
         if self.source.is_none() {
             self.source = Target::Folder(run.clone()).open(None).ok();
         }
