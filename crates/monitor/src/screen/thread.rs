@@ -240,7 +240,8 @@ impl ScreenThread {
                 Some(painted) if !self.ranks => {
                     let looks_on = !self.view.training;
                     // Of a run that is over, burn-train's picture shows the last thing that it did.
-                    let over = (!state.goes_on()).then(|| format!("the run: {}", state.doing()));
+                    let over = (looks_on && !state.goes_on())
+                        .then(|| format!("the run: {}", state.doing()));
                     let news = over.or_else(|| state.trouble());
                     painted.draw(looks_on, news.as_deref(), area, frame.buffer_mut());
                 }
