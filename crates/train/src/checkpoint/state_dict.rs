@@ -218,7 +218,7 @@ pub(super) fn fitting_tensors<M: Module>(
     };
     let names: Vec<String> = read.keys().cloned().collect();
     if of_pytorch && names.iter().any(|name| name.contains("lora_A")) {
-        return Err(refuse("reading", path, file::WRAPPED_BY_PEFT));
+        return Err(refuse("reading", path, &file::WRAPPED_BY_PEFT));
     }
     let mut tensors = match of_pytorch {
         true => layout.arrange(read),
