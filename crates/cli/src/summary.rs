@@ -180,7 +180,11 @@ pub(crate) fn help_after(
              machine as before, with --resume"
                 .to_owned()
         }),
-        Outcome::Failed(_) => None,
+        // The others end by themselves; a rank that was lost or did not answer may do better the next time.
+        Outcome::Failed(failure) => {
+            let lost = failure.cause.failure().and_then(|it| it.lost_rank);
+            lost.map(|_| how_to_continue(run))
+        }
         _ => Some(how_to_continue(run)),
     }
 }

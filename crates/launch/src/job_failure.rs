@@ -59,8 +59,9 @@ impl JobFailure {
     /// The log that is shown, without the lines that the error has said.
     fn write_log(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whose = match self.cause.lost_rank() {
-            Some(rank) if self.logged == rank => format!("the log of rank {rank}"),
-            _ => "its log".to_owned(),
+            // Of the two ranks that the error speaks of.
+            Some(_) => format!("the log of rank {}", self.logged),
+            None => "its log".to_owned(),
         };
         let log = self.log.display();
         let said = self.cause.failure().map_or("", |it| &it.message);
@@ -184,7 +185,10 @@ mod tests {
         assert!(text.ends_with(log), "{text}");
         assert!(!text.contains("other machines"), "{text}");
         let seen = because_of_rank_1(EXIT_STALLED, 2, None);
-        assert!(seen.ends_with("its log: logs/rank-2.log\n"), "{seen}");
+        assert!(
+            seen.ends_with("the log of rank 2: logs/rank-2.log\n"),
+            "{seen}"
+        );
     }
 
     #[test]
