@@ -180,7 +180,7 @@ pub(crate) fn help_after(
              machine as before, with --resume"
                 .to_owned()
         }),
-        // The others end by themselves; a rank that was lost or did not answer may do better the next time.
+        // A rank that was lost or did not answer may do better the next time; other failures say what to change.
         Outcome::Failed(failure) => {
             let lost = failure.cause.failure().and_then(|it| it.lost_rank);
             lost.map(|_| how_to_continue(run))
