@@ -439,6 +439,19 @@ mod tests {
             let bytes = tensor_file::write(&named.collect::<Vec<_>>(), &BTreeMap::new());
             std::fs::write(&path, bytes.unwrap()).unwrap();
         };
+        let renamed = |to: &'static str| {
+            named(&|name| match name {
+                "layers.0.bias" => to.to_owned(),
+                name => name.to_owned(),
+            });
+        };
+        renamed("layers.0.other");
+        let size = told(config.clone().with_hidden(vec![7; 20]).with_classes(4));
+        let expected = "41 of the file's 42 tensors have names of the model, and other shapes";
+        assert!(size.contains(expected), "{size}");
+        renamed("base_model.model.layers.0.lora_A.default.weight");
+        let wrapped = told(config.clone());
+        assert!(wrapped.contains("a model that PEFT wraps"), "{wrapped}");
         named(&|name| match name.strip_prefix("layers.20.") {
             Some(end) => format!("head.{end}"),
             None => format!("backbone.{name}"),
