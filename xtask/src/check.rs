@@ -65,24 +65,28 @@ fn check_steps(capabilities: Capabilities) -> Vec<Step> {
         "-n .ci/run",
     ));
     steps.extend(programs_that_may_be_missing());
-    let lints = "clippy --release --workspace --all-targets";
-    let gpus = "--features cuda,metal,parquet,rocm,vulkan,webgpu";
+    // With all features: without them, the step that builds the binary refuses warnings. No LLVM is needed for a mere type
+    // check if the bundler takes it for docs.rs.
+    let all = "--release --workspace --features cuda,metal,parquet,rocm,vulkan,webgpu";
     steps.extend([
-        Step::cargo("lints", &format!("{lints} -- -D warnings")),
-        // No LLVM is needed for a mere type check if the bundler takes it for docs.rs.
         Step::cargo(
-            "lints with all features",
-            &format!("{lints} {gpus} -- -D warnings"),
+            "lints",
+            &format!("clippy {all} --all-targets -- -D warnings"),
         )
         .with_env("DOCS_RS", "1"),
-        Step::cargo("documents", "doc --release --workspace --no-deps")
+        Step::cargo("documents", &format!("doc {all} --no-deps"))
+            .with_env("DOCS_RS", "1")
             .with_env("RUSTDOCFLAGS", "-D warnings"),
     ]);
     steps.push(fuzz_targets());
     steps.extend(races::steps());
     steps.extend([
         // `cargo test --test` builds no binary of another package, and the next step starts it.
-        Step::cargo("binary", "build --release --workspace"),
+        Step::new(
+            "binary",
+            Program::CargoWithoutWarnings,
+            "build --release --workspace",
+        ),
         // Whole trainings on real MNIST: minutes, so not part of `test`.
         Step::tests(
             "long tests",
@@ -264,11 +268,8 @@ mod tests {
         last.extend(lines(gpu_tests::software_steps(false)));
         assert!(check.ends_with(&last), "{check:?}");
         assert!(check.contains(
-            &"DOCS_RS=1 cargo clippy --release --workspace --all-targets --features cuda,metal,parquet,rocm,vulkan,webgpu -- -D warnings"
+            &"DOCS_RS=1 cargo clippy --release --workspace --features cuda,metal,parquet,rocm,vulkan,webgpu --all-targets -- -D warnings"
                 .into()
-        ));
-        assert!(check.contains(
-            &"RUSTDOCFLAGS=\"-D warnings\" cargo doc --release --workspace --no-deps".into()
         ));
         assert!(check.iter().any(|line| {
             line.starts_with("RUSTFLAGS=\"--cfg fuzzing\" cargo check") && line.contains(FUZZ)

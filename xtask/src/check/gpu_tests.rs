@@ -1,6 +1,7 @@
 //! The NCCL and GPU tests: run if the machine can, otherwise skipped with what is missing.
 
 use std::path::Path;
+use std::time::Duration;
 
 use everburn_nccl::{Inventory, Library, LibraryError};
 
@@ -104,7 +105,8 @@ pub(super) fn software_steps(long: bool) -> Vec<Step> {
         Step::tests("tests on software Vulkan", &tests),
     ];
     for step in &mut steps {
-        step.early = !long;
+        // It builds Burn once more.
+        step.begins_within = (!long).then_some(SOFTWARE_WITHIN);
     }
     if !software_vulkan_is_there() {
         for step in &mut steps {
@@ -118,6 +120,9 @@ pub(super) fn software_steps(long: bool) -> Vec<Step> {
     }
     steps
 }
+
+/// How long the steps before those of the software device may take.
+const SOFTWARE_WITHIN: Duration = Duration::from_secs(50 * 60);
 
 /// In which profile the software device is tested: its kernels are compiled by the driver, whatever the profile.
 const PROFILE: &str = "quick";

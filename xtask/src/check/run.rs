@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use super::package::Package;
-use super::step::{Done, EARLY, Step};
+use super::step::{Done, Step};
 use super::test_counts::{FLAKY_ALLOWED, Skip, TestCounts};
 use crate::cargo::target_dir;
 
@@ -36,12 +36,13 @@ fn run_noting(steps: &[Step], keep_going: bool, skips: &Path) -> ExitCode {
             step.command_line()
         );
         let step_start = Instant::now();
-        let result = match step.early && start.elapsed() > EARLY {
-            true => Ok(Done::skipped(format!(
-                "the steps before it took {} minutes, and it takes half an hour more: run it by itself",
-                start.elapsed().as_secs() / 60
+        let result = match step.begins_within {
+            Some(most) if start.elapsed() > most => Ok(Done::skipped(format!(
+                "the steps before it took {} minutes, more than {}: run it by itself",
+                start.elapsed().as_secs() / 60,
+                most.as_secs() / 60
             ))),
-            false => step.run(&mut counts, skips),
+            _ => step.run(&mut counts, skips),
         };
         let seconds = step_start.elapsed().as_secs_f64();
         match result {
@@ -122,7 +123,7 @@ mod tests {
             env: Vec::new(),
             arguments: vec![argument.into()],
             program: Program::Other(program),
-            early: false,
+            begins_within: None,
         };
         let steps = [step("false", Path::new("")), step("touch", &mark)];
         // Not the file of the run that this test is a part of.

@@ -28,12 +28,9 @@ pub(super) struct Step {
     pub(super) env: Vec<(&'static str, OsString)>,
     pub(super) arguments: Vec<OsString>,
     pub(super) program: Program,
-    /// Whether it begins only within [`EARLY`]: it builds Burn once more.
-    pub(super) early: bool,
+    /// How long the steps before it may take: who runs them all may have an hour and a half.
+    pub(super) begins_within: Option<Duration>,
 }
-
-/// Steps before one that builds Burn once more may take so long: who runs them all may have an hour and a half.
-pub(super) const EARLY: Duration = Duration::from_secs(50 * 60);
 
 /// A probe may fetch: the database of advisories is a repository.
 const PROBE_PATIENCE: Duration = Duration::from_secs(5 * 60);
@@ -41,6 +38,8 @@ const PROBE_PATIENCE: Duration = Duration::from_secs(5 * 60);
 /// What a step runs.
 pub(super) enum Program {
     Cargo,
+    /// Cargo, which may not warn of anything in the workspace.
+    CargoWithoutWarnings,
     /// `cargo test`, whose results are counted.
     Tests,
     /// `cargo nextest run`, whose results are counted.
@@ -88,12 +87,18 @@ impl Step {
             env: Vec::new(),
             arguments: line.split_whitespace().map(OsString::from).collect(),
             program,
-            early: false,
+            begins_within: None,
         }
     }
 
     pub(super) fn cargo(name: &'static str, line: &str) -> Self {
         Self::new(name, Program::Cargo, line)
+    }
+
+    /// The same, but for where the steps before it have taken longer.
+    pub(super) const fn within_minutes(mut self, minutes: u64) -> Self {
+        self.begins_within = Some(Duration::from_secs(60 * minutes));
+        self
     }
 
     /// `cargo test`.
@@ -146,7 +151,9 @@ impl Step {
                     package: package.clone(),
                 });
             }
-            Program::Cargo | Program::Tests | Program::Nextest => cargo(),
+            Program::Cargo | Program::CargoWithoutWarnings | Program::Tests | Program::Nextest => {
+                cargo()
+            }
             Program::Other(program) => Command::new(program),
             Program::IfInstalled {
                 program,
@@ -180,6 +187,14 @@ impl Step {
         let status = match self.program {
             Program::Tests => counted(&mut command, counts),
             Program::Nextest => reported(&mut command, counts),
+            Program::CargoWithoutWarnings => {
+                let warned = warnings(&mut command).map_err(|error| error.to_string())?;
+                return match warned {
+                    (status, _) if !status.success() => Err(status.to_string()),
+                    (_, 0) => Ok(Done::Passed),
+                    (_, crates) => Err(format!("warnings in {crates} crates")),
+                };
+            }
             _ => command.status(),
         };
         match status {
@@ -205,6 +220,20 @@ fn counted(
         }
     }
     child.wait()
+}
+
+/// Runs Cargo, shows what it prints, and counts the crates of the workspace that it warns of, built now or before.
+fn warnings(command: &mut Command) -> std::io::Result<(std::process::ExitStatus, usize)> {
+    let mut child = command.stderr(Stdio::piped()).spawn()?;
+    let mut crates = 0;
+    if let Some(output) = child.stderr.take() {
+        for line in BufReader::new(output).lines() {
+            let line = line?;
+            eprintln!("{line}");
+            crates += usize::from(line.starts_with("warning: `") && line.contains(" generated "));
+        }
+    }
+    Ok((child.wait()?, crates))
 }
 
 /// Runs `cargo nextest run`, and counts what it reports.
