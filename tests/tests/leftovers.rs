@@ -6,9 +6,6 @@ use std::path::Path;
 use everburn_tests::{Everburn, ORPHAN_DEADLINE, Run};
 use rustix::process::Signal;
 
-const CYCLES: usize = 200;
-const KILLS: usize = 20;
-
 /// A job whose temporary files have a folder of their own. Shared memory has no name: it lives as long as a
 /// process that has it, and none is left.
 fn two_ranks(folder: &Path) -> Everburn {
@@ -31,15 +28,25 @@ fn nothing_but_the_run_is_left(folder: &Path, what: &str) {
 }
 
 #[test]
-fn two_hundred_runs_and_twenty_kills_leave_nothing() {
-    for cycle in 0..CYCLES {
+fn fifty_runs_and_six_kills_leave_nothing() {
+    leave_nothing(50, 6);
+}
+
+#[test]
+#[ignore = "a minute: a step of `cargo xtask check --long`"]
+fn long_two_hundred_runs_and_twenty_kills_leave_nothing() {
+    leave_nothing(200, 20);
+}
+
+fn leave_nothing(runs: usize, kills: usize) {
+    for cycle in 0..runs {
         let folder = tempfile::tempdir().unwrap();
         let job = two_ranks(folder.path()).args(["--steps", "3"]).start();
         let ended = job.wait_until_gone(ORPHAN_DEADLINE * 4).succeeded();
         assert!(ended.stdout.contains("2 ranks"), "cycle {cycle}: {ended}");
         nothing_but_the_run_is_left(folder.path(), &format!("cycle {cycle}"));
     }
-    for kill in 0..KILLS {
+    for kill in 0..kills {
         let folder = tempfile::tempdir().unwrap();
         let mut job = two_ranks(folder.path()).start();
         let run = Run::new(folder.path().join("run"));

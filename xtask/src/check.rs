@@ -158,7 +158,7 @@ fn long_steps() -> Vec<Step> {
         ),
         Step::tests(
             "longer tests",
-            "test --release --workspace --test whole_mnist -- --ignored --test-threads=1 long_",
+            "test --release --workspace --test whole_mnist --test leftovers -- --ignored --test-threads=1 long_",
         ),
         Step::tests(
             "all conversions to half precision",
