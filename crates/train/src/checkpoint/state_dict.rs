@@ -211,7 +211,7 @@ pub(super) fn fitting_tensors<M: Module>(
         false => !file::is_in_burns_terms(path),
     };
     file::refuse_plain_folder(path)?;
-    let (all, read) = match (of_pytorch, path.is_dir()) {
+    let (all, mut read) = match (of_pytorch, path.is_dir()) {
         (false, _) => (model.collect(None, None, true), run_tensors(path)?),
         (true, true) => (in_pytorch_terms(model), folder::read(path)?),
         (true, false) => (in_pytorch_terms(model), without_wrappers(read_file(path)?)),
@@ -220,6 +220,8 @@ pub(super) fn fitting_tensors<M: Module>(
     if of_pytorch && names.iter().any(|name| name.contains("lora_A")) {
         return Err(refuse("reading", path, &file::WRAPPED_BY_PEFT));
     }
+    // What is no part of the model keeps others from sharing a prefix, in a Lightning module say.
+    read.retain(|name, _| !skip.fit(name) || layout.is_of_file(name));
     let mut tensors = match of_pytorch {
         true => layout.arrange(read),
         false => read,

@@ -334,7 +334,9 @@ mod tests {
     use everburn_models::mlp::MlpConfig;
 
     use crate::checkpoint::tensor_file;
-    use crate::{load_state_dict, save_state_dict};
+    use crate::{
+        Patterns, StateDictLayout, load_state_dict, load_state_dict_except, save_state_dict,
+    };
 
     #[test]
     fn a_head_for_other_classes_gets_a_hint_and_another_model_does_not() {
@@ -475,5 +477,35 @@ mod tests {
             another.contains("layers\\u{1b}0") && !another.contains('\u{1b}'),
             "{another}"
         );
+    }
+
+    #[test]
+    fn what_is_skipped_keeps_no_others_from_sharing_a_prefix() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights.safetensors");
+        let device = Device::flex();
+        let config = MlpConfig::new().with_hidden(vec![5]);
+        let model = config.init(&device);
+        save_state_dict(&model, 0, &path).unwrap();
+        let tensors = tensor_file::read(&std::fs::read(&path).unwrap()).unwrap();
+        let named = tensors
+            .iter()
+            .map(|view| (format!("model.{}", view.name), view.to_data()));
+        let mut named = named.collect::<Vec<_>>();
+        named.push(("criterion.weight".to_owned(), named[0].1.clone()));
+        let bytes = tensor_file::write(&named, &BTreeMap::new()).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+        // Of transformers' files the layout knows the prefix, which those of others lack.
+        let layout = StateDictLayout {
+            prefix: "mlp.".to_owned(),
+            ..StateDictLayout::default()
+        };
+        let load = |skip: &str| {
+            let skip = Patterns::from(skip);
+            load_state_dict_except(config.init(&device), &path, &skip, &layout)
+        };
+        load("criterion.*").unwrap();
+        let error = load("layers.1.*").unwrap_err().to_string();
+        assert!(error.contains("criterion.weight"), "{error}");
     }
 }

@@ -126,7 +126,7 @@ impl StateDictLayout {
     }
 
     /// Whether a file with this name has the names of the layout.
-    fn is_of_file(&self, name: &str) -> bool {
+    pub(super) fn is_of_file(&self, name: &str) -> bool {
         self.is_source(name) || self.is_source(&format!("{}{name}", self.prefix))
     }
 
