@@ -487,7 +487,8 @@ mod tests {
         let config = MlpConfig::new().with_hidden(vec![5]);
         let model = config.init(&device);
         save_state_dict(&model, 0, &path).unwrap();
-        let tensors = tensor_file::read(&std::fs::read(&path).unwrap()).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let tensors = tensor_file::read(&bytes).unwrap();
         let named = tensors
             .iter()
             .map(|view| (format!("model.{}", view.name), view.to_data()));
