@@ -1,0 +1,179 @@
+use std::collections::BTreeMap;
+
+use burn::prelude::*;
+use everburn_models::mlp::MlpConfig;
+
+use crate::checkpoint::tensor_file;
+use crate::{Patterns, StateDictLayout, load_state_dict, load_state_dict_except, save_state_dict};
+
+#[test]
+fn a_head_for_other_classes_gets_a_hint_and_another_model_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    let device = Device::flex();
+    let config = MlpConfig::new().with_inputs(6).with_hidden(vec![5, 4]);
+    save_state_dict(&config.init(&device), 0, &path).unwrap();
+    let refused = |config: MlpConfig| {
+        let error = load_state_dict(config.init(&device), &path).unwrap_err();
+        error.to_string()
+    };
+    let hint = "--init-skip 'layers.2.*' begins with new weights there";
+    let head = refused(config.clone().with_classes(7));
+    assert!(head.contains(hint), "{head}");
+    for other in [
+        config.clone().with_hidden(vec![5, 3]),
+        config.with_hidden(vec![5]),
+    ] {
+        let error = refused(other);
+        assert!(!error.contains("--init-skip"), "{error}");
+    }
+}
+
+#[test]
+fn few_tensors_less_or_more_are_no_other_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    let device = Device::flex();
+    let config = MlpConfig::new().with_hidden(vec![5; 20]);
+    save_state_dict(&config.init(&device), 0, &path).unwrap();
+    let told = |config: MlpConfig| {
+        let error = load_state_dict(config.init(&device), &path).unwrap_err();
+        error.to_string()
+    };
+    let bytes = std::fs::read(&path).unwrap();
+    let tensors = tensor_file::read(&bytes).unwrap();
+    let named = tensors
+        .iter()
+        .map(|view| (view.name.clone(), view.to_data()));
+    let mut named = named.collect::<Vec<_>>();
+    let write = |named: &[tensor_file::NamedTensor]| {
+        let bytes = tensor_file::write(named, &BTreeMap::new()).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+    };
+    let removed = named.pop().unwrap();
+    write(&named);
+    let lacking = told(config.clone());
+    assert!(
+        lacking.contains("the file lacks 1 of the model's 42 tensors"),
+        "{lacking}"
+    );
+    assert!(
+        lacking.contains(&format!("{} is not in the file", removed.0)),
+        "{lacking}"
+    );
+    named.extend([removed.clone(), ("extra".to_string(), removed.1)]);
+    write(&named);
+    let more = told(config.clone());
+    assert!(
+        more.contains("the file has 1 more: `train --init-from` with --init-skip"),
+        "{more}"
+    );
+}
+
+#[test]
+fn what_does_not_fit_is_told_in_few_lines_and_what_it_seems_to_be_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    let device = Device::flex();
+    let config = MlpConfig::new()
+        .with_inputs(6)
+        .with_hidden(vec![5; 20])
+        .with_classes(3);
+    save_state_dict(&config.init(&device), 0, &path).unwrap();
+    let told = |config: MlpConfig| {
+        let error = load_state_dict(config.init(&device), &path).unwrap_err();
+        let text = error.to_string();
+        assert!(text.lines().count() <= 12, "{text}");
+        text
+    };
+    let size = told(config.clone().with_hidden(vec![7; 20]));
+    assert!(
+        size.contains("a model of another size (1 of 42 tensors fit)"),
+        "{size}"
+    );
+    assert!(
+        size.contains("layers.0.weight has shape [5, 6] in the file"),
+        "{size}"
+    );
+    assert!(size.contains("and 33 more"), "{size}");
+    let deeper = told(config.clone().with_hidden(vec![5; 25]));
+    assert!(deeper.contains("a model with other layers"), "{deeper}");
+
+    // Most names with a prefix, and a head of another name.
+    let bytes = std::fs::read(&path).unwrap();
+    let tensors = tensor_file::read(&bytes).unwrap();
+    let named = |rename: &dyn Fn(&str) -> String| {
+        let named = tensors
+            .iter()
+            .map(|view| (rename(&view.name), view.to_data()));
+        let bytes = tensor_file::write(&named.collect::<Vec<_>>(), &BTreeMap::new());
+        std::fs::write(&path, bytes.unwrap()).unwrap();
+    };
+    let renamed = |to: &'static str| {
+        named(&|name| match name {
+            "layers.0.bias" => to.to_owned(),
+            name => name.to_owned(),
+        });
+    };
+    renamed("layers.0.other");
+    let size = told(config.clone().with_hidden(vec![7; 20]).with_classes(4));
+    let expected = "41 of the file's 42 tensors have names of the model, and other shapes";
+    assert!(size.contains(expected), "{size}");
+    renamed("base_model.model.layers.0.lora_A.default.weight");
+    let wrapped = told(config.clone());
+    assert!(wrapped.contains("a model that PEFT wraps"), "{wrapped}");
+    named(&|name| match name.strip_prefix("layers.20.") {
+        Some(end) => format!("head.{end}"),
+        None => format!("backbone.{name}"),
+    });
+    let prefixed = told(config.clone());
+    let expected = "40 of the model's 42 tensors have `backbone.` before their names";
+    assert!(prefixed.contains(expected), "{prefixed}");
+    assert!(
+        prefixed.contains("head.bias has shape [3] in the file"),
+        "{prefixed}"
+    );
+    assert!(
+        prefixed.contains("layers.20.bias is not in the file"),
+        "{prefixed}"
+    );
+    assert_eq!(prefixed.lines().count(), 6, "{prefixed}");
+    named(&|name| name.replace('.', "\u{1b}"));
+    let another = told(config);
+    assert!(another.contains("of another architecture"), "{another}");
+    assert!(
+        another.contains("layers\\u{1b}0") && !another.contains('\u{1b}'),
+        "{another}"
+    );
+}
+
+#[test]
+fn what_is_skipped_keeps_no_others_from_sharing_a_prefix() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    let device = Device::flex();
+    let config = MlpConfig::new().with_hidden(vec![5]);
+    let model = config.init(&device);
+    save_state_dict(&model, 0, &path).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let tensors = tensor_file::read(&bytes).unwrap();
+    let named = tensors
+        .iter()
+        .map(|view| (format!("model.{}", view.name), view.to_data()));
+    let mut named = named.collect::<Vec<_>>();
+    named.push(("criterion.weight".to_owned(), named[0].1.clone()));
+    let bytes = tensor_file::write(&named, &BTreeMap::new()).unwrap();
+    std::fs::write(&path, bytes).unwrap();
+    // Of transformers' files the layout knows the prefix, which those of others lack.
+    let layout = StateDictLayout {
+        prefix: "mlp.".to_owned(),
+        ..StateDictLayout::default()
+    };
+    let load = |skip: &str| {
+        let skip = Patterns::from(skip);
+        load_state_dict_except(config.init(&device), &path, &skip, &layout)
+    };
+    load("criterion.*").unwrap();
+    let error = load("layers.1.*").unwrap_err().to_string();
+    assert!(error.contains("criterion.weight"), "{error}");
+}
