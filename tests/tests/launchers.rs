@@ -124,7 +124,7 @@ fn ranks_of_srun_train_together_on_a_port_derived_from_the_job() {
 }
 
 #[test]
-fn the_only_task_of_srun_continues_a_run_on_one_rank() {
+fn the_only_task_of_srun_says_that_it_starts_the_ranks_of_a_run() {
     let folder = tempfile::tempdir().unwrap();
     let first = three_steps(folder.path()).args(["--ranks", "2"]).run();
     first.succeeded();
@@ -132,22 +132,21 @@ fn the_only_task_of_srun_continues_a_run_on_one_rank() {
         "SLURM_NTASKS" | "SLURM_STEP_NUM_TASKS" | "SLURM_STEP_TASKS_PER_NODE" => (name, "1".into()),
         _ => (name, value),
     });
-    let resume = |more: &[&str]| {
+    let line = "the run has 2 ranks, which this process starts, the only task of srun (Slurm)";
+    for (more, ranks) in [
+        (&["--steps", "5"][..], 2),
+        (&["--steps", "7", "--ranks", "1"], 1),
+    ] {
         let arguments = ["train", "--resume", "--run-dir", "run"];
         let command = Everburn::new(folder.path(), arguments).args(more);
         let command = only
             .iter()
             .fold(command, |command, (name, value)| command.env(name, value));
         let ended = command.run().succeeded();
-        let world_size = Run::new(folder.path().join("run")).report()["world_size"].as_u64();
-        (ended, world_size)
-    };
-    let (ended, ranks) = resume(&["--steps", "5"]);
-    assert_eq!(ranks, Some(1), "{ended}");
-    let line = "the only task of srun (Slurm): the run continues on 1 rank; --ranks 2 starts";
-    assert!(ended.stderr.contains(line), "{ended}");
-    let (ended, ranks) = resume(&["--steps", "7", "--ranks", "2"]);
-    assert_eq!(ranks, Some(2), "{ended}");
+        let report = Run::new(folder.path().join("run")).report();
+        assert_eq!(report["world_size"], ranks, "{ended}");
+        assert_eq!(ended.stderr.contains(line), ranks == 2, "{ended}");
+    }
 }
 
 #[test]

@@ -168,6 +168,11 @@ fn long_steps() -> Vec<Step> {
             "the same bits on any number of ranks",
             "xtask verify mnist-bn",
         ),
+        // What only a build without features has.
+        Step::cargo(
+            "lints with the default features",
+            "clippy --release --workspace --all-targets -- -D warnings",
+        ),
         Step::cargo("soak", "xtask soak --runs 100"),
         Step::cargo("release", "xtask release --try"),
     ];

@@ -256,11 +256,8 @@ impl RunConfig {
         if arguments.resume && environment.is_none() && one_machine {
             // A run continues on any number of ranks: where no machine is named, on this one.
             self.ranks.nodes = 1;
-            let says_ranks = arguments.ranks.gpus.is_some()
-                || ["ranks.ranks", "ranks.devices"].map(|key| arguments.keys.has(key))
-                    != [false; 2];
-            if !says_ranks && self.ranks.elastic.is_none() {
-                self.ranks.ranks = rank::ranks_of_resume(self.ranks.ranks);
+            if !arguments.keys.has("ranks.ranks") {
+                rank::say_who_starts_ranks(self.ranks.ranks);
             }
         }
         if !arguments.keys.has("ranks.elastic") {

@@ -83,6 +83,10 @@ pub(crate) enum CliError {
         stalled: Option<usize>,
     },
 
+    /// This rank did not run for most of the time that it has waited: it is the one that stalled.
+    #[error("{0}")]
+    DidNotRun(String),
+
     #[error(transparent)]
     Report(#[from] ReportError),
 
@@ -176,6 +180,7 @@ impl CliError {
             | Self::Ddp(_)
             | Self::Failed { .. }
             | Self::Stalled { .. }
+            | Self::DidNotRun(_)
             | Self::Timeline(_) => false,
         }
     }
@@ -193,7 +198,7 @@ impl CliError {
     /// Whether this rank gave up because another one did not answer within the deadline.
     pub(crate) fn is_timeout(&self) -> bool {
         match self {
-            Self::Stalled { .. } => true,
+            Self::Stalled { .. } | Self::DidNotRun(_) => true,
             Self::Train(error) => error.is_timeout(),
             Self::Collective(error) => error.is_timeout(),
             _ => false,

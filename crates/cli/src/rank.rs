@@ -130,15 +130,13 @@ fn by_another_launcher(given: &AboutRanks) -> Result<Option<RankEnvironment>, Cl
     }
 }
 
-/// On how many ranks a run continues that had `ranks` of them on a machine: the only task of `srun` and its like is one.
-pub(crate) fn ranks_of_resume(ranks: usize) -> usize {
-    let Some(started_by) = RankEnvironment::only_task(variable).filter(|_| ranks > 1) else {
-        return ranks;
-    };
-    say_error!(
-        "this is the only task of {started_by}: the run continues on 1 rank; --ranks {ranks} starts as many as config.toml says"
-    );
-    1
+/// Says that the only task of `srun` and its like starts the ranks of a run that it resumes.
+pub(crate) fn say_who_starts_ranks(ranks: usize) {
+    if let Some(started_by) = RankEnvironment::only_task(variable).filter(|_| ranks > 1) {
+        say_error!(
+            "the run has {ranks} ranks, which this process starts, the only task of {started_by}; --ranks 1 continues it on one"
+        );
+    }
 }
 
 /// Whether a command does its work in one process, or starts all that it needs, so that several of it would do the same
@@ -281,6 +279,11 @@ pub(crate) fn report_stall(
             }
             if let Some(run) = run {
                 recording::note_stall(run, &report);
+            }
+            if report.own_pause.is_some() {
+                let text = report.to_string();
+                let first = text.lines().next().unwrap_or_default();
+                return CliError::DidNotRun(first.to_owned());
             }
             let stalled = report.stalled_member();
             CliError::Stalled {

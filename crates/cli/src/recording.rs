@@ -60,7 +60,7 @@ pub(crate) fn note_stall(run: &RunDirectory, report: &HangReport) {
     let text = report.to_string();
     let first = text.lines().next().unwrap_or_default();
     run.note(Event {
-        rank: report.stalled,
+        rank: report.stalled_member(),
         ..Event::new(EventKind::Stall, first)
     });
 }

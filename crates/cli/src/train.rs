@@ -484,7 +484,7 @@ fn listen_for_stop(environment: Option<&RankEnvironment>) -> Result<StopSignal, 
     let signal = StopSignal::from_flag(stop.flag());
     Ok(match environment.and_then(RankEnvironment::kill_job) {
         Some(kill) => signal.with_kill(kill),
-        None => signal,
+        None => signal.with_kill(|| StopRequest::exit_at_once()),
     })
 }
 

@@ -17,7 +17,7 @@ use toml::Value;
 
 use crate::arguments::keys::{get, put};
 use crate::arguments::{Given, OfImport, OfTraining, TrainArguments};
-use crate::config::RunConfig;
+use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
 use crate::pretrained::{folder_of, is_pretrained, require_tokenizer};
 use crate::summary::counted;
@@ -280,12 +280,12 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
             let help = "name its tokenizer with --tokenizer";
             return Err(CliError::usage_with_help(error.to_string(), help));
         }
-    } else if !data_are_named(&keys) && adopt_shapes(&mut *task, weights)? {
+    } else if !data_are_named(&keys, &arguments.set) && adopt_shapes(&mut *task, weights)? {
         config.sections = task.sections()?;
     } else if task.data_decide_model() {
         // A text decides both.
         task.load()
-            .map_err(|error| without_data(error.into(), &config, &keys))?;
+            .map_err(|error| without_data(error.into(), &config, &arguments))?;
         config.sections = task.sections()?;
     }
     // Before there is a folder.
@@ -301,8 +301,10 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
     Ok(ExitCode::SUCCESS)
 }
 
-fn data_are_named(keys: &Given<OfTraining>) -> bool {
-    ["data.name", "data.folder"].iter().any(|key| keys.has(key))
+fn data_are_named(keys: &Given<OfTraining>, set: &[String]) -> bool {
+    let is_set = |key: &str| set.iter().any(|assignment| key_of(assignment) == key);
+    let keys_of_data = ["data.name", "data.folder"];
+    keys_of_data.iter().any(|key| keys.has(key) || is_set(key))
 }
 
 /// Takes from the shapes in the file what data would decide; whether all is decided.
@@ -317,11 +319,13 @@ fn adopt_shapes(task: &mut dyn ConfiguredTask, weights: &Path) -> Result<bool, C
 
 /// The error of an import whose data cannot be loaded. Who has named none does not know that they decide what tokens there
 /// are.
-fn without_data(error: CliError, config: &RunConfig, keys: &Given<OfTraining>) -> CliError {
+fn without_data(error: CliError, config: &RunConfig, arguments: &TrainArguments) -> CliError {
     if let Some(error) = of_another_architecture(config) {
         return error;
     }
-    if data_are_named(keys) || !config.sections.contains_key("text") {
+    let named = data_are_named(&arguments.keys, &arguments.set);
+    let is_known = named || arguments.keys.has("text.tokenizer");
+    if is_known || !config.sections.contains_key("text") {
         return error;
     }
     CliError::usage_with_help(

@@ -12,7 +12,12 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level;
 
 /// Signals that come within this time are one request: `timeout` sends one to its child and one to its process group.
-pub(crate) const ONE_REQUEST: Duration = Duration::from_millis(250);
+const ONE_REQUEST: Duration = Duration::from_millis(250);
+
+/// Whether a signal that comes `now` is another request than the one at `first`.
+pub(crate) fn asks_again(first: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(first) > ONE_REQUEST
+}
 
 /// Whether this process has been asked to stop after the present step.
 ///
@@ -55,7 +60,7 @@ impl StopRequest {
             let mut first = None::<Instant>;
             for signal in signals.forever() {
                 let was_asked = flag.swap(true, Ordering::Relaxed);
-                let is_another = first.is_none_or(|first| first.elapsed() > ONE_REQUEST);
+                let is_another = first.is_none_or(|first| asks_again(first, Instant::now()));
                 // A closed terminal may say so twice, by itself and by its shell.
                 if was_asked && is_another && signal != SIGHUP {
                     low_level::exit(128 + signal);
@@ -79,8 +84,25 @@ impl StopRequest {
         Arc::clone(&self.asked)
     }
 
+    /// Ends this process at once, with 130 as after Ctrl-C. No handlers of its exit run, which might wait for what hangs.
+    pub fn exit_at_once() -> ! {
+        low_level::exit(128 + SIGINT)
+    }
+
     /// Asks for a stop from within, as a key of the dashboard does.
     pub fn set(&self) {
         self.asked.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_that_come_together_are_one_request() {
+        let first = Instant::now();
+        assert!(!asks_again(first, first + Duration::from_millis(5)));
+        assert!(asks_again(first, first + Duration::from_millis(300)));
     }
 }

@@ -127,6 +127,8 @@ impl Screen {
         raw.local_modes.insert(LocalModes::ISIG);
         // Ctrl-Z would leave the shell on this screen, and stop some ranks of a training and others not.
         raw.special_codes[SpecialCodeIndex::VSUSP] = NO_KEY;
+        // It would end this rank as if by itself.
+        raw.special_codes[SpecialCodeIndex::VQUIT] = NO_KEY;
         let restored = Arc::new(Restore {
             settings,
             own: own.clone(),
@@ -165,6 +167,7 @@ impl Screen {
             painted: painted.map(Painted::of),
             keys: Keys::default(),
             pressed: None,
+            asks_how: false,
             killed: false,
             view: RanksView {
                 dashboard: with_dashboard,

@@ -224,6 +224,7 @@ fn counted(
 
 /// Runs Cargo, shows what it prints, and counts the crates of the workspace that it warns of, built now or before.
 fn warnings(command: &mut Command) -> std::io::Result<(std::process::ExitStatus, usize)> {
+    let command = command.env("CARGO_TERM_COLOR", "never");
     let mut child = command.stderr(Stdio::piped()).spawn()?;
     let mut crates = 0;
     if let Some(output) = child.stderr.take() {
@@ -270,6 +271,19 @@ pub(super) fn answers(program: &str, probe: &[&str]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn warnings_are_counted_by_crate() {
+        let of = |said: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", &format!("printf '{said}' >&2")]);
+            warnings(&mut command).unwrap().1
+        };
+        let said =
+            "warning: unused variable\\nwarning: `everburn-train` (lib) generated 2 warnings\\n";
+        assert_eq!(of(said), 1);
+        assert_eq!(of("   Compiling everburn v0.1.0\\n"), 0);
+    }
 
     #[test]
     fn a_program_that_is_not_there_is_skipped_with_its_package() {

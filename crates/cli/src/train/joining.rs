@@ -26,8 +26,9 @@ pub(super) fn agree(group: &ProcessGroup, found: Result<(), CliError>) -> Result
     let said = found
         .as_ref()
         .map_or_else(ToString::to_string, |()| String::new());
-    let all = group.all_gather_varied(said.into_bytes()).wait()?;
+    let all = group.all_gather_varied(said.into_bytes()).wait();
     found?;
+    let all = all?;
     match all.iter().position(|said| !said.is_empty()) {
         Some(rank) => {
             let said = String::from_utf8_lossy(&all[rank]);

@@ -457,7 +457,8 @@ fn activities(
         evidence: report.evidence,
         silent_for: heartbeat
             .silence_of(followed.members[rank])
-            .filter(|_| rank != followed.rank),
+            .filter(|_| rank != followed.rank)
+            .filter(|_| report.beat.as_ref().is_some_and(|beat| !beat.goodbye)),
         alive: state.alive,
         pid: report.beat.as_ref().and_then(|beat| beat.pid),
         host: report.beat.as_ref().and_then(|beat| beat.host.clone()),

@@ -32,7 +32,8 @@ impl fmt::Display for HangReport {
                 "\n  {others} more ranks: not asked; the {asked} above are ranks that others wait for, and a sample"
             )?;
         }
-        let Some(path) = &self.log else {
+        // That of another rank.
+        let Some(path) = self.log.as_ref().filter(|_| self.own_pause.is_none()) else {
             return Ok(());
         };
         let rank = self.stalled.unwrap_or_default();
@@ -159,10 +160,8 @@ impl HangReport {
         };
         write!(f, "\n  {state}")?;
         let is_silent_too = |it: &&RankActivity| {
-            !it.alive
-                && it.rank != stalled.rank
-                && !stalled.alive
-                && self.store_silent_for.is_none()
+            // Of a rank without beats, or one that this rank does not watch, nothing is known.
+            !it.alive && it.silent_for.is_some() && it.rank != stalled.rank && !stalled.alive
         };
         let silent = self.ranks.iter().filter(is_silent_too);
         let silent: Vec<usize> = silent.map(|it| it.rank).collect();

@@ -211,11 +211,12 @@ impl Heartbeat {
             // The store may have taken longer than an interval to answer, which is no pause of this rank.
             let due = (began + interval).max(runtime::now());
             lock(&self.state).sleeps_until = Some(due);
-            if !self.sleep_until(due) {
-                return;
-            }
+            let goes_on = self.sleep_until(due);
             self.note_pause();
             lock(&self.state).sleeps_until = None;
+            if !goes_on {
+                return;
+            }
         }
     }
 

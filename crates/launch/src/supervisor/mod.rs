@@ -29,7 +29,7 @@ use crate::job_failure::JobFailure;
 use crate::outcome::{EndedRank, Outcome};
 use crate::output::last_lines;
 use crate::ranks::{Job, PumpAlive, RunningRank};
-use crate::stop::ONE_REQUEST;
+use crate::stop::asks_again;
 
 /// How many lines of the log of the rank to blame are shown.
 const LOG_TAIL_LINES: usize = 15;
@@ -324,12 +324,13 @@ impl<'a> Supervisor<'a> {
     fn interrupt(&mut self, signal: i32) {
         if signal == SIGQUIT {
             self.interrupted_by.get_or_insert(signal);
+            self.interrupted_at.get_or_insert_with(Instant::now);
             self.kill_all();
             return;
         }
         if let Some(first) = self.interrupted_at {
             // A terminal that is closed may say so twice, by itself and by its shell: nobody has asked again.
-            if signal != SIGHUP && first.elapsed() > ONE_REQUEST {
+            if signal != SIGHUP && asks_again(first, Instant::now()) {
                 self.kill_all();
             }
             return;

@@ -274,14 +274,8 @@ fn a_second_interrupt_ends_the_ranks_at_once() {
         }
     };
     wait_for("ready");
-    // `timeout` sends one to its child and one to its process group.
     launcher.signal(Signal::INT);
-    launcher.signal(Signal::TERM);
     wait_for("asked");
-    assert!(
-        launcher.is_running(),
-        "two that come together are one request"
-    );
     // A user presses until it ends.
     wait_until("the end", || {
         launcher.signal(Signal::INT);

@@ -18,9 +18,6 @@ const COLUMNS: NonZeroU16 = NonZeroU16::new(1000).expect("not zero");
 /// In how many of its first lines a dashboard tells its keys.
 const CONTROLS: u16 = 6;
 
-/// How burn-train offers to kill the training, after `q`.
-const KILL: &str = "[k] Stop the training immediately";
-
 /// With what a dashboard leaves its screen.
 const LEAVES: &[u8] = b"\x1b[?1049l";
 
@@ -97,11 +94,6 @@ impl Painted {
             Some(place) => self.tail.split_off(place + LEAVES.len()),
             None => Vec::new(),
         }
-    }
-
-    /// Whether the picture is burn-train's question how to stop, of which one answer is to kill.
-    pub(super) fn offers_to_kill(&self) -> bool {
-        self.screen.screen().contents().contains(KILL)
     }
 
     /// Draws the picture, as far as it fits, and which key shows the ranks; of who only monitors, also that `q` leaves, and

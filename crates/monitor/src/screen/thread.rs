@@ -47,6 +47,8 @@ pub(super) struct ScreenThread {
     pub(super) keys: Keys,
     /// When the last key was pressed.
     pub(super) pressed: Option<Instant>,
+    /// The dashboard has been asked to quit, and asks how.
+    pub(super) asks_how: bool,
     /// The training was killed, and nothing more is shown.
     pub(super) killed: bool,
     pub(super) view: RanksView,
@@ -85,7 +87,8 @@ impl ScreenThread {
                 return;
             }
             if self.killed {
-                return;
+                drawn = Instant::now();
+                continue;
             }
             let wanted = if due { self.frame() } else { SLOW_FRAME };
             if drawn.elapsed() < wanted {
@@ -165,9 +168,8 @@ impl ScreenThread {
                 // Nobody waits any more where it fails.
                 let _ = self.leave.send(());
             }
-            (Key::Char('q'), true) => {
-                // The dashboard asks how.
-                self.ranks = false;
+            (Key::Char('q'), _) => {
+                (self.ranks, self.asks_how) = (false, true);
                 self.hand_on(key);
             }
             (Key::Char('w'), true) => self.view.work = !self.view.work,
@@ -177,14 +179,13 @@ impl ScreenThread {
             (Key::PageUp, true) => self.view.scrolled = self.view.scrolled.saturating_sub(10),
             (Key::PageDown, true) => self.scroll_to(self.view.scrolled + 10),
             (_, true) => {}
-            (Key::Char('k'), false) if self.asks_how_to_stop() => self.kill(),
-            (key, false) => self.hand_on(key),
+            (Key::Char('k'), false) if self.asks_how => self.kill(),
+            (key, false) => {
+                // Its other answers.
+                self.asks_how &= !matches!(key, Key::Char('s' | 'c'));
+                self.hand_on(key);
+            }
         }
-    }
-
-    /// Whether the dashboard asks how it is to stop.
-    fn asks_how_to_stop(&self) -> bool {
-        self.painted.as_ref().is_some_and(Painted::offers_to_kill)
     }
 
     /// Ends the training. The dashboard's own way is a panic, and waits for an event of the training, which may hang.

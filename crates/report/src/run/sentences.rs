@@ -89,8 +89,9 @@ fn judged(level: &str, text: &str, rank: usize) -> Option<(EventKind, Option<usi
         return Some((EventKind::Divergence, about));
     }
     let stalled = number_behind(text, "rank ").filter(|number| {
-        let named = format!("rank {number} stalled");
-        text.starts_with(&named)
+        let named = format!("rank {number} ");
+        let rest = text.strip_prefix(&named).unwrap_or_default();
+        rest.starts_with("stalled") || rest.starts_with("itself has not run")
     });
     if let Some(stalled) = stalled {
         return Some((EventKind::Stall, Some(stalled as usize)));

@@ -217,9 +217,6 @@ pub(super) fn fitting_tensors<M: Module>(
         (true, false) => (in_pytorch_terms(model), without_wrappers(read_file(path)?)),
     };
     let names: Vec<String> = read.keys().cloned().collect();
-    if of_pytorch && names.iter().any(|name| name.contains("lora_A")) {
-        return Err(refuse("reading", path, &file::WRAPPED_BY_PEFT));
-    }
     // What is no part of the model keeps others from sharing a prefix, in a Lightning module say.
     read.retain(|name, _| !skip.fit(name) || layout.is_of_file(name));
     let mut tensors = match of_pytorch {
@@ -248,6 +245,10 @@ pub(super) fn fitting_tensors<M: Module>(
         false => name.to_string(),
     });
     if let Some((mismatch, problems)) = mismatch {
+        let is_factor = |name: &String| name.contains(".lora_A.") && !skip.fit(name);
+        if of_pytorch && names.iter().any(is_factor) {
+            return Err(refuse("reading", path, &file::WRAPPED_BY_PEFT));
+        }
         // The layout may have added one.
         let shared = match prefix.is_empty() || !names.iter().all(|name| name.starts_with(&prefix))
         {

@@ -36,15 +36,18 @@ impl Heartbeat {
             );
         }
         let followed = lock(&self.state).followed.clone();
-        let all = self.silent(now, limit);
+        let lost = self.silent(now, limit).into_iter().next();
         let core = followed.and_then(|followed| followed.core.upgrade());
-        let (Some((lost, others)), Some(core)) = (all.split_first(), core) else {
+        let (Some(lost), Some(core)) = (lost, core) else {
             return;
         };
         if core.mailbox.failure().is_none() {
             let mut detail = describe(lost.silence, &lost.beat);
+            // The last beats of ranks that were stopped together were read one after the other.
+            let about = limit.saturating_sub(2 * self.options.interval);
+            let others = self.silent(now, about).into_iter().map(|it| it.rank);
+            let others: Vec<usize> = others.filter(|rank| *rank != lost.rank).collect();
             if !others.is_empty() {
-                let others: Vec<usize> = others.iter().map(|silent| silent.rank).collect();
                 detail += &format!("; none of {} either", ranks(&others));
             }
             core.heartbeat_timed_out(lost.rank, detail);

@@ -174,6 +174,9 @@ fn attempt(
     };
     for candidate in candidates {
         let longest = (deadline.left() / share).min(ATTEMPT);
+        if longest.is_zero() && failed.target.is_some() {
+            break;
+        }
         match Connection::open(candidate, key, deadline.at_most(longest)) {
             Ok(connection) => return Ok((candidate, connection)),
             Err(fault) => {
