@@ -367,15 +367,7 @@ fn a_llama_over_ranks_learns_what_it_learns_on_one() {
     let unknown = "the sizes and the tokens of this llama are not known";
     import(&["llama"]).failed_with(2, &[unknown, "--config FILE", "--set"]);
     import(&["--config", "alone/config.toml", "--run-dir", "by-file"]).succeeded();
-    let sizes =
-        "llama={context=16,width=32,layers=2,heads=4,kv_heads=2,head_width=8,feed_forward=48}";
-    let set = [
-        "--set",
-        sizes,
-        "--set",
-        "text.window=16",
-        "--tokenizer",
-        "byte",
-    ];
+    let sizes = "--set=llama={context=16,width=32,layers=2,heads=4,kv_heads=2,head_width=8,feed_forward=48}";
+    let set = [sizes, "--set=text.window=16", "--tokenizer", "byte"];
     import(&[&["llama", "--run-dir", "by-sizes"], &set[..]].concat()).succeeded();
 }
