@@ -58,8 +58,8 @@ pub(super) fn run(
     mut each: impl FnMut(&str),
 ) -> std::io::Result<Ended> {
     let mut log = file::append_to(log)?;
-    writeln!(log, "\n$ {command:?}")?;
     let start = Instant::now();
+    let asked = format!("{command:?}");
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -67,6 +67,10 @@ pub(super) fn run(
         // Its own group, so that what it has started can be ended with it.
         .process_group(0)
         .spawn()?;
+    // Processes side by side write to one log: a line at once, with whose it is.
+    let pid = child.id();
+    let mut note = |line: &str| log.write_all(format!("[{pid}] {line}\n").as_bytes());
+    note(&format!("$ {asked}"))?;
     let (tell, hear) = mpsc::channel();
     let readers = [
         child
@@ -88,12 +92,12 @@ pub(super) fn run(
         }
         match hear.recv_timeout(left) {
             Ok(Heard::Line(line)) => {
-                writeln!(log, "{line}")?;
+                note(&line)?;
                 each(&line);
                 lines.push(line);
             }
             Ok(Heard::Complaint(line)) => {
-                writeln!(log, "! {line}")?;
+                note(&format!("! {line}"))?;
                 complaints.push(line);
             }
             // Nobody has its output open any more: it has ended, or is about to.
@@ -117,7 +121,7 @@ pub(super) fn run(
         }
     }
     let took = start.elapsed();
-    writeln!(log, "[{status:?} after {:.1} s]", took.as_secs_f64())?;
+    note(&format!("{status:?} after {:.1} s", took.as_secs_f64()))?;
     Ok(Ended {
         status,
         lines,

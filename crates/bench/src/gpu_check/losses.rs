@@ -8,7 +8,7 @@ use everburn::nn::{Activation, InBlocks};
 use everburn::prelude::*;
 use everburn::train::{MetricKind, MetricLine, Objective, OptimizerConfig, OptimizerKind};
 
-use super::models::{CheckedModel, SEED, Visitor};
+use super::models::{CheckedModel, SEED, Visitor, rounded};
 use crate::failure::Failure;
 
 /// How many samples per step has.
@@ -42,6 +42,8 @@ pub(super) struct Losses {
     pub(super) model: CheckedModel,
     pub(super) device: Device,
     pub(super) steps: usize,
+    /// From weights that are as far off as tensor cores round.
+    pub(super) rounded: bool,
 }
 
 impl Visitor for Losses {
@@ -74,6 +76,10 @@ impl Visitor for Losses {
             device: self.device,
             run: Some(run),
             ..Trainer::new(config, ProcessGroup::alone(GroupOptions::default()))
+        };
+        let model = match self.rounded {
+            true => rounded(model, SEED),
+            false => model,
         };
         let trained = trainer.fit(Supervised::<M, O>::of_blocks(model), &data);
         let losses = trained.map_err(Failure::from).and_then(|_| read(&folder));

@@ -16,16 +16,18 @@ mod peers;
 mod plan;
 mod record;
 mod replay;
+mod rows;
 mod throughput;
 mod work;
 
-use std::cell::OnceCell;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use everburn::devices;
+use everburn_record::sync::lock;
 use serde::{Deserialize, Serialize};
 
 use self::machine::Machine;
@@ -120,18 +122,19 @@ pub(crate) fn run(arguments: &GpuCheckArguments) -> Result<ExitCode, Failure> {
         ))
     };
     let out = out.map_err(failed)?;
-    let mut record = Record::begin(findings, &out).map_err(failed)?;
+    let record = Record::begin(findings, &out).map_err(failed)?;
     let check = Check {
         arguments,
         python,
         program: std::env::current_exe().map_err(failed)?,
         budget: Duration::from_secs(arguments.budget),
         nccl: nccl.ok().flatten(),
-        alone: OnceCell::new(),
+        alone: Mutex::new(None),
+        log: record.log(),
+        record: Mutex::new(record),
     };
-    for task in &tasks {
-        check.run(task, &mut record).map_err(failed)?;
-    }
+    check.run_all(&tasks).map_err(failed)?;
+    let mut record = lock(&check.record);
     record.write().map_err(failed)?;
     let page = out.join(MARKDOWN);
     say!("{}", std::fs::read_to_string(&page).map_err(failed)?);

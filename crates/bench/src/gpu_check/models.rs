@@ -6,8 +6,9 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use everburn::burn::data::dataloader::batcher::Batcher;
 use everburn::burn::data::dataset::Dataset;
-use everburn::burn::module::Module;
+use everburn::burn::module::{Module, ModuleMapper, Param};
 use everburn::burn::prelude::*;
+use everburn::burn::tensor::Distribution;
 use everburn::nn::{Activation, InBlocks};
 use everburn::prelude::TrainingData;
 use everburn::train::{Classification, NextToken, Objective};
@@ -94,6 +95,26 @@ fn drawn<M: Module>(init: impl Fn(&Device) -> M) -> M {
     let device = Device::flex();
     device.seed(SEED);
     init(&device).materialize()
+}
+
+/// By how much of itself a factor is off, at most, that tensor cores have rounded to TF32, of 11 significant binary digits;
+/// twice, because a product has two.
+const ROUNDING: f64 = 1.0 / 1024.0;
+
+/// The same model on the processor, each weight as far off as tensor cores round; another one for each `seed`.
+pub(super) fn rounded<M: Module>(model: M, seed: u64) -> M {
+    struct Round;
+    impl ModuleMapper for Round {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            param.map(|weights| {
+                let off = Distribution::Uniform(1.0 - ROUNDING, 1.0 + ROUNDING);
+                let factors = weights.random_like(off);
+                weights * factors
+            })
+        }
+    }
+    Device::flex().seed(seed);
+    model.map(&mut Round)
 }
 
 type Images = TrainingData<everburn_datasets::ImageItem, (Tensor<4>, Tensor<1, Int>)>;

@@ -10,7 +10,7 @@ use everburn::prelude::{Supervised, TrainingData};
 use everburn::train::Objective;
 use serde::{Deserialize, Serialize};
 
-use super::models::Visitor;
+use super::models::{Visitor, rounded};
 use super::parts::Plant;
 use crate::failure::Failure;
 
@@ -26,11 +26,19 @@ pub(super) struct Numbers {
     pub(super) backward: f64,
     /// The path of that parameter.
     pub(super) parameter: String,
+    /// How far the processor's own gradients move, where the device may round factors to TF32, when weights are off by as
+    /// much: a maximum over a window, or a negative number, may be another one then.
+    pub(super) spread: f64,
 }
+
+/// How many times weights are rounded to see how far gradients move.
+const TIMES: u64 = 6;
 
 /// Compares `device` with the processor.
 pub(super) struct Compare {
     pub(super) device: Device,
+    /// Whether its tensor cores round factors of f32.
+    pub(super) rounds: bool,
     pub(super) plant: Option<Plant>,
 }
 
@@ -54,24 +62,36 @@ impl Visitor for Compare {
             Some(Plant::Backward) => there.gradients[0].1[0] += 0.5,
             _ => {}
         }
-        let mut worst = (0.0, String::new());
-        if here.gradients.len() != there.gradients.len() {
-            return Err(Failure::usage(
-                "the devices have gradients of different parameters",
-            ));
-        }
-        for ((path, one), (_, other)) in here.gradients.iter().zip(&there.gradients) {
-            let difference = difference(one, other);
-            if difference > worst.0 || difference.is_nan() {
-                worst = (difference, path.clone());
-            }
+        let (backward, parameter) = furthest(&here, &there)?;
+        let mut spread = 0.0_f64;
+        for seed in 0..if self.rounds { TIMES } else { 0 } {
+            let rounded = pass::<M, O, I>(&rounded(model.clone(), seed), &data, &Device::flex())?;
+            spread = spread.max(furthest(&here, &rounded)?.0);
         }
         Ok(Numbers {
             forward: difference(&here.output, &there.output),
-            backward: worst.0,
-            parameter: worst.1,
+            backward,
+            parameter,
+            spread,
         })
     }
+}
+
+/// How far the gradient that differs most is from the other's, and the path of its parameter.
+fn furthest(here: &Pass, there: &Pass) -> Result<(f64, String), Failure> {
+    if here.gradients.len() != there.gradients.len() {
+        return Err(Failure::usage(
+            "the devices have gradients of different parameters",
+        ));
+    }
+    let mut worst = (0.0, String::new());
+    for ((path, one), (_, other)) in here.gradients.iter().zip(&there.gradients) {
+        let difference = difference(one, other);
+        if difference > worst.0 || difference.is_nan() {
+            worst = (difference, path.clone());
+        }
+    }
+    Ok(worst)
 }
 
 /// What a forward and a backward pass yield.

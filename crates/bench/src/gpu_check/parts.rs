@@ -62,6 +62,10 @@ pub(super) struct PartArguments {
     #[arg(long, hide = true, default_value_t = 50)]
     steps: usize,
 
+    /// Begin with weights that are as far off as tensor cores round.
+    #[arg(long, hide = true, requires = "part")]
+    rounded: bool,
+
     /// Make something wrong, to see whether it is found.
     #[arg(long, hide = true, value_enum)]
     pub(super) plant: Option<Plant>,
@@ -71,6 +75,11 @@ pub(super) struct PartArguments {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PrintedLosses {
     pub(super) losses: Vec<f64>,
+}
+
+/// Whether a device of this name may compute products of f32 by tensor cores, which round factors to TF32.
+pub(super) fn rounds_factors(device: &str) -> bool {
+    ["cuda", "rocm"].iter().any(|api| device.starts_with(api))
 }
 
 /// Does a part on `device`, and prints what it yields.
@@ -98,7 +107,13 @@ pub(super) fn run(
     let json = match part {
         Part::Numbers => {
             let plant = arguments.plant;
-            let found = model()?.visit(SAMPLES, Compare { device, plant })?;
+            let rounds = rounds_factors(name);
+            let compare = Compare {
+                device,
+                rounds,
+                plant,
+            };
+            let found = model()?.visit(SAMPLES, compare)?;
             serde_json::json!(found)
         }
         Part::Losses => {
@@ -107,6 +122,7 @@ pub(super) fn run(
                 model,
                 device,
                 steps,
+                rounded: arguments.rounded,
             };
             let mut losses = model.visit(steps * batch_size(model), visitor)?;
             if let (Some(Plant::Losses), Some(last)) = (arguments.plant, losses.last_mut()) {

@@ -64,6 +64,11 @@ pub(super) enum Work {
 }
 
 impl Work {
+    /// Whether it measures time, and nothing else may use the device meanwhile.
+    pub(super) fn is_timed(&self) -> bool {
+        matches!(self, Self::NcclCost | Self::Throughput { .. } | Self::Peers)
+    }
+
     /// The names of its rows among the checks.
     pub(super) fn checks(&self) -> Vec<(String, f64)> {
         match self {
@@ -92,9 +97,6 @@ pub(super) struct Capabilities {
     pub(super) python: bool,
 }
 
-/// What is kept for PyTorch's side, where it is measured: without it there is nothing to compare with.
-const FOR_PEERS: Duration = Duration::from_secs(150);
-
 /// The tasks for a machine with these capabilities.
 pub(super) fn tasks(arguments: &GpuCheckArguments, has: &Capabilities) -> Vec<Task> {
     let wanted =
@@ -114,14 +116,14 @@ pub(super) fn tasks(arguments: &GpuCheckArguments, has: &Capabilities) -> Vec<Ta
         }
     };
     for model in CheckedModel::ALL {
-        add(Section::Numbers, 90, Work::Numbers(model), None);
+        add(Section::Numbers, 150, Work::Numbers(model), None);
     }
     for model in CheckedModel::ALL {
-        add(Section::Training, 90, Work::Losses(model), None);
+        add(Section::Training, 150, Work::Losses(model), None);
     }
     for (name, flags, skipped) in ranks(arguments, has) {
         let flags = flags.iter().map(ToString::to_string).collect();
-        add(Section::Ranks, 60, Work::Ranks { name, flags }, skipped);
+        add(Section::Ranks, 200, Work::Ranks { name, flags }, skipped);
     }
     let throughput = |(what, batch, name)| Work::Throughput { name, what, batch };
     let (with_goals, others) = benchmarks();
@@ -130,7 +132,7 @@ pub(super) fn tasks(arguments: &GpuCheckArguments, has: &Capabilities) -> Vec<Ta
     for benchmark in with_goals {
         add(
             Section::Throughput,
-            120,
+            200,
             throughput(benchmark),
             no_speed.clone(),
         );
@@ -141,18 +143,30 @@ pub(super) fn tasks(arguments: &GpuCheckArguments, has: &Capabilities) -> Vec<Ta
     for benchmark in others {
         add(
             Section::Throughput,
-            90,
+            200,
             throughput(benchmark),
             no_speed.clone(),
         );
     }
     let no_graphs = (!arguments.device.starts_with("cuda"))
         .then(|| format!("GPUs record what they do, and this is {}", arguments.device));
-    add(Section::Throughput, 30, Work::Replay, no_graphs);
+    add(Section::Throughput, 150, Work::Replay, no_graphs);
+    // What is right or wrong takes as long as its kernels are compiled, and what is measured afterwards needs its time.
+    if tasks
+        .iter()
+        .any(|task| task.work.is_timed() && task.skipped.is_none())
+    {
+        for task in tasks.iter_mut().filter(|task| !task.work.is_timed()) {
+            task.leaves = Duration::from_secs(arguments.budget / 2);
+        }
+    }
     let peers = tasks.iter().position(|task| task.work == Work::Peers);
     if let (Some(peers), true) = (peers, peers_wanted) {
-        for task in &mut tasks[..peers] {
-            task.leaves = FOR_PEERS;
+        for task in tasks[..peers]
+            .iter_mut()
+            .filter(|task| task.work.is_timed())
+        {
+            task.leaves = Duration::from_secs(arguments.budget / 4);
         }
     }
     tasks

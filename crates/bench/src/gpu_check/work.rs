@@ -1,21 +1,24 @@
 //! Does the tasks of a check, one process after the other, and fills their rows.
 
-use std::cell::OnceCell;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use everburn_record::sync::lock;
+
 use super::GpuCheckArguments;
-use super::child::{self, Ended};
+use super::child;
 use super::losses::{self, furthest};
 use super::models::{CheckedModel, SEED};
 use super::nccl_cost::ExchangeCost;
 use super::numbers::Numbers;
-use super::parts::{Plant, PrintedLosses};
+use super::parts::{Plant, PrintedLosses, rounds_factors};
 use super::peers;
 use super::plan::{self, Task, Work};
 use super::record::{Record, SideThroughput, State};
 use super::replay::Replayed;
+use super::rows::{CheckResult, Spent, Value, compare, fill, fill_throughput, result};
 use super::throughput::{Benchmarked, Rate};
 
 /// What cannot be done in less is not begun.
@@ -31,17 +34,100 @@ pub(super) struct Check<'a> {
     /// NCCL's file, where it is not found by itself.
     pub(super) nccl: Option<PathBuf>,
     /// What the training on one rank has found, with which those on several are compared.
-    pub(super) alone: OnceCell<Vec<f64>>,
+    pub(super) alone: Mutex<Option<Vec<f64>>>,
+    /// What was found so far.
+    pub(super) record: Mutex<Record>,
+    /// Where all that processes say goes.
+    pub(super) log: PathBuf,
 }
 
-/// What a row comes to: the number, or why there is none; and a note.
-type CheckResult = Result<(f64, String), String>;
+/// The memory of a device that has room for the measured trainings and all else at once, in bytes.
+const TO_PREPARE: u64 = 64 << 30;
+
+/// The memory that a task takes that measures no time, in bytes.
+const OF_A_TASK: u64 = 2 << 30;
+
+/// How many times as far from the processor's gradients a device may be that rounds factors, as the processor is itself
+/// when weights are rounded: the furthest of a few is seldom the furthest of all.
+const TIMES_SPREAD: f64 = 2.0;
 
 impl Check<'_> {
+    /// Does `tasks`: what is right or wrong side by side, where this machine has the cores, since most of its time goes into
+    /// the compilation of kernels, which takes one core a process; what is fast or slow by itself, after its kernels were
+    /// compiled beside the others.
+    pub(super) fn run_all(&self, tasks: &[Task]) -> std::io::Result<()> {
+        let workers = self.workers();
+        if workers > 1 {
+            let prepares = self.free_memory().is_some_and(|free| free >= TO_PREPARE);
+            let now = tasks
+                .iter()
+                .filter(|task| prepares || !task.work.is_timed());
+            let queue = Mutex::new(now);
+            std::thread::scope(|scope| {
+                let work = || -> std::io::Result<()> {
+                    loop {
+                        let next = lock(&queue).next();
+                        let Some(task) = next else {
+                            return Ok(());
+                        };
+                        match task.work.is_timed() {
+                            true => self.prepare(task)?,
+                            false => self.run(task)?,
+                        }
+                    }
+                };
+                let working: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+                let mut ended = working.into_iter().map(|worker| match worker.join() {
+                    Ok(done) => done,
+                    Err(_) => Err(std::io::Error::other("a thread that waits has panicked")),
+                });
+                ended.try_for_each(|done| done)
+            })?;
+        }
+        let mut left = tasks
+            .iter()
+            .filter(|task| workers == 1 || task.work.is_timed());
+        left.try_for_each(|task| self.run(task))
+    }
+
+    /// How many tasks are done at a time.
+    fn workers(&self) -> usize {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let fit = self.free_memory().map_or(usize::MAX, |free| {
+            usize::try_from(free / OF_A_TASK).unwrap_or(usize::MAX)
+        });
+        cores.saturating_sub(1).min(fit).max(1)
+    }
+
+    fn free_memory(&self) -> Option<u64> {
+        let devices = std::slice::from_ref(&self.arguments.device);
+        everburn::devices::free_memory(devices, 0, 1)
+    }
+
+    /// How long `task` may take now.
+    fn limit(&self, task: &Task) -> Duration {
+        let left = self.budget.saturating_sub(lock(&self.record).elapsed());
+        task.limit.min(left.saturating_sub(task.leaves))
+    }
+
+    /// Has the kernels of a task compiled and tuned, whose time is measured later.
+    fn prepare(&self, task: &Task) -> std::io::Result<()> {
+        let command = match &task.work {
+            _ if task.skipped.is_some() => return Ok(()),
+            Work::NcclCost => self.part("nccl-cost", "", &self.arguments.device),
+            Work::Throughput { what, batch, .. } => self.throughput_part(*what, *batch),
+            _ => return Ok(()),
+        };
+        let limit = self.limit(task).max(LEAST);
+        // Whatever is wrong with it is found again.
+        child::run(command, limit, &self.log, |_| {}).map(drop)
+    }
+
     /// Does `task`, or says why not. Whatever is wrong with it is in its rows.
-    pub(super) fn run(&self, task: &Task, record: &mut Record) -> std::io::Result<()> {
+    fn run(&self, task: &Task) -> std::io::Result<()> {
         let names = task.work.checks();
         if let Some(why) = &task.skipped {
+            let mut record = lock(&self.record);
             for (name, _) in &names {
                 let row = record.check(name);
                 row.state = State::Skipped;
@@ -50,9 +136,9 @@ impl Check<'_> {
             }
             return record.write();
         }
-        let left = self.budget.saturating_sub(record.elapsed());
-        let limit = task.limit.min(left.saturating_sub(task.leaves));
+        let limit = self.limit(task);
         if limit < LEAST {
+            let mut record = lock(&self.record);
             for (name, _) in &names {
                 record.check(name).note = "time was up".to_string();
             }
@@ -64,71 +150,70 @@ impl Check<'_> {
             limit,
             full: task.limit,
         };
+        let fill = |name: &str, found: CheckResult, otherwise: State| {
+            fill(&mut lock(&self.record), name, found, spent(), otherwise)
+        };
         match &task.work {
             Work::Numbers(model) => {
-                let [forward, backward] = self.numbers(*model, limit, record)?;
-                fill(record, &names[0].0, forward, spent())?;
-                fill(record, &names[1].0, backward, spent())
+                let [forward, backward] = self.numbers(*model, limit)?;
+                fill(&names[0].0, forward, State::Failed)?;
+                fill(&names[1].0, backward, State::Failed)
             }
-            Work::Losses(model) => {
-                let found = self.losses(*model, limit, record)?;
-                fill(record, &names[0].0, found, spent())
-            }
+            Work::Losses(model) => fill(&names[0].0, self.losses(*model, limit)?, State::Failed),
             Work::Ranks { name, flags } => {
-                let found = self.ranks(flags, limit, record)?;
-                fill(record, name, found, spent())
+                fill(name, self.ranks(name, flags, limit)?, State::Failed)
             }
-            Work::NcclCost => {
-                let found = self.nccl_cost(limit, record)?;
-                fill(record, &names[0].0, found, spent())?;
-                let row = record.check(&names[0].0);
-                if row.value.is_some() && row.state == State::Failed {
-                    // Slow, not wrong.
-                    row.state = State::Missed;
-                }
-                record.write()
-            }
-            Work::Replay => {
-                let found = self.replay(limit, record)?;
-                fill(record, &names[0].0, found, spent())?;
-                let row = record.check(&names[0].0);
-                if row.state == State::Failed {
-                    // No training uses it yet.
-                    row.state = State::Open;
-                }
-                record.write()
-            }
+            // Slow, not wrong.
+            Work::NcclCost => fill(&names[0].0, self.nccl_cost(limit)?, State::Missed),
+            // No training uses it yet.
+            Work::Replay => fill(&names[0].0, self.replay(limit)?, State::Open),
             Work::Throughput { name, what, batch } => {
-                let measured = self.throughput(*what, *batch, limit, record)?;
-                fill_throughput(record, name, measured, &spent())
+                let measured = self.throughput(*what, *batch, limit)?;
+                fill_throughput(&mut lock(&self.record), name, measured, &spent())
             }
             Work::Peers => match self.python {
-                Some(python) => peers::run(python, self.arguments, limit, record),
+                Some(python) => peers::run(python, self.arguments, limit, &mut lock(&self.record)),
                 None => Ok(()),
             },
         }
     }
 
-    /// A process of this program, which finds what this one has found, and keeps its kernels for the next.
-    fn command(&self) -> Command {
+    /// A process of this program, which finds what this one has found. Its kernels are kept for the next check in a folder of
+    /// its own: processes side by side would each take what another has compiled.
+    fn command(&self, kernels: &str) -> Command {
         let mut command = Command::new(&self.program);
         if let Some(nccl) = &self.nccl {
             command.env(everburn::nccl::NCCL_VARIABLE, nccl);
         }
-        let kept = ["EVERBURN_KERNEL_CACHE", "XDG_CACHE_HOME", "HOME"];
-        if kept.iter().all(|name| std::env::var_os(name).is_none()) {
-            command.env(kept[0], std::env::temp_dir().join("everburn-kernels"));
-        }
+        let kept = std::env::var_os(everburn::kernels::VARIABLE).filter(|kept| !kept.is_empty());
+        let kept = kept.map_or_else(
+            || std::env::temp_dir().join("everburn-kernels"),
+            PathBuf::from,
+        );
+        command.env(everburn::kernels::VARIABLE, kept.join(kernels));
         command
     }
 
-    /// A process of this program that does a part.
-    fn part(&self, part: &str, device: &str) -> Command {
-        let mut command = self.command();
+    /// A process of this program that does a part, of `what`.
+    fn part(&self, part: &str, what: &str, device: &str) -> Command {
+        let mut command = self.command(&format!("{part}-{what}"));
         command.args(["gpu-check", "--part", part, "--device", device]);
         if self.arguments.quick {
             command.arg("--quick");
         }
+        command
+    }
+
+    fn throughput_part(&self, what: Benchmarked, batch: usize) -> Command {
+        // As small as it takes to see that everything is wired.
+        let batch = if self.arguments.quick {
+            batch.min(8)
+        } else {
+            batch
+        };
+        let of = format!("{}-{batch}", what.name());
+        let mut command = self.part("throughput", &of, &self.arguments.device);
+        command.args(["--benchmark", what.name(), "--batch", &batch.to_string()]);
         command
     }
 
@@ -145,147 +230,144 @@ impl Check<'_> {
         command.args(["--plant", name]);
     }
 
-    fn numbers(
-        &self,
-        model: CheckedModel,
-        limit: Duration,
-        record: &Record,
-    ) -> std::io::Result<[CheckResult; 2]> {
-        let mut command = self.part("numbers", &self.arguments.device);
+    fn numbers(&self, model: CheckedModel, limit: Duration) -> std::io::Result<[CheckResult; 2]> {
+        let mut command = self.part("numbers", model.name(), &self.arguments.device);
         command.args(["--model", model.name()]);
         self.plant(&mut command);
-        let ended = child::run(command, limit, &record.log(), |_| {})?;
+        let ended = child::run(command, limit, &self.log, |_| {})?;
         Ok(match result::<Numbers>(&ended) {
             Err(why) => [Err(why.clone()), Err(why)],
-            Ok(found) => [
-                Ok((found.forward, String::new())),
-                Ok((found.backward, format!("furthest: {}", found.parameter))),
-            ],
+            Ok(found) => {
+                let note = format!("furthest: {}", found.parameter);
+                let backward = Value {
+                    limit: TIMES_SPREAD * found.spread,
+                    ..Value::new(found.backward, note)
+                };
+                [Ok(Value::new(found.forward, String::new())), Ok(backward)]
+            }
         })
     }
 
-    /// The device and the processor train at the same time: they do not get in each other's way.
-    fn losses(
-        &self,
-        model: CheckedModel,
-        limit: Duration,
-        record: &Record,
-    ) -> std::io::Result<CheckResult> {
+    /// The device and the processor train at the same time: they do not get in each other's way. Where the device rounds
+    /// factors, its losses may be as far off as the processor's own are from rounded weights.
+    fn losses(&self, model: CheckedModel, limit: Duration) -> std::io::Result<CheckResult> {
         let steps = plan::steps(self.arguments.quick).to_string();
         let train = |device: &str| {
-            let mut command = self.part("losses", device);
+            let mut command = self.part("losses", model.name(), device);
             command.args(["--model", model.name(), "--steps", &steps]);
             command
         };
         let mut there = train(&self.arguments.device);
         self.plant(&mut there);
         let here = train("flex");
-        let log = record.log();
-        let (here, there) = std::thread::scope(|scope| {
-            let here = scope.spawn(|| child::run(here, limit, &log, |_| {}));
-            let there = child::run(there, limit, &log, |_| {});
-            (here.join(), there)
+        let mut rounded = train("flex");
+        rounded.arg("--rounded");
+        let rounds = rounds_factors(&self.arguments.device);
+        let (here, rounded, there) = std::thread::scope(|scope| {
+            let run = |command| child::run(command, limit, &self.log, |_| {});
+            let here = scope.spawn(move || run(here));
+            let rounded = scope.spawn(move || rounds.then(|| run(rounded)).transpose());
+            let there = run(there);
+            (here.join(), rounded.join(), there)
         });
-        let here = here.map_err(|_| std::io::Error::other("the thread that waits has panicked"))?;
-        let here = result::<PrintedLosses>(&here?);
+        let panicked = |_| std::io::Error::other("the thread that waits has panicked");
+        let here = result::<PrintedLosses>(&here.map_err(panicked)??);
+        let rounded = rounded.map_err(panicked)??;
+        let rounded = rounded
+            .map(|ended| result::<PrintedLosses>(&ended))
+            .transpose();
         let there = result::<PrintedLosses>(&there?);
-        let here = here.map_err(|why| format!("on the CPU: {why}"));
-        Ok(here.and_then(|here| compare(&here.losses, &there?.losses)))
+        let on_cpu = |why| format!("on the CPU: {why}");
+        let (here, rounded) = match (here, rounded) {
+            (Ok(here), Ok(rounded)) => (here, rounded),
+            (Err(why), _) | (_, Err(why)) => return Ok(Err(on_cpu(why))),
+        };
+        let spread = rounded.and_then(|rounded| furthest(&here.losses, &rounded.losses));
+        let found = there.and_then(|there| compare(&here.losses, &there.losses));
+        Ok(found.map(|found| Value {
+            limit: spread.map_or(0.0, |(spread, _)| spread),
+            ..found
+        }))
     }
 
     /// A training with these flags against the same without.
-    fn ranks(
-        &self,
-        flags: &[String],
-        limit: Duration,
-        record: &Record,
-    ) -> std::io::Result<CheckResult> {
-        let folder =
-            std::env::temp_dir().join(format!("everburn-gpu-check-{}", std::process::id()));
-        std::fs::create_dir_all(&folder)?;
-        let found = self.ranks_in(&folder, flags, limit, record);
-        // What is left in a temporary folder harms nobody.
-        let _ = std::fs::remove_dir_all(&folder);
-        found
-    }
-
-    fn ranks_in(
-        &self,
-        folder: &Path,
-        flags: &[String],
-        limit: Duration,
-        record: &Record,
-    ) -> std::io::Result<CheckResult> {
-        let start = Instant::now();
-        let train = |name: &str, flags: &[String]| -> std::io::Result<Result<Vec<f64>, String>> {
-            let run = folder.join(name);
-            let left = limit.saturating_sub(start.elapsed());
-            let ended = child::run(self.training(&run, flags), left, &record.log(), |_| {})?;
-            if let Some(why) = ended.failure() {
-                return Ok(Err(format!("{name}: {why}")));
-            }
-            Ok(losses::read(&run).map_err(|error| format!("{name}: {error}")))
-        };
-        let alone = match self.alone.get() {
-            Some(known) => Ok(known.clone()),
-            None => {
-                let flags = ["--ranks", "1", "--devices", &self.arguments.device];
-                let found = train("one-rank", &flags.map(str::to_string))?;
-                // Where its time was up, the next task tries again.
-                if let Ok(losses) = &found {
-                    let _ = self.alone.set(losses.clone());
-                }
-                found
-            }
-        };
-        let alone = match alone {
-            Ok(losses) => losses,
-            Err(why) => return Ok(Err(why)),
-        };
-        Ok(match train("ranks", flags)? {
-            Ok(losses) => compare(&alone, &losses),
-            Err(why) => Err(why),
+    fn ranks(&self, name: &str, flags: &[String], limit: Duration) -> std::io::Result<CheckResult> {
+        let (alone, found) = std::thread::scope(|scope| {
+            let alone = scope.spawn(|| self.on_one_rank(limit));
+            let found = self.train(name, flags, limit);
+            (alone.join(), found)
+        });
+        let panicked = |_| std::io::Error::other("the thread that waits has panicked");
+        let alone = alone.map_err(panicked)??;
+        Ok(match (alone, found?) {
+            (Ok(alone), Ok(found)) => compare(&alone, &found),
+            (Err(why), _) | (_, Err(why)) => Err(why),
         })
     }
 
-    fn training(&self, run: &Path, flags: &[String]) -> Command {
-        let quick = self.arguments.quick;
-        let steps = if quick { "4" } else { "20" };
-        let mut command = self.command();
+    /// The losses of the training on one rank. Several that need them wait for the first.
+    fn on_one_rank(&self, limit: Duration) -> std::io::Result<Result<Vec<f64>, String>> {
+        let mut alone = lock(&self.alone);
+        if let Some(known) = &*alone {
+            return Ok(Ok(known.clone()));
+        }
+        let flags = ["--ranks", "1", "--devices", &self.arguments.device];
+        let found = self.train("one rank", &flags.map(str::to_string), limit)?;
+        // Where its time was up, the next task tries again.
+        *alone = found.clone().ok();
+        Ok(found)
+    }
+
+    /// The losses of a training with these flags, or why there are none.
+    fn train(
+        &self,
+        name: &str,
+        flags: &[String],
+        limit: Duration,
+    ) -> std::io::Result<Result<Vec<f64>, String>> {
+        let folder = tempfile::tempdir()?;
+        let run = folder.path().join("run");
+        let steps = if self.arguments.quick { "4" } else { "20" };
+        let mut command = self.command(&name.replace([' ', ','], "-"));
         command
             .args(["train", "mnist", "--no-dashboard", "--log-every", "1"])
             .args(["--data", "synthetic", "--train-samples", "1400"])
             .args(["--validation-samples", "40", "--test-samples", "40"])
             .args(["--steps", steps, "--seed", &SEED.to_string()])
             .arg("--run-dir")
-            .arg(run)
+            .arg(&run)
             .args(flags);
-        command
+        let ended = child::run(command, limit, &self.log, |_| {})?;
+        let losses = match ended.failure() {
+            Some(why) => Err(why),
+            None => losses::read(&run).map_err(|error| error.to_string()),
+        };
+        Ok(losses.map_err(|why| format!("{name}: {why}")))
     }
 
     /// By how much a step is slower whose gradients go through NCCL, though nobody else has any.
-    fn nccl_cost(&self, limit: Duration, record: &Record) -> std::io::Result<CheckResult> {
-        let command = self.part("nccl-cost", &self.arguments.device);
-        let ended = child::run(command, limit, &record.log(), |_| {})?;
+    fn nccl_cost(&self, limit: Duration) -> std::io::Result<CheckResult> {
+        let command = self.part("nccl-cost", "", &self.arguments.device);
+        let ended = child::run(command, limit, &self.log, |_| {})?;
         Ok(result::<ExchangeCost>(&ended).map(|found| {
             let note = format!(
                 "gpt2-124m, {:.1} ms per step without; the median of turns of {} steps",
                 found.step_ms, found.steps
             );
-            (found.share, note)
+            Value::new(found.share, note)
         }))
     }
 
     /// How far a replayed pass is from a launched one, with the numbers that were recorded and with others.
-    fn replay(&self, limit: Duration, record: &Record) -> std::io::Result<CheckResult> {
-        let command = self.part("replay", &self.arguments.device);
-        let ended = child::run(command, limit, &record.log(), |_| {})?;
+    fn replay(&self, limit: Duration) -> std::io::Result<CheckResult> {
+        let command = self.part("replay", "", &self.arguments.device);
+        let ended = child::run(command, limit, &self.log, |_| {})?;
         Ok(result::<Replayed>(&ended).map(|found| {
             let note = format!(
                 "{:.0} us launched, {:.0} us replayed; with other images {:.0e} apart",
                 found.launched_us, found.replayed_us, found.apart_with_others
             );
-            (found.apart.max(found.apart_with_others), note)
+            Value::new(found.apart.max(found.apart_with_others), note)
         }))
     }
 
@@ -294,17 +376,9 @@ impl Check<'_> {
         what: Benchmarked,
         batch: usize,
         limit: Duration,
-        record: &Record,
     ) -> std::io::Result<SideThroughput> {
-        // As small as it takes to see that everything is wired.
-        let batch = if self.arguments.quick {
-            batch.min(8)
-        } else {
-            batch
-        };
-        let mut command = self.part("throughput", &self.arguments.device);
-        command.args(["--benchmark", what.name(), "--batch", &batch.to_string()]);
-        let ended = child::run(command, limit, &record.log(), |_| {})?;
+        let command = self.throughput_part(what, batch);
+        let ended = child::run(command, limit, &self.log, |_| {})?;
         Ok(match result::<Rate>(&ended) {
             Err(why) => SideThroughput::without(State::Failed, why),
             Ok(rate) if rate.per_second.is_finite() && rate.per_second > 0.0 => SideThroughput {
@@ -317,95 +391,4 @@ impl Check<'_> {
             }
         })
     }
-}
-
-/// The result that a part has printed, or why there is none.
-fn result<T: serde::de::DeserializeOwned>(ended: &Ended) -> Result<T, String> {
-    if let Some(why) = ended.failure() {
-        return Err(why);
-    }
-    // Other lines are what the training says.
-    let found = ended.lines.iter().rev().find(|line| line.starts_with('{'));
-    let found = found.ok_or("it has printed no result")?;
-    serde_json::from_str(found).map_err(|error| format!("its result cannot be read: {error}"))
-}
-
-fn compare(one: &[f64], other: &[f64]) -> CheckResult {
-    match furthest(one, other) {
-        Some((apart, step)) => Ok((apart, format!("furthest: step {step} of {}", one.len()))),
-        None => Err(format!("{} losses and {} losses", one.len(), other.len())),
-    }
-}
-
-/// What a task was given and took.
-#[derive(Clone, Copy)]
-struct Spent {
-    time: Duration,
-    limit: Duration,
-    /// What it would have been given at any other time.
-    full: Duration,
-}
-
-impl Spent {
-    /// Whether it was given less than it may take, because the whole check comes to its end, and took all of it.
-    fn was_cut_short(self) -> bool {
-        self.limit < self.full && self.time >= self.limit
-    }
-}
-
-/// Writes what a throughput has come to into its row.
-fn fill_throughput(
-    record: &mut Record,
-    name: &str,
-    measured: SideThroughput,
-    spent: &Spent,
-) -> std::io::Result<()> {
-    // It may still have been compiling: what is slow is not wrong.
-    let cut = measured.state == State::Failed && spent.time >= spent.limit;
-    let measured = match cut {
-        true => {
-            let seconds = spent.limit.as_secs_f64();
-            let note = format!("no result after {seconds:.0} s, with the compilation of kernels");
-            SideThroughput::without(State::NotReached, note)
-        }
-        false => measured,
-    };
-    let rate = measured.per_second.map(|rate| format!("{rate:.0}/s"));
-    say!("{name}: {}", rate.unwrap_or_else(|| measured.note.clone()));
-    if let Some(row) = record.benchmark(name) {
-        row.everburn = measured;
-    }
-    record.write()
-}
-
-/// Fills the row of this name, and writes what there is.
-fn fill(record: &mut Record, name: &str, found: CheckResult, spent: Spent) -> std::io::Result<()> {
-    let row = record.check(name);
-    row.seconds = spent.time.as_secs_f64();
-    match found {
-        // There may be nothing wrong with it but that it came late.
-        Err(why) if spent.was_cut_short() => {
-            row.state = State::NotReached;
-            row.note = why;
-        }
-        Err(why) => {
-            row.state = State::Failed;
-            row.note = why;
-        }
-        Ok((value, note)) => {
-            row.value = Some(value);
-            row.note = note;
-            // What is not a number is not below the limit either.
-            let passed = value <= row.limit;
-            row.state = if passed { State::Passed } else { State::Failed };
-        }
-    }
-    say!(
-        "{name}: {} {} {}",
-        row.state.word(),
-        row.value
-            .map_or_else(String::new, |value| format!("{value:.2e}")),
-        row.note
-    );
-    record.write()
 }

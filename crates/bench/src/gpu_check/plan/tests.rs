@@ -89,21 +89,23 @@ fn without_nccl_its_rows_are_skipped_and_say_why() {
 }
 
 #[test]
-fn what_comes_before_pytorchs_side_leaves_it_time() {
+fn what_comes_first_leaves_time_for_what_is_measured_and_that_for_pytorchs_side() {
     let leave = |python: bool, line: &str| {
         let has = Capabilities {
             python,
             ..with_gpus(1)
         };
         let all = tasks(&arguments(line), &has);
-        let leave = all.iter().filter(|task| task.leaves == FOR_PEERS);
-        let peers = all.iter().position(|task| task.work == Work::Peers);
-        (leave.count(), peers)
+        let leaving = |seconds: u64| {
+            let left = all.iter().filter(|task| task.leaves.as_secs() == seconds);
+            left.count()
+        };
+        (leaving(280), leaving(140))
     };
-    let (count, peers) = leave(true, "");
-    assert!(count > 10 && peers == Some(count));
-    assert_eq!(leave(false, "").0, 0);
-    assert_eq!(leave(true, "--sections numbers").0, 0);
+    // All checks; and what is measured before PyTorch's side.
+    assert_eq!(leave(true, ""), (3 + 3 + 6 + 1, 5 + 1));
+    assert_eq!(leave(false, ""), (3 + 3 + 6 + 1, 0));
+    assert_eq!(leave(true, "--sections numbers"), (0, 0));
 }
 
 #[test]
