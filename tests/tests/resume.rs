@@ -299,7 +299,20 @@ fn a_run_stopped_inside_an_epoch_records_no_step_twice_when_it_goes_on() {
         if ranks == "1" {
             assert_eq!(run.losses("step"), at_once.losses("step"));
         }
+        for epoch in 1..=3 {
+            let (of_steps, of_epoch) = (seconds(&run, "step", epoch), seconds(&run, "train", epoch));
+            assert!((of_steps / of_epoch - 1.0).abs() < 1e-9, "{of_steps} s, and {of_epoch} s");
+        }
     }
+}
+
+/// How long the lines of a kind say that an epoch took.
+fn seconds(run: &Run, kind: &str, epoch: u64) -> f64 {
+    let lines = run.metrics().into_iter();
+    let lines = lines.filter(|line| line["kind"] == kind && line["epoch"] == epoch);
+    lines
+        .map(|line| line["seconds"].as_f64().expect("a line has seconds"))
+        .sum()
 }
 
 /// The learning rate of each step, where each has a line.

@@ -42,6 +42,7 @@ use crate::config::loss_scaling::LossScaling;
 use crate::config::optimizer::OptimizerKind;
 use crate::config::schedule::{Schedule, ScheduleNumbers};
 use crate::error::TrainError;
+use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
 use crate::record::report::BestEpoch;
 
@@ -96,6 +97,9 @@ pub struct Progress {
     /// What those had shown.
     #[serde(default, with = "exact::sums")]
     pub so_far: MetricSums,
+    /// What those had cost rank 0.
+    #[serde(default)]
+    pub cost_so_far: StepCost,
     /// The fingerprint of the data; empty where a task has none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub data: String,

@@ -165,7 +165,6 @@ impl SupervisedLearningStrategy<AnyModel> for RankStrategy {
         let hooks = HookState::new(std::mem::take(&mut *lock(&setup.hooks)));
         let mut rank_loop = RankLoop {
             clock: Clock::start(setup.config.checkpoint_every),
-            epoch_cost: StepCost::default(),
             hooks,
             setup,
             interrupter: components.interrupter,
@@ -213,8 +212,6 @@ pub(crate) struct RankLoop {
     setup: RankSetup,
     /// When the newest checkpoint was due, where time decides.
     clock: Clock,
-    /// What the steps of this epoch have cost.
-    epoch_cost: StepCost,
     /// Called after steps and epochs.
     hooks: HookState,
     interrupter: Interrupter,
@@ -403,7 +400,9 @@ impl RankLoop {
             self.outcome.trained = None;
             if finished {
                 self.outcome.epoch = epoch;
-                (self.outcome.batches, self.outcome.so_far) = (0, MetricSums::default());
+                self.outcome.batches = 0;
+                self.outcome.so_far = MetricSums::default();
+                self.outcome.cost_so_far = StepCost::default();
             }
             self.finish_epoch(&model, epoch, sums.as_ref())?;
             if !finished || self.outcome.stopped.is_some() {

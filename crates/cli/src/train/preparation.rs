@@ -77,8 +77,10 @@ pub(super) fn check_resume(
         ),
     };
     Err(refused(format!(
-        "it is of another model:{differences}\n{changes}. Resume with those of the run; a model of another shape needs a new \
-         run, which --init-from and --init-skip begin with the weights that fit"
+        "it is of another model:{differences}\n{changes}. Resume with those of the run. A model of another shape needs a \
+         new run: without --resume, with another --run-dir, --init-from {} for the weights that fit and --init-skip for \
+         those that do not",
+        run.path().display()
     ))
     .into())
 }
@@ -194,29 +196,44 @@ impl Drop for Prepared {
     }
 }
 
-/// Refuses other pretrained weights than those of the run that is resumed: it continues with its own.
+/// Refuses --init-from and --init-skip that say something else than the run began with: a resume continues with its
+/// checkpoint.
 fn check_same_weights(
     run: &RunDirectory,
     config: &RunConfig,
     arguments: &TrainArguments,
 ) -> Result<(), CliError> {
-    let (Some(named), true) = (&arguments.init_from, run.config_path().is_file()) else {
-        return Ok(());
-    };
-    let before = run.read_config::<RunConfig>()?.init_from;
-    if before == config.init_from {
+    let named = arguments.init_from.is_some() || !arguments.init_skip.is_empty();
+    if !named || !run.config_path().is_file() {
         return Ok(());
     }
-    let before = before.map_or("no pretrained weights".to_owned(), |path| {
-        path.display().to_string()
-    });
+    let before = run.read_config::<RunConfig>()?;
+    let run = run.path().display();
+    let (flag, began) = match &arguments.init_from {
+        Some(named) if before.init_from != config.init_from => {
+            let began = before.init_from.map_or("no pretrained weights".to_owned(), |path| {
+                path.display().to_string()
+            });
+            (format!("--init-from {}", named.display()), began)
+        }
+        _ if before.init_skip != config.init_skip => {
+            let skipped: Vec<&str> = before.init_skip.iter().collect();
+            let began = match skipped.as_slice() {
+                [] => "no --init-skip".to_owned(),
+                some => format!("--init-skip {}", some.join(" ")),
+            };
+            (format!("--init-skip {}", arguments.init_skip.join(" ")), began)
+        }
+        _ => return Ok(()),
+    };
     Err(CliError::usage_with_help(
         format!(
-            "--init-from {} has no effect on a resume: the run in {} began with {before} and continues with its checkpoint",
-            named.display(),
-            run.path().display()
+            "{flag} has no effect on a resume: the run in {run} began with {began} and continues with its checkpoint"
         ),
-        "leave --init-from away to continue; leave --resume away, and name another --run-dir, to begin with these weights",
+        format!(
+            "to continue, leave it away; for a new run that begins with other weights, leave --resume away, name another \
+             --run-dir, and add --init-from, as in --init-from {run}"
+        ),
     ))
 }
 

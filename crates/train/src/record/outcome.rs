@@ -20,11 +20,13 @@ pub(crate) struct LoopOutcome {
     pub(crate) batches: usize,
     /// What those have shown.
     pub(crate) so_far: MetricSums,
+    /// What those have cost, before a resume too.
+    pub(crate) cost_so_far: StepCost,
     /// Whether those are all of the epoch, once its last step is made; `None` while there are more, and
     /// after the epoch's end.
     pub(crate) trained: Option<bool>,
     pub(crate) samples: u64,
-    /// Of all training steps.
+    /// Of all training steps of this process.
     pub(crate) cost: StepCost,
     pub(crate) best: Option<BestEpoch>,
     /// Where losses are scaled.

@@ -47,6 +47,7 @@ impl RankLoop {
         }
         self.outcome.batches = progress.batches;
         self.outcome.so_far = progress.so_far.clone();
+        self.outcome.cost_so_far = progress.cost_so_far;
         // A run that continues in another precision begins with it.
         if let (Some(own), Some(before)) = (&mut self.outcome.loss_scaling, progress.loss_scaling) {
             *own = before;
@@ -208,6 +209,7 @@ impl RankLoop {
             best: self.outcome.best,
             batches: self.outcome.batches,
             so_far: self.outcome.so_far.clone(),
+            cost_so_far: self.outcome.cost_so_far,
             loss_scaling: self.outcome.loss_scaling,
             data: setup.data_fingerprint.clone(),
             ..Progress::start(&setup.model_name, &setup.config, samples)

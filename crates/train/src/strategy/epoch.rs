@@ -11,7 +11,7 @@ use crate::config::checkpoint_every::Clock;
 use crate::error::TrainError;
 use crate::metrics::line::{MetricKind, MetricLine};
 use crate::metrics::step_exchange::Votes;
-use crate::metrics::step_report::{Report, StepCost};
+use crate::metrics::step_report::Report;
 use crate::model::erased::AnyModel;
 use crate::model::finite::require_finite_loss;
 use crate::record::outcome::stopped_by_user;
@@ -116,7 +116,6 @@ impl RankLoop {
         };
         self.setup.live.enter_epoch(begins, epoch);
         self.clock = Clock::start(self.setup.config.checkpoint_every);
-        self.epoch_cost = StepCost::default();
         Ok(())
     }
 
@@ -131,7 +130,7 @@ impl RankLoop {
     pub(super) fn epoch_line(&self, epoch: usize) -> MetricLine {
         let (step, so_far) = (self.outcome.step, &self.outcome.so_far);
         MetricLine {
-            cost: self.epoch_cost,
+            cost: self.outcome.cost_so_far,
             ..MetricLine::new(MetricKind::Train, epoch, step, so_far)
         }
     }
@@ -173,7 +172,7 @@ impl RankLoop {
         let SyncedStep { step, sums, cost } = synced;
         self.outcome.samples += sums.samples;
         self.outcome.cost += cost;
-        self.epoch_cost += cost;
+        self.outcome.cost_so_far += cost;
         let (number, loss) = (step.number, sums.mean_loss());
         if sums.samples == 0 || step.skipped && !loss.is_finite() {
             // An activation has overflowed: the loss would make the epoch's mean NaN.
