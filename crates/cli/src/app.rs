@@ -8,7 +8,7 @@ use everburn_train::{AnyTask, Hook, Hooks, Task};
 use crate::{kept_memory, tasks};
 
 /// Keys of a configuration that are every run's own, and no task's.
-const RESERVED: [&str; 7] = [
+pub(crate) const RESERVED: [&str; 7] = [
     "model",
     "init_from",
     "init_skip",

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use everburn_record::{file, invocation};
 
 use super::{ToolError, failed};
+use crate::app::RESERVED;
 
 /// What a new project begins with: each is one of Everburn's examples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -108,6 +109,14 @@ impl Source {
         }
     }
 
+    /// The `Cargo.lock` with the versions that Everburn is tested with, where the sources are on this machine.
+    fn versions(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::Folder(path) => std::fs::read(path.join("Cargo.lock")).ok(),
+            Self::Registry | Self::Repository => None,
+        }
+    }
+
     /// What the project needs to be built.
     fn in_words(&self) -> Option<String> {
         match self {
@@ -143,6 +152,11 @@ pub(crate) fn run(arguments: &NewArguments) -> Result<ExitCode, ToolError> {
             path.display()
         ))
     })?;
+    if is_taken(name) {
+        return Err(ToolError::Usage(format!(
+            "a project cannot be called {name}, which has a meaning for Cargo or in every configuration: name it {name}-task"
+        )));
+    }
     if path.exists() {
         return Err(ToolError::Usage(format!(
             "{} is there already",
@@ -160,6 +174,10 @@ pub(crate) fn run(arguments: &NewArguments) -> Result<ExitCode, ToolError> {
         std::fs::create_dir_all(folder)
             .map_err(|error| failed(format!("{}: {error}", folder.display())))?;
         file::write(&file, text.as_bytes()).map_err(failed)?;
+    }
+    if let Some(versions) = everburn.versions() {
+        // Cargo adds the project, and takes out what it does not need.
+        file::write(&path.join("Cargo.lock"), &versions).map_err(failed)?;
     }
     say!(
         "{} is a project now. Its task is `{name}`, in src/main.rs.{}\n",
@@ -186,6 +204,12 @@ pub(crate) fn run(arguments: &NewArguments) -> Result<ExitCode, ToolError> {
 fn is_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
     name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(fits)
+}
+
+/// Whether the name is one of a folder of Cargo's, of the project's dependency, or one that no task may have.
+fn is_taken(name: &str) -> bool {
+    let of_cargo = ["build", "deps", "examples", "incremental", "everburn"];
+    of_cargo.contains(&name) || RESERVED.contains(&name)
 }
 
 /// The files of the project, by path.
@@ -301,6 +325,8 @@ mod tests {
         );
         // A program of a checkout finds its own sources.
         assert!(matches!(Source::of_this_program(), Source::Folder(_)));
+        let versions = Source::of_this_program().versions().unwrap();
+        assert!(String::from_utf8(versions).unwrap().contains("name = \"burn\""));
         let words = Source::Repository.in_words().unwrap();
         assert!(words.contains("--everburn DIR"), "{words}");
     }
@@ -310,6 +336,7 @@ mod tests {
         for name in ["", "Flowers", "a b", "7th", "a.b"] {
             assert!(!is_name(name), "{name}");
         }
-        assert!(is_name("flowers-2"));
+        assert!(is_name("flowers-2") && !is_taken("flowers-2"));
+        assert!(is_taken("build") && is_taken("everburn") && is_taken("training"));
     }
 }
