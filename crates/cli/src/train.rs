@@ -24,8 +24,8 @@ use everburn_train::{
 };
 
 use self::joining::{Joined, agree, join};
-use self::preparation::{Prepared, check, check_groups, check_resume};
-use self::preparation::{announce, announce_as_rank, check_decided, rank_arguments, resolve_data};
+use self::preparation::{Prepared, announce, announce_as_rank, check, check_groups, check_resume};
+use self::preparation::{load_data, rank_arguments};
 pub(crate) use self::preparation::{claim_first_free, folder_of_machine, prepare_run_directory};
 use self::ranks::{train_on_threads, train_one_rank};
 use crate::arguments::{Strategy, TrainArguments};
@@ -58,10 +58,7 @@ pub(crate) fn run(
     }
     let plan = check(&config, arguments)?;
     let mut task = config.task()?;
-    let before = task.agreed_settings()?;
-    let loaded = task.load()?;
-    check_decided(arguments, &before, &task.agreed_settings()?)?;
-    resolve_data(&mut config, &*task, &loaded)?;
+    let loaded = load_data(&mut config, arguments, &mut *task, false)?;
     let samples = announce(&config, &loaded);
     check_groups(&config, &*task)?;
     config.training.check_schedule(samples)?;
@@ -273,12 +270,7 @@ fn load_as_rank(
     ours: bool,
 ) -> Result<(Box<dyn ConfiguredTask>, LoadedData), CliError> {
     let mut task = config.task()?;
-    let before = task.agreed_settings()?;
-    let loaded = task.load()?;
-    if !ours {
-        check_decided(arguments, &before, &task.agreed_settings()?)?;
-    }
-    resolve_data(config, &*task, &loaded)?;
+    let loaded = load_data(config, arguments, &mut *task, ours)?;
     Ok((task, loaded))
 }
 

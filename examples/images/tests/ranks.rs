@@ -55,6 +55,12 @@ fn a_training_that_was_killed_goes_on_and_learns_the_same() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let run = whole.to_str().expect("a path in UTF-8");
+    for without_data in [&["eval", run][..], &["train", "--resume", "--run-dir", run, "--steps", "40"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_images"));
+        let output = command.args(without_data).output().expect("the program starts");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains("--set images.folder=VALUE names other data"), "{error}");
+    }
     let evaluated = told(&["eval", run, "--json", "--set", &format!("images.folder={moved:?}")]);
     assert!(evaluated.contains("\"test_samples\":40,"), "{evaluated}");
     let help = told(&["train", "--help"]);

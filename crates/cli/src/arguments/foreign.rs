@@ -58,6 +58,9 @@ const NAMES: [(&str, &str); 43] = [
     ("input", "--data"),
 ];
 
+/// The argument that takes what `verify` passes on to its trainings.
+const FLAGS_OF_TRAIN: &str = "train";
+
 /// Suggests the flag that is meant by an unknown one, of those that the command of these `words` has; and how a run is
 /// resumed whose folder is given to `--resume`.
 pub(super) fn suggest(mut error: Error, program: &Command, words: &[OsString]) -> Error {
@@ -68,31 +71,39 @@ pub(super) fn suggest(mut error: Error, program: &Command, words: &[OsString]) -
         );
         return Error::raw(ErrorKind::ArgumentConflict, message);
     }
-    let unknown = match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(unknown)) if error.kind() == ErrorKind::UnknownArgument => {
-            unknown.trim_start_matches('-').replace(['-', '_'], "")
+    let flag = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(flag)) if error.kind() == ErrorKind::UnknownArgument => {
+            flag.trim_start_matches('-').to_owned()
         }
         _ => return error,
     };
+    let unknown = flag.replace(['-', '_'], "");
     // What is no flag is hardly meant as a word that begins with hyphens.
     error.remove(ContextKind::Suggested);
     let command = words
         .iter()
         .skip(1)
         .find_map(|word| program.find_subcommand(word));
-    let has = |flag: &str| {
+    let has = |command: Option<&Command>, flag: &str| {
         let name = flag.trim_start_matches('-').split(' ').next();
         let mut flags = command.iter().flat_map(|command| command.get_arguments());
         flags.any(|argument| argument.get_long() == name)
     };
+    let passes_on = |command: &Command| {
+        let mut arguments = command.get_arguments();
+        arguments.any(|argument| argument.is_last_set() && argument.get_id() == FLAGS_OF_TRAIN)
+    };
+    let of_trainings =
+        command.is_some_and(passes_on) && has(program.find_subcommand("train"), &flag);
     let found = NAMES
         .iter()
-        .find(|(name, meant)| *name == unknown && has(meant));
-    if let Some((_, meant)) = found {
-        error.insert(
-            ContextKind::SuggestedArg,
-            ContextValue::String((*meant).to_string()),
-        );
+        .find(|(name, meant)| *name == unknown && has(command, meant));
+    let meant = match found {
+        Some((_, meant)) => Some((*meant).to_string()),
+        None => of_trainings.then(|| format!("-- --{flag}")),
+    };
+    if let Some(meant) = meant {
+        error.insert(ContextKind::SuggestedArg, ContextValue::String(meant));
         // It is of a flag that is spelled alike.
         error.remove(ContextKind::Usage);
     }
@@ -166,6 +177,10 @@ mod tests {
             of[0].contains("text.window") && of[1].contains("'--tokens'"),
             "{of:?}"
         );
+        for flag in ["set", "batch-size"] {
+            let error = refused(&format!("everburn verify mnist --{flag} 3"));
+            assert!(error.contains(&format!("'-- --{flag}'")), "{error}");
+        }
         let none = refused("everburn generate run --num-beams 2");
         assert!(!none.contains("as a value"), "{none}");
     }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use everburn_train::TaskError;
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -68,16 +69,37 @@ impl RunConfig {
         Ok((config, other_data))
     }
 
-    /// Which flag of an evaluation names the data.
-    pub(crate) fn how_to_name_data(&self) -> String {
-        let sections = tasks::find(&self.model).map(|task| task.sections());
-        match sections.as_deref() {
-            Some([section, ..]) if !sections.iter().flatten().any(|it| *it == "data") => format!(
-                "--set {section}.KEY=VALUE names other data; relative paths in config.toml are relative to the folder \
-                 in which the command runs"
-            ),
-            _ => "--data names the data that are meant".to_owned(),
+    /// The error of data that cannot be read, with the flag that names others, unless it has a help of its own.
+    pub(crate) fn help_to_name_data(&self, error: TaskError) -> TaskError {
+        if error.help().is_some() {
+            return error;
         }
+        let sections = tasks::find(&self.model).map(|task| task.sections());
+        let help = match sections.as_deref() {
+            Some([section, ..]) if !sections.iter().flatten().any(|it| *it == "data") => {
+                let key = self.key_named_in(section, &error.to_string());
+                let key = key.unwrap_or("KEY");
+                format!(
+                    "--set {section}.{key}=VALUE names other data; relative paths in config.toml are relative to the folder \
+                     in which the command runs"
+                )
+            }
+            _ => "--data names the data that are meant".to_owned(),
+        };
+        error.with_help(help)
+    }
+
+    /// The setting of the task whose value an error speaks of.
+    fn key_named_in(&self, section: &str, error: &str) -> Option<&str> {
+        let settings = self.sections.get(section)?.as_table()?;
+        let is_named = |value: &Value| {
+            let value = value.as_str();
+            value.is_some_and(|value| !value.is_empty() && error.contains(value))
+        };
+        let named = settings.iter().filter(|(_, value)| is_named(value));
+        // Of `data` and `data/train`, the longer.
+        let longest = named.max_by_key(|(_, value)| value.as_str().map_or(0, str::len));
+        longest.map(|(key, _)| key.as_str())
     }
 
     /// What `--set` says, of the task's own sections only.

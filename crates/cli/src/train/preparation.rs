@@ -278,8 +278,28 @@ pub(crate) fn claim_first_free(model: &str) -> Result<PathBuf, CliError> {
     }
 }
 
+/// Reads the task's data, which decide settings that were left open. `is_checked` if the launcher has found that they decide
+/// none otherwise.
+pub(super) fn load_data(
+    config: &mut RunConfig,
+    arguments: &TrainArguments,
+    task: &mut dyn ConfiguredTask,
+    is_checked: bool,
+) -> Result<LoadedData, CliError> {
+    let before = task.agreed_settings()?;
+    let loaded = task.load().map_err(|error| match arguments.resume {
+        true => config.help_to_name_data(error),
+        false => error,
+    })?;
+    if !is_checked {
+        check_decided(arguments, &before, &task.agreed_settings()?)?;
+    }
+    resolve_data(config, &*task, &loaded)?;
+    Ok(loaded)
+}
+
 /// Fixes what the data decide, so that the configuration that is written says it.
-pub(super) fn resolve_data(
+fn resolve_data(
     config: &mut RunConfig,
     task: &dyn ConfiguredTask,
     loaded: &LoadedData,
@@ -295,7 +315,7 @@ pub(super) fn resolve_data(
 
 /// Refuses data that decide a setting otherwise than the run that is resumed, or `--set`, says. `before` and `now` are the
 /// settings before and after the data were read.
-pub(super) fn check_decided(
+fn check_decided(
     arguments: &TrainArguments,
     before: &BTreeMap<String, String>,
     now: &BTreeMap<String, String>,
