@@ -24,13 +24,21 @@ pub(crate) fn infer(
     part: MicroBatch<AnyBatch>,
     counts: Option<&RefCell<Counts>>,
 ) -> Result<MetricSums, TrainError> {
-    let MicroBatch { batch, indices, .. } = part;
+    let MicroBatch {
+        batch,
+        indices,
+        samples,
+        ..
+    } = part;
     let report = checked(true, &indices, "an evaluation", || match over {
         Some(over) => over.infer(model, batch),
         None => Ok(Some(InferenceStep::step(model, batch))),
     })?;
     match report? {
-        Some(report) => sums(&report, counts),
+        Some(report) => {
+            report.require_samples(samples)?;
+            sums(&report, counts)
+        }
         None => Ok(MetricSums::default()),
     }
 }
@@ -98,8 +106,7 @@ pub(crate) fn evaluate(
     let expected = loader.sampler().samples_per_epoch() as u64;
     if total.samples != expected {
         return Err(TrainError::Config(format!(
-            "the ranks evaluated {} samples and there are {expected}: the task's loss counts others than its batch has \
-             (`Loss::new(mean, samples)`), or the ranks do not see the same data",
+            "the ranks evaluated {} samples and there are {expected}: they do not see the same data",
             total.samples
         )));
     }

@@ -5,6 +5,7 @@ use burn::tensor::{TensorReadError, Transaction};
 use burn_train::metric::{Adaptor, ItemLazy};
 use serde::{Deserialize, Serialize};
 
+use crate::error::TrainError;
 use crate::metrics::named_sum::NamedSum;
 use crate::metrics::rank_times::ForwardPass;
 use crate::metrics::sums::{MetricSums, WeightedSum};
@@ -158,6 +159,19 @@ impl StepReport {
             *sums.metrics.entry(name.clone()).or_default() += WeightedSum { sum, weight };
         }
         sums
+    }
+
+    /// Refuses a count of samples that is not the batch's, by which gradients would have wrong weights.
+    pub(crate) fn require_samples(&self, of_batch: usize) -> Result<(), TrainError> {
+        match self {
+            Self::Local { samples, .. } if *samples != of_batch => {
+                Err(TrainError::Config(format!(
+                    "the task's loss counts {samples} samples in a batch of {of_batch}: the number in `Loss::new(mean, samples)` \
+                     is that of the batch, as in `batch.images.dims()[0]`"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The same, with what the forward pass was.

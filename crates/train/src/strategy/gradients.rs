@@ -123,6 +123,7 @@ pub(super) fn unread_pass(
     let output = checked(false, &part.indices, TRAINING, || {
         TrainStep::step(model, part.batch)
     })?;
+    output.item.require_samples(part.samples)?;
     let passed = start.elapsed().as_secs_f64();
     *times += PassTimes::of_pass(passed, output.item.forward());
     Ok(output)
@@ -139,10 +140,11 @@ pub(super) fn timed_pass(
     let output = checked(true, &part.indices, TRAINING, || {
         TrainStep::step(model, part.batch)
     })?;
-    let part = output.item.local();
+    output.item.require_samples(part.samples)?;
+    let local = output.item.local();
     // What the device has yet to compute is waited for where the sums are read.
     let passed = start.elapsed().as_secs_f64();
     *times += PassTimes::of_pass(passed, output.item.forward());
-    *sums += part.map_err(|error| TrainError::Device(error.to_string()))?;
+    *sums += local.map_err(|error| TrainError::Device(error.to_string()))?;
     Ok(output)
 }

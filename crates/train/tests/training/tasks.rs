@@ -29,6 +29,8 @@ struct SlopeConfig {
     own: bool,
     /// How many samples there are to validate on, if there is a set for that.
     validation: Option<usize>,
+    /// How many samples the loss says there are, in place of the batch's.
+    counted: Option<usize>,
     nested: Nested,
 }
 
@@ -75,8 +77,8 @@ impl Task for Slope {
         }))
     }
 
-    fn loss(&self, _: &SlopeConfig, model: &Linear, batch: Tensor<2>) -> Loss {
-        let samples = batch.dims()[0];
+    fn loss(&self, config: &SlopeConfig, model: &Linear, batch: Tensor<2>) -> Loss {
+        let samples = config.counted.unwrap_or(batch.dims()[0]);
         Loss::new(model.forward(batch).mean(), samples)
     }
 
@@ -210,6 +212,13 @@ fn a_set_of_the_tasks_own_is_validated_on_and_nothing_is_held_out() {
     assert_eq!(validation.samples, 7);
     let expected = 10.0 * f64::from(weight);
     assert!((validation.loss - expected).abs() < 1e-6, "{validation:?}");
+}
+
+#[test]
+fn a_loss_that_counts_others_than_the_batch_has_is_refused_in_the_first_step() {
+    let refused = error(train(&["[slope]\ncounted = 3"; 2], &five_steps(), None));
+    let expected = "the task's loss counts 3 samples in a batch of 2: the number in `Loss::new(mean, samples)`";
+    assert!(refused.contains(expected), "{refused}");
 }
 
 #[test]
