@@ -186,6 +186,10 @@ fn a_key_in_the_wrong_place_gets_the_right_one_and_its_flag_is_named() {
             "zzzz.x=3",
             "unknown key `zzzz`; mlp has [data] besides [ranks], [training] and [parallel]",
         ),
+        (
+            "data.name=nan",
+            "quotation marks make it a text: --set 'data.name=\"nan\"'",
+        ),
     ] {
         let ended = Everburn::train(folder.path(), "mlp")
             .args(["--set", set])

@@ -91,6 +91,13 @@ pub(super) fn fault(reason: &str, set: &[String], file: Option<&Path>) -> CliErr
         keys.any(|key| what.contains(&format!("{key}`")))
     };
     match (set.iter().find(is_it), file) {
+        (Some(assignment), _) if what.contains("expected a string") => {
+            let (key, value) = assignment.split_once('=').unwrap_or((assignment, ""));
+            CliError::usage_with_help(
+                format!("--set {assignment}: {reason}"),
+                format!("quotation marks make it a text: --set '{key}=\"{value}\"'"),
+            )
+        }
         (Some(assignment), _) => CliError::usage(format!("--set {assignment}: {reason}")),
         (None, Some(path)) => CliError::Config {
             path: path.to_path_buf(),
