@@ -1,5 +1,7 @@
 //! Weights that come from elsewhere or go there: `everburn export`, `everburn import` and `--init-from`.
 
+mod other_size;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -23,6 +25,8 @@ use crate::pretrained::{folder_of, is_pretrained, require_tokenizer};
 use crate::summary::counted;
 use crate::train::prepare_run_directory;
 use crate::trained::{Which, load_checkpoint, load_parameters};
+
+use self::other_size::{settings_of_model, with_sizes};
 
 /// The most tensors that are named.
 const MOST_NAMED: usize = 6;
@@ -381,7 +385,8 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
             )),
         };
     };
-    let model = loaded(config, path).map_err(with_sizes)?;
+    let model = loaded(config, path)
+        .map_err(|error| with_sizes(error, || settings_of_model(config, path)))?;
     let layout = config.task()?.layout();
     let skipped = missing_keys(&model, path, &config.init_skip, &layout)?;
     let taken = state_dict_names(&model).len() - skipped.len();
@@ -401,23 +406,6 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
         many => format!("; {} others begin with new weights", many.len()),
     };
     Ok(Some(format!("weights: {}: {taken}{new}", path.display())))
-}
-
-/// The error of weights whose model has other sizes, with the flag that takes them from elsewhere.
-fn with_sizes(error: CliError) -> CliError {
-    match error {
-        CliError::Train(
-            error @ TrainError::Weights {
-                mismatch: WeightsMismatch::OtherSize,
-                ..
-            },
-        ) => {
-            let help = "--config FILE takes the sizes from a configuration, such as the config.toml of the run that the \
-                        weights are from";
-            CliError::usage_with_help(error.to_string(), help)
-        }
-        error => error,
-    }
 }
 
 /// Refuses to train a pretrained text model on the characters of the data, because its folder has no tokenizer and none

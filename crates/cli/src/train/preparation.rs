@@ -63,7 +63,7 @@ pub(super) fn check_resume(
         return Ok(());
     }
     let mut changes = match run.config_path().is_file() {
-        true => changes(&run, config)?,
+        true => changed_settings(&run, config)?,
         false => Vec::new(),
     };
     changes.retain(|change| !change.starts_with("training."));
@@ -140,7 +140,7 @@ pub(crate) fn prepare_run_directory(
     let lock = run.lock()?;
     // Machine 1 may be new to the run.
     if arguments.resume && run.config_path().is_file() {
-        let changes = changes(&run, config)?;
+        let changes = changed_settings(&run, config)?;
         if !changes.is_empty() {
             say!("changed by this resume: {}", changes.join(", "));
         }
@@ -237,8 +237,8 @@ fn check_same_weights(
     ))
 }
 
-/// Which settings a resume changes. Of those of ranks only the number of machines is named.
-fn changes(run: &RunDirectory, config: &RunConfig) -> Result<Vec<String>, CliError> {
+/// The settings that are others than in the run. Of those of ranks only the number of machines is named.
+pub(crate) fn changed_settings(run: &RunDirectory, config: &RunConfig) -> Result<Vec<String>, CliError> {
     let in_words = |config: &RunConfig| -> Result<BTreeMap<String, String>, CliError> {
         let mut table =
             Table::try_from(config).map_err(|error| CliError::usage(error.to_string()))?;
