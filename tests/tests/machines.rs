@@ -179,9 +179,22 @@ fn ranks_that_disagree_about_their_number_are_all_told() {
         "with 3",
     ];
     for ended in ended {
-        ended.failed_with(1, &messages);
+        ended.failed_with(2, &messages);
     }
     assert!(took < PATIENCE, "only the deadline ended it: {took:?}");
+}
+
+#[test]
+fn ranks_with_other_flags_are_refused_as_flags_are() {
+    let (_folder, ended) = on_a_free_port(|port| {
+        let (folder, ended) = both(|folder, rank| {
+            rank_by_hand(folder, rank, 2, port).args(["--seed", &rank.to_string()])
+        });
+        (!lost_the_port(&ended[0])).then_some((folder, ended))
+    });
+    for ended in ended {
+        ended.failed_with(2, &["rank 1 runs something else", "seed = 1", "seed = 0"]);
+    }
 }
 
 #[test]

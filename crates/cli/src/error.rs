@@ -6,6 +6,7 @@ use crate::arguments::keys::with_flags;
 use crate::devices::DeviceError;
 use everburn_collectives::group::CollectiveError;
 use everburn_collectives::rendezvous::RendezvousError;
+use everburn_collectives::store::StoreError;
 use everburn_distributed::DdpError;
 use everburn_launch::{LaunchError, RankEnvironmentError};
 use everburn_monitor::MonitorError;
@@ -170,13 +171,20 @@ impl CliError {
             Self::Train(TrainError::File { action, .. }) => !action.starts_with("writing"),
             Self::Train(error) => matches!(
                 error,
-                TrainError::Config(_) | TrainError::Checkpoint { .. } | TrainError::Weights { .. }
+                TrainError::Config(_)
+                    | TrainError::Checkpoint { .. }
+                    | TrainError::Weights { .. }
+                    | TrainError::DifferentRuns { .. }
             ),
+            // A store may fail, and others may be late; all else is how the ranks were started.
+            Self::Rendezvous(RendezvousError::Store { source, .. }) => {
+                matches!(source, StoreError::Unauthenticated { .. })
+            }
+            Self::Rendezvous(error) => !matches!(error, RendezvousError::NotAllJoined { .. }),
             // That the ranks of a schedule wait for each other is what a simulation is to find out.
             Self::Schedule(error) => !matches!(error, ScheduleError::Deadlock(_)),
             Self::Simulation(error) => !matches!(error, SimulationError::Deadlock(_)),
-            Self::Rendezvous(_)
-            | Self::Collective(_)
+            Self::Collective(_)
             | Self::Ddp(_)
             | Self::Failed { .. }
             | Self::Stalled { .. }
