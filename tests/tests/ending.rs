@@ -20,13 +20,15 @@ fn in_the_middle(folder: &std::path::Path, ranks: usize) -> (Job, Run) {
 /// Kills one of three ranks and reads what the user is told.
 fn kill_rank(rank: usize) {
     let folder = tempfile::tempdir().unwrap();
-    let (job, _) = in_the_middle(folder.path(), 3);
+    let (job, run) = in_the_middle(folder.path(), 3);
     job.rank(rank).signal(Signal::KILL);
     let ended = job.wait_until_gone(ORPHAN_DEADLINE);
     let cause = format!("rank {rank} was ended by SIGKILL");
     let log = format!("its log: run/logs/rank-{rank}.log");
     let help = "train --resume --run-dir run` continues from the checkpoint epoch-000";
     ended.failed_with(137, &[&cause, &log, help]);
+    let live: serde_json::Value = serde_json::from_str(&run.text("live.json")).unwrap();
+    assert_eq!(live["phase"], "ended", "{live:#}");
 }
 
 #[test]

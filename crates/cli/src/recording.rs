@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use everburn_collectives::heartbeat::{HangReport, HeartbeatMonitor};
 use everburn_launch::{LaunchEvent, Outcome, RankEnvironment};
-use everburn_record::{Environment, Event, EventKind};
+use everburn_record::{Environment, Event, EventKind, Live};
 use everburn_report::{CompareCommand, ReportCommand};
 use everburn_train::{ElasticGroup, RankStatuses, RunDirectory};
 
@@ -80,6 +80,10 @@ pub(crate) fn conclude_job(run: &RunDirectory, outcome: &Outcome) {
             step,
             ..Event::new(EventKind::Failure, text)
         });
+    }
+    // A rank 0 that was killed has left there what it wrote last.
+    if let Err(error) = Live::end(&run.path().join(Live::FILE)) {
+        tracing::debug!("{}: {error}", Live::FILE);
     }
     write_report(run);
 }

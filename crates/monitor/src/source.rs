@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use everburn_auth::{AuthError, JobToken, Key};
+use everburn_record::Live;
 
 use self::queue::{Closed, Receiver, Sender, queue};
 use crate::error::MonitorError;
@@ -68,7 +69,7 @@ impl Target {
             let path = entry.path();
             let of_run = |name: &str| path.join(name).metadata().ok()?.modified().ok();
             let config = of_run("config.toml")?;
-            let written = of_run("live.json").map_or(config, |live| live.max(config));
+            let written = of_run(Live::FILE).map_or(config, |live| live.max(config));
             Some((written, path))
         });
         let newest = runs_there.max();

@@ -115,7 +115,7 @@ impl RunTail {
         follow(folder, &mut self.metrics, updates, Update::Metric);
         follow(folder, &mut self.ranks, updates, Update::Ranks);
         follow(folder, &mut self.events, updates, Update::Event);
-        if let Some(text) = changed(folder, "live.json", &mut self.live)
+        if let Some(text) = changed(folder, Live::FILE, &mut self.live)
             && let Ok(live) = serde_json::from_str::<Live>(&text)
         {
             updates.push(Update::Live(live));

@@ -1,6 +1,11 @@
 //! `live.json`: how a run is at this moment.
 
+use std::io::{self, Write};
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
+
+use crate::file;
 
 /// What a training is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -79,6 +84,50 @@ pub struct Live {
     /// What is known of each rank, those that were lost included. May be empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<LiveRank>,
+}
+
+impl Live {
+    /// The file's name in the folder of a run.
+    pub const FILE: &str = "live.json";
+
+    /// Writes the file. Others see the old one or the new one. It is not carried to the disk: after a loss of power it
+    /// means nothing.
+    ///
+    /// # Errors
+    /// The system's, if it cannot be written.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        let text = serde_json::to_string(self).map_err(io::Error::other)?;
+        file::replace(path, |file| file.write_all(text.as_bytes()))
+    }
+
+    /// Says in the file at `path` that the run is over, and its ranks with it, where rank 0 was killed and could not.
+    ///
+    /// # Errors
+    /// The system's, if the file cannot be read or written.
+    ///
+    /// ```
+    /// use everburn_record::{Live, LiveRank, Phase};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join(Live::FILE);
+    /// let rank = LiveRank { alive: true, ..LiveRank::default() };
+    /// Live { phase: Phase::Training, ranks: vec![rank], ..Live::default() }.write(&path)?;
+    /// Live::end(&path)?;
+    /// let live: Live = serde_json::from_slice(&std::fs::read(&path)?)?;
+    /// assert!(live.phase == Phase::Ended && !live.ranks[0].alive);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn end(path: &Path) -> io::Result<()> {
+        let mut live: Self = serde_json::from_slice(&std::fs::read(path)?)?;
+        if live.phase == Phase::Ended {
+            return Ok(());
+        }
+        live.phase = Phase::Ended;
+        for rank in &mut live.ranks {
+            rank.alive = false;
+        }
+        live.write(path)
+    }
 }
 
 /// What is known of a rank at this moment.

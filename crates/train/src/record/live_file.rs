@@ -1,6 +1,5 @@
 //! `live.json`, which rank 0 writes on a thread of its own: a training that hangs shows where.
 
-use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -8,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use everburn_collectives::heartbeat::RankStatus;
 use everburn_record::sync::lock;
-use everburn_record::{Live, LiveRank, Phase, Vitals, file, unix_time_ms};
+use everburn_record::{Live, LiveRank, Phase, Vitals, unix_time_ms};
 
 use crate::record::run_directory::RunDirectory;
 
@@ -66,7 +65,7 @@ impl LiveFile {
     ) -> Self {
         let shared = Arc::new(Shared::default());
         lock(&shared.state).live = live;
-        let path = run.path().join("live.json");
+        let path = run.path().join(Live::FILE);
         let writer = shared.clone();
         let thread = std::thread::Builder::new()
             .name("everburn-live".to_string())
@@ -186,7 +185,7 @@ fn write_until_closed(shared: &Shared, path: &Path, rank_statuses: Option<&RankS
             live.ranks = rank_statuses().into_iter().map(of_status).collect();
         }
         live.unix_time_ms = unix_time_ms();
-        if let Err(error) = write(path, &live)
+        if let Err(error) = live.write(path)
             && !std::mem::replace(&mut told, true)
         {
             tracing::warn!("{} is not written: {error}", path.display());
@@ -205,12 +204,6 @@ fn write_until_closed(shared: &Shared, path: &Path, rank_statuses: Option<&RankS
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
-}
-
-/// Others see the old file or the new one. It is not carried to the disk: after a loss of power it means nothing.
-fn write(path: &Path, live: &Live) -> std::io::Result<()> {
-    let text = serde_json::to_string(live).map_err(std::io::Error::other)?;
-    file::replace(path, |file| file.write_all(text.as_bytes()))
 }
 
 fn of_status(status: RankStatus) -> LiveRank {
@@ -238,7 +231,7 @@ mod tests {
     use super::*;
 
     fn read(run: &RunDirectory) -> Live {
-        let text = std::fs::read_to_string(run.path().join("live.json")).unwrap();
+        let text = std::fs::read_to_string(run.path().join(Live::FILE)).unwrap();
         serde_json::from_str(&text).unwrap()
     }
 
