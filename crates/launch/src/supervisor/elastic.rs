@@ -51,7 +51,7 @@ impl Supervisor<'_> {
                 return;
             }
             // One that a request to stop has ended, before it could obey, takes no time from the others.
-            let by_request = self.interrupted_by.is_some() && ended.ended_by_launcher;
+            let by_request = self.was_interrupted() && ended.ended_by_launcher;
             self.ended.push(ended);
             if stopping && !after_the_end && !by_request {
                 self.plan = Plan::Grace(Instant::now() + self.config.grace);
@@ -95,7 +95,7 @@ impl Supervisor<'_> {
     pub(super) fn goes_on(&self) -> bool {
         let elastic = self.elastic.as_ref();
         matches!(self.plan, Plan::Train)
-            && self.interrupted_by.is_none()
+            && !self.was_interrupted()
             && elastic.is_some_and(|it| !it.finished && it.given_up.is_none() && !it.store_lost)
     }
 
@@ -191,7 +191,7 @@ impl Supervisor<'_> {
     /// A rank has ended well, or the store says so: the others have as long as after Ctrl-C. Whether the job has
     /// succeeded is not decided here.
     fn finish(&mut self) {
-        let interrupted = self.interrupted_by.is_some();
+        let interrupted = self.was_interrupted();
         let Some(elastic) = &mut self.elastic else {
             return;
         };

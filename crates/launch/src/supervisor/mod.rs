@@ -92,9 +92,8 @@ pub(crate) struct Supervisor<'a> {
     alone_since: Option<Instant>,
     inbox: Receiver<Event>,
     plan: Plan,
-    interrupted_by: Option<i32>,
-    /// When the first signal came.
-    interrupted_at: Option<Instant>,
+    /// The first signal that asked the job to stop, and when it came.
+    interrupted: Option<(i32, Instant)>,
     tell: Tell,
 }
 
@@ -119,8 +118,7 @@ impl<'a> Supervisor<'a> {
             alone_since: None,
             inbox,
             plan: Plan::Train,
-            interrupted_by: None,
-            interrupted_at: None,
+            interrupted: None,
             tell,
         }
     }
@@ -311,32 +309,35 @@ impl<'a> Supervisor<'a> {
 
     /// Whether a signal has asked the launcher to stop the job.
     pub(crate) fn was_interrupted(&self) -> bool {
-        self.interrupted_by.is_some()
+        self.interrupted.is_some()
+    }
+
+    /// The signal that has asked the launcher to stop the job.
+    fn interrupted_by(&self) -> Option<i32> {
+        self.interrupted.map(|(signal, _)| signal)
     }
 
     /// Whether a rank's end is no failure. A request to stop is obeyed by ending with 0.
     fn ends_well(&self, ended: &EndedRank) -> bool {
-        let obeys = self.interrupted_by.is_some() && ended.exit.is_success();
+        let obeys = self.was_interrupted() && ended.exit.is_success();
         ended.has_finished() || ended.was_stopped() || obeys
     }
 
     /// A first signal asks the ranks to stop after their step, a second one ends them; SIGQUIT does at once.
     fn interrupt(&mut self, signal: i32) {
         if signal == SIGQUIT {
-            self.interrupted_by.get_or_insert(signal);
-            self.interrupted_at.get_or_insert_with(Instant::now);
+            self.interrupted.get_or_insert((signal, Instant::now()));
             self.kill_all();
             return;
         }
-        if let Some(first) = self.interrupted_at {
+        if let Some((_, first)) = self.interrupted {
             // A terminal that is closed may say so twice, by itself and by its shell: nobody has asked again.
             if signal != SIGHUP && asks_again(first, Instant::now()) {
                 self.kill_all();
             }
             return;
         }
-        self.interrupted_by = Some(signal);
-        self.interrupted_at = Some(Instant::now());
+        self.interrupted = Some((signal, Instant::now()));
         self.cancel_restarts();
         tracing::info!(
             "stopping, after the step that is under way if there is one; once more ends all ranks at once"
@@ -411,7 +412,7 @@ impl<'a> Supervisor<'a> {
         let stopped = failed.iter().any(EndedRank::was_stopped).then_some(SIGINT);
         let mut unproved = None;
         match &story {
-            Some(story) if story.finished && self.interrupted_by.is_none() => {
+            Some(story) if story.finished && !self.was_interrupted() => {
                 unproved = story.judge(&mut failed, self.config.stop_patience);
                 if unproved.is_some() && failed.is_empty() {
                     return Err(LaunchError::FinishedBefore);
@@ -419,20 +420,20 @@ impl<'a> Supervisor<'a> {
             }
             story => {
                 failed.retain(|rank| !self.ends_well(rank));
-                if let (Some(story), None) = (story, self.interrupted_by) {
+                if let (Some(story), false) = (story, self.was_interrupted()) {
                     failed.splice(0..0, story.away.iter().cloned());
                 }
             }
         }
         let Some(position) = root_cause(&failed) else {
-            return Ok(match self.interrupted_by.or(stopped) {
+            return Ok(match self.interrupted_by().or(stopped) {
                 Some(signal) => Outcome::Interrupted { signal },
                 None => Outcome::Succeeded,
             });
         };
         // One that waited in vain for another says who has not stopped.
         let stalled = failed[position].exit == RankExit::Code(EXIT_STALLED);
-        if let Some(signal) = self.interrupted_by
+        if let Some(signal) = self.interrupted_by()
             && blame(&failed[position]) != Blame::Own
             && !stalled
         {
