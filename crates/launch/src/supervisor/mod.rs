@@ -339,9 +339,12 @@ impl<'a> Supervisor<'a> {
         }
         self.interrupted = Some((signal, Instant::now()));
         self.cancel_restarts();
-        tracing::info!(
-            "stopping, after the step that is under way if there is one; once more ends all ranks at once"
-        );
+        if !self.dashboard {
+            // It would be written across the dashboard, which ends after the step.
+            tracing::info!(
+                "stopping, after the step that is under way if there is one; once more ends all ranks at once"
+            );
+        }
         self.signal_all(Signal::TERM);
         let now = Instant::now();
         self.plan = match self.plan {
