@@ -112,6 +112,10 @@ pub fn verify_device(device: &Device, kernels: &KernelCache) -> Result<(), Train
     }
     let began = std::time::Instant::now();
     let called = format!("{name} ({}, {})", description.name, description.runtime);
+    tracing::info!(
+        "{called} is compared with the CPU first, once for each driver and version: the kernels for that are compiled for up \
+         to a minute"
+    );
     for probe in &PROBES {
         let here = numbers(&(probe.compute)(&Device::flex().autodiff()));
         let there = numbers(&(probe.compute)(&device.clone().autodiff()));
