@@ -17,31 +17,24 @@ pub(crate) struct Window {
 }
 
 impl Window {
+    /// Kernel, stride, padding and dilation.
+    fn pairs(self) -> [[usize; 2]; 4] {
+        [self.kernel, self.stride, self.padding, self.dilation]
+    }
+
     pub(crate) fn maximum_alone<B: Backend>(self, input: FloatTensor<B>) -> FloatTensor<B> {
-        let Self {
-            kernel,
-            stride,
-            padding,
-            dilation,
-            ceil,
-        } = self;
-        B::max_pool2d(input, kernel, stride, padding, dilation, ceil)
+        let [kernel, stride, padding, dilation] = self.pairs();
+        B::max_pool2d(input, kernel, stride, padding, dilation, self.ceil)
     }
 
     pub(crate) fn maximum<B: Backend>(
         self,
         input: FloatTensor<B>,
     ) -> (FloatTensor<B>, IntTensor<B>) {
-        let Self {
-            kernel,
-            stride,
-            padding,
-            dilation,
-            ceil,
-        } = self;
+        let [kernel, stride, padding, dilation] = self.pairs();
         let dtype = get_or_init_device_settings::<B>(&input.device()).int_dtype;
         let MaxPool2dWithIndices { output, indices } =
-            B::max_pool2d_with_indices(input, kernel, stride, padding, dilation, ceil, dtype);
+            B::max_pool2d_with_indices(input, kernel, stride, padding, dilation, self.ceil, dtype);
         (output, indices)
     }
 
@@ -51,29 +44,17 @@ impl Window {
         indices: IntTensor<B>,
         gradient: FloatTensor<B>,
     ) -> FloatTensor<B> {
-        let Self {
-            kernel,
-            stride,
-            padding,
-            dilation,
-            ceil,
-        } = self;
+        let [kernel, stride, padding, dilation] = self.pairs();
         let result = B::max_pool2d_with_indices_backward(
-            input, kernel, stride, padding, dilation, ceil, gradient, indices,
+            input, kernel, stride, padding, dilation, self.ceil, gradient, indices,
         );
         result.x_grad
     }
 
     /// Of the taps in the padding too, if `padded`.
     pub(crate) fn mean<B: Backend>(self, input: FloatTensor<B>, padded: bool) -> FloatTensor<B> {
-        let Self {
-            kernel,
-            stride,
-            padding,
-            ceil,
-            ..
-        } = self;
-        B::avg_pool2d(input, kernel, stride, padding, padded, ceil)
+        let [kernel, stride, padding, _] = self.pairs();
+        B::avg_pool2d(input, kernel, stride, padding, padded, self.ceil)
     }
 
     pub(crate) fn mean_gradient<B: Backend>(
@@ -82,13 +63,7 @@ impl Window {
         gradient: FloatTensor<B>,
         padded: bool,
     ) -> FloatTensor<B> {
-        let Self {
-            kernel,
-            stride,
-            padding,
-            ceil,
-            ..
-        } = self;
-        B::avg_pool2d_backward(input, gradient, kernel, stride, padding, padded, ceil)
+        let [kernel, stride, padding, _] = self.pairs();
+        B::avg_pool2d_backward(input, gradient, kernel, stride, padding, padded, self.ceil)
     }
 }
