@@ -122,6 +122,7 @@
 //! Deliberately absent: communication between ranks, and process groups.
 
 mod all_reduce;
+mod backward_step;
 mod batch_norm;
 mod blocks;
 mod conversion;

@@ -8,6 +8,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, backend_extension};
 
 use crate::all_reduce::SumOverRanks;
+use crate::backward_step::with_backward_step;
 use crate::group::StatisticsGroup;
 use crate::normalize::{BatchNormOverRanks, GlobalBatch};
 
@@ -55,12 +56,9 @@ impl<B: RankOps, C: CheckpointStrategy> RankOps for Autodiff<B, C> {
         sum: FloatTensor<Self>,
         group: Arc<dyn StatisticsGroup>,
     ) -> FloatTensor<Self> {
-        // Bound by the exchange: checkpointing must never run it, or what follows, twice.
-        let prepared = Backward::<B, 1>::prepare::<C>(SumOverRanks, [own.node()]);
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(operation) => operation.finish(group, sum.into_primitive()),
-            OpsKind::UnTracked(operation) => operation.finish(sum.into_primitive()),
-        }
+        // Checkpointing must never run the exchange, or what follows, twice.
+        let sum = sum.into_primitive();
+        with_backward_step::<B, C, _, _>(SumOverRanks, [own.node()], group, sum)
     }
 
     fn batch_norm_over_ranks(

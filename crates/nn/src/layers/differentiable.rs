@@ -13,6 +13,7 @@ use super::backward::{
 };
 use super::operations::{LayerOps, rotated};
 use super::window::Window;
+use crate::backward_step::with_backward_step;
 
 // Compute-bound, as Burn's own: they must not run again when activations are computed anew.
 impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
@@ -167,12 +168,9 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
     }
 
     fn add_bias(rows: FloatTensor<Self>, bias: FloatTensor<Self>) -> FloatTensor<Self> {
-        let prepared = Backward::<B, 2>::prepare::<C>(AddBias, [rows.node(), bias.node()]);
+        let parents = [rows.node(), bias.node()];
         let sum = B::add_bias(rows.into_primitive(), bias.into_primitive());
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(operation) => operation.finish((), sum),
-            OpsKind::UnTracked(operation) => operation.finish(sum),
-        }
+        with_backward_step::<B, C, _, _>(AddBias, parents, (), sum)
     }
 
     fn causal_attention(
@@ -208,12 +206,8 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
 
     fn relu(input: FloatTensor<Self>) -> FloatTensor<Self> {
         let (input, node) = input.into_parts();
-        let prepared = Backward::<B, 1>::prepare::<C>(Relu, [node]);
         let output = <B as LayerOps>::relu(input);
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(operation) => operation.finish(output.clone(), output),
-            OpsKind::UnTracked(operation) => operation.finish(output),
-        }
+        with_backward_step::<B, C, _, _>(Relu, [node], output.clone(), output)
     }
 
     fn gelu(input: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -231,12 +225,9 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
 
     fn causal_softmax(scores: FloatTensor<Self>, scale: f64) -> FloatTensor<Self> {
         let (scores, node) = scores.into_parts();
-        let prepared = Backward::<B, 1>::prepare::<C>(CausalSoftmax, [node]);
         let shares = B::causal_softmax(scores, scale);
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(operation) => operation.finish((shares.clone(), scale), shares),
-            OpsKind::UnTracked(operation) => operation.finish(shares),
-        }
+        let state = (shares.clone(), scale);
+        with_backward_step::<B, C, _, _>(CausalSoftmax, [node], state, shares)
     }
 
     fn rope(
@@ -250,14 +241,10 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
             return rotated::<Self>(&input, &cosines, sines, back);
         }
         let (input, node) = input.into_parts();
-        let prepared = Backward::<B, 1>::prepare::<C>(Rope, [node]);
         let angles = [cosines.into_primitive(), sines.into_primitive()];
         let [cosines, sines] = angles.clone();
         let output = B::rope(input, cosines, sines, false);
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(operation) => operation.finish(angles, output),
-            OpsKind::UnTracked(operation) => operation.finish(output),
-        }
+        with_backward_step::<B, C, _, _>(Rope, [node], angles, output)
     }
 
     fn dropout(
@@ -265,13 +252,10 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
         probability: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let (input, node) = input.into_parts();
-        let prepared = Backward::<B, 1>::prepare::<C>(Dropout, [node]);
         let (output, factors) = B::dropout(input, probability);
         let of_user = FloatTensor::<Self>::new(factors.clone());
-        let output = match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(operation) => operation.finish((factors, probability), output),
-            OpsKind::UnTracked(operation) => operation.finish(output),
-        };
+        let state = (factors, probability);
+        let output = with_backward_step::<B, C, _, _>(Dropout, [node], state, output);
         (output, of_user)
     }
 

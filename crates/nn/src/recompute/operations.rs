@@ -17,13 +17,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::autodiff::ops::{Backward, Ops};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{
     Autodiff, Backend, BackendTensor, DispatchKindConversion, DispatchTensor, TensorMetadata,
     backend_extension,
 };
 use burn::tensor::{DType, Shape};
+
+use crate::backward_step::with_backward_step;
 
 /// Where a gradient waits between two backward steps. Without a graph of its own.
 #[derive(Clone, Debug, Default)]
@@ -233,7 +235,6 @@ where
     }
 }
 
-// All are bound by computation for Burn's own checkpointing: none may run a second time.
 impl<B: RecomputeOps, C: CheckpointStrategy> RecomputeOps for Autodiff<B, C>
 where
     DispatchTensor: DispatchKindConversion<B>,
@@ -249,19 +250,13 @@ where
             device: tensor.device(),
             dtype: tensor.dtype(),
         };
-        let prepared = Backward::<B, 2>::prepare::<C>(TakePart, [marker.node(), tensor.node()]);
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(operation) => operation.finish(absent, marker.into_primitive()),
-            OpsKind::UnTracked(operation) => operation.finish(marker.into_primitive()),
-        }
+        let parents = [marker.node(), tensor.node()];
+        with_backward_step::<B, C, _, _>(TakePart, parents, absent, marker.into_primitive())
     }
 
     fn segment(marker: FloatTensor<Self>, recomputation: Recomputation) -> FloatTensor<Self> {
-        let prepared = Backward::<B, 1>::prepare::<C>(RunSegment, [marker.node()]);
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(operation) => operation.finish(recomputation, marker.into_primitive()),
-            OpsKind::UnTracked(operation) => operation.finish(marker.into_primitive()),
-        }
+        let (primitive, node) = marker.into_parts();
+        with_backward_step::<B, C, _, _>(RunSegment, [node], recomputation, primitive)
     }
 
     fn emit(
@@ -269,11 +264,7 @@ where
         marker: FloatTensor<Self>,
         slot: GradientSlot,
     ) -> FloatTensor<Self> {
-        let prepared = Backward::<B, 1>::prepare::<C>(Emit, [marker.node()]);
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(operation) => operation.finish(slot, output.into_primitive()),
-            OpsKind::UnTracked(operation) => operation.finish(output.into_primitive()),
-        }
+        with_backward_step::<B, C, _, _>(Emit, [marker.node()], slot, output.into_primitive())
     }
 
     fn begin(
@@ -281,10 +272,7 @@ where
         output: FloatTensor<Self>,
         slot: GradientSlot,
     ) -> FloatTensor<Self> {
-        let prepared = Backward::<B, 2>::prepare::<C>(Begin, [marker.node(), output.node()]);
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(operation) => operation.finish(slot, marker.into_primitive()),
-            OpsKind::UnTracked(operation) => operation.finish(marker.into_primitive()),
-        }
+        let parents = [marker.node(), output.node()];
+        with_backward_step::<B, C, _, _>(Begin, parents, slot, marker.into_primitive())
     }
 }

@@ -12,6 +12,7 @@ use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
 use burn::tensor::{FloatDType, Shape};
 
 use super::slot::Slot;
+use crate::backward_step::with_backward_step;
 use crate::layers::LayerOps;
 
 /// Operations that defer gradients, and the one that delivers them. Without autodiff nothing is deferred.
@@ -191,20 +192,13 @@ impl<B: SplitBackwardOps, C: CheckpointStrategy> SplitBackwardOps for Autodiff<B
             return parameter;
         }
         slot.expect();
-        let prepared = Backward::<B, 1>::prepare::<C>(KeepBack, [ticket.node()]);
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(operation) => operation.finish(slot, parameter.into_primitive()),
-            OpsKind::UnTracked(operation) => operation.finish(parameter.into_primitive()),
-        }
+        let parameter = parameter.into_primitive();
+        with_backward_step::<B, C, _, _>(KeepBack, [ticket.node()], slot, parameter)
     }
 
     fn deliver(parameter: FloatTensor<Self>, slot: Arc<Slot>) -> FloatTensor<Self> {
         let (primitive, node) = parameter.into_parts();
         let zero = zero::<B>(&primitive);
-        let prepared = Backward::<B, 1>::prepare::<C>(WeightHalf, [node]);
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(operation) => operation.finish(slot, zero),
-            OpsKind::UnTracked(operation) => operation.finish(zero),
-        }
+        with_backward_step::<B, C, _, _>(WeightHalf, [node], slot, zero)
     }
 }

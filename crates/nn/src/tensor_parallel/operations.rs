@@ -3,12 +3,13 @@
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::autodiff::ops::{Backward, Ops};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
 use burn::tensor::read_sync;
 
 use super::exchange::Crossing;
+use crate::backward_step::with_backward_step;
 use crate::exchange::Pass;
 
 /// The operators f and g of Shoeybi et al. 2019, section 3.
@@ -80,15 +81,10 @@ impl<B: Backend> Backward<B, 1> for PassGradient {
 impl<B: ShardOps, C: CheckpointStrategy> ShardOps for Autodiff<B, C> {
     fn spread_over_ranks(tensor: FloatTensor<Self>, crossing: Crossing) -> FloatTensor<Self> {
         let (primitive, node) = tensor.into_parts();
-        let prepared = Backward::<B, 1>::prepare::<C>(SumGradient, [node]);
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(operation) => operation.finish(crossing, primitive),
-            OpsKind::UnTracked(operation) => operation.finish(primitive),
-        }
+        with_backward_step::<B, C, _, _>(SumGradient, [node], crossing, primitive)
     }
 
     fn collected_from_ranks(own: FloatTensor<Self>, sum: FloatTensor<Self>) -> FloatTensor<Self> {
-        let prepared = Backward::<B, 1>::prepare::<C>(PassGradient, [own.node()]);
-        prepared.compute_bound().stateless(sum.into_primitive())
+        with_backward_step::<B, C, _, _>(PassGradient, [own.node()], (), sum.into_primitive())
     }
 }
