@@ -9,11 +9,11 @@ use std::time::Instant;
 
 use everburn_nccl::api::{Operation, UniqueId};
 use everburn_nccl::{DeviceBuffer, Status};
+use everburn_record::sync::{lock, wait_until};
 
 use crate::memory::Memory;
 use crate::number::combine;
 use crate::stream::PATIENCE;
-use crate::sync::{lock, wait_until};
 
 type Id = [u8; UniqueId::BYTES];
 

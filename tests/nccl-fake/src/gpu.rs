@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use everburn_nccl::api::{Communicator, Event, NcclApi, Operation, Stream, UniqueId};
 use everburn_nccl::{LibraryError, NcclVersion, Status};
+use everburn_record::sync::{lock, wait_until};
 
 use crate::exchange::Fabric;
 use crate::fault::Fault;
 use crate::stream::{FakeEvent, FakeStream, PATIENCE};
-use crate::sync::{lock, wait_until};
 
 /// An operation that is not on its stream yet.
 struct Launch {

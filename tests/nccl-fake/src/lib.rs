@@ -11,7 +11,6 @@ mod gpu;
 mod memory;
 mod number;
 mod stream;
-mod sync;
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,12 +20,12 @@ use std::time::Duration;
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_nccl::api::NcclApi;
 use everburn_nccl::{DeviceBuffer, FailureMonitor, NcclConfig, NcclError, NcclGroup, Status};
+use everburn_record::sync::lock;
 
 use self::exchange::Fabric;
 pub use self::fault::Fault;
 use self::gpu::FakeGpu;
 pub use self::number::Number;
-use self::sync::lock;
 
 /// Long enough for a busy machine; only tests of the deadline itself use less.
 const GENEROUS: Duration = Duration::from_secs(60);

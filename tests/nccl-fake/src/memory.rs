@@ -8,8 +8,7 @@ use std::sync::Mutex;
 
 use everburn_collectives::group::DType;
 use everburn_nccl::DeviceBuffer;
-
-use crate::sync::lock;
+use everburn_record::sync::lock;
 
 /// The first address.
 const FIRST: u64 = 0x7fab_0000_0000;

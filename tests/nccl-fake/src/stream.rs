@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::sync::{lock, wait_until};
+use everburn_record::sync::{lock, wait_until};
 
 /// How long anything in the fake waits: longer than any test, so that none hangs for ever.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
