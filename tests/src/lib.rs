@@ -7,6 +7,7 @@
 //! - [`Ended`] is how it ended: code, standard output, standard error;
 //! - [`Etcd`] is an etcd of three members, which can be killed one by one;
 //! - [`HttpServer`] answers requests as a test decides;
+//! - [`Meeting`] is where the threads of a test meet;
 //! - [`Run`] reads the run directory;
 //! - [`Siege`] is what a process without the job's secret could do to it;
 //! - [`Terminal`] is a shell in tmux, for what only a terminal shows.
@@ -20,6 +21,7 @@ mod etcd;
 mod everburn;
 mod http;
 mod job;
+mod meeting;
 mod port;
 mod processes;
 mod run;
@@ -32,6 +34,7 @@ pub use etcd::Etcd;
 pub use everburn::{Everburn, SMALL, TOKEN, binary};
 pub use http::{HttpAnswer, HttpRequest, HttpServer};
 pub use job::{Ended, Job};
+pub use meeting::Meeting;
 pub use port::{free_port, on_a_free_port};
 pub use processes::{Process, processes_marked};
 pub use run::Run;

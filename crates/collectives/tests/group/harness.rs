@@ -1,7 +1,7 @@
 //! Runs ranks as threads over either transport: of frames and of the data of collectives.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, T
 use everburn_collectives::rendezvous::Rendezvous;
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_collectives::transport::TcpMesh;
+pub use everburn_tests::Meeting;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wire {
@@ -118,38 +119,6 @@ pub fn in_parallel<I: Send, R: Send>(inputs: Vec<I>, body: impl Fn(I) -> R + Syn
 /// The error of a result that must be one.
 pub fn error<T: std::fmt::Debug>(result: Result<T, CollectiveError>) -> CollectiveError {
     result.expect_err("the operation should have failed")
-}
-
-/// A place where the threads of a test meet outside of the group under test. Unlike the standard
-/// library's barrier it has a deadline, so a rank that fails does not hang the others.
-pub struct Meeting {
-    size: usize,
-    arrived: Mutex<usize>,
-    changed: Condvar,
-}
-
-impl Meeting {
-    pub fn of(size: usize) -> Self {
-        Self {
-            size,
-            arrived: Mutex::new(0),
-            changed: Condvar::new(),
-        }
-    }
-
-    /// Waits until each thread has arrived as often as this one.
-    pub fn wait(&self) {
-        let mut arrived = self.arrived.lock().unwrap();
-        let turn = *arrived / self.size;
-        *arrived += 1;
-        self.changed.notify_all();
-        let waiting = |arrived: &mut usize| *arrived / self.size == turn;
-        let (_guard, result) = self
-            .changed
-            .wait_timeout_while(arrived, GENEROUS, waiting)
-            .unwrap();
-        assert!(!result.timed_out(), "a rank has not come to the meeting");
-    }
 }
 
 /// Demands that `text` is what `rank` says of a mismatch: `verdict`, which is the same on all ranks,

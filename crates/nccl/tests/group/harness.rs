@@ -1,11 +1,11 @@
 //! What the tests of groups share.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use everburn_nccl::{NcclConfig, NcclError};
 use everburn_nccl_fake::FakeCluster;
+pub use everburn_tests::Meeting;
 
 pub const SIZES: [usize; 3] = [1, 2, 4];
 
@@ -41,38 +41,6 @@ pub fn hurried_alone(cluster: &FakeCluster, rank: usize) -> NcclConfig {
 /// The error of a result that must be one.
 pub fn error<T: std::fmt::Debug>(result: Result<T, NcclError>) -> NcclError {
     result.expect_err("the operation should have failed")
-}
-
-/// A place where the ranks of a test meet outside of the group under test. Unlike the standard
-/// library's barrier it has a deadline, so a rank that fails does not hang the others.
-pub struct Meeting {
-    size: usize,
-    arrived: Mutex<usize>,
-    changed: Condvar,
-}
-
-impl Meeting {
-    pub fn of(size: usize) -> Self {
-        Self {
-            size,
-            arrived: Mutex::new(0),
-            changed: Condvar::new(),
-        }
-    }
-
-    /// Waits until each thread has arrived as often as this one.
-    pub fn wait(&self) {
-        let mut arrived = self.arrived.lock().unwrap();
-        let turn = *arrived / self.size;
-        *arrived += 1;
-        self.changed.notify_all();
-        let waiting = |arrived: &mut usize| *arrived / self.size == turn;
-        let (_guard, result) = self
-            .changed
-            .wait_timeout_while(arrived, GENEROUS, waiting)
-            .unwrap();
-        assert!(!result.timed_out(), "a rank has not come to the meeting");
-    }
 }
 
 /// A kernel that runs until it is released, or the test has ended.
