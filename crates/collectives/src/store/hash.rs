@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::semantics::{self, CompareSet};
-use super::{DEFAULT_STORE_TIMEOUT, Store, StoreError, check_key, check_value};
+use super::{DEFAULT_STORE_TIMEOUT, Store, StoreError, check_key, check_keys, check_value};
 use crate::sync::lock;
 
 /// A [`Store`] in the memory of this process; clones share one content.
@@ -60,9 +60,7 @@ impl HashStore {
         keys: &[&str],
         deadline: Duration,
     ) -> Result<MutexGuard<'_, HashMap<String, Vec<u8>>>, StoreError> {
-        for key in keys {
-            check_key(operation, key)?;
-        }
+        check_keys(operation, keys)?;
         let start = Instant::now();
         let mut values = self.values();
         loop {

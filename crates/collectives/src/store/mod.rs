@@ -174,6 +174,11 @@ pub(crate) fn check_key(operation: &'static str, key: &str) -> Result<(), StoreE
     })
 }
 
+/// Refuses keys of which no store accepts one.
+fn check_keys(operation: &'static str, keys: &[&str]) -> Result<(), StoreError> {
+    keys.iter().try_for_each(|key| check_key(operation, key))
+}
+
 /// Refuses a value that no store accepts.
 pub(crate) fn check_value(
     operation: &'static str,

@@ -32,7 +32,8 @@ use self::sealed::{SEAL_BYTES, Seal};
 use self::writes::{Change, Markers, Step};
 use super::semantics::{self, CompareSet};
 use super::{
-    Deadline, Store, StoreAccess, StoreError, StoreOptions, check_key, check_value, resolve,
+    Deadline, Store, StoreAccess, StoreError, StoreOptions, check_key, check_keys, check_value,
+    resolve,
 };
 
 /// The longest value: etcd takes 1.5 MiB a request, with the key and all.
@@ -220,9 +221,7 @@ impl Store for EtcdStore {
 
     fn try_get_many(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         let deadline = Deadline::within(self.timeout);
-        for key in keys {
-            check_key("try_get", key)?;
-        }
+        check_keys("try_get", keys)?;
         let mut values = Vec::with_capacity(keys.len());
         while values.len() < keys.len() {
             values.extend(self.read_some("try_get", &keys[values.len()..], deadline)?);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::EtcdStore;
 use super::messages::{self, KeyValue, MOST_KEY_BYTES, MOST_OPERATIONS, Range, Transaction};
 use super::sealed::Foreign;
-use crate::store::{Deadline, StoreError, check_key, random_u64};
+use crate::store::{Deadline, StoreError, check_keys, random_u64};
 
 /// The first pause of a wait; pauses grow by half.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -81,9 +81,7 @@ impl EtcdStore {
         keys: &[&str],
         deadline: Deadline,
     ) -> Result<Vec<Vec<u8>>, StoreError> {
-        for key in keys {
-            check_key(operation, key)?;
-        }
+        check_keys(operation, keys)?;
         let mut values: Vec<Option<Vec<u8>>> = vec![None; keys.len()];
         let mut pause = FIRST_PAUSE;
         loop {

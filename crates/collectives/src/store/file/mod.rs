@@ -29,7 +29,9 @@ use rustix::io::Errno;
 
 use self::log::{Log, ReplayFault, Replayed};
 use super::semantics::{self, CompareSet};
-use super::{DEFAULT_STORE_TIMEOUT, Store, StoreError, check_key, check_value, user_key};
+use super::{
+    DEFAULT_STORE_TIMEOUT, Store, StoreError, check_key, check_keys, check_value, user_key,
+};
 use crate::sync::lock;
 
 const REFCOUNT_KEY: &[u8] = b"refcount/";
@@ -256,9 +258,7 @@ impl FileStore {
         deadline: Duration,
         look: impl Fn(&HashMap<Vec<u8>, Vec<u8>>) -> R,
     ) -> Result<R, StoreError> {
-        for key in keys {
-            check_key(operation, key)?;
-        }
+        check_keys(operation, keys)?;
         let start = Instant::now();
         let wanted: Vec<Vec<u8>> = keys.iter().map(|key| user_key(key)).collect();
         loop {

@@ -10,7 +10,7 @@ use super::connection::{Connection, Deadline, Fault, random_u64};
 use super::requests::{add_message, check_message, compare_message, key_message, keys_message};
 use super::shared_connection::SharedConnection;
 use super::wire::{CHECK_READY, STOP_WAITING, WAIT_CANCELED, opcode, put_string};
-use crate::store::{Store, StoreError, check_key, check_value, semantics, user_key};
+use crate::store::{Store, StoreError, check_key, check_keys, check_value, semantics, user_key};
 use crate::sync::lock;
 
 /// The counter by which a server of PyTorch knows how many clients have come.
@@ -181,9 +181,7 @@ impl TcpStore {
         keys: &[&str],
         deadline: Deadline,
     ) -> Result<bool, StoreError> {
-        for key in keys {
-            check_key(operation, key)?;
-        }
+        check_keys(operation, keys)?;
         let message = keys_message(opcode::CHECK, keys);
         check_message(operation, keys.len(), &message)?;
         let answer = self.ask(operation, deadline, &message, |connection| {
