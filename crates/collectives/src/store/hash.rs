@@ -148,8 +148,7 @@ impl Store for HashStore {
                 self.shared.changed.notify_all();
                 Ok(desired.to_vec())
             }
-            CompareSet::ReturnExpected => Ok(expected.to_vec()),
-            CompareSet::ReturnCurrent => Ok(current.unwrap_or_default().to_vec()),
+            CompareSet::Return(value) => Ok(value.to_vec()),
         }
     }
 

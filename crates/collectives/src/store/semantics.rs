@@ -44,22 +44,21 @@ pub(super) fn counter_after(current: Option<&[u8]>, amount: i64) -> Result<i64, 
 
 /// What compare-and-set does with the value that it finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CompareSet {
+pub(super) enum CompareSet<'a> {
     /// Store `desired` and return it.
     Store,
-    /// Store nothing and return `expected`: the key is absent but was expected to be there.
-    ReturnExpected,
-    /// Store nothing and return the present value.
-    ReturnCurrent,
+    /// Store nothing and return this: the present value, or `expected` where the key is absent but was expected to
+    /// be there.
+    Return(&'a [u8]),
 }
 
 /// Decides a compare-and-set.
-pub(super) fn compare_set(current: Option<&[u8]>, expected: &[u8]) -> CompareSet {
+pub(super) fn compare_set<'a>(current: Option<&'a [u8]>, expected: &'a [u8]) -> CompareSet<'a> {
     match current {
         None if expected.is_empty() => CompareSet::Store,
-        None => CompareSet::ReturnExpected,
+        None => CompareSet::Return(expected),
         Some(value) if value == expected => CompareSet::Store,
-        Some(_) => CompareSet::ReturnCurrent,
+        Some(value) => CompareSet::Return(value),
     }
 }
 
@@ -84,8 +83,8 @@ mod tests {
     #[test]
     fn compare_set_has_four_cases() {
         assert_eq!(compare_set(None, b""), CompareSet::Store);
-        assert_eq!(compare_set(None, b"a"), CompareSet::ReturnExpected);
+        assert_eq!(compare_set(None, b"a"), CompareSet::Return(b"a"));
         assert_eq!(compare_set(Some(b"a"), b"a"), CompareSet::Store);
-        assert_eq!(compare_set(Some(b"b"), b"a"), CompareSet::ReturnCurrent);
+        assert_eq!(compare_set(Some(b"b"), b"a"), CompareSet::Return(b"b"));
     }
 }

@@ -258,8 +258,7 @@ impl Store for EtcdStore {
         self.update("compare_set", key, deadline, |current| {
             Ok(match semantics::compare_set(current, expected) {
                 CompareSet::Store => Step::Write(Change::Put(desired.to_vec()), desired.to_vec()),
-                CompareSet::ReturnExpected => Step::Leave(expected.to_vec()),
-                CompareSet::ReturnCurrent => Step::Leave(current.unwrap_or_default().to_vec()),
+                CompareSet::Return(value) => Step::Leave(value.to_vec()),
             })
         })
     }

@@ -360,8 +360,7 @@ impl Store for FileStore {
                     log.set(&key, desired)?;
                     Ok(desired.to_vec())
                 }
-                CompareSet::ReturnExpected => Ok(expected.to_vec()),
-                CompareSet::ReturnCurrent => Ok(current.unwrap_or_default().to_vec()),
+                CompareSet::Return(value) => Ok(value.to_vec()),
             }
         })
     }

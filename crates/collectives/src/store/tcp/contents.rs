@@ -249,8 +249,7 @@ impl Contents {
                 self.answer(reply, desired)?;
                 self.set(key, desired.to_vec(), woken)
             }
-            CompareSet::ReturnExpected => self.answer(reply, expected),
-            CompareSet::ReturnCurrent => self.answer(reply, self.value(key)),
+            CompareSet::Return(value) => self.answer(reply, value),
         }
     }
 
