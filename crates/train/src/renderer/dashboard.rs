@@ -89,39 +89,27 @@ impl MetricsRendererTraining for Dashboard {
         self.tui.update_train(state);
     }
 
-    fn update_valid(&mut self, state: MetricState) {
-        self.tui.update_valid(state);
-    }
-
-    fn on_train_end(
-        &mut self,
-        summary: Option<LearnerSummary>,
-    ) -> Result<(), Box<dyn std::error::Error>> {
-        self.tui.on_train_end(summary)
+    hand_on! { tui:
+        fn update_valid(state: MetricState);
+        fn on_train_end(summary: Option<LearnerSummary>) -> Result<(), Box<dyn std::error::Error>>;
     }
 }
 
 impl MetricsRendererEvaluation for Dashboard {
-    fn update_test(&mut self, name: EvaluationName, state: MetricState) {
-        self.tui.update_test(name, state);
-    }
-
-    fn on_test_end(
-        &mut self,
-        summary: Option<LearnerSummary>,
-    ) -> Result<(), Box<dyn std::error::Error>> {
-        self.tui.on_test_end(summary)
+    hand_on! { tui:
+        fn update_test(name: EvaluationName, state: MetricState);
+        fn on_test_end(summary: Option<LearnerSummary>) -> Result<(), Box<dyn std::error::Error>>;
     }
 }
 
 impl MetricsRenderer for Dashboard {
-    fn manual_close(&mut self) {
-        self.tui.manual_close();
-    }
-
     fn register_metric(&mut self, definition: MetricDefinition) {
         self.restore_signal_keys();
         self.tui.register_metric(definition);
+    }
+
+    hand_on! { tui:
+        fn manual_close();
     }
 }
 
@@ -138,54 +126,27 @@ impl TrainingProgressLogger for Dashboard {
             .start(total_epochs, starting_epoch, total_items, label);
     }
 
-    fn update_epoch(&mut self, epoch: usize) {
-        self.tui.update_epoch(epoch);
-    }
-
-    fn start_split(&mut self, split: &str, total_items: usize) {
-        self.tui.start_split(split, total_items);
-    }
-
     fn update_split(&mut self, items_processed: usize) {
         self.restore_signal_keys();
         self.tui.update_split(items_processed);
     }
 
-    fn end_split(&mut self) {
-        self.tui.end_split();
-    }
-
-    fn end(&mut self) {
-        self.tui.end();
-    }
-
-    fn log_event_training(&mut self, event: String) {
-        self.tui.log_event_training(event);
+    hand_on! { tui:
+        fn update_epoch(epoch: usize);
+        fn start_split(split: &str, total_items: usize);
+        fn end_split();
+        fn end();
+        fn log_event_training(event: String);
     }
 }
 
 impl EvaluationProgressLogger for Dashboard {
-    fn start_global_progress(&mut self, total_tests: usize) {
-        self.tui.start_global_progress(total_tests);
-    }
-
-    fn start_test(&mut self, name: &str, total_items: usize) {
-        self.tui.start_test(name, total_items);
-    }
-
-    fn update_test_progress(&mut self, items_processed: usize) {
-        self.tui.update_test_progress(items_processed);
-    }
-
-    fn end_test(&mut self) {
-        self.tui.end_test();
-    }
-
-    fn end_global_progress(&mut self) {
-        self.tui.end_global_progress();
-    }
-
-    fn log_event_evaluation(&mut self, event: String) {
-        self.tui.log_event_evaluation(event);
+    hand_on! { tui:
+        fn start_global_progress(total_tests: usize);
+        fn start_test(name: &str, total_items: usize);
+        fn update_test_progress(items_processed: usize);
+        fn end_test();
+        fn end_global_progress();
+        fn log_event_evaluation(event: String);
     }
 }

@@ -1,5 +1,14 @@
 //! What a run looks like while it continues: burn-train's dashboard, plain lines, or nothing.
 
+/// The methods of a trait that another renderer has, in the field `$to`.
+macro_rules! hand_on {
+    ($to:ident: $(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
+        $(fn $name(&mut self, $($argument: $type),*) $(-> $result)? {
+            self.$to.$name($($argument),*)
+        })*
+    };
+}
+
 mod dashboard;
 mod lines;
 mod named_metrics;

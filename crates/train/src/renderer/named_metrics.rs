@@ -117,56 +117,32 @@ impl MetricsRendererTraining for NamedMetrics {
         }
     }
 
-    fn on_train_end(
-        &mut self,
-        summary: Option<LearnerSummary>,
-    ) -> Result<(), Box<dyn std::error::Error>> {
-        self.shown_by.on_train_end(summary)
+    hand_on! { shown_by:
+        fn on_train_end(summary: Option<LearnerSummary>) -> Result<(), Box<dyn std::error::Error>>;
     }
 }
 
 impl MetricsRendererEvaluation for NamedMetrics {
-    fn update_test(&mut self, name: EvaluationName, state: MetricState) {
-        self.shown_by.update_test(name, state);
-    }
-
-    fn on_test_end(
-        &mut self,
-        summary: Option<LearnerSummary>,
-    ) -> Result<(), Box<dyn std::error::Error>> {
-        self.shown_by.on_test_end(summary)
+    hand_on! { shown_by:
+        fn update_test(name: EvaluationName, state: MetricState);
+        fn on_test_end(summary: Option<LearnerSummary>) -> Result<(), Box<dyn std::error::Error>>;
     }
 }
 
 impl MetricsRenderer for NamedMetrics {
-    fn manual_close(&mut self) {
-        self.shown_by.manual_close();
-    }
-
     fn register_metric(&mut self, definition: MetricDefinition) {
         match &mut self.waiting {
             Some(waiting) if definition.metric_id != self.loss => waiting.push(definition),
             _ => self.shown_by.register_metric(definition),
         }
     }
+
+    hand_on! { shown_by:
+        fn manual_close();
+    }
 }
 
 impl TrainingProgressLogger for NamedMetrics {
-    fn start(
-        &mut self,
-        total_epochs: usize,
-        starting_epoch: usize,
-        total_items: Option<usize>,
-        label: Option<&str>,
-    ) {
-        self.shown_by
-            .start(total_epochs, starting_epoch, total_items, label);
-    }
-
-    fn update_epoch(&mut self, epoch: usize) {
-        self.shown_by.update_epoch(epoch);
-    }
-
     fn start_split(&mut self, split: &str, total_items: usize) {
         for (_, _, metric) in &mut self.metrics {
             metric.clear();
@@ -174,45 +150,23 @@ impl TrainingProgressLogger for NamedMetrics {
         self.shown_by.start_split(split, total_items);
     }
 
-    fn update_split(&mut self, items_processed: usize) {
-        self.shown_by.update_split(items_processed);
-    }
-
-    fn end_split(&mut self) {
-        self.shown_by.end_split();
-    }
-
-    fn end(&mut self) {
-        self.shown_by.end();
-    }
-
-    fn log_event_training(&mut self, event: String) {
-        self.shown_by.log_event_training(event);
+    hand_on! { shown_by:
+        fn start(total_epochs: usize, starting_epoch: usize, total_items: Option<usize>, label: Option<&str>);
+        fn update_epoch(epoch: usize);
+        fn update_split(items_processed: usize);
+        fn end_split();
+        fn end();
+        fn log_event_training(event: String);
     }
 }
 
 impl EvaluationProgressLogger for NamedMetrics {
-    fn start_global_progress(&mut self, total_tests: usize) {
-        self.shown_by.start_global_progress(total_tests);
-    }
-
-    fn start_test(&mut self, name: &str, total_items: usize) {
-        self.shown_by.start_test(name, total_items);
-    }
-
-    fn update_test_progress(&mut self, items_processed: usize) {
-        self.shown_by.update_test_progress(items_processed);
-    }
-
-    fn end_test(&mut self) {
-        self.shown_by.end_test();
-    }
-
-    fn end_global_progress(&mut self) {
-        self.shown_by.end_global_progress();
-    }
-
-    fn log_event_evaluation(&mut self, event: String) {
-        self.shown_by.log_event_evaluation(event);
+    hand_on! { shown_by:
+        fn start_global_progress(total_tests: usize);
+        fn start_test(name: &str, total_items: usize);
+        fn update_test_progress(items_processed: usize);
+        fn end_test();
+        fn end_global_progress();
+        fn log_event_evaluation(event: String);
     }
 }
