@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::TcpStore;
-use super::connection::{Deadline, Fault};
+use super::connection::{Connection, Deadline, Fault};
 use super::requests::{check_message, compare_message, key_message, keys_message};
 use super::wire::{MAX_MESSAGE_BYTES, opcode, put_string};
 use crate::store::{StoreError, check_key, check_value, user_key};
@@ -56,47 +56,42 @@ impl TcpStore {
     /// The values that are there, as [`Store::try_get_many`](crate::store::Store::try_get_many). PyTorch's protocol
     /// has no such request: those of single keys are sent together, and their replies read together.
     pub(super) fn peek_all(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        let operation = "try_get";
-        let deadline = Deadline::within(self.options.timeout);
         let nobodys = &self.nobodys_value;
+        let request = |key: &str| compare_message(key, nobodys, nobodys);
         let mut found = Vec::with_capacity(keys.len());
-        let mut rest = keys;
-        while !rest.is_empty() {
-            let mut message = Vec::new();
-            let mut count = 0;
-            for key in rest {
-                check_key(operation, key)?;
-                message.extend_from_slice(&compare_message(key, nobodys, nobodys));
-                count += 1;
-                if message.len() >= PIPELINE_BYTES {
-                    break;
+        self.ask_for_each("try_get", keys, request, |connection, count, deadline| {
+            let mut total = 0;
+            for _ in 0..count {
+                let value = connection.value(deadline)?;
+                total += value.len();
+                if total > MAX_MESSAGE_BYTES {
+                    let reason = format!("its replies have more than {MAX_MESSAGE_BYTES} bytes");
+                    return Err(Fault::Protocol(reason));
                 }
+                found.push(Some(value).filter(|value| value != nobodys));
             }
-            let values = self.ask(operation, deadline, &message, |connection| {
-                let mut total = 0;
-                let mut values = Vec::with_capacity(count);
-                for _ in 0..count {
-                    let value = connection.value(deadline)?;
-                    total += value.len();
-                    if total > MAX_MESSAGE_BYTES {
-                        let reason =
-                            format!("its replies have more than {MAX_MESSAGE_BYTES} bytes");
-                        return Err(Fault::Protocol(reason));
-                    }
-                    values.push(Some(value).filter(|value| value != nobodys));
-                }
-                Ok(values)
-            })?;
-            found.extend(values);
-            rest = &rest[count..];
-        }
+            Ok(())
+        })?;
         Ok(found)
     }
 
     /// Deletes keys, as [`Store::delete_many`](crate::store::Store::delete_many): requests of single keys are sent
     /// together.
     pub(super) fn delete_all(&self, keys: &[&str]) -> Result<(), StoreError> {
-        let operation = "delete";
+        let request = |key: &str| key_message(opcode::DELETE_KEY, key);
+        self.ask_for_each("delete", keys, request, |connection, count, deadline| {
+            (0..count).try_for_each(|_| connection.i64(deadline).map(drop))
+        })
+    }
+
+    /// Sends the requests of many keys together, and lets `read` read that many replies; as often as it takes.
+    fn ask_for_each(
+        &self,
+        operation: &'static str,
+        keys: &[&str],
+        request: impl Fn(&str) -> Vec<u8>,
+        mut read: impl FnMut(&mut Connection, usize, Deadline) -> Result<(), Fault>,
+    ) -> Result<(), StoreError> {
         let deadline = Deadline::within(self.options.timeout);
         let mut rest = keys;
         while !rest.is_empty() {
@@ -104,14 +99,14 @@ impl TcpStore {
             let mut count = 0;
             for key in rest {
                 check_key(operation, key)?;
-                message.extend_from_slice(&key_message(opcode::DELETE_KEY, key));
+                message.extend_from_slice(&request(key));
                 count += 1;
                 if message.len() >= PIPELINE_BYTES {
                     break;
                 }
             }
             self.ask(operation, deadline, &message, |connection| {
-                (0..count).try_for_each(|_| connection.i64(deadline).map(drop))
+                read(connection, count, deadline)
             })?;
             rest = &rest[count..];
         }
