@@ -214,17 +214,16 @@ impl Given {
             None => variables.number("WORLD_SIZE")?,
             size => size,
         };
+        let of_rank = ("RANK (this rank's number, from 0)", rank.is_some());
+        let of_world = (
+            "WORLD_SIZE (how many ranks there are)",
+            world_size.is_some(),
+        );
         if let Some(address) = variables.text(STORE) {
             return Ok(Self {
                 rank,
                 world_size,
-                missing: missing(&[
-                    ("RANK (this rank's number, from 0)", rank.is_some()),
-                    (
-                        "WORLD_SIZE (how many ranks there are)",
-                        world_size.is_some(),
-                    ),
-                ]),
+                missing: missing(&[of_rank, of_world]),
                 address: Some(StoreAddress::in_etcd(&address)?),
                 prefix: None,
                 hint: ENVIRONMENT_HINT,
@@ -242,11 +241,8 @@ impl Given {
             rank,
             world_size,
             missing: missing(&[
-                ("RANK (this rank's number, from 0)", rank.is_some()),
-                (
-                    "WORLD_SIZE (how many ranks there are)",
-                    world_size.is_some(),
-                ),
+                of_rank,
+                of_world,
                 ("MASTER_ADDR (the host of the store)", host.is_some()),
                 ("MASTER_PORT (the port of the store)", port.is_some()),
             ]),
