@@ -36,20 +36,24 @@ fn the_backward_pass_sees_the_mask_of_the_forward_pass() {
     });
 }
 
+/// A segment's seed is the next thing that the generator gives.
+fn seed_a_segment(device: &Device) {
+    let parts = Tensor::<1, Int>::random([4], Distribution::Uniform(0.0, 32767.0), device);
+    let parts = parts.into_data();
+    device.seed(
+        parts
+            .iter::<i64>()
+            .fold(0, |bits, part| (bits << 15) | part as u64),
+    );
+}
+
 #[test]
 fn equal_to_plain_code_that_draws_the_same_masks() {
     alone(|| {
         let device = autodiff();
         let net = Net::new(&device, 3, 0.3);
-        // A segment's seed is the next thing that the generator gives.
         let with_seed = |net: &Net, x| {
-            let parts = Tensor::<1, Int>::random([4], Distribution::Uniform(0.0, 32767.0), &device);
-            let parts = parts.into_data();
-            device.seed(
-                parts
-                    .iter::<i64>()
-                    .fold(0, |bits, part| (bits << 15) | part as u64),
-            );
+            seed_a_segment(&device);
             plain(net, x)
         };
         let nested = |net: &Net, x| checkpoint(net, x, |net: &Net, x| checkpoint(net, x, plain));
@@ -63,13 +67,7 @@ fn equal_to_plain_code_that_draws_the_same_masks() {
         assert_eq!(seeded(11, &nested), seeded(11, &nested));
         // What is inside a segment draws a seed of its own.
         let twice = |net: &Net, x| {
-            let parts = Tensor::<1, Int>::random([4], Distribution::Uniform(0.0, 32767.0), &device);
-            let parts = parts.into_data();
-            device.seed(
-                parts
-                    .iter::<i64>()
-                    .fold(0, |bits, part| (bits << 15) | part as u64),
-            );
+            seed_a_segment(&device);
             with_seed(net, x)
         };
         assert_eq!(seeded(11, &nested), seeded(11, &twice));
