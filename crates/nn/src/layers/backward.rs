@@ -24,8 +24,11 @@ pub(super) struct Convolved<B: Backend> {
     pub(super) options: ConvOptions<2>,
 }
 
-impl Convolution {
-    fn gradients<B: LayerOps, const N: usize>(
+impl<B: LayerOps, const N: usize> Backward<B, N> for Convolution {
+    type State = Convolved<B>;
+
+    fn backward(
+        self,
         ops: Ops<Convolved<B>, N>,
         grads: &mut Gradients,
         checkpointer: &mut Checkpointer,
@@ -55,32 +58,6 @@ impl Convolution {
             let gradient = B::convolve_bias_gradient(input, bias, gradient);
             grads.register::<B>(node.id, gradient);
         }
-    }
-}
-
-impl<B: LayerOps> Backward<B, 2> for Convolution {
-    type State = Convolved<B>;
-
-    fn backward(
-        self,
-        ops: Ops<Convolved<B>, 2>,
-        grads: &mut Gradients,
-        checkpointer: &mut Checkpointer,
-    ) {
-        Self::gradients::<B, 2>(ops, grads, checkpointer);
-    }
-}
-
-impl<B: LayerOps> Backward<B, 3> for Convolution {
-    type State = Convolved<B>;
-
-    fn backward(
-        self,
-        ops: Ops<Convolved<B>, 3>,
-        grads: &mut Gradients,
-        checkpointer: &mut Checkpointer,
-    ) {
-        Self::gradients::<B, 3>(ops, grads, checkpointer);
     }
 }
 
@@ -162,8 +139,11 @@ impl<B: LayerOps> Backward<B, 1> for AdaptiveAvgPool {
 #[derive(Debug)]
 pub(super) struct Product;
 
-impl Product {
-    fn gradients<B: LayerOps, const N: usize>(
+impl<B: LayerOps, const N: usize> Backward<B, N> for Product {
+    type State = [NodeId; 2];
+
+    fn backward(
+        self,
         ops: Ops<[NodeId; 2], N>,
         grads: &mut Gradients,
         checkpointer: &mut Checkpointer,
@@ -256,32 +236,6 @@ impl<B: LayerOps> Backward<B, 3> for CausalAttention {
                 grads.register::<B>(node.id, gradient);
             }
         }
-    }
-}
-
-impl<B: LayerOps> Backward<B, 2> for Product {
-    type State = [NodeId; 2];
-
-    fn backward(
-        self,
-        ops: Ops<[NodeId; 2], 2>,
-        grads: &mut Gradients,
-        checkpointer: &mut Checkpointer,
-    ) {
-        Self::gradients::<B, 2>(ops, grads, checkpointer);
-    }
-}
-
-impl<B: LayerOps> Backward<B, 3> for Product {
-    type State = [NodeId; 2];
-
-    fn backward(
-        self,
-        ops: Ops<[NodeId; 2], 3>,
-        grads: &mut Gradients,
-        checkpointer: &mut Checkpointer,
-    ) {
-        Self::gradients::<B, 3>(ops, grads, checkpointer);
     }
 }
 
