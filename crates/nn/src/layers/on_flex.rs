@@ -27,7 +27,7 @@ use self::norms::{
     batch_norm, batch_norm_gradients, batch_norm_train, layer_norm, layer_norm_gradients,
 };
 use self::products::{column_sums, multiply, multiply_right_gradient, rope};
-use self::tensors::{Tensor, attempt, contiguous, float, values};
+use self::tensors::{Tensor, attempt, contiguous, float, of_same_shape, values};
 pub(super) use self::update::adam_step;
 use super::attention::{attended, attended_gradients};
 use super::buffers::take;
@@ -280,86 +280,50 @@ impl LayerOps for Flex {
 
     fn relu(input: Tensor) -> Tensor {
         through_f32!(relu(input));
-        let fast = || {
-            let [input] = contiguous([&input])?;
-            attempt(|| {
-                let mut output = take(values(&input).len());
-                relu(values(&input), &mut output)?;
-                Ok(float(output, input.shape(), &input))
-            })
-        };
-        fast().unwrap_or_else(|| <Self as ActivationOps<Self>>::relu(input))
+        of_same_shape([&input], |[input], output| relu(input, output))
+            .unwrap_or_else(|| <Self as ActivationOps<Self>>::relu(input))
     }
 
     fn relu_gradient(output: Tensor, gradient: Tensor) -> Tensor {
         through_f32!(relu_gradient(output, gradient));
-        let fast = || {
-            let [output, gradient] = contiguous([&output, &gradient])?;
-            attempt(|| {
-                let mut input_grad = take(values(&output).len());
-                relu_backward(values(&output), values(&gradient), &mut input_grad)?;
-                Ok(float(input_grad, output.shape(), &output))
-            })
-        };
-        fast().unwrap_or_else(|| <Self as ActivationOps<Self>>::relu_backward(output, gradient))
+        let fast = of_same_shape([&output, &gradient], |[output, gradient], input_grad| {
+            relu_backward(output, gradient, input_grad)
+        });
+        fast.unwrap_or_else(|| <Self as ActivationOps<Self>>::relu_backward(output, gradient))
     }
 
     fn gelu(input: Tensor) -> Tensor {
         through_f32!(gelu(input));
-        let fast = || {
-            let [input] = contiguous([&input])?;
-            attempt(|| {
-                let mut output = take(values(&input).len());
-                gelu(values(&input), &mut output)?;
-                Ok(float(output, input.shape(), &input))
-            })
-        };
-        fast().unwrap_or_else(|| <Self as ActivationOps<Self>>::gelu(input))
+        of_same_shape([&input], |[input], output| gelu(input, output))
+            .unwrap_or_else(|| <Self as ActivationOps<Self>>::gelu(input))
     }
 
     fn gelu_gradient(input: Tensor, gradient: Tensor) -> Tensor {
         through_f32!(gelu_gradient(input, gradient));
-        let fast = || {
-            let [input, gradient] = contiguous([&input, &gradient])?;
-            attempt(|| {
-                let mut input_grad = take(values(&input).len());
-                gelu_backward(values(&input), values(&gradient), &mut input_grad)?;
-                Ok(float(input_grad, input.shape(), &input))
-            })
-        };
-        fast().unwrap_or_else(|| <Self as ActivationOps<Self>>::gelu_backward(input, gradient))
+        let fast = of_same_shape([&input, &gradient], |[input, gradient], input_grad| {
+            gelu_backward(input, gradient, input_grad)
+        });
+        fast.unwrap_or_else(|| <Self as ActivationOps<Self>>::gelu_backward(input, gradient))
     }
 
     fn causal_softmax(scores: Tensor, scale: f64) -> Tensor {
         through_f32!(causal_softmax(scores; scale));
-        let fast = || {
-            let [scores] = contiguous([&scores])?;
-            let [batch, heads, length, _] = scores.shape().dims();
-            attempt(|| {
-                let mut shares = take(values(&scores).len());
-                let matrices = [batch * heads, length];
-                causal_softmax(matrices, scale as f32, values(&scores), &mut shares)?;
-                Ok(float(shares, scores.shape(), &scores))
-            })
-        };
-        fast().unwrap_or_else(|| masked_softmax::<Self>(scores, scale))
+        let [batch, heads, length, _] = scores.shape().dims();
+        let matrices = [batch * heads, length];
+        let fast = of_same_shape([&scores], |[scores], shares| {
+            causal_softmax(matrices, scale as f32, scores, shares)
+        });
+        fast.unwrap_or_else(|| masked_softmax::<Self>(scores, scale))
     }
 
     fn causal_softmax_gradient(shares: Tensor, gradient: Tensor, scale: f64) -> Tensor {
         through_f32!(causal_softmax_gradient(shares, gradient; scale));
-        let fast = || {
-            let [shares, gradient] = contiguous([&shares, &gradient])?;
-            let [batch, heads, length, _] = shares.shape().dims();
-            attempt(|| {
-                let mut scores_grad = take(values(&shares).len());
-                let matrices = [batch * heads, length];
-                let given = [values(&shares), values(&gradient)];
-                let scale = scale as f32;
-                causal_softmax_backward(matrices, scale, given[0], given[1], &mut scores_grad)?;
-                Ok(float(scores_grad, shares.shape(), &shares))
-            })
-        };
-        fast().unwrap_or_else(|| masked_softmax_gradient::<Self>(shares, gradient, scale))
+        let [batch, heads, length, _] = shares.shape().dims();
+        let matrices = [batch * heads, length];
+        let fast = of_same_shape([&shares, &gradient], |[shares, gradient], scores_grad| {
+            causal_softmax_backward(matrices, scale as f32, shares, gradient, scores_grad)
+        });
+        fast.unwrap_or_else(|| masked_softmax_gradient::<Self>(shares, gradient, scale))
     }
 
     fn cross_entropy(logits: Tensor, targets: IntTensor<Self>) -> (Tensor, Tensor) {
@@ -411,13 +375,12 @@ impl LayerOps for Flex {
         let fast = || {
             // Else they are factors.
             let is_seed = factors.shape().num_dims() > gradient.shape().num_dims();
-            let [gradient] = is_seed.then(|| contiguous([&gradient])).flatten()?;
-            attempt(|| {
-                let mut input_grad = take(values(&gradient).len());
-                let some = drawn_from(&factors, probability);
-                dropout(some, values(&gradient), &mut input_grad)?;
-                Ok(float(input_grad, gradient.shape(), &gradient))
-            })
+            let kernel = |[gradient]: [&[f32]; 1], input_grad: &mut [f32]| {
+                dropout(drawn_from(&factors, probability), gradient, input_grad)
+            };
+            is_seed
+                .then(|| of_same_shape([&gradient], kernel))
+                .flatten()
         };
         fast().unwrap_or_else(|| Self::float_mul(gradient, factors))
     }

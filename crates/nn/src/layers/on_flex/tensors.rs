@@ -6,7 +6,7 @@ use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::{DType, Shape, TensorData};
 use everburn_kernels::KernelError;
 
-use crate::layers::buffers::lend;
+use crate::layers::buffers::{lend, take};
 
 pub(super) type Tensor = FloatTensor<Flex>;
 
@@ -29,4 +29,17 @@ pub(super) fn float(values: Vec<f32>, shape: impl Into<Shape>, beside: &Tensor) 
 /// What a kernel makes of shapes that it knows; with others Burn's own operation has its say.
 pub(super) fn attempt<R>(kernel: impl FnOnce() -> Result<R, KernelError>) -> Option<R> {
     kernel().ok()
+}
+
+/// What `kernel` writes for tensors of one shape, in that shape.
+pub(super) fn of_same_shape<const N: usize>(
+    given: [&Tensor; N],
+    kernel: impl FnOnce([&[f32]; N], &mut [f32]) -> Result<(), KernelError>,
+) -> Option<Tensor> {
+    let given = contiguous(given)?;
+    attempt(|| {
+        let mut output = take(values(&given[0]).len());
+        kernel(given.each_ref().map(values), &mut output)?;
+        Ok(float(output, given[0].shape(), &given[0]))
+    })
 }
