@@ -292,19 +292,22 @@ impl ModuleMapper for Watcher<'_> {
         let (id, device, shape) = (param.id, param.lazy_device(), param.lazy_shape());
         let (sink, anchors) = (self.sink.clone(), self.anchors.clone());
         let recorder = self.recorder.cloned();
+        let reached = move || {
+            if let Some(recorder) = &recorder {
+                recorder.mark(index, Pass::Forward);
+            }
+            GradientHook {
+                sink,
+                index,
+                recorder,
+            }
+        };
         if let Some(pass) = self.pass.cloned() {
             let (on, of) = (device.clone(), shape.clone());
             let dtype = pass.dtype(index);
             pass.set_placeholder(id, &device, move || {
                 // Also for checkpointed segments, which ask the source directly.
-                if let Some(recorder) = &recorder {
-                    recorder.mark(index, Pass::Forward);
-                }
-                let hook = GradientHook {
-                    sink,
-                    index,
-                    recorder,
-                };
+                let hook = reached();
                 let hooked = lock(&anchors).hook(placeholder::<D>(of, &on, dtype), hook);
                 hooked.into_dispatch()
             });
@@ -319,14 +322,7 @@ impl ModuleMapper for Watcher<'_> {
             return watched;
         }
         let hook_at_first_use = move |_: &Device, _: bool| {
-            if let Some(recorder) = &recorder {
-                recorder.mark(index, Pass::Forward);
-            }
-            let hook = GradientHook {
-                sink,
-                index,
-                recorder,
-            };
+            let hook = reached();
             lock(&anchors).hook(param.val(), hook)
         };
         let watched = Param::uninitialized(id, hook_at_first_use, device, true, shape);
