@@ -78,32 +78,23 @@ impl VirtualStep {
     /// Adds the gradient of a parameter that is `range` of a bucket, whose lowest sum is `lowest`.
     pub(super) fn add(
         &mut self,
-        place: BucketRange<'_>,
+        mut place: BucketRange<'_>,
         own: usize,
         gradient: &TensorData,
     ) -> Result<(), String> {
-        let BucketRange {
-            bucket,
-            number,
-            range,
-            lowest,
-        } = place;
-        while self.added[number] < own {
-            self.add_one(bucket, number, &range, lowest, None)?;
-        }
-        self.add_one(bucket, number, &range, lowest, Some(gradient))
+        self.add_zeros(&mut place, own)?;
+        self.add_one(&mut place, Some(gradient))
     }
 
     /// Adds zeros for the virtual ranks that have produced no gradient.
-    pub(super) fn complete(&mut self, place: BucketRange<'_>) -> Result<(), String> {
-        let BucketRange {
-            bucket,
-            number,
-            range,
-            lowest,
-        } = place;
-        while self.added[number] < self.additions.len() {
-            self.add_one(bucket, number, &range, lowest, None)?;
+    pub(super) fn complete(&mut self, mut place: BucketRange<'_>) -> Result<(), String> {
+        self.add_zeros(&mut place, self.additions.len())
+    }
+
+    /// The same for those below `own`.
+    fn add_zeros(&mut self, place: &mut BucketRange<'_>, own: usize) -> Result<(), String> {
+        while self.added[place.number] < own {
+            self.add_one(place, None)?;
         }
         Ok(())
     }
@@ -120,16 +111,14 @@ impl VirtualStep {
 
     fn add_one(
         &mut self,
-        bucket: usize,
-        number: usize,
-        range: &Range<usize>,
-        lowest: &mut HostBuffer,
+        place: &mut BucketRange<'_>,
         gradient: Option<&TensorData>,
     ) -> Result<(), String> {
-        let own = self.added[number];
-        self.added[number] += 1;
+        let (lowest, range) = (&mut *place.lowest, &place.range);
+        let own = self.added[place.number];
+        self.added[place.number] += 1;
         let Addition { slot, merges } = self.additions[own];
-        let upper = &mut self.upper[bucket];
+        let upper = &mut self.upper[place.bucket];
         let (target, how) = match merges {
             0 => (slot, Put::Replace),
             _ => (slot - 1, Put::Add),
