@@ -79,3 +79,19 @@ pub fn assert_equal_within_rounding(left: &[Option<Vec<f32>>], right: &[Option<V
         }
     }
 }
+
+/// Demands that the gradients of a step, whose configuration says so, are clipped to a norm of `max`: that of all of
+/// them together.
+#[track_caller]
+pub fn assert_clipped(ddp: &Ddp, model: &Branchy, max: f32) {
+    let plain = all_values(model, &whole(model, 8, true));
+    let squares = plain.iter().flatten().flatten();
+    let norm = squares.map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
+    let factor = (f64::from(max) / norm).min(1.0) as f32;
+    let scale = |values: Vec<f32>| values.into_iter().map(|g| g * factor).collect();
+    let expected: Vec<_> = plain.into_iter().map(|values| values.map(scale)).collect();
+    let synced = overlapped(ddp, model, 8, 1, true).unwrap();
+    let found = synced.norm.unwrap().read().unwrap();
+    assert!((found - norm).abs() < 1e-5 * norm, "{found} and {norm}");
+    assert_equal_within_rounding(&all_values(model, &synced.gradients), &expected);
+}

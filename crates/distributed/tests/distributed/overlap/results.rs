@@ -8,7 +8,8 @@ use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of};
 use crate::models::{Branchy, assert_close, gradient, rows};
 use crate::ranks::on_ranks;
 use crate::steps::{
-    all_values, assert_equal_within_rounding, overlapped, small_buckets, start, whole,
+    all_values, assert_clipped, assert_equal_within_rounding, overlapped, small_buckets, start,
+    whole,
 };
 
 #[test]
@@ -147,17 +148,7 @@ fn gradients_are_clipped_by_the_norm_of_all_of_them_together() {
                 ..small_buckets()
             };
             let (ddp, model, _) = start(group, config);
-            let plain = all_values(&model, &whole(&model, 8, true));
-            let squares = plain.iter().flatten().flatten();
-            let norm = squares.map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
-            let factor = (f64::from(max) / norm).min(1.0) as f32;
-            let scale = |values: Vec<f32>| values.into_iter().map(|g| g * factor).collect();
-            let expected: Vec<_> = plain.into_iter().map(|values| values.map(scale)).collect();
-
-            let synced = overlapped(&ddp, &model, 8, 1, true).unwrap();
-            let found = synced.norm.unwrap().read().unwrap();
-            assert!((found - norm).abs() < 1e-5 * norm, "{found} and {norm}");
-            assert_equal_within_rounding(&all_values(&model, &synced.gradients), &expected);
+            assert_clipped(&ddp, &model, max);
         });
     }
 }
