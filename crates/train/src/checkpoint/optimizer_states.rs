@@ -11,7 +11,7 @@ mod slices;
 use std::collections::BTreeMap;
 
 use burn::module::ParamId;
-use burn::tensor::Bytes;
+use burn::tensor::{Bytes, TensorData};
 use burn_pack::{Reader, Scalar, Tensor, Writer};
 
 use crate::error::TrainError;
@@ -87,6 +87,16 @@ impl States {
         }
         Ok(writer.into_bytes().map_err(wrong)?.to_vec())
     }
+}
+
+fn data_of(tensor: Tensor) -> Result<TensorData, TrainError> {
+    let (_, dtype, shape, _, bytes) = tensor.into_parts().map_err(wrong)?;
+    Ok(TensorData::from_bytes(bytes, shape, dtype))
+}
+
+fn tensor_of(name: &str, id: Option<u64>, data: TensorData) -> Tensor {
+    let (dtype, shape) = (data.dtype(), data.shape().clone());
+    Tensor::new(name.to_string(), dtype, shape, id, data.into_bytes())
 }
 
 #[allow(clippy::needless_pass_by_value)] // for `map_err`

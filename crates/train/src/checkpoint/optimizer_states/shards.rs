@@ -3,11 +3,9 @@
 use std::collections::HashMap;
 
 use burn::module::ParamId;
-use burn::tensor::TensorData;
-use burn_pack::Tensor;
 use everburn_nn::{ParameterShard, ShardError};
 
-use super::{States, wrong};
+use super::{States, data_of, tensor_of};
 use crate::error::TrainError;
 
 /// A parameter of which this rank has a part.
@@ -80,16 +78,6 @@ fn parameter_of<'a>(name: &str, parameters: &'a CutParameters) -> Option<&'a Cut
     parameters.get(&ParamId::from(id))
 }
 
-fn data_of(tensor: Tensor) -> Result<TensorData, TrainError> {
-    let (_, dtype, shape, _, bytes) = tensor.into_parts().map_err(wrong)?;
-    Ok(TensorData::from_bytes(bytes, shape, dtype))
-}
-
-fn tensor_of(name: &str, id: Option<u64>, data: TensorData) -> Tensor {
-    let (dtype, shape) = (data.dtype(), data.shape().clone());
-    Tensor::new(name.to_string(), dtype, shape, id, data.into_bytes())
-}
-
 #[allow(clippy::needless_pass_by_value)] // for `map_err`
 fn misfit(error: ShardError) -> TrainError {
     TrainError::BurnTrain(format!("the optimizer's state: {error}"))
@@ -97,6 +85,8 @@ fn misfit(error: ShardError) -> TrainError {
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::TensorData;
+
     use super::*;
 
     fn bytes(tensors: &[(&str, TensorData)]) -> Vec<u8> {

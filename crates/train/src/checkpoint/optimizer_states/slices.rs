@@ -7,7 +7,7 @@ use burn::tensor::TensorData;
 use burn_pack::{Scalar, Tensor};
 use everburn_distributed::ParameterShards;
 
-use super::{States, wrong};
+use super::{States, data_of, tensor_of};
 use crate::error::TrainError;
 
 /// The number under which Burn's record has how many dimensions a parameter has. A slice has one.
@@ -158,16 +158,6 @@ fn not_elementwise(name: &str) -> TrainError {
         "the optimizer's state: `{name}` has not one number for each of its parameter's, and cannot be cut \
          over the ranks; train without `training.ddp.shard`"
     ))
-}
-
-fn data_of(tensor: Tensor) -> Result<TensorData, TrainError> {
-    let (_, dtype, shape, _, bytes) = tensor.into_parts().map_err(wrong)?;
-    Ok(TensorData::from_bytes(bytes, shape, dtype))
-}
-
-fn tensor_of(name: &str, id: Option<u64>, data: TensorData) -> Tensor {
-    let (dtype, shape) = (data.dtype(), data.shape().clone());
-    Tensor::new(name.to_string(), dtype, shape, id, data.into_bytes())
 }
 
 #[cfg(test)]
