@@ -26,6 +26,14 @@ fn images(samples: usize) -> Images {
     digits(3, samples, 50)
 }
 
+fn decoder(vocabulary: usize) -> GptConfig {
+    GptConfig::new(vocabulary)
+        .with_context(CONTEXT)
+        .with_width(16)
+        .with_layers(3)
+        .with_heads(2)
+}
+
 fn each_schedule(ranks: Range<usize>, micro_batches: &[usize]) -> Vec<Cut> {
     let kinds = [
         ScheduleKind::GPipe,
@@ -76,11 +84,7 @@ fn the_two_convolution_net_in_two_and_four_stages_by_every_schedule() {
 #[test]
 fn a_decoder_whose_head_is_its_embedding_in_stages_with_clipping() {
     let (data, vocabulary) = texts(CONTEXT);
-    let gpt = GptConfig::new(vocabulary)
-        .with_context(CONTEXT)
-        .with_width(16)
-        .with_layers(3)
-        .with_heads(2);
+    let gpt = decoder(vocabulary);
     let model = drawn(gpt.init(&Device::flex()));
     let mut config = config(20, OptimizerKind::Sgd);
     config.ddp.max_gradient_norm = Some(0.5);
@@ -97,11 +101,8 @@ fn a_decoder_whose_head_is_its_embedding_in_stages_with_clipping() {
 #[test]
 fn a_decoder_with_rotary_positions_in_eight_stages_on_four_ranks() {
     let (data, vocabulary) = texts(CONTEXT);
-    let gpt = GptConfig::new(vocabulary)
-        .with_context(CONTEXT)
-        .with_width(16)
+    let gpt = decoder(vocabulary)
         .with_layers(6)
-        .with_heads(2)
         .with_positions(Positions::Rotary);
     let model = drawn(gpt.init(&Device::flex()));
     let config = config(20, OptimizerKind::Sgd);
@@ -113,11 +114,7 @@ fn a_decoder_with_rotary_positions_in_eight_stages_on_four_ranks() {
 #[test]
 fn stages_that_compute_activations_again_give_the_same_bits() {
     let (data, vocabulary) = texts(CONTEXT);
-    let gpt = GptConfig::new(vocabulary)
-        .with_context(CONTEXT)
-        .with_width(16)
-        .with_layers(3)
-        .with_heads(2);
+    let gpt = decoder(vocabulary);
     let model = drawn(gpt.init(&Device::flex()));
     for kind in [
         ScheduleKind::OneForwardOneBackward,
