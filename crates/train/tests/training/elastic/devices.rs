@@ -8,7 +8,7 @@ use everburn_distributed::{GradientBackend, Waits};
 use everburn_nccl_fake::FakeCluster;
 use everburn_train::{Trainer, TrainingConfig};
 
-use super::{Job, config, failed, folder, images, model, sound};
+use super::{Job, config, failed, folder, model, sound};
 use crate::devices::connector;
 
 /// Without virtual ranks, which are added up in host memory.
@@ -43,18 +43,7 @@ fn ranks_that_exchange_by_nccl_connect_anew_without_one_that_fails() {
             config: plain(),
             exchange: Some(&exchange),
         };
-        let results = std::thread::scope(|scope| {
-            let ranks = [0, 1, 2].map(|slot| {
-                let job = &job;
-                let fails_at = if slot == failing {
-                    fails_at
-                } else {
-                    usize::MAX
-                };
-                scope.spawn(move || job.rank(slot, &images(fails_at, |_| {})))
-            });
-            ranks.map(|rank| rank.join().unwrap())
-        });
+        let results = job.three_ranks(failing, fails_at);
         for (slot, result) in results.iter().enumerate() {
             if slot == failing {
                 assert!(failed(result).contains("the disk is broken"));

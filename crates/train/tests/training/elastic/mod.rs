@@ -158,6 +158,25 @@ impl Job<'_> {
         self.rank_with(slot, data, model(), &|group| Arc::new(group))
     }
 
+    /// Three ranks, of which `failing` cannot read its `fails_at`th sample.
+    fn three_ranks(
+        &self,
+        failing: usize,
+        fails_at: usize,
+    ) -> [Result<TrainingReport, TrainError>; 3] {
+        std::thread::scope(|scope| {
+            let ranks = [0, 1, 2].map(|slot| {
+                let fails_at = if slot == failing {
+                    fails_at
+                } else {
+                    usize::MAX
+                };
+                scope.spawn(move || self.rank(slot, &images(fails_at, |_| {})))
+            });
+            ranks.map(|rank| rank.join().unwrap())
+        })
+    }
+
     fn rank_with(
         &self,
         slot: usize,
@@ -230,18 +249,7 @@ fn the_others_go_on_without_a_rank_that_fails_whichever_it_is() {
             config: config(),
             exchange: None,
         };
-        let results = std::thread::scope(|scope| {
-            let ranks = [0, 1, 2].map(|slot| {
-                let job = &job;
-                let fails_at = if slot == failing {
-                    fails_at
-                } else {
-                    usize::MAX
-                };
-                scope.spawn(move || job.rank(slot, &images(fails_at, |_| {})))
-            });
-            ranks.map(|rank| rank.join().unwrap())
-        });
+        let results = job.three_ranks(failing, fails_at);
         for (slot, result) in results.iter().enumerate() {
             match slot == failing {
                 true => assert!(failed(result).contains("the disk is broken")),
@@ -334,14 +342,7 @@ fn too_few_ranks_leave_a_checkpoint_from_which_another_run_goes_on() {
         config: config(),
         exchange: None,
     };
-    let results = std::thread::scope(|scope| {
-        let ranks = [0, 1, 2].map(|slot| {
-            let job = &job;
-            let fails_at = if slot == 1 { 9 } else { usize::MAX };
-            scope.spawn(move || job.rank(slot, &images(fails_at, |_| {})))
-        });
-        ranks.map(|rank| rank.join().unwrap())
-    });
+    let results = job.three_ranks(1, 9);
     for slot in [0, 2] {
         let error = failed(&results[slot]);
         assert!(error.contains("cannot continue"), "{error}");

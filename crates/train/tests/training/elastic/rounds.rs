@@ -60,17 +60,7 @@ fn the_others_end_the_round_in_which_a_rank_is_lost() {
             config: config(compression),
             exchange: None,
         };
-        let results = std::thread::scope(|scope| {
-            let ranks = [0, 1, 2].map(|slot| {
-                let job = &job;
-                let fails_at = match slot == failing {
-                    true => fails_at,
-                    false => usize::MAX,
-                };
-                scope.spawn(move || job.rank(slot, &images(fails_at, |_| {})))
-            });
-            ranks.map(|rank| rank.join().unwrap())
-        });
+        let results = job.three_ranks(failing, fails_at);
         assert!(failed(&results[failing]).contains("the disk is broken"));
         let survivors = results.iter().filter_map(|result| result.as_ref().ok());
         let survivors = survivors.collect::<Vec<_>>();
