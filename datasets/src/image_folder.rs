@@ -266,7 +266,9 @@ pub(crate) fn no_images(folder: &Path) -> Result<String, DatasetError> {
             "it has no JPEG or PNG file, but files as `.{}`: convert them to JPEG or PNG",
             other.display()
         ),
-        None => "it has no JPEG or PNG file: add images of the class, or remove the folder".to_owned(),
+        None => {
+            "it has no JPEG or PNG file: add images of the class, or remove the folder".to_owned()
+        }
     })
 }
 

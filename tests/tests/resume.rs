@@ -300,8 +300,12 @@ fn a_run_stopped_inside_an_epoch_records_no_step_twice_when_it_goes_on() {
             assert_eq!(run.losses("step"), at_once.losses("step"));
         }
         for epoch in 1..=3 {
-            let (of_steps, of_epoch) = (seconds(&run, "step", epoch), seconds(&run, "train", epoch));
-            assert!((of_steps / of_epoch - 1.0).abs() < 1e-9, "{of_steps} s, and {of_epoch} s");
+            let (of_steps, of_epoch) =
+                (seconds(&run, "step", epoch), seconds(&run, "train", epoch));
+            assert!(
+                (of_steps / of_epoch - 1.0).abs() < 1e-9,
+                "{of_steps} s, and {of_epoch} s"
+            );
         }
     }
 }

@@ -105,7 +105,14 @@ fn a_head_of_another_size_is_left_out_of_the_weights() {
     let of_a_run = begin("run", &["--init-from", "a", "--init-skip", "layers.2.*"]).succeeded();
     assert!(of_a_run.stdout.contains(line), "{of_a_run}");
     assert_eq!(tensors("run"), tensors("but-the-head"));
-    let resume = ["train", "--resume", "--run-dir", "run", "--init-skip", "fc.*"];
+    let resume = [
+        "train",
+        "--resume",
+        "--run-dir",
+        "run",
+        "--init-skip",
+        "fc.*",
+    ];
     Everburn::new(here, resume).run().failed_with(
         2,
         &[

@@ -25,10 +25,10 @@ use everburn_train::{
 
 use self::joining::{Joined, agree, join};
 use self::preparation::{Prepared, announce, announce_as_rank, check, check_groups, check_resume};
-use self::preparation::{load_data, rank_arguments};
 pub(crate) use self::preparation::{
     changed_settings, claim_first_free, folder_of_machine, prepare_run_directory,
 };
+use self::preparation::{load_data, rank_arguments};
 use self::ranks::{train_on_threads, train_one_rank};
 use crate::arguments::{Strategy, TrainArguments};
 use crate::config::RunConfig;

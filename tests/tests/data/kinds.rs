@@ -47,10 +47,13 @@ fn a_table_is_learnt_on_two_ranks_resumed_and_predicted() {
         .run()
         .succeeded();
     assert_eq!(run.epochs(), 13);
-    let wider = "train table --data houses.csv --set=table.target=price --init-from run --run-dir wider";
+    let wider =
+        "train table --data houses.csv --set=table.target=price --init-from run --run-dir wider";
     let ended = everburn(here, wider).args(["--set", "table.hidden=[32, 32]"]);
     let help = "these are others: table.hidden = [32, 32] (was [64, 64]). Leave them as they were";
-    ended.run().failed_with(2, &["it is a model of another size", help]);
+    ended
+        .run()
+        .failed_with(2, &["it is a model of another size", help]);
     // Another table: other rows, another order of columns, no price.
     std::fs::write(here.join("new.csv"), "kind,area\nflat,100\nhouse,100\n").unwrap();
     let predicted = everburn(here, "predict run --input new.csv")

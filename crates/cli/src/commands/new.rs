@@ -326,7 +326,11 @@ mod tests {
         // A program of a checkout finds its own sources.
         assert!(matches!(Source::of_this_program(), Source::Folder(_)));
         let versions = Source::of_this_program().versions().unwrap();
-        assert!(String::from_utf8(versions).unwrap().contains("name = \"burn\""));
+        assert!(
+            String::from_utf8(versions)
+                .unwrap()
+                .contains("name = \"burn\"")
+        );
         let words = Source::Repository.in_words().unwrap();
         assert!(words.contains("--everburn DIR"), "{words}");
     }

@@ -79,7 +79,7 @@ pub(super) fn check_resume(
     Err(refused(format!(
         "it is of another model:{differences}\n{changes}. Resume with those of the run. A model of another shape needs a \
          new run: without --resume, with another --run-dir, --init-from {} for the weights that fit and --init-skip for \
-         those that do not",
+         the others",
         run.path().display()
     ))
     .into())
@@ -211,9 +211,11 @@ fn check_same_weights(
     let run = run.path().display();
     let (flag, began) = match &arguments.init_from {
         Some(named) if before.init_from != config.init_from => {
-            let began = before.init_from.map_or("no pretrained weights".to_owned(), |path| {
-                path.display().to_string()
-            });
+            let began = before
+                .init_from
+                .map_or("no pretrained weights".to_owned(), |path| {
+                    path.display().to_string()
+                });
             (format!("--init-from {}", named.display()), began)
         }
         _ if before.init_skip != config.init_skip => {
@@ -222,7 +224,10 @@ fn check_same_weights(
                 [] => "no --init-skip".to_owned(),
                 some => format!("--init-skip {}", some.join(" ")),
             };
-            (format!("--init-skip {}", arguments.init_skip.join(" ")), began)
+            (
+                format!("--init-skip {}", arguments.init_skip.join(" ")),
+                began,
+            )
         }
         _ => return Ok(()),
     };
@@ -238,7 +243,10 @@ fn check_same_weights(
 }
 
 /// The settings that are others than in the run. Of those of ranks only the number of machines is named.
-pub(crate) fn changed_settings(run: &RunDirectory, config: &RunConfig) -> Result<Vec<String>, CliError> {
+pub(crate) fn changed_settings(
+    run: &RunDirectory,
+    config: &RunConfig,
+) -> Result<Vec<String>, CliError> {
     let in_words = |config: &RunConfig| -> Result<BTreeMap<String, String>, CliError> {
         let mut table =
             Table::try_from(config).map_err(|error| CliError::usage(error.to_string()))?;

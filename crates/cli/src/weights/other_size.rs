@@ -35,7 +35,10 @@ pub(super) fn with_sizes(error: CliError, others: impl FnOnce() -> Vec<String>) 
 
 /// The settings of the task that are others than in the run in `path`, if there is one: those of its model and data.
 pub(super) fn settings_of_model(config: &RunConfig, path: &Path) -> Vec<String> {
-    let run = path.join("config.toml").is_file().then(|| RunDirectory::open(path));
+    let run = path
+        .join("config.toml")
+        .is_file()
+        .then(|| RunDirectory::open(path));
     let changed = run
         .and_then(Result::ok)
         .and_then(|run| changed_settings(&run, config).ok());
@@ -69,7 +72,10 @@ mod tests {
         assert!(help.contains("--config FILE takes the sizes"), "{help}");
         let others = ["table.hidden = [3] (was [4])"];
         let help = told(WeightsMismatch::OtherSize, &others).unwrap();
-        assert!(help.contains("others: table.hidden = [3] (was [4])."), "{help}");
+        assert!(
+            help.contains("others: table.hidden = [3] (was [4])."),
+            "{help}"
+        );
         assert_eq!(told(WeightsMismatch::OtherArchitecture, &[]), None);
     }
 }
