@@ -150,11 +150,18 @@ fn the_only_task_of_srun_says_that_it_starts_the_ranks_of_a_run() {
 }
 
 #[test]
-fn weights_that_rank_0_refuses_end_all_ranks_of_srun_alike() {
+fn weights_and_folders_that_rank_0_refuses_end_all_ranks_of_srun_alike() {
+    refused_on_rank_0(["--init-from", "none.safetensors"], "none.safetensors");
+    // No folder can be below a file.
+    refused_on_rank_0(["--run-dir", "file/run"], "file/run");
+}
+
+fn refused_on_rank_0(flag: [&str; 2], told: &str) {
     let ended = on_a_free_port(|port| {
         let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("file"), "").unwrap();
         let jobs = [0, 1].map(|rank| {
-            let command = three_steps(folder.path()).args(["--init-from", "none.safetensors"]);
+            let command = three_steps(folder.path()).args(flag);
             let command = command.env("EVERBURN_JOB_TOKEN", TOKEN);
             let variables = of_srun(rank, port).into_iter();
             let command =
@@ -165,8 +172,8 @@ fn weights_that_rank_0_refuses_end_all_ranks_of_srun_alike() {
         (!lost_the_port(&ended)).then_some(ended)
     });
     let [first, second] = ended;
-    first.failed_with(2, &["none.safetensors"]);
-    second.failed_with(2, &["rank 0 cannot begin", "none.safetensors"]);
+    first.failed_with(2, &[told]);
+    second.failed_with(2, &["rank 0 cannot begin", told]);
 }
 
 /// What docs/launching/train.sbatch makes of how its step has ended: its code, and what it asked of Slurm.

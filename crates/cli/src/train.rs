@@ -195,9 +195,11 @@ fn train_as_rank(
         (_, false) => None,
         (Some(path), true) if ours => Some(RunDirectory::open(path)?),
         (_, true) => {
-            looked = announce_as_rank(&config, arguments, &loaded);
-            let prepared = prepared.insert(prepare_run_directory(&config, arguments)?);
-            Some(prepared.run.clone())
+            // What cannot be is told to the others too, once they have met.
+            looked = announce_as_rank(&config, arguments, &loaded)
+                .and_then(|()| prepare_run_directory(&config, arguments))
+                .map(|directory| prepared = Some(directory));
+            prepared.as_ref().map(|prepared| prepared.run.clone())
         }
     };
     let _served = match run.as_ref().filter(|_| !ours && environment.rank == 0) {

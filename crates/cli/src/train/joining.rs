@@ -21,13 +21,17 @@ pub(super) struct Joined {
     pub(super) store: SharedStore,
 }
 
-/// What one rank has found wrong before the ranks met is an error of all of them: they end with one code.
+/// What one rank has found wrong before the ranks met is an error of all of them: they end with one code, that of a request
+/// that cannot be met.
 pub(super) fn agree(group: &ProcessGroup, found: Result<(), CliError>) -> Result<(), CliError> {
     let said = found
         .as_ref()
         .map_or_else(ToString::to_string, |()| String::new());
     let all = group.all_gather_varied(said.into_bytes()).wait();
-    found?;
+    found.map_err(|error| match error.is_usage() {
+        true => error,
+        false => CliError::usage(error.to_string()),
+    })?;
     let all = all?;
     match all.iter().position(|said| !said.is_empty()) {
         Some(rank) => {
