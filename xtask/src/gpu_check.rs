@@ -10,8 +10,8 @@ use std::process::{Command, ExitCode, Stdio};
 use clap::Args;
 use everburn_launch::keep_freed_memory;
 use everburn_record::units::bytes;
-use flate2::Compression;
-use flate2::write::GzEncoder;
+use liblzma::stream::{Check, MtStreamBuilder};
+use liblzma::write::XzEncoder;
 use miette::{IntoDiagnostic, WrapErr, miette};
 
 use crate::binary;
@@ -20,6 +20,9 @@ use crate::gpu::gpus_asked_for;
 
 /// Machines with a GPU are often lent for minutes, and take no more than so much.
 const LARGEST: u64 = 60 << 20;
+
+/// That of `xz` without a flag.
+const PRESET: u32 = 6;
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -98,8 +101,7 @@ impl std::fmt::Display for Packed {
     }
 }
 
-/// Leaves `program` in `folder` without its symbols, and beside it the same compressed. With gzip: every machine
-/// can undo that.
+/// Leaves `program` in `folder` without its symbols, and beside it the same compressed.
 fn pack(program: &Path, folder: &Path) -> miette::Result<Packed> {
     let failed = |what: &Path| format!("cannot write {}", what.display());
     std::fs::create_dir_all(folder)
@@ -110,7 +112,7 @@ fn pack(program: &Path, folder: &Path) -> miette::Result<Packed> {
         .into_diagnostic()
         .wrap_err_with(|| failed(&stripped))?;
     strip(&stripped);
-    let archive = folder.join("everburn-bench.gz");
+    let archive = folder.join("everburn-bench.xz");
     compress(&stripped, &archive)
         .into_diagnostic()
         .wrap_err_with(|| failed(&archive))?;
@@ -137,7 +139,13 @@ fn strip(program: &Path) {
 fn compress(from: &Path, to: &Path) -> io::Result<()> {
     let mut from = BufReader::new(File::open(from)?);
     let to = BufWriter::new(File::create(to)?);
-    let mut encoder = GzEncoder::new(to, Compression::best());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let stream = MtStreamBuilder::new()
+        .threads(u32::try_from(cores).unwrap_or(1))
+        .preset(PRESET)
+        .check(Check::Crc64)
+        .encoder()?;
+    let mut encoder = XzEncoder::new_stream(to, stream);
     io::copy(&mut from, &mut encoder)?;
     encoder.finish()?.flush()
 }
@@ -146,7 +154,7 @@ fn compress(from: &Path, to: &Path) -> io::Result<()> {
 mod tests {
     use std::io::Read;
 
-    use flate2::read::GzDecoder;
+    use liblzma::read::XzDecoder;
 
     use super::*;
 
@@ -156,10 +164,10 @@ mod tests {
         let program = folder.path().join("program");
         let bytes = b"no program, but many of the same bytes ".repeat(1 << 12);
         std::fs::write(&program, &bytes).unwrap();
-        let archive = folder.path().join("program.gz");
+        let archive = folder.path().join("program.xz");
         compress(&program, &archive).unwrap();
         let mut unpacked = Vec::new();
-        let mut decoder = GzDecoder::new(File::open(&archive).unwrap());
+        let mut decoder = XzDecoder::new(File::open(&archive).unwrap());
         decoder.read_to_end(&mut unpacked).unwrap();
         assert_eq!(unpacked, bytes);
         let packed = Packed {
@@ -170,6 +178,6 @@ mod tests {
         };
         let text = packed.to_string();
         assert!(text.contains("program: 3 MiB"), "{text}");
-        assert!(text.ends_with("program.gz: 512 KiB"), "{text}");
+        assert!(text.ends_with("program.xz: 512 KiB"), "{text}");
     }
 }
