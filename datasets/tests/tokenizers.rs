@@ -1,7 +1,7 @@
 //! Tokenizers of files against Hugging Face's Python library, whose answers are in `tokenizer/`.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use everburn_datasets::{
     DataChoice, DatasetError, TextRequest, Tokenizer, TokenizerKind, load_text,
@@ -9,7 +9,7 @@ use everburn_datasets::{
 use sha2::{Digest, Sha256};
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tokenizer")
+    std::path::absolute("tests/tokenizer").unwrap()
 }
 
 /// What Python makes of a text.

@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Names the file in which `cargo xtask test` gathers what was skipped.
 const SKIPS: &str = "EVERBURN_TEST_SKIPS";
@@ -59,7 +59,10 @@ pub fn data_folder(name: &str, test: &str) -> Option<PathBuf> {
         return None;
     };
     // Cargo runs a test in its package's folder; the variable is written for the workspace's.
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let here = std::env::current_dir().expect("a test runs in a folder");
+    let mut above = here.ancestors();
+    let workspace = above.find(|folder| folder.join("Cargo.lock").is_file());
+    let workspace = workspace.expect("a test runs in its package's folder");
     let folder = workspace.join(parent).join(name);
     let Ok(folder) = folder.canonicalize() else {
         note(test, &format!("there is no {}", folder.display()), DATA);

@@ -186,7 +186,7 @@ fn turn_of_the_batch_script(folder: &Path, step: &str) -> (i32, String) {
     stub("openssl", "echo a-secret-of-the-job");
     stub("scontrol", "echo \"$*\" >>requeued");
     stub("srun", step);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/launching/train.sbatch");
+    let script = std::path::absolute("../docs/launching/train.sbatch").unwrap();
     let path = std::env::var("PATH").unwrap();
     let status = Command::new("bash")
         .arg(script)

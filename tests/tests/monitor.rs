@@ -298,10 +298,7 @@ fn a_run_that_fails_has_a_report_which_says_so() {
 
 /// The follower of `examples/trackers` on the run in `folder`, which prints what it would log into the file `name`.
 fn follow(folder: &Path, name: &str) -> Option<Child> {
-    let script = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../examples/trackers/follow.py"
-    );
+    let script = std::path::absolute("../examples/trackers/follow.py").unwrap();
     let output = File::create(folder.join(name)).unwrap();
     let started = Command::new("python3")
         .arg(script)

@@ -7,7 +7,7 @@ mod configuration;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser};
 use everburn_train::settings_by_path;
@@ -138,7 +138,7 @@ fn changes(line: &Line) -> Result<Vec<String>, String> {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    PathBuf::from("../..")
 }
 
 fn read(path: &str) -> String {

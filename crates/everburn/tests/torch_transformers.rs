@@ -1,7 +1,7 @@
 //! Pretrained models of Hugging Face's transformers and of torchvision: with the same logits, fine-tuned as PyTorch does,
 //! and given back.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use burn::prelude::*;
@@ -50,8 +50,7 @@ const WINDOWS: [&str; 8] = [
 fn script(command: &str, folder: &Path) -> Command {
     let python = std::env::var_os("EVERBURN_PYTHON");
     let python = python.expect("EVERBURN_PYTHON names a Python that has torch and transformers");
-    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let script = script.join("../../tests/parity/transformers_models.py");
+    let script = std::path::absolute("../../tests/parity/transformers_models.py").unwrap();
     let mut run = Command::new(python);
     run.arg("-B").arg(script).arg(command).arg(folder);
     run.env("HF_HUB_OFFLINE", "1");

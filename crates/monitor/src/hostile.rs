@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn each_target_has_a_program() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/fuzz_targets");
+        let folder = "../../fuzz/fuzz_targets";
         for name in ["monitor_wire", "prometheus_request"] {
             let program = std::fs::read_to_string(format!("{folder}/{name}.rs")).unwrap();
             let call = format!("everburn_monitor::hostile::{name}(bytes)");

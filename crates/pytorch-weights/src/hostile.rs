@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn each_target_has_a_file() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/fuzz_targets");
+        let folder = "../../fuzz/fuzz_targets";
         for (name, _) in TARGETS {
             let program = std::fs::read_to_string(format!("{folder}/{name}.rs")).unwrap();
             let call = format!("everburn_pytorch_weights::hostile::{name}(bytes)");

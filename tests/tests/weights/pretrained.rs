@@ -126,8 +126,7 @@ fn a_language_model_without_a_tokenizer_keeps_its_special_tokens() {
 fn a_language_model_keeps_its_tokenizer_whose_settings_win() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let tokenizer =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../datasets/tests/tokenizer/tokenizer.json");
+    let tokenizer = std::path::absolute("../datasets/tests/tokenizer/tokenizer.json").unwrap();
     pretrained_with(here, "gpt2", SMALL_GPT, &tokenizer.display().to_string());
     // Its tokens are no bytes.
     let message = "the model of gpt2 reads tokens of the tokenizer ";
