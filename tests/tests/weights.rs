@@ -124,6 +124,55 @@ fn a_head_of_another_size_is_left_out_of_the_weights() {
 }
 
 #[test]
+fn a_model_that_its_run_has_gone_beyond_is_not_taken_for_the_newest() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let begun = Everburn::train(here, "mlp").args(["--steps", "3", "--epochs", "3"]);
+    begun.args(["--run-dir", "a"]).run().succeeded();
+    Everburn::new(here, ["eval", "a"]).run().succeeded();
+    let resumed = ["train", "--resume", "--run-dir", "a", "--steps", "20"];
+    let lost = ["--checkpoint-every", "1steps", "--chaos", "kill=0@step:9"];
+    let ended = Everburn::new(here, resumed).args(lost).run();
+    assert_ne!(ended.code(), 0, "{ended}");
+    let messages = ["it is of step 3, and the run has come to step 8 since", "--checkpoint best"];
+    for command in ["eval a", "export a", "train mlp --init-from a --run-dir b"] {
+        let ended = Everburn::new(here, command.split(' ')).run();
+        ended.failed_with(2, &messages);
+    }
+    Everburn::new(here, resumed).run().succeeded();
+    Everburn::new(here, ["eval", "a"]).run().succeeded();
+}
+
+#[test]
+fn a_checkpoint_is_weights_to_begin_with_and_an_import_none_to_resume() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let begun = Everburn::train(here, "mlp").args(["--epochs", "1", "--run-dir", "a"]);
+    begun.run().succeeded();
+    let first_loss = |from: &str, run: &str| {
+        let flags = ["--steps", "1", "--log-every", "1", "--init-from", from, "--run-dir", run];
+        Everburn::train(here, "mlp").args(flags).run().succeeded();
+        Run::new(here.join(run)).losses("step")[0].1
+    };
+    let of_run = first_loss("a", "b");
+    assert_eq!(first_loss("a/checkpoints/epoch-0001", "c"), of_run);
+    let file = "a/checkpoints/epoch-0001/model.safetensors";
+    assert_eq!(first_loss(file, "d"), of_run);
+    std::fs::copy(here.join(file), here.join("copied.safetensors")).unwrap();
+    assert_eq!(first_loss("copied.safetensors", "e"), of_run);
+
+    let exported = ["export", "a", "--to", "pytorch", "--output"];
+    let missing = Everburn::new(here, exported).args(["none/mlp.pt"]).run();
+    missing.failed_with(2, &["--output none/mlp.pt: there is no folder none"]);
+    Everburn::new(here, exported).args(["mlp.pt"]).run().succeeded();
+    let import = ["import", "mlp.pt", "mlp", "--run-dir", "imported"];
+    Everburn::new(here, import).run().succeeded();
+    let resume = ["train", "--resume", "--run-dir", "imported", "--epochs", "1"];
+    let messages = ["weights of an import", "train mlp --init-from imported` trains from these"];
+    Everburn::new(here, resume).run().failed_with(2, &messages);
+}
+
+#[test]
 fn weights_of_another_model_are_refused_before_anything_is_made() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();

@@ -12,7 +12,9 @@
 macro_rules! say {
     ($($text:tt)*) => {{
         use std::io::Write;
-        let _ = writeln!(std::io::stdout(), $($text)*);
+        // At once: several processes may write to one terminal.
+        let line = format!("{}\n", format_args!($($text)*));
+        let _ = std::io::stdout().write_all(line.as_bytes());
     }};
 }
 
@@ -20,7 +22,8 @@ macro_rules! say {
 macro_rules! say_error {
     ($($text:tt)*) => {{
         use std::io::Write;
-        let _ = writeln!(std::io::stderr(), $($text)*);
+        let line = format!("{}\n", format_args!($($text)*));
+        let _ = std::io::stderr().write_all(line.as_bytes());
     }};
 }
 

@@ -1,6 +1,6 @@
 //! What `--init-from FOLDER` says of the model: the folder of Hugging Face's transformers, or of a run.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use everburn_collectives::printable;
 use everburn_datasets::TokenizerKind;
@@ -34,14 +34,35 @@ pub(crate) fn is_pretrained(path: &Path) -> bool {
     path.join(PRETRAINED_CONFIG).is_file()
 }
 
-/// The folder of the run whose model is in the file `path`: the rest of the run says what the model is. Any other path as
-/// it is.
-pub(crate) fn folder_of(path: &Path) -> &Path {
-    let folder = path
-        .parent()
-        .filter(|_| path.ends_with("model.safetensors"));
-    let is_run = |folder: &&Path| folder.join("config.toml").is_file() && !is_pretrained(folder);
-    folder.filter(is_run).unwrap_or(path)
+/// What is read of `path`: the folder of the run whose model is in the file, the model of the checkpoint in the folder, or
+/// else what is there.
+pub(crate) fn folder_of(path: &Path) -> PathBuf {
+    let model = path.join(MODEL);
+    if is_checkpoint(path) && model.is_file() {
+        return model;
+    }
+    let folder = path.parent().filter(|_| path.ends_with(MODEL));
+    let run = folder.filter(|folder| is_run(folder));
+    run.unwrap_or(path).to_path_buf()
+}
+
+/// The folder whose configuration says what the model is whose weights are in `path`: of a checkpoint's, that of its run.
+pub(crate) fn described_by(path: &Path) -> &Path {
+    let checkpoint = path.parent().filter(|_| path.ends_with(MODEL));
+    let checkpoint = checkpoint.filter(|folder| is_checkpoint(folder));
+    let run = checkpoint.and_then(|folder| folder.parent()?.parent());
+    run.filter(|folder| is_run(folder)).unwrap_or(path)
+}
+
+/// The file of parameters of a run, and of a checkpoint.
+const MODEL: &str = "model.safetensors";
+
+fn is_run(folder: &Path) -> bool {
+    folder.join("config.toml").is_file() && !is_pretrained(folder)
+}
+
+fn is_checkpoint(folder: &Path) -> bool {
+    ["manifest.json", "manifest.sha256"].iter().all(|name| folder.join(name).is_file())
 }
 
 /// Refuses the folder of a text model that has no tokenizer.

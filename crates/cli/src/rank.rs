@@ -37,6 +37,9 @@ pub(crate) fn from_environment(command: &Command) -> Result<Option<RankEnvironme
             Err(error) if launches && !matches!(error, RankEnvironmentError::Incomplete { .. }) => {
                 return Err(CliError::usage_with_help(error.to_string(), LEFT_OVER));
             }
+            Err(error @ RankEnvironmentError::NoJobToken { .. }) => {
+                return Err(with_flags_of_trust(error, given.as_ref()));
+            }
             found => found?,
         };
         let is_ours = environment.origin.started_by == StartedBy::Everburn;
@@ -56,6 +59,19 @@ pub(crate) fn from_environment(command: &Command) -> Result<Option<RankEnvironme
         say_error!("{}", environment.announcement());
     }
     Ok(Some(environment))
+}
+
+/// The error of a rank without a secret; what a launcher takes by a flag, ranks that others start take by a variable.
+fn with_flags_of_trust(error: RankEnvironmentError, given: Option<&AboutRanks>) -> CliError {
+    let Some(given) = given else {
+        return error.into();
+    };
+    let variable = match (given.flags.job_token.is_some(), given.flags.open_store) {
+        (true, _) => "--job-token is a flag of Everburn's launcher: export EVERBURN_JOB_TOKEN",
+        (false, true) => "--open-store is a flag of Everburn's launcher: export EVERBURN_OPEN_STORE=1",
+        (false, false) => return error.into(),
+    };
+    CliError::usage_with_help(error.to_string(), variable)
 }
 
 /// What a command that runs on several ranks was given about them.

@@ -81,7 +81,7 @@ pub(crate) fn conclude_job(run: &RunDirectory, outcome: &Outcome) {
             ..Event::new(EventKind::Failure, text)
         });
     }
-    // A rank 0 that was killed has left there what it wrote last.
+    // Rank 0 may have been killed, and knows of others only what it heard last.
     if let Err(error) = Live::end(&run.path().join(Live::FILE)) {
         tracing::debug!("{}: {error}", Live::FILE);
     }

@@ -153,6 +153,13 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
             None => "adapter",
         })
     });
+    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        return Err(CliError::usage_with_help(
+            format!("--output {}: there is no folder {}", output.display(), folder.display()),
+            "make it first, or name another file",
+        ));
+    }
     let Some(to) = format else {
         return export_adapter(arguments, &run, &output);
     };
@@ -268,7 +275,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
         model: arguments.model.clone(),
         config: arguments.config.clone(),
         run_dir: arguments.run_dir.clone(),
-        init_from: Some(weights.to_path_buf()),
+        init_from: Some(weights.clone()),
         set: arguments.set.clone(),
         ..TrainArguments::default()
     };
@@ -284,7 +291,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
             let help = "name its tokenizer with --tokenizer";
             return Err(CliError::usage_with_help(error.to_string(), help));
         }
-    } else if !data_are_named(&keys, &arguments.set) && adopt_shapes(&mut *task, weights)? {
+    } else if !data_are_named(&keys, &arguments.set) && adopt_shapes(&mut *task, &weights)? {
         config.sections = task.sections()?;
     } else if task.data_decide_model() {
         // A text decides both.

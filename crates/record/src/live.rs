@@ -100,7 +100,7 @@ impl Live {
         file::replace(path, |file| file.write_all(text.as_bytes()))
     }
 
-    /// Says in the file at `path` that the run is over, and its ranks with it, where rank 0 was killed and could not.
+    /// Says in the file at `path` that the run is over, and its ranks with it: a rank that was killed could not.
     ///
     /// # Errors
     /// The system's, if the file cannot be read or written.
@@ -119,9 +119,6 @@ impl Live {
     /// ```
     pub fn end(path: &Path) -> io::Result<()> {
         let mut live: Self = serde_json::from_slice(&std::fs::read(path)?)?;
-        if live.phase == Phase::Ended {
-            return Ok(());
-        }
         live.phase = Phase::Ended;
         for rank in &mut live.ranks {
             rank.alive = false;

@@ -12,7 +12,7 @@ use everburn_record::invocation;
 const LONGEST_FOLDER: usize = 200;
 
 /// Names of PyTorch, torchrun, Lightning and Hugging Face, without hyphens between words, and the flag that is meant.
-const NAMES: [(&str, &str); 43] = [
+const NAMES: [(&str, &str); 50] = [
     ("lr", "--learning-rate"),
     ("bs", "--batch-size"),
     ("perdevicetrainbatchsize", "--batch-size"),
@@ -42,7 +42,14 @@ const NAMES: [(&str, &str); 43] = [
     ("nnodes", "--nodes"),
     ("masteraddr", "--rendezvous"),
     ("rdzvendpoint", "--rendezvous"),
+    ("masterport", "--rendezvous"),
     ("pretrained", "--init-from"),
+    ("weights", "--init-from"),
+    ("modelnameorpath", "--init-from"),
+    ("loadfrom", "--init-from"),
+    ("checkpoint", "--init-from"),
+    ("amp", "--precision bf16"),
+    ("dotrain", "--epochs"),
     ("ckptpath", "--resume --run-dir RUN"),
     ("resumefromcheckpoint", "--resume --run-dir RUN"),
     ("outputdir", "--run-dir"),

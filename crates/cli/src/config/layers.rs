@@ -41,10 +41,11 @@ pub(super) fn layered(
     let in_file = file_layer.get("init_from").and_then(Value::as_str);
     let init_from = arguments.init_from.as_deref().or(in_file.map(Path::new));
     let init_from = init_from.map(pretrained::folder_of);
+    let init_from = init_from.as_deref();
     let adopted = match init_from {
         Some(folder) if !arguments.resume => {
             let skip = init_skip(arguments, &file_layer);
-            match pretrained::adopt_run(folder, named.as_deref())? {
+            match pretrained::adopt_run(pretrained::described_by(folder), named.as_deref())? {
                 Some(found) => Some(found),
                 None => pretrained::adopt(folder, named.as_deref(), &skip)?,
             }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::prelude::*;
 use burn::prelude::Device;
 use everburn_launch::LaunchConfig;
+use everburn_record::invocation;
 use everburn_train::checkpoint::{CheckpointFolder, Progress};
 use everburn_train::{
     ConfiguredTask, LoadedData, RunLock, parameter_differences, renderer, settings_by_path,
@@ -38,6 +39,7 @@ pub(super) fn check_resume(
     drop(run.lock()?);
     check_same_weights(&run, config, arguments)?;
     let training = &config.training;
+    require_begun(&run, config)?;
     let newest =
         CheckpointFolder::new(run.checkpoints(), training.keep_checkpoints).load_newest()?;
     if choose_display(arguments) == renderer::Display::Dashboard {
@@ -83,6 +85,23 @@ pub(super) fn check_resume(
         run.path().display()
     ))
     .into())
+}
+
+/// Refuses a run that has parameters and has never trained: `import` has made it.
+fn require_begun(run: &RunDirectory, config: &RunConfig) -> Result<(), CliError> {
+    let has_checkpoints = run.checkpoints().is_dir();
+    if has_checkpoints || !run.model_path().is_file() || run.report_path().is_file() {
+        return Ok(());
+    }
+    let path = run.path().display();
+    Err(CliError::usage_with_help(
+        format!("{path} has the weights of an import, and no training to resume"),
+        format!(
+            "`{} train {} --init-from {path}` trains from these weights, in a run of its own",
+            invocation::name(),
+            config.model
+        ),
+    ))
 }
 
 /// What every rank is started with: the resolved configuration, and nothing that could resolve to

@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 
 use crate::checkpoint::state_dict::{StateDictLayout, write_folder};
 use crate::checkpoint::tensor_file::{self, NamedTensor};
+use crate::checkpoint::weights::require_newest;
 use crate::config::lora::LoraConfig;
 use crate::error::TrainError;
 use crate::record::run_directory::{RunDirectory, write_file};
@@ -96,6 +97,7 @@ impl Adapter {
     /// [`TrainError::File`] if there are none, or the file is damaged.
     pub fn read(run: &RunDirectory) -> Result<Self, TrainError> {
         let path = run.adapter_path();
+        require_newest(run, &path)?;
         let failed = |reason: String| TrainError::File {
             action: "reading",
             path: path.clone(),

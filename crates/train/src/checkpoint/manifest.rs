@@ -16,10 +16,10 @@ use crate::record::report::Versions;
 /// The version of the format that this program writes and reads.
 pub const FORMAT_VERSION: u32 = 2;
 
-pub(super) const MANIFEST: &str = "manifest.json";
+pub(in crate::checkpoint) const MANIFEST: &str = "manifest.json";
 
 /// The file with the manifest's own SHA-256.
-pub(super) const SEAL: &str = "manifest.sha256";
+pub(in crate::checkpoint) const SEAL: &str = "manifest.sha256";
 
 /// How the names of files end that have tensors by name.
 const SAFETENSORS: &str = ".safetensors";

@@ -13,6 +13,7 @@ use burn::prelude::*;
 use burn::tensor::{Bool, Int, TensorData};
 
 use crate::checkpoint::optimizer_states;
+use crate::checkpoint::state_dict::BURNS_TERMS;
 use crate::checkpoint::tensor_file::{self, NamedTensor};
 use crate::checkpoint::training_state::{EMA, MODEL, OPTIMIZER, OUTER, SCHEDULER, refuse};
 use crate::checkpoint::{Checkpoint, Progress};
@@ -84,9 +85,13 @@ impl Snapshot {
         };
         let optimizer = optimizer_states::by_path(optimizer, &paths).map_err(wrong)?;
         let none = BTreeMap::new();
+        let (key, value) = BURNS_TERMS;
+        let in_burns_terms = BTreeMap::from([(key.to_owned(), value.to_owned())]);
         let write = |tensors: &[NamedTensor]| tensor_file::write(tensors, &none).map_err(wrong);
+        let write_model =
+            |tensors: &[NamedTensor]| tensor_file::write(tensors, &in_burns_terms).map_err(wrong);
         let files = [
-            (MODEL, write(&model)?),
+            (MODEL, write_model(&model)?),
             (OPTIMIZER, write(&optimizer)?),
             (SCHEDULER, scheduler),
         ];
@@ -94,7 +99,7 @@ impl Snapshot {
         let mut files = BTreeMap::from(files);
         if let Some(averaged) = averaged {
             let averaged = match averaged {
-                Averaged::Held(tensors) => write(&read_all(tensors)?)?,
+                Averaged::Held(tensors) => write_model(&read_all(tensors)?)?,
                 Averaged::Read(bytes) => bytes,
             };
             files.insert(EMA.to_string(), averaged);

@@ -7,6 +7,7 @@ use burn::module::Module;
 use burn::store::burn_pack::Tensor as PackedTensor;
 use burn::store::{ModuleSnapshot, ModuleStore, SafetensorsStore};
 
+use crate::checkpoint::CheckpointFolder;
 use crate::checkpoint::adapter::{Adapter, write_adapter};
 use crate::checkpoint::state_dict::{BURNS_TERMS, mismatch, why_not_safetensors};
 use crate::error::TrainError;
@@ -67,7 +68,27 @@ pub(crate) fn with_safetensors<M: Module>(mut model: M, bytes: Vec<u8>) -> Resul
 /// # Errors
 /// [`TrainError::File`] if the file is missing or damaged, and [`TrainError::Weights`] if it is of another model.
 pub fn load_safetensors<M: Module>(model: M, run: &RunDirectory) -> Result<M, TrainError> {
+    require_newest(run, &run.model_path())?;
     load(model, &run.model_path(), UNFINISHED)
+}
+
+/// Refuses the parameters of a run's end that the run has gone beyond: it was resumed since, and has not ended again.
+pub(super) fn require_newest(run: &RunDirectory, path: &Path) -> Result<(), TrainError> {
+    let newest = CheckpointFolder::new(run.checkpoints(), 1).newest_progress();
+    let (Some(newest), Ok(report)) = (newest, run.read_report()) else {
+        return Ok(());
+    };
+    if newest.step <= report.steps {
+        return Ok(());
+    }
+    let reason = format!(
+        "it is of step {}, and the run has come to step {} since, and has not ended: resume it to its end, or take its newest \
+         checkpoint by --checkpoint {}, or the best by --checkpoint best",
+        report.steps,
+        newest.step,
+        newest.place()
+    );
+    Err(failed(path, reason))
 }
 
 /// The model with the averaged parameters of a run's `ema.safetensors`.
@@ -75,6 +96,7 @@ pub fn load_safetensors<M: Module>(model: M, run: &RunDirectory) -> Result<M, Tr
 /// # Errors
 /// [`TrainError::File`] if the file is missing or damaged, and [`TrainError::Weights`] if it is of another model.
 pub fn load_averaged<M: Module>(model: M, run: &RunDirectory) -> Result<M, TrainError> {
+    require_newest(run, &run.ema_path())?;
     load(
         model,
         &run.ema_path(),
@@ -132,7 +154,11 @@ type Tensors = BTreeMap<String, PackedTensor>;
 /// The tensors of the model of a run, none of them read yet, by its folder or a file in it.
 pub(super) fn run_tensors(path: &Path) -> Result<Tensors, TrainError> {
     let file = match path.is_dir() {
-        true => RunDirectory::open(path)?.model_path(),
+        true => {
+            let run = RunDirectory::open(path)?;
+            require_newest(&run, &run.model_path())?;
+            run.model_path()
+        }
         false => path.to_path_buf(),
     };
     Ok(tensors_of(&file, UNFINISHED)?.1)

@@ -71,7 +71,7 @@ impl OnCheckpointFailure {
         match (self, result) {
             (Self::Continue, Err(error @ TrainError::File { .. })) => {
                 tracing::warn!(
-                    "{error}; the training does not end for it (`training.on_checkpoint_failure = stop`, which is --on-checkpoint-failure stop, ends it)"
+                    "{error}; the training continues, because `training.on_checkpoint_failure` is not `stop`"
                 );
                 Ok(T::default())
             }

@@ -10,6 +10,7 @@ use burn::store::{ModuleStore, SafetensorsStore};
 use serde_json::Value;
 
 use super::{PRETRAINED_CONFIG, pytorch, refuse};
+use crate::checkpoint::manifest::{MANIFEST, SEAL};
 use crate::error::TrainError;
 
 /// The longest header of a safetensors file, in bytes: the format's own bound.
@@ -157,7 +158,7 @@ fn header_length(start: &[u8]) -> Option<u64> {
 pub(in crate::checkpoint) const BURNS_TERMS: (&str, &str) = ("layout", "burn");
 
 /// Whether the tensors of a file have their names and layouts in Burn: by its metadata, or by its place in the folder of
-/// a run: files that were written before there were metadata have none.
+/// a run or of a checkpoint: files that were written before there were metadata have none.
 pub(super) fn is_in_burns_terms(path: &Path) -> bool {
     let metadata = metadata(path).unwrap_or_default();
     if let Some(layout) = metadata.get(BURNS_TERMS.0) {
@@ -165,7 +166,8 @@ pub(super) fn is_in_burns_terms(path: &Path) -> bool {
     }
     let beside = |name: &str| path.with_file_name(name).is_file();
     let of_a_run = path.ends_with("model.safetensors") || path.ends_with("ema.safetensors");
-    of_a_run && metadata.is_empty() && beside("config.toml") && !beside(PRETRAINED_CONFIG)
+    let is_ours = beside("config.toml") || beside(MANIFEST) && beside(SEAL);
+    of_a_run && metadata.is_empty() && is_ours && !beside(PRETRAINED_CONFIG)
 }
 
 /// What a safetensors file says of itself.

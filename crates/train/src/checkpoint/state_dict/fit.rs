@@ -211,11 +211,18 @@ impl Differences {
                      fit). Give a folder with the config.json of these weights, or set the sizes of the model"
                 ),
             ),
+            (_, 0, _) if self.other.is_empty() && self.lacks_statistics() => (
+                Tensors,
+                "the file lacks the running statistics of batch norms, running_mean and running_var, and all else fits: save the \
+                 whole state_dict(), buffers too"
+                    .to_string(),
+            ),
             (_, 0, missing) if self.other.is_empty() && missing <= few => (
                 Tensors,
                 format!(
-                    "the file lacks {missing} of the model's {all} tensors, and all others fit: was it saved whole, and of \
-                     this version of the model?"
+                    "the file lacks {missing} of the model's {all} tensors, and all others fit: was it saved whole? `train \
+                     --init-from` with --init-skip {} begins with new weights there, for a head that the file does not have",
+                    self.layer_missing()
                 ),
             ),
             (_, unknown, 0) if self.other.is_empty() && unknown <= few => (
@@ -250,6 +257,32 @@ impl Differences {
             ),
         };
         (mismatch, format!("\n  {diagnosis}"))
+    }
+}
+
+impl Differences {
+    /// The names with which the lines begin.
+    fn missing_names(&self) -> impl Iterator<Item = &str> {
+        let names = self.missing.iter();
+        names.map(|line| line.split(' ').next().unwrap_or_default())
+    }
+
+    /// Whether all that the file lacks is what batch norms have seen.
+    fn lacks_statistics(&self) -> bool {
+        let is_one = |name: &str| name.ends_with("running_mean") || name.ends_with("running_var");
+        !self.missing.is_empty() && self.missing_names().all(is_one)
+    }
+
+    /// The pattern of the layer that the file lacks, if it is one; else that of a name.
+    fn layer_missing(&self) -> String {
+        let layer = |name: &str| name.rsplit_once('.').map(|(layer, _)| layer.to_owned());
+        let mut layers = self.missing_names().map(layer);
+        match layers.next().flatten() {
+            Some(first) if layers.all(|other| other.as_deref() == Some(&first)) => {
+                format!("'{first}.*'")
+            }
+            _ => "PATTERN".to_owned(),
+        }
     }
 }
 
