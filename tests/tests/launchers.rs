@@ -180,13 +180,18 @@ fn refused_on_rank_0(flag: [&str; 2], told: &str) {
 fn flags_of_the_launcher_that_are_variables_under_srun_are_named() {
     let folder = tempfile::tempdir().unwrap();
     for (flags, help) in [
-        (&["--job-token", "a-secret-of-the-job"][..], "export EVERBURN_JOB_TOKEN"),
+        (
+            &["--job-token", "a-secret-of-the-job"][..],
+            "export EVERBURN_JOB_TOKEN",
+        ),
         (&["--open-store"][..], "export EVERBURN_OPEN_STORE=1"),
     ] {
         let variables = of_srun(0, 1).into_iter();
         let command = three_steps(folder.path()).args(flags.iter().copied());
         let command = variables.fold(command, |command, (name, value)| command.env(name, value));
-        command.run().failed_with(2, &["EVERBURN_JOB_TOKEN is not set", help]);
+        command
+            .run()
+            .failed_with(2, &["EVERBURN_JOB_TOKEN is not set", help]);
     }
 }
 

@@ -134,7 +134,10 @@ fn a_model_that_its_run_has_gone_beyond_is_not_taken_for_the_newest() {
     let lost = ["--checkpoint-every", "1steps", "--chaos", "kill=0@step:9"];
     let ended = Everburn::new(here, resumed).args(lost).run();
     assert_ne!(ended.code(), 0, "{ended}");
-    let messages = ["it is of step 3, and the run has come to step 8 since", "--checkpoint best"];
+    let messages = [
+        "it is of step 3, and the run has come to step 8 since",
+        "--checkpoint best",
+    ];
     for command in ["eval a", "export a", "train mlp --init-from a --run-dir b"] {
         let ended = Everburn::new(here, command.split(' ')).run();
         ended.failed_with(2, &messages);
@@ -150,7 +153,16 @@ fn a_checkpoint_is_weights_to_begin_with_and_an_import_none_to_resume() {
     let begun = Everburn::train(here, "mlp").args(["--epochs", "1", "--run-dir", "a"]);
     begun.run().succeeded();
     let first_loss = |from: &str, run: &str| {
-        let flags = ["--steps", "1", "--log-every", "1", "--init-from", from, "--run-dir", run];
+        let flags = [
+            "--steps",
+            "1",
+            "--log-every",
+            "1",
+            "--init-from",
+            from,
+            "--run-dir",
+            run,
+        ];
         Everburn::train(here, "mlp").args(flags).run().succeeded();
         Run::new(here.join(run)).losses("step")[0].1
     };
@@ -164,11 +176,24 @@ fn a_checkpoint_is_weights_to_begin_with_and_an_import_none_to_resume() {
     let exported = ["export", "a", "--to", "pytorch", "--output"];
     let missing = Everburn::new(here, exported).args(["none/mlp.pt"]).run();
     missing.failed_with(2, &["--output none/mlp.pt: there is no folder none"]);
-    Everburn::new(here, exported).args(["mlp.pt"]).run().succeeded();
+    Everburn::new(here, exported)
+        .args(["mlp.pt"])
+        .run()
+        .succeeded();
     let import = ["import", "mlp.pt", "mlp", "--run-dir", "imported"];
     Everburn::new(here, import).run().succeeded();
-    let resume = ["train", "--resume", "--run-dir", "imported", "--epochs", "1"];
-    let messages = ["weights of an import", "train mlp --init-from imported` trains from these"];
+    let resume = [
+        "train",
+        "--resume",
+        "--run-dir",
+        "imported",
+        "--epochs",
+        "1",
+    ];
+    let messages = [
+        "weights of an import",
+        "train mlp --init-from imported` trains from these",
+    ];
     Everburn::new(here, resume).run().failed_with(2, &messages);
 }
 

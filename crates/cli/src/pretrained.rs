@@ -62,7 +62,9 @@ fn is_run(folder: &Path) -> bool {
 }
 
 fn is_checkpoint(folder: &Path) -> bool {
-    ["manifest.json", "manifest.sha256"].iter().all(|name| folder.join(name).is_file())
+    ["manifest.json", "manifest.sha256"]
+        .iter()
+        .all(|name| folder.join(name).is_file())
 }
 
 /// Refuses the folder of a text model that has no tokenizer.

@@ -32,7 +32,9 @@ pub(crate) fn from_environment(command: &Command) -> Result<Option<RankEnvironme
     }
     let given = AboutRanks::of(command);
     let found = if RankEnvironment::is_present() {
-        let launches = given.is_some_and(|given| given.launch_ranks() || given.is_launcher());
+        let launches = given
+            .as_ref()
+            .is_some_and(|given| given.launch_ranks() || given.is_launcher());
         let environment = match RankEnvironment::from_env() {
             Err(error) if launches && !matches!(error, RankEnvironmentError::Incomplete { .. }) => {
                 return Err(CliError::usage_with_help(error.to_string(), LEFT_OVER));
@@ -68,7 +70,9 @@ fn with_flags_of_trust(error: RankEnvironmentError, given: Option<&AboutRanks>) 
     };
     let variable = match (given.flags.job_token.is_some(), given.flags.open_store) {
         (true, _) => "--job-token is a flag of Everburn's launcher: export EVERBURN_JOB_TOKEN",
-        (false, true) => "--open-store is a flag of Everburn's launcher: export EVERBURN_OPEN_STORE=1",
+        (false, true) => {
+            "--open-store is a flag of Everburn's launcher: export EVERBURN_OPEN_STORE=1"
+        }
         (false, false) => return error.into(),
     };
     CliError::usage_with_help(error.to_string(), variable)

@@ -202,10 +202,9 @@ fn train_as_rank(
             prepared.as_ref().map(|prepared| prepared.run.clone())
         }
     };
-    let _served = match run.as_ref().filter(|_| !ours && environment.rank == 0) {
-        Some(run) => monitor::serve(arguments, run)?,
-        None => monitor::Servers::default(),
-    };
+    let served = run.as_ref().filter(|_| !ours && environment.rank == 0);
+    let served = served.map(|run| monitor::serve(arguments, run));
+    let _served = served.transpose()?.unwrap_or_default();
     let recorder = bottleneck::recorder(&config, arguments, Some(environment))?;
     let mut job = RankJob {
         model_devices: model_parallel::devices_of_rank(&config.ranks, environment.local_rank)?,

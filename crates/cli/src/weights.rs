@@ -153,10 +153,16 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
             None => "adapter",
         })
     });
-    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = output
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
         return Err(CliError::usage_with_help(
-            format!("--output {}: there is no folder {}", output.display(), folder.display()),
+            format!(
+                "--output {}: there is no folder {}",
+                output.display(),
+                folder.display()
+            ),
             "make it first, or name another file",
         ));
     }
@@ -300,10 +306,10 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
         config.sections = task.sections()?;
     }
     // Before there is a folder.
-    check(&config).map_err(|error| of_import(error, &config, weights))?;
+    check(&config).map_err(|error| of_import(error, &config, &weights))?;
     let prepared = prepare_run_directory(&config, &arguments)?;
     let run = &prepared.run;
-    save_safetensors(&loaded(&config, weights)?, run)?;
+    save_safetensors(&loaded(&config, &weights)?, run)?;
     say!(
         "{} has the weights now: a run of {}",
         run.path().display(),
