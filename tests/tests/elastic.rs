@@ -102,6 +102,10 @@ fn too_few_ranks_end_with_an_error_and_a_checkpoint_that_goes_on() {
     let again = ["train", "--resume", "--run-dir", "run", "--ranks", "2"];
     Everburn::new(folder.path(), again).run().succeeded();
     assert_eq!(hashes(folder.path(), "run"), expected);
+    // Bytes and times are of the steps since then.
+    let report = Run::new(folder.path().join("run")).report();
+    let steps = ["steps_since_resume", "steps"].map(|key| report[key].as_u64().unwrap());
+    assert!(0 < steps[0] && steps[0] < steps[1], "{report:#}");
 }
 
 #[test]

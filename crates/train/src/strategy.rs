@@ -284,6 +284,7 @@ impl RankLoop {
         if let Some(checkpoint) = self.setup.resume.take() {
             model = self.restore(model, &checkpoint)?;
             self.resumed_at = Some(self.outcome.step);
+            self.outcome.resumed_after = Some((self.outcome.epoch, self.outcome.step));
         }
         if self.setup.regroup.is_some() {
             model = self.enter(model)?;

@@ -25,6 +25,8 @@ pub(crate) struct LoopOutcome {
     /// Whether those are all of the epoch, once its last step is made; `None` while there are more, and
     /// after the epoch's end.
     pub(crate) trained: Option<bool>,
+    /// How many epochs were finished and steps made in the checkpoint that it began with.
+    pub(crate) resumed_after: Option<(usize, usize)>,
     pub(crate) samples: u64,
     /// Of all training steps of this process.
     pub(crate) cost: StepCost,

@@ -55,6 +55,7 @@ struct Standing {
     trained: Option<bool>,
     best: Option<BestEpoch>,
     stopped: Option<String>,
+    resumed_after: Option<(usize, usize)>,
     samples: u64,
     cost: StepCost,
     test: Option<(MetricSums, f64)>,
@@ -235,6 +236,7 @@ impl RankLoop {
         let checkpoint = agree_on_newest(&self.setup.group, folder.as_ref())?;
         let model = self.restore(model, &checkpoint)?;
         self.resumed_at = Some(self.outcome.step);
+        self.outcome.resumed_after = Some((self.outcome.epoch, self.outcome.step));
         Ok(model)
     }
 
@@ -258,6 +260,7 @@ impl RankLoop {
             trained: self.outcome.trained,
             best: self.outcome.best,
             stopped: self.outcome.stopped.clone(),
+            resumed_after: self.outcome.resumed_after,
             samples: self.outcome.samples,
             cost: self.outcome.cost,
             test: self.outcome.test.clone(),
@@ -278,6 +281,7 @@ impl RankLoop {
         self.outcome.trained = standing.trained;
         self.outcome.best = standing.best;
         self.outcome.stopped = standing.stopped;
+        self.outcome.resumed_after = standing.resumed_after;
         self.outcome.samples = standing.samples;
         self.outcome.cost = standing.cost;
         self.outcome.test = standing.test;

@@ -102,8 +102,6 @@ impl Trainer {
         };
         let state = TrainingState::new(self.optimizer(&model)?, scheduler);
         let (live, hooks) = (LiveSlot::default(), Arc::new(Mutex::new(self.hooks.make())));
-        let resumed_after_epoch = resume.as_ref().map(|it| it.progress.epoch);
-        let resumed_after_step = resume.as_ref().map_or(0, |it| it.progress.step);
         let setup = RankSetup {
             resume,
             samples,
@@ -117,10 +115,11 @@ impl Trainer {
         let (model, outcome) = self.run_loop(model, setup, data)?;
         let trained = self.write_model(&model, over, &outcome)?;
         let tested = self.test_at_the_end(&model, data, over, trial, (&live, &outcome))?;
+        let (resumed_after_epoch, resumed_after_step) = outcome.resumed_after.unzip();
         let report = TrainingReport {
             dataset: data.name.clone(),
             dataset_origin: data.origin.clone(),
-            steps_since_resume: outcome.step - resumed_after_step,
+            steps_since_resume: outcome.step - resumed_after_step.unwrap_or(0),
             resumed_after_epoch,
             seconds: start.elapsed().as_secs_f64(),
             ..self.report(&outcome, tested.as_ref(), trial)
