@@ -47,6 +47,20 @@ fn the_last_rank_killed_ends_all_and_is_named() {
 }
 
 #[test]
+fn a_rank_that_comes_too_late_is_the_one_that_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = Everburn::train_for_long(folder.path(), "mlp")
+        .args(["--ranks", "3", "--timeout", "8", "--run-dir", "run"])
+        .args(["--chaos", "slow=1@step:3:9000ms"])
+        .run();
+    ended.failed_with(76, &["rank 1 "]);
+    let blamed = |rank: usize| ended.stderr.contains(&format!("rank {rank} did not answer"));
+    assert!(!blamed(0) && !blamed(2), "{ended}");
+    let itself = ended.stderr.contains("rank 1 ended with exit code 76");
+    assert!(itself || blamed(1), "{ended}");
+}
+
+#[test]
 fn the_launcher_killed_leaves_no_rank() {
     let folder = tempfile::tempdir().unwrap();
     let (job, _) = in_the_middle(folder.path(), 3);

@@ -84,9 +84,9 @@ pub(crate) enum CliError {
         stalled: Option<usize>,
     },
 
-    /// This rank did not run for most of the time that it has waited: it is the one that stalled.
+    /// This rank is the one that stalled: it did not run, or was busy with other work while others waited for it.
     #[error("{0}")]
-    DidNotRun(String),
+    StalledItself(String),
 
     #[error(transparent)]
     Report(#[from] ReportError),
@@ -188,7 +188,7 @@ impl CliError {
             | Self::Ddp(_)
             | Self::Failed { .. }
             | Self::Stalled { .. }
-            | Self::DidNotRun(_)
+            | Self::StalledItself(_)
             | Self::Timeline(_) => false,
         }
     }
@@ -206,7 +206,7 @@ impl CliError {
     /// Whether this rank gave up because another one did not answer within the deadline.
     pub(crate) fn is_timeout(&self) -> bool {
         match self {
-            Self::Stalled { .. } | Self::DidNotRun(_) => true,
+            Self::Stalled { .. } | Self::StalledItself(_) => true,
             Self::Train(error) => error.is_timeout(),
             Self::Collective(error) => error.is_timeout(),
             _ => false,

@@ -300,17 +300,14 @@ pub(crate) fn report_stall(
             if let Some(run) = run {
                 recording::note_stall(run, &report);
             }
-            if report.own_pause.is_some() {
+            let stalled = report.stalled_member();
+            if report.own_pause.is_some() || stalled == Some(environment.rank) {
                 let text = report.to_string();
                 let first = text.lines().next().unwrap_or_default();
-                return CliError::DidNotRun(first.to_owned());
+                return CliError::StalledItself(first.to_owned());
             }
-            let stalled = report.stalled_member();
-            CliError::Stalled {
-                // This rank may be the one that the others waited for.
-                stalled: stalled.filter(|member| *member != environment.rank),
-                error: Box::new(error),
-            }
+            let error = Box::new(error);
+            CliError::Stalled { error, stalled }
         }
     }
 }

@@ -83,7 +83,7 @@ impl fmt::Display for RankExit {
             Self::Code(EXIT_STALLED) => {
                 write!(
                     f,
-                    "ended with exit code {EXIT_STALLED} (another rank did not answer in time)"
+                    "ended with exit code {EXIT_STALLED} (a rank did not answer in time)"
                 )
             }
             Self::Code(101) => f.write_str("ended with exit code 101 (a panic)"),
