@@ -54,7 +54,11 @@ fn a_rank_that_comes_too_late_is_the_one_that_is_named() {
         .args(["--chaos", "slow=1@step:3:9000ms"])
         .run();
     ended.failed_with(76, &["rank 1 "]);
-    let blamed = |rank: usize| ended.stderr.contains(&format!("rank {rank} did not answer"));
+    let blamed = |rank: usize| {
+        ended
+            .stderr
+            .contains(&format!("rank {rank} did not answer"))
+    };
     assert!(!blamed(0) && !blamed(2), "{ended}");
     let itself = ended.stderr.contains("rank 1 ended with exit code 76");
     assert!(itself || blamed(1), "{ended}");
