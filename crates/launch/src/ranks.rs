@@ -57,7 +57,7 @@ pub fn keep_freed_memory(command: &mut Command) {
 
 /// A rank's process, not yet reaped: its process id is its own until then.
 pub(crate) struct RunningRank {
-    rank: usize,
+    pub(crate) rank: usize,
     child: Child,
     pid: Pid,
     /// Whether it leads a process group of its own, which is then signalled as a whole.

@@ -371,7 +371,18 @@ impl<'a> Supervisor<'a> {
                 self.signal_all(Signal::TERM);
                 self.plan = Plan::Terminating(Instant::now() + self.config.kill_after);
             }
-            Plan::Stopping(_) | Plan::Terminating(_) => self.kill_all(),
+            Plan::Stopping(_) => {
+                let left = self.running.iter().flatten().map(|rank| rank.rank);
+                let left: Vec<String> = left.map(|rank| rank.to_string()).collect();
+                tracing::warn!(
+                    "not stopped within {:.0} s: rank {}; all are ended, and steps since the newest checkpoint are lost. A rank \
+                     that hangs keeps the others from the end of the step",
+                    self.config.stop_patience.as_secs_f64(),
+                    left.join(", ")
+                );
+                self.kill_all();
+            }
+            Plan::Terminating(_) => self.kill_all(),
             Plan::Killing(_) => {
                 let stuck = self.running.iter_mut().filter_map(Option::take);
                 self.ended
