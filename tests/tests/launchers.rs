@@ -182,7 +182,7 @@ fn flags_of_the_launcher_that_are_variables_under_srun_are_named() {
     for (flags, help) in [
         (
             &["--job-token", "a-secret-of-the-job"][..],
-            "export EVERBURN_JOB_TOKEN",
+            "--job-token is a flag of Everburn's launcher: export EVERBURN_JOB_TOKEN",
         ),
         (&["--open-store"][..], "export EVERBURN_OPEN_STORE=1"),
     ] {

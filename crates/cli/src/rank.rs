@@ -39,10 +39,7 @@ pub(crate) fn from_environment(command: &Command) -> Result<Option<RankEnvironme
             Err(error) if launches && !matches!(error, RankEnvironmentError::Incomplete { .. }) => {
                 return Err(CliError::usage_with_help(error.to_string(), LEFT_OVER));
             }
-            Err(error @ RankEnvironmentError::NoJobToken { .. }) => {
-                return Err(with_flags_of_trust(error, given.as_ref()));
-            }
-            found => found?,
+            found => found.map_err(|error| with_flags_of_trust(error, given.as_ref()))?,
         };
         let is_ours = environment.origin.started_by == StartedBy::Everburn;
         if launches && !is_ours {
@@ -63,9 +60,11 @@ pub(crate) fn from_environment(command: &Command) -> Result<Option<RankEnvironme
     Ok(Some(environment))
 }
 
-/// The error of a rank without a secret; what a launcher takes by a flag, ranks that others start take by a variable.
+/// The error of what starts this rank. Of a secret that it lacks: what Everburn's launcher takes by a flag, ranks of others
+/// take by a variable.
 fn with_flags_of_trust(error: RankEnvironmentError, given: Option<&AboutRanks>) -> CliError {
-    let Some(given) = given else {
+    let lacks_secret = matches!(error, RankEnvironmentError::NoJobToken { .. });
+    let Some(given) = given.filter(|_| lacks_secret) else {
         return error.into();
     };
     let variable = match (given.flags.job_token.is_some(), given.flags.open_store) {
@@ -146,7 +145,7 @@ fn by_another_launcher(given: &AboutRanks) -> Result<Option<RankEnvironment>, Cl
             }
             Ok(None)
         }
-        found => Ok(found?),
+        found => found.map_err(|error| with_flags_of_trust(error, Some(given))),
     }
 }
 
