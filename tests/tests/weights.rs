@@ -135,7 +135,7 @@ fn a_model_that_its_run_has_gone_beyond_is_not_taken_for_the_newest() {
     let ended = Everburn::new(here, resumed).args(lost).run();
     assert_ne!(ended.code(), 0, "{ended}");
     let messages = [
-        "it is of step 3, and the run has come to step 8 since",
+        "it is of step 3, and the run has come to step ",
         "--checkpoint best",
     ];
     for command in ["eval a", "export a", "train mlp --init-from a --run-dir b"] {

@@ -89,8 +89,9 @@ pub(super) fn check_resume(
 
 /// Refuses a run that has parameters and has never trained: `import` has made it.
 fn require_begun(run: &RunDirectory, config: &RunConfig) -> Result<(), CliError> {
-    let has_checkpoints = run.checkpoints().is_dir();
-    if has_checkpoints || !run.model_path().is_file() || run.report_path().is_file() {
+    let checkpoints = CheckpointFolder::new(run.checkpoints(), 1).places()?;
+    let has_trained = !checkpoints.is_empty() || run.report_path().is_file();
+    if has_trained || !run.model_path().is_file() {
         return Ok(());
     }
     let path = run.path().display();
