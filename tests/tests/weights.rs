@@ -138,7 +138,11 @@ fn a_model_that_its_run_has_gone_beyond_is_not_taken_for_the_newest() {
         "it is of step 3, and the run has come to step ",
         "--checkpoint best",
     ];
-    for command in ["eval a", "export a --to pytorch", "train mlp --init-from a --run-dir b"] {
+    for command in [
+        "eval a",
+        "export a --to pytorch",
+        "train mlp --init-from a --run-dir b",
+    ] {
         let ended = Everburn::new(here, command.split(' ')).run();
         ended.failed_with(2, &messages);
     }
