@@ -1,4 +1,4 @@
-//! Does the tasks of a check, one process after the other, and fills their rows.
+//! Does the tasks of a check, each in a process of its own, and fills their rows.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -179,7 +179,7 @@ impl Check<'_> {
     }
 
     /// A process of this program, which finds what this one has found. Its kernels are kept for the next check in a folder of
-    /// its own: processes side by side would each take what another has compiled.
+    /// its own: of one folder, processes side by side take databases as they come, and the next check would find others' kernels.
     fn command(&self, kernels: &str) -> Command {
         let mut command = Command::new(&self.program);
         if let Some(nccl) = &self.nccl {
