@@ -17,6 +17,7 @@ use everburn_train::{
 };
 use toml::Value;
 
+use self::other_size::{settings_of_model, with_sizes};
 use crate::arguments::keys::{get, put};
 use crate::arguments::{Given, OfImport, OfTraining, TrainArguments};
 use crate::config::{RunConfig, key_of};
@@ -25,8 +26,6 @@ use crate::pretrained::{folder_of, is_pretrained, require_tokenizer};
 use crate::summary::counted;
 use crate::train::prepare_run_directory;
 use crate::trained::{Which, load_checkpoint, load_parameters};
-
-use self::other_size::{settings_of_model, with_sizes};
 
 /// The most tensors that are named.
 const MOST_NAMED: usize = 6;

@@ -12,7 +12,7 @@ use everburn_record::invocation;
 const LONGEST_FOLDER: usize = 200;
 
 /// Names of PyTorch, torchrun, Lightning and Hugging Face, without hyphens between words, and the flag that is meant.
-const NAMES: [(&str, &str); 50] = [
+const NAMES: [(&str, &str); 49] = [
     ("lr", "--learning-rate"),
     ("bs", "--batch-size"),
     ("perdevicetrainbatchsize", "--batch-size"),
@@ -49,7 +49,6 @@ const NAMES: [(&str, &str); 50] = [
     ("loadfrom", "--init-from"),
     ("checkpoint", "--init-from"),
     ("amp", "--precision bf16"),
-    ("dotrain", "--epochs"),
     ("ckptpath", "--resume --run-dir RUN"),
     ("resumefromcheckpoint", "--resume --run-dir RUN"),
     ("outputdir", "--run-dir"),
