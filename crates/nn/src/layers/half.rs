@@ -2,7 +2,7 @@
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata};
-use burn::tensor::FloatDType;
+use burn::tensor::{DType, FloatDType};
 
 use crate::precision::is_half;
 
@@ -17,6 +17,22 @@ pub(super) fn raised<B: Backend, const N: usize>(
         false => tensor.clone(),
     };
     Some((low.into(), tensors.map(raise)))
+}
+
+/// `tensor` as `f32`, if it has 16 bits.
+pub(super) fn raised_alone<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    match raised::<B, 1>([&tensor]) {
+        Some((_, [raised])) => raised,
+        None => tensor,
+    }
+}
+
+/// `tensor` rounded to `dtype`, if that has 16 bits.
+pub(super) fn lowered<B: Backend>(tensor: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
+    match is_half(dtype) {
+        true => B::float_cast(tensor, dtype.into()),
+        false => tensor,
+    }
 }
 
 /// What `compute` makes of `tensors` as `f32`, rounded to their type.

@@ -4,11 +4,10 @@ use burn::backend::Dispatch;
 use burn::config::Config;
 use burn::nn::loss as burns;
 use burn::prelude::*;
-use burn::tensor::{DType, FloatDType, assert_shape};
+use burn::tensor::{DType, assert_shape};
 
 use super::drop_in::drop_in;
 use super::operations::LayerOps;
-use crate::precision::is_half;
 use crate::targets::check_targets;
 
 /// The mean over all rows of how unlikely the target is by the softmax of the logits:
@@ -37,11 +36,6 @@ pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let [rows] = targets.dims();
     assert_shape!(logits, [rows, _]);
     check_targets(&targets, logits.dims()[1]);
-    // A loss in half precision would be rounded to steps of a hundredth.
-    let logits = match is_half(logits.dtype()) {
-        true => logits.cast(FloatDType::F32),
-        false => logits,
-    };
     let (loss, _) =
         <Dispatch as LayerOps>::cross_entropy(logits.into_dispatch(), targets.into_dispatch());
     Tensor::from_dispatch(loss)

@@ -17,6 +17,8 @@ mod layer_norm;
 mod loss;
 mod norm;
 mod normalization;
+#[cfg(feature = "gpu")]
+mod on_cube;
 #[cfg(feature = "flex")]
 mod on_flex;
 mod operations;
@@ -24,6 +26,7 @@ mod padding;
 mod pool;
 mod product;
 mod rows;
+mod split_k;
 mod window;
 
 pub use activation::{Gelu, Relu, causal_softmax, gelu, relu, rope};

@@ -31,7 +31,7 @@ use self::tensors::{Tensor, attempt, contiguous, float, of_same_shape, values};
 pub(super) use self::update::adam_step;
 use super::attention::{attended, attended_gradients};
 use super::buffers::take;
-use super::half::{raised, through_f32};
+use super::half::{lowered, raised, raised_alone, through_f32};
 use super::operations::{
     LayerOps, class_loss, class_loss_gradient, factors, masked_softmax, masked_softmax_gradient,
     rotated,
@@ -327,6 +327,7 @@ impl LayerOps for Flex {
     }
 
     fn cross_entropy(logits: Tensor, targets: IntTensor<Self>) -> (Tensor, Tensor) {
+        let logits = raised_alone::<Self>(logits);
         cross_entropy(&logits, &targets).unwrap_or_else(|| class_loss::<Self>(logits, targets))
     }
 
@@ -336,8 +337,11 @@ impl LayerOps for Flex {
         saved: Tensor,
         gradient: Tensor,
     ) -> Tensor {
-        cross_entropy_gradient(&logits, &targets, &saved, &gradient)
-            .unwrap_or_else(|| class_loss_gradient::<Self>(saved, targets, gradient))
+        let dtype = logits.dtype();
+        let logits = raised_alone::<Self>(logits);
+        let found = cross_entropy_gradient(&logits, &targets, &saved, &gradient)
+            .unwrap_or_else(|| class_loss_gradient::<Self>(saved, targets, gradient));
+        lowered::<Self>(found, dtype)
     }
 
     fn rope(input: Tensor, cosines: Tensor, sines: Tensor, back: bool) -> Tensor {
