@@ -64,8 +64,8 @@
 //!   [`Linear`] layers of a model over the ranks of a [`TensorGroup`].
 //! - [`autocast`] lets these layers multiply in half precision and leaves everything else as it is; a model that wants
 //!   low activations too calls [`cast_for_matmul`].
-//! - [`causal_attention`], [`causal_softmax`], [`rope`], [`matmul`] and [`cross_entropy`] are functions that Burn does not have, with their
-//!   own kernels on CPUs.
+//! - [`causal_attention`], [`causal_softmax`], [`rope`], [`matmul`], [`cross_entropy`] and [`fn@argmax`] are functions that Burn does not have, or has
+//!   slower: they have kernels of their own.
 //! - [`fn@adam`] is a step of Adam or AdamW in one pass, on CPUs.
 //! - [`count_operations`] counts the products and convolutions of these layers, on every back end.
 //! - [`all_reduce_sum`] is a differentiable sum of a tensor over ranks.
@@ -160,7 +160,7 @@ pub use group::{LossReduction, StatisticsGroup, SyncError};
 #[cfg(feature = "flex")]
 pub use layers::adam;
 pub use layers::{
-    Dropout, DropoutConfig, Gelu, LayerNorm, LayerNormConfig, Relu, causal_attention,
+    Dropout, DropoutConfig, Gelu, LayerNorm, LayerNormConfig, Relu, argmax, causal_attention,
     causal_softmax, cross_entropy, matmul, rope,
 };
 pub use linear::{Linear, LinearConfig};

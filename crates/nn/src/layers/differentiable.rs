@@ -4,6 +4,7 @@ use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::ops::{Backward, OpsKind};
 use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::tensor::IntDType;
 use burn::tensor::ops::ConvOptions;
 
 use super::backward::{
@@ -131,6 +132,10 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
                 (operation.finish(loss), FloatTensor::<Self>::new(saved))
             }
         }
+    }
+
+    fn argmax(logits: FloatTensor<Self>, dtype: IntDType) -> IntTensor<Self> {
+        B::argmax(logits.into_primitive(), dtype)
     }
 
     fn multiply(left: FloatTensor<Self>, right: FloatTensor<Self>) -> FloatTensor<Self> {

@@ -41,6 +41,27 @@ pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     Tensor::from_dispatch(loss)
 }
 
+/// The class of the largest logit of each row: [`Tensor::argmax`] of the classes. No gradient flows through it.
+///
+/// # Shapes
+/// - logits: `[rows, classes]`
+/// - output: `[rows]`; of equal logits the first
+///
+/// ```
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use burn::prelude::*;
+///
+/// let device = Device::flex();
+/// let logits = Tensor::<2>::from_floats([[0.0, 2.0, 2.0], [1.0, 0.0, 0.0]], &device);
+/// let classes = everburn::nn::argmax(logits).into_data();
+/// assert_eq!(classes.iter::<i64>().collect::<Vec<_>>(), [1, 0]);
+/// ```
+pub fn argmax(logits: Tensor<2>) -> Tensor<1, Int> {
+    let dtype = logits.device().settings().int_dtype;
+    let classes = <Dispatch as LayerOps>::argmax(logits.detach().into_dispatch(), dtype);
+    Tensor::from_dispatch(classes)
+}
+
 /// Configuration of [`CrossEntropyLoss`]: the same as [`burn::nn::loss::CrossEntropyLossConfig`].
 ///
 /// ```

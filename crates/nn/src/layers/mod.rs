@@ -36,7 +36,7 @@ pub use attention::causal_attention;
 pub use conv2d::{Conv2d, Conv2dConfig, conv2d};
 pub use dropout::{Dropout, DropoutConfig};
 pub use layer_norm::{LayerNorm, LayerNormConfig};
-pub use loss::{CrossEntropyLoss, CrossEntropyLossConfig, cross_entropy};
+pub use loss::{CrossEntropyLoss, CrossEntropyLossConfig, argmax, cross_entropy};
 pub(crate) use norm::{batch_norm, batch_norm_train};
 pub use normalization::{Normalization, NormalizationConfig};
 pub(crate) use operations::LayerOps;

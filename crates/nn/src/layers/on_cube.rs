@@ -12,7 +12,7 @@ mod softmax;
 use burn::backend::TensorMetadata;
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::tensor::{DType, Shape};
+use burn::tensor::{DType, IntDType, Shape};
 use burn_cubecl::CubeBackend;
 
 use super::half::in_f32;
@@ -33,6 +33,11 @@ pub(super) fn cross_entropy_specs(logits: &TensorSpec) -> (TensorSpec, TensorSpe
     };
     let loss = TensorSpec::new(Shape::new([1]), saved.dtype);
     (loss, saved)
+}
+
+/// What [`LayerOps::argmax`] returns.
+pub(super) fn argmax_spec(logits: &TensorSpec, dtype: IntDType) -> TensorSpec {
+    TensorSpec::new(Shape::new([logits.shape[0]]), dtype.into())
 }
 
 /// What [`LayerOps::layer_norm`] returns: the output, means and inverse deviations.
@@ -92,6 +97,14 @@ impl LayerOps for CubeBackend {
             true => classes::gradient(logits, targets, saved, gradient),
             false => class_loss_gradient::<Self>(saved, targets, gradient),
         }
+    }
+
+    fn argmax(logits: FloatTensor<Self>, dtype: IntDType) -> IntTensor<Self> {
+        if takes(logits.dtype()) {
+            return classes::argmax(logits, dtype);
+        }
+        let rows = Shape::new([logits.shape()[0]]);
+        Self::int_reshape(Self::float_argmax(logits, 1, dtype), rows)
     }
 
     fn layer_norm(

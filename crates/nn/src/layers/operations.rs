@@ -4,7 +4,7 @@ use burn::backend::ops::{ActivationOps, ModuleOps};
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, TensorMetadata, backend_extension};
 use burn::tensor::ops::ConvOptions;
-use burn::tensor::{Distribution, IndexingUpdateOp, Scalar, Shape, Slice, TensorData};
+use burn::tensor::{Distribution, IndexingUpdateOp, IntDType, Scalar, Shape, Slice, TensorData};
 
 use super::attention::{attended, attended_gradients};
 use super::half::{in_f32, lowered, raised_alone};
@@ -273,6 +273,13 @@ pub(crate) trait LayerOps: Backend {
         let dtype = logits.dtype();
         drop(logits);
         lowered::<Self>(class_loss_gradient::<Self>(saved, targets, gradient), dtype)
+    }
+
+    /// The class of the largest logit of each row of `[rows, classes]`: the first of those that are equal.
+    #[fusion(meta = |logits, dtype| on_cube::argmax_spec(logits, *dtype))]
+    fn argmax(logits: FloatTensor<Self>, dtype: IntDType) -> IntTensor<Self> {
+        let rows = Shape::new([logits.shape()[0]]);
+        Self::int_reshape(Self::float_argmax(logits, 1, dtype), rows)
     }
 
     /// Pairs of numbers turned by angles, whose cosines and sines are `[1, 1, T, half]`, or `back`.

@@ -271,7 +271,7 @@ impl ClassTargets for (Tensor<1, Int>, Option<(Tensor<1, Int>, Tensor<1>)>) {
         let shares = shares.to_device(&device);
         let mean = (own.clone() + shares * (other - own)).mean().neg();
         let samples = classes.dims()[0];
-        let predicted = logits.detach().argmax(1).squeeze_dim::<1>(1);
+        let predicted = everburn_nn::argmax(logits);
         let correct = predicted.clone().equal(classes.clone().to_device(&device));
         let loss = Loss::new(mean, samples).with_accuracy(correct.int().sum());
         Loss {
@@ -391,7 +391,7 @@ fn cross_entropy(
     // A model that is on several devices yields its output on the last of them.
     let targets = targets.to_device(&logits.device());
     let mean = everburn_nn::cross_entropy(logits.clone(), targets.clone());
-    let predicted = logits.detach().argmax(1).squeeze_dim::<1>(1);
+    let predicted = everburn_nn::argmax(logits);
     let correct = predicted.clone().equal(targets).int().sum();
     let loss = Loss::new(mean, samples).with_predictions(predictions);
     (loss.with_accuracy(correct), predicted)

@@ -2,7 +2,7 @@
 
 use burn::backend::TensorMetadata;
 use burn::backend::cubecl::dtype_to_storage_type;
-use burn::tensor::Shape;
+use burn::tensor::{IntDType, Shape};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -81,6 +81,44 @@ fn class_gradient<F: Float, I: Int>(
     }
 }
 
+/// The class of each row's largest logit.
+#[cube(launch, address_type = "dynamic")]
+fn largest<F: Float, I: Int>(
+    logits: &Tensor<F>,
+    found: &mut Tensor<I>,
+    #[comptime] threads: usize,
+    #[define(F, I)] _dtypes: [ElemType; 2],
+) {
+    let row = CUBE_POS;
+    if row >= logits.shape(0) {
+        terminate!();
+    }
+    let classes = logits.shape(1);
+    let start = row * logits.stride(0);
+
+    let mut highest = f32::new(LOWEST);
+    let mut at = 0u32;
+    let mut class = UNIT_POS as usize;
+    while class < classes {
+        let logit = f32::cast_from(logits[start + class]);
+        if logit > highest {
+            highest = logit;
+            at = u32::cast_from(class);
+        }
+        class += threads;
+    }
+    let of_row = largest_of_cube(highest, threads);
+    // The first of those that are equal, and of a row of nothing but the lowest.
+    let mut first = f32::cast_from(at);
+    if highest < of_row {
+        first = f32::new(-LOWEST);
+    }
+    let first = -largest_of_cube(-first, threads);
+    if UNIT_POS == 0 {
+        found[row] = I::cast_from(first);
+    }
+}
+
 /// Of each row of `[rows, classes]`, the loss and the logarithm of its sum of exponentials: `[rows]` each.
 pub(super) fn losses(logits: CubeTensor, targets: CubeTensor) -> (CubeTensor, CubeTensor) {
     let logits = Rows::of(logits);
@@ -103,6 +141,27 @@ pub(super) fn losses(logits: CubeTensor, targets: CubeTensor) -> (CubeTensor, Cu
         [&logits.tensor, &targets].map(|tensor| dtype_to_storage_type(tensor.dtype)),
     );
     (losses, logarithms)
+}
+
+/// Of each row of `[rows, classes]`, the class of the largest logit, `[rows]`.
+pub(super) fn argmax(logits: CubeTensor, dtype: IntDType) -> CubeTensor {
+    let logits = Rows::of(logits);
+    let found = logits.numbers_of(Shape::new([logits.count]), dtype.into());
+    if logits.is_empty() {
+        return found;
+    }
+    let (cubes, threads) = logits.cubes();
+    largest::launch(
+        &logits.tensor.client,
+        cubes,
+        threads,
+        address([&logits.tensor]),
+        logits.matrix(),
+        found.clone().into_tensor_arg(),
+        logits.threads(),
+        [&logits.tensor, &found].map(|tensor| dtype_to_storage_type(tensor.dtype)),
+    );
+    found
 }
 
 /// The gradient with respect to the logits of the losses' mean, which has `gradient`, `[1]`.

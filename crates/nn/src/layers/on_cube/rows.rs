@@ -49,10 +49,15 @@ impl Rows {
         self.empty(self.tensor.shape(), self.tensor.dtype)
     }
 
-    /// Memory for a number of each row, `shape`, without gaps.
+    /// Memory for an `f32` of each row, `shape`.
     pub(super) fn numbers(&self, shape: Shape) -> CubeTensor {
+        self.numbers_of(shape, DType::F32)
+    }
+
+    /// Memory for a number of each row, `shape`, without gaps.
+    pub(super) fn numbers_of(&self, shape: Shape, dtype: DType) -> CubeTensor {
         let (client, device) = (self.tensor.client.clone(), self.tensor.device.clone());
-        empty_device_contiguous_dtype(client, device, shape, DType::F32)
+        empty_device_contiguous_dtype(client, device, shape, dtype)
     }
 
     fn in_order(tensor: CubeTensor) -> Self {
