@@ -11,6 +11,7 @@ mod softmax;
 
 use burn::backend::TensorMetadata;
 use burn::backend::fusion::custom::TensorSpec;
+use burn::backend::ops::{FloatTensorOps, IntTensorOps};
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::{DType, IntDType, Shape};
 use burn_cubecl::CubeBackend;

@@ -27,6 +27,7 @@ fn partial_sums<F: Float, O: Float>(
     let columns = input.shape(1);
     let column = CUBE_POS_X as usize * CUBE_DIM_X as usize + UNIT_POS_X as usize;
     let part = CUBE_POS_Y as usize;
+    let out = part * sums.stride(0) + column;
     if column >= columns {
         terminate!();
     }
@@ -37,7 +38,7 @@ fn partial_sums<F: Float, O: Float>(
         sum += f32::cast_from(input[row * input.stride(0) + column]);
         row += 1;
     }
-    sums[part * sums.stride(0) + column] = O::cast_from(sum);
+    sums[out] = O::cast_from(sum);
 }
 
 /// The sums of the columns of `[rows, columns]`, `[columns]`, in their type.

@@ -1,6 +1,5 @@
 //! Layer norm, and its gradients (Ba et al. 2016).
 
-use burn::backend::TensorMetadata;
 use burn::tensor::Shape;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;

@@ -1,12 +1,13 @@
 //! Rows of tensors, each worked on by the threads of one cube.
 
 use burn::backend::TensorMetadata;
-use burn::tensor::{DType, Metadata, Shape};
+use burn::tensor::{DType, Shape};
 use burn_cubecl::kernel::{into_contiguous, untile};
 use burn_cubecl::ops::numeric::{empty_device_contiguous_dtype, empty_device_dtype};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
+use cubecl::zspace::metadata::Metadata;
 use cubecl::zspace::striding::has_pitched_row_major_strides;
 
 /// The most threads that share a row. Every GPU has as many.
