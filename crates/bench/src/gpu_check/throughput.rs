@@ -212,6 +212,7 @@ where
         let done = device.sync();
         done.map_err(|error| Failure::usage(format!("the device has failed: {error}")))
     };
+    let mut last = None;
     let mut steps = |count: usize| -> Result<Duration, Failure> {
         let start = Instant::now();
         for _ in 0..count {
@@ -219,6 +220,7 @@ where
             let loss = O::loss(present.forward(inputs.clone()), targets.clone()).mean;
             let gradients = GradientsParams::from_grads(loss.backward(), &present);
             model = Some(optimizer.step(rate, present, gradients));
+            last = Some(loss.detach());
         }
         wait(&device)?;
         Ok(start.elapsed())
@@ -233,8 +235,21 @@ where
         }
     };
     let taken = steps(count)?;
+    // Kernels that could not be compiled are skipped, and the device says so to those alone who read what they were for.
+    let loss = last.map(finite).transpose()?;
+    loss.ok_or_else(|| Failure::usage("no step was measured"))?;
     Ok(Rate {
         per_second: (count * counted) as f64 / taken.as_secs_f64(),
         steps: count,
     })
+}
+
+/// The loss, if it is one.
+fn finite(loss: Tensor<1>) -> Result<f32, Failure> {
+    let read = loss.try_into_data();
+    let data = read.map_err(|error| Failure::usage(format!("no loss can be read: {error}")))?;
+    match data.iter::<f32>().next() {
+        Some(loss) if loss.is_finite() => Ok(loss),
+        other => Err(Failure::usage(format!("the last loss is {other:?}"))),
+    }
 }

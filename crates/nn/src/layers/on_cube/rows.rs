@@ -119,7 +119,8 @@ pub(super) fn sum_of_cube(number: f32, #[comptime] threads: usize) -> f32 {
     let unit = UNIT_POS as usize;
     shared[unit] = number;
     sync_cube();
-    let mut half = threads / 2;
+    // Not `threads`, which is a constant where this is compiled.
+    let mut half = CUBE_DIM as usize / 2;
     while half > 0 {
         if unit < half {
             let other = shared[unit + half];
@@ -138,7 +139,8 @@ pub(super) fn largest_of_cube(number: f32, #[comptime] threads: usize) -> f32 {
     let unit = UNIT_POS as usize;
     shared[unit] = number;
     sync_cube();
-    let mut half = threads / 2;
+    // Not `threads`, which is a constant where this is compiled.
+    let mut half = CUBE_DIM as usize / 2;
     while half > 0 {
         if unit < half {
             let other = shared[unit + half];
