@@ -15,7 +15,7 @@
 //! - [`fn@dropout`], without a mask in memory.
 //! - [`rope`]: rotary positions.
 //! - [`relu`] and [`gelu`], each with its `_backward`.
-//! - [`softmax`], [`causal_softmax`] and [`log_softmax`], each with its `_backward`.
+//! - [`causal_softmax`] and its gradient, [`causal_softmax_backward`].
 //! - [`cross_entropy`] and its gradient, [`cross_entropy_backward`].
 //! - [`count_operations`]: how many floating point operations all that has computed; [`peak_operations`]: how many a
 //!   second this machine can.
@@ -71,7 +71,4 @@ pub use pool::{
 };
 pub use relu::{relu, relu_backward};
 pub use rope::{RopeDirection, RopeShape, rope};
-pub use softmax::{
-    causal_softmax, causal_softmax_backward, log_softmax, log_softmax_backward, softmax,
-    softmax_backward,
-};
+pub use softmax::{causal_softmax, causal_softmax_backward};
