@@ -66,7 +66,7 @@ pub use norm::{
 };
 pub use operations::{add_operations, count_operations, operations_counted, peak_operations};
 pub use pool::{
-    AdaptivePool2dShape, Divisor, PlaneIndex, Pool2dShape, Rounding, adaptive_avg_pool2d,
+    AdaptivePool2dShape, Divisor, Pool2dShape, Rounding, adaptive_avg_pool2d,
     adaptive_avg_pool2d_backward, avg_pool2d, avg_pool2d_backward, max_pool2d, max_pool2d_backward,
 };
 pub use relu::{relu, relu_backward};
