@@ -5,8 +5,7 @@
 //!
 //! - [`conv2d`] and its gradients: [`conv2d_input_grad`], [`conv2d_weight_grad`],
 //!   [`conv2d_bias_grad`].
-//! - [`max_pool2d`], [`avg_pool2d`] and [`adaptive_avg_pool2d`], each with its `_backward`; for
-//!   `f32` and `f64`.
+//! - [`max_pool2d`], [`avg_pool2d`] and [`adaptive_avg_pool2d`], each with its `_backward`.
 //! - [`batch_norm_train`], [`batch_norm_train_backward`] and [`batch_norm`].
 //! - [`layer_norm`] and [`layer_norm_backward`].
 //! - [`matmul`] and [`matmul_each`], with the kernels of the `gemm` crate; [`column_sums`].
@@ -19,8 +18,6 @@
 //! - [`cross_entropy`] and its gradient, [`cross_entropy_backward`].
 //! - [`count_operations`]: how many floating point operations all that has computed; [`peak_operations`]: how many a
 //!   second this machine can.
-//! - [`mod@reference`]: the same by definition, generic over `f32` and `f64`; slow, for tests and for
-//!   `f64` tensors.
 //!
 //! Threads are those of the rayon pool that a call runs in. The bits of a result do not depend on
 //! how many there are.
@@ -42,7 +39,6 @@ mod norm;
 mod operations;
 mod parallel;
 mod pool;
-pub mod reference;
 mod relu;
 mod rope;
 #[cfg(test)]

@@ -49,7 +49,12 @@ pub fn causal_softmax(
     let values = product(CAUSAL_SOFTMAX, &[matrices, length, length])?;
     check_length(CAUSAL_SOFTMAX, "scores", values, scores.len())?;
     check_length(CAUSAL_SOFTMAX, "shares", values, shares.len())?;
-    forward(InstructionSet::best(), Rows::new(length, scale), scores, shares);
+    forward(
+        InstructionSet::best(),
+        Rows::new(length, scale),
+        scores,
+        shares,
+    );
     Ok(())
 }
 

@@ -71,13 +71,7 @@ fn long_line(
 /// The larger of each value of `input` and the one below it, and its index in the plane; `top` is that of
 /// the first.
 #[inline(always)]
-fn upper_or_lower(
-    input: &[f32],
-    width: usize,
-    top: usize,
-    values: &mut [f32],
-    places: &mut [i32],
-) {
+fn upper_or_lower(input: &[f32], width: usize, top: usize, values: &mut [f32], places: &mut [i32]) {
     let (upper, lower) = (&input[..values.len()], &input[width..][..values.len()]);
     let found = values.iter_mut().zip(places).zip(upper.iter().zip(lower));
     for (column, ((value, place), (&upper, &lower))) in found.enumerate() {
@@ -90,12 +84,7 @@ fn upper_or_lower(
 /// The larger of each pair of `values`: of equal numbers the one that is read first, of several that
 /// are none the last.
 #[inline(always)]
-fn left_or_right(
-    values: &[f32],
-    places: &[i32],
-    output: &mut [f32],
-    indices: &mut [i32],
-) {
+fn left_or_right(values: &[f32], places: &[i32], output: &mut [f32], indices: &mut [i32]) {
     let found = values.chunks_exact(2).zip(places.chunks_exact(2));
     for ((output, index), (value, place)) in output.iter_mut().zip(indices).zip(found) {
         let ([left, right], [at_left, at_right]) = ([value[0], value[1]], [place[0], place[1]]);
