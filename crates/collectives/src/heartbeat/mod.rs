@@ -231,16 +231,10 @@ impl Drop for HeartbeatMonitor {
     fn drop(&mut self) {
         self.heartbeat.stop(true);
         let deadline = runtime::now() + DROP_TIMEOUT;
-        let mut state = lock(&self.heartbeat.state);
-        while !state.ended {
-            let (locked, late) =
-                self.heartbeat
-                    .changed
-                    .wait_until(&self.heartbeat.state, state, deadline);
-            state = locked;
-            if late {
-                return;
-            }
+        let Heartbeat { state, changed, .. } = &*self.heartbeat;
+        let (state, late) = changed.wait_while(state, lock(state), deadline, |it| !it.ended);
+        if late {
+            return;
         }
         drop(state);
         if let Some(thread) = self.thread.take() {

@@ -230,11 +230,9 @@ fn gather(heartbeat: &Arc<Heartbeat>, followed: &Followed, own: &Beat) -> Gather
         answers.1.notify_all();
     });
     let deadline = runtime::now() + ANSWERS + STORE_TIMEOUT;
-    let mut gathered = lock(&answer.0);
-    let mut late = started.is_err();
-    while gathered.is_none() && !late {
-        (gathered, late) = answer.1.wait_until(&answer.0, gathered, deadline);
-    }
+    let (slot, changed) = &*answer;
+    let waits = |gathered: &mut Option<Gathered>| gathered.is_none() && started.is_ok();
+    let (mut gathered, _) = changed.wait_while(slot, lock(slot), deadline, waits);
     let answer = gathered.take();
     drop(gathered);
     let mut gathered = answer.unwrap_or_else(|| {

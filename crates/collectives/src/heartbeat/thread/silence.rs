@@ -129,10 +129,10 @@ impl Heartbeat {
                 state = lock(&self.state);
             }
             let pause = limit.saturating_sub(silent_for).max(interval);
-            let mut late = state.stop;
-            while !state.stop && !late {
-                (state, late) = self.changed.wait_until(&self.state, state, began + pause);
-            }
+            let until = began + pause;
+            (state, _) = self
+                .changed
+                .wait_while(&self.state, state, until, |it| !it.stop);
             let was_stopped = runtime::elapsed(began) > pause + interval;
             seen_before = is_late && !was_stopped;
         }
