@@ -12,6 +12,7 @@ pub(crate) mod hostile;
 mod prefix;
 mod semantics;
 mod tcp;
+mod view;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,7 @@ pub use hash::HashStore;
 pub use prefix::PrefixStore;
 pub use tcp::{AUTH_OPCODE, StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
 pub(crate) use tcp::{Deadline, random_u64, resolve, split};
+pub(crate) use view::StoreView;
 
 use crate::printable;
 
