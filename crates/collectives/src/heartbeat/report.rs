@@ -9,7 +9,7 @@ use super::beat::{Beat, Found, beat_key, hang_key, read_many, reporter_key};
 use super::diagnosis::{RankState, doing, has_called, stalled, wanted_in};
 use super::log::last_lines;
 use super::thread::{Followed, Heartbeat, WATCH_ALL};
-use crate::group::{CollectiveError, FlightEntry, FlightState};
+use crate::group::{CollectiveError, FlightEntry};
 use crate::runtime::{self, Condition};
 use crate::sync::lock;
 
@@ -134,6 +134,49 @@ pub(super) struct RankReport {
     pub(super) beats: bool,
 }
 
+impl RankReport {
+    /// What a rank has reported after the failure.
+    pub(super) fn answer(beat: Beat) -> Self {
+        Self {
+            evidence: Evidence::Answer,
+            beat: Some(beat),
+            beats: true,
+        }
+    }
+
+    /// The same, as it was found in the store.
+    pub(super) fn answered(found: Found) -> Self {
+        match found {
+            Found::Beat(beat) => Self::answer(*beat),
+            other => Self::from_beat(&other),
+        }
+    }
+
+    /// The last beat of a rank.
+    fn from_beat(found: &Found) -> Self {
+        let evidence = match found {
+            Found::Beat(_) => Evidence::Beat,
+            Found::Unreadable => Evidence::Unreadable,
+            Found::Nothing => Evidence::Nothing,
+        };
+        Self {
+            evidence,
+            beat: found.beat().cloned(),
+            beats: false,
+        }
+    }
+}
+
+/// The last beats of all ranks, as far as this rank has read them.
+pub(super) fn last_beats(heartbeat: &Heartbeat, followed: &Followed) -> Vec<RankReport> {
+    let state = lock(&heartbeat.state);
+    let of_member = |member: &usize| {
+        let peer = state.peers.get(*member);
+        RankReport::from_beat(peer.map_or(&Found::Nothing, |peer| &peer.found))
+    };
+    followed.members.iter().map(of_member).collect()
+}
+
 pub(super) fn report(
     heartbeat: &Arc<Heartbeat>,
     error: &CollectiveError,
@@ -148,11 +191,10 @@ pub(super) fn report(
         waiting_for: waited_for(error.root_cause()),
         ..heartbeat.beat_of(Some(&followed))
     };
-    let failed = own.records.iter().filter(|entry| {
-        matches!(entry.state, FlightState::Failed | FlightState::Running)
-            && !entry.waiting_for.is_empty()
-    });
-    let waited = failed.map(|entry| entry.began).max();
+    // Of those that have neither failed nor wait, nobody is waited for.
+    let waits = |entry: &&FlightEntry| !entry.waiting_for.is_empty();
+    let waited = own.records.iter().filter(waits).map(|entry| entry.began);
+    let waited = waited.max();
     let own_pause = waited.and_then(|waited| heartbeat.pause_in(waited));
     let gathered = gather(heartbeat, &followed, &own);
     Some(HangReport {
@@ -185,11 +227,9 @@ pub(super) fn diagnose(
     let wanted = stalled.and_then(|rank| wanted_in(&states, rank));
     let log = stalled.and_then(|rank| log_of(*followed.members.get(rank)?));
     let waits = |rank: &usize| {
-        let in_records = states[*rank].records.iter();
-        let mut waited = in_records.filter(|entry| !entry.waiting_for.is_empty());
-        states[*rank].answered
-            && waited
-                .any(|entry| stalled.is_some_and(|stalled| entry.waiting_for.contains(&stalled)))
+        let mut records = states[*rank].records.iter();
+        let waits_for = |stalled: usize| records.any(|entry| entry.waiting_for.contains(&stalled));
+        states[*rank].answered && stalled.is_some_and(waits_for)
     };
     HangReport {
         reporter: followed.rank,
@@ -235,25 +275,12 @@ fn gather(heartbeat: &Arc<Heartbeat>, followed: &Followed, own: &Beat) -> Gather
     let (mut gathered, _) = changed.wait_while(slot, lock(slot), deadline, waits);
     let answer = gathered.take();
     drop(gathered);
-    let mut gathered = answer.unwrap_or_else(|| {
-        // Falls back to the beats seen before.
-        let state = lock(&heartbeat.state);
-        let peers = followed
-            .members
-            .iter()
-            .map(|member| state.peers.get(*member));
-        let reports = peers.map(|peer| from_beat(peer.map_or(&Found::Nothing, |peer| &peer.found)));
-        Gathered {
-            reports: reports.collect(),
-            is_printed_here: true,
-        }
+    let mut gathered = answer.unwrap_or_else(|| Gathered {
+        reports: last_beats(heartbeat, followed),
+        is_printed_here: true,
     });
     if let Some(report) = gathered.reports.get_mut(followed.rank) {
-        *report = RankReport {
-            evidence: Evidence::Answer,
-            beat: Some(own.clone()),
-            beats: true,
-        };
+        *report = RankReport::answer(own.clone());
     }
     gathered
 }
@@ -362,24 +389,17 @@ fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {
     };
     let mut reports: Vec<RankReport> = followed.members.iter().map(|_| not_asked()).collect();
     for rank in &silent {
-        reports[*rank] = from_beat(&Found::Nothing);
+        reports[*rank] = RankReport::from_beat(&Found::Nothing);
     }
     let counter = |found: &Found| found.beat().map(|beat| (beat.life, beat.number));
     for ((rank, beat), before) in silent.iter().zip(&beats).zip(&before) {
         reports[*rank] = RankReport {
             beats: counter(beat) != counter(before),
-            ..from_beat(beat)
+            ..RankReport::from_beat(beat)
         };
     }
     for (rank, answer) in answers {
-        reports[rank] = match answer {
-            Found::Beat(beat) => RankReport {
-                evidence: Evidence::Answer,
-                beat: Some(*beat),
-                beats: true,
-            },
-            other => from_beat(&other),
-        };
+        reports[rank] = RankReport::answered(answer);
     }
     Gathered {
         reports,
@@ -401,19 +421,6 @@ const fn not_asked() -> RankReport {
     RankReport {
         evidence: Evidence::NotAsked,
         beat: None,
-        beats: false,
-    }
-}
-
-pub(super) fn from_beat(found: &Found) -> RankReport {
-    let evidence = match found {
-        Found::Beat(_) => Evidence::Beat,
-        Found::Unreadable => Evidence::Unreadable,
-        Found::Nothing => Evidence::Nothing,
-    };
-    RankReport {
-        evidence,
-        beat: found.beat().cloned(),
         beats: false,
     }
 }

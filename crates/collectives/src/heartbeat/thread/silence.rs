@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Beat, Followed, Heartbeat};
-use crate::group::{Core, FlightEntry, FlightState, ranks};
+use crate::group::{Core, ranks};
 use crate::runtime;
 use crate::sync::lock;
 
@@ -183,9 +183,9 @@ impl Heartbeat {
 
 /// The first rank that an operation of the group has waited for, for at least `limit`.
 fn waited_for(core: &Arc<Core>, limit: Duration) -> Option<usize> {
-    let waits = |entry: &FlightEntry| entry.state == FlightState::Running && entry.began >= limit;
-    let mut records = core.flight_record().into_iter().filter(waits);
-    records.find_map(|entry| entry.waiting_for.first().copied())
+    let mut records = core.flight_record().into_iter();
+    let entry = records.find(|entry| entry.is_waiting() && entry.began >= limit)?;
+    entry.waiting_for.first().copied()
 }
 
 fn describe(silence: Duration, beat: &Beat) -> String {

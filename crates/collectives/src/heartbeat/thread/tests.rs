@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::group::{CollectiveError, FlightEntry, FlightState, GroupOptions, ProcessGroup};
-use crate::heartbeat::report::{Evidence, HangReport, RankReport, diagnose};
+use crate::heartbeat::report::{HangReport, RankReport, diagnose, last_beats};
 use crate::store::{HashStore, Store};
 
 fn heartbeat(members: usize) -> (Arc<HashStore>, Heartbeat) {
@@ -91,18 +91,8 @@ fn where_the_store_is_silent_nobody_is_said_to_beat() {
             waiting_for: vec![0],
             ..heartbeat.beat_of(Some(&followed))
         };
-        let reports = [
-            RankReport {
-                evidence: Evidence::Beat,
-                beat: lock(&heartbeat.state).peers[0].found.beat().cloned(),
-                beats: false,
-            },
-            RankReport {
-                evidence: Evidence::Answer,
-                beat: Some(waiting),
-                beats: true,
-            },
-        ];
+        let mut reports = last_beats(&heartbeat, &followed);
+        reports[1] = RankReport::answer(waiting);
         let report = diagnose(&heartbeat, &followed, &reports, &|_| None);
         (report.store_silent_for.is_some(), report.to_string())
     };
@@ -301,16 +291,9 @@ fn all_ranks_that_are_silent_are_named() {
     for member in [2, 3] {
         state.peers[member].moved -= Duration::from_secs(60);
     }
-    let report = |beat: Option<&Beat>, evidence| RankReport {
-        evidence,
-        beat: beat.cloned(),
-        beats: false,
-    };
-    let mut reports: Vec<_> = (0..4)
-        .map(|member| report(state.peers[member].found.beat(), Evidence::Beat))
-        .collect();
     drop(state);
-    reports[1] = report(Some(&own), Evidence::Answer);
+    let mut reports = last_beats(&heartbeat, &followed);
+    reports[1] = RankReport::answer(own);
     let report = diagnose(&heartbeat, &followed, &reports, &|_| None);
     let text = report.to_string();
     assert!(text.starts_with("rank 2 stalled"), "{text}");
