@@ -244,10 +244,6 @@ impl Transport for MeshTransport {
         self.mesh.size()
     }
 
-    fn name(&self) -> &'static str {
-        "simulated"
-    }
-
     fn key(&self) -> Key {
         self.mesh.key.clone()
     }
