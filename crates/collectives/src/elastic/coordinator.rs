@@ -42,7 +42,7 @@ pub struct News {
 /// assert_eq!(coordinator.next_incarnation(3)?, 1);
 /// coordinator.note_end(3, 1)?;
 /// assert_eq!(coordinator.next_incarnation(3)?, 2);
-/// assert!(!coordinator.is_finished()?);
+/// assert!(!coordinator.news(0)?.is_finished);
 /// # Ok::<(), everburn_collectives::store::StoreError>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -112,23 +112,6 @@ impl MembershipCoordinator {
         let all: Vec<String> = (0..nodes).map(keys::launcher_ended).collect();
         let ended = keys::values(&*self.store, &all)?;
         Ok(ended.iter().all(Option::is_some))
-    }
-
-    /// Whether a rank has finished, on any machine.
-    ///
-    /// # Errors
-    /// [`StoreError`] when the store cannot be reached.
-    pub fn is_finished(&self) -> Result<bool, StoreError> {
-        self.store.check(&[&keys::finished()])
-    }
-
-    /// The reason of a launcher that has given up, if any.
-    ///
-    /// # Errors
-    /// [`StoreError`] when the store cannot be reached.
-    pub fn given_up(&self) -> Result<Option<String>, StoreError> {
-        let reason = self.store.try_get(&keys::given_up())?;
-        Ok(reason.map(|reason| printable(&String::from_utf8_lossy(&reason), LONGEST_REASON)))
     }
 
     /// Whether anything is new to a launcher that has read `generation` last: one request for a few short keys, where
