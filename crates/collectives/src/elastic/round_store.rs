@@ -7,7 +7,7 @@ use super::keys;
 use super::member::Member;
 use super::round_view::joined_in;
 use crate::runtime;
-use crate::store::{Deadline, PrefixStore, Store, StoreError, StoreView};
+use crate::store::{Deadline, PrefixStore, Store, StoreError, StoreView, entry};
 use crate::sync::lock;
 
 /// How often this process looks whether the others are still there, however often it asks for something.
@@ -68,7 +68,7 @@ impl RoundStore {
         let of_member = |member: &Member| keys::ended(member.slot);
         let mut wanted: Vec<String> = self.others.iter().map(of_member).collect();
         wanted.push(keys::waiting(next));
-        let found = keys::values(whole_store, &wanted)?;
+        let found = entry::values(whole_store, &wanted)?;
         for (member, (key, ended)) in self.others.iter().zip(wanted.iter().zip(&found)) {
             if keys::number_in(key, ended.as_deref())? >= member.incarnation {
                 return Err(broken(member, "has ended"));
@@ -80,7 +80,7 @@ impl RoundStore {
         }
         let of_member = |member: &Member| keys::joined(next, member.slot);
         let wanted: Vec<String> = self.others.iter().map(of_member).collect();
-        let found = keys::values(whole_store, &wanted)?;
+        let found = entry::values(whole_store, &wanted)?;
         for (member, (key, joined)) in self.others.iter().zip(wanted.iter().zip(&found)) {
             let joined = joined_in(key, joined.as_deref(), member.slot)?;
             if joined.is_some_and(|it| it.is_same_process(member)) {

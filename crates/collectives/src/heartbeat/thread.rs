@@ -11,7 +11,7 @@ use super::beat::{Beat, Found, MAX_NOTE, beat_key, newest, read_all, read_many};
 use crate::group::Core;
 use crate::printable;
 use crate::runtime::{self, Condition};
-use crate::store::{SharedStore, StoreError, random_u64};
+use crate::store::{SharedStore, StoreError, entry, random_u64};
 use crate::sync::lock;
 use crate::wait_notice::WaitNotice;
 
@@ -349,9 +349,8 @@ impl Heartbeat {
             return Ok(());
         }
         let keys: Vec<String> = new.iter().map(|member| beat_key(*member)).collect();
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         // At the start of a job all beats appear together. Later, members without one may never start.
-        let all = self.store.check(&keys)?;
+        let all = self.store.check(&entry::as_strs(&keys))?;
         if !all {
             new.rotate_left(first);
             new.truncate(NEWCOMERS);

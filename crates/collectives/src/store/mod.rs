@@ -4,6 +4,7 @@
 //! carries a deadline: the store's own [`Store::timeout`] or one given to the call.
 
 mod descriptors;
+pub(crate) mod entry;
 mod etcd;
 mod file;
 mod hash;

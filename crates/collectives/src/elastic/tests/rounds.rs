@@ -119,7 +119,7 @@ fn a_newcomer_that_has_died_again_disturbs_nobody() {
         process: 1,
         node: 0,
     };
-    let entry = keys::written(&member).unwrap();
+    let entry = crate::store::entry::written("join", &member).unwrap();
     newcomer.store().set(&keys::joined(2, 1), &entry).unwrap();
     newcomer.store().set(&keys::waiting(2), b"1").unwrap();
     assert!(members[0].has_pending_members().unwrap());
