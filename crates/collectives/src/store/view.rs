@@ -48,11 +48,6 @@ impl<V: StoreView> Store for V {
         self.wait_for(deadline, |left| self.below().get_within(&name, left))
     }
 
-    fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.before_read()?;
-        self.below().try_get(&self.name(key))
-    }
-
     fn try_get_many(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         self.before_read()?;
         named(self, keys, |names| self.below().try_get_many(names))

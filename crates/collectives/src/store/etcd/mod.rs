@@ -214,11 +214,6 @@ impl Store for EtcdStore {
         Ok(values.into_iter().next().unwrap_or_default())
     }
 
-    fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        let values = self.try_get_many(&[key])?;
-        Ok(values.into_iter().next().flatten())
-    }
-
     fn try_get_many(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         let deadline = Deadline::within(self.timeout);
         check_keys("try_get", keys)?;
