@@ -156,13 +156,6 @@ impl EtcdStore {
             false => Ok(()),
         }
     }
-
-    fn malformed(&self, reason: String) -> StoreError {
-        StoreError::Protocol {
-            address: self.gateway.address().to_owned(),
-            reason,
-        }
-    }
 }
 
 /// How much of a code names a job: 96 bits.
