@@ -46,7 +46,7 @@ mod sample;
 mod scratch;
 mod softmax;
 
-pub use adam::{Adam, AdamFactors, WeightDecay, adam};
+pub use adam::{Adam, WeightDecay, adam};
 pub use attention::{causal_attention, causal_attention_backward};
 pub use column_sums::column_sums;
 pub use conv::{Conv2dShape, conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad};
@@ -54,7 +54,6 @@ pub use cross_entropy::{Normalizer, cross_entropy, cross_entropy_backward};
 pub use dropout::{Dropout, dropout};
 pub use error::KernelError;
 pub use gelu::{gelu, gelu_backward};
-pub use isa::InstructionSet;
 pub use layer_norm::{LayerNormShape, layer_norm, layer_norm_backward};
 pub use matmul::{Matrices, Matrix, matmul, matmul_each};
 pub use norm::{
