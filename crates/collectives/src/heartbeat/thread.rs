@@ -235,12 +235,16 @@ impl Heartbeat {
         }
     }
 
-    /// How long this rank did not run, if that is most of the time for which one of its operations has waited.
-    pub(super) fn pause_in(&self, waited: Duration) -> Option<Duration> {
+    /// How long this rank did not run, if that is most of the time for which one of its operations has `waited` in vain,
+    /// or so long that the others, who have the same timeout, have just given it up.
+    pub(super) fn pause_in(&self, waited: Option<Duration>) -> Option<Duration> {
         self.note_pause();
         let pause = lock(&self.state).paused?;
-        let is_within = runtime::elapsed(pause.ended) < waited;
-        (is_within && 2 * pause.length > waited).then_some(pause.length)
+        let ago = runtime::elapsed(pause.ended);
+        let is_most = waited.is_some_and(|waited| ago < waited && 2 * pause.length > waited);
+        let limit = self.options.timeout;
+        let is_given_up = limit.is_some_and(|limit| pause.length >= limit && ago < limit);
+        (is_most || is_given_up).then_some(pause.length)
     }
 
     /// Sleeps until the next beat. Returns false when the thread must end.

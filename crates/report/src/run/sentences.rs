@@ -88,6 +88,11 @@ fn judged(level: &str, text: &str, rank: usize) -> Option<(EventKind, Option<usi
     if let Some(about) = diverged(text) {
         return Some((EventKind::Divergence, about));
     }
+    if text.starts_with("machine ") && text.contains(") stalled") {
+        // Of a machine that is silent as a whole, the first rank.
+        let first = number_behind(text, "(ranks ").map(|rank| rank as usize);
+        return Some((EventKind::Stall, first));
+    }
     let stalled = number_behind(text, "rank ").filter(|number| {
         let named = format!("rank {number} ");
         let rest = text.strip_prefix(&named).unwrap_or_default();
@@ -166,6 +171,13 @@ mod tests {
                 "rank 1 stalled at step 120: it does not do its part in all_gather_varied(f64)"
             ),
             (Stall, Some(119), Some(1))
+        );
+        assert_eq!(
+            of(
+                "ERROR",
+                "machine 1 (ranks 2, 3) stalled at step 120: rank 2 has not called barrier (collective 5)"
+            ),
+            (Stall, Some(119), Some(2))
         );
         assert_eq!(
             of(
