@@ -110,14 +110,20 @@ fn where_the_store_is_silent_nobody_is_said_to_beat() {
     let (silent, text) = report();
     assert!(!silent && text.contains("its heartbeats arrive"), "{text}");
     assert!(text.contains("in its last beat, 0.0 s ago"), "{text}");
-    let alive = || -> Vec<bool> {
-        let statuses = heartbeat.statuses();
-        statuses.iter().map(|status| status.alive).collect()
+    let statuses = || -> Vec<(bool, Option<u64>)> {
+        let statuses = heartbeat.statuses().into_iter();
+        let silent = |status: &RankStatus| Some(status.store_silent_for?.as_secs());
+        let statuses = statuses.map(|status| (status.alive, silent(&status)));
+        statuses.collect()
     };
-    assert_eq!(alive(), [true, true]);
+    assert_eq!(statuses(), [(true, None); 2]);
 
-    lock(&heartbeat.state).answered -= Duration::from_secs(1000);
-    assert_eq!(alive(), [false, true]);
+    // A member is not silent for that: its last beat was in time.
+    let mut state = lock(&heartbeat.state);
+    state.answered -= Duration::from_secs(1000);
+    state.peers[0].moved -= Duration::from_secs(1000);
+    drop(state);
+    assert_eq!(statuses(), [(true, Some(1000)); 2]);
     let (silent, text) = report();
     assert!(silent && !text.contains("heartbeats arrive"), "{text}");
     assert!(
