@@ -239,6 +239,7 @@ fn train_as_rank(
         environment,
         heartbeat.as_deref(),
         elastic.as_deref(),
+        &job.stop,
     );
     let recorded = run.clone();
     let trainer = Trainer {

@@ -204,6 +204,12 @@ impl HeartbeatMonitor {
         });
     }
 
+    /// Lets warnings about a wait say that the job was asked to stop, once `asked` is true: its launcher ends the ranks then,
+    /// and no timeout counts. `asked` is called on the heartbeat thread and must not block.
+    pub fn set_stop_asked(&self, asked: impl Fn() -> bool + Send + Sync + 'static) {
+        *lock(&self.heartbeat.stop_asked) = Some(Box::new(asked));
+    }
+
     /// Stops the heartbeat without a goodbye, as if the process were stopped; for tests and fault
     /// injection.
     pub fn stop_without_goodbye(&self) {

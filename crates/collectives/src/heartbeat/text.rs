@@ -72,13 +72,8 @@ impl HangReport {
         self.ranks.iter().find(|it| Some(it.rank) == self.stalled)
     }
 
-    /// The same while the wait is not over yet, in one line: it has taken `waited`, and may take `left` more, as `flag` says.
-    pub(super) fn while_waiting(
-        &self,
-        waited: Duration,
-        left: Duration,
-        flag: &str,
-    ) -> Option<String> {
+    /// The same while the wait is not over yet, in one line: it has taken `waited`, and how it `ends`.
+    pub(super) fn while_waiting(&self, waited: Duration, ends: &str) -> Option<String> {
         let stalled = self.stalled_activity()?;
         let wanted = self.wanted.as_ref()?;
         let process = stalled
@@ -92,13 +87,12 @@ impl HangReport {
             false => "it sends no heartbeats",
         };
         Some(format!(
-            "rank {} has waited {:.0} s for {}{process} in {}, step {}: {beats}; the wait ends after {:.0} s more ({flag})",
+            "rank {} has waited {:.0} s for {}{process} in {}, step {}: {beats}; {ends}",
             self.reporter,
             waited.as_secs_f64(),
             stalled.name(),
             wanted.operation,
-            wanted.step,
-            left.as_secs_f64()
+            wanted.step
         ))
     }
 
@@ -129,17 +123,17 @@ impl HangReport {
                     f,
                     " at step {}: {it} {called} {}{number}, in which {} waited for it",
                     wanted.step,
-        self.write_state(f, stalled)
-    }
-
-    /// Whether the stalled rank still beats, and what to check.
-    fn write_state(&self, f: &mut fmt::Formatter<'_>, stalled: &RankActivity) -> fmt::Result {
                     wanted.operation,
                     ranks(&self.waiting)
                 )?;
             }
             None => write!(f, ": others waited for it")?,
         }
+        self.write_state(f, stalled)
+    }
+
+    /// Whether the stalled rank still beats, and what to check.
+    fn write_state(&self, f: &mut fmt::Formatter<'_>, stalled: &RankActivity) -> fmt::Result {
         let process = stalled
             .process()
             .map_or(String::new(), |process| format!(" ({process})"));

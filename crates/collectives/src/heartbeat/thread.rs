@@ -91,6 +91,9 @@ impl State {
     }
 }
 
+/// Whether the program was asked to stop.
+pub(super) type StopAsked = Box<dyn Fn() -> bool + Send + Sync>;
+
 /// The program's text for each beat.
 pub(super) type Note = Box<dyn Fn() -> String + Send + Sync>;
 
@@ -104,6 +107,7 @@ pub(super) struct Heartbeat {
     pub(super) host: Option<String>,
     /// Text for each beat.
     pub(super) note: Mutex<Option<Note>>,
+    pub(super) stop_asked: Mutex<Option<StopAsked>>,
     pub(super) state: Mutex<State>,
     pub(super) changed: Condition,
 }
@@ -142,6 +146,7 @@ impl Heartbeat {
             life: random_u64(),
             host: runtime::host_name(),
             note: Mutex::new(None),
+            stop_asked: Mutex::new(None),
             state: Mutex::new(state),
             changed: Condition::default(),
         }

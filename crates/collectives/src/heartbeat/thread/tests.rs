@@ -178,13 +178,13 @@ fn a_wait_for_a_rank_ends_when_the_store_is_silent_too() {
     let options = HeartbeatOptions {
         interval: Duration::from_millis(20),
         timeout: Some(Duration::from_millis(40)),
+        ..HeartbeatOptions::default()
     };
     // No thread beats here, so the store never answers.
     let heartbeat = Heartbeat::new(Arc::new(HashStore::new()), 1, 2, options);
     let mut groups = ProcessGroup::over_threads(2, GroupOptions::default());
     let (waiting, absent) = (groups.remove(1), groups.remove(0));
     heartbeat.follow(Followed {
-        ..HeartbeatOptions::default()
         core: Arc::downgrade(waiting.core()),
         generation: 0,
         rank: 1,
@@ -261,6 +261,13 @@ fn the_first_rank_that_waits_says_for_whom() {
     assert!(text.starts_with(begin), "{text}");
     assert!(
         text.ends_with("the wait ends after 288 s more (--timeout)"),
+        "{text}"
+    );
+    // No timeout ends a job that was asked to stop.
+    *lock(&heartbeat.stop_asked) = Some(Box::new(|| true));
+    let text = said(Some(entry(vec![0]))).unwrap();
+    assert!(
+        text.contains("; the job was asked to stop") && !text.contains("--timeout"),
         "{text}"
     );
     // Where rank 0 waits too, it says so.
