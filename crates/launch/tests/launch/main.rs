@@ -422,7 +422,10 @@ fn a_terminal_is_in_order_after_its_dashboard_was_killed() {
         "{screen:?}"
     );
     assert!(!screen.contains("quiet"), "only rank 0 draws: {screen:?}");
-    assert_eq!(read("logs/rank-1.log"), "quiet\n");
+    assert_eq!(
+        read("logs/rank-1.log"),
+        "quiet\n--- rank 1: the launcher has ended this process ---\n"
+    );
 }
 
 #[test]

@@ -229,6 +229,7 @@ mod tests {
             "2026-11-22T00:32:50.661195Z  INFO conv1 and conv2 on flex",
             "  | error: not at the beginning",
             "--- rank 2 ---",
+            "--- rank 2: the launcher has ended this process ---",
         ] {
             assert_eq!(event(line, 0), None, "{line}");
         }
