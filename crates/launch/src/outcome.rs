@@ -152,7 +152,9 @@ impl EndedRank {
         if !self.exit.is_success() && self.has_said(ReportKind::Finished) {
             text.push_str(", after it had reported that it had finished");
         }
-        if let Some(step) = failure.and_then(|failure| failure.step) {
+        // That of a victim is a matter of when it noticed.
+        let own = failure.filter(|failure| failure.kind.is_own_failure());
+        if let Some(step) = own.and_then(|failure| failure.step) {
             text.push_str(&format!(", at step {step}"));
         }
         text
