@@ -48,12 +48,13 @@ impl RankLoop {
     /// Notes in `events.jsonl` the faults that begin at step `step`. Where only rank 0 has the run directory, it does so for
     /// all ranks; in an elastic job each rank has it, and notes its own.
     fn note_faults(&self, step: usize) {
-        if self.setup.begun_before {
+        let chaos = &self.setup.config.chaos;
+        if chaos.is_none() || self.setup.begun_before {
             return;
         }
         let own = self.members()[self.setup.group.rank()];
         let is_elastic = self.setup.regroup.is_some();
-        let faults = self.setup.config.chaos.beginning_at(step);
+        let faults = chaos.beginning_at(step);
         for fault in faults.filter(|fault| !is_elastic || fault.rank() == own) {
             self.note(Event {
                 step: Some(step as u64),
