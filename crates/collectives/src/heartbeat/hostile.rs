@@ -43,6 +43,7 @@ pub fn heartbeats(bytes: &[u8]) {
     let options = HeartbeatOptions {
         interval: Duration::from_millis(1),
         timeout: Some(Duration::from_secs(1)),
+        ..HeartbeatOptions::default()
     };
     let heartbeat = Arc::new(Heartbeat::new(store.clone(), 0, members, options));
     let groups = ProcessGroup::over_threads(members, GroupOptions::default());

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::beat::{Beat, Found, beat_key, hang_key, read_many, reporter_key};
 use super::diagnosis::{RankState, doing, has_called, stalled, wanted_in};
 use super::log::last_lines;
+use super::machine::SilentMachine;
 use super::thread::{Followed, Heartbeat, WATCH_ALL};
 use crate::group::{CollectiveError, FlightEntry};
 use crate::runtime::{self, Condition};
@@ -104,6 +105,8 @@ pub struct HangReport {
     pub reporter: usize,
     /// The rank that the others wait for, if it could be determined.
     pub stalled: Option<usize>,
+    /// The machine of the stalled rank, if all ranks of it are silent.
+    pub machine: Option<SilentMachine>,
     /// The operation in which they wait for it.
     pub wanted: Option<FlightEntry>,
     /// The ranks that wait in it.
@@ -183,19 +186,20 @@ pub(super) fn report(
     log_of: &dyn Fn(usize) -> Option<PathBuf>,
 ) -> Option<HangReport> {
     let followed = lock(&heartbeat.state).followed.clone()?;
-    let late = matches!(error.root_cause(), CollectiveError::Timeout { .. });
-    if !late && !followed.core.upgrade().is_some_and(|core| core.hangs()) {
-        return None;
-    }
     let own = Beat {
         waiting_for: waited_for(error.root_cause()),
         ..heartbeat.beat_of(Some(&followed))
     };
+    let hangs = error.is_timeout() || followed.core.upgrade().is_some_and(|core| core.hangs());
     // Of those that have neither failed nor wait, nobody is waited for.
     let waits = |entry: &&FlightEntry| !entry.waiting_for.is_empty();
     let waited = own.records.iter().filter(waits).map(|entry| entry.began);
     let waited = waited.max();
-    let own_pause = waited.and_then(|waited| heartbeat.pause_in(waited));
+    let own_pause = heartbeat.pause_in(waited.filter(|_| hangs));
+    let own_pause = own_pause.filter(|_| hangs || error.is_secondary());
+    if !hangs && own_pause.is_none() {
+        return None;
+    }
     let gathered = gather(heartbeat, &followed, &own);
     Some(HangReport {
         is_printed_here: gathered.is_printed_here,
@@ -231,9 +235,16 @@ pub(super) fn diagnose(
         let waits_for = |stalled: usize| records.any(|entry| entry.waiting_for.contains(&stalled));
         states[*rank].answered && stalled.is_some_and(waits_for)
     };
+    let is_silent = |rank: usize| {
+        let silent_for = heartbeat.silence_of(followed.members[rank]);
+        silent_for.is_some() && !states[rank].alive
+    };
+    let per_machine = heartbeat.options.ranks_per_machine;
     HangReport {
         reporter: followed.rank,
         stalled,
+        machine: stalled
+            .and_then(|rank| SilentMachine::of(rank, &followed.members, per_machine, is_silent)),
         waiting: (0..states.len()).filter(waits).collect(),
         has_called: stalled
             .zip(wanted)

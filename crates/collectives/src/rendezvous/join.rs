@@ -238,7 +238,7 @@ mod tests {
         let outcome = join_alone(&HashStore::new(), 1, 4, Duration::from_millis(20));
         let message = outcome.unwrap_err().to_string();
         assert!(message.contains("only 1 of 4 ranks"), "{message}");
-        assert!(message.contains("missing: rank 0, 2, 3"), "{message}");
+        assert!(message.contains("missing: ranks 0, 2, 3"), "{message}");
     }
 
     #[test]

@@ -56,10 +56,22 @@ impl Heartbeat {
         // One that does not beat is given up before.
         let lost_in =
             silence.and_then(|silence| Some(self.options.timeout?.saturating_sub(silence)));
-        match lost_in.filter(|lost_in| *lost_in < left) {
-            Some(left) => report.while_waiting(waited_for, left, "--heartbeat-timeout"),
-            None => report.while_waiting(waited_for, left, "--timeout"),
-        }
+        let (left, flag) = match lost_in.filter(|lost_in| *lost_in < left) {
+            Some(left) => (left, "--heartbeat-timeout"),
+            None => (left, "--timeout"),
+        };
+        let is_stopping = lock(&self.stop_asked).as_ref().is_some_and(|asked| asked());
+        let end = match is_stopping {
+            true => {
+                "the job was asked to stop after this step, and its launcher ends ranks that do not"
+                    .to_owned()
+            }
+            false => format!(
+                "the wait ends after {:.0} s more ({flag})",
+                left.as_secs_f64()
+            ),
+        };
+        report.while_waiting(waited_for, &end)
     }
 }
 
