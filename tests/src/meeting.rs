@@ -3,7 +3,7 @@
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use everburn_record::sync::{lock, wait_until};
+use everburn_record::sync::{lock, wait_while};
 
 /// Long enough for a busy machine.
 const GENEROUS: Duration = Duration::from_secs(60);
@@ -36,10 +36,8 @@ impl Meeting {
         let turn = *arrived / self.size;
         *arrived += 1;
         self.changed.notify_all();
-        while *arrived / self.size == turn {
-            let (guard, late) = wait_until(&self.changed, arrived, deadline);
-            assert!(!late, "a rank has not come to the meeting");
-            arrived = guard;
-        }
+        let waits = |arrived: &mut usize| *arrived / self.size == turn;
+        let late = wait_while(&self.changed, arrived, deadline, waits).1;
+        assert!(!late, "a rank has not come to the meeting");
     }
 }

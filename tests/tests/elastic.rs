@@ -180,6 +180,16 @@ fn who_stalls_is_named_with_step_and_operation_and_what_its_log_says() {
     ] {
         assert!(ended.stderr.contains(message), "{message}: {ended}");
     }
+    // Rank 1 has no run directory, and rank 0 notes its fault.
+    let run = Run::new(folder.path().join("run"));
+    let events = run.text("events.jsonl");
+    assert!(
+        events.contains("chaos: rank 1 is stopped at step 7"),
+        "{events}"
+    );
+    let said = run.text("logs/rank-0.error.json");
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(said["step"], 7, "{said:#}");
 }
 
 /// Whether somebody else had taken the port that was free a moment before.

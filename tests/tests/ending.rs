@@ -88,6 +88,10 @@ fn stops_cleanly(ranks: usize, signal: Signal, code: i32) {
     assert_eq!(report["world_size"], ranks);
     assert!(run.number("epochs") >= 2.0, "{report:#}");
     assert!(run.path.join("model.safetensors").is_file());
+    // Of one rank there is no launcher.
+    let events = run.text("events.jsonl");
+    let is_noted = events.contains("stopping on SIG");
+    assert_eq!(is_noted, ranks > 1, "{events}");
 }
 
 #[test]

@@ -272,6 +272,7 @@ pub(crate) fn heartbeat_options(config: &RanksConfig) -> Option<HeartbeatOptions
     (!timeout.is_zero()).then(|| HeartbeatOptions {
         interval: HeartbeatOptions::default().interval.min(timeout / 4),
         timeout: Some(timeout),
+        ranks_per_machine: (config.nodes > 1).then_some(config.ranks),
     })
 }
 

@@ -7,7 +7,7 @@ use everburn_collectives::heartbeat::{HangReport, HeartbeatMonitor};
 use everburn_launch::{LaunchEvent, Outcome, RankEnvironment};
 use everburn_record::{Environment, Event, EventKind, Live};
 use everburn_report::{CompareCommand, ReportCommand};
-use everburn_train::{ElasticGroup, RankStatuses, RunDirectory};
+use everburn_train::{ElasticGroup, RankStatuses, RunDirectory, StopSignal};
 
 use crate::config::RanksConfig;
 use crate::error::CliError;
@@ -42,11 +42,13 @@ pub(crate) fn write_environment(run: &RunDirectory) {
     }
 }
 
-/// Notes what has happened to a rank, while it happens.
+/// Notes what has happened to a rank or to the job, while it happens.
 pub(crate) fn note_launch_event(run: &RunDirectory, event: &LaunchEvent) {
     let kind = match event {
         LaunchEvent::Restart { .. } => EventKind::Restart,
         LaunchEvent::Lost { .. } => EventKind::Loss,
+        LaunchEvent::Stopping { .. } => EventKind::Stop,
+        LaunchEvent::NotStopped { .. } => EventKind::Stall,
         _ => EventKind::Failure,
     };
     run.note(Event {
@@ -112,19 +114,24 @@ fn write_report(run: &RunDirectory) {
     }
 }
 
-/// Adds metrics of the process and its device to this rank's beats.
+/// Adds metrics of the process and its device to this rank's beats, and tells their monitor of a request to stop.
 pub(crate) fn set_note(
     config: &RanksConfig,
     environment: &RankEnvironment,
     heartbeat: Option<&HeartbeatMonitor>,
     elastic: Option<&ElasticGroup>,
+    stop: &StopSignal,
 ) {
     let vitals = VitalSigns::of_rank(&config.devices, environment.local_rank);
     let note = move || vitals.read().to_text();
+    let stop = stop.clone();
+    let asked = move || stop.is_set();
     if let Some(heartbeat) = heartbeat {
         heartbeat.set_note(note);
+        heartbeat.set_stop_asked(asked);
     } else if let Some(elastic) = elastic {
         elastic.set_note(note);
+        elastic.set_stop_asked(asked);
     }
 }
 

@@ -229,7 +229,7 @@ fn train_as_rank(
         agree(&group, looked)?;
     }
     // The report on a stall looks into the group after the training has ended.
-    let watched = group.clone();
+    let (watched, regrouped) = (group.clone(), elastic.clone());
     let names = &config.ranks.devices;
     let name = &names[environment.local_rank % names.len()];
     let exchange = gradient_exchange::connector(&config, name, store, &[])?;
@@ -239,6 +239,7 @@ fn train_as_rank(
         environment,
         heartbeat.as_deref(),
         elastic.as_deref(),
+        &job.stop,
     );
     let recorded = run.clone();
     let trainer = Trainer {
@@ -252,7 +253,11 @@ fn train_as_rank(
     let trained = trained.map_err(|error| {
         rank::report_stall(error, heartbeat.as_deref(), environment, recorded.as_ref())
     });
-    drop(watched);
+    if trained.is_err() {
+        let present = regrouped.as_ref().map(|elastic| elastic.group());
+        environment.failed_at(present.as_ref().unwrap_or(&watched).step());
+    }
+    drop((watched, regrouped));
     if trained.is_ok() {
         bottleneck::write(recorder.as_ref(), recorded.as_ref(), arguments)?;
     }

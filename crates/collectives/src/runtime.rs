@@ -167,6 +167,25 @@ impl Condition {
         (lock(mutex), false)
     }
 
+    /// Waits while `waits` says so of what `guard` of `mutex` locks, asked again after each notification, and no longer than
+    /// to `deadline`; the second value says that it would still wait.
+    pub fn wait_while<'a, T>(
+        &self,
+        mutex: &'a Mutex<T>,
+        mut guard: MutexGuard<'a, T>,
+        deadline: Instant,
+        mut waits: impl FnMut(&mut T) -> bool,
+    ) -> (MutexGuard<'a, T>, bool) {
+        let mut late = false;
+        while waits(&mut guard) {
+            if late {
+                return (guard, true);
+            }
+            (guard, late) = self.wait_until(mutex, guard, deadline);
+        }
+        (guard, false)
+    }
+
     /// What a simulation tells conditions apart by.
     fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()

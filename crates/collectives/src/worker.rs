@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::sync::{lock, wait_until};
+use crate::sync::{lock, wait_until, wait_while};
 
 /// The most queued jobs; more are refused, so that the queue cannot exhaust memory.
 const CAPACITY: usize = 1 << 16;
@@ -213,13 +213,10 @@ impl<S> Worker<S> {
             return false;
         }
         let deadline = Instant::now() + limit;
-        let mut state = lock(&self.shared.state);
-        while !state.has_ended {
-            let (locked, late) = wait_until(&self.shared.changed, state, deadline);
-            state = locked;
-            if late && !state.has_ended {
-                return false;
-            }
+        let Shared { state, changed } = &*self.shared;
+        let (state, late) = wait_while(changed, lock(state), deadline, |it| !it.has_ended);
+        if late {
+            return false;
         }
         drop(state);
         if let Some(thread) = self.thread.take() {

@@ -64,24 +64,24 @@ pub struct Adam {
 
 /// What the numbers of a step come to.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdamFactors {
+struct AdamFactors {
     /// What a parameter is multiplied by before its update is taken away, if anything.
-    pub keep: Option<f32>,
+    keep: Option<f32>,
     /// What a parameter is multiplied by before it is added to its gradient, if it is.
-    pub penalty: Option<f32>,
+    penalty: Option<f32>,
     /// What the first moment is multiplied by (Adam) or divided by (AdamW).
-    pub first: f32,
+    first: f32,
     /// What the second moment is divided by, in AdamW.
-    pub second: f32,
+    second: f32,
     /// What is added to the root.
-    pub epsilon: f32,
+    epsilon: f32,
     /// The learning rate.
-    pub rate: f32,
+    rate: f32,
 }
 
 impl Adam {
     /// In Burn's order of rounding.
-    pub fn factors(&self) -> AdamFactors {
+    fn factors(&self) -> AdamFactors {
         let [beta_1, beta_2] = self.betas;
         let [left_1, left_2] = [beta_1, beta_2].map(|beta| 1.0 - beta.powi(self.time));
         let rate = self.learning_rate as f32;

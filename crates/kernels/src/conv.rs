@@ -2,6 +2,8 @@
 
 mod apply;
 mod columns;
+#[cfg(test)]
+mod definition;
 mod plan;
 mod pointwise;
 mod shape;

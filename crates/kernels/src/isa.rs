@@ -6,14 +6,8 @@ use pulp::{Scalar, Simd, WithSimd};
 ///
 /// Results are the same bits for any number of threads, but not between instruction sets: the
 /// width of a vector decides in which order sums are added up.
-///
-/// ```
-/// use everburn_kernels::InstructionSet;
-///
-/// assert!(InstructionSet::best().lanes() >= 1);
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InstructionSet {
+pub(crate) enum InstructionSet {
     /// 16 floats a vector.
     #[cfg(target_arch = "x86_64")]
     Avx512,
@@ -29,7 +23,7 @@ pub enum InstructionSet {
 
 impl InstructionSet {
     /// The widest set that this processor has.
-    pub fn best() -> Self {
+    pub(crate) fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
             if pulp::x86::V4::try_new().is_some() {
@@ -47,7 +41,7 @@ impl InstructionSet {
     }
 
     /// How many `f32` a vector holds.
-    pub fn lanes(self) -> usize {
+    pub(crate) fn lanes(self) -> usize {
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => 16,

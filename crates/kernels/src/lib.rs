@@ -5,8 +5,7 @@
 //!
 //! - [`conv2d`] and its gradients: [`conv2d_input_grad`], [`conv2d_weight_grad`],
 //!   [`conv2d_bias_grad`].
-//! - [`max_pool2d`], [`avg_pool2d`] and [`adaptive_avg_pool2d`], each with its `_backward`; for
-//!   `f32` and `f64`.
+//! - [`max_pool2d`], [`avg_pool2d`] and [`adaptive_avg_pool2d`], each with its `_backward`.
 //! - [`batch_norm_train`], [`batch_norm_train_backward`] and [`batch_norm`].
 //! - [`layer_norm`] and [`layer_norm_backward`].
 //! - [`matmul`] and [`matmul_each`], with the kernels of the `gemm` crate; [`column_sums`].
@@ -15,12 +14,10 @@
 //! - [`fn@dropout`], without a mask in memory.
 //! - [`rope`]: rotary positions.
 //! - [`relu`] and [`gelu`], each with its `_backward`.
-//! - [`softmax`], [`causal_softmax`] and [`log_softmax`], each with its `_backward`.
+//! - [`causal_softmax`] and its gradient, [`causal_softmax_backward`].
 //! - [`cross_entropy`] and its gradient, [`cross_entropy_backward`].
 //! - [`count_operations`]: how many floating point operations all that has computed; [`peak_operations`]: how many a
 //!   second this machine can.
-//! - [`mod@reference`]: the same by definition, generic over `f32` and `f64`; slow, for tests and for
-//!   `f64` tensors.
 //!
 //! Threads are those of the rayon pool that a call runs in. The bits of a result do not depend on
 //! how many there are.
@@ -42,7 +39,6 @@ mod norm;
 mod operations;
 mod parallel;
 mod pool;
-pub mod reference;
 mod relu;
 mod rope;
 #[cfg(test)]
@@ -50,7 +46,7 @@ mod sample;
 mod scratch;
 mod softmax;
 
-pub use adam::{Adam, AdamFactors, WeightDecay, adam};
+pub use adam::{Adam, WeightDecay, adam};
 pub use attention::{causal_attention, causal_attention_backward};
 pub use column_sums::column_sums;
 pub use conv::{Conv2dShape, conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad};
@@ -58,7 +54,6 @@ pub use cross_entropy::{Normalizer, cross_entropy, cross_entropy_backward};
 pub use dropout::{Dropout, dropout};
 pub use error::KernelError;
 pub use gelu::{gelu, gelu_backward};
-pub use isa::InstructionSet;
 pub use layer_norm::{LayerNormShape, layer_norm, layer_norm_backward};
 pub use matmul::{Matrices, Matrix, matmul, matmul_each};
 pub use norm::{
@@ -66,12 +61,9 @@ pub use norm::{
 };
 pub use operations::{add_operations, count_operations, operations_counted, peak_operations};
 pub use pool::{
-    AdaptivePool2dShape, Divisor, PlaneIndex, Pool2dShape, Rounding, adaptive_avg_pool2d,
+    AdaptivePool2dShape, Divisor, Pool2dShape, Rounding, adaptive_avg_pool2d,
     adaptive_avg_pool2d_backward, avg_pool2d, avg_pool2d_backward, max_pool2d, max_pool2d_backward,
 };
 pub use relu::{relu, relu_backward};
 pub use rope::{RopeDirection, RopeShape, rope};
-pub use softmax::{
-    causal_softmax, causal_softmax_backward, log_softmax, log_softmax_backward, softmax,
-    softmax_backward,
-};
+pub use softmax::{causal_softmax, causal_softmax_backward};

@@ -10,7 +10,7 @@ pub use average::{
     AdaptivePool2dShape, Divisor, adaptive_avg_pool2d, adaptive_avg_pool2d_backward, avg_pool2d,
     avg_pool2d_backward,
 };
-pub use max::{PlaneIndex, max_pool2d, max_pool2d_backward};
+pub use max::{max_pool2d, max_pool2d_backward};
 pub use shape::{Pool2dShape, Rounding};
 
 /// About how many values one task reads and writes.

@@ -1,4 +1,4 @@
-//! Softmax and its logarithm over rows, forward and backward.
+//! The softmax of causal attention's scores, forward and backward.
 //!
 //! A row is read three times, for its maximum, its sum and its result: from the cache, after the
 //! first time.
@@ -14,9 +14,7 @@ use crate::isa::InstructionSet;
 use crate::lanes::{keep, load, map, sum};
 use crate::parallel::each_piece;
 
-const SOFTMAX: &str = "softmax";
 const CAUSAL_SOFTMAX: &str = "causal_softmax";
-const LOG_SOFTMAX: &str = "log_softmax";
 
 /// About how many values a task takes.
 const PIECE: usize = 1 << 13;
@@ -24,57 +22,14 @@ const PIECE: usize = 1 << 13;
 /// What a value costs, in values moved.
 const COST: usize = 2;
 
-/// Writes `exp(input) / sum(exp(input))` of each row to `output`; both are `[rows, columns]`.
-///
-/// The maximum of a row is taken away first, so nothing overflows. Minus infinity becomes zero; a row
-/// of nothing else becomes not-a-number, as in PyTorch.
-///
-/// ```
-/// let mut output = [0.0; 4];
-/// let input = [0.0, 0.0, f32::NEG_INFINITY, 100.0];
-/// everburn_kernels::softmax([2, 2], &input, &mut output)?;
-/// assert_eq!(output, [0.5, 0.5, 0.0, 1.0]);
-/// # Ok::<(), everburn_kernels::KernelError>(())
-/// ```
-///
-/// # Errors
-/// Slices of other lengths than the shape says.
-pub fn softmax(
-    [rows, columns]: [usize; 2],
-    input: &[f32],
-    output: &mut [f32],
-) -> Result<(), KernelError> {
-    let length = product(SOFTMAX, &[rows, columns])?;
-    check_length(SOFTMAX, "input", length, input.len())?;
-    check_length(SOFTMAX, "output", length, output.len())?;
-    forward(InstructionSet::best(), Rows::whole(columns), input, output);
-    Ok(())
-}
-
-/// Writes the gradient with respect to the input of [`softmax`], from its `output`.
-///
-/// # Errors
-/// Slices of other lengths than the shape says.
-pub fn softmax_backward(
-    [rows, columns]: [usize; 2],
-    output: &[f32],
-    gradient: &[f32],
-    input_grad: &mut [f32],
-) -> Result<(), KernelError> {
-    let length = product(SOFTMAX, &[rows, columns])?;
-    check_length(SOFTMAX, "output", length, output.len())?;
-    check_length(SOFTMAX, "gradient", length, gradient.len())?;
-    check_length(SOFTMAX, "input_grad", length, input_grad.len())?;
-    let set = InstructionSet::best();
-    backward(set, Rows::whole(columns), [output, gradient], input_grad);
-    Ok(())
-}
-
 /// The softmax of `scale * scores` for tokens that look at themselves and at those before them;
 /// `scores` and `shares` are `[matrices, length, length]`.
 ///
 /// Row `r` of a matrix is the softmax of its columns `0..=r`; the others are not read and become
 /// zero.
+///
+/// The maximum of a row is taken away first, so nothing overflows. Minus infinity becomes zero; a row
+/// of nothing else becomes not-a-number, as in PyTorch.
 ///
 /// ```
 /// let mut shares = [7.0; 4];
@@ -94,8 +49,12 @@ pub fn causal_softmax(
     let values = product(CAUSAL_SOFTMAX, &[matrices, length, length])?;
     check_length(CAUSAL_SOFTMAX, "scores", values, scores.len())?;
     check_length(CAUSAL_SOFTMAX, "shares", values, shares.len())?;
-    let set = InstructionSet::best();
-    forward(set, Rows::causal(length, scale), scores, shares);
+    forward(
+        InstructionSet::best(),
+        Rows::new(length, scale),
+        scores,
+        shares,
+    );
     Ok(())
 }
 
@@ -115,51 +74,8 @@ pub fn causal_softmax_backward(
     check_length(CAUSAL_SOFTMAX, "shares", values, shares.len())?;
     check_length(CAUSAL_SOFTMAX, "gradient", values, gradient.len())?;
     check_length(CAUSAL_SOFTMAX, "scores_grad", values, scores_grad.len())?;
-    let (set, rows) = (InstructionSet::best(), Rows::causal(length, scale));
+    let (set, rows) = (InstructionSet::best(), Rows::new(length, scale));
     backward(set, rows, [shares, gradient], scores_grad);
-    Ok(())
-}
-
-/// Writes `input - ln(sum(exp(input)))` of each row to `output`; both are `[rows, columns]`.
-///
-/// ```
-/// let mut output = [0.0; 2];
-/// everburn_kernels::log_softmax([1, 2], &[200.0, 0.0], &mut output)?;
-/// assert_eq!(output, [0.0, -200.0]);
-/// # Ok::<(), everburn_kernels::KernelError>(())
-/// ```
-///
-/// # Errors
-/// Slices of other lengths than the shape says.
-pub fn log_softmax(
-    [rows, columns]: [usize; 2],
-    input: &[f32],
-    output: &mut [f32],
-) -> Result<(), KernelError> {
-    let length = product(LOG_SOFTMAX, &[rows, columns])?;
-    check_length(LOG_SOFTMAX, "input", length, input.len())?;
-    check_length(LOG_SOFTMAX, "output", length, output.len())?;
-    let (set, rows) = (InstructionSet::best(), Rows::logarithm(columns));
-    forward(set, rows, input, output);
-    Ok(())
-}
-
-/// Writes the gradient with respect to the input of [`log_softmax`], from its `output`.
-///
-/// # Errors
-/// Slices of other lengths than the shape says.
-pub fn log_softmax_backward(
-    [rows, columns]: [usize; 2],
-    output: &[f32],
-    gradient: &[f32],
-    input_grad: &mut [f32],
-) -> Result<(), KernelError> {
-    let length = product(LOG_SOFTMAX, &[rows, columns])?;
-    check_length(LOG_SOFTMAX, "output", length, output.len())?;
-    check_length(LOG_SOFTMAX, "gradient", length, gradient.len())?;
-    check_length(LOG_SOFTMAX, "input_grad", length, input_grad.len())?;
-    let (set, rows) = (InstructionSet::best(), Rows::logarithm(columns));
-    backward(set, rows, [output, gradient], input_grad);
     Ok(())
 }
 
@@ -193,44 +109,20 @@ fn backward(
     });
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Whole,
-    Causal,
-    Logarithm,
-}
-
-/// What is done with rows, and which the first is.
+/// Rows of matrices of scores, and which the first is.
 #[derive(Clone, Copy)]
 struct Rows {
-    kind: Kind,
     columns: usize,
     first: usize,
     scale: f32,
 }
 
 impl Rows {
-    fn whole(columns: usize) -> Self {
+    fn new(columns: usize, scale: f32) -> Self {
         Self {
-            kind: Kind::Whole,
             columns,
             first: 0,
-            scale: 1.0,
-        }
-    }
-
-    fn causal(columns: usize, scale: f32) -> Self {
-        Self {
-            kind: Kind::Causal,
             scale,
-            ..Self::whole(columns)
-        }
-    }
-
-    fn logarithm(columns: usize) -> Self {
-        Self {
-            kind: Kind::Logarithm,
-            ..Self::whole(columns)
         }
     }
 
@@ -250,10 +142,7 @@ impl Rows {
     /// How many columns of row `row` count.
     #[inline(always)]
     fn visible(self, row: usize) -> usize {
-        match self.kind {
-            Kind::Causal => (self.first + row) % self.columns + 1,
-            Kind::Whole | Kind::Logarithm => self.columns,
-        }
+        (self.first + row) % self.columns + 1
     }
 }
 
@@ -294,23 +183,6 @@ impl WithSimd for Forward<'_> {
             let (output, hidden) = output.split_at_mut(input.len());
             hidden.fill(0.0);
             let highest = simd.splat_f32s(maximum(simd, input, scale));
-            if rows.kind == Kind::Logarithm {
-                let total = sum(
-                    simd,
-                    [input],
-                    #[inline(always)]
-                    |[x]| exp(simd, simd.sub_f32s(x, highest)),
-                );
-                let logarithm = simd.splat_f32s(total.ln() as f32);
-                map(
-                    simd,
-                    [input],
-                    output,
-                    #[inline(always)]
-                    |[x]| simd.sub_f32s(simd.sub_f32s(x, highest), logarithm),
-                );
-                continue;
-            }
             map(
                 simd,
                 [input],
@@ -358,23 +230,6 @@ impl WithSimd for Backward<'_> {
             let [output, gradient] = [output, gradient].map(|values| &values[..visible]);
             let (target, hidden) = target.split_at_mut(visible);
             hidden.fill(0.0);
-            if rows.kind == Kind::Logarithm {
-                let total = sum(
-                    simd,
-                    [gradient],
-                    #[inline(always)]
-                    |[gradient]| gradient,
-                );
-                let total = simd.splat_f32s(-total as f32);
-                map(
-                    simd,
-                    [output, gradient],
-                    target,
-                    #[inline(always)]
-                    |[y, gradient]| simd.mul_add_e_f32s(exp(simd, y), total, gradient),
-                );
-                continue;
-            }
             let mean = sum(
                 simd,
                 [output, gradient],

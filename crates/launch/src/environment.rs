@@ -1,6 +1,7 @@
 //! The rank's side: who am I, where is the store, and where do I report a failure.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use everburn_auth::JobToken;
 use everburn_collectives::rendezvous::variable;
@@ -118,6 +119,8 @@ pub struct RankEnvironment {
     pub elastic: Option<(usize, usize)>,
     /// What started this rank.
     pub origin: Origin,
+    /// The step at which it failed, once that is known.
+    pub(crate) failed_at: OnceLock<u64>,
 }
 
 impl RankEnvironment {
@@ -256,6 +259,7 @@ impl RankEnvironment {
                 master: place.from,
             },
             etcd: place.etcd,
+            failed_at: OnceLock::new(),
         })
     }
 
@@ -374,8 +378,34 @@ impl RankEnvironment {
         sent && self.launcher_pid.is_some()
     }
 
+    /// Says at which step this rank fails, for the report of a failure that names none. The first call counts, and step 0 is
+    /// none.
+    ///
+    /// ```
+    /// # mod everburn { pub use everburn_launch as launch; }
+    /// use everburn::launch::{RankEnvironment, ReportKind};
+    ///
+    /// fn fail(rank: &RankEnvironment, step: u64, why: &str) {
+    ///     rank.failed_at(step);
+    ///     rank.report(ReportKind::Own, None, why);
+    /// }
+    /// ```
+    pub fn failed_at(&self, step: u64) {
+        if step > 0 {
+            // What goes wrong later is a consequence.
+            let _ = self.failed_at.set(step);
+        }
+    }
+
     /// Writes `report` for the launcher, if there is one; returns whether that was possible.
     fn send(&self, report: &RankReport) -> bool {
+        let failed_at = self.failed_at.get().copied();
+        let report = &RankReport {
+            step: report
+                .step
+                .or(failed_at.filter(|_| report.kind.is_failure())),
+            ..report.clone()
+        };
         let file = match report.kind.is_failure() {
             true => &self.error_file,
             false => &self.finished_file,

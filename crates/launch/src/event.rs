@@ -27,6 +27,18 @@ pub enum LaunchEvent {
         /// What happened, in words.
         text: String,
     },
+    /// A signal has asked the job to stop.
+    Stopping {
+        /// How it stops, in words.
+        text: String,
+    },
+    /// Ranks have not stopped in time, and are killed.
+    NotStopped {
+        /// Their numbers over all machines, in order.
+        ranks: Vec<usize>,
+        /// What happened, in words.
+        text: String,
+    },
     /// The job is given up.
     GivenUp {
         /// Why, in words.
@@ -35,12 +47,16 @@ pub enum LaunchEvent {
 }
 
 impl LaunchEvent {
-    /// Which rank it befell.
+    /// Which rank it befell, if it was one.
     #[must_use]
     pub fn rank(&self) -> Option<usize> {
         match self {
             Self::Lost { rank, .. } | Self::Restart { rank, .. } => Some(*rank),
-            Self::GivenUp { .. } => None,
+            Self::NotStopped { ranks, .. } => match ranks[..] {
+                [rank] => Some(rank),
+                _ => None,
+            },
+            Self::Stopping { .. } | Self::GivenUp { .. } => None,
         }
     }
 
@@ -48,7 +64,11 @@ impl LaunchEvent {
     #[must_use]
     pub fn text(&self) -> &str {
         match self {
-            Self::Lost { text, .. } | Self::Restart { text, .. } | Self::GivenUp { text } => text,
+            Self::Lost { text, .. }
+            | Self::Restart { text, .. }
+            | Self::Stopping { text }
+            | Self::NotStopped { text, .. }
+            | Self::GivenUp { text } => text,
         }
     }
 }

@@ -152,7 +152,9 @@ impl EndedRank {
         if !self.exit.is_success() && self.has_said(ReportKind::Finished) {
             text.push_str(", after it had reported that it had finished");
         }
-        if let Some(step) = failure.and_then(|failure| failure.step) {
+        // That of a victim is a matter of when it noticed.
+        let own = failure.filter(|failure| failure.kind.is_own_failure());
+        if let Some(step) = own.and_then(|failure| failure.step) {
             text.push_str(&format!(", at step {step}"));
         }
         text
@@ -188,7 +190,7 @@ impl fmt::Display for EndedRank {
 /// };
 /// assert_eq!(
 ///     restart.to_string(),
-///     "rank 1 (after restart 1) ended with exit code 3; restart 2 of 3 in 2.0 s"
+///     "rank 1 (process 2) ended with exit code 3; restart 2 of 3 in 2.0 s"
 /// );
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -230,7 +232,8 @@ pub(crate) fn loss(ended: &EndedRank, incarnation: u64, expelled: bool) -> Strin
     let rank = ended.rank;
     let process = match incarnation {
         0 | 1 => String::new(),
-        later => format!(" (after restart {})", later - 1),
+        // Not by its restarts: this launcher counts those that it decided, and another may have begun before.
+        later => format!(" (process {later})"),
     };
     let mut text = match expelled {
         true => format!(

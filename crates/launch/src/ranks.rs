@@ -111,11 +111,25 @@ pub(crate) fn continue_log(
     Ok(log)
 }
 
-/// Writes to the log of a rank that another rank's failure has ended what it does not print itself: all ranks of a
-/// job see that failure, and the launcher shows it once.
-fn log_error(config: &LaunchConfig, report: &RankReport) -> io::Result<()> {
-    let mut log = file::append_to(&config.log_path(report.rank))?;
-    writeln!(log, "error: {}", report.message)
+/// The last line in the log of a rank that could not write it. One that another rank's failure has ended does not
+/// print that itself: all ranks of a job see that failure, and the launcher shows it once.
+fn last_line(ended: &EndedRank) -> Option<String> {
+    match ended.failure() {
+        Some(report) if report.kind == ReportKind::PeerLost => {
+            Some(format!("error: {}", report.message))
+        }
+        _ if ended.ended_by_launcher => Some(format!(
+            "--- rank {}: the launcher has ended this process ---",
+            ended.rank
+        )),
+        _ => None,
+    }
+}
+
+/// Appends `line` to the log of `rank`.
+fn add_to_log(config: &LaunchConfig, rank: usize, line: &str) -> io::Result<()> {
+    let mut log = file::append_to(&config.log_path(rank))?;
+    writeln!(log, "{line}")
 }
 
 impl RunningRank {
@@ -292,11 +306,10 @@ impl RunningRank {
             unix_time_ms,
             ..self.ended_as(exit, config)
         };
-        if let Some(report) = ended.failure()
-            && report.kind == ReportKind::PeerLost
-            && let Err(error) = log_error(config, report)
+        if let Some(line) = last_line(&ended)
+            && let Err(error) = add_to_log(config, self.rank, &line)
         {
-            tracing::warn!("the log of rank {} lacks its error: {error}", self.rank);
+            tracing::warn!("the log of rank {} lacks its last line: {error}", self.rank);
         }
         Ok(ended)
     }

@@ -279,10 +279,15 @@ impl RunState {
                 (None, false) => "over, without an end".to_string(),
             };
         }
-        match (self.silence(), self.stall()) {
-            (Some(seconds), _) => format!("no heartbeat for {seconds:.0} s"),
+        let doing = match (self.silence(), self.stall()) {
+            (Some(seconds), _) => return format!("no heartbeat for {seconds:.0} s"),
             (None, Some(seconds)) => format!("training, no step for {seconds:.0} s"),
             (None, None) => self.live.phase.text().to_string(),
+        };
+        match self.live.store_silent_seconds {
+            // What is shown of the ranks is as old.
+            Some(seconds) => format!("{doing}, the store has not answered for {seconds:.0} s"),
+            None => doing,
         }
     }
 }

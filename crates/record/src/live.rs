@@ -81,6 +81,10 @@ pub struct Live {
     pub seconds_a_step: Option<f64>,
     /// The ranks that make steps now.
     pub members: Vec<usize>,
+    /// For how long the store of the job has not answered, in seconds, where it does not: what is known of the other ranks
+    /// is as old.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store_silent_seconds: Option<f64>,
     /// What is known of each rank, those that were lost included. May be empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<LiveRank>,

@@ -34,3 +34,28 @@ pub fn wait_until<'a, T>(
         .unwrap_or_else(PoisonError::into_inner);
     (guard, false)
 }
+
+/// Waits while `waits` says so of what `guard` locks, asked again whenever `condition` is notified, and no longer than to
+/// `deadline`; the second value says that it would still wait.
+///
+/// ```
+/// use std::sync::{Condvar, Mutex};
+/// use std::time::Instant;
+/// use everburn_record::sync::{lock, wait_while};
+///
+/// let (count, changed) = (Mutex::new(1), Condvar::new());
+/// let (count, late) = wait_while(&changed, lock(&count), Instant::now(), |count| *count > 0);
+/// assert!(late && *count == 1);
+/// ```
+pub fn wait_while<'a, T>(
+    condition: &Condvar,
+    guard: MutexGuard<'a, T>,
+    deadline: Instant,
+    waits: impl FnMut(&mut T) -> bool,
+) -> (MutexGuard<'a, T>, bool) {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let (guard, timeout) = condition
+        .wait_timeout_while(guard, left, waits)
+        .unwrap_or_else(PoisonError::into_inner);
+    (guard, timeout.timed_out())
+}

@@ -182,6 +182,7 @@ fn the_live_file_holds_every_field() {
             steps: Some(100),
             seconds_a_step: Some(0.25),
             members: vec![0, 2],
+            store_silent_seconds: Some(12.5),
             ranks: vec![rank.clone()],
         };
         let keys = [
@@ -193,6 +194,7 @@ fn the_live_file_holds_every_field() {
             "steps",
             "seconds_a_step",
             "members",
+            "store_silent_seconds",
             "ranks",
         ];
         holds(&live, &keys);

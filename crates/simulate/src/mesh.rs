@@ -121,15 +121,12 @@ impl Mesh {
     /// Waits until all ranks have made their connections; whether they have.
     pub(crate) fn wait_connected(&self, limit: Duration) -> bool {
         let deadline = runtime::now() + limit;
-        let mut state = lock(&self.state);
-        while state.connected < self.size() {
-            let (locked, late) = self.changed.wait_until(&self.state, state, deadline);
-            state = locked;
-            if late {
-                return false;
-            }
-        }
-        true
+        let waits = |state: &mut State| state.connected < self.size();
+        let state = lock(&self.state);
+        !self
+            .changed
+            .wait_while(&self.state, state, deadline, waits)
+            .1
     }
 
     /// The connections of a process that has ended break.
@@ -245,10 +242,6 @@ impl Transport for MeshTransport {
 
     fn world_size(&self) -> usize {
         self.mesh.size()
-    }
-
-    fn name(&self) -> &'static str {
-        "simulated"
     }
 
     fn key(&self) -> Key {

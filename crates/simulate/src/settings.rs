@@ -43,6 +43,7 @@ impl Settings {
             beats: HeartbeatOptions {
                 interval: Duration::from_millis(500),
                 timeout: Some(Duration::from_millis(1500)),
+                ..HeartbeatOptions::default()
             },
             patience: Duration::from_secs(1),
             stopped_limit: Duration::from_millis(1500),

@@ -346,10 +346,6 @@ impl Store for SimulatedStore {
         Ok(values.pop().unwrap_or_default())
     }
 
-    fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(self.try_get_many(&[key])?.pop().flatten())
-    }
-
     fn try_get_many(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         let mut found = Vec::with_capacity(keys.len());
         let mut rest = keys;

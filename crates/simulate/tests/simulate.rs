@@ -112,6 +112,7 @@ fn beats_that_come_too_often_are_a_storm() {
     let beats = HeartbeatOptions {
         interval: Duration::from_millis(100),
         timeout: Some(Duration::from_millis(1500)),
+        ..HeartbeatOptions::default()
     };
     let report = run(Settings {
         faults: 0,

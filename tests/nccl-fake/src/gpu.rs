@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use everburn_nccl::api::{Communicator, Event, NcclApi, Operation, Stream, UniqueId};
 use everburn_nccl::{LibraryError, NcclVersion, Status};
-use everburn_record::sync::{lock, wait_until};
+use everburn_record::sync::{lock, wait_while};
 
 use crate::exchange::Fabric;
 use crate::fault::Fault;
@@ -79,14 +79,10 @@ impl FakeGpu {
     /// What a call that hangs does: it returns when the cluster is gone.
     fn hang(&self) -> Status {
         let deadline = Instant::now() + PATIENCE;
-        let mut state = lock(&self.fabric.state);
-        while !state.closed {
-            let (locked, late) = wait_until(&self.fabric.moved, state, deadline);
-            state = locked;
-            if late {
-                break;
-            }
-        }
+        let state = lock(&self.fabric.state);
+        drop(wait_while(&self.fabric.moved, state, deadline, |it| {
+            !it.closed
+        }));
         Status::SystemError
     }
 

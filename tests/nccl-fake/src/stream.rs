@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use everburn_record::sync::{lock, wait_until};
+use everburn_record::sync::{lock, wait_while};
 
 /// How long anything in the fake waits: longer than any test, so that none hangs for ever.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
@@ -34,14 +34,8 @@ impl FakeEvent {
 
     fn wait(&self) {
         let deadline = Instant::now() + PATIENCE;
-        let mut outstanding = lock(&self.outstanding);
-        while *outstanding > 0 {
-            let (locked, late) = wait_until(&self.over, outstanding, deadline);
-            outstanding = locked;
-            if late {
-                return;
-            }
-        }
+        let outstanding = lock(&self.outstanding);
+        drop(wait_while(&self.over, outstanding, deadline, |it| *it > 0));
     }
 }
 

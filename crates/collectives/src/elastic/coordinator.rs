@@ -5,7 +5,7 @@ use super::member::{Generation, Member};
 use super::membership::LONGEST_REASON;
 use super::round_view::joined_by;
 use crate::printable;
-use crate::store::{SharedStore, StoreError};
+use crate::store::{SharedStore, StoreError, entry};
 
 /// What [`MembershipCoordinator::news`] has read.
 ///
@@ -42,7 +42,7 @@ pub struct News {
 /// assert_eq!(coordinator.next_incarnation(3)?, 1);
 /// coordinator.note_end(3, 1)?;
 /// assert_eq!(coordinator.next_incarnation(3)?, 2);
-/// assert!(!coordinator.is_finished()?);
+/// assert!(!coordinator.news(0)?.is_finished);
 /// # Ok::<(), everburn_collectives::store::StoreError>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -64,7 +64,7 @@ impl MembershipCoordinator {
     pub fn next_incarnation(&self, slot: usize) -> Result<u64, StoreError> {
         let key = keys::incarnation(slot);
         let number = self.store.add(&key, 1)?;
-        u64::try_from(number).map_err(|_| keys::unreadable(&key, "a negative counter"))
+        u64::try_from(number).map_err(|_| entry::unreadable(&key, "a negative counter"))
     }
 
     /// Records that process `incarnation` of `slot` has ended, so that rounds do not wait for it. Call it
@@ -110,25 +110,8 @@ impl MembershipCoordinator {
     pub fn launcher_ends(&self, node: usize, nodes: usize) -> Result<bool, StoreError> {
         self.store.set(&keys::launcher_ended(node), b"1")?;
         let all: Vec<String> = (0..nodes).map(keys::launcher_ended).collect();
-        let ended = keys::values(&*self.store, &all)?;
+        let ended = entry::values(&*self.store, &all)?;
         Ok(ended.iter().all(Option::is_some))
-    }
-
-    /// Whether a rank has finished, on any machine.
-    ///
-    /// # Errors
-    /// [`StoreError`] when the store cannot be reached.
-    pub fn is_finished(&self) -> Result<bool, StoreError> {
-        self.store.check(&[&keys::finished()])
-    }
-
-    /// The reason of a launcher that has given up, if any.
-    ///
-    /// # Errors
-    /// [`StoreError`] when the store cannot be reached.
-    pub fn given_up(&self) -> Result<Option<String>, StoreError> {
-        let reason = self.store.try_get(&keys::given_up())?;
-        Ok(reason.map(|reason| printable(&String::from_utf8_lossy(&reason), LONGEST_REASON)))
     }
 
     /// Whether anything is new to a launcher that has read `generation` last: one request for a few short keys, where
@@ -139,7 +122,7 @@ impl MembershipCoordinator {
     pub fn news(&self, generation: u64) -> Result<News, StoreError> {
         let next = keys::closed(generation.saturating_add(1));
         let keys = [keys::finished(), keys::given_up(), next];
-        let found = keys::values(&*self.store, &keys)?;
+        let found = entry::values(&*self.store, &keys)?;
         let [finished, given_up, closed] = [0, 1, 2].map(|place| found[place].as_ref());
         let shown = |reason: &Vec<u8>| printable(&String::from_utf8_lossy(reason), LONGEST_REASON);
         Ok(News {

@@ -61,13 +61,11 @@ fn joined(round: &Round, slot: usize, incarnation: u64) {
 fn launcher(store: &SharedStore, max: usize) {
     let coordinator = MembershipCoordinator::new(Arc::clone(store));
     let told = |error: StoreError| shown(&error);
-    coordinator.is_finished().expect("a store in memory");
     coordinator.newest().map_or_else(told, drop);
     coordinator.joined(1, max - 1).map_or_else(told, drop);
-    match coordinator.given_up() {
-        Ok(Some(reason)) => shown(&reason),
-        Ok(None) => {}
-        Err(error) => told(error),
+    let news = coordinator.news(0).expect("a store in memory");
+    if let Some(reason) = news.given_up {
+        shown(&reason);
     }
 }
 

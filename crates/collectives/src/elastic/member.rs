@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::keys;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, entry};
 
 /// The highest number of a generation.
 const MOST_GENERATIONS: u64 = u64::MAX >> 1;
@@ -87,7 +87,7 @@ impl Generation {
         let Some(bytes) = store.try_get(&key)? else {
             return Ok(None);
         };
-        let this: Self = keys::read(&key, &bytes)?;
+        let this: Self = entry::read(&key, &bytes)?;
         let ordered = this
             .members
             .windows(2)
@@ -95,7 +95,7 @@ impl Generation {
         // Leaves room for the number of the next generation.
         let counts = (1..=MOST_GENERATIONS).contains(&this.number);
         if !counts || this.members.is_empty() || !ordered {
-            return Err(keys::unreadable(&key, "no list of members by slot"));
+            return Err(entry::unreadable(&key, "no list of members by slot"));
         }
         Ok(Some((this, bytes)))
     }

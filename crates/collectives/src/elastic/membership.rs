@@ -18,7 +18,7 @@ use super::round_view::{Assessment, RoundView};
 use crate::printable;
 use crate::rendezvous::{RendezvousRequest, reach_launchers_store};
 use crate::runtime;
-use crate::store::{SharedStore, StoreError};
+use crate::store::{SharedStore, StoreError, entry};
 use crate::sync::lock;
 use crate::wait_notice::WaitNotice;
 
@@ -226,10 +226,10 @@ impl Membership {
     ) -> Result<Option<Generation>, ElasticError> {
         let failed = |source| self.failed(source);
         self.refuse_if_over(me)?;
-        let entry = keys::written(me).map_err(failed)?;
+        let own = entry::written("join", me).map_err(failed)?;
         let store = &*self.store;
         store
-            .set(&keys::joined(number, me.slot), &entry)
+            .set(&keys::joined(number, me.slot), &own)
             .map_err(failed)?;
         let place = store.add(&keys::waiting(number), 1).map_err(failed)?;
         let place = usize::try_from(place).unwrap_or(usize::MAX);
@@ -305,7 +305,7 @@ impl Membership {
             members,
             lost,
         };
-        let next = keys::written(&next)?;
+        let next = entry::written("join", &next)?;
         let expected = newest_bytes.unwrap_or_default();
         let there = self.store.compare_set(&keys::newest(), &expected, &next)?;
         if there != next {
@@ -349,7 +349,7 @@ impl Membership {
             keys::incarnation(me.slot),
             keys::ended(me.slot),
         ];
-        let found = keys::values(&*self.store, &wanted).map_err(|error| self.failed(error))?;
+        let found = entry::values(&*self.store, &wanted).map_err(|error| self.failed(error))?;
         if found[0].is_some() {
             return Err(ElasticError::Finished);
         }

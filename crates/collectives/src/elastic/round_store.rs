@@ -7,7 +7,7 @@ use super::keys;
 use super::member::Member;
 use super::round_view::joined_in;
 use crate::runtime;
-use crate::store::{Deadline, PrefixStore, Store, StoreError};
+use crate::store::{Deadline, PrefixStore, Store, StoreError, StoreView, entry};
 use crate::sync::lock;
 
 /// How often this process looks whether the others are still there, however often it asks for something.
@@ -68,7 +68,7 @@ impl RoundStore {
         let of_member = |member: &Member| keys::ended(member.slot);
         let mut wanted: Vec<String> = self.others.iter().map(of_member).collect();
         wanted.push(keys::waiting(next));
-        let found = keys::values(whole_store, &wanted)?;
+        let found = entry::values(whole_store, &wanted)?;
         for (member, (key, ended)) in self.others.iter().zip(wanted.iter().zip(&found)) {
             if keys::number_in(key, ended.as_deref())? >= member.incarnation {
                 return Err(broken(member, "has ended"));
@@ -80,7 +80,7 @@ impl RoundStore {
         }
         let of_member = |member: &Member| keys::joined(next, member.slot);
         let wanted: Vec<String> = self.others.iter().map(of_member).collect();
-        let found = keys::values(whole_store, &wanted)?;
+        let found = entry::values(whole_store, &wanted)?;
         for (member, (key, joined)) in self.others.iter().zip(wanted.iter().zip(&found)) {
             let joined = joined_in(key, joined.as_deref(), member.slot)?;
             if joined.is_some_and(|it| it.is_same_process(member)) {
@@ -89,9 +89,20 @@ impl RoundStore {
         }
         Ok(())
     }
+}
+
+impl StoreView for RoundStore {
+    fn below(&self) -> &dyn Store {
+        &self.own
+    }
+
+    /// Fails when the generation is broken: who dials a peer again and again reads something in between.
+    fn before_read(&self) -> Result<(), StoreError> {
+        self.whole()
+    }
 
     /// Waits in pieces, and looks at the others in between.
-    fn in_pieces<R>(
+    fn wait_for<R>(
         &self,
         limit: Duration,
         mut wait: impl FnMut(Duration) -> Result<R, StoreError>,
@@ -115,66 +126,5 @@ impl RoundStore {
                 outcome => return outcome,
             }
         }
-    }
-}
-
-impl Store for RoundStore {
-    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        self.own.set(key, value)
-    }
-
-    fn get_within(&self, key: &str, deadline: Duration) -> Result<Vec<u8>, StoreError> {
-        self.in_pieces(deadline, |piece| self.own.get_within(key, piece))
-    }
-
-    fn wait_within(&self, keys: &[&str], deadline: Duration) -> Result<(), StoreError> {
-        self.in_pieces(deadline, |piece| self.own.wait_within(keys, piece))
-    }
-
-    fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
-        self.own.add(key, amount)
-    }
-
-    fn compare_set(
-        &self,
-        key: &str,
-        expected: &[u8],
-        desired: &[u8],
-    ) -> Result<Vec<u8>, StoreError> {
-        self.own.compare_set(key, expected, desired)
-    }
-
-    /// Also fails when the generation is broken, as [`check`](Self::check) does.
-    fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.whole()?;
-        self.own.try_get(key)
-    }
-
-    /// As [`try_get`](Self::try_get).
-    fn try_get_many(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        self.whole()?;
-        self.own.try_get_many(keys)
-    }
-
-    /// Also fails when the generation is broken: who dials a peer again and again asks this in between.
-    fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
-        self.whole()?;
-        self.own.check(keys)
-    }
-
-    fn delete(&self, key: &str) -> Result<bool, StoreError> {
-        self.own.delete(key)
-    }
-
-    fn delete_many(&self, keys: &[&str]) -> Result<(), StoreError> {
-        self.own.delete_many(keys)
-    }
-
-    fn num_keys(&self) -> Result<u64, StoreError> {
-        self.own.num_keys()
-    }
-
-    fn timeout(&self) -> Duration {
-        self.own.timeout()
     }
 }

@@ -3,7 +3,7 @@
 use super::error::{MissingSlot, SlotState};
 use super::keys;
 use super::member::{Generation, Member};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, entry};
 
 /// One slot, as read from the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl RoundView {
             ]
         };
         let keys: Vec<String> = (0..slots).flat_map(of_slot).collect();
-        let values = keys::values(store, &keys)?;
+        let values = entry::values(store, &keys)?;
         let mut read = Vec::with_capacity(slots);
         let of_slots = keys.chunks_exact(3).zip(values.chunks_exact(3));
         for (slot, (keys, values)) in of_slots.enumerate() {
@@ -150,9 +150,9 @@ pub(super) fn joined_in(
     let Some(bytes) = value else {
         return Ok(None);
     };
-    let member: Member = keys::read(key, bytes)?;
+    let member: Member = entry::read(key, bytes)?;
     if member.slot != slot {
-        return Err(keys::unreadable(key, "it is of another slot"));
+        return Err(entry::unreadable(key, "it is of another slot"));
     }
     Ok(Some(member))
 }

@@ -11,7 +11,7 @@ use super::error::CollectiveError;
 use super::flight::{FlightEntry, FlightRecorder, FlightState, NO_LABEL};
 use super::signature::Call;
 use crate::channel::Channels;
-use crate::sync::{lock, wait_until};
+use crate::sync::{lock, wait_while};
 use crate::transport::{
     Failure, Frame, FrameKind, Header, Mailbox, Payload, Transport, encode_abort,
 };
@@ -292,19 +292,13 @@ impl Core {
     /// As [`Core::wait_for_turn`], with the lock; the second value says whether it waited at all.
     fn until_turn<'a>(
         &self,
-        mut progress: MutexGuard<'a, Progress>,
+        progress: MutexGuard<'a, Progress>,
         sequence: u64,
         deadline: Instant,
     ) -> (MutexGuard<'a, Progress>, bool) {
-        let mut waited = false;
-        while progress.finished < sequence {
-            let (locked, late) = wait_until(&self.turn, progress, deadline);
-            (progress, waited) = (locked, true);
-            if late {
-                break;
-            }
-        }
-        (progress, waited)
+        let waits = |progress: &mut Progress| progress.finished < sequence;
+        let waited = progress.finished < sequence;
+        (wait_while(&self.turn, progress, deadline, waits).0, waited)
     }
 
     /// Closes the channels to job rank `peer`, in this group and its sub-groups, before their next

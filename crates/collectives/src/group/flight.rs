@@ -94,6 +94,11 @@ pub struct FlightEntry {
 }
 
 impl FlightEntry {
+    /// Whether it is under way and waits for another rank.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.state == FlightState::Running && !self.waiting_for.is_empty()
+    }
+
     /// Its number among the collectives of its group, each of which counts by itself.
     pub(crate) fn number(&self) -> String {
         let sequence = self.sequence;

@@ -217,12 +217,6 @@ impl ProcessGroup {
         &self.core().members
     }
 
-    /// What carries frames (messages and news of failures): `tcp` or `threads`.
-    #[must_use]
-    pub fn transport_name(&self) -> &'static str {
-        self.core().transport.name()
-    }
-
     /// The deadline of operations that are given none.
     #[must_use]
     pub fn timeout(&self) -> Duration {
@@ -379,7 +373,6 @@ impl fmt::Debug for ProcessGroup {
             .field("rank", &self.rank())
             .field("world_size", &self.world_size())
             .field("job_ranks", &self.job_ranks())
-            .field("transport", &self.transport_name())
             .finish_non_exhaustive()
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::communication::Shared;
 use super::core::{Core, OpContext};
 use super::error::CollectiveError;
-use crate::sync::{lock, wait_until};
+use crate::sync::{lock, wait_while};
 
 /// How much longer than the communication thread a waiter has patience: the thread's own error
 /// tells more, so it should come first.
@@ -162,17 +162,9 @@ impl<T> Work<T> {
 
     fn wait_for_slot(&self, patience: Duration) -> Option<Result<T, CollectiveError>> {
         let deadline = Instant::now() + patience;
-        let mut result = lock(&self.slot.result);
-        loop {
-            if let Some(result) = result.take() {
-                return Some(result);
-            }
-            let (locked, late) = wait_until(&self.slot.done, result, deadline);
-            result = locked;
-            if late {
-                return result.take();
-            }
-        }
+        let result = lock(&self.slot.result);
+        let (mut result, _) = wait_while(&self.slot.done, result, deadline, |it| it.is_none());
+        result.take()
     }
 
     fn give_up(&self, waited: Duration) -> CollectiveError {

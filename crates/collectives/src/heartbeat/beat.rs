@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::group::FlightEntry;
 use crate::printable;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, entry};
 
 /// The longest beat that is read. Usual ones have a few kilobytes.
 const MAX_BYTES: usize = 256 << 10;
@@ -120,8 +120,7 @@ impl Beat {
 
 /// Reads `keys` without waiting for them.
 pub(super) fn read_many(store: &dyn Store, keys: &[String]) -> Result<Vec<Found>, StoreError> {
-    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-    let values = store.try_get_many(&keys)?;
+    let values = entry::values(store, keys)?;
     let found = |value: &Option<Vec<u8>>| value.as_deref().map_or(Found::Nothing, decoded);
     Ok(values.iter().map(found).collect())
 }
@@ -131,8 +130,7 @@ pub(super) fn read_all(
     store: &dyn Store,
     keys: &[String],
 ) -> Result<Option<Vec<Found>>, StoreError> {
-    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-    match store.multi_get_within(&keys, Duration::ZERO) {
+    match store.multi_get_within(&entry::as_strs(keys), Duration::ZERO) {
         Ok(values) => Ok(Some(values.iter().map(|bytes| decoded(bytes)).collect())),
         Err(StoreError::Timeout { .. }) => Ok(None),
         Err(error) => Err(error),

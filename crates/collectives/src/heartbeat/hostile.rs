@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::beat::{Beat, Found, beat_key, hang_key, read_many};
-use super::report::{Evidence, RankReport, diagnose};
+use super::beat::{Beat, beat_key, hang_key, read_many};
+use super::report::{RankReport, diagnose};
 use super::thread::{Followed, Heartbeat};
 use super::{HeartbeatMonitor, HeartbeatOptions};
 use crate::group::{GroupOptions, ProcessGroup};
@@ -43,6 +43,7 @@ pub fn heartbeats(bytes: &[u8]) {
     let options = HeartbeatOptions {
         interval: Duration::from_millis(1),
         timeout: Some(Duration::from_secs(1)),
+        ..HeartbeatOptions::default()
     };
     let heartbeat = Arc::new(Heartbeat::new(store.clone(), 0, members, options));
     let groups = ProcessGroup::over_threads(members, GroupOptions::default());
@@ -78,23 +79,7 @@ fn report(heartbeat: &Heartbeat, followed: &Followed, store: &dyn Store) {
     let rank_report = |member: &usize| {
         let key = hang_key(GENERATION, *member);
         let found = read_many(store, &[key]).expect("a store in memory");
-        match found.into_iter().next().expect("one value for each key") {
-            Found::Beat(beat) => RankReport {
-                evidence: Evidence::Answer,
-                beat: Some(*beat),
-                beats: true,
-            },
-            Found::Unreadable => RankReport {
-                evidence: Evidence::Unreadable,
-                beat: None,
-                beats: false,
-            },
-            Found::Nothing => RankReport {
-                evidence: Evidence::Nothing,
-                beat: None,
-                beats: false,
-            },
-        }
+        RankReport::answered(found.into_iter().next().expect("one value for each key"))
     };
     let reports: Vec<RankReport> = followed.members.iter().map(rank_report).collect();
     let report = diagnose(heartbeat, followed, &reports, &|_| None);

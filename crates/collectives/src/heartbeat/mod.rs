@@ -16,6 +16,7 @@ mod diagnosis;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
 mod log;
+mod machine;
 mod report;
 mod status;
 mod text;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+pub use self::machine::SilentMachine;
 pub use self::report::{Evidence, HangReport, RankActivity};
 pub use self::status::RankStatus;
 use self::thread::{Followed, Heartbeat};
@@ -56,14 +58,18 @@ pub struct HeartbeatOptions {
     /// not answer, and an operation has waited for a rank as long. `None`: only the deadlines of operations find lost
     /// ranks.
     pub timeout: Option<Duration>,
+    /// How many members each machine has, in their order, so that reports can name a machine whose ranks are all silent;
+    /// `None` where there is one machine, or the numbers differ.
+    pub ranks_per_machine: Option<usize>,
 }
 
 impl Default for HeartbeatOptions {
-    /// One beat per second, no timeout.
+    /// One beat per second, no timeout, one machine.
     fn default() -> Self {
         Self {
             interval: Duration::from_secs(1),
             timeout: None,
+            ranks_per_machine: None,
         }
     }
 }
@@ -151,7 +157,9 @@ impl HeartbeatMonitor {
         members: usize,
         options: HeartbeatOptions,
     ) -> Result<Self, HeartbeatError> {
-        let HeartbeatOptions { interval, timeout } = options;
+        let HeartbeatOptions {
+            interval, timeout, ..
+        } = options;
         if member >= members {
             return Err(HeartbeatError::Member { member, members });
         }
@@ -196,6 +204,12 @@ impl HeartbeatMonitor {
         });
     }
 
+    /// Lets warnings about a wait say that the job was asked to stop, once `asked` is true: its launcher ends the ranks then,
+    /// and no timeout counts. `asked` is called on the heartbeat thread and must not block.
+    pub fn set_stop_asked(&self, asked: impl Fn() -> bool + Send + Sync + 'static) {
+        *lock(&self.heartbeat.stop_asked) = Some(Box::new(asked));
+    }
+
     /// Stops the heartbeat without a goodbye, as if the process were stopped; for tests and fault
     /// injection.
     pub fn stop_without_goodbye(&self) {
@@ -203,8 +217,9 @@ impl HeartbeatMonitor {
     }
 
     /// Diagnoses a hang; `None` if `error` (or the failure of the monitored group) is none. A hang is a
-    /// missed deadline or heartbeat timeout, detected on any rank. Publishes this rank's state and waits at
-    /// most two seconds for those of the others.
+    /// missed deadline or heartbeat timeout, detected on any rank; or a pause of this rank for which the others have
+    /// given it up, whatever it has noticed of that. Publishes this rank's state and waits at most two seconds for those
+    /// of the others.
     ///
     /// `log_of` returns the path of a member's log file, if this machine has it.
     #[must_use]
@@ -231,16 +246,10 @@ impl Drop for HeartbeatMonitor {
     fn drop(&mut self) {
         self.heartbeat.stop(true);
         let deadline = runtime::now() + DROP_TIMEOUT;
-        let mut state = lock(&self.heartbeat.state);
-        while !state.ended {
-            let (locked, late) =
-                self.heartbeat
-                    .changed
-                    .wait_until(&self.heartbeat.state, state, deadline);
-            state = locked;
-            if late {
-                return;
-            }
+        let Heartbeat { state, changed, .. } = &*self.heartbeat;
+        let (state, late) = changed.wait_while(state, lock(state), deadline, |it| !it.ended);
+        if late {
+            return;
         }
         drop(state);
         if let Some(thread) = self.thread.take() {

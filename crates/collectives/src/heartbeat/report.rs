@@ -8,8 +8,9 @@ use std::time::Duration;
 use super::beat::{Beat, Found, beat_key, hang_key, read_many, reporter_key};
 use super::diagnosis::{RankState, doing, has_called, stalled, wanted_in};
 use super::log::last_lines;
+use super::machine::SilentMachine;
 use super::thread::{Followed, Heartbeat, WATCH_ALL};
-use crate::group::{CollectiveError, FlightEntry, FlightState};
+use crate::group::{CollectiveError, FlightEntry};
 use crate::runtime::{self, Condition};
 use crate::sync::lock;
 
@@ -104,6 +105,8 @@ pub struct HangReport {
     pub reporter: usize,
     /// The rank that the others wait for, if it could be determined.
     pub stalled: Option<usize>,
+    /// The machine of the stalled rank, if all ranks of it are silent.
+    pub machine: Option<SilentMachine>,
     /// The operation in which they wait for it.
     pub wanted: Option<FlightEntry>,
     /// The ranks that wait in it.
@@ -134,26 +137,69 @@ pub(super) struct RankReport {
     pub(super) beats: bool,
 }
 
+impl RankReport {
+    /// What a rank has reported after the failure.
+    pub(super) fn answer(beat: Beat) -> Self {
+        Self {
+            evidence: Evidence::Answer,
+            beat: Some(beat),
+            beats: true,
+        }
+    }
+
+    /// The same, as it was found in the store.
+    pub(super) fn answered(found: Found) -> Self {
+        match found {
+            Found::Beat(beat) => Self::answer(*beat),
+            other => Self::from_beat(&other),
+        }
+    }
+
+    /// The last beat of a rank.
+    fn from_beat(found: &Found) -> Self {
+        let evidence = match found {
+            Found::Beat(_) => Evidence::Beat,
+            Found::Unreadable => Evidence::Unreadable,
+            Found::Nothing => Evidence::Nothing,
+        };
+        Self {
+            evidence,
+            beat: found.beat().cloned(),
+            beats: false,
+        }
+    }
+}
+
+/// The last beats of all ranks, as far as this rank has read them.
+pub(super) fn last_beats(heartbeat: &Heartbeat, followed: &Followed) -> Vec<RankReport> {
+    let state = lock(&heartbeat.state);
+    let of_member = |member: &usize| {
+        let peer = state.peers.get(*member);
+        RankReport::from_beat(peer.map_or(&Found::Nothing, |peer| &peer.found))
+    };
+    followed.members.iter().map(of_member).collect()
+}
+
 pub(super) fn report(
     heartbeat: &Arc<Heartbeat>,
     error: &CollectiveError,
     log_of: &dyn Fn(usize) -> Option<PathBuf>,
 ) -> Option<HangReport> {
     let followed = lock(&heartbeat.state).followed.clone()?;
-    let late = matches!(error.root_cause(), CollectiveError::Timeout { .. });
-    if !late && !followed.core.upgrade().is_some_and(|core| core.hangs()) {
-        return None;
-    }
     let own = Beat {
         waiting_for: waited_for(error.root_cause()),
         ..heartbeat.beat_of(Some(&followed))
     };
-    let failed = own.records.iter().filter(|entry| {
-        matches!(entry.state, FlightState::Failed | FlightState::Running)
-            && !entry.waiting_for.is_empty()
-    });
-    let waited = failed.map(|entry| entry.began).max();
-    let own_pause = waited.and_then(|waited| heartbeat.pause_in(waited));
+    let hangs = error.is_timeout() || followed.core.upgrade().is_some_and(|core| core.hangs());
+    // Of those that have neither failed nor wait, nobody is waited for.
+    let waits = |entry: &&FlightEntry| !entry.waiting_for.is_empty();
+    let waited = own.records.iter().filter(waits).map(|entry| entry.began);
+    let waited = waited.max();
+    let own_pause = heartbeat.pause_in(waited.filter(|_| hangs));
+    let own_pause = own_pause.filter(|_| hangs || error.is_secondary());
+    if !hangs && own_pause.is_none() {
+        return None;
+    }
     let gathered = gather(heartbeat, &followed, &own);
     Some(HangReport {
         is_printed_here: gathered.is_printed_here,
@@ -185,15 +231,20 @@ pub(super) fn diagnose(
     let wanted = stalled.and_then(|rank| wanted_in(&states, rank));
     let log = stalled.and_then(|rank| log_of(*followed.members.get(rank)?));
     let waits = |rank: &usize| {
-        let in_records = states[*rank].records.iter();
-        let mut waited = in_records.filter(|entry| !entry.waiting_for.is_empty());
-        states[*rank].answered
-            && waited
-                .any(|entry| stalled.is_some_and(|stalled| entry.waiting_for.contains(&stalled)))
+        let mut records = states[*rank].records.iter();
+        let waits_for = |stalled: usize| records.any(|entry| entry.waiting_for.contains(&stalled));
+        states[*rank].answered && stalled.is_some_and(waits_for)
     };
+    let is_silent = |rank: usize| {
+        let silent_for = heartbeat.silence_of(followed.members[rank]);
+        silent_for.is_some() && !states[rank].alive
+    };
+    let per_machine = heartbeat.options.ranks_per_machine;
     HangReport {
         reporter: followed.rank,
         stalled,
+        machine: stalled
+            .and_then(|rank| SilentMachine::of(rank, &followed.members, per_machine, is_silent)),
         waiting: (0..states.len()).filter(waits).collect(),
         has_called: stalled
             .zip(wanted)
@@ -230,32 +281,17 @@ fn gather(heartbeat: &Arc<Heartbeat>, followed: &Followed, own: &Beat) -> Gather
         answers.1.notify_all();
     });
     let deadline = runtime::now() + ANSWERS + STORE_TIMEOUT;
-    let mut gathered = lock(&answer.0);
-    let mut late = started.is_err();
-    while gathered.is_none() && !late {
-        (gathered, late) = answer.1.wait_until(&answer.0, gathered, deadline);
-    }
+    let (slot, changed) = &*answer;
+    let waits = |gathered: &mut Option<Gathered>| gathered.is_none() && started.is_ok();
+    let (mut gathered, _) = changed.wait_while(slot, lock(slot), deadline, waits);
     let answer = gathered.take();
     drop(gathered);
-    let mut gathered = answer.unwrap_or_else(|| {
-        // Falls back to the beats seen before.
-        let state = lock(&heartbeat.state);
-        let peers = followed
-            .members
-            .iter()
-            .map(|member| state.peers.get(*member));
-        let reports = peers.map(|peer| from_beat(peer.map_or(&Found::Nothing, |peer| &peer.found)));
-        Gathered {
-            reports: reports.collect(),
-            is_printed_here: true,
-        }
+    let mut gathered = answer.unwrap_or_else(|| Gathered {
+        reports: last_beats(heartbeat, followed),
+        is_printed_here: true,
     });
     if let Some(report) = gathered.reports.get_mut(followed.rank) {
-        *report = RankReport {
-            evidence: Evidence::Answer,
-            beat: Some(own.clone()),
-            beats: true,
-        };
+        *report = RankReport::answer(own.clone());
     }
     gathered
 }
@@ -364,24 +400,17 @@ fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {
     };
     let mut reports: Vec<RankReport> = followed.members.iter().map(|_| not_asked()).collect();
     for rank in &silent {
-        reports[*rank] = from_beat(&Found::Nothing);
+        reports[*rank] = RankReport::from_beat(&Found::Nothing);
     }
     let counter = |found: &Found| found.beat().map(|beat| (beat.life, beat.number));
     for ((rank, beat), before) in silent.iter().zip(&beats).zip(&before) {
         reports[*rank] = RankReport {
             beats: counter(beat) != counter(before),
-            ..from_beat(beat)
+            ..RankReport::from_beat(beat)
         };
     }
     for (rank, answer) in answers {
-        reports[rank] = match answer {
-            Found::Beat(beat) => RankReport {
-                evidence: Evidence::Answer,
-                beat: Some(*beat),
-                beats: true,
-            },
-            other => from_beat(&other),
-        };
+        reports[rank] = RankReport::answered(answer);
     }
     Gathered {
         reports,
@@ -403,19 +432,6 @@ const fn not_asked() -> RankReport {
     RankReport {
         evidence: Evidence::NotAsked,
         beat: None,
-        beats: false,
-    }
-}
-
-pub(super) fn from_beat(found: &Found) -> RankReport {
-    let evidence = match found {
-        Found::Beat(_) => Evidence::Beat,
-        Found::Unreadable => Evidence::Unreadable,
-        Found::Nothing => Evidence::Nothing,
-    };
-    RankReport {
-        evidence,
-        beat: found.beat().cloned(),
         beats: false,
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::HeartbeatMonitor;
-use super::beat::{Beat, Found};
+use super::beat::Beat;
 use super::diagnosis::doing;
 use super::thread::{Heartbeat, Peer};
 use crate::group::FlightEntry;
@@ -29,12 +29,14 @@ const LATE_BEATS: u32 = 3;
 pub struct RankStatus {
     /// The member: the rank, or in an elastic run the slot.
     pub member: usize,
-    /// Whether its beats arrive.
+    /// Whether its beats arrive; while the store does not answer, whether they did before.
     pub alive: bool,
     /// Whether it has ended in good order.
     pub ended: bool,
     /// The time since its last new beat; `None` for this member.
     pub silent_for: Option<Duration>,
+    /// How long the store has not answered, where it does not: whether this member beats is not known since then.
+    pub store_silent_for: Option<Duration>,
     /// The id of its process, on its machine.
     pub pid: Option<u32>,
     /// The name of its machine.
@@ -67,20 +69,23 @@ impl Heartbeat {
     pub(super) fn statuses(&self) -> Vec<RankStatus> {
         let followed = lock(&self.state).followed.clone();
         let own = self.beat_of(followed.as_ref());
-        let withheld = self.store_silent_for();
+        let store_silent_for = self.store_silent_for();
         let mut state = lock(&self.state);
         state.reads_all = true;
         let status = |(member, peer): (usize, &Peer)| {
             if member == self.member {
-                return Some(status_of(member, &own, None, true));
+                return Some(RankStatus {
+                    store_silent_for,
+                    ..status_of(member, &own, None, true)
+                });
             }
-            // While the store does not answer, no beats arrive.
-            let silence = state.silence_of(peer).max(withheld.unwrap_or_default());
+            let silence = state.silence_of(peer);
             let alive = silence < LATE_BEATS * self.options.interval;
-            match &peer.found {
-                Found::Beat(beat) => Some(status_of(member, beat, Some(silence), alive)),
-                Found::Unreadable | Found::Nothing => None,
-            }
+            let beat = peer.found.beat()?;
+            Some(RankStatus {
+                store_silent_for,
+                ..status_of(member, beat, Some(silence), alive)
+            })
         };
         state.peers.iter().enumerate().filter_map(status).collect()
     }
@@ -92,6 +97,7 @@ fn status_of(member: usize, beat: &Beat, silent_for: Option<Duration>, alive: bo
         alive: alive && !beat.goodbye,
         ended: beat.goodbye,
         silent_for,
+        store_silent_for: None,
         pid: beat.pid,
         host: beat.host.clone(),
         step: beat.step,

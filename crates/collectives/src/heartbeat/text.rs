@@ -72,13 +72,8 @@ impl HangReport {
         self.ranks.iter().find(|it| Some(it.rank) == self.stalled)
     }
 
-    /// The same while the wait is not over yet, in one line: it has taken `waited`, and may take `left` more, as `flag` says.
-    pub(super) fn while_waiting(
-        &self,
-        waited: Duration,
-        left: Duration,
-        flag: &str,
-    ) -> Option<String> {
+    /// The same while the wait is not over yet, in one line: it has taken `waited`, and how it `ends`.
+    pub(super) fn while_waiting(&self, waited: Duration, ends: &str) -> Option<String> {
         let stalled = self.stalled_activity()?;
         let wanted = self.wanted.as_ref()?;
         let process = stalled
@@ -92,18 +87,26 @@ impl HangReport {
             false => "it sends no heartbeats",
         };
         Some(format!(
-            "rank {} has waited {:.0} s for {}{process} in {}, step {}: {beats}; the wait ends after {:.0} s more ({flag})",
+            "rank {} has waited {:.0} s for {}{process} in {}, step {}: {beats}; {ends}",
             self.reporter,
             waited.as_secs_f64(),
             stalled.name(),
             wanted.operation,
-            wanted.step,
-            left.as_secs_f64()
+            wanted.step
         ))
     }
 
     fn write_diagnosis(&self, f: &mut fmt::Formatter<'_>, stalled: &RankActivity) -> fmt::Result {
-        write!(f, "{} stalled", stalled.name())?;
+        let it = match &self.machine {
+            Some(machine) => {
+                write!(f, "{machine} stalled")?;
+                stalled.name()
+            }
+            None => {
+                write!(f, "{} stalled", stalled.name())?;
+                "it".to_owned()
+            }
+        };
         match &self.wanted {
             Some(wanted) => {
                 let number = if wanted.collective {
@@ -112,13 +115,13 @@ impl HangReport {
                     String::new()
                 };
                 let called = match self.has_called {
-                    Some(true) => "it is stuck in",
-                    Some(false) => "it has not called",
-                    None => "it has not completed",
+                    Some(true) => "is stuck in",
+                    Some(false) => "has not called",
+                    None => "has not completed",
                 };
                 write!(
                     f,
-                    " at step {}: {called} {}{number}, in which {} waited for it",
+                    " at step {}: {it} {called} {}{number}, in which {} waited for it",
                     wanted.step,
                     wanted.operation,
                     ranks(&self.waiting)
@@ -126,6 +129,11 @@ impl HangReport {
             }
             None => write!(f, ": others waited for it")?,
         }
+        self.write_state(f, stalled)
+    }
+
+    /// Whether the stalled rank still beats, and what to check.
+    fn write_state(&self, f: &mut fmt::Formatter<'_>, stalled: &RankActivity) -> fmt::Result {
         let process = stalled
             .process()
             .map_or(String::new(), |process| format!(" ({process})"));
@@ -152,16 +160,26 @@ impl HangReport {
                     Some(silence) => format!(" for {:.1} s", silence.as_secs_f64()),
                     None => String::new(),
                 };
-                format!(
-                    "no heartbeat{since}: check whether its process{process} is stopped (SIGSTOP, a debugger) or \
-                     swapped out, and whether its machine still runs"
-                )
+                match &self.machine {
+                    Some(_) => format!(
+                        "no heartbeat{since}, nor one of any other rank of that machine: check whether the machine still \
+                         runs and is reachable, and whether its launcher and all its ranks{process} are stopped (SIGSTOP)"
+                    ),
+                    None => format!(
+                        "no heartbeat{since}: check whether its process{process} is stopped (SIGSTOP, a debugger) or \
+                         swapped out, and whether its machine still runs"
+                    ),
+                }
             }
         };
         write!(f, "\n  {state}")?;
         let is_silent_too = |it: &&RankActivity| {
             // Of a rank without beats, or one that this rank does not watch, nothing is known.
-            !it.alive && it.silent_for.is_some() && it.rank != stalled.rank && !stalled.alive
+            let is_named = match &self.machine {
+                Some(machine) => machine.ranks.contains(&it.rank),
+                None => it.rank == stalled.rank,
+            };
+            !it.alive && it.silent_for.is_some() && !is_named && !stalled.alive
         };
         let silent = self.ranks.iter().filter(is_silent_too);
         let silent: Vec<usize> = silent.map(|it| it.rank).collect();

@@ -11,7 +11,7 @@ use super::beat::{Beat, Found, MAX_NOTE, beat_key, newest, read_all, read_many};
 use crate::group::Core;
 use crate::printable;
 use crate::runtime::{self, Condition};
-use crate::store::{SharedStore, StoreError, random_u64};
+use crate::store::{SharedStore, StoreError, entry, random_u64};
 use crate::sync::lock;
 use crate::wait_notice::WaitNotice;
 
@@ -91,6 +91,9 @@ impl State {
     }
 }
 
+/// Whether the program was asked to stop.
+pub(super) type StopAsked = Box<dyn Fn() -> bool + Send + Sync>;
+
 /// The program's text for each beat.
 pub(super) type Note = Box<dyn Fn() -> String + Send + Sync>;
 
@@ -104,6 +107,7 @@ pub(super) struct Heartbeat {
     pub(super) host: Option<String>,
     /// Text for each beat.
     pub(super) note: Mutex<Option<Note>>,
+    pub(super) stop_asked: Mutex<Option<StopAsked>>,
     pub(super) state: Mutex<State>,
     pub(super) changed: Condition,
 }
@@ -142,6 +146,7 @@ impl Heartbeat {
             life: random_u64(),
             host: runtime::host_name(),
             note: Mutex::new(None),
+            stop_asked: Mutex::new(None),
             state: Mutex::new(state),
             changed: Condition::default(),
         }
@@ -235,12 +240,16 @@ impl Heartbeat {
         }
     }
 
-    /// How long this rank did not run, if that is most of the time for which one of its operations has waited.
-    pub(super) fn pause_in(&self, waited: Duration) -> Option<Duration> {
+    /// How long this rank did not run, if that is most of the time for which one of its operations has `waited` in vain,
+    /// or so long that the others, who have the same timeout, have just given it up.
+    pub(super) fn pause_in(&self, waited: Option<Duration>) -> Option<Duration> {
         self.note_pause();
         let pause = lock(&self.state).paused?;
-        let is_within = runtime::elapsed(pause.ended) < waited;
-        (is_within && 2 * pause.length > waited).then_some(pause.length)
+        let ago = runtime::elapsed(pause.ended);
+        let is_most = waited.is_some_and(|waited| ago < waited && 2 * pause.length > waited);
+        let limit = self.options.timeout;
+        let is_given_up = limit.is_some_and(|limit| pause.length >= limit && ago < limit);
+        (is_most || is_given_up).then_some(pause.length)
     }
 
     /// Sleeps until the next beat. Returns false when the thread must end.
@@ -349,9 +358,8 @@ impl Heartbeat {
             return Ok(());
         }
         let keys: Vec<String> = new.iter().map(|member| beat_key(*member)).collect();
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         // At the start of a job all beats appear together. Later, members without one may never start.
-        let all = self.store.check(&keys)?;
+        let all = self.store.check(&entry::as_strs(&keys))?;
         if !all {
             new.rotate_left(first);
             new.truncate(NEWCOMERS);

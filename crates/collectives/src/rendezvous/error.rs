@@ -1,6 +1,6 @@
 //! What can go wrong while ranks find each other.
 
-use everburn_record::ranges;
+use everburn_record::{ranges, ranks};
 use std::time::Duration;
 
 use everburn_auth::AuthError;
@@ -131,7 +131,7 @@ pub enum RendezvousError {
     },
 }
 
-/// `rank 2, 3 of machine 1`, or ranks alone where it is not known on which machines they are.
+/// `ranks 2, 3 of machine 1`, or ranks alone where it is not known on which machines they are.
 pub(super) fn located(ranks: &[usize], per_machine: Option<usize>) -> String {
     let listed = listed(ranks);
     let Some(per_machine) = per_machine else {
@@ -147,12 +147,12 @@ pub(super) fn located(ranks: &[usize], per_machine: Option<usize>) -> String {
 }
 
 /// Rank numbers for a message, which stays readable for a thousand of them.
-pub(super) fn listed(ranks: &[usize]) -> String {
+pub(super) fn listed(missing: &[usize]) -> String {
     const SHOWN: usize = 16;
-    let shown = &ranks[..ranks.len().min(SHOWN)];
-    let mut text = format!("rank {}", ranges(shown));
-    if ranks.len() > SHOWN {
-        text.push_str(&format!(" and {} more", ranks.len() - SHOWN));
+    let shown = &missing[..missing.len().min(SHOWN)];
+    let mut text = ranks(shown);
+    if missing.len() > SHOWN {
+        text.push_str(&format!(" and {} more", missing.len() - SHOWN));
     }
     text
 }
@@ -163,11 +163,11 @@ mod tests {
 
     #[test]
     fn ranks_are_named_with_their_machines() {
-        assert_eq!(located(&[1, 3], None), "rank 1, 3");
-        assert_eq!(located(&[2, 3], Some(2)), "rank 2, 3 of machine 1");
+        assert_eq!(located(&[1, 3], None), "ranks 1, 3");
+        assert_eq!(located(&[2, 3], Some(2)), "ranks 2, 3 of machine 1");
         assert_eq!(
             located(&[1, 2, 4], Some(2)),
-            "rank 1, 2, 4 of machines 0, 1, 2"
+            "ranks 1, 2, 4 of machines 0, 1, 2"
         );
     }
 }

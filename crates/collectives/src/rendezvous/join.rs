@@ -14,13 +14,12 @@
 //! Every rank waits for one key only, the verdict. The rank that completes the world sets it, or
 //! the first to see a contradiction, so all learn of it at once and none runs into its deadline.
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::RendezvousError;
 use super::error::located;
 use crate::runtime;
-use crate::store::{Deadline, Store, StoreError, random_u64};
+use crate::store::{Deadline, Store, StoreError, entry, random_u64};
 use crate::wait_notice::WaitNotice;
 
 const KEYS: &str = "everburn/join";
@@ -101,13 +100,16 @@ pub(crate) fn join(
     loop {
         let until = notice.in_how_long(deadline.elapsed());
         match store.get_within(&key("verdict"), deadline.left().min(until)) {
-            Ok(verdict) => return read::<Verdict>(&verdict).map_err(failed)?.into_result(),
+            Ok(verdict) => {
+                return entry::read::<Verdict>(KEYS, &verdict)
+                    .map_err(failed)?
+                    .into_result();
+            }
             Err(StoreError::Timeout { .. }) => {}
             Err(error) => return Err(failed(error)),
         }
         let keys: Vec<String> = (0..world_size).map(|rank| key(&rank.to_string())).collect();
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let found = store.try_get_many(&keys).map_err(failed)?;
+        let found = entry::values(store, &keys).map_err(failed)?;
         let missing = (0..world_size).filter(|rank| found[*rank].is_none());
         let missing: Vec<usize> = missing.collect();
         if deadline.left().is_zero() {
@@ -139,15 +141,15 @@ fn object(
     key: &impl Fn(&str) -> String,
     claimed: impl FnOnce(),
 ) -> Result<Option<Verdict>, StoreError> {
-    let mine = written(me)?;
+    let mine = entry::written("join", me)?;
     let holder = store.compare_set(&key(&me.rank.to_string()), b"", &mine)?;
     if holder != mine {
-        let first = read::<Member>(&holder)?;
+        let first = entry::read::<Member>(KEYS, &holder)?;
         let other = me.clone();
         return Ok(Some(Verdict::RankTaken { first, other }));
     }
     claimed();
-    let first = read::<Member>(&store.compare_set(&key("first"), b"", &mine)?)?;
+    let first = entry::read::<Member>(KEYS, &store.compare_set(&key("first"), b"", &mine)?)?;
     let differs = first.world_size != me.world_size;
     let other = me.clone();
     Ok(differs.then_some(Verdict::WorldSizes { first, other }))
@@ -159,22 +161,8 @@ fn decide(
     verdict: &Verdict,
     key: &impl Fn(&str) -> String,
 ) -> Result<(), StoreError> {
-    let decided = store.compare_set(&key("decided"), b"", &written(verdict)?)?;
+    let decided = store.compare_set(&key("decided"), b"", &entry::written("join", verdict)?)?;
     store.set(&key("verdict"), &decided)
-}
-
-fn written(value: &impl Serialize) -> Result<Vec<u8>, StoreError> {
-    serde_json::to_vec(value).map_err(|error| StoreError::Invalid {
-        operation: "join",
-        reason: error.to_string(),
-    })
-}
-
-fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, StoreError> {
-    serde_json::from_slice(bytes).map_err(|error| StoreError::Protocol {
-        address: KEYS.into(),
-        reason: format!("the entry of another rank cannot be read: {error}"),
-    })
 }
 
 #[cfg(test)]
@@ -250,7 +238,7 @@ mod tests {
         let outcome = join_alone(&HashStore::new(), 1, 4, Duration::from_millis(20));
         let message = outcome.unwrap_err().to_string();
         assert!(message.contains("only 1 of 4 ranks"), "{message}");
-        assert!(message.contains("missing: rank 0, 2, 3"), "{message}");
+        assert!(message.contains("missing: ranks 0, 2, 3"), "{message}");
     }
 
     #[test]

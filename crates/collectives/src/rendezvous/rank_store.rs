@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::join::left_key;
 use crate::store::{
-    EtcdStore, FileStore, PrefixStore, SharedStore, Store, StoreError, TcpStore, TcpStoreServer,
+    EtcdStore, FileStore, PrefixStore, SharedStore, Store, StoreError, StoreView, TcpStore,
+    TcpStoreServer,
 };
 use crate::sync::lock;
 
@@ -109,61 +110,8 @@ impl Drop for RankStore {
     }
 }
 
-impl Store for RankStore {
-    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        self.store.set(key, value)
-    }
-
-    fn get_within(&self, key: &str, deadline: Duration) -> Result<Vec<u8>, StoreError> {
-        self.store.get_within(key, deadline)
-    }
-
-    fn multi_get_within(
-        &self,
-        keys: &[&str],
-        deadline: Duration,
-    ) -> Result<Vec<Vec<u8>>, StoreError> {
-        self.store.multi_get_within(keys, deadline)
-    }
-
-    fn try_get_many(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        self.store.try_get_many(keys)
-    }
-
-    fn wait_within(&self, keys: &[&str], deadline: Duration) -> Result<(), StoreError> {
-        self.store.wait_within(keys, deadline)
-    }
-
-    fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
-        self.store.add(key, amount)
-    }
-
-    fn compare_set(
-        &self,
-        key: &str,
-        expected: &[u8],
-        desired: &[u8],
-    ) -> Result<Vec<u8>, StoreError> {
-        self.store.compare_set(key, expected, desired)
-    }
-
-    fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
-        self.store.check(keys)
-    }
-
-    fn delete(&self, key: &str) -> Result<bool, StoreError> {
-        self.store.delete(key)
-    }
-
-    fn delete_many(&self, keys: &[&str]) -> Result<(), StoreError> {
-        self.store.delete_many(keys)
-    }
-
-    fn num_keys(&self) -> Result<u64, StoreError> {
-        self.store.num_keys()
-    }
-
-    fn timeout(&self) -> Duration {
-        self.store.timeout()
+impl StoreView for RankStore {
+    fn below(&self) -> &dyn Store {
+        &*self.store
     }
 }

@@ -62,25 +62,21 @@ impl HashStore {
     ) -> Result<MutexGuard<'_, HashMap<String, Vec<u8>>>, StoreError> {
         check_keys(operation, keys)?;
         let start = Instant::now();
-        let mut values = self.values();
-        loop {
-            if keys.iter().all(|key| values.contains_key(*key)) {
-                return Ok(values);
-            }
-            let Some(left) = deadline
-                .checked_sub(start.elapsed())
-                .filter(|left| !left.is_zero())
-            else {
-                let missing = keys.iter().filter(|key| !values.contains_key(**key));
-                return Err(StoreError::Timeout {
-                    operation,
-                    keys: missing.map(|key| (*key).to_owned()).collect(),
-                    waited: start.elapsed(),
-                });
-            };
-            let woken = self.shared.changed.wait_timeout(values, left);
-            values = woken.unwrap_or_else(PoisonError::into_inner).0;
+        let lacks = |values: &mut HashMap<String, Vec<u8>>| {
+            !keys.iter().all(|key| values.contains_key(*key))
+        };
+        let changed = &self.shared.changed;
+        let waited = changed.wait_timeout_while(self.values(), deadline, lacks);
+        let (values, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        if !timeout.timed_out() {
+            return Ok(values);
         }
+        let missing = keys.iter().filter(|key| !values.contains_key(**key));
+        Err(StoreError::Timeout {
+            operation,
+            keys: missing.map(|key| (*key).to_owned()).collect(),
+            waited: start.elapsed(),
+        })
     }
 }
 

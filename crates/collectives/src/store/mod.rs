@@ -4,6 +4,7 @@
 //! carries a deadline: the store's own [`Store::timeout`] or one given to the call.
 
 mod descriptors;
+pub(crate) mod entry;
 mod etcd;
 mod file;
 mod hash;
@@ -12,6 +13,7 @@ pub(crate) mod hostile;
 mod prefix;
 mod semantics;
 mod tcp;
+mod view;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +25,7 @@ pub use hash::HashStore;
 pub use prefix::PrefixStore;
 pub use tcp::{AUTH_OPCODE, StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
 pub(crate) use tcp::{Deadline, random_u64, resolve, split};
+pub(crate) use view::StoreView;
 
 use crate::printable;
 
@@ -37,9 +40,6 @@ pub const MAX_KEY_BYTES: usize = 8 * 1024;
 
 /// The longest value that any store accepts, in bytes (PyTorch's limit).
 pub const MAX_VALUE_BYTES: usize = 8 * 1024 * 1024;
-
-/// A value that is never stored: a compare-and-set with it reads the current value.
-const NEVER_STORED: &[u8] = b"\0everburn: nobody's value\0";
 
 /// What can go wrong with a store operation.
 ///
@@ -253,10 +253,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// [`StoreError`] when the store cannot be reached.
     fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        // PyTorch's protocol has no such request. An absent key answers with the value that was expected,
-        // and stores nothing.
-        let value = self.compare_set(key, NEVER_STORED, NEVER_STORED)?;
-        Ok((value != NEVER_STORED).then_some(value))
+        let values = self.try_get_many(&[key])?;
+        Ok(values.into_iter().next().flatten())
     }
 
     /// The values of `keys` in their order as they stand, `None` where there is none; nothing is waited for. A
@@ -275,9 +273,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// [`StoreError`] when the store cannot be reached.
-    fn try_get_many(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        keys.iter().map(|key| self.try_get(key)).collect()
-    }
+    fn try_get_many(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError>;
 
     /// The values of all keys in their order, waiting for them until `deadline` has passed. A store over the
     /// network takes no more requests for many keys than for one.

@@ -304,14 +304,10 @@ impl Mailbox {
     /// seen before its reason.
     pub(crate) fn failure_of_late(&self) -> Option<Failure> {
         let deadline = runtime::now() + STRAGGLERS;
-        let mut state = lock(&self.state);
-        while state.failure.is_none() {
-            let (locked, late) = self.changed.wait_until(&self.state, state, deadline);
-            state = locked;
-            if late {
-                break;
-            }
-        }
+        let waits = |state: &mut State| state.failure.is_none();
+        let (state, _) = self
+            .changed
+            .wait_while(&self.state, lock(&self.state), deadline, waits);
         state.failure.clone()
     }
 
@@ -396,19 +392,13 @@ impl Mailbox {
     /// Waits until every rank of `peers` is gone; those that are not when `deadline` passes.
     pub(crate) fn wait_gone(&self, peers: &[usize], deadline: Instant) -> Vec<usize> {
         let _awaited = self.awaits(peers);
-        let mut state = lock(&self.state);
-        loop {
-            let present = peers.iter().filter(|peer| !state.gone.contains_key(peer));
-            let present: Vec<usize> = present.copied().collect();
-            if present.is_empty() {
-                return present;
-            }
-            let (locked, late) = self.changed.wait_until(&self.state, state, deadline);
-            state = locked;
-            if late {
-                return present;
-            }
-        }
+        let is_present = |state: &State, peer: &usize| !state.gone.contains_key(peer);
+        let waits = |state: &mut State| peers.iter().any(|peer| is_present(state, peer));
+        let (state, _) = self
+            .changed
+            .wait_while(&self.state, lock(&self.state), deadline, waits);
+        let present = peers.iter().filter(|peer| is_present(&state, peer));
+        present.copied().collect()
     }
 
     /// Makes `child` fail when this mailbox fails.

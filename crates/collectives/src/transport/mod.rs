@@ -71,9 +71,6 @@ pub trait Transport: Send + Sync + fmt::Debug {
     /// How many ranks the job has.
     fn world_size(&self) -> usize;
 
-    /// What carries the frames, for reports: `tcp` or `threads`.
-    fn name(&self) -> &'static str;
-
     /// The host information of this rank. A transport between machines sets the address on which this
     /// rank can be reached.
     fn host_info(&self) -> HostInfo {

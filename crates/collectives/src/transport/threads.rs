@@ -23,7 +23,7 @@ pub(crate) const CLOSED_WITHOUT_GOODBYE: &str =
 /// use everburn::collectives::transport::{ThreadMesh, Transport};
 ///
 /// let ranks = ThreadMesh::new(3);
-/// assert_eq!(ranks[2].name(), "threads");
+/// assert_eq!(ranks[2].rank(), 2);
 /// ```
 #[derive(Debug)]
 pub struct ThreadMesh {
@@ -66,10 +66,6 @@ impl Transport for ThreadMesh {
 
     fn world_size(&self) -> usize {
         self.inboxes.len()
-    }
-
-    fn name(&self) -> &'static str {
-        "threads"
     }
 
     fn key(&self) -> Key {

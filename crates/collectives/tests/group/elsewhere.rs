@@ -22,10 +22,6 @@ impl Transport for Elsewhere {
         self.mesh.world_size()
     }
 
-    fn name(&self) -> &'static str {
-        "elsewhere"
-    }
-
     fn host_info(&self) -> HostInfo {
         self.host_info.clone()
     }

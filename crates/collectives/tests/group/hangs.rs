@@ -30,7 +30,11 @@ fn start_monitor(
     interval: Duration,
     timeout: Option<Duration>,
 ) -> HeartbeatMonitor {
-    let options = HeartbeatOptions { interval, timeout };
+    let options = HeartbeatOptions {
+        interval,
+        timeout,
+        ..HeartbeatOptions::default()
+    };
     let (rank, size) = (group.rank(), group.world_size());
     let monitor = HeartbeatMonitor::start(store.clone(), rank, size, options).unwrap();
     monitor.follow(group);

@@ -1,9 +1,9 @@
 use proptest::prelude::*;
 
-use super::{Conv2dShape, bias_grad_on, conv2d_on, input_grad_on, weight_grad_on};
+use super::{Conv2dShape, bias_grad_on, conv2d_on, definition, input_grad_on, weight_grad_on};
+use crate::KernelError;
 use crate::isa::InstructionSet;
 use crate::sample::{assert_close, doubles, values};
-use crate::{KernelError, reference};
 
 struct All {
     output: Vec<f32>,
@@ -36,14 +36,9 @@ fn check(shape: &Conv2dShape) {
     let weight = doubles(&values(shape.weight_len().unwrap(), 2));
     let bias = doubles(&values(shape.channels[1], 3));
     let gradient = doubles(&values(shape.output_len().unwrap(), 4));
-    let mut output = vec![0.0; gradient.len()];
-    let mut input_grad = vec![0.0; input.len()];
-    let mut weight_grad = vec![0.0; weight.len()];
-    let mut bias_grad = vec![0.0; bias.len()];
-    reference::conv2d(shape, &input, &weight, Some(&bias), &mut output).unwrap();
-    reference::conv2d_input_grad(shape, &gradient, &weight, &mut input_grad).unwrap();
-    reference::conv2d_weight_grad(shape, &input, &gradient, &mut weight_grad).unwrap();
-    reference::conv2d_bias_grad(shape, &gradient, &mut bias_grad).unwrap();
+    let output = definition::conv2d(shape, &input, &weight, &bias);
+    let [input_grad, weight_grad, bias_grad] =
+        definition::gradients(shape, &input, &weight, &gradient);
     for set in InstructionSet::available() {
         let fast = all(set, shape);
         assert_close(&fast.output, &output);
@@ -185,7 +180,7 @@ fn the_same_bits_for_any_number_of_threads() {
 }
 
 /// The convolution is linear in each argument, so a difference quotient of any width is exact but
-/// for rounding, and the reference in `f64` has little of that.
+/// for rounding, and the definition in `f64` has little of that.
 #[test]
 fn gradients_are_difference_quotients() {
     let shape = Conv2dShape {
@@ -203,9 +198,7 @@ fn gradients_are_difference_quotients() {
     let bias = doubles(&values(shape.channels[1], 3));
     let gradient = doubles(&values(shape.output_len().unwrap(), 4));
     let loss = |input: &[f64], weight: &[f64], bias: &[f64]| {
-        let mut output = vec![0.0; gradient.len()];
-        reference::conv2d(&shape, input, weight, Some(bias), &mut output).unwrap();
-        output
+        definition::conv2d(&shape, input, weight, bias)
             .iter()
             .zip(&gradient)
             .map(|(y, g)| y * g)

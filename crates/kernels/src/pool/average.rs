@@ -4,7 +4,6 @@ use super::PIECE;
 use super::shape::Pool2dShape;
 use crate::error::{KernelError, check_length, product};
 use crate::parallel::each_piece;
-use crate::reference::Float;
 
 /// By what an average divides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -62,8 +61,8 @@ impl Window {
         }
     }
 
-    fn average<T: Float>(&self, plane: &[T], width: usize) -> T {
-        let mut sum = T::ZERO;
+    fn average(&self, plane: &[f32], width: usize) -> f32 {
+        let mut sum = 0.0;
         if self.columns == [0, width] {
             sum = sum_of(&plane[self.rows[0] * width..self.rows[1] * width]);
         } else {
@@ -74,11 +73,11 @@ impl Window {
                 }
             }
         }
-        sum / T::from_f64(self.divisor as f64)
+        sum / self.divisor as f32
     }
 
-    fn spread<T: Float>(&self, plane: &mut [T], width: usize, gradient: T) {
-        let share = gradient / T::from_f64(self.divisor as f64);
+    fn spread(&self, plane: &mut [f32], width: usize, gradient: f32) {
+        let share = gradient / self.divisor as f32;
         for y in self.rows[0]..self.rows[1] {
             let line = y * width;
             for value in &mut plane[line + self.columns[0]..line + self.columns[1]] {
@@ -89,9 +88,9 @@ impl Window {
 }
 
 /// Sixteen sums side by side, so that the compiler may vectorise.
-fn sum_of<T: Float>(values: &[T]) -> T {
+fn sum_of(values: &[f32]) -> f32 {
     let (chunks, rest) = values.as_chunks::<16>();
-    let mut sums = [T::ZERO; 16];
+    let mut sums = [0.0; 16];
     for chunk in chunks {
         for (sum, &value) in sums.iter_mut().zip(chunk) {
             *sum += value;
@@ -117,7 +116,7 @@ struct Planes<W> {
 }
 
 impl<W: Fn([usize; 2]) -> Window + Sync> Planes<W> {
-    fn average<T: Float>(&self, input: &[T], output: &mut [T]) {
+    fn average(&self, input: &[f32], output: &mut [f32]) {
         let [rows, columns] = self.output;
         let plane = self.input[0] * self.input[1];
         let per_piece = (PIECE / (plane + rows * columns).max(1)).max(1);
@@ -133,13 +132,13 @@ impl<W: Fn([usize; 2]) -> Window + Sync> Planes<W> {
         });
     }
 
-    fn spread<T: Float>(&self, gradient: &[T], input_grad: &mut [T]) {
+    fn spread(&self, gradient: &[f32], input_grad: &mut [f32]) {
         let [rows, columns] = self.output;
         let plane = self.input[0] * self.input[1];
         let per_piece = (PIECE / (plane + rows * columns).max(1)).max(1);
         let work = input_grad.len();
         each_piece(input_grad, per_piece * plane, work, |index, input_grad| {
-            input_grad.fill(T::ZERO);
+            input_grad.fill(0.0);
             for (at, target) in input_grad.chunks_mut(plane).enumerate() {
                 let first = (index * per_piece + at) * rows * columns;
                 for (pixel, &slope) in gradient[first..first + rows * columns].iter().enumerate() {
@@ -167,11 +166,11 @@ const AVERAGE: &str = "avg_pool2d";
 ///
 /// # Errors
 /// A shape that is no pooling or dilated, and slices of other lengths than it says.
-pub fn avg_pool2d<T: Float>(
+pub fn avg_pool2d(
     shape: &Pool2dShape,
     divisor: Divisor,
-    input: &[T],
-    output: &mut [T],
+    input: &[f32],
+    output: &mut [f32],
 ) -> Result<(), KernelError> {
     check(shape)?;
     check_length(AVERAGE, "input", shape.input_len()?, input.len())?;
@@ -189,11 +188,11 @@ pub fn avg_pool2d<T: Float>(
 ///
 /// # Errors
 /// As [`avg_pool2d`].
-pub fn avg_pool2d_backward<T: Float>(
+pub fn avg_pool2d_backward(
     shape: &Pool2dShape,
     divisor: Divisor,
-    gradient: &[T],
-    input_grad: &mut [T],
+    gradient: &[f32],
+    input_grad: &mut [f32],
 ) -> Result<(), KernelError> {
     check(shape)?;
     check_length(AVERAGE, "gradient", shape.output_len()?, gradient.len())?;
@@ -258,10 +257,10 @@ impl AdaptivePool2dShape {
 ///
 /// # Errors
 /// Slices of other lengths than the shape says.
-pub fn adaptive_avg_pool2d<T: Float>(
+pub fn adaptive_avg_pool2d(
     shape: &AdaptivePool2dShape,
-    input: &[T],
-    output: &mut [T],
+    input: &[f32],
+    output: &mut [f32],
 ) -> Result<(), KernelError> {
     check_length(ADAPTIVE, "input", shape.len(shape.input)?, input.len())?;
     check_length(ADAPTIVE, "output", shape.len(shape.output)?, output.len())?;
@@ -273,10 +272,10 @@ pub fn adaptive_avg_pool2d<T: Float>(
 ///
 /// # Errors
 /// Slices of other lengths than the shape says.
-pub fn adaptive_avg_pool2d_backward<T: Float>(
+pub fn adaptive_avg_pool2d_backward(
     shape: &AdaptivePool2dShape,
-    gradient: &[T],
-    input_grad: &mut [T],
+    gradient: &[f32],
+    input_grad: &mut [f32],
 ) -> Result<(), KernelError> {
     check_length(
         ADAPTIVE,

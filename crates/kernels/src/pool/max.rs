@@ -9,44 +9,8 @@ use super::shape::Pool2dShape;
 use crate::error::{KernelError, check_length};
 use crate::isa::InstructionSet;
 use crate::parallel::each_task;
-use crate::reference::Float;
 
 const MAX_POOL: &str = "max_pool2d";
-
-/// A type that indices of maxima are stored in: Burn's `i64`, or `i32` at half the memory.
-///
-/// ```
-/// use everburn_kernels::PlaneIndex;
-///
-/// assert_eq!(<i64 as PlaneIndex>::from_i32(-1).to_i64(), -1);
-/// ```
-pub trait PlaneIndex: Copy + Send + Sync + 'static {
-    /// The same value.
-    fn from_i32(index: i32) -> Self;
-
-    /// The same value.
-    fn to_i64(self) -> i64;
-}
-
-impl PlaneIndex for i32 {
-    fn from_i32(index: i32) -> Self {
-        index
-    }
-
-    fn to_i64(self) -> i64 {
-        i64::from(self)
-    }
-}
-
-impl PlaneIndex for i64 {
-    fn from_i32(index: i32) -> Self {
-        Self::from(index)
-    }
-
-    fn to_i64(self) -> i64 {
-        self
-    }
-}
 
 /// Writes the largest value of each window to `output`, and its index in its plane to `indices`.
 ///
@@ -57,7 +21,7 @@ impl PlaneIndex for i64 {
 /// use everburn_kernels::{Pool2dShape, max_pool2d};
 ///
 /// let shape = Pool2dShape::new([1, 1], [2, 4], [2, 2]);
-/// let (mut output, mut indices) = ([0.0; 2], [0_i64; 2]);
+/// let (mut output, mut indices) = ([0.0; 2], [0; 2]);
 /// max_pool2d(&shape, &[1.0, 2.0, 5.0, 3.0, 0.0, 4.0, 1.0, 1.0], &mut output, &mut indices)?;
 /// assert_eq!((output, indices), ([4.0, 5.0], [5, 2]));
 /// # Ok::<(), everburn_kernels::KernelError>(())
@@ -65,21 +29,21 @@ impl PlaneIndex for i64 {
 ///
 /// # Errors
 /// A shape that is no pooling, and slices of other lengths than it says.
-pub fn max_pool2d<T: Float, I: PlaneIndex>(
+pub fn max_pool2d(
     shape: &Pool2dShape,
-    input: &[T],
-    output: &mut [T],
-    indices: &mut [I],
+    input: &[f32],
+    output: &mut [f32],
+    indices: &mut [i32],
 ) -> Result<(), KernelError> {
     max_pool2d_on(InstructionSet::best(), shape, input, output, indices)
 }
 
-pub(super) fn max_pool2d_on<T: Float, I: PlaneIndex>(
+pub(super) fn max_pool2d_on(
     set: InstructionSet,
     shape: &Pool2dShape,
-    input: &[T],
-    output: &mut [T],
-    indices: &mut [I],
+    input: &[f32],
+    output: &mut [f32],
+    indices: &mut [i32],
 ) -> Result<(), KernelError> {
     check_length(MAX_POOL, "input", shape.input_len()?, input.len())?;
     check_length(MAX_POOL, "output", shape.output_len()?, output.len())?;
@@ -91,7 +55,7 @@ pub(super) fn max_pool2d_on<T: Float, I: PlaneIndex>(
     let plane = shape.input[0] * shape.input[1];
     let per_task = (PIECE / (plane + rows * columns)).max(1);
     let piece = per_task * rows * columns;
-    let tasks: Vec<Task<'_, T, I>> = output
+    let tasks: Vec<Task<'_>> = output
         .chunks_mut(piece)
         .zip(indices.chunks_mut(piece))
         .enumerate()
@@ -108,16 +72,16 @@ pub(super) fn max_pool2d_on<T: Float, I: PlaneIndex>(
 }
 
 /// Some planes.
-struct Task<'a, T, I> {
+struct Task<'a> {
     shape: &'a Pool2dShape,
     output_extent: [usize; 2],
     /// From the first plane on.
-    input: &'a [T],
-    output: &'a mut [T],
-    indices: &'a mut [I],
+    input: &'a [f32],
+    output: &'a mut [f32],
+    indices: &'a mut [i32],
 }
 
-impl<T: Float, I: PlaneIndex> WithSimd for Task<'_, T, I> {
+impl WithSimd for Task<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -157,11 +121,11 @@ impl<T: Float, I: PlaneIndex> WithSimd for Task<'_, T, I> {
                     let output = &mut output[inner[0]..inner[1]];
                     let indices = &mut indices[inner[0]..inner[1]];
                     let done = match (shape.kernel, shape.stride[1]) {
-                        ([2, 2], 2) => line.search::<I, 2, 2>(output, indices),
-                        ([3, 3], 2) => line.search::<I, 3, 2>(output, indices),
-                        ([2, 2], 1) => line.search::<I, 2, 1>(output, indices),
-                        ([3, 3], 1) => line.search::<I, 3, 1>(output, indices),
-                        ([3, 3], 3) => line.search::<I, 3, 3>(output, indices),
+                        ([2, 2], 2) => line.search::<2, 2>(output, indices),
+                        ([3, 3], 2) => line.search::<3, 2>(output, indices),
+                        ([2, 2], 1) => line.search::<2, 1>(output, indices),
+                        ([3, 3], 1) => line.search::<3, 1>(output, indices),
+                        ([3, 3], 3) => line.search::<3, 3>(output, indices),
                         _ => 0,
                     };
                     [first, end] = [inner[0], inner[0] + done];
@@ -169,7 +133,7 @@ impl<T: Float, I: PlaneIndex> WithSimd for Task<'_, T, I> {
                 for column in (0..first).chain(end..columns) {
                     let (value, index) = search(shape, input, [row, column]);
                     output[column] = value;
-                    indices[column] = I::from_i32(index);
+                    indices[column] = index;
                 }
             }
         }
@@ -190,8 +154,8 @@ fn inner(shape: &Pool2dShape, axis: usize, windows: usize) -> [usize; 2] {
 
 /// Any window.
 #[inline(always)]
-fn search<T: Float>(shape: &Pool2dShape, input: &[T], at: [usize; 2]) -> (T, i32) {
-    let mut best = (T::NEG_INFINITY, -1);
+fn search(shape: &Pool2dShape, input: &[f32], at: [usize; 2]) -> (f32, i32) {
+    let mut best = (f32::NEG_INFINITY, -1);
     let [rows, columns] = [0, 1].map(|axis| shape.taps(axis, at[axis]));
     for ky in rows[0]..rows[1] {
         let y = at[0] * shape.stride[0] + ky * shape.dilation[0] - shape.padding[0];
@@ -209,15 +173,14 @@ fn search<T: Float>(shape: &Pool2dShape, input: &[T], at: [usize; 2]) -> (T, i32
 
 /// Whether `value` takes the place of `best`. (Without `||`, which would be a jump.)
 #[inline(always)]
-fn wins<T: Float>(value: T, best: T) -> bool {
-    let unordered = value.partial_cmp(&value).is_none();
-    (value > best) | unordered
+fn wins(value: f32, best: f32) -> bool {
+    (value > best) | value.is_nan()
 }
 
 /// Windows of one output row that are within the input.
-struct Line<'a, T> {
+struct Line<'a> {
     /// From the windows' first row on.
-    input: &'a [T],
+    input: &'a [f32],
     width: usize,
     /// Index in the plane of `input`'s first value.
     first_index: i32,
@@ -225,21 +188,21 @@ struct Line<'a, T> {
     column: usize,
 }
 
-impl<T: Float> Line<'_, T> {
+impl Line<'_> {
     /// Searches windows of `K * K`, `STRIDE` apart; known numbers let the compiler unroll and
     /// vectorise. Returns how many windows it did.
     #[inline(always)]
-    fn search<I: PlaneIndex, const K: usize, const STRIDE: usize>(
+    fn search<const K: usize, const STRIDE: usize>(
         &self,
-        output: &mut [T],
-        indices: &mut [I],
+        output: &mut [f32],
+        indices: &mut [i32],
     ) -> usize {
         let count = output.len().min(indices.len());
         if count == 0 {
             return 0;
         }
         let reach = (count - 1) * STRIDE + K;
-        let mut rows: [&[T]; K] = [&[]; K];
+        let mut rows: [&[f32]; K] = [&[]; K];
         for (ky, row) in rows.iter_mut().enumerate() {
             *row = &self.input[ky * self.width + self.column..][..reach];
         }
@@ -257,7 +220,7 @@ impl<T: Float> Line<'_, T> {
                 }
             }
             output[window] = best;
-            indices[window] = I::from_i32(self.first_index + (self.column + start) as i32 + tap);
+            indices[window] = self.first_index + (self.column + start) as i32 + tap;
         }
         count
     }
@@ -268,22 +231,22 @@ impl<T: Float> Line<'_, T> {
 /// # Errors
 /// A shape that is no pooling, slices of other lengths than it says, and indices that are outside
 /// their plane.
-pub fn max_pool2d_backward<T: Float, I: PlaneIndex>(
+pub fn max_pool2d_backward(
     shape: &Pool2dShape,
-    gradient: &[T],
-    indices: &[I],
-    input_grad: &mut [T],
+    gradient: &[f32],
+    indices: &[i32],
+    input_grad: &mut [f32],
 ) -> Result<(), KernelError> {
     check_length(MAX_POOL, "gradient", shape.output_len()?, gradient.len())?;
     check_length(MAX_POOL, "indices", gradient.len(), indices.len())?;
     check_length(MAX_POOL, "input_grad", shape.input_len()?, input_grad.len())?;
     let [rows, columns] = shape.output()?;
     let plane = shape.input[0] * shape.input[1];
-    let outside = |index: &&I| !(-1..plane as i64).contains(&index.to_i64());
+    let outside = |index: &&i32| !(-1..plane as i64).contains(&i64::from(**index));
     if let Some(index) = indices.iter().find(outside) {
         return Err(KernelError::Index {
             operation: MAX_POOL,
-            index: index.to_i64(),
+            index: i64::from(*index),
             plane,
         });
     }
@@ -294,13 +257,13 @@ pub fn max_pool2d_backward<T: Float, I: PlaneIndex>(
     let per_task = (PIECE / (plane + windows)).max(1);
     let work = input_grad.len();
     crate::parallel::each_piece(input_grad, per_task * plane, work, |index, input_grad| {
-        input_grad.fill(T::ZERO);
+        input_grad.fill(0.0);
         let first = index * per_task;
         for (plane, target) in input_grad.chunks_mut(plane).enumerate() {
             let at = (first + plane) * windows;
             let indices = &indices[at..at + windows];
             for (&slope, &index) in gradient[at..at + windows].iter().zip(indices) {
-                if let Some(value) = target.get_mut(index.to_i64() as usize) {
+                if let Some(value) = target.get_mut(index as usize) {
                     *value += slope;
                 }
             }

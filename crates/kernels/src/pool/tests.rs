@@ -6,7 +6,7 @@ use super::{
     adaptive_avg_pool2d_backward, avg_pool2d, avg_pool2d_backward, max_pool2d_backward,
 };
 use crate::isa::InstructionSet;
-use crate::sample::{assert_close, doubles, values};
+use crate::sample::{assert_close, values};
 
 fn shapes() -> impl Strategy<Value = Pool2dShape> {
     let axis = (
@@ -54,12 +54,12 @@ fn taps(shape: &Pool2dShape, at: [usize; 2]) -> Vec<Option<usize>> {
 }
 
 /// Maximum and index of a window, in the words of burn-flex's loop.
-fn maximum(plane: &[f32], taps: &[Option<usize>]) -> (f32, i64) {
+fn maximum(plane: &[f32], taps: &[Option<usize>]) -> (f32, i32) {
     let mut best = (f32::NEG_INFINITY, -1);
     for &index in taps.iter().flatten() {
         let value = plane[index];
         if best.1 < 0 || value > best.0 || value.is_nan() {
-            best = (value, index as i64);
+            best = (value, index as i32);
         }
     }
     best
@@ -92,7 +92,7 @@ proptest! {
         }
         for set in InstructionSet::available() {
             let mut output = vec![0.0; expected.len()];
-            let mut indices = vec![0_i64; expected.len()];
+            let mut indices = vec![0_i32; expected.len()];
             max_pool2d_on(set, &shape, &input, &mut output, &mut indices).unwrap();
             let bits: Vec<u32> = output.iter().map(|value| value.to_bits()).collect();
             prop_assert_eq!(&bits, &expected);
@@ -144,11 +144,6 @@ proptest! {
         let mut input_grad = vec![f32::NAN; input.len()];
         avg_pool2d_backward(&shape, divisor, &gradient, &mut input_grad).unwrap();
         assert_close(&input_grad, &slopes);
-        let mut double = vec![f64::NAN; expected.len()];
-        avg_pool2d(&shape, divisor, &doubles(&input), &mut double).unwrap();
-        for (actual, expected) in double.iter().zip(&expected) {
-            prop_assert!((actual - expected).abs() < 1e-12);
-        }
     }
 
     #[test]
@@ -194,7 +189,7 @@ proptest! {
 #[test]
 fn an_index_outside_its_plane_is_named() {
     let shape = Pool2dShape::new([1, 1], [2, 2], [2, 2]);
-    let result = max_pool2d_backward(&shape, &[1.0], &[4_i64], &mut [0.0; 4]);
+    let result = max_pool2d_backward(&shape, &[1.0], &[4_i32], &mut [0.0; 4]);
     assert_eq!(
         result.unwrap_err().to_string(),
         "max_pool2d: index 4 is outside a plane of 4 values"
@@ -258,7 +253,7 @@ fn maxima_of_windows_side_by_side_are_burns_however_long_a_line_is() {
         let [rows, columns] = shape.output().unwrap();
         for set in InstructionSet::available() {
             let mut output = vec![0.0; shape.output_len().unwrap()];
-            let mut indices = vec![0_i64; output.len()];
+            let mut indices = vec![0_i32; output.len()];
             max_pool2d_on(set, &shape, &input, &mut output, &mut indices).unwrap();
             for (window, (value, at)) in output.iter().zip(indices).enumerate() {
                 let (plane, pixel) = (window / (rows * columns), window % (rows * columns));

@@ -12,10 +12,7 @@ fn define(rows: Rows, input: &[f64]) -> Vec<Option<f64>> {
             .iter()
             .map(|value| value * f64::from(rows.scale));
         let total: f64 = scaled.clone().map(f64::exp).sum();
-        output.extend(scaled.map(|value| match rows.kind {
-            Kind::Logarithm => Some(value - total.ln()),
-            Kind::Whole | Kind::Causal => Some(value.exp() / total),
-        }));
+        output.extend(scaled.map(|value| Some(value.exp() / total)));
         output.extend((visible..rows.columns).map(|_| None));
     }
     output
@@ -53,30 +50,28 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
     fn equals_the_definition_and_its_difference_quotients(
-        rows in 0_usize..5, columns in 0_usize..80, length in 0_usize..20, scale in 0.1_f32..1.5,
+        matrices in 0_usize..3, length in 0_usize..20, scale in 0.1_f32..1.5,
     ) {
-        check(Rows::whole(columns), rows * columns);
-        check(Rows::logarithm(columns), rows * columns);
-        check(Rows::causal(length, scale), rows.min(2) * length * length);
+        check(Rows::new(length, scale), matrices * length * length);
     }
 }
 
 #[test]
 fn long_rows_are_as_good_as_short_ones() {
-    let columns = 50_257;
-    let input: Vec<_> = values(columns, 3);
-    for rows in [Rows::whole(columns), Rows::logarithm(columns)] {
-        let expected = define(rows, &doubles(&input));
-        for set in InstructionSet::available() {
-            let [output, _] = run(set, rows, &input, &input);
-            for (actual, expected) in output.iter().zip(&expected) {
-                let expected = expected.unwrap();
-                let error = (f64::from(*actual) - expected).abs();
-                assert!(
-                    error <= 1e-6 * expected.abs(),
-                    "{actual} in place of {expected}"
-                );
-            }
+    let length = 2_003;
+    let (input, rows) = (values(length * length, 3), Rows::new(length, 1.0));
+    let expected = define(rows, &doubles(&input));
+    for set in InstructionSet::available() {
+        let mut output = vec![7.0; input.len()];
+        forward(set, rows, &input, &mut output);
+        let last = (length - 1) * length;
+        for (actual, expected) in output.iter().zip(&expected).skip(last) {
+            let expected = expected.unwrap();
+            let error = (f64::from(*actual) - expected).abs();
+            assert!(
+                error <= 1e-6 * expected.abs(),
+                "{actual} in place of {expected}"
+            );
         }
     }
 }
@@ -84,19 +79,24 @@ fn long_rows_are_as_good_as_short_ones() {
 #[test]
 fn infinity_and_not_a_number() {
     const LOW: f32 = f32::NEG_INFINITY;
-    let input = [LOW, 3e38, LOW, LOW, LOW, LOW, f32::NAN, 1.0, 2.0];
-    for set in InstructionSet::available() {
-        let mut output = [7.0; 9];
-        forward(set, Rows::whole(3), &input, &mut output);
-        assert_eq!(output[..3], [0.0, 1.0, 0.0]);
-        assert!(output[3..].iter().all(|value| value.is_nan()));
-        forward(set, Rows::logarithm(3), &input, &mut output);
-        assert_eq!(output[..3], [LOW, 0.0, LOW]);
-        assert!(output[3..].iter().all(|value| value.is_nan()));
-        // What is ahead is not read.
-        let scores = [0.0, f32::NAN, f32::NAN, 1.0, 1.0, f32::NAN, LOW, 5.0, LOW];
-        forward(set, Rows::causal(3, 2.0), &scores, &mut output);
-        assert_eq!(output, [1.0, 0.0, 0.0, 0.5, 0.5, 0.0, 0.0, 1.0, 0.0]);
+    // What is ahead is not read.
+    let first_rows = [0.0, f32::NAN, f32::NAN, 1.0, 1.0, f32::NAN];
+    for (scale, last_row, expected) in [
+        (1.0, [LOW, 3e38, LOW], Some([0.0, 1.0, 0.0])),
+        (2.0, [LOW, 5.0, LOW], Some([0.0, 1.0, 0.0])),
+        (1.0, [LOW, LOW, LOW], None),
+        (1.0, [f32::NAN, 1.0, 2.0], None),
+    ] {
+        let scores = [&first_rows[..], &last_row].concat();
+        for set in InstructionSet::available() {
+            let mut output = [7.0; 9];
+            forward(set, Rows::new(3, scale), &scores, &mut output);
+            assert_eq!(output[..6], [1.0, 0.0, 0.0, 0.5, 0.5, 0.0]);
+            match expected {
+                Some(expected) => assert_eq!(output[6..], expected),
+                None => assert!(output[6..].iter().all(|value| value.is_nan())),
+            }
+        }
     }
 }
 
@@ -105,19 +105,14 @@ fn the_same_bits_for_any_number_of_threads() {
     let count = 5 * 131 * 131;
     let (input, gradient) = (values(count, 1), values(count, 2));
     let set = InstructionSet::best();
-    for rows in [
-        Rows::whole(131),
-        Rows::logarithm(131),
-        Rows::causal(131, 0.3),
-    ] {
-        let on = |threads| {
-            let results = on_threads(threads, || run(set, rows, &input, &gradient));
-            results.map(|values| values.into_iter().map(f32::to_bits).collect::<Vec<_>>())
-        };
-        let one = on(1);
-        assert_eq!(one, on(2));
-        assert_eq!(one, on(4));
-    }
+    let on = |threads| {
+        let rows = Rows::new(131, 0.3);
+        let results = on_threads(threads, || run(set, rows, &input, &gradient));
+        results.map(|values| values.into_iter().map(f32::to_bits).collect::<Vec<_>>())
+    };
+    let one = on(1);
+    assert_eq!(one, on(2));
+    assert_eq!(one, on(4));
 }
 
 #[test]
@@ -125,16 +120,12 @@ fn other_lengths_are_refused() {
     let given = [1.0; 4];
     for lengths in [[3, 4], [4, 5]] {
         let mut output = vec![0.0; lengths[1]];
-        assert!(softmax([2, 2], &given[..lengths[0]], &mut output).is_err());
-        assert!(log_softmax([2, 2], &given[..lengths[0]], &mut output).is_err());
         assert!(causal_softmax([1, 2], 1.0, &given[..lengths[0]], &mut output).is_err());
     }
     for [y, gradient, target] in [[3, 4, 4], [4, 3, 4], [4, 4, 3]] {
         let [y, gradient] = [y, gradient].map(|length| &given[..length]);
         let target = &mut vec![0.0; target];
-        assert!(softmax_backward([2, 2], y, gradient, target).is_err());
-        assert!(log_softmax_backward([2, 2], y, gradient, target).is_err());
         assert!(causal_softmax_backward([1, 2], 1.0, y, gradient, target).is_err());
     }
-    assert!(softmax([usize::MAX, 2], &[], &mut []).is_err());
+    assert!(causal_softmax([usize::MAX, 2], 1.0, &[], &mut []).is_err());
 }

@@ -24,6 +24,25 @@ fn four_variables_are_enough() {
 }
 
 #[test]
+fn a_failure_is_reported_with_the_first_step_that_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rank-1.error.json");
+    let finished = folder.path().join("rank-1.finished.json");
+    let rank = with(&[
+        ("EVERBURN_ERROR_FILE", path.to_str().unwrap()),
+        ("EVERBURN_FINISHED_FILE", finished.to_str().unwrap()),
+    ]);
+    let rank = rank.unwrap();
+    for step in [0, 12, 13] {
+        rank.failed_at(step);
+    }
+    rank.report_finished();
+    assert_eq!(RankReport::read(&finished).unwrap().step, None);
+    assert!(!rank.report_peer_lost(Some(0), None, "rank 0 is gone"));
+    assert_eq!(RankReport::read(&path).unwrap().step, Some(12));
+}
+
+#[test]
 fn a_store_in_etcd_takes_the_place_of_host_and_port() {
     let address = "etcd://a:1,b:2/job";
     let told = [

@@ -20,6 +20,7 @@ mod slurm;
 
 use std::ffi::OsString;
 use std::net::IpAddr;
+use std::sync::OnceLock;
 
 use everburn_auth::{GivenToken, JobToken};
 use everburn_collectives::rendezvous::{SWITCH, switch};
@@ -368,6 +369,7 @@ fn with_master(
             variables: [claim.rank.name, claim.world_size.name],
             master: format!("{}; {}", address.from, port.from),
         },
+        failed_at: OnceLock::new(),
     })
 }
 

@@ -1,6 +1,7 @@
 //! Stays with the ranks from the first one's start to the last one's end.
 
 mod elastic;
+mod interrupt;
 pub(crate) mod machine_processes;
 pub(crate) mod stopped;
 mod store_client;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 use everburn_collectives::store::TcpStoreServer;
 use everburn_record::proc;
 use rustix::process::Signal;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGQUIT};
+use signal_hook::consts::{SIGINT, SIGKILL};
 
 use self::elastic::Elastic;
 use self::machine_processes::StoreEvent;
@@ -29,7 +30,6 @@ use crate::job_failure::JobFailure;
 use crate::outcome::{EndedRank, Outcome};
 use crate::output::last_lines;
 use crate::ranks::{Job, PumpAlive, RunningRank};
-use crate::stop::asks_again;
 
 /// How many lines of the log of the rank to blame are shown.
 const LOG_TAIL_LINES: usize = 15;
@@ -307,54 +307,6 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Whether a signal has asked the launcher to stop the job.
-    pub(crate) fn was_interrupted(&self) -> bool {
-        self.interrupted.is_some()
-    }
-
-    /// The signal that has asked the launcher to stop the job.
-    fn interrupted_by(&self) -> Option<i32> {
-        self.interrupted.map(|(signal, _)| signal)
-    }
-
-    /// Whether a rank's end is no failure. A request to stop is obeyed by ending with 0.
-    fn ends_well(&self, ended: &EndedRank) -> bool {
-        let obeys = self.was_interrupted() && ended.exit.is_success();
-        ended.has_finished() || ended.was_stopped() || obeys
-    }
-
-    /// A first signal asks the ranks to stop after their step, a second one ends them; SIGQUIT does at once.
-    fn interrupt(&mut self, signal: i32) {
-        if signal == SIGQUIT {
-            self.interrupted.get_or_insert((signal, Instant::now()));
-            self.kill_all();
-            return;
-        }
-        if let Some((_, first)) = self.interrupted {
-            // A terminal that is closed may say so twice, by itself and by its shell: nobody has asked again.
-            if signal != SIGHUP && asks_again(first, Instant::now()) {
-                self.kill_all();
-            }
-            return;
-        }
-        self.interrupted = Some((signal, Instant::now()));
-        self.cancel_restarts();
-        if !self.dashboard {
-            // It would be written across the dashboard, which ends after the step.
-            tracing::info!(
-                "stopping, after the step that is under way if there is one; once more ends all ranks at once"
-            );
-        }
-        self.signal_all(Signal::TERM);
-        let now = Instant::now();
-        self.plan = match self.plan {
-            Plan::Train => Plan::Stopping(now + self.config.stop_patience),
-            Plan::Grace(_) => Plan::Terminating(now + self.config.kill_after),
-            already_ending => already_ending,
-        };
-        self.give_up_if_stopped_while_waiting();
-    }
-
     /// The time of the present plan, or of a restart, has come.
     fn advance(&mut self) {
         if let Some(elastic) = &mut self.elastic {
@@ -371,17 +323,7 @@ impl<'a> Supervisor<'a> {
                 self.signal_all(Signal::TERM);
                 self.plan = Plan::Terminating(Instant::now() + self.config.kill_after);
             }
-            Plan::Stopping(_) => {
-                let left = self.running.iter().flatten().map(|rank| rank.rank);
-                let left: Vec<String> = left.map(|rank| rank.to_string()).collect();
-                tracing::warn!(
-                    "not stopped within {:.0} s: rank {}; all are ended, and steps since the newest checkpoint are lost. A rank \
-                     that hangs keeps the others from the end of the step",
-                    self.config.stop_patience.as_secs_f64(),
-                    left.join(", ")
-                );
-                self.kill_all();
-            }
+            Plan::Stopping(_) => self.kill_those_not_stopped(),
             Plan::Terminating(_) => self.kill_all(),
             Plan::Killing(_) => {
                 let stuck = self.running.iter_mut().filter_map(Option::take);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use everburn_record::ranks;
+
 use crate::cause::root_cause;
 use crate::outcome::{EndedRank, Restart};
 
@@ -21,14 +23,15 @@ impl Story {
     pub(super) fn judge(&self, ended: &mut Vec<EndedRank>, patience: Duration) -> Option<String> {
         let patience = patience.as_secs_f64();
         let killed = ended.iter().filter(|it| it.ended_by_launcher);
-        let killed: Vec<_> = killed.map(|it| it.rank.to_string()).collect();
-        let killed = match killed.as_slice() {
-            [] => None,
-            ranks => Some(format!(
-                "rank {} still ran {patience:.1} s after that and was killed",
-                ranks.join(", ")
-            )),
-        };
+        let mut killed: Vec<usize> = killed.map(|it| it.rank).collect();
+        killed.sort_unstable();
+        let were = if killed.len() > 1 { "were" } else { "was" };
+        let killed = (!killed.is_empty()).then(|| {
+            format!(
+                "{} still ran {patience:.1} s after that and {were} killed",
+                ranks(&killed)
+            )
+        });
         let ends_well = |it: &EndedRank| it.has_finished() || it.was_stopped();
         if ended.iter().any(ends_well) {
             ended.retain(|it| !ends_well(it) && !it.was_not_needed());
@@ -76,6 +79,28 @@ mod tests {
             unix_time_ms: 1,
             report: kind.map(|kind| RankReport::new(rank, kind, "")),
         }
+    }
+
+    #[test]
+    fn ranks_that_were_killed_are_named() {
+        let story = story(Vec::new(), Vec::new());
+        let mut all = [3, 1].map(|rank| EndedRank {
+            ended_by_launcher: true,
+            ..ended(rank, 137, None)
+        });
+        let of = |ended: &[EndedRank]| {
+            let why = story.judge(&mut ended.to_vec(), Duration::from_secs(60));
+            why.unwrap()
+        };
+        let text = of(&all);
+        let both = "ranks 1, 3 still ran 60.0 s after that and were killed";
+        assert!(text.contains(both), "{text}");
+        all.reverse();
+        let text = of(&all[..1]);
+        assert!(
+            text.contains("rank 1 still ran 60.0 s after that and was killed"),
+            "{text}"
+        );
     }
 
     fn story(restarts: Vec<Restart>, away: Vec<EndedRank>) -> Story {

@@ -103,7 +103,7 @@ fn a_rank_without_restarts_left_ends_the_job_with_its_first_error() {
         "{message}"
     );
     for part in [
-        "rank 1 (after restart 1) ended with exit code 5: trouble of process 2; restart 2 of 2",
+        "rank 1 (process 2) ended with exit code 5: trouble of process 2; restart 2 of 2",
         "at most 1 rank can be there, and the job needs 2: rank 1 is not started again",
     ] {
         assert!(message.contains(part), "{part} not in\n{message}");

@@ -248,7 +248,7 @@ fn no_rank_outlives_a_launcher_that_was_killed() {
 
 #[test]
 fn an_interrupt_lets_every_rank_stop_cleanly() {
-    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+    for (signal, name, code) in [(Signal::INT, "SIGINT", 130), (Signal::TERM, "SIGTERM", 143)] {
         let folder = tempfile::tempdir().unwrap();
         let mut launcher = LauncherProcess::start(folder.path(), 2, "stops when asked", "");
         for rank in 0..2 {
@@ -258,6 +258,36 @@ fn an_interrupt_lets_every_rank_stop_cleanly() {
         assert_eq!(launcher.wait().code(), Some(code));
         let outcome = fs::read_to_string(folder.path().join("outcome")).unwrap();
         assert!(outcome.contains("stopped on request"), "{outcome}");
+        let told = fs::read_to_string(folder.path().join("told")).unwrap();
+        assert!(
+            told.starts_with(&format!("None stopping on {name}, after the step"))
+                && told.contains("ranks that still run in 60 s are ended"),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn ranks_that_do_not_stop_are_named_when_they_are_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "trap '' TERM; echo 1 > $DIR/ready.$RANK; while :; do sleep 0.02; done";
+    let mut launcher = LauncherProcess::start_with_patience(folder.path(), 2, 1, script);
+    for rank in 0..2 {
+        number_in(folder.path(), &format!("ready.{rank}"));
+    }
+    launcher.signal(Signal::TERM);
+    assert_eq!(launcher.wait().code(), Some(143));
+    let told = fs::read_to_string(folder.path().join("told")).unwrap();
+    assert!(
+        told.contains("\nNone not stopped within 0 s: ranks 0, 1; all are ended"),
+        "{told}"
+    );
+    // What has ended them is in their logs.
+    for rank in 0..2 {
+        let log = folder.path().join(format!("logs/rank-{rank}.log"));
+        let log = fs::read_to_string(log).unwrap();
+        let line = format!("--- rank {rank}: the launcher has ended this process ---\n");
+        assert!(log.ends_with(&line), "{log}");
     }
 }
 
@@ -392,7 +422,10 @@ fn a_terminal_is_in_order_after_its_dashboard_was_killed() {
         "{screen:?}"
     );
     assert!(!screen.contains("quiet"), "only rank 0 draws: {screen:?}");
-    assert_eq!(read("logs/rank-1.log"), "quiet\n");
+    assert_eq!(
+        read("logs/rank-1.log"),
+        "quiet\n--- rank 1: the launcher has ended this process ---\n"
+    );
 }
 
 #[test]

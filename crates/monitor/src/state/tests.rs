@@ -1,5 +1,7 @@
 //! Tests of `state`.
 
+use everburn_record::LiveRank;
+
 use super::*;
 
 fn metric(step: u64) -> Update {
@@ -54,10 +56,10 @@ fn what_is_kept_is_bounded_whatever_is_said() {
             ..Event::new(EventKind::Loss, long.clone())
         };
         state.take(&Update::Event(event), 0);
-        let of_rank = |rank: &usize| everburn_record::LiveRank {
+        let of_rank = |rank: &usize| LiveRank {
             rank: *rank,
             doing: Some(long.clone()),
-            ..everburn_record::LiveRank::default()
+            ..LiveRank::default()
         };
         let live = Live {
             ranks: numbers.iter().take(2).map(of_rank).collect(),
@@ -109,6 +111,16 @@ fn silence_is_told_and_an_end_is_not_silence() {
     };
     state.take(&Update::Live(live.clone()), 1_000);
     assert_eq!(state.doing(), "training");
+    let silent_store = Live {
+        store_silent_seconds: Some(12.4),
+        ranks: vec![LiveRank::default()],
+        ..live
+    };
+    state.take(&Update::Live(silent_store), 1_000);
+    let doing = "training, the store has not answered for 12 s";
+    assert_eq!(state.doing(), doing);
+    // Nobody is silent for that.
+    assert_eq!(state.ranks()[0].status, RankStatus::Working);
     state.tick(9_000);
     assert_eq!(state.doing(), "no heartbeat for 8 s");
     state.take(&Update::Running(false), 9_000);

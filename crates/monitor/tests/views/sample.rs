@@ -114,6 +114,7 @@ pub fn live(step: u64, ranks: usize) -> Live {
         steps: Some(2580),
         seconds_a_step: Some(0.031),
         members: (0..ranks).collect(),
+        store_silent_seconds: None,
         ranks: (0..ranks).map(of_rank).collect(),
     }
 }

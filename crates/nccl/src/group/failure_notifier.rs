@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use everburn_collectives::group::GroupFailure;
 use everburn_collectives::printable;
 use everburn_collectives::store::{PrefixStore, Store, StoreError};
-use everburn_collectives::sync::{lock, wait_until};
+use everburn_collectives::sync::{lock, wait_until, wait_while};
 use serde::{Deserialize, Serialize};
 
 use super::error::NcclError;
@@ -239,13 +239,7 @@ impl FailureNotifier {
             (state.stop, state.goodbye) = (true, goodbye);
         }
         self.changed.notify_all();
-        while !state.ended {
-            let (locked, late) = wait_until(&self.changed, state, deadline);
-            state = locked;
-            if late {
-                return;
-            }
-        }
+        drop(wait_while(&self.changed, state, deadline, |it| !it.ended));
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use everburn_collectives::sync::{lock, wait_until};
+use everburn_collectives::sync::{lock, wait_while};
 
 /// A mutex that is only locked with a deadline: its holder may be in an NCCL call that does not return.
 pub(crate) struct TimedMutex<T> {
@@ -22,20 +22,10 @@ impl<T> TimedMutex<T> {
 
     /// The value, or `None` if `deadline` passes first.
     pub(crate) fn take_until(&self, deadline: Instant) -> Option<TimedMutexGuard<'_, T>> {
-        let mut value = lock(&self.value);
-        loop {
-            if let Some(value) = value.take() {
-                return Some(TimedMutexGuard {
-                    mutex: self,
-                    value: Some(value),
-                });
-            }
-            let (locked, late) = wait_until(&self.back, value, deadline);
-            if late {
-                return None;
-            }
-            value = locked;
-        }
+        let value = lock(&self.value);
+        let (mut value, _) = wait_while(&self.back, value, deadline, |it| it.is_none());
+        let value = Some(value.take()?);
+        Some(TimedMutexGuard { mutex: self, value })
     }
 }
 

@@ -88,6 +88,11 @@ fn judged(level: &str, text: &str, rank: usize) -> Option<(EventKind, Option<usi
     if let Some(about) = diverged(text) {
         return Some((EventKind::Divergence, about));
     }
+    if text.starts_with("machine ") && text.contains(") stalled") {
+        // Of a machine that is silent as a whole, the first rank.
+        let first = number_behind(text, "(ranks ").map(|rank| rank as usize);
+        return Some((EventKind::Stall, first));
+    }
     let stalled = number_behind(text, "rank ").filter(|number| {
         let named = format!("rank {number} ");
         let rest = text.strip_prefix(&named).unwrap_or_default();
@@ -169,6 +174,13 @@ mod tests {
         );
         assert_eq!(
             of(
+                "ERROR",
+                "machine 1 (ranks 2, 3) stalled at step 120: rank 2 has not called barrier (collective 5)"
+            ),
+            (Stall, Some(119), Some(2))
+        );
+        assert_eq!(
+            of(
                 "WARN",
                 "ranks [0, 2] have made step 120, 39.80 s after the step before"
             ),
@@ -217,6 +229,7 @@ mod tests {
             "2026-11-22T00:32:50.661195Z  INFO conv1 and conv2 on flex",
             "  | error: not at the beginning",
             "--- rank 2 ---",
+            "--- rank 2: the launcher has ended this process ---",
         ] {
             assert_eq!(event(line, 0), None, "{line}");
         }

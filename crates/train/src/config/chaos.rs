@@ -44,6 +44,33 @@ impl Fault {
             Self::Drop(one, other) => one == rank || other == rank,
         }
     }
+
+    /// The rank that it befalls, of two the first.
+    pub(crate) fn rank(self) -> usize {
+        match self {
+            Self::Kill(rank)
+            | Self::Stall(rank)
+            | Self::Slow(rank, _)
+            | Self::Drop(rank, _)
+            | Self::Corrupt(rank)
+            | Self::Overflow(rank) => rank,
+        }
+    }
+
+    /// What happens at step `step`, in words.
+    pub(crate) fn text(self, step: usize) -> String {
+        match self {
+            Self::Kill(rank) => format!("rank {rank} is killed at step {step}"),
+            Self::Stall(rank) => format!("rank {rank} is stopped at step {step}"),
+            Self::Slow(rank, by) => {
+                let by = by.as_millis();
+                format!("rank {rank} takes {by} ms longer per step from step {step} on")
+            }
+            Self::Drop(one, other) => format!("rank {one} loses rank {other} at step {step}"),
+            Self::Corrupt(rank) => format!("a parameter of rank {rank} changes after step {step}"),
+            Self::Overflow(rank) => format!("gradients of rank {rank} overflow at step {step}"),
+        }
+    }
 }
 
 /// Faults and the steps at the beginning of which they happen; a changed parameter is found after its step.
@@ -104,6 +131,13 @@ impl Chaos {
         faults
             .filter(move |(fault, from)| now(*fault, *from) && fault.befalls(rank))
             .map(|(fault, _)| fault)
+    }
+
+    /// The faults that begin at step `step`, counted from 1, of all ranks.
+    pub(crate) fn beginning_at(&self, step: usize) -> impl Iterator<Item = Fault> {
+        let faults = self.faults.iter();
+        let now = faults.filter(move |(_, from)| *from == step);
+        now.map(|(fault, _)| *fault)
     }
 
     /// Whether gradients are to overflow.
@@ -247,5 +281,12 @@ mod tests {
         );
         assert_eq!(chaos.at(6, 1).collect::<Vec<_>>(), [slow]);
         assert_eq!(chaos.at(5, 0).count(), 0);
+        let of_all = |step| chaos.beginning_at(step).map(|fault| fault.text(step));
+        let texts = [
+            "rank 1 takes 1000 ms longer per step from step 5 on",
+            "a parameter of rank 1 changes after step 5",
+        ];
+        assert_eq!(of_all(5).collect::<Vec<_>>(), texts);
+        assert_eq!(of_all(6).count(), 0);
     }
 }

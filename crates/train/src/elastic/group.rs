@@ -114,6 +114,13 @@ impl ElasticGroup {
         }
     }
 
+    /// Lets warnings about a wait say that the job was asked to stop: [`HeartbeatMonitor::set_stop_asked`].
+    pub fn set_stop_asked(&self, asked: impl Fn() -> bool + Send + Sync + 'static) {
+        if let Some(heartbeat) = &self.heartbeat {
+            heartbeat.set_stop_asked(asked);
+        }
+    }
+
     fn follow(&self) {
         let present = lock(&self.present);
         if let Some(heartbeat) = &self.heartbeat {

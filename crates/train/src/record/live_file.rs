@@ -182,7 +182,10 @@ fn write_until_closed(shared: &Shared, path: &Path, rank_statuses: Option<&RankS
         let (mut live, closed) = (state.live.clone(), state.closed);
         drop(state);
         if let Some(rank_statuses) = rank_statuses {
-            live.ranks = rank_statuses().into_iter().map(of_status).collect();
+            let statuses = rank_statuses();
+            let mut store = statuses.iter().filter_map(|status| status.store_silent_for);
+            live.store_silent_seconds = store.next().map(|silence| silence.as_secs_f64());
+            live.ranks = statuses.into_iter().map(of_status).collect();
         }
         live.unix_time_ms = unix_time_ms();
         if let Err(error) = live.write(path)
@@ -244,6 +247,7 @@ mod tests {
             alive: false,
             ended: false,
             silent_for: Some(Duration::from_secs(7)),
+            store_silent_for: Some(Duration::from_secs(5)),
             pid: Some(4711),
             host: None,
             step: 4,
@@ -259,6 +263,7 @@ mod tests {
         slot.step(6);
         slot.open(None);
         let live = read(&run);
+        assert_eq!(live.store_silent_seconds, Some(5.0));
         assert_eq!((live.phase, live.epoch, live.step), (Phase::Ended, 2, 6));
         assert!(live.seconds_a_step.is_some());
         let [rank] = &live.ranks[..] else {

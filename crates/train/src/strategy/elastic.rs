@@ -145,7 +145,7 @@ impl RankLoop {
             if let Some(kind) = kind {
                 self.note(Event {
                     rank: lost.copied(),
-                    ..Event::new(kind, error.to_string())
+                    ..Event::new(kind, format!("{error}{}", as_in_the_job(&before, error)))
                 });
             }
         }

@@ -13,21 +13,20 @@ impl RankLoop {
     /// Injects the faults that are due at the start of step `step`: each once, even if the step is repeated.
     pub(super) fn inject_faults(&mut self, step: usize) {
         let again = std::mem::replace(&mut self.faults_until, step) >= step;
+        if !again {
+            self.note_faults(step);
+        }
         for fault in self.faults_at(step) {
             if again && !matches!(fault, Fault::Slow(..)) {
                 continue;
             }
             match fault {
-                Fault::Kill(rank) => {
-                    self.announce(step, rank, &format!("rank {rank} is killed at step {step}"));
+                Fault::Kill(_) => {
+                    announce(fault, step);
                     signal(Signal::KILL);
                 }
-                Fault::Stall(rank) => {
-                    self.announce(
-                        step,
-                        rank,
-                        &format!("rank {rank} is stopped at step {step}"),
-                    );
+                Fault::Stall(_) => {
+                    announce(fault, step);
                     signal(Signal::STOP);
                 }
                 Fault::Slow(_, by) => std::thread::sleep(by),
@@ -36,39 +35,43 @@ impl RankLoop {
                     let own = members[self.setup.group.rank()];
                     let peer = if own == one { other } else { one };
                     if let Some(peer) = members.iter().position(|member| *member == peer) {
-                        let text = format!("rank {one} loses rank {other} at step {step}");
-                        self.announce(step, own, &text);
+                        announce(fault, step);
                         self.setup.group.break_connection(peer);
                     }
                 }
-                Fault::Overflow(rank) => {
-                    let text = format!("gradients of rank {rank} overflow at step {step}");
-                    self.announce(step, rank, &text);
-                }
+                Fault::Overflow(_) => announce(fault, step),
                 Fault::Corrupt(_) => {}
             }
         }
     }
 
-    /// Says what is about to befall this rank; in `events.jsonl`, too, if it has the run directory.
-    fn announce(&self, step: usize, rank: usize, text: &str) {
-        tracing::warn!("chaos: {text}");
-        self.note(Event {
-            step: Some(step as u64),
-            rank: Some(rank),
-            ..Event::new(EventKind::Fault, format!("chaos: {text}"))
-        });
+    /// Notes in `events.jsonl` the faults that begin at step `step`. Where only rank 0 has the run directory, it does so for
+    /// all ranks; in an elastic job each rank has it, and notes its own.
+    fn note_faults(&self, step: usize) {
+        let chaos = &self.setup.config.chaos;
+        if chaos.is_none() || self.setup.begun_before {
+            return;
+        }
+        let own = self.members()[self.setup.group.rank()];
+        let is_elastic = self.setup.regroup.is_some();
+        let faults = chaos.beginning_at(step);
+        for fault in faults.filter(|fault| !is_elastic || fault.rank() == own) {
+            self.note(Event {
+                step: Some(step as u64),
+                rank: Some(fault.rank()),
+                ..Event::new(EventKind::Fault, format!("chaos: {}", fault.text(step)))
+            });
+        }
     }
 
     /// The model with a number changed, where that is asked for after step `step`.
     pub(super) fn corrupt(&self, model: AnyModel, step: usize) -> AnyModel {
+        let mut faults = self.faults_at(step).into_iter();
         let corrupts = |fault: &Fault| matches!(fault, Fault::Corrupt(_));
-        if !self.faults_at(step).iter().any(corrupts) {
+        let Some(fault) = faults.find(corrupts) else {
             return model;
-        }
-        let own = self.members()[self.setup.group.rank()];
-        let text = format!("a parameter changes after step {step}");
-        self.announce(step, own, &text);
+        };
+        announce(fault, step);
         model.map(&mut FirstNumber { done: false })
     }
 
@@ -80,6 +83,11 @@ impl RankLoop {
         let own = self.members()[self.setup.group.rank()];
         chaos.at(step, own).collect()
     }
+}
+
+/// Says what is about to befall this rank.
+fn announce(fault: Fault, step: usize) {
+    tracing::warn!("chaos: {}", fault.text(step));
 }
 
 /// To this process.

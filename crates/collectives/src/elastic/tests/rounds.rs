@@ -119,7 +119,7 @@ fn a_newcomer_that_has_died_again_disturbs_nobody() {
         process: 1,
         node: 0,
     };
-    let entry = keys::written(&member).unwrap();
+    let entry = crate::store::entry::written("join", &member).unwrap();
     newcomer.store().set(&keys::joined(2, 1), &entry).unwrap();
     newcomer.store().set(&keys::waiting(2), b"1").unwrap();
     assert!(members[0].has_pending_members().unwrap());
@@ -184,7 +184,7 @@ fn who_joins_a_finished_job_is_told_so() {
     assert!(matches!(error, ElasticError::Finished), "{error}");
     let error = job.start(1).join(0).unwrap_err();
     assert!(matches!(error, ElasticError::Finished), "{error}");
-    assert!(job.coordinator.is_finished().unwrap());
+    assert!(job.coordinator.news(0).unwrap().is_finished);
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn who_joins_a_job_that_was_given_up_is_told_why() {
     let error = job.start(0).join(0).unwrap_err();
     assert_eq!(error.to_string(), r"the job was given up: \u{1b}[2Jgone");
     assert_eq!(
-        job.coordinator.given_up().unwrap().as_deref(),
+        job.coordinator.news(0).unwrap().given_up.as_deref(),
         Some(r"\u{1b}[2Jgone")
     );
 }

@@ -22,6 +22,10 @@ impl Store for Stubborn {
         self.inner.get_within(key, deadline)
     }
 
+    fn try_get_many(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        self.inner.try_get_many(keys)
+    }
+
     fn wait_within(&self, keys: &[&str], deadline: Duration) -> Result<(), StoreError> {
         self.inner.wait_within(keys, deadline)
     }

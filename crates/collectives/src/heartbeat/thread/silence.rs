@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Beat, Followed, Heartbeat};
-use crate::group::{Core, FlightEntry, FlightState, ranks};
+use crate::group::{Core, ranks};
+use crate::heartbeat::machine::SilentMachine;
 use crate::runtime;
 use crate::sync::lock;
 
@@ -45,13 +46,33 @@ impl Heartbeat {
             let mut detail = describe(lost.silence, &lost.beat);
             // The last beats of ranks that were stopped together were read one after the other.
             let about = limit.saturating_sub(2 * self.options.interval);
-            let others = self.silent(now, about).into_iter().map(|it| it.rank);
-            let others: Vec<usize> = others.filter(|rank| *rank != lost.rank).collect();
-            if !others.is_empty() {
-                detail += &format!("; none of {} either", ranks(&others));
-            }
+            let silent = self.silent(now, about).into_iter().map(|it| it.rank);
+            let silent: Vec<usize> = silent.collect();
+            detail += &self.silent_too(lost.rank, &silent);
             core.heartbeat_timed_out(lost.rank, detail);
         }
+    }
+
+    /// What is to be said of the ranks that are as `silent` as `rank`, its own machine first.
+    fn silent_too(&self, rank: usize, silent: &[usize]) -> String {
+        let followed = lock(&self.state).followed.clone();
+        let members = followed.map_or(Vec::new(), |followed| followed.members);
+        let per_machine = self.options.ranks_per_machine;
+        let is_silent = |rank| silent.contains(&rank);
+        let machine = SilentMachine::of(rank, &members, per_machine, is_silent);
+        let mut text = String::new();
+        if let Some(machine) = &machine {
+            text += &format!("; none from any rank of {machine}: look at that machine first");
+        }
+        let is_named = |other: &usize| {
+            let here = machine.as_ref().map(|machine| &machine.ranks);
+            *other == rank || here.is_some_and(|ranks| ranks.contains(other))
+        };
+        let others: Vec<usize> = silent.iter().copied().filter(|it| !is_named(it)).collect();
+        if !others.is_empty() {
+            text += &format!("; none of {} either", ranks(&others));
+        }
+        text
     }
 
     /// The ranks of the group that had been silent for `least` at `now`, in order.
@@ -129,10 +150,10 @@ impl Heartbeat {
                 state = lock(&self.state);
             }
             let pause = limit.saturating_sub(silent_for).max(interval);
-            let mut late = state.stop;
-            while !state.stop && !late {
-                (state, late) = self.changed.wait_until(&self.state, state, began + pause);
-            }
+            let until = began + pause;
+            (state, _) = self
+                .changed
+                .wait_while(&self.state, state, until, |it| !it.stop);
             let was_stopped = runtime::elapsed(began) > pause + interval;
             seen_before = is_late && !was_stopped;
         }
@@ -183,9 +204,9 @@ impl Heartbeat {
 
 /// The first rank that an operation of the group has waited for, for at least `limit`.
 fn waited_for(core: &Arc<Core>, limit: Duration) -> Option<usize> {
-    let waits = |entry: &FlightEntry| entry.state == FlightState::Running && entry.began >= limit;
-    let mut records = core.flight_record().into_iter().filter(waits);
-    records.find_map(|entry| entry.waiting_for.first().copied())
+    let mut records = core.flight_record().into_iter();
+    let entry = records.find(|entry| entry.is_waiting() && entry.began >= limit)?;
+    entry.waiting_for.first().copied()
 }
 
 fn describe(silence: Duration, beat: &Beat) -> String {

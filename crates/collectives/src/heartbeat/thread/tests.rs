@@ -2,7 +2,8 @@ use std::sync::Arc;
 
 use super::*;
 use crate::group::{CollectiveError, FlightEntry, FlightState, GroupOptions, ProcessGroup};
-use crate::heartbeat::report::{Evidence, HangReport, RankReport, diagnose};
+use crate::heartbeat::RankStatus;
+use crate::heartbeat::report::{self, HangReport, RankReport, diagnose, last_beats};
 use crate::store::{HashStore, Store};
 
 fn heartbeat(members: usize) -> (Arc<HashStore>, Heartbeat) {
@@ -91,32 +92,28 @@ fn where_the_store_is_silent_nobody_is_said_to_beat() {
             waiting_for: vec![0],
             ..heartbeat.beat_of(Some(&followed))
         };
-        let reports = [
-            RankReport {
-                evidence: Evidence::Beat,
-                beat: lock(&heartbeat.state).peers[0].found.beat().cloned(),
-                beats: false,
-            },
-            RankReport {
-                evidence: Evidence::Answer,
-                beat: Some(waiting),
-                beats: true,
-            },
-        ];
+        let mut reports = last_beats(&heartbeat, &followed);
+        reports[1] = RankReport::answer(waiting);
         let report = diagnose(&heartbeat, &followed, &reports, &|_| None);
         (report.store_silent_for.is_some(), report.to_string())
     };
     let (silent, text) = report();
     assert!(!silent && text.contains("its heartbeats arrive"), "{text}");
     assert!(text.contains("in its last beat, 0.0 s ago"), "{text}");
-    let alive = || -> Vec<bool> {
-        let statuses = heartbeat.statuses();
-        statuses.iter().map(|status| status.alive).collect()
+    let statuses = || -> Vec<(bool, Option<u64>)> {
+        let statuses = heartbeat.statuses().into_iter();
+        let silent = |status: &RankStatus| Some(status.store_silent_for?.as_secs());
+        let statuses = statuses.map(|status| (status.alive, silent(&status)));
+        statuses.collect()
     };
-    assert_eq!(alive(), [true, true]);
+    assert_eq!(statuses(), [(true, None); 2]);
 
-    lock(&heartbeat.state).answered -= Duration::from_secs(1000);
-    assert_eq!(alive(), [false, true]);
+    // A member is not silent for that: its last beat was in time.
+    let mut state = lock(&heartbeat.state);
+    state.answered -= Duration::from_secs(1000);
+    state.peers[0].moved -= Duration::from_secs(1000);
+    drop(state);
+    assert_eq!(statuses(), [(true, Some(1000)); 2]);
     let (silent, text) = report();
     assert!(silent && !text.contains("heartbeats arrive"), "{text}");
     assert!(
@@ -171,6 +168,7 @@ fn a_wait_for_a_rank_ends_when_the_store_is_silent_too() {
     let options = HeartbeatOptions {
         interval: Duration::from_millis(20),
         timeout: Some(Duration::from_millis(40)),
+        ..HeartbeatOptions::default()
     };
     // No thread beats here, so the store never answers.
     let heartbeat = Heartbeat::new(Arc::new(HashStore::new()), 1, 2, options);
@@ -255,6 +253,13 @@ fn the_first_rank_that_waits_says_for_whom() {
         text.ends_with("the wait ends after 288 s more (--timeout)"),
         "{text}"
     );
+    // No timeout ends a job that was asked to stop.
+    *lock(&heartbeat.stop_asked) = Some(Box::new(|| true));
+    let text = said(Some(entry(vec![0]))).unwrap();
+    assert!(
+        text.contains("; the job was asked to stop") && !text.contains("--timeout"),
+        "{text}"
+    );
     // Where rank 0 waits too, it says so.
     publish(0, beat(2, Some(entry(vec![2]))));
     publish(2, beat(2, None));
@@ -267,20 +272,22 @@ fn a_rank_that_did_not_run_blames_itself() {
     let waited = Duration::from_secs(40);
     let slept_until = |seconds: u64| {
         lock(&heartbeat.state).sleeps_until = Some(runtime::now() - Duration::from_secs(seconds));
-        heartbeat.pause_in(waited)
+        heartbeat.pause_in(Some(waited))
     };
     // Not before it has slept for too long, and not for a part of the wait.
     assert_eq!(slept_until(0), None);
     assert_eq!(slept_until(10), None);
     assert!(slept_until(30).is_some_and(|pause| pause.as_secs() == 30));
     // It is known from then on, and not measured again; a wait that began after it is another matter.
-    assert!(heartbeat.pause_in(waited).is_some());
-    assert_eq!(heartbeat.pause_in(Duration::ZERO), None);
+    assert!(heartbeat.pause_in(Some(waited)).is_some());
+    assert_eq!(heartbeat.pause_in(Some(Duration::ZERO)), None);
+    assert_eq!(heartbeat.pause_in(None), None);
 }
 
-#[test]
-fn all_ranks_that_are_silent_are_named() {
-    let (store, heartbeat) = heartbeat(4);
+/// What rank 1 reports where ranks 2 and 3 are silent.
+fn report_of_two_that_are_silent(ranks_per_machine: Option<usize>) -> HangReport {
+    let (store, mut heartbeat) = heartbeat(4);
+    heartbeat.options.ranks_per_machine = ranks_per_machine;
     let followed = Followed {
         core: Weak::new(),
         generation: 0,
@@ -301,17 +308,15 @@ fn all_ranks_that_are_silent_are_named() {
     for member in [2, 3] {
         state.peers[member].moved -= Duration::from_secs(60);
     }
-    let report = |beat: Option<&Beat>, evidence| RankReport {
-        evidence,
-        beat: beat.cloned(),
-        beats: false,
-    };
-    let mut reports: Vec<_> = (0..4)
-        .map(|member| report(state.peers[member].found.beat(), Evidence::Beat))
-        .collect();
     drop(state);
-    reports[1] = report(Some(&own), Evidence::Answer);
-    let report = diagnose(&heartbeat, &followed, &reports, &|_| None);
+    let mut reports = last_beats(&heartbeat, &followed);
+    reports[1] = RankReport::answer(own);
+    diagnose(&heartbeat, &followed, &reports, &|_| None)
+}
+
+#[test]
+fn all_ranks_that_are_silent_are_named() {
+    let report = report_of_two_that_are_silent(None);
     let text = report.to_string();
     assert!(text.starts_with("rank 2 stalled"), "{text}");
     assert!(text.contains("rank 3 sends no heartbeats either"), "{text}");
@@ -325,4 +330,85 @@ fn all_ranks_that_are_silent_are_named() {
         "{text}"
     );
     assert_eq!(paused.stalled_member(), Some(1));
+}
+
+#[test]
+fn a_machine_whose_ranks_are_all_silent_is_named() {
+    let text = report_of_two_that_are_silent(Some(2)).to_string();
+    assert!(text.starts_with("machine 1 (ranks 2, 3) stalled"), "{text}");
+    assert!(
+        text.contains("nor one of any other rank of that machine"),
+        "{text}"
+    );
+    assert!(!text.contains("either"), "{text}");
+    // One rank of machine 0 is there, and so is the only rank of each of four.
+    for ranks_per_machine in [Some(1), Some(3)] {
+        let report = report_of_two_that_are_silent(ranks_per_machine);
+        assert_eq!(report.machine, None, "{report}");
+    }
+}
+
+#[test]
+fn a_group_fails_for_a_silent_machine_as_a_whole() {
+    let options = HeartbeatOptions {
+        timeout: Some(Duration::from_secs(30)),
+        ranks_per_machine: Some(2),
+        ..HeartbeatOptions::default()
+    };
+    let store = Arc::new(HashStore::new());
+    let heartbeat = Heartbeat::new(store.clone(), 0, 5, options);
+    let groups = ProcessGroup::over_threads(5, GroupOptions::default());
+    heartbeat.follow(Followed {
+        core: Arc::downgrade(groups[0].core()),
+        generation: 0,
+        rank: 0,
+        members: (0..5).collect(),
+    });
+    for member in 1..5 {
+        let beat = b"{\"life\":1,\"number\":1}";
+        store.set(&beat_key(member), beat).unwrap();
+    }
+    heartbeat.poll().unwrap();
+    for peer in &mut lock(&heartbeat.state).peers[2..] {
+        peer.moved -= Duration::from_secs(60);
+    }
+    heartbeat.check_timeouts(runtime::now());
+    let error = groups[0].barrier().wait().unwrap_err().to_string();
+    assert!(
+        error.contains("none from any rank of machine 1 (ranks 2, 3): look at that machine first"),
+        "{error}"
+    );
+    assert!(error.contains("none of rank 4 either"), "{error}");
+}
+
+#[test]
+fn a_rank_that_the_others_gave_up_while_it_did_not_run_blames_itself() {
+    let options = HeartbeatOptions {
+        timeout: Some(Duration::from_secs(30)),
+        ..HeartbeatOptions::default()
+    };
+    let heartbeat = Arc::new(Heartbeat::new(Arc::new(HashStore::new()), 1, 2, options));
+    let mut groups = ProcessGroup::over_threads(2, GroupOptions::default());
+    let (own, other) = (groups.remove(1), groups.remove(0));
+    heartbeat.follow(Followed {
+        core: Arc::downgrade(own.core()),
+        generation: 0,
+        rank: 1,
+        members: vec![0, 1],
+    });
+    // It was stopped in its own work, so that its call fails at once.
+    other.abort("rank 1 was given up");
+    let error = own.barrier().wait().unwrap_err();
+    let report = || report::report(&heartbeat, &error, &|_| None);
+    assert!(report().is_none());
+    let slept_until = |seconds: u64| {
+        lock(&heartbeat.state).sleeps_until = Some(runtime::now() - Duration::from_secs(seconds));
+    };
+    slept_until(20);
+    assert!(report().is_none(), "the others wait longer");
+    slept_until(40);
+    let report = report().expect("it did not run");
+    assert_eq!(report.stalled_member(), Some(1), "{report}");
+    let text = report.to_string();
+    assert!(text.starts_with("rank 1 itself has not run"), "{text}");
 }

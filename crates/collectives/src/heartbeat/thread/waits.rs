@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use super::{Followed, Heartbeat};
-use crate::group::FlightState;
-use crate::heartbeat::beat::{Beat, Found};
-use crate::heartbeat::report::{self, Evidence, RankReport};
+use crate::heartbeat::beat::Beat;
+use crate::heartbeat::report::{self, RankReport};
 use crate::sync::lock;
 use crate::wait_notice::WaitNotice;
 
@@ -40,18 +39,8 @@ impl Heartbeat {
         waited_for: Duration,
         left: Duration,
     ) -> Option<String> {
-        let state = lock(&self.state);
-        let found = |member: &usize| {
-            let peer = state.peers.get(*member);
-            report::from_beat(peer.map_or(&Found::Nothing, |peer| &peer.found))
-        };
-        let mut reports: Vec<RankReport> = followed.members.iter().map(found).collect();
-        drop(state);
-        *reports.get_mut(followed.rank)? = RankReport {
-            evidence: Evidence::Answer,
-            beat: Some(own),
-            beats: true,
-        };
+        let mut reports = report::last_beats(self, followed);
+        *reports.get_mut(followed.rank)? = RankReport::answer(own);
         let report = report::diagnose(self, followed, &reports, &|_| None);
         let stalled = report.stalled?;
         let waits = |rank: &usize| {
@@ -67,18 +56,27 @@ impl Heartbeat {
         // One that does not beat is given up before.
         let lost_in =
             silence.and_then(|silence| Some(self.options.timeout?.saturating_sub(silence)));
-        match lost_in.filter(|lost_in| *lost_in < left) {
-            Some(left) => report.while_waiting(waited_for, left, "--heartbeat-timeout"),
-            None => report.while_waiting(waited_for, left, "--timeout"),
-        }
+        let (left, flag) = match lost_in.filter(|lost_in| *lost_in < left) {
+            Some(left) => (left, "--heartbeat-timeout"),
+            None => (left, "--timeout"),
+        };
+        let is_stopping = lock(&self.stop_asked).as_ref().is_some_and(|asked| asked());
+        let end = match is_stopping {
+            true => {
+                "the job was asked to stop after this step, and its launcher ends ranks that do not"
+                    .to_owned()
+            }
+            false => format!(
+                "the wait ends after {:.0} s more ({flag})",
+                left.as_secs_f64()
+            ),
+        };
+        report.while_waiting(waited_for, &end)
     }
 }
 
 /// For how long an operation of a rank has waited for another, the longest of them.
 fn waited(beat: &Beat) -> Option<Duration> {
-    let waits = beat
-        .records
-        .iter()
-        .filter(|entry| entry.state == FlightState::Running && !entry.waiting_for.is_empty());
+    let waits = beat.records.iter().filter(|entry| entry.is_waiting());
     waits.map(|entry| entry.began).max()
 }

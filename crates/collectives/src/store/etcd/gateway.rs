@@ -83,6 +83,14 @@ impl Gateway {
         &self.address
     }
 
+    /// The error of an etcd whose answers or keys are not as they should be.
+    pub(super) fn malformed(&self, reason: impl Into<String>) -> StoreError {
+        StoreError::Protocol {
+            address: self.address.clone(),
+            reason: reason.into(),
+        }
+    }
+
     /// Sends `body` to one member after the other until one answers or `deadline` has passed.
     pub(super) fn call<R: DeserializeOwned>(
         &self,
@@ -169,7 +177,7 @@ impl Gateway {
     fn error(&self, operation: &'static str, reason: Reason) -> StoreError {
         let address = self.address.clone();
         match reason {
-            Reason::Protocol(reason) => StoreError::Protocol { address, reason },
+            Reason::Protocol(reason) => self.malformed(reason),
             Reason::Invalid(reason) => StoreError::Invalid { operation, reason },
             Reason::Unreachable(reason) => StoreError::Unreachable {
                 address,

@@ -63,10 +63,8 @@ impl JobLease {
             }
             // It ended just now, and the key with it.
             if deadline.left().is_zero() {
-                return Err(protocol(
-                    gateway,
-                    format!("its lease {id} has ended and its key `{key}` has not"),
-                ));
+                let reason = format!("its lease {id} has ended and its key `{key}` has not");
+                return Err(gateway.malformed(reason));
             }
         };
         Self::renew(gateway, id)
@@ -87,7 +85,7 @@ impl JobLease {
         let request = messages::lease(self.id);
         match gateway.call("end the job", "/v3/lease/revoke", &request, deadline) {
             Ok(serde_json::Value::Null | serde_json::Value::Object(_)) => Ok(()),
-            Ok(other) => Err(protocol(gateway, format!("`{other}` is no answer"))),
+            Ok(other) => Err(gateway.malformed(format!("`{other}` is no answer"))),
             // Another process has come first.
             Err(_) if !renewed(gateway, self.id, deadline)? => Ok(()),
             Err(error) => Err(error),
@@ -142,7 +140,7 @@ fn lease_of(gateway: &Gateway, key: &str, seal: &Seal, job: &KeyValue) -> Result
         });
     }
     match job.lease {
-        0 => Err(protocol(gateway, format!("its key `{key}` has no lease"))),
+        0 => Err(gateway.malformed(format!("its key `{key}` has no lease"))),
         id => Ok(id),
     }
 }
@@ -159,7 +157,7 @@ fn create(
     let granted: Lease = gateway.call("connect", "/v3/lease/grant", &request, deadline)?;
     let id = granted.id;
     if id == 0 {
-        return Err(protocol(gateway, "it grants no lease".into()));
+        return Err(gateway.malformed("it grants no lease"));
     }
     let request = messages::transaction(
         &[messages::if_revision(key, 0)],
@@ -170,7 +168,7 @@ fn create(
     if answer.succeeded {
         return Ok(Some(id));
     }
-    let [found] = answer.found().map_err(|reason| protocol(gateway, reason))?;
+    let [found] = answer.found().map_err(|reason| gateway.malformed(reason))?;
     if found.is_some_and(|job| job.lease == id) {
         // An attempt that had no answer.
         return Ok(Some(id));
@@ -188,16 +186,6 @@ fn renewed(gateway: &Gateway, id: i64, deadline: Deadline) -> Result<bool, Store
         gateway.call("renew the lease", "/v3/lease/keepalive", &request, deadline)?;
     match answer.result {
         Some(lease) => Ok(lease.seconds > 0),
-        None => Err(protocol(
-            gateway,
-            "its answer about the lease is empty".into(),
-        )),
-    }
-}
-
-fn protocol(gateway: &Gateway, reason: String) -> StoreError {
-    StoreError::Protocol {
-        address: gateway.address().to_owned(),
-        reason,
+        None => Err(gateway.malformed("its answer about the lease is empty")),
     }
 }

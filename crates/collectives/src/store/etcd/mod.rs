@@ -156,13 +156,6 @@ impl EtcdStore {
             false => Ok(()),
         }
     }
-
-    fn malformed(&self, reason: String) -> StoreError {
-        StoreError::Protocol {
-            address: self.gateway.address().to_owned(),
-            reason,
-        }
-    }
 }
 
 /// How much of a code names a job: 96 bits.
@@ -212,11 +205,6 @@ impl Store for EtcdStore {
     fn get_within(&self, key: &str, deadline: Duration) -> Result<Vec<u8>, StoreError> {
         let values = self.wait_for("get", &[key], Deadline::within(deadline))?;
         Ok(values.into_iter().next().unwrap_or_default())
-    }
-
-    fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        let values = self.try_get_many(&[key])?;
-        Ok(values.into_iter().next().flatten())
     }
 
     fn try_get_many(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {

@@ -65,7 +65,7 @@ impl EtcdStore {
             .gateway
             .call(operation, "/v3/kv/txn", &request, deadline)?;
         let found = answer.all_found(full.len());
-        let found = found.map_err(|reason| self.malformed(reason))?;
+        let found = found.map_err(|reason| self.gateway.malformed(reason))?;
         let values = found.iter().zip(&full).zip(keys);
         let values = values.map(|((entry, full), key)| match entry {
             Some(entry) => Ok(Some(self.opened(key, full, entry)?.to_vec())),

@@ -166,7 +166,9 @@ impl EtcdStore {
         let (written, done) = match answer.succeeded {
             true => (Written::Done, true),
             false => {
-                let [now, mark] = answer.found().map_err(|reason| self.malformed(reason))?;
+                let [now, mark] = answer
+                    .found()
+                    .map_err(|reason| self.gateway.malformed(reason))?;
                 let version = mark.map_or(0, |mark| mark.version);
                 if version == marker.version + 1 {
                     // An attempt that had no answer.

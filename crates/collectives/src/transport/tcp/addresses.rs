@@ -14,7 +14,7 @@ use crate::group::CollectiveError;
 use crate::printable;
 use crate::rendezvous::Rendezvous;
 use crate::runtime;
-use crate::store::StoreError;
+use crate::store::{StoreError, entry};
 
 /// How much of an address from the store is shown.
 const LONGEST_ADDRESS: usize = 80;
@@ -102,11 +102,7 @@ impl<'a> Addresses<'a> {
             session: texts.next().unwrap_or_default(),
             addresses: texts.collect(),
         };
-        let all = serde_json::to_vec(&all).map_err(|error| StoreError::Invalid {
-            operation: "connect",
-            reason: error.to_string(),
-        })?;
-        store.set(&self.key("all"), &all)
+        store.set(&self.key("all"), &entry::written("connect", &all)?)
     }
 
     /// Waits for the whole list, for `limit` at most. A rank of a world of another size is an error.
@@ -192,8 +188,7 @@ impl<'a> Addresses<'a> {
     }
 
     fn read(&self, keys: &[String]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        self.rendezvous.store.try_get_many(&keys)
+        entry::values(&*self.rendezvous.store, keys)
     }
 
     fn parsed(&self, peer: usize, address: &str) -> Result<SocketAddr, CollectiveError> {

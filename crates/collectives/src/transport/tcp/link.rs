@@ -13,7 +13,7 @@ use mio::net::TcpStream;
 use super::TURN;
 use super::event_loop::Control;
 use super::outbox::{LONG_PAUSE, Outbox, Written, control};
-use crate::sync::{lock, wait_until};
+use crate::sync::{lock, wait_while};
 use crate::transport::frame::{Frame, FrameKind};
 use crate::transport::inbox::Inbox;
 use crate::transport::threads::CLOSED_WITHOUT_GOODBYE;
@@ -152,17 +152,10 @@ impl Link {
 
     /// Waits until all frames are written. Returns false if `deadline` passes first.
     pub(super) fn flush(&self, deadline: Instant) -> bool {
-        let mut outbox = lock(&self.outbox);
-        loop {
-            if outbox.broken.is_some() || (outbox.is_empty() && outbox.reporting == 0) {
-                return true;
-            }
-            let (locked, late) = wait_until(&self.flushed, outbox, deadline);
-            outbox = locked;
-            if late {
-                return false;
-            }
-        }
+        let waits = |outbox: &mut Outbox| {
+            outbox.broken.is_none() && !(outbox.is_empty() && outbox.reporting == 0)
+        };
+        !wait_while(&self.flushed, lock(&self.outbox), deadline, waits).1
     }
 
     /// Stops sending.

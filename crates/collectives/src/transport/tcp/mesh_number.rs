@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::store::entry::as_strs;
 use crate::store::{PrefixStore, SharedStore, Store, StoreError};
 
 /// The number of the last mesh.
@@ -60,8 +61,7 @@ pub(crate) fn forget_meshes(
         let of_mesh = ["session", "published", "all", "failed"];
         let of_mesh = of_mesh.map(|name| format!("{prefix}/{name}"));
         let keys: Vec<String> = of_ranks.chain(of_mesh).collect();
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        store.delete_many(&keys)?;
+        store.delete_many(&as_strs(&keys))?;
     }
     Ok(())
 }

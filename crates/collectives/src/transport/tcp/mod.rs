@@ -172,10 +172,6 @@ impl Transport for TcpMesh {
         self.links.len()
     }
 
-    fn name(&self) -> &'static str {
-        "tcp"
-    }
-
     fn host_info(&self) -> HostInfo {
         self.host_info.clone()
     }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use everburn_collectives::store::{Store, StoreAccess, StoreError, StoreOptions, TcpStore};
 use everburn_launch::{
-    JobFailure, LaunchConfig, Launcher, Outcome, RankEnvironment, ReportKind, StopRequest,
-    variables,
+    JobFailure, LaunchConfig, LaunchEvent, Launcher, Outcome, RankEnvironment, ReportKind,
+    StopRequest, variables,
 };
 
 /// Longer than anything here takes on a busy machine, so that a hang fails instead of hanging the suite.
@@ -101,6 +101,20 @@ impl LauncherProcess {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(act_arguments());
         Self::spawn(command, folder, ranks, role, script)
+    }
+
+    /// The same for shells that may take `patience_ms` to stop.
+    pub fn start_with_patience(
+        folder: &Path,
+        ranks: usize,
+        patience_ms: u64,
+        script: &str,
+    ) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(act_arguments())
+            .env(PATIENCE, patience_ms.to_string());
+        Self::spawn(command, folder, ranks, "", script)
     }
 
     /// The same for an elastic job of at least `min` ranks, which are restarted after `backoff_ms`.
@@ -346,7 +360,13 @@ fn be_launcher() -> ! {
         store,
         ..config
     };
-    let outcome = Launcher::new(config).run().unwrap();
+    let told = folder.join("told");
+    let tell = move |event: &LaunchEvent| {
+        let before = fs::read_to_string(&told).unwrap_or_default();
+        let rank = event.rank();
+        fs::write(&told, format!("{before}{rank:?} {}\n", event.text())).unwrap();
+    };
+    let outcome = Launcher::new(config).tell_with(tell).run().unwrap();
     fs::write(folder.join("outcome"), outcome.to_string()).unwrap();
     std::process::exit(outcome.exit_code())
 }

@@ -1,0 +1,88 @@
+//! A request to stop the job: a signal to the launcher.
+
+use std::time::Instant;
+
+use everburn_record::ranks;
+use rustix::process::Signal;
+use signal_hook::consts::{SIGHUP, SIGQUIT};
+use signal_hook::low_level::signal_name;
+
+use super::{Plan, Supervisor};
+use crate::event::LaunchEvent;
+use crate::outcome::EndedRank;
+use crate::stop::asks_again;
+
+impl Supervisor<'_> {
+    /// Whether a signal has asked the launcher to stop the job.
+    pub(crate) fn was_interrupted(&self) -> bool {
+        self.interrupted.is_some()
+    }
+
+    /// The signal that has asked the launcher to stop the job.
+    pub(super) fn interrupted_by(&self) -> Option<i32> {
+        self.interrupted.map(|(signal, _)| signal)
+    }
+
+    /// Whether a rank's end is no failure. A request to stop is obeyed by ending with 0.
+    pub(super) fn ends_well(&self, ended: &EndedRank) -> bool {
+        let obeys = self.was_interrupted() && ended.exit.is_success();
+        ended.has_finished() || ended.was_stopped() || obeys
+    }
+
+    /// A first signal asks the ranks to stop after their step, a second one ends them; SIGQUIT does at once.
+    pub(super) fn interrupt(&mut self, signal: i32) {
+        let name = signal_name(signal).unwrap_or("a signal");
+        if signal == SIGQUIT {
+            self.interrupted.get_or_insert((signal, Instant::now()));
+            self.say_stopping(format!("{name}: all ranks are ended at once"));
+            self.kill_all();
+            return;
+        }
+        if let Some((_, first)) = self.interrupted {
+            // A terminal that is closed may say so twice, by itself and by its shell: nobody has asked again.
+            if signal != SIGHUP && asks_again(first, Instant::now()) {
+                self.say_stopping(format!("{name} again: all ranks are ended at once"));
+                self.kill_all();
+            }
+            return;
+        }
+        self.interrupted = Some((signal, Instant::now()));
+        self.cancel_restarts();
+        let patience = self.config.stop_patience.as_secs_f64();
+        self.say_stopping(format!(
+            "stopping on {name}, after the step that is under way if there is one: ranks that still run in {patience:.0} s are \
+             ended; once more ends all ranks at once"
+        ));
+        self.signal_all(Signal::TERM);
+        let now = Instant::now();
+        self.plan = match self.plan {
+            Plan::Train => Plan::Stopping(now + self.config.stop_patience),
+            Plan::Grace(_) => Plan::Terminating(now + self.config.kill_after),
+            already_ending => already_ending,
+        };
+        self.give_up_if_stopped_while_waiting();
+    }
+
+    fn say_stopping(&self, text: String) {
+        if !self.dashboard {
+            // It would be written across the dashboard, which ends after the step.
+            tracing::info!("{text}");
+        }
+        (self.tell)(&LaunchEvent::Stopping { text });
+    }
+
+    /// Kills the ranks that still run though they had long enough to stop.
+    pub(super) fn kill_those_not_stopped(&mut self) {
+        let left = self.running.iter().flatten().map(|rank| rank.rank);
+        let left: Vec<usize> = left.collect();
+        let text = format!(
+            "not stopped within {:.0} s: {}; all are ended, and steps since the newest checkpoint are lost. A rank that hangs \
+             keeps the others from the end of the step",
+            self.config.stop_patience.as_secs_f64(),
+            ranks(&left)
+        );
+        tracing::warn!("{text}");
+        (self.tell)(&LaunchEvent::NotStopped { ranks: left, text });
+        self.kill_all();
+    }
+}
