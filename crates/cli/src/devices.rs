@@ -158,6 +158,11 @@ pub fn check(names: &[String], ranks: usize) -> Result<Option<String>, DeviceErr
     Ok((!lines.is_empty()).then(|| lines.join("; ")))
 }
 
+/// The name of the device of the rank with this number on its machine: ranks take them in turn.
+pub(crate) fn name_of_rank(names: &[String], local_rank: usize) -> &str {
+    &names[local_rank % names.len()]
+}
+
 /// The device of the rank with this number on its machine. Nothing is put there yet.
 ///
 /// # Errors
@@ -166,7 +171,7 @@ pub fn check(names: &[String], ranks: usize) -> Result<Option<String>, DeviceErr
 /// # Panics
 /// If there are no names.
 pub fn of_rank(names: &[String], local_rank: usize) -> Result<Device, DeviceError> {
-    let name: DeviceName = names[local_rank % names.len()].parse()?;
+    let name: DeviceName = name_of_rank(names, local_rank).parse()?;
     if name.is_gpu() {
         // Before the first kernel, unless that was done.
         kernels::keep(None);
@@ -183,8 +188,8 @@ pub fn of_rank(names: &[String], local_rank: usize) -> Result<Device, DeviceErro
 /// # Panics
 /// If there are no names.
 pub fn free_memory(names: &[String], local_rank: usize, ranks: usize) -> Option<u64> {
-    let name = &names[local_rank % names.len()];
-    let sharing = (0..ranks.max(1)).filter(|rank| names[rank % names.len()] == *name);
+    let name = name_of_rank(names, local_rank);
+    let sharing = (0..ranks.max(1)).filter(|rank| name_of_rank(names, *rank) == name);
     let free = match name.parse().ok()? {
         DeviceName::Flex | DeviceName::WebGpuCpu => {
             let machine = everburn_record::proc::available_memory()?;

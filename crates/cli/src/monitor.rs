@@ -157,8 +157,14 @@ pub(crate) fn check(arguments: &TrainArguments) -> Result<(), CliError> {
     token_for_servers(arguments).map(drop)
 }
 
-/// Starts the servers that flags ask for.
-pub(crate) fn serve(arguments: &TrainArguments, run: &RunDirectory) -> Result<Servers, CliError> {
+/// Starts the servers that flags ask for, of `run`, if this process is to serve one.
+pub(crate) fn serve(
+    arguments: &TrainArguments,
+    run: Option<&RunDirectory>,
+) -> Result<Servers, CliError> {
+    let Some(run) = run else {
+        return Ok(Servers::default());
+    };
     let Some(token) = token_for_servers(arguments)? else {
         return Ok(Servers::default());
     };

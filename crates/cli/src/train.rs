@@ -86,7 +86,7 @@ pub(crate) fn run(
     drop(loaded);
     let mut prepared = prepare_run_directory(&config, arguments)?;
     let run = prepared.run.clone();
-    let _served = monitor::serve(arguments, &run)?;
+    let _served = monitor::serve(arguments, Some(&run))?;
     let (rank_arguments, logs) = (rank_arguments(&run, arguments), run.logs());
     let told = run.clone();
     let outcome = launching::run(plan, rank_arguments, logs, move |event| {
@@ -134,7 +134,7 @@ fn train_here(
     }
     let mut prepared = prepare_run_directory(config, arguments)?;
     let run = prepared.run.clone();
-    let _served = monitor::serve(arguments, &run)?;
+    let _served = monitor::serve(arguments, Some(&run))?;
     let model_devices = model_parallel::devices_of_rank(&config.ranks, 0)?;
     let recorder = bottleneck::recorder(config, arguments, None)?;
     let job = RankJob {
@@ -203,8 +203,7 @@ fn train_as_rank(
         }
     };
     let served = run.as_ref().filter(|_| !ours && environment.rank == 0);
-    let served = served.map(|run| monitor::serve(arguments, run));
-    let _served = served.transpose()?.unwrap_or_default();
+    let _served = monitor::serve(arguments, served)?;
     let recorder = bottleneck::recorder(&config, arguments, Some(environment))?;
     let mut job = RankJob {
         model_devices: model_parallel::devices_of_rank(&config.ranks, environment.local_rank)?,
@@ -230,8 +229,7 @@ fn train_as_rank(
     }
     // The report on a stall looks into the group after the training has ended.
     let (watched, regrouped) = (group.clone(), elastic.clone());
-    let names = &config.ranks.devices;
-    let name = &names[environment.local_rank % names.len()];
+    let name = devices::name_of_rank(&config.ranks.devices, environment.local_rank);
     let exchange = gradient_exchange::connector(&config, name, store, &[])?;
     let heartbeat = heartbeat.map(Arc::new);
     recording::set_note(
@@ -249,14 +247,11 @@ fn train_as_rank(
         begun_before: environment.incarnation > 1,
         ..job.trainer(group, device, run)
     };
-    let trained = train_one_rank(&job, trainer);
-    let trained = trained.map_err(|error| {
-        rank::report_stall(error, heartbeat.as_deref(), environment, recorded.as_ref())
-    });
-    if trained.is_err() {
+    let trained = train_one_rank(&job, trainer).map_err(|error| {
         let present = regrouped.as_ref().map(|elastic| elastic.group());
         environment.failed_at(present.as_ref().unwrap_or(&watched).step());
-    }
+        rank::report_stall(error, heartbeat.as_deref(), environment, recorded.as_ref())
+    });
     drop((watched, regrouped));
     if trained.is_ok() {
         bottleneck::write(recorder.as_ref(), recorded.as_ref(), arguments)?;

@@ -12,7 +12,7 @@ use everburn_train::{AnyModel, Patterns, WithInitialValues, open_state_dict_exce
 
 use super::RankJob;
 use crate::error::CliError;
-use crate::{gradient_exchange, rank};
+use crate::{devices, gradient_exchange, rank};
 
 /// This process is one rank. `false` if the user has stopped it.
 pub(super) fn train_one_rank(job: &RankJob<'_>, trainer: Trainer) -> Result<bool, CliError> {
@@ -87,8 +87,7 @@ pub(super) fn train_on_threads(
         rank::group_options(&config.ranks),
         |group, device| {
             let run = (group.rank() == 0).then(|| run.clone());
-            let names = &config.ranks.devices;
-            let name = &names[group.rank() % names.len()];
+            let name = devices::name_of_rank(&config.ranks.devices, group.rank());
             let own = gradient_exchange::connector(config, name, store.clone(), devices)
                 .map_err(|error| TrainError::Config(error.to_string()))?;
             let trainer = Trainer {

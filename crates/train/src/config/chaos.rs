@@ -281,7 +281,7 @@ mod tests {
         );
         assert_eq!(chaos.at(6, 1).collect::<Vec<_>>(), [slow]);
         assert_eq!(chaos.at(5, 0).count(), 0);
-        let of_all = |step| chaos.beginning_at(step).map(|fault| fault.text(step));
+        let of_all = |step| chaos.beginning_at(step).map(move |fault| fault.text(step));
         let texts = [
             "rank 1 takes 1000 ms longer per step from step 5 on",
             "a parameter of rank 1 changes after step 5",
