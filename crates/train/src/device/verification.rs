@@ -7,12 +7,14 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use burn::module::Param;
 use burn::prelude::*;
 use burn::tensor::activation::{gelu, log_softmax, relu};
 use burn::tensor::module::{conv2d, max_pool2d};
 use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
 use burn::tensor::{Int, TensorData, try_read_sync};
 use everburn_distributed::{GpuDescription, describe_gpu, name_of};
+use everburn_nn::{LayerNormConfig, argmax, causal_softmax, cross_entropy};
 use everburn_record::file;
 use sha2::{Digest, Sha256};
 
@@ -29,7 +31,7 @@ struct Probe {
     compute: fn(&Device) -> Vec<Tensor<1>>,
 }
 
-const PROBES: [Probe; 5] = [
+const PROBES: [Probe; 7] = [
     Probe {
         what: "a matrix product",
         compute: product,
@@ -49,6 +51,14 @@ const PROBES: [Probe; 5] = [
     Probe {
         what: "sums over a long axis",
         compute: sums,
+    },
+    Probe {
+        what: "attention's softmax, or layer norm",
+        compute: rows,
+    },
+    Probe {
+        what: "a loss of classes",
+        compute: classes,
     },
 ];
 
@@ -293,6 +303,29 @@ fn sums(device: &Device) -> Vec<Tensor<1>> {
     let long = input([3, 5003], 9, device).require_grad();
     let sum = long.clone().exp().sum_dim(1).sqrt();
     outcome!(sum, long)
+}
+
+/// By `everburn-nn`'s own kernels, which share rows among threads.
+fn rows(device: &Device) -> Vec<Tensor<1>> {
+    let scores = input([2, 3, 45, 45], 10, device).require_grad();
+    let mut found = outcome!(causal_softmax(scores.clone(), 3.0), scores);
+    let long = input([131, 300], 11, device).require_grad();
+    let mut norm = LayerNormConfig::new(300).init(device);
+    norm.gamma = Param::from_tensor(input([300], 12, device));
+    let gamma = norm.gamma.val();
+    let beta = norm.beta.as_ref().map(Param::val).expect("it has a bias");
+    found.extend(outcome!(norm.forward(long.clone()), long, gamma, beta));
+    found
+}
+
+/// A loss of rows that are longer than a cube has threads, and the classes that are most likely.
+fn classes(device: &Device) -> Vec<Tensor<1>> {
+    let logits = input([37, 601], 13, device).require_grad();
+    let targets: Vec<i64> = (0..37).map(|index| index * 211 % 601).collect();
+    let targets = Tensor::<1, Int>::from_data(TensorData::new(targets, [37]), device);
+    let mut found = outcome!(cross_entropy(logits.clone() * 5.0, targets), logits);
+    found.push(argmax(logits).inner().float());
+    found
 }
 
 #[cfg(test)]
