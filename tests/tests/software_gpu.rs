@@ -212,7 +212,7 @@ fn a_killed_rank_comes_back_and_a_run_goes_on_on_the_other_kind_of_device() {
 
 #[test]
 #[ignore = "needs the feature webgpu and a software Vulkan driver"]
-fn long_a_decoder_learns_the_same_and_writes() {
+fn a_decoder_learns_the_same_and_writes() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let train = |name: &str, devices: &str| {
