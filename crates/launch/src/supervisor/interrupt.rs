@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use everburn_record::ranks;
 use rustix::process::Signal;
-use signal_hook::consts::{SIGHUP, SIGQUIT};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT};
 use signal_hook::low_level::signal_name;
 
 use super::{Plan, Supervisor};
@@ -36,6 +36,13 @@ impl Supervisor<'_> {
             self.interrupted.get_or_insert((signal, Instant::now()));
             self.say_stopping(format!("{name}: all ranks are ended at once"));
             self.kill_all();
+            return;
+        }
+        if let Some((SIGQUIT, first)) = self.interrupted
+            && signal == SIGINT
+        {
+            // `RankEnvironment::kill_job` sends both at once, and they may be seen in the other order.
+            self.interrupted = Some((SIGINT, first));
             return;
         }
         if let Some((_, first)) = self.interrupted {
