@@ -174,7 +174,7 @@ pub(super) fn gradient(
     let logits = Rows::of(logits);
     let targets = into_contiguous(targets);
     // Its rows begin at round addresses: products read them faster.
-    let logits_grad = logits.empty(logits.tensor.shape(), logits.tensor.dtype);
+    let logits_grad = logits.like();
     if logits.is_empty() {
         return logits_grad.tensor;
     }
