@@ -1,6 +1,5 @@
 //! The loss of classes, and its gradient: logits are read once for the loss, and read and written once for the gradient.
 
-use burn::backend::TensorMetadata;
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::{IntDType, Shape};
 use burn_cubecl::kernel::into_contiguous;
