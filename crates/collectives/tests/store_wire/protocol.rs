@@ -1,10 +1,8 @@
 //! Who follows the protocol is served: each operation, in any pieces, for many at once.
 
 use std::io::Read;
-use std::thread;
-use std::time::Duration;
 
-use everburn_collectives::store::{Store, StoreError};
+use everburn_collectives::store::Store;
 
 use crate::raw::{
     LONG, Raw, VALIDATE, assert_serves, client, list, message, number, open, serve, string,
@@ -140,54 +138,4 @@ fn a_thousand_clients_are_served() {
     assert_eq!(server.connections(), 1000);
     drop(clients);
     assert!(server.wait_until_unused(LONG));
-}
-
-#[test]
-fn queues_and_batches_by_the_client() {
-    let server = serve(open());
-    let store = client(&server);
-    store.append("log", b"a").unwrap();
-    store.append("log", b"b").unwrap();
-    store.multi_set(&[("x", b"1"), ("y", b"")]).unwrap();
-    let values = store.multi_get(&["y", "log", "x"]).unwrap();
-    assert_eq!(values, [&b""[..], b"ab", b"1"]);
-    assert_eq!(store.queue_pop("q").unwrap(), None);
-    thread::scope(|scope| {
-        let takers: Vec<_> = (0..4)
-            .map(|_| scope.spawn(|| store.queue_pop_within("q", LONG).unwrap()))
-            .collect();
-        let other = client(&server);
-        for item in 0..5_u8 {
-            other.queue_push("q", &[item]).unwrap();
-        }
-        let mut taken: Vec<u8> = takers
-            .into_iter()
-            .map(|taker| taker.join().unwrap()[0])
-            .collect();
-        taken.push(store.queue_pop("q").unwrap().unwrap()[0]);
-        taken.sort_unstable();
-        assert_eq!(taken, [0, 1, 2, 3, 4]);
-    });
-    assert_eq!(store.queue_len("q").unwrap(), 0);
-    let error = store
-        .queue_pop_within("q", Duration::from_millis(10))
-        .unwrap_err();
-    assert!(
-        matches!(&error, StoreError::Timeout { keys, .. } if keys == &["q"]),
-        "{error}"
-    );
-}
-
-#[test]
-fn a_plain_value_is_no_item_and_ends_by_the_deadline() {
-    let server = serve(open());
-    let store = client(&server);
-    store.set("q", b"a value").unwrap();
-    let error = store
-        .queue_pop_within("q", Duration::from_millis(50))
-        .unwrap_err();
-    assert!(
-        matches!(&error, StoreError::Timeout { keys, .. } if keys == &["q"]),
-        "{error}"
-    );
 }

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use everburn_collectives::store::{Store, TcpStore};
+use everburn_collectives::store::Store;
 
 use crate::python::Script;
 
@@ -19,13 +19,8 @@ impl Crowd {
     }
 
     /// Has as many of our clients as of PyTorch's work on one store, and looks at what is left.
-    /// `place` tells the script where the store is; `more` is what a client does beyond the trait.
-    pub fn meet<S: Store>(
-        self,
-        place: [&str; 2],
-        open: impl Fn() -> S + Sync,
-        more: impl Fn(&S, usize) + Sync,
-    ) {
+    /// `place` tells the script where the store is.
+    pub fn meet<S: Store>(self, place: [&str; 2], open: impl Fn() -> S + Sync) {
         let numbers = [self.of_each, self.world(), self.rounds].map(|number| number.to_string());
         let [of_each, world, rounds] = &numbers;
         let arguments = [
@@ -34,11 +29,10 @@ impl Crowd {
         let script = Script::start("crowd.py", &[&place[..], &arguments].concat());
         thread::scope(|scope| {
             for index in 0..self.of_each {
-                let (open, more) = (&open, &more);
+                let open = &open;
                 scope.spawn(move || {
                     let store = open();
                     self.member(&store, index);
-                    more(&store, index);
                     store.add("crowd/done", 1).unwrap();
                 });
             }
@@ -83,16 +77,4 @@ impl Crowd {
             .set(&format!("crowd/winner seen by {index}"), &winner)
             .unwrap();
     }
-}
-
-/// Appending and a queue, which only the TCP store has.
-pub fn append_and_queue(store: &TcpStore, index: usize) {
-    store.append("crowd/log", b"x").unwrap();
-    store
-        .queue_push("crowd/queue", index.to_string().as_bytes())
-        .unwrap();
-    let popped = store
-        .queue_pop_within("crowd/queue", store.timeout())
-        .unwrap();
-    assert!(!popped.is_empty());
 }

@@ -55,11 +55,7 @@ fn we_do_every_operation_on_a_file_of_pytorchs() {
         of_each: 1,
         rounds: 1,
     };
-    alone.meet(
-        ["--file", path.to_str().unwrap()],
-        || open(&path),
-        |_, _| {},
-    );
+    alone.meet(["--file", path.to_str().unwrap()], || open(&path));
     let store: SharedStore = Arc::new(open(&path));
     every_store(&store, &open(&path));
 }
@@ -72,11 +68,7 @@ fn four_stores_of_pytorch_and_four_of_ours_share_a_file_at_once() {
         of_each: 4,
         rounds: 25,
     };
-    crowd.meet(
-        ["--file", path.to_str().unwrap()],
-        || open(&path),
-        |_, _| {},
-    );
+    crowd.meet(["--file", path.to_str().unwrap()], || open(&path));
 }
 
 #[test]

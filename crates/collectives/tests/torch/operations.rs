@@ -1,11 +1,11 @@
-//! Every operation by our client, held against what PyTorch's server answers: `operations.py` the
+//! Every operation of our client, held against what PyTorch's server answers: `operations.py` the
 //! other way round.
 
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use everburn_collectives::store::{PrefixStore, SharedStore, Store, StoreError, TcpStore};
+use everburn_collectives::store::{PrefixStore, SharedStore, Store, StoreError};
 
 const SHORT: Duration = Duration::from_millis(50);
 
@@ -86,32 +86,4 @@ fn time_outs(store: &dyn Store) {
     assert_eq!(store.add("t/n", 1).unwrap(), 1);
     store.set("t/never", b"now").unwrap();
     assert_eq!(store.get("t/never").unwrap(), b"now");
-}
-
-/// Appending and batches.
-pub fn batches(store: &TcpStore) {
-    store.append("b/log", b"a").unwrap();
-    store.append("b/log", b"bc").unwrap();
-    store.multi_set(&[("b/1", b"one"), ("b/2", b"")]).unwrap();
-    let values = store.multi_get(&["b/2", "b/log", "b/1"]).unwrap();
-    assert_eq!(values, [&b""[..], b"abc", b"one"]);
-}
-
-/// Queues, which PyTorch's older server does not have.
-pub fn queues(store: &TcpStore, other: &TcpStore) {
-    assert_eq!(store.queue_len("q").unwrap(), 0);
-    assert_eq!(store.queue_pop("q").unwrap(), None);
-    store.queue_push("q", b"first").unwrap();
-    store.queue_push("q", b"second").unwrap();
-    assert_eq!(store.queue_len("q").unwrap(), 2);
-    assert_eq!(store.queue_pop("q").unwrap(), Some(b"first".to_vec()));
-    assert_eq!(store.queue_pop("q").unwrap(), Some(b"second".to_vec()));
-    assert_eq!(store.queue_len("q").unwrap(), 0);
-    let error = store.queue_pop_within("q", SHORT).unwrap_err();
-    assert!(matches!(error, StoreError::Timeout { .. }), "{error}");
-    thread::scope(|scope| {
-        let waiting = scope.spawn(|| other.queue_pop_within("q", other.timeout()));
-        store.queue_push("q", b"late").unwrap();
-        assert_eq!(waiting.join().unwrap().unwrap(), b"late");
-    });
 }

@@ -40,10 +40,9 @@ const CANCEL_DEADLINE: Duration = Duration::from_secs(5);
 /// let server = TcpStoreServer::bind("127.0.0.1:0".parse()?, options.clone())?;
 /// let address = server.local_addr().to_string();
 /// let store = TcpStore::connect(&address, options)?;
-/// store.multi_set(&[("a", b"1"), ("b", b"2")])?;
-/// assert_eq!(store.multi_get(&["b", "a"])?, [b"2", b"1"]);
-/// store.queue_push("jobs", b"first")?;
-/// assert_eq!(store.queue_pop("jobs")?, Some(b"first".to_vec()));
+/// store.set("a", b"1")?;
+/// assert_eq!(store.add("a", 2)?, 3);
+/// assert_eq!(store.get("a")?, b"3");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -129,21 +128,6 @@ impl TcpStore {
             },
             _ => Err(failed),
         }
-    }
-
-    /// A request of key and value, which has no reply.
-    pub(super) fn put(
-        &self,
-        operation: &'static str,
-        opcode: u8,
-        key: &str,
-        value: &[u8],
-    ) -> Result<(), StoreError> {
-        check_key(operation, key)?;
-        check_value(operation, key, value)?;
-        let mut message = key_message(opcode, key);
-        put_string(&mut message, value);
-        self.send_write(operation, key, &message)
     }
 
     /// The deadline for an answer that needs no waiting, when little or nothing is left.
@@ -277,7 +261,11 @@ fn unexpected(answer: u8) -> Fault {
 
 impl Store for TcpStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        self.put("set", opcode::SET, key, value)
+        check_key("set", key)?;
+        check_value("set", key, value)?;
+        let mut message = key_message(opcode::SET, key);
+        put_string(&mut message, value);
+        self.send_write("set", key, &message)
     }
 
     fn get_within(&self, key: &str, deadline: Duration) -> Result<Vec<u8>, StoreError> {

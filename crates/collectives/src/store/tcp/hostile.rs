@@ -247,13 +247,13 @@ fn ask(store: &TcpStore, operation: usize, limit: Duration) {
         2 => store.compare_set("k", b"a", b"b").map(|value| value.len()),
         3 => store.check(&["k", "l"]).map(|_| 0),
         4 => store
-            .multi_get(&["k", "l"])
+            .multi_get_within(&["k", "l"], limit)
             .map(|values| values.iter().map(Vec::len).sum()),
         5 => store
-            .queue_pop("k")
-            .map(|item| item.map_or(0, |it| it.len())),
-        6 => store.queue_pop_within("k", limit).map(|item| item.len()),
-        7 => store.queue_len("k").map(|_| 0),
+            .try_get_many(&["k", "l"])
+            .map(|values| values.iter().flatten().map(Vec::len).sum()),
+        6 => store.delete("k").map(|_| 0),
+        7 => store.delete_many(&["k", "l"]).map(|()| 0),
         8 => store.wait_within(&["k"], limit).map(|()| 0),
         _ => store.num_keys().map(|_| 0),
     };
