@@ -5,22 +5,18 @@
 //! ([`crate::net`]).
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use everburn_auth::Key;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::Socket;
 
 use super::TICK;
 use crate::group::{Collective, CollectiveError};
-use crate::net::{Acceptor, DialError, Expected, Hello, Purpose, introduce};
+use crate::net::{Acceptor, Expected, Hello, Purpose, dial};
 use crate::transport::Interruption;
 
 /// The connections per channel: two, so that a lost packet delays only half of the bytes.
 pub(super) const STREAMS: usize = 2;
-
-/// The timeout of one connection attempt; between attempts the rank checks for failures.
-const DIAL: Duration = Duration::from_secs(5);
 
 /// The connections to one peer.
 type Streams = Vec<TcpStream>;
@@ -34,25 +30,13 @@ pub(super) struct ChannelListener {
 /// Selects loss-based congestion control (CUBIC; Ha, Rhee and Xu 2008) before the connection is made.
 /// The system's default may be BBR, whose pacing by timers costs a third of the throughput between
 /// ranks on one machine and cannot be removed from an open connection.
-fn choose_congestion_control(socket: &impl AsFd) {
+fn choose_congestion_control(socket: &Socket) {
     #[cfg(any(target_os = "linux", target_os = "freebsd"))]
     if let Err(error) = rustix::net::sockopt::set_tcp_congestion(socket, "cubic") {
         tracing::debug!(%error, "channels keep the system's congestion control");
     }
     #[cfg(not(any(target_os = "linux", target_os = "freebsd")))]
     let _ = socket;
-}
-
-/// Opens a connection to `address` within `limit`.
-fn connect_within(address: SocketAddr, limit: Duration) -> std::io::Result<TcpStream> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(Protocol::TCP),
-    )?;
-    choose_congestion_control(&socket);
-    socket.connect_timeout(&address.into(), limit)?;
-    Ok(socket.into())
 }
 
 impl ChannelListener {
@@ -70,9 +54,7 @@ impl ChannelListener {
             streams: STREAMS,
         };
         // Accepted connections inherit the option.
-        let acceptor = Acceptor::start(address, key.clone(), expected, |socket| {
-            choose_congestion_control(socket);
-        });
+        let acceptor = Acceptor::start(address, key.clone(), expected, choose_congestion_control);
         let acceptor = acceptor.map_err(|error| {
             collective.system(&format!("listen on {address} for channels"), &error)
         })?;
@@ -150,19 +132,12 @@ impl ChannelListener {
         };
         let mut last_attempt = None;
         loop {
-            let until = collective.deadline().min(Instant::now() + DIAL);
-            let left = until.saturating_duration_since(Instant::now());
-            if !left.is_zero() {
-                let introduced = connect_within(address, left)
-                    .map_err(|error| DialError::Failed(error.to_string()))
-                    .and_then(|mut stream| {
-                        introduce(&mut stream, &self.key, &hello, peer, until)?;
-                        Ok(stream)
-                    });
-                match introduced {
-                    Ok(stream) => return Ok(stream),
-                    Err(error) => last_attempt = Some(error),
-                }
+            let (prepare, until) = (choose_congestion_control, collective.deadline());
+            match dial(address, prepare, &self.key, &hello, peer, until) {
+                Ok(stream) => return Ok(stream),
+                // What the deadline cut short says less than the attempt before it.
+                Err(_) if last_attempt.is_some() && Instant::now() >= until => {}
+                Err(error) => last_attempt = Some(error),
             }
             if let Err(error) = check_failures(collective, std::iter::once(peer)) {
                 tracing::warn!(peer, %address, ?last_attempt, "a channel was not connected");

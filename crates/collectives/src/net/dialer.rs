@@ -1,20 +1,47 @@
 //! The dialing side of the handshake.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use everburn_auth::{Dialer, Key};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use super::hello::{ANSWER_BYTES, Hello, Responder, VERDICT_BYTES, Verdict, context};
 
-/// A failed handshake.
+/// The timeout of one attempt; between attempts a rank checks for failures, and for another address.
+const DIAL: Duration = Duration::from_secs(5);
+
+/// A failed attempt.
 #[derive(Debug)]
 pub(crate) enum DialError {
     /// The other side has another world size.
     WorldSize { theirs: usize },
     /// Another attempt may succeed.
     Failed(String),
+}
+
+/// Makes one attempt to connect to rank `peer` at `address`, which ends no later than `deadline`. `prepare` sets options
+/// of the socket. The stream is blocking; its timeouts are of the handshake.
+pub(crate) fn dial(
+    address: SocketAddr,
+    prepare: impl FnOnce(&Socket),
+    key: &Key,
+    hello: &Hello,
+    peer: usize,
+    deadline: Instant,
+) -> Result<TcpStream, DialError> {
+    let deadline = deadline.min(Instant::now() + DIAL);
+    let connect = || {
+        let domain = Domain::for_address(address);
+        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+        prepare(&socket);
+        socket.connect_timeout(&address.into(), left(deadline)?)?;
+        Ok(TcpStream::from(socket))
+    };
+    let mut stream = connect().map_err(|error: io::Error| DialError::Failed(error.to_string()))?;
+    introduce(&mut stream, key, hello, peer, deadline)?;
+    Ok(stream)
 }
 
 /// Does the handshake on a connection to rank `peer`, and returns once it is accepted there. The stream

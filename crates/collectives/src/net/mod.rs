@@ -21,7 +21,9 @@ mod pending_quota;
 mod refusals;
 
 pub(crate) use acceptor::{Acceptor, Expected, Listening};
-pub(crate) use dialer::{DialError, introduce};
+#[cfg(any(test, fuzzing))]
+pub(crate) use dialer::introduce;
+pub(crate) use dialer::{DialError, dial};
 pub(crate) use hello::{Hello, Purpose};
 pub(crate) use pending_quota::PendingQuota;
 pub(crate) use refusals::Refusals;

@@ -25,16 +25,13 @@ use everburn_auth::{JobToken, Key};
 use super::addresses::Addresses;
 use super::mesh_number::{last_mesh, mark_last};
 use crate::group::CollectiveError;
-use crate::net::{Acceptor, DialError, Expected, Hello, Listening, Purpose, introduce};
+use crate::net::{Acceptor, DialError, Expected, Hello, Listening, Purpose, dial};
 use crate::rendezvous::Rendezvous;
 
 /// How long to wait before dialling again, and how often to look for bad news in the store at first and at last.
 const RETRY: Duration = Duration::from_millis(50);
 const NEWS: Duration = Duration::from_millis(250);
 const LATER_NEWS: Duration = Duration::from_secs(1);
-
-/// How long one attempt to reach a rank may take before its address and the news are looked at again.
-const DIAL: Duration = Duration::from_secs(5);
 
 /// What the handshake leads to.
 pub(super) struct Connected {
@@ -244,14 +241,9 @@ impl<'a> Handshake<'a> {
         peer: usize,
         key: &Key,
     ) -> Result<TcpStream, DialError> {
-        let until = self.deadline.min(Instant::now() + DIAL);
-        let left = until.saturating_duration_since(Instant::now());
         let Rendezvous {
             rank, world_size, ..
         } = *self.rendezvous;
-        // A timeout of zero would be an error; the deadline is looked at after each attempt.
-        let mut stream = TcpStream::connect_timeout(&address, left.max(RETRY))
-            .map_err(|error| DialError::Failed(error.to_string()))?;
         let hello = Hello {
             purpose: Purpose::Mesh,
             rank,
@@ -259,8 +251,7 @@ impl<'a> Handshake<'a> {
             scope: self.number,
             index: 0,
         };
-        introduce(&mut stream, key, &hello, peer, until)?;
-        Ok(stream)
+        dial(address, |_| (), key, &hello, peer, self.deadline)
     }
 
     /// Fails when the deadline has passed, another rank has reported a failure, or a rank has made this mesh
