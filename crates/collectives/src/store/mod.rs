@@ -3,6 +3,7 @@
 //! A [`Store`] holds small values (addresses, counters, verdicts), never tensors. Every operation
 //! carries a deadline: the store's own [`Store::timeout`] or one given to the call.
 
+mod backoff;
 mod descriptors;
 pub(crate) mod entry;
 mod etcd;

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::address::EtcdAddress;
 use super::messages::Refusal;
+use crate::store::backoff::Backoff;
 use crate::store::{Deadline, StoreError, random_u64};
 
 /// How long one member may take to answer.
@@ -20,7 +21,7 @@ const ATTEMPT: Duration = Duration::from_secs(3);
 /// An attempt gets this much even where many members share little time.
 const SHORTEST_ATTEMPT: Duration = Duration::from_millis(50);
 
-/// The first pause after no member has answered; pauses double.
+/// The first pause after no member has answered.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 /// The longest of these pauses.
@@ -100,7 +101,7 @@ impl Gateway {
         deadline: Deadline,
     ) -> Result<R, StoreError> {
         let body = body.to_string();
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut attempts = 0_usize;
         let members = self.urls.len();
         let share = u32::try_from(members).unwrap_or(u32::MAX);
@@ -132,10 +133,7 @@ impl Gateway {
                 return Err(self.error(operation, Reason::Unreachable(reason)));
             }
             if attempts.is_multiple_of(members) {
-                // Jitter keeps a thousand ranks from asking at the same time.
-                let jitter = 0.5 + (random_u64() % 1024) as f64 / 1024.0;
-                std::thread::sleep(pause.mul_f64(jitter).min(left));
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                backoff.sleep(left);
             }
         }
     }

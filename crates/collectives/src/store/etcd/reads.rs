@@ -5,9 +5,10 @@ use std::time::Duration;
 use super::EtcdStore;
 use super::messages::{self, KeyValue, MOST_KEY_BYTES, MOST_OPERATIONS, Range, Transaction};
 use super::sealed::Foreign;
-use crate::store::{Deadline, StoreError, check_keys, random_u64};
+use crate::store::backoff::Backoff;
+use crate::store::{Deadline, StoreError, check_keys};
 
-/// The first pause of a wait; pauses grow by half.
+/// The first pause of a wait.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 
 /// The longest pause of a wait.
@@ -83,7 +84,7 @@ impl EtcdStore {
     ) -> Result<Vec<Vec<u8>>, StoreError> {
         check_keys(operation, keys)?;
         let mut values: Vec<Option<Vec<u8>>> = vec![None; keys.len()];
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             let missing: Vec<usize> = (0..keys.len()).filter(|&i| values[i].is_none()).collect();
             if missing.is_empty() {
@@ -111,9 +112,7 @@ impl EtcdStore {
                     waited: deadline.elapsed(),
                 });
             }
-            let jitter = 0.5 + (random_u64() % 1024) as f64 / 1024.0;
-            std::thread::sleep(pause.mul_f64(jitter).min(left));
-            pause = (pause * 3 / 2).min(LONGEST_PAUSE);
+            backoff.sleep(left);
         }
     }
 }

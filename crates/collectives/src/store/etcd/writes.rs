@@ -18,14 +18,15 @@ use super::messages::{
     self, KeyValue, Transaction, if_revision, if_version, requested_delete, requested_put,
     requested_range,
 };
+use crate::store::backoff::Backoff;
 use crate::store::{Deadline, StoreError, random_u64};
 use crate::sync::lock;
 
-/// The shortest pause after another writer has come first.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+/// The first pause after another writer has come first.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
 
-/// The longest of these pauses, each of which is a random part.
-const LONGEST_PAUSE: Duration = Duration::from_millis(64);
+/// The longest of these pauses.
+const LONGEST_PAUSE: Duration = Duration::from_millis(32);
 
 /// A key that counts the writes of one writer.
 #[derive(Debug)]
@@ -94,7 +95,7 @@ impl EtcdStore {
             Step::Write(..) => None,
             Step::Leave(_) => self.read_one(operation, &full, deadline)?,
         };
-        let mut pause = Duration::ZERO;
+        let mut backoff = None;
         loop {
             let current = match &found {
                 Some(entry) => Some(self.opened(key, &full, entry)?),
@@ -109,7 +110,8 @@ impl EtcdStore {
                 Written::Done => return Ok(outcome),
                 Written::Outrun(now) => found = now,
             }
-            if deadline.left().is_zero() {
+            let left = deadline.left();
+            if left.is_zero() {
                 return Err(StoreError::Timeout {
                     operation,
                     keys: vec![key.to_owned()],
@@ -117,8 +119,10 @@ impl EtcdStore {
                 });
             }
             // The first time, the key was there already.
-            std::thread::sleep(pause.mul_f64((random_u64() % 1024) as f64 / 1024.0));
-            pause = (pause * 2).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+            match &mut backoff {
+                None => backoff = Some(Backoff::new(FIRST_PAUSE, LONGEST_PAUSE)),
+                Some(backoff) => backoff.sleep(left),
+            }
         }
     }
 

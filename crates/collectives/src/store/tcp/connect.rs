@@ -8,11 +8,12 @@ use std::time::Duration;
 use everburn_auth::Key;
 
 use super::StoreOptions;
-use super::connection::{Connection, Deadline, Fault, random_u64};
+use super::connection::{Connection, Deadline, Fault};
 use crate::store::StoreError;
+use crate::store::backoff::Backoff;
 use crate::wait_notice::WaitNotice;
 
-/// The first pause between two attempts; pauses double.
+/// The first pause between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 /// The longest pause between two attempts.
@@ -45,7 +46,7 @@ pub(super) fn connect(
 ) -> Result<(SocketAddr, Connection), StoreError> {
     let (host, port) = split(address)?;
     let key = options.access.key();
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     let mut attempts = 0_u32;
     let mut broken_handshakes = 0_u32;
     let mut unanswered = 0_u32;
@@ -118,10 +119,7 @@ pub(super) fn connect(
                 "the store at {address} is not reached yet ({fault}); it is tried for {left:.0?} more"
             );
         }
-        // Jitter keeps a thousand ranks from connecting at the same time.
-        let jitter = 0.5 + (random_u64() % 1024) as f64 / 1024.0;
-        std::thread::sleep(pause.mul_f64(jitter).min(left));
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        backoff.sleep(left);
     }
 }
 
