@@ -81,11 +81,7 @@ impl Check<'_> {
                     }
                 };
                 let working: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-                let mut ended = working.into_iter().map(|worker| match worker.join() {
-                    Ok(done) => done,
-                    Err(_) => Err(std::io::Error::other("a thread that waits has panicked")),
-                });
-                ended.try_for_each(|done| done)
+                working.into_iter().try_for_each(join)
             })?;
         }
         let mut left = tasks
@@ -272,11 +268,10 @@ impl Check<'_> {
             let here = scope.spawn(move || run(here));
             let rounded = scope.spawn(move || rounds.then(|| run(rounded)).transpose());
             let there = run(there);
-            (here.join(), rounded.join(), there)
+            (join(here), join(rounded), there)
         });
-        let panicked = |_| std::io::Error::other("the thread that waits has panicked");
-        let here = result::<PrintedLosses>(&here.map_err(panicked)??);
-        let rounded = rounded.map_err(panicked)??;
+        let here = result::<PrintedLosses>(&here?);
+        let rounded = rounded?;
         let rounded = rounded
             .map(|ended| result::<PrintedLosses>(&ended))
             .transpose();
@@ -299,10 +294,9 @@ impl Check<'_> {
         let (alone, found) = std::thread::scope(|scope| {
             let alone = scope.spawn(|| self.on_one_rank(limit));
             let found = self.train(name, flags, limit);
-            (alone.join(), found)
+            (join(alone), found)
         });
-        let panicked = |_| std::io::Error::other("the thread that waits has panicked");
-        let alone = alone.map_err(panicked)??;
+        let alone = alone?;
         let limit = match rounds_factors(&self.arguments.device) {
             true => TUNED_APART,
             false => 0.0,
@@ -399,4 +393,10 @@ impl Check<'_> {
             }
         })
     }
+}
+
+/// What a thread that runs processes has found.
+fn join<T>(thread: std::thread::ScopedJoinHandle<'_, std::io::Result<T>>) -> std::io::Result<T> {
+    let panicked = |_| Err(std::io::Error::other("a thread that waits has panicked"));
+    thread.join().unwrap_or_else(panicked)
 }
