@@ -129,6 +129,8 @@ pub use sampler::{DistributedSampler, SamplerConfig, SamplerError, Tail, share_o
 pub use sharding::{
     GradientShards, HeldBytes, LocalShards, ParameterShards, ShardStage, ShardedPass,
 };
-pub use synchronization::{Communication, GradientNorm, SyncedGradients, Synchronization};
+pub use synchronization::{
+    Communication, GradientNorm, SyncedGradients, Synchronization, clip_coefficient,
+};
 pub use tensor_parallel::{tensor_parallel, verify_whole_parameters};
 pub use virtual_ranks::{TooFewVirtualRanks, VirtualRanks};

@@ -8,11 +8,9 @@ use burn::optim::GradientsParams;
 use burn::prelude::*;
 use burn::tensor::{Bool, Int, TensorData};
 use everburn_collectives::group::{ProcessGroup, ReduceOp};
+use everburn_distributed::clip_coefficient;
 
 use crate::error::PipelineError;
-
-/// What a clipped norm is compared with is raised by this, as in PyTorch.
-const NORM_EPSILON: f64 = 1e-6;
 
 /// The parameters of a model over the ranks of a pipeline: those that several of them hold (an
 /// embedding that is also the head, say), whose gradients are to be added up so that all copies stay
@@ -168,7 +166,7 @@ impl SharedParameters {
         if !norm.is_finite() {
             return Err(PipelineError::NotFinite);
         }
-        let factor = (max / (norm + NORM_EPSILON)).min(1.0);
+        let factor = clip_coefficient(norm, max);
         if factor == 1.0 {
             return Ok((gradients, norm));
         }

@@ -22,7 +22,7 @@ use crate::bucket::BucketEntry;
 use crate::ddp::Ddp;
 use crate::error::DdpError;
 use crate::placement::device_of_parameters;
-use crate::synchronization::{GradientNorm, NORM_EPSILON, SyncedGradients};
+use crate::synchronization::{GradientNorm, SyncedGradients, clip_coefficient};
 
 /// This rank's shards of all trained parameters, in the order of registration, each with its parameter's id: a
 /// module that an optimizer can update.
@@ -264,7 +264,7 @@ impl ParameterShards {
         let (mut norm, mut factor) = (None, 1.0);
         if let Some(max) = self.max_gradient_norm {
             let found = self.norm(&shards)?;
-            factor = (f64::from(max) / (found + NORM_EPSILON)).min(1.0);
+            factor = clip_coefficient(found, f64::from(max));
             norm = Some(GradientNorm::known(found));
         }
         let device = self.home.clone().inner();

@@ -9,7 +9,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 
 use super::device_buckets::PendingSums;
-use super::norm::{GradientNorm, NORM_EPSILON};
+use super::norm::{GradientNorm, clip_coefficient_on_device};
 use super::step::{Contents, Step};
 use super::{Communication, SyncedGradients};
 use crate::bucket::BucketPlan;
@@ -121,8 +121,7 @@ impl DeviceSum {
             (flat.clone() * flat).sum().cast(DType::F32)
         });
         let norm = squares.reduce(|sum, squares| sum + squares)?.sqrt();
-        let factor = (norm.clone() + NORM_EPSILON).recip() * max;
-        let factor = factor.clamp_max(1.0);
+        let factor = clip_coefficient_on_device(norm.clone(), max);
         for flat in self.sums.iter_mut().flatten() {
             let dtype = flat.dtype();
             let numbers = wide(flat.clone());

@@ -8,7 +8,7 @@ use burn::optim::GradientsParams;
 use burn::prelude::*;
 use burn::tensor::TensorData;
 
-use super::norm::{GradientNorm, NORM_EPSILON};
+use super::norm::{GradientNorm, clip_coefficient};
 use super::{Communication, SyncedGradients};
 use crate::bucket::BucketPlan;
 use crate::error::DdpError;
@@ -133,7 +133,7 @@ impl Summed {
         let (mut norm, mut factor) = (None, 1.0);
         if let Some(max) = self.shared.config().max_gradient_norm {
             let found = self.norm()?;
-            factor = (f64::from(max) / (found + NORM_EPSILON)).min(1.0);
+            factor = clip_coefficient(found, f64::from(max));
             norm = Some(GradientNorm::known(found));
         }
         let mut data = HashMap::new();
@@ -222,7 +222,7 @@ pub(crate) fn clipped_alone<M: Module>(
         sum += squares;
     }
     let norm = sum.sqrt();
-    let factor = (f64::from(max) / (norm + NORM_EPSILON)).min(1.0);
+    let factor = clip_coefficient(norm, f64::from(max));
     let scaled = |(number, data): (usize, TensorData)| {
         (shared.parameters()[number].id, scaled(data, factor))
     };

@@ -5,7 +5,26 @@ use burn::prelude::*;
 use crate::error::DdpError;
 
 /// Added to the norm before clipping compares it with the limit, as in PyTorch.
-pub(crate) const NORM_EPSILON: f64 = 1e-6;
+const NORM_EPSILON: f64 = 1e-6;
+
+/// The factor that clips gradients whose norm is `norm` to `max`: 1 where they stay as they are.
+///
+/// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::clip_coefficient;
+///
+/// assert_eq!(clip_coefficient(1.0, 2.0), 1.0);
+/// assert!((clip_coefficient(4.0, 2.0) - 0.5).abs() < 1e-6);
+/// ```
+#[must_use]
+pub fn clip_coefficient(norm: f64, max: f64) -> f64 {
+    (max / (norm + NORM_EPSILON)).min(1.0)
+}
+
+/// [`clip_coefficient`] of a norm that stays on its device.
+pub(super) fn clip_coefficient_on_device(norm: Tensor<1>, max: f64) -> Tensor<1> {
+    ((norm + NORM_EPSILON).recip() * max).clamp_max(1.0)
+}
 
 /// The norm of all gradients of a step, before clipping.
 ///
@@ -73,6 +92,18 @@ impl From<f64> for GradientNorm {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_coefficient_is_the_same_on_the_host_and_on_a_device() {
+        let device = Device::flex();
+        for (norm, clipped) in [(0.0, 1.0), (1.5, 1.0), (2.0, 2.0 / 2.000001), (8.0, 0.25)] {
+            let there = Tensor::from_floats([norm as f32], &device);
+            let there = clip_coefficient_on_device(there, 2.0).into_scalar::<f64>();
+            for found in [clip_coefficient(norm, 2.0), there] {
+                assert!((found - clipped).abs() < 1e-6, "{norm}: {found}");
+            }
+        }
+    }
 
     #[test]
     fn a_norm_on_a_device_is_read_when_it_is_asked_for() {

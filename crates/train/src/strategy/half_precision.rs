@@ -6,7 +6,7 @@ use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::prelude::*;
 use everburn_collectives::group::ReduceOp;
-use everburn_distributed::{GradientNorm, SyncedGradients};
+use everburn_distributed::{GradientNorm, SyncedGradients, clip_coefficient};
 use everburn_record::{Event, EventKind};
 
 use super::RankLoop;
@@ -14,9 +14,6 @@ use crate::config::chaos::Fault;
 use crate::config::loss_scaling::{LossScaling, ScaledLosses};
 use crate::error::TrainError;
 use crate::model::erased::AnyModel;
-
-/// What a clipped norm is compared with is raised by this, as in PyTorch.
-const NORM_EPSILON: f64 = 1e-6;
 
 impl RankLoop {
     /// Where losses are scaled, those of step `step` are from now on until what this yields is dropped. A rank
@@ -74,7 +71,7 @@ impl RankLoop {
         }
         synced.norm = Some(GradientNorm::known(norm));
         let most = config.ddp.max_gradient_norm.map(f64::from);
-        let clips = most.map(|most| most / (norm + NORM_EPSILON));
+        let clips = most.map(|most| clip_coefficient(norm, most));
         synced.gradients = match clips.filter(|factor| *factor < 1.0) {
             Some(factor) => self.multiplied(model, gradients, factor).0,
             None => gradients,
