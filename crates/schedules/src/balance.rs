@@ -58,6 +58,25 @@ pub fn balance(
     }
 }
 
+/// Cuts blocks of these costs, none of them negative, into `parts` runs of consecutive blocks, none empty, such that the run that
+/// costs most costs as little as can be. The earliest of equally good cuts is taken, the last cut first. `None` if there
+/// are no parts, or fewer blocks.
+///
+/// ```
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// let parts = everburn::schedules::even_cuts(&[1.0, 1.0, 1.0, 3.0], 2).unwrap();
+/// assert_eq!(parts, [0..3, 3..4]);
+/// ```
+#[must_use]
+pub fn even_cuts(costs: &[f64], parts: usize) -> Option<Vec<Range<usize>>> {
+    if parts > costs.len() {
+        return None;
+    }
+    let before = prefix_sums(costs.iter().copied(), 0.0, |a, b| a + b);
+    let cost = |_, from, to| Some(before[to] - before[from]);
+    best_cuts(costs.len(), parts, cost, f64::max).map(|(_, cuts)| cuts)
+}
+
 fn check(blocks: &[Block], parts: usize, limit: Option<&MemoryLimit>) -> Result<(), BalanceError> {
     let count = blocks.len();
     if parts == 0 {

@@ -66,7 +66,7 @@ mod theory;
 mod timeline;
 
 pub use action::{Action, Carried, Message, Pass};
-pub use balance::{BalanceError, MAX_BLOCKS, balance};
+pub use balance::{BalanceError, MAX_BLOCKS, balance, even_cuts};
 pub use block::{Block, Link, stage_costs};
 pub use costs::{Costs, Sends, StageCosts};
 pub use deadlock::{Awaited, Deadlock, Wait};

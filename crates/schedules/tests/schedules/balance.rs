@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use everburn_schedules::{
     BalanceError, Block, Costs, Link, MemoryLimit, OptimizerState, Schedule, ScheduleKind, balance,
-    memory_of, simulate, stage_costs,
+    even_cuts, memory_of, simulate, stage_costs,
 };
 use proptest::prelude::*;
 
@@ -87,6 +87,31 @@ proptest! {
             (found, best) => prop_assert!(false, "{:?}, but {:?}", found, best),
         }
     }
+}
+
+proptest! {
+    #[test]
+    fn even_cuts_have_the_smallest_greatest_cost(
+        costs in prop::collection::vec((0_u32..10).prop_map(f64::from), 1..9),
+        parts in 1_usize..9,
+    ) {
+        prop_assume!(parts <= costs.len());
+        let cuts = even_cuts(&costs, parts).unwrap();
+        let greatest = |cuts: &[Range<usize>]| {
+            let costs = cuts.iter().map(|range| costs[range.clone()].iter().sum::<f64>());
+            costs.fold(0.0, f64::max)
+        };
+        let all = all_cuts(0, costs.len(), parts);
+        prop_assert!(all.contains(&cuts));
+        let least = all.iter().map(|cuts| greatest(cuts)).fold(f64::INFINITY, f64::min);
+        prop_assert_eq!(greatest(&cuts), least);
+    }
+}
+
+#[test]
+fn no_run_is_empty_so_there_are_no_more_runs_than_blocks() {
+    assert_eq!(even_cuts(&[1.0, 1.0], 3), None);
+    assert_eq!(even_cuts(&[1.0], 0), None);
 }
 
 #[test]
