@@ -6,12 +6,10 @@ use std::process::ExitCode;
 
 use everburn::devices::DeviceError;
 use everburn::launch::ChildError;
+use everburn_record::EXIT_INTERRUPTED;
 
 /// The exit code for a command line that cannot work, as `clap` has it.
 const BAD_COMMAND_LINE: u8 = 2;
-
-/// 128 + SIGINT, as a shell has it.
-const INTERRUPTED: u8 = 130;
 
 /// Why there is no measurement. Any error becomes one by `?`.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,7 +35,7 @@ impl Failure {
         match self {
             Self::Interrupted => {
                 eprintln!("interrupted: all processes of the benchmark have been ended");
-                ExitCode::from(INTERRUPTED)
+                ExitCode::from(EXIT_INTERRUPTED)
             }
             Self::Usage(what) => {
                 eprintln!("{what}");

@@ -5,17 +5,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use everburn_auth::JobToken;
-use everburn_launch::StopRequest;
+use everburn_launch::listen_for_stop;
 use everburn_monitor::{
     MonitorCommand, MonitorError, MonitorServer, PrometheusServer, Purpose, Screen, Source, Target,
     is_terminal, print_json,
 };
 use everburn_record::sync::lock;
+use everburn_record::{EXIT_INTERRUPTED, StopSignal};
 use everburn_train::renderer::{Dashboard, Replay};
 use everburn_train::{Interrupter, RunDirectory};
 
 use crate::arguments::{MonitoringFlags, TrainArguments};
-use crate::error::{CliError, EXIT_INTERRUPTED};
+use crate::error::CliError;
 
 /// How often a run is looked at.
 const LOOK: Duration = Duration::from_millis(200);
@@ -45,7 +46,7 @@ pub(crate) fn run(command: &MonitorCommand) -> Result<ExitCode, CliError> {
 }
 
 /// Until the user leaves, by a key or a signal: the terminal is given back either way.
-fn look_on(mut source: Source, stop: &StopRequest) -> Result<(), MonitorError> {
+fn look_on(mut source: Source, stop: &StopSignal) -> Result<(), MonitorError> {
     let screen = Screen::take_over(Purpose::LookOn { dashboard: true })?;
     let state = screen.state();
     // Declared after the screen, it ends before that.
@@ -66,8 +67,8 @@ fn look_on(mut source: Source, stop: &StopRequest) -> Result<(), MonitorError> {
     }
 }
 
-fn listen() -> Result<StopRequest, CliError> {
-    StopRequest::listen(false)
+fn listen() -> Result<StopSignal, CliError> {
+    listen_for_stop(false)
         .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))
 }
 
@@ -99,8 +100,7 @@ fn serve_alone(
             server.invitation(&token)
         );
     }
-    let stop = stop.flag();
-    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+    while !stop.is_set() {
         std::thread::sleep(LOOK);
     }
     Ok(ExitCode::SUCCESS)

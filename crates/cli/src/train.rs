@@ -16,8 +16,9 @@ use crate::{devices, kernels};
 use burn::module::Module;
 use burn::prelude::Device;
 use everburn_distributed::is_gpu;
-use everburn_launch::{Outcome, RankEnvironment, StopRequest};
+use everburn_launch::{Outcome, RankEnvironment};
 use everburn_profile::Recorder;
+use everburn_record::EXIT_INTERRUPTED;
 use everburn_train::{
     AnyData, AnyModel, ConfiguredTask, KernelCache, LoadedData, Parallelism, Regroup, Samples,
     StopSignal, compute_on_this_thread, load_state_dict_except, renderer,
@@ -32,7 +33,7 @@ use self::preparation::{load_data, rank_arguments};
 use self::ranks::{train_on_threads, train_one_rank};
 use crate::arguments::{Strategy, TrainArguments};
 use crate::config::RunConfig;
-use crate::error::{CliError, EXIT_INTERRUPTED};
+use crate::error::CliError;
 use crate::finders::Finder;
 use crate::logging::LogOutput;
 use crate::sampling::Writer;
@@ -474,12 +475,11 @@ impl<'a> RankJob<'a> {
 
 /// From here on a signal stops the training after the present step.
 fn listen_for_stop(environment: Option<&RankEnvironment>) -> Result<StopSignal, CliError> {
-    let stop = StopRequest::listen(environment.is_some())
+    let stop = everburn_launch::listen_for_stop(environment.is_some())
         .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))?;
-    let signal = StopSignal::from_flag(stop.flag());
     Ok(match environment.and_then(RankEnvironment::kill_job) {
-        Some(kill) => signal.with_kill(kill),
-        None => signal.with_kill(|| StopRequest::exit_at_once()),
+        Some(kill) => stop.with_kill(kill),
+        None => stop,
     })
 }
 

@@ -5,7 +5,7 @@
 //!   ranks, hosts their store (or uses one in etcd, [`LaunchConfig::store`]), and returns an [`Outcome`] once all of them have ended. Nothing here depends on what the
 //!   ranks do.
 //! - The **rank's** side: [`RankEnvironment`] reads the launcher's variables, guards against outliving the launcher,
-//!   and reports errors to it; [`StopRequest`] says when to stop after the current step.
+//!   and reports errors to it; [`listen_for_stop`] says when to stop after the current step.
 //!
 //! They communicate through environment variables ([`variables`]: those of PyTorch's launcher, so that ranks also run
 //! under `torchrun`, and a few of Everburn), one report per rank ([`RankReport`]), and exit codes ([`EXIT_PEER_LOST`]).
@@ -81,4 +81,4 @@ pub use outcome::{EndedRank, Outcome, Restart};
 pub use rank::Rank;
 pub use ranks::keep_freed_memory;
 pub use run::run;
-pub use stop::StopRequest;
+pub use stop::listen_for_stop;

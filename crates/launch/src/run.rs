@@ -49,7 +49,7 @@ const EXIT_USAGE: u8 = 2;
 ///   rank failed first, with its error, the end of its log and what became of the others, and yields its exit
 ///   code, which is never 0. The logs are kept then, in a folder for temporary files that the message names.
 /// - Ctrl-C or SIGTERM at the launcher: each rank gets SIGTERM, which ends it unless it listens
-///   ([`StopRequest`](crate::StopRequest)); the code is 128 + the signal's number.
+///   ([`listen_for_stop`](crate::listen_for_stop)); the code is 128 + the signal's number.
 /// - The launcher is killed: the kernel ends the ranks.
 ///
 /// # Errors

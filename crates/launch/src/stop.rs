@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use everburn_record::{EXIT_INTERRUPTED, StopSignal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
@@ -19,80 +20,50 @@ pub(crate) fn asks_again(first: Instant, now: Instant) -> bool {
     now.saturating_duration_since(first) > ONE_REQUEST
 }
 
-/// Whether this process has been asked to stop after the present step.
+/// Listens for SIGINT, SIGTERM and SIGHUP, which from now on only set the signal.
+///
+/// Without a launcher a second SIGINT or SIGTERM ends the process at once, with 128 + the signal's
+/// number; signals within a quarter of a second count as one. Under one (`under_launcher`) it does not: a Ctrl-C may reach
+/// a rank twice, from the terminal and from the launcher, and it is the launcher that ends ranks at once.
 ///
 /// Stopping is a collective decision: one rank's answer must be agreed on by all before any acts.
 ///
+/// # Errors
+/// When the system refuses a signal handler.
+///
 /// ```
 /// # mod everburn { pub use everburn_launch as launch; }
-/// use everburn::launch::StopRequest;
-///
-/// let stop = StopRequest::listen(false)?;
+/// let stop = everburn::launch::listen_for_stop(false)?;
 /// assert!(!stop.is_set());
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[derive(Debug, Clone)]
-pub struct StopRequest {
-    asked: Arc<AtomicBool>,
-}
-
-impl StopRequest {
-    /// Listens for SIGINT, SIGTERM and SIGHUP, which from now on only set the flag.
-    ///
-    /// Without a launcher a second SIGINT or SIGTERM ends the process at once, with 128 + the signal's
-    /// number; signals within a quarter of a second count as one. Under one (`under_launcher`) it does not: a Ctrl-C may reach a rank twice, from the
-    /// terminal and from the launcher, and it is the launcher that ends ranks at once.
-    ///
-    /// # Errors
-    /// When the system refuses a signal handler.
-    pub fn listen(under_launcher: bool) -> io::Result<Self> {
-        let asked = Arc::new(AtomicBool::new(false));
-        let listened = [SIGINT, SIGTERM, SIGHUP];
-        if under_launcher {
-            for signal in listened {
-                flag::register(signal, Arc::clone(&asked))?;
-            }
-            return Ok(Self { asked });
+pub fn listen_for_stop(under_launcher: bool) -> io::Result<StopSignal> {
+    let asked = Arc::new(AtomicBool::new(false));
+    let listened = [SIGINT, SIGTERM, SIGHUP];
+    // No handlers of the process's exit run, which might wait for what hangs.
+    let kill = || low_level::exit(EXIT_INTERRUPTED.into());
+    let stop = StopSignal::from_flag(Arc::clone(&asked)).with_kill(kill);
+    if under_launcher {
+        for signal in listened {
+            flag::register(signal, Arc::clone(&asked))?;
         }
-        let mut signals = Signals::new(listened)?;
-        let flag = Arc::clone(&asked);
-        let obey = move || {
-            let mut first = None::<Instant>;
-            for signal in signals.forever() {
-                let was_asked = flag.swap(true, Ordering::Relaxed);
-                let is_another = first.is_none_or(|first| asks_again(first, Instant::now()));
-                // A closed terminal may say so twice, by itself and by its shell.
-                if was_asked && is_another && signal != SIGHUP {
-                    low_level::exit(128 + signal);
-                }
-                first.get_or_insert_with(Instant::now);
+        return Ok(stop);
+    }
+    let mut signals = Signals::new(listened)?;
+    let obey = move || {
+        let mut first = None::<Instant>;
+        for signal in signals.forever() {
+            let was_asked = asked.swap(true, Ordering::Relaxed);
+            let is_another = first.is_none_or(|first| asks_again(first, Instant::now()));
+            // A closed terminal may say so twice, by itself and by its shell.
+            if was_asked && is_another && signal != SIGHUP {
+                low_level::exit(128 + signal);
             }
-        };
-        thread::Builder::new().name("signals".into()).spawn(obey)?;
-        Ok(Self { asked })
-    }
-
-    /// Whether a signal has come.
-    #[must_use]
-    pub fn is_set(&self) -> bool {
-        self.asked.load(Ordering::Relaxed)
-    }
-
-    /// The flag itself, for loops that take one.
-    #[must_use]
-    pub fn flag(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.asked)
-    }
-
-    /// Ends this process at once, with 130 as after Ctrl-C. No handlers of its exit run, which might wait for what hangs.
-    pub fn exit_at_once() -> ! {
-        low_level::exit(128 + SIGINT)
-    }
-
-    /// Asks for a stop from within, as a key of the dashboard does.
-    pub fn set(&self) {
-        self.asked.store(true, Ordering::Relaxed);
-    }
+            first.get_or_insert_with(Instant::now);
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(obey)?;
+    Ok(stop)
 }
 
 #[cfg(test)]

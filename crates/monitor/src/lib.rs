@@ -55,7 +55,7 @@ mod wire;
 pub use command::{MonitorCommand, print_json};
 pub use error::MonitorError;
 pub use prometheus::PrometheusServer;
-pub use screen::{Kill, Purpose, Screen, is_terminal};
+pub use screen::{Purpose, Screen, is_terminal};
 pub use server::MonitorServer;
 pub use source::{Source, Target};
 pub use state::{Column, History, RankState, RankStatus, RunState};

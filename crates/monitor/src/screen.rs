@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use everburn_record::StopSignal;
 use everburn_record::sync::lock;
 use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
@@ -54,26 +55,9 @@ pub enum Purpose {
     Train {
         /// The folder of the run, from which the ranks are known.
         run: Option<std::path::PathBuf>,
-        /// What the dashboard's keys `q` and `k` do.
-        kill: Kill,
+        /// Kills the training by the dashboard's keys `q` and `k`.
+        stop: StopSignal,
     },
-}
-
-/// Ends a training at once, and the process of the screen sooner or later.
-#[derive(Clone)]
-pub struct Kill(Arc<dyn Fn() + Send + Sync>);
-
-impl Kill {
-    /// Calls `kill`, on the screen's thread, once the terminal is as it was.
-    pub fn by(kill: impl Fn() + Send + Sync + 'static) -> Self {
-        Self(Arc::new(kill))
-    }
-}
-
-impl std::fmt::Debug for Kill {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Kill")
-    }
 }
 
 /// The terminal, while a view is on it. Dropping it gives the terminal back as it was.

@@ -10,6 +10,7 @@
 //! - [`Finding`] is a line of an examination.
 //! - [`svg`] draws: elements, axes with round numbers, legends.
 //! - [`statistics`] has medians, percentiles and means of few values.
+//! - [`StopSignal`] asks a training to stop, or kills it.
 //! - [`plain`] makes text of others harmless to a terminal or a page, and hides secrets.
 //!
 //! Training writes some files of a run directory for its readers: [`RankLine`]s (`ranks.jsonl`), [`Event`]s
@@ -42,6 +43,7 @@ pub mod proc;
 mod ranges;
 mod rank_line;
 pub mod statistics;
+mod stop;
 pub mod svg;
 pub mod sync;
 pub mod table;
@@ -57,6 +59,7 @@ pub use metric_record::MetricRecord;
 pub use number::{number_or_nan, numbers_or_nan};
 pub use ranges::{ranges, ranks};
 pub use rank_line::{RankLine, RankStep};
+pub use stop::{EXIT_INTERRUPTED, StopSignal};
 pub use time::{unix_time, unix_time_ms};
 
 #[cfg(test)]

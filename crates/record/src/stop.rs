@@ -4,17 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// With what a process ends that its user has killed: 128 and the number of SIGINT.
-const EXIT_KILLED: i32 = 130;
+/// The exit code of a process that its user stopped or killed, as a shell has it: 128 + SIGINT.
+pub const EXIT_INTERRUPTED: u8 = 130;
 
-/// A flag that a signal handler, say, sets; the training loop asks it once per step.
+/// A flag that a signal handler sets and the training loop reads once per step, and the way to end the training at once.
 ///
 /// Stopping is a collective decision: where one rank's flag is set, all ranks stop after the same
 /// step.
 ///
 /// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// let stop = everburn::train::StopSignal::default();
+/// let stop = everburn_record::StopSignal::default();
 /// let for_the_handler = stop.clone();
 /// for_the_handler.set();
 /// assert!(stop.is_set());
@@ -36,6 +35,7 @@ impl fmt::Debug for StopSignal {
 
 impl StopSignal {
     /// The signal that is set whenever `flag` is.
+    #[must_use]
     pub fn from_flag(flag: Arc<AtomicBool>) -> Self {
         Self { flag, kill: None }
     }
@@ -54,7 +54,7 @@ impl StopSignal {
     pub fn kill(&self) {
         match &self.kill {
             Some(kill) => kill(),
-            None => std::process::exit(EXIT_KILLED),
+            None => std::process::exit(EXIT_INTERRUPTED.into()),
         }
     }
 
@@ -64,6 +64,7 @@ impl StopSignal {
     }
 
     /// Whether the training was asked to stop.
+    #[must_use]
     pub fn is_set(&self) -> bool {
         self.flag.load(Ordering::Relaxed)
     }

@@ -36,7 +36,6 @@ mod parallel;
 mod record;
 pub mod renderer;
 mod seeds;
-mod stop;
 mod strategy;
 mod task;
 mod trainer;
@@ -84,6 +83,7 @@ pub use device::verification::{WrongNumbers, verify_device};
 pub use elastic::group::ElasticGroup;
 pub use elastic::regroup::Regroup;
 pub use error::TrainError;
+pub use everburn_record::StopSignal;
 pub use hook::{EpochLines, Hook, HookError, Hooks};
 pub use metrics::RankMetric;
 pub use metrics::line::{MetricKind, MetricLine, MetricsFile};
@@ -109,7 +109,6 @@ pub use parallel::model::ParallelModel;
 pub use record::live_file::RankStatuses;
 pub use record::report::{BestEpoch, OuterReport, ShardingReport, TrainingReport, Versions};
 pub use record::run_directory::{RunDirectory, RunLock};
-pub use stop::StopSignal;
 pub use strategy::Run;
 pub use task::{
     AnyTask, BlockRunner, BlocksOf, ConfiguredTask, Conversation, DrawnBlocks, Language,

@@ -36,6 +36,7 @@ use everburn_distributed::{
     Buffers, ConnectExchange, Ddp, InitialValues, ParameterShards, synchronize_batch_norms,
 };
 use everburn_profile::Recorder;
+use everburn_record::StopSignal;
 use everburn_record::sync::lock;
 
 use self::hooks::HookState;
@@ -68,7 +69,6 @@ use crate::record::run_directory::RunDirectory;
 use crate::record::tensor_board::TensorBoard;
 use crate::renderer::Display;
 use crate::seeds::mix;
-use crate::stop::StopSignal;
 
 /// What a rank's loop needs besides the model.
 pub(crate) struct RankSetup {

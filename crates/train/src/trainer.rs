@@ -20,6 +20,7 @@ use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{ConnectExchange, InitialValues};
 use everburn_profile::Recorder;
+use everburn_record::StopSignal;
 
 pub use self::find_batch_size::{BatchSizeLimit, BatchSizeSearch, FreeMemory, TriedBatchSize};
 pub use self::find_learning_rate::{LearningRateRange, LearningRateSweep, SweepPoint};
@@ -38,7 +39,6 @@ use crate::record::live_file::RankStatuses;
 use crate::record::report::TrainingReport;
 use crate::record::run_directory::RunDirectory;
 use crate::renderer::Display;
-use crate::stop::StopSignal;
 use crate::task::ConfiguredTask;
 
 /// The usual batch size of an evaluation: no gradients, so larger than in training.

@@ -16,8 +16,9 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use everburn_launch::ChildError;
+use everburn_record::EXIT_INTERRUPTED;
 
-use crate::error::{EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE};
+use crate::error::{EXIT_FAILURE, EXIT_USAGE};
 
 /// A command that is the same whoever has started it: no launcher makes a rank of it.
 #[derive(Debug, Subcommand)]

@@ -191,9 +191,9 @@ impl ScreenThread {
     /// Ends the training. The dashboard's own way is a panic, and waits for an event of the training, which may hang.
     fn kill(&mut self) {
         self.killed = true;
-        if let Purpose::Train { kill, .. } = &self.purpose {
+        if let Purpose::Train { stop, .. } = &self.purpose {
             self.restored.now();
-            kill.0();
+            stop.kill();
         }
     }
 

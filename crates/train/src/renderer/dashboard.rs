@@ -8,10 +8,10 @@ use burn_train::renderer::{
     MetricsRendererTraining,
 };
 use burn_train::{Interrupter, LearnerSummary};
-use everburn_monitor::{Kill, Purpose, Screen};
+use everburn_monitor::{Purpose, Screen};
+use everburn_record::StopSignal;
 
 use crate::record::run_directory::RunDirectory;
-use crate::stop::StopSignal;
 
 /// burn-train's terminal dashboard, and by the key `r` the ranks ([`everburn_monitor::Screen`]).
 ///
@@ -48,8 +48,7 @@ impl Dashboard {
     pub fn of_run(interrupter: Interrupter, run: Option<&RunDirectory>, stop: &StopSignal) -> Self {
         let run = run.map(|run| run.path().to_path_buf());
         let stop = stop.clone();
-        let kill = Kill::by(move || stop.kill());
-        match Screen::take_over(Purpose::Train { run, kill }) {
+        match Screen::take_over(Purpose::Train { run, stop }) {
             // Its raw mode leaves the signal keys as they are.
             Ok(screen) => Self {
                 signals_restored: true,

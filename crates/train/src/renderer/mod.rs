@@ -25,10 +25,10 @@ use std::io::Write;
 
 use burn_train::Interrupter;
 use burn_train::renderer::MetricsRenderer;
+use everburn_record::StopSignal;
 use serde::{Deserialize, Serialize};
 
 use crate::record::run_directory::RunDirectory;
-use crate::stop::StopSignal;
 
 /// How a rank shows its training.
 ///

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use everburn_collectives::store::{Store, StoreAccess, StoreError, StoreOptions, TcpStore};
 use everburn_launch::{
     JobFailure, LaunchConfig, LaunchEvent, Launcher, Outcome, RankEnvironment, ReportKind,
-    StopRequest, variables,
+    listen_for_stop, variables,
 };
 
 /// Longer than anything here takes on a busy machine, so that a hang fails instead of hanging the suite.
@@ -324,7 +324,7 @@ pub fn act() {
             run_forever(&rank)
         }
         "stops when asked" => {
-            let stop = StopRequest::listen(true).unwrap();
+            let stop = listen_for_stop(true).unwrap();
             write_pid(&rank);
             wait_until("the request to stop", || stop.is_set());
             std::process::exit(0)
