@@ -22,9 +22,6 @@ pub(crate) const EXIT_USAGE: u8 = 2;
 /// The exit code of a run that failed.
 pub(crate) const EXIT_FAILURE: u8 = 1;
 
-/// The exit code of a run that the user stopped, as a shell would give it.
-pub(crate) const EXIT_INTERRUPTED: u8 = 130;
-
 #[derive(Debug, thiserror::Error, Diagnostic)]
 pub(crate) enum CliError {
     #[error("there is no model called `{name}`")]
@@ -167,11 +164,11 @@ impl CliError {
             | Self::Report(_)
             | Self::Monitor(_)
             | Self::Environment(_) => true,
-            // A disk that is full in the middle of a run is nothing that the request could know of.
-            Self::Train(TrainError::File { action, .. }) => !action.starts_with("writing"),
+            // But not `Write`: a disk that is full in the middle of a run is nothing that the request could know of.
             Self::Train(error) => matches!(
                 error,
                 TrainError::Config(_)
+                    | TrainError::File { .. }
                     | TrainError::Checkpoint { .. }
                     | TrainError::Weights { .. }
                     | TrainError::DifferentRuns { .. }
@@ -232,6 +229,31 @@ impl CliError {
                 error.is_secondary()
             }
             _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_not_the_request_and_a_missing_file_is() {
+        let (path, reason) = (std::path::PathBuf::from("run"), String::new());
+        let missing = TrainError::File {
+            action: "reading",
+            path: path.clone(),
+            reason: reason.clone(),
+        };
+        assert!(CliError::Train(missing).is_usage());
+        for full in [
+            TrainError::Write {
+                path: path.clone(),
+                reason: reason.clone(),
+            },
+            TrainError::WriteCheckpoint { path, reason },
+        ] {
+            assert!(!CliError::Train(full).is_usage());
         }
     }
 }

@@ -182,8 +182,7 @@ fn write(trainer: &Trainer, files: &[(&str, Vec<u8>)]) -> Result<(), TrainError>
     };
     for (name, bytes) in files {
         let path = run.path().join(name);
-        everburn_record::file::write(&path, bytes).map_err(|error| TrainError::File {
-            action: "writing",
+        everburn_record::file::write(&path, bytes).map_err(|error| TrainError::Write {
             path: path.clone(),
             reason: error.to_string(),
         })?;

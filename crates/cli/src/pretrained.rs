@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use everburn_collectives::printable;
 use everburn_datasets::TokenizerKind;
 use everburn_record::invocation;
+use everburn_train::checkpoint::CheckpointFolder;
 use everburn_train::{AnyTask, PRETRAINED_CONFIG, Patterns, TaskError};
 use toml::{Table, Value};
 
@@ -38,7 +39,7 @@ pub(crate) fn is_pretrained(path: &Path) -> bool {
 /// else what is there.
 pub(crate) fn folder_of(path: &Path) -> PathBuf {
     let model = path.join(MODEL);
-    if is_checkpoint(path) && model.is_file() {
+    if CheckpointFolder::is_checkpoint(path) && model.is_file() {
         return model;
     }
     let folder = path.parent().filter(|_| path.ends_with(MODEL));
@@ -49,7 +50,7 @@ pub(crate) fn folder_of(path: &Path) -> PathBuf {
 /// The folder whose configuration says what the model is whose weights are in `path`: of a checkpoint's, that of its run.
 pub(crate) fn described_by(path: &Path) -> &Path {
     let checkpoint = path.parent().filter(|_| path.ends_with(MODEL));
-    let checkpoint = checkpoint.filter(|folder| is_checkpoint(folder));
+    let checkpoint = checkpoint.filter(|folder| CheckpointFolder::is_checkpoint(folder));
     let run = checkpoint.and_then(|folder| folder.parent()?.parent());
     run.filter(|folder| is_run(folder)).unwrap_or(path)
 }
@@ -59,12 +60,6 @@ const MODEL: &str = "model.safetensors";
 
 fn is_run(folder: &Path) -> bool {
     folder.join("config.toml").is_file() && !is_pretrained(folder)
-}
-
-fn is_checkpoint(folder: &Path) -> bool {
-    ["manifest.json", "manifest.sha256"]
-        .iter()
-        .all(|name| folder.join(name).is_file())
 }
 
 /// Refuses the folder of a text model that has no tokenizer.

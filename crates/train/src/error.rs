@@ -1,6 +1,6 @@
 //! Why a training run ended before its time.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use everburn_collectives::group::{CollectiveError, ProcessGroup};
 use everburn_distributed::{DdpError, SamplerError};
@@ -88,10 +88,26 @@ pub enum TrainError {
         /// How many steps were skipped since the training began.
         skipped_steps: u64,
     },
-    /// A file of the run directory could not be written or read.
+    /// A file could not be written.
+    #[error("writing {path} failed: {reason}")]
+    Write {
+        /// The file or folder.
+        path: PathBuf,
+        /// The cause, with what to check.
+        reason: String,
+    },
+    /// A checkpoint could not be written.
+    #[error("writing the checkpoint {path} failed: {reason}")]
+    WriteCheckpoint {
+        /// The checkpoint's folder.
+        path: PathBuf,
+        /// The cause, with what there is and what to check.
+        reason: String,
+    },
+    /// A file could not be read, or a folder not be used.
     #[error("{action} {path} failed: {reason}")]
     File {
-        /// What was being done, "writing" say.
+        /// What was being done, "reading" say.
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
@@ -329,21 +345,34 @@ impl TrainError {
         path: impl Into<PathBuf>,
         error: &std::io::Error,
     ) -> Self {
-        let hint = match error.kind() {
-            std::io::ErrorKind::PermissionDenied => "; choose another --run-dir",
-            std::io::ErrorKind::StorageFull => "; free some space or choose another --run-dir",
-            std::io::ErrorKind::ReadOnlyFilesystem => "; choose another --run-dir",
-            std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotADirectory => {
-                "; a file is in the way: choose another --run-dir"
-            }
-            _ => "",
-        };
         Self::File {
             action,
             path: path.into(),
-            reason: format!("{error}{hint}"),
+            reason: with_hint(error),
         }
     }
+
+    /// [`TrainError::Write`].
+    pub(crate) fn write(path: &Path, reason: impl std::fmt::Display) -> Self {
+        Self::Write {
+            path: path.into(),
+            reason: reason.to_string(),
+        }
+    }
+}
+
+/// An error of the system, with what to do.
+pub(crate) fn with_hint(error: &std::io::Error) -> String {
+    let hint = match error.kind() {
+        std::io::ErrorKind::PermissionDenied => "; choose another --run-dir",
+        std::io::ErrorKind::StorageFull => "; free some space or choose another --run-dir",
+        std::io::ErrorKind::ReadOnlyFilesystem => "; choose another --run-dir",
+        std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotADirectory => {
+            "; a file is in the way: choose another --run-dir"
+        }
+        _ => "",
+    };
+    format!("{error}{hint}")
 }
 
 /// `rank 1 does`, `ranks 0, 2 do`

@@ -126,7 +126,7 @@ impl Adapter {
     /// `None` for a classifier of images; `base` is where the weights that were adapted came from, if that is known.
     ///
     /// # Errors
-    /// [`TrainError::File`] if there is something at `folder`, or it cannot be written, and [`TrainError::Config`] if
+    /// [`TrainError::File`] if there is something at `folder`, [`TrainError::Write`] if it cannot be written, and [`TrainError::Config`] if
     /// there are no factors, or PEFT has none like them.
     pub fn save_peft(
         &self,
@@ -138,11 +138,7 @@ impl Adapter {
     ) -> Result<(), TrainError> {
         let (tensors, config) = self.peft(lora, layout, task, base)?;
         let bytes = tensor_file::write(&tensors, &[("format".into(), "pt".into())].into());
-        let bytes = bytes.map_err(|reason| TrainError::File {
-            action: "writing",
-            path: folder.to_path_buf(),
-            reason,
-        })?;
+        let bytes = bytes.map_err(|reason| TrainError::write(folder, reason))?;
         let json = format!("{config:#}\n").into_bytes();
         write_folder(folder, |written| {
             write_file(&written.join("adapter_model.safetensors"), &bytes)?;
@@ -225,11 +221,8 @@ pub(crate) fn write_adapter(
         return Ok(());
     };
     let path = run.adapter_path();
-    let bytes = adapter.to_bytes().map_err(|reason| TrainError::File {
-        action: "writing",
-        path: path.clone(),
-        reason,
-    })?;
+    let bytes = adapter.to_bytes();
+    let bytes = bytes.map_err(|reason| TrainError::write(&path, reason))?;
     write_file(&path, &bytes)
 }
 

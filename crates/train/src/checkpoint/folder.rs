@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use everburn_record::file::sync_folder;
 
-use super::manifest::Manifest;
+use super::manifest::{MANIFEST, Manifest, SEAL};
 use super::{Checkpoint, Loaded, Place, Progress};
 use crate::config::checkpoint_failure::explain;
 use crate::error::TrainError;
@@ -45,6 +45,14 @@ impl CheckpointFolder {
             path: path.into(),
             keep: keep.max(1),
         }
+    }
+
+    /// Whether `folder` is that of one checkpoint, by the names of its files.
+    #[must_use]
+    pub fn is_checkpoint(folder: &Path) -> bool {
+        [MANIFEST, SEAL]
+            .iter()
+            .all(|name| folder.join(name).is_file())
     }
 
     fn path_of(&self, place: Place) -> PathBuf {
@@ -87,7 +95,7 @@ impl CheckpointFolder {
     /// kept.
     ///
     /// # Errors
-    /// [`TrainError::File`] if it cannot be written: it says how much space there is, and which checkpoint is
+    /// [`TrainError::WriteCheckpoint`] if it cannot be written: it says how much space there is, and which checkpoint is
     /// the newest; all earlier ones are then still there. [`TrainError::Checkpoint`] if what calls itself
     /// safetensors is none.
     pub fn save(&self, checkpoint: &Checkpoint) -> Result<PathBuf, TrainError> {

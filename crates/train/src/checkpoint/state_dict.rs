@@ -79,15 +79,15 @@ fn refuse(action: &'static str, path: &Path, reason: &dyn std::fmt::Display) -> 
 /// ```
 ///
 /// # Errors
-/// [`TrainError::File`] if the path has another ending or cannot be written.
+/// [`TrainError::Write`] if the path has another ending or cannot be written.
 pub fn save_state_dict<M: Module>(model: &M, batches: u64, path: &Path) -> Result<(), TrainError> {
-    let kind = kind_of("writing", path)?;
+    let kind = kind_of(path).map_err(|reason| TrainError::write(path, reason))?;
     let parts = named_tensors(model, batches, path)?;
     let bytes = match kind {
         StateDictFile::Safetensors => safetensors(&parts),
         StateDictFile::PyTorch => pytorch::to_bytes(&parts),
     };
-    let bytes = bytes.map_err(|error| refuse("writing", path, &error))?;
+    let bytes = bytes.map_err(|error| TrainError::write(path, error))?;
     write_file(path, &bytes)
 }
 
@@ -109,7 +109,7 @@ fn named_tensors<M: Module>(
     }
     let parts = tensors.into_iter().map(|tensor| {
         let name = tensor.name.clone();
-        let data = bridge::into_data(tensor).map_err(|error| refuse("writing", path, &error))?;
+        let data = bridge::into_data(tensor).map_err(|error| TrainError::write(path, error))?;
         Ok((name, data))
     });
     parts.collect()

@@ -14,7 +14,7 @@ use everburn_record::file;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::error::TrainError;
+use crate::error::{TrainError, with_hint};
 use crate::metrics::sums::MetricSums;
 use crate::record::run_directory::write_file;
 
@@ -162,6 +162,6 @@ impl HashesFile {
         let line = serde_json::to_string(hashes);
         let line = line.map_err(|error| TrainError::Config(error.to_string()))?;
         let written = writeln!(self.file, "{line}");
-        written.map_err(|error| TrainError::file("writing", &self.path, &error))
+        written.map_err(|error| TrainError::write(&self.path, with_hint(&error)))
     }
 }

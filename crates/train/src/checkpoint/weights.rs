@@ -20,14 +20,10 @@ const UNFINISHED: &str = "the training has not ended, or was a search for a lear
 /// Writes the parameters by path, atomically: a run's `model.safetensors`.
 ///
 /// # Errors
-/// [`TrainError::File`] if it cannot be written.
+/// [`TrainError::Write`] if it cannot be written.
 pub fn save_safetensors<M: Module>(model: &M, run: &RunDirectory) -> Result<(), TrainError> {
     let path = run.model_path();
-    let bytes = to_safetensors(model).map_err(|reason| TrainError::File {
-        action: "writing",
-        path: path.clone(),
-        reason,
-    })?;
+    let bytes = to_safetensors(model).map_err(|reason| TrainError::write(&path, reason))?;
     write_file(&path, &bytes)
 }
 

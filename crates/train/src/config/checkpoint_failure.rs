@@ -9,7 +9,7 @@ use everburn_record::units::bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Place;
-use crate::error::TrainError;
+use crate::error::{TrainError, with_hint};
 
 /// What a training does when a checkpoint, or a line of its metrics, cannot be written.
 ///
@@ -68,8 +68,12 @@ impl FromStr for OnCheckpointFailure {
 impl OnCheckpointFailure {
     /// Passes on what the disk has not to do with, and all else under [`Stop`](Self::Stop); says the rest.
     pub(crate) fn decide<T: Default>(self, result: Result<T, TrainError>) -> Result<T, TrainError> {
+        use TrainError::{File, Write, WriteCheckpoint};
         match (self, result) {
-            (Self::Continue, Err(error @ TrainError::File { .. })) => {
+            (
+                Self::Continue,
+                Err(error @ (File { .. } | Write { .. } | WriteCheckpoint { .. })),
+            ) => {
                 tracing::warn!(
                     "{error}; the training continues, because `training.on_checkpoint_failure` is not `stop`"
                 );
@@ -97,19 +101,12 @@ pub(crate) fn explain(
         Some(place) => format!("{place} is the newest good one"),
         None => "there is no earlier one".to_string(),
     };
-    match TrainError::file("writing the checkpoint", target, error) {
-        TrainError::File {
-            action,
-            path,
-            reason,
-        } => TrainError::File {
-            action,
-            path,
-            reason: format!(
-                "{reason}; it needs {}, and {left} are free; {newest}",
-                bytes(needed)
-            ),
-        },
-        other => other,
+    TrainError::WriteCheckpoint {
+        path: target.to_path_buf(),
+        reason: format!(
+            "{}; it needs {}, and {left} are free; {newest}",
+            with_hint(error),
+            bytes(needed)
+        ),
     }
 }

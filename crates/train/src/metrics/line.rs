@@ -9,7 +9,7 @@ use everburn_record::{file, numbers_or_nan, unix_time_ms};
 use serde::{Deserialize, Serialize};
 
 use crate::config::checkpoint_failure::OnCheckpointFailure;
-use crate::error::TrainError;
+use crate::error::{TrainError, with_hint};
 use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
 
@@ -172,13 +172,10 @@ impl MetricsFile {
     /// Appends a line, which others can read at once.
     ///
     /// # Errors
-    /// [`TrainError::File`] if it cannot be written.
+    /// [`TrainError::Write`] if it cannot be written.
     pub fn write(&mut self, line: &MetricLine) -> Result<(), TrainError> {
-        let mut text = serde_json::to_string(line).map_err(|error| TrainError::File {
-            action: "writing",
-            path: self.path.clone(),
-            reason: error.to_string(),
-        })?;
+        let text = serde_json::to_string(line);
+        let mut text = text.map_err(|error| TrainError::write(&self.path, error))?;
         text.push('\n');
         let written = self.append(text.as_bytes());
         let was_failing = std::mem::replace(&mut self.failing, written.is_err());
@@ -186,7 +183,7 @@ impl MetricsFile {
             (_, Ok(())) => Ok(()),
             (OnCheckpointFailure::Continue, Err(_)) if was_failing => Ok(()),
             (policy, Err(error)) => {
-                policy.decide(Err(TrainError::file("writing", &self.path, &error)))
+                policy.decide(Err(TrainError::write(&self.path, with_hint(&error))))
             }
         }
     }

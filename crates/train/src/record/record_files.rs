@@ -157,7 +157,7 @@ impl RunDirectory {
     /// Writes `confusion.json`.
     ///
     /// # Errors
-    /// [`TrainError::File`] if it cannot be written.
+    /// [`TrainError::Write`] if it cannot be written.
     pub fn write_confusion(&self, matrix: &ConfusionMatrix) -> Result<(), TrainError> {
         self.write_json("confusion.json", matrix)
     }
@@ -165,7 +165,7 @@ impl RunDirectory {
     /// Writes `environment.json`.
     ///
     /// # Errors
-    /// [`TrainError::File`] if it cannot be written.
+    /// [`TrainError::Write`] if it cannot be written.
     pub fn write_environment(
         &self,
         environment: &everburn_record::Environment,
@@ -175,11 +175,8 @@ impl RunDirectory {
 
     fn write_json<T: Serialize>(&self, name: &str, value: &T) -> Result<(), TrainError> {
         let path = self.path().join(name);
-        let mut text = serde_json::to_string(value).map_err(|error| TrainError::File {
-            action: "writing",
-            path: path.clone(),
-            reason: error.to_string(),
-        })?;
+        let text = serde_json::to_string(value);
+        let mut text = text.map_err(|error| TrainError::write(&path, error))?;
         text.push('\n');
         write_file(&path, text.as_bytes())
     }

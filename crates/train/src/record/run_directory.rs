@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::config::fault::configuration_fault;
-use crate::error::TrainError;
+use crate::error::{TrainError, with_hint};
 use crate::metrics::line::{EpochsOver, MetricKind, MetricLine, MetricsFile};
 use crate::record::report::TrainingReport;
 
@@ -273,13 +273,10 @@ impl RunDirectory {
     /// Writes `config.toml`.
     ///
     /// # Errors
-    /// [`TrainError::File`] if it cannot be written.
+    /// [`TrainError::Write`] if it cannot be written.
     pub fn write_config<C: Serialize>(&self, config: &C) -> Result<(), TrainError> {
-        let text = toml::to_string(config).map_err(|error| TrainError::File {
-            action: "writing",
-            path: self.config_path(),
-            reason: error.to_string(),
-        })?;
+        let text = toml::to_string(config);
+        let text = text.map_err(|error| TrainError::write(&self.config_path(), error))?;
         write_file(&self.config_path(), text.as_bytes())
     }
 
@@ -301,13 +298,10 @@ impl RunDirectory {
     /// Writes `report.json`.
     ///
     /// # Errors
-    /// [`TrainError::File`] if it cannot be written.
+    /// [`TrainError::Write`] if it cannot be written.
     pub fn write_report(&self, report: &TrainingReport) -> Result<(), TrainError> {
-        let mut text = serde_json::to_string_pretty(report).map_err(|error| TrainError::File {
-            action: "writing",
-            path: self.report_path(),
-            reason: error.to_string(),
-        })?;
+        let text = serde_json::to_string_pretty(report);
+        let mut text = text.map_err(|error| TrainError::write(&self.report_path(), error))?;
         text.push('\n');
         write_file(&self.report_path(), text.as_bytes())
     }
@@ -369,7 +363,7 @@ impl RunDirectory {
 
 /// Writes a whole file or none; the error names the file.
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
-    file::write(path, bytes).map_err(|error| TrainError::file("writing", path, &error))
+    file::write(path, bytes).map_err(|error| TrainError::write(path, with_hint(&error)))
 }
 
 /// A run directory that belongs to this process; see [`RunDirectory::lock`].

@@ -10,7 +10,7 @@ use burn::store::{ModuleStore, SafetensorsStore};
 use serde_json::Value;
 
 use super::{PRETRAINED_CONFIG, pytorch, refuse};
-use crate::checkpoint::manifest::{MANIFEST, SEAL};
+use crate::checkpoint::CheckpointFolder;
 use crate::error::TrainError;
 
 /// The longest header of a safetensors file, in bytes: the format's own bound.
@@ -60,17 +60,16 @@ impl StateDictFile {
     }
 }
 
-pub(super) fn kind_of(action: &'static str, path: &Path) -> Result<StateDictFile, TrainError> {
+pub(super) fn kind_of(path: &Path) -> Result<StateDictFile, String> {
     StateDictFile::of(path).ok_or_else(|| {
         let kinds = "its kind is known by its name, which must end in .safetensors, .pt, .pth, .ckpt or .bin";
         let is_onnx = path.extension().is_some_and(|ending| ending == "onnx");
-        let reason = match is_onnx {
+        match is_onnx {
             true => format!(
                 "{kinds}; ONNX is none of these: save the weights in PyTorch by torch.save(model.state_dict(), \"model.pt\")"
             ),
             false => kinds.to_string(),
-        };
-        refuse(action, path, &reason)
+        }
     })
 }
 
@@ -115,7 +114,7 @@ pub(super) fn refuse_plain_folder(path: &Path) -> Result<(), TrainError> {
 /// The tensors of a file.
 pub(super) fn read_file(path: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
     let failed = |error: &dyn std::fmt::Display| refuse("reading", path, error);
-    let kind = kind_of("reading", path)?;
+    let kind = kind_of(path).map_err(|reason| failed(&reason))?;
     match kind {
         StateDictFile::PyTorch => {
             pytorch::read(path).map_err(|error| match why_not_pytorch(path) {
@@ -166,7 +165,8 @@ pub(super) fn is_in_burns_terms(path: &Path) -> bool {
     }
     let beside = |name: &str| path.with_file_name(name).is_file();
     let of_a_run = path.ends_with("model.safetensors") || path.ends_with("ema.safetensors");
-    let is_ours = beside("config.toml") || beside(MANIFEST) && beside(SEAL);
+    let is_ours =
+        beside("config.toml") || path.parent().is_some_and(CheckpointFolder::is_checkpoint);
     of_a_run && metadata.is_empty() && is_ours && !beside(PRETRAINED_CONFIG)
 }
 

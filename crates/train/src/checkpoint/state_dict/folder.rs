@@ -31,7 +31,7 @@ pub const PRETRAINED_CONFIG: &str = "config.json";
 /// what is in them. One of these is [`PRETRAINED_CONFIG`].
 ///
 /// # Errors
-/// [`TrainError::File`] if there is something at `folder`, or it cannot be written.
+/// [`TrainError::File`] if there is something at `folder`, [`TrainError::Write`] if it cannot be written.
 pub fn save_pretrained<M: Module>(
     model: &M,
     layout: &StateDictLayout,
@@ -39,10 +39,11 @@ pub fn save_pretrained<M: Module>(
     folder: &Path,
     max_shard_size: u64,
 ) -> Result<(), TrainError> {
-    let failed = |error: &dyn std::fmt::Display| refuse("writing", folder, error);
     write_folder(folder, |written| {
         let tensors = named_tensors(model, 0, folder)?;
-        let tensors = layout.restore(tensors).map_err(|error| failed(&error))?;
+        let tensors = layout
+            .restore(tensors)
+            .map_err(|error| TrainError::write(folder, error))?;
         write_weights(tensors, written, max_shard_size)?;
         for (name, bytes) in files {
             write_file(&written.join(name), bytes)?;
@@ -54,7 +55,7 @@ pub fn save_pretrained<M: Module>(
 /// Makes a folder with what `write` puts into it. It has its name only when it is complete.
 ///
 /// # Errors
-/// [`TrainError::File`] if there is something at `folder`, or it cannot be written.
+/// [`TrainError::File`] if there is something at `folder`, [`TrainError::Write`] if it cannot be written.
 pub(crate) fn write_folder(
     folder: &Path,
     write: impl FnOnce(&Path) -> Result<(), TrainError>,
@@ -93,7 +94,7 @@ fn write_weights(
             _ => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
         };
         let path = folder.join(&name);
-        let bytes = safetensors(&shard).map_err(|error| refuse("writing", &path, &error))?;
+        let bytes = safetensors(&shard).map_err(|error| TrainError::write(&path, error))?;
         write_file(&path, &bytes)?;
         for (tensor, data) in shard {
             total_size += data.as_bytes().len();
