@@ -28,6 +28,21 @@ fn ranks_that_take_steps_by_themselves_say_what_that_saves() {
         2 * bytes(&small) < bytes(&outer),
         "{small} {outer}: {ended}"
     );
+    let streamed = [
+        "--epochs",
+        "2",
+        "--compress-outer",
+        "int2",
+        "--outer-fragments",
+        "2",
+    ];
+    let (ended, streamed) = run("streamed", &streamed);
+    // Two rounds of 2 steps in place of each of 4.
+    assert_eq!(streamed["steps"], 8, "{ended}");
+    assert!(
+        2 * bytes(&streamed) < bytes(&small),
+        "{streamed} {small}: {ended}"
+    );
     let local = ["--outer-optimizer", "average", "--optimizer", "sgd"];
     let (ended, outer) = run("local-sgd", &local);
     assert_eq!(outer["steps"], 6, "{ended}");
@@ -192,6 +207,18 @@ fn what_does_not_go_together_is_refused_before_anything_starts() {
         &["--outer-optimizer nesterov"],
     );
     refused(&with(&["--outer-patience", "0.5"]), &["--outer-patience"]);
+    refused(
+        &with(&["--outer-fragments", "51"]),
+        &["--outer-fragments 51", "at most 50"],
+    );
+    refused(
+        &with(&["--outer-fragments", "5", "--outer-patience", "2"]),
+        &[
+            "--outer-patience",
+            "--outer-fragments",
+            "do not go together",
+        ],
+    );
     refused(
         &["--compress-outer", "int8"],
         &["--compress-outer is for local steps", "--local-steps 50"],

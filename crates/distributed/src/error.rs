@@ -215,8 +215,8 @@ pub enum DdpError {
         /// Whether it was used in this step.
         used: bool,
     },
-    /// The thread that exchanges gradients has failed.
-    #[error("the gradient reducer failed: {0}")]
+    /// The thread that exchanges gradients, or fragments of local steps, has failed.
+    #[error("the thread that exchanges with other ranks failed: {0}")]
     Reducer(String),
     /// Sharded parameters could not be gathered.
     #[error("parameters could not be gathered from the ranks: {0}")]

@@ -120,7 +120,10 @@ pub use loader::{
     SampleRng, ShareOfBatch, Weigh,
 };
 pub use module_ranks::ModuleRanks;
-pub use outer_loop::{OuterCompression, OuterConfig, OuterLoop, OuterOptimizer, OuterStep};
+pub use outer_loop::{
+    FragmentInFlight, OuterCompression, OuterConfig, OuterLoop, OuterOptimizer, OuterStep,
+    OuterStream,
+};
 pub use placement::{check_placement, name_of};
 pub use probe::Probe;
 pub use replicas::Fingerprint;

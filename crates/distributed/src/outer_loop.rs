@@ -1,10 +1,12 @@
 //! Ranks that take many steps by themselves, and then become equal: local SGD and DiLoCo.
 
 mod config;
-mod int8;
 mod parameters;
+mod quantized;
 mod state;
+mod streaming;
 
+use std::ops::Range;
 use std::time::Instant;
 
 use burn::module::Module;
@@ -12,6 +14,8 @@ use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
 
 pub use self::config::{OuterCompression, OuterConfig, OuterOptimizer};
 use self::parameters::Parameters;
+use self::quantized::BLOCK;
+pub use self::streaming::{FragmentInFlight, OuterStream};
 use crate::buffers::Buffers;
 use crate::config::BufferSync;
 use crate::divergence::{Divergence, Extra, find_divergence_with};
@@ -42,6 +46,11 @@ const CHUNK: usize = 1 << 20;
 /// An outer step takes one all-reduce of the trained parameters, 4 bytes each, in place of `H` all-reduces of
 /// gradients; with [`OuterCompression::Int8`] it takes about a quarter of that. All ranks then hold the same
 /// bits, which [`OuterLoop::find_divergence`] compares.
+///
+/// With [`OuterConfig::fragments`] the ranks need not wait (Streaming DiLoCo, Douillard et al. 2025, arXiv 2501.18512):
+/// [`OuterLoop::begin`] sends the differences of one fragment of the model, and [`OuterLoop::collect`] adds to the model,
+/// some steps later, by how much the fragment's common parameters have moved. What the rank has learnt meanwhile stays and
+/// counts for the fragment's next exchange. An outer step as above makes all fragments equal.
 ///
 /// It accompanies the model and keeps the common parameters, and with momentum or compression as much again
 /// for each of them, in the host's memory.
@@ -93,6 +102,18 @@ pub struct OuterLoop {
     velocity: Vec<f32>,
     /// What this rank has rounded away and still owes; empty where nothing is rounded.
     residual: Vec<f32>,
+    /// The parts of the row that are exchanged in turn, one where none are.
+    fragments: Vec<Fragment>,
+    /// Which fragment is the next.
+    next: usize,
+}
+
+/// A part of the row that is exchanged by itself.
+#[derive(Debug, Clone)]
+struct Fragment {
+    range: Range<usize>,
+    /// How many samples this rank has learnt from since its last exchange.
+    samples: u64,
 }
 
 /// What an outer step will have changed, once it is [committed](OuterLoop::commit).
@@ -142,7 +163,9 @@ impl OuterLoop {
         };
         Ok(Self {
             velocity: zeros(config.kept() > 0.0),
-            residual: zeros(config.compression == OuterCompression::Int8),
+            residual: zeros(config.compression.bits().is_some()),
+            fragments: cut(base.len(), config.fragments.unwrap_or(1)),
+            next: 0,
             group,
             config,
             buffers: BufferSync::Average,
@@ -165,6 +188,7 @@ impl OuterLoop {
     pub fn restart<M: Module>(&mut self, model: &M, group: ProcessGroup) -> Result<(), DdpError> {
         self.base = self.parameters.read(model)?;
         self.group = group;
+        self.forget_samples();
         Ok(())
     }
 
@@ -212,7 +236,7 @@ impl OuterLoop {
     /// `model` has learnt from since the last one, of `all` of all ranks.
     ///
     /// # Errors
-    /// [`DdpError::Collective`] if the exchange fails; [`DdpError::NoSamples`] if `all` is 0;
+    /// [`DdpError::Collective`] if the exchange fails; [`DdpError::NoSamples`] if no fragment has learnt from any;
     /// [`DdpError::OtherModel`] if `model` has other parameters; [`DdpError::Read`] if a device does not give
     /// the numbers.
     pub fn exchange<M: Module>(
@@ -221,19 +245,30 @@ impl OuterLoop {
         samples: u64,
         all: u64,
     ) -> Result<OuterStep, DdpError> {
-        if all == 0 {
-            return Err(DdpError::NoSamples);
-        }
-        let share = samples as f64 / all as f64;
+        let shares = self.shares(samples, all)?;
         let mut differences = self.parameters.read(model)?;
-        for (value, base) in differences.iter_mut().zip(&self.base) {
-            *value = (base - *value) * share as f32;
+        for (Fragment { range, .. }, share) in self.fragments.iter().zip(&shares) {
+            let values = differences[range.clone()].iter_mut();
+            for (value, base) in values.zip(&self.base[range.clone()]) {
+                *value = (base - *value) * *share as f32;
+            }
         }
         let start = Instant::now();
-        let (residual, bytes) = self.sum(&mut differences)?;
+        let compression = self.config.compression;
+        let (residual, bytes) = sum(
+            &mut differences,
+            self.residual.clone(),
+            compression,
+            &self.group,
+        )?;
+        let share = match all {
+            // All samples were before the last fragment.
+            0 => 1.0 / self.group.world_size() as f64,
+            all => samples as f64 / all as f64,
+        };
         let buffers = self.average_buffers(model, share)?;
         let busy = start.elapsed();
-        let (base, velocity) = self.descend(&differences);
+        let (base, velocity) = self.descend(0..differences.len(), &differences);
         Ok(OuterStep {
             base,
             velocity,
@@ -263,7 +298,35 @@ impl OuterLoop {
             false => step.base,
         };
         (self.velocity, self.residual) = (step.velocity, step.residual);
+        self.forget_samples();
         Ok(model)
+    }
+
+    /// This rank's share of the samples of all ranks since the last exchange of each fragment.
+    fn shares(&self, samples: u64, all: u64) -> Result<Vec<f64>, DdpError> {
+        let own = self.fragments.iter();
+        let own = own.map(|it| it.samples + samples).collect::<Vec<_>>();
+        let mut totals = own.iter().map(|own| *own as i64).collect::<Vec<_>>();
+        match self.streams() {
+            true => self.group.all_reduce_in_place(&mut totals, ReduceOp::Sum)?,
+            // The caller knows it.
+            false => totals.fill(all as i64),
+        }
+        if totals.iter().all(|total| *total == 0) {
+            return Err(DdpError::NoSamples);
+        }
+        let shares = own.iter().zip(totals);
+        Ok(shares
+            .map(|(own, total)| *own as f64 / total.max(1) as f64)
+            .collect())
+    }
+
+    /// All fragments begin anew.
+    fn forget_samples(&mut self) {
+        self.next = 0;
+        for fragment in &mut self.fragments {
+            fragment.samples = 0;
+        }
     }
 
     /// Compares the parameters of `model` and what the outer optimizer remembers over all ranks, after an
@@ -281,43 +344,14 @@ impl OuterLoop {
         find_divergence_with(model, &[velocity], &self.group)
     }
 
-    /// Replaces this rank's differences by the sum over all ranks; what is rounded away on the way, and how
-    /// many bytes this rank handed to collectives.
-    fn sum(&self, differences: &mut [f32]) -> Result<(Vec<f32>, u64), CollectiveError> {
-        let mut bytes = 0;
-        let mut residual = self.residual.clone();
-        if self.group.world_size() == 1 {
-            return Ok((residual, 0));
-        }
-        for (index, chunk) in differences.chunks_mut(CHUNK).enumerate() {
-            match self.config.compression {
-                OuterCompression::None => {
-                    self.group.all_reduce_in_place(chunk, ReduceOp::Sum)?;
-                    bytes += size_of_val(chunk) as u64;
-                }
-                OuterCompression::Int8 => {
-                    let owed = &mut residual[index * CHUNK..][..chunk.len()];
-                    for (value, owed) in chunk.iter_mut().zip(&*owed) {
-                        *value += owed;
-                    }
-                    let sum = int8::sum(chunk, &self.group)?;
-                    chunk.copy_from_slice(&sum.values);
-                    owed.copy_from_slice(&sum.residual);
-                    bytes += sum.bytes;
-                }
-            }
-        }
-        Ok((residual, bytes))
-    }
-
-    /// The next parameters and what the optimizer then remembers.
-    fn descend(&self, differences: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    /// The next parameters of a part of the row, and what the optimizer then remembers of them.
+    fn descend(&self, range: Range<usize>, differences: &[f32]) -> (Vec<f32>, Vec<f32>) {
         let (rate, kept) = (self.config.rate() as f32, self.config.kept() as f32);
-        let pairs = self.base.iter().zip(differences);
+        let pairs = self.base[range.clone()].iter().zip(differences);
         if self.velocity.is_empty() {
             return (pairs.map(|(base, d)| base - rate * d).collect(), Vec::new());
         }
-        let old = self.velocity.iter().zip(differences);
+        let old = self.velocity[range].iter().zip(differences);
         let velocity = old.map(|(v, d)| kept * v + d).collect::<Vec<_>>();
         let base = pairs.zip(&velocity);
         let base = base.map(|((base, d), v)| base - rate * (d + kept * v));
@@ -344,4 +378,45 @@ impl OuterLoop {
         }
         Ok(Some(buffers.with_values(&values)))
     }
+}
+
+/// Replaces this rank's differences by the sum over all ranks; what is rounded away on the way, in place of what this rank
+/// owed before, and how many bytes it handed to collectives.
+fn sum(
+    differences: &mut [f32],
+    mut owed: Vec<f32>,
+    compression: OuterCompression,
+    group: &ProcessGroup,
+) -> Result<(Vec<f32>, u64), CollectiveError> {
+    let mut bytes = 0;
+    if group.world_size() == 1 {
+        return Ok((owed, 0));
+    }
+    for (index, chunk) in differences.chunks_mut(CHUNK).enumerate() {
+        let Some(bits) = compression.bits() else {
+            group.all_reduce_in_place(chunk, ReduceOp::Sum)?;
+            bytes += size_of_val(chunk) as u64;
+            continue;
+        };
+        let owed = &mut owed[index * CHUNK..][..chunk.len()];
+        for (value, owed) in chunk.iter_mut().zip(&*owed) {
+            *value += owed;
+        }
+        let sum = quantized::sum(chunk, bits, group)?;
+        chunk.copy_from_slice(&sum.values);
+        owed.copy_from_slice(&sum.residual);
+        bytes += sum.bytes;
+    }
+    Ok((owed, bytes))
+}
+
+/// A row of `length` numbers as parts of about the same length, each of whole blocks of a compression.
+fn cut(length: usize, parts: usize) -> Vec<Fragment> {
+    let part = length.div_ceil(parts).next_multiple_of(BLOCK);
+    let range = |index: usize| (index * part).min(length)..((index + 1) * part).min(length);
+    let fragment = |index| Fragment {
+        range: range(index),
+        samples: 0,
+    };
+    (0..parts).map(fragment).collect()
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use everburn_collectives::group::ProcessGroup;
-use everburn_collectives::worker::Worker;
+use everburn_collectives::worker::{Worker, WorkerError};
 
 /// How much longer than an operation of the group: its own error tells more.
 const LONGER: Duration = Duration::from_secs(5);
@@ -39,6 +39,14 @@ impl Patience {
 
     pub(crate) fn duration(self) -> Duration {
         self.timeout + LONGER
+    }
+
+    /// What is to be said when `lost` came in place of `what`.
+    pub(crate) fn lost(self, lost: WorkerError, what: &str) -> String {
+        match lost {
+            WorkerError::Late(_) => self.is_over(what),
+            lost => lost.to_string(),
+        }
     }
 
     /// What is to be said when it is over and `what` has not come.

@@ -286,11 +286,12 @@ impl TrainingConfig {
         self.compare_every > 0 && step.is_multiple_of(self.compare_every)
     }
 
-    /// Whether they do after one of `steps`; where each rank takes steps by itself, these end with all of them equal.
+    /// Whether they do after one of `steps`; where each rank takes steps by itself and waits for the others, these end with all of
+    /// them equal.
     pub(crate) fn compares_after_any(&self, mut steps: RangeInclusive<usize>) -> bool {
         match self.sync.steps() {
-            Some(_) => self.compare_every > 0,
-            None => steps.any(|step| self.compares_after(step)),
+            Some(_) if self.outer.fragments.is_none() => self.compare_every > 0,
+            _ => steps.any(|step| self.compares_after(step)),
         }
     }
 

@@ -17,6 +17,7 @@ mod records;
 mod round_stats;
 mod run;
 mod sharded;
+mod streaming;
 mod synchronous_steps;
 mod validation;
 mod virtual_step;
@@ -419,7 +420,7 @@ impl RankLoop {
             return Ok(());
         }
         // Running statistics change after a clone's back.
-        self.snapshot = Some((model.clone(), Buffers::read(model)?));
+        self.snapshot = Some((self.common(model), Buffers::read(model)?));
         Ok(())
     }
 

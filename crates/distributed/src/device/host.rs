@@ -11,7 +11,7 @@ use burn::prelude::*;
 use burn::tensor::{DType, TensorData, bf16, f16};
 use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
 use everburn_collectives::sync::lock;
-use everburn_collectives::worker::{Answer, Worker, WorkerError};
+use everburn_collectives::worker::{Answer, Worker};
 
 use super::exchange::{DeviceExchange, PendingSum};
 use super::staging::{Staged, stage};
@@ -128,11 +128,10 @@ impl PendingSum for HostSum {
     fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
         match self.sum.wait_within(self.patience.duration()) {
             Ok(sum) => sum,
-            Err(WorkerError::Late(_)) => {
+            Err(lost) => {
                 let what = format!("the sum of bucket {} of the gradients", self.bucket);
-                Err(DdpError::Reducer(self.patience.is_over(&what)))
+                Err(DdpError::Reducer(self.patience.lost(lost, &what)))
             }
-            Err(lost) => Err(DdpError::Reducer(lost.to_string())),
         }
     }
 }

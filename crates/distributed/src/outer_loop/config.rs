@@ -6,6 +6,7 @@ use std::str::FromStr;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
+use super::quantized::Bits;
 use crate::error::DdpError;
 
 /// The learning rate of [`OuterOptimizer::Nesterov`], unless another is given: the paper's.
@@ -50,8 +51,24 @@ pub enum OuterCompression {
     /// As they are: 4 bytes each.
     #[default]
     None,
-    /// A byte each, and 4 for 256 of them; what is rounded away is added to the next difference.
+    /// A byte each, and 4 bytes for 256 of them; what is rounded away is added to the next difference.
     Int8,
+    /// The same with half a byte each.
+    Int4,
+    /// The same with 2 bits each.
+    Int2,
+}
+
+impl OuterCompression {
+    /// How many bits a difference has on its way; `None` where it travels as it is.
+    pub(super) const fn bits(self) -> Option<Bits> {
+        match self {
+            Self::None => None,
+            Self::Int8 => Some(Bits::Eight),
+            Self::Int4 => Some(Bits::Four),
+            Self::Int2 => Some(Bits::Two),
+        }
+    }
 }
 
 /// One implementation for both, whose names serde and flags share.
@@ -79,7 +96,7 @@ macro_rules! named {
 }
 
 named!(OuterOptimizer, "outer optimizer", Self::Nesterov => "nesterov", Self::Average => "average");
-named!(OuterCompression, "compression of differences", Self::None => "none", Self::Int8 => "int8");
+named!(OuterCompression, "compression of differences", Self::None => "none", Self::Int8 => "int8", Self::Int4 => "int4", Self::Int2 => "int2");
 
 /// How parameters become equal that ranks have changed by themselves; the same on all ranks.
 ///
@@ -116,9 +133,14 @@ pub struct OuterConfig {
     )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub momentum: Option<f64>,
-    /// The compression of the differences: none or int8 (about a quarter of the bytes) [default: none].
+    /// The compression of the differences: none, int8, int4 or int2 (about 1/4, 1/8, 1/15 of the bytes) [default: none].
     #[arg(long = "compress-outer", value_name = "HOW")]
     pub compression: OuterCompression,
+    /// Exchange the model in this many parts in turn, each while the next steps are computed (Streaming DiLoCo)
+    /// [default: the whole model at once, and wait].
+    #[arg(long = "outer-fragments", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fragments: Option<usize>,
 }
 
 impl OuterConfig {
@@ -148,6 +170,9 @@ impl OuterConfig {
             return refuse(format!(
                 "`training.outer.momentum` must be at least 0 and below 1, not {momentum}"
             ));
+        }
+        if self.fragments == Some(0) {
+            return refuse("`training.outer.fragments` must be at least 1, not 0".to_string());
         }
         Ok(())
     }
@@ -185,6 +210,7 @@ mod tests {
         assert!(
             refused(|c| c.learning_rate = Some(0.0)).contains("`training.outer.learning_rate`")
         );
+        assert!(refused(|c| c.fragments = Some(0)).contains("`training.outer.fragments`"));
         assert!(refused(|c| c.momentum = Some(1.0)).contains("`training.outer.momentum`"));
         let average = refused(|c| {
             (c.optimizer, c.momentum) = (OuterOptimizer::Average, Some(0.5));
@@ -203,8 +229,11 @@ mod tests {
             let json = serde_json::to_string(&optimizer).unwrap();
             assert_eq!(json, format!("\"{optimizer}\""));
         }
-        assert_eq!("int8".parse(), Ok(OuterCompression::Int8));
-        let error = "int4".parse::<OuterCompression>().unwrap_err();
-        assert!(error.contains("none int8"), "{error}");
+        for compression in ["none", "int8", "int4", "int2"] {
+            let parsed = compression.parse::<OuterCompression>();
+            assert_eq!(parsed.map(|it| it.to_string()), Ok(compression.to_string()));
+        }
+        let error = "int3".parse::<OuterCompression>().unwrap_err();
+        assert!(error.contains("none int8 int4 int2"), "{error}");
     }
 }

@@ -98,6 +98,21 @@ impl TrainingConfig {
         self.outer
             .validate()
             .map_err(|error| TrainError::Config(error.to_string()))?;
+        let refuse = |message: &str| Err(TrainError::Config(message.to_string()));
+        if let (Some(fragments), Some(every)) = (self.outer.fragments, self.sync.steps()) {
+            if fragments > every {
+                return refuse(&format!(
+                    "`training.outer.fragments = {fragments}` is more than `training.sync = every={every}`: a round has at \
+                     least one step, so use at most {every}"
+                ));
+            }
+            if self.outer_patience.is_some() {
+                return refuse(
+                    "`training.outer_patience` and `training.outer.fragments` do not go together: with fragments nobody waits \
+                     for a slow rank before the end of its next round; leave one of them out",
+                );
+            }
+        }
         let wrong = |times: f64| !(times.is_finite() && times >= 1.0);
         match self.outer_patience.is_some_and(wrong) {
             true => Err(TrainError::Config(

@@ -23,6 +23,18 @@ pub(crate) struct Votes {
     pub(crate) hook_requests: bool,
 }
 
+impl Votes {
+    /// What either votes for.
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self {
+            stop: self.stop || other.stop,
+            save: self.save || other.save,
+            regroup: self.regroup || other.regroup,
+            hook_requests: self.hook_requests || other.hook_requests,
+        }
+    }
+}
+
 /// How many votes there are.
 const VOTES: usize = 4;
 

@@ -40,6 +40,18 @@ pub(super) struct SyncedSteps {
     pub(super) votes: Votes,
 }
 
+impl SyncedSteps {
+    /// These steps and those after them, with the votes of both.
+    pub(super) fn followed_by(mut self, next: Self) -> Self {
+        self.steps.extend(next.steps);
+        Self {
+            steps: self.steps,
+            range: *self.range.start()..=*next.range.end(),
+            votes: self.votes.or(next.votes),
+        }
+    }
+}
+
 /// A step on this rank.
 pub(super) struct LocalStep {
     pub(super) number: usize,

@@ -16,6 +16,7 @@ use everburn_record::RankStep;
 use super::RankLoop;
 use super::engine::{Engine, EngineStep, LocalStep, SyncedStep, SyncedSteps};
 use super::round_stats::{Round, RoundStats};
+use super::streaming::Stream;
 use crate::device::memory::PeakMemory;
 use crate::error::TrainError;
 use crate::metrics::step_exchange::Votes;
@@ -38,16 +39,18 @@ pub(super) struct InterruptedRound {
 /// Local steps, and outer steps between them.
 pub(super) struct LocalSteps<'a> {
     loader: &'a AnyLoader,
-    epoch: usize,
+    pub(super) epoch: usize,
     /// How many steps a round has at most.
-    every: usize,
+    pub(super) every: usize,
     /// Gradients stay here; what is done with them is what others do who exchange them.
     inner: Ddp,
     shares: EpochBatches<'a, AnyItem, AnyBatch>,
     /// This rank's times of the previous outer step.
-    last_outer_step: RankStep,
+    pub(super) last_outer_step: RankStep,
     /// No round was made in this epoch since the ranks met.
     begins: bool,
+    /// Where fragments are exchanged in turn, while the next round is made.
+    pub(super) stream: Option<Stream>,
 }
 
 /// An outer step that has been exchanged, and does not count yet.
@@ -59,14 +62,21 @@ struct Joined {
     waited: f64,
 }
 
-impl Joined {
-    /// What it was for this rank.
-    fn times(&self) -> RankStep {
-        let communication = self.step.as_ref().map(|step| step.communication);
+/// What all ranks have made of a round, and what the exchange was for this one.
+pub(super) struct JoinedRound {
+    pub(super) stats: RoundStats,
+    pub(super) communication: Communication,
+    /// How long this rank stood still for it, in seconds.
+    pub(super) waited: f64,
+}
+
+impl JoinedRound {
+    /// What the exchange was for this rank.
+    pub(super) fn times(&self) -> RankStep {
         RankStep {
             seconds: self.waited,
             waited: self.waited,
-            exposed: communication.map_or(0.0, |cost| cost.exposed.as_secs_f64()),
+            exposed: self.communication.exposed.as_secs_f64(),
             ..RankStep::default()
         }
     }
@@ -83,16 +93,50 @@ impl<'a> LocalSteps<'a> {
     ) -> Result<(Self, AnyModel), TrainError> {
         let alone = ProcessGroup::alone(GroupOptions::default());
         let (inner, model) = Ddp::new(model, alone, ranks.setup.config.ddp)?;
+        let fragments = ranks.setup.config.outer.fragments;
         let this = Self {
             loader,
             epoch,
-            every,
+            every: every.div_ceil(fragments.unwrap_or(1)),
             inner,
             shares: loader.epoch(epoch).behind(ranks.outcome.batches),
             last_outer_step: RankStep::default(),
             begins: true,
+            stream: match fragments {
+                Some(_) => Some(Stream::start(&ranks.setup.group)?),
+                None => None,
+            },
         };
         Ok((this, model))
+    }
+
+    /// Makes all ranks equal after a round, and counts it.
+    pub(super) fn join(
+        &mut self,
+        ranks: &mut RankLoop,
+        model: AnyModel,
+        round: Round,
+        planned: usize,
+    ) -> Result<(AnyModel, SyncedSteps), TrainError> {
+        let votes = ranks.votes();
+        let joined = match ranks.join(&model, &round, planned, votes, self.epoch) {
+            Ok(joined) => joined,
+            Err(error) => return Err(ranks.interrupt(&model, round, error)?),
+        };
+        let Joined {
+            stats,
+            step,
+            waited,
+        } = joined;
+        let (model, communication) = ranks.take_outer_step(model, step)?;
+        let joined = JoinedRound {
+            stats,
+            communication,
+            waited,
+        };
+        self.last_outer_step = joined.times();
+        let synced = ranks.count(&model, joined, &round);
+        Ok((model, synced))
     }
 }
 
@@ -103,28 +147,26 @@ impl Engine for LocalSteps<'_> {
 
     fn step(&mut self, ranks: &mut RankLoop, model: AnyModel) -> Result<EngineStep, TrainError> {
         let goes_on = std::mem::take(&mut self.begins) && ranks.any_round_interrupted()?;
+        let before = ranks.outcome.step + self.stream.as_ref().map_or(0, Stream::steps);
         let limit = ranks.setup.config.steps.unwrap_or(usize::MAX);
         let left = self.shares.len();
-        let planned = self.every.min(left).min(limit - ranks.outcome.step);
-        let mut round = Round::begin(std::mem::take(&mut self.last_outer_step));
+        let most = match (goes_on, &self.stream) {
+            // Also the round before it, whose exchange was under way.
+            (true, Some(_)) => 2 * self.every,
+            _ => self.every,
+        };
+        let planned = most.min(left).min(limit - before);
+        let mut round = Round::begin(before + 1, std::mem::take(&mut self.last_outer_step));
         let model = match goes_on {
             true => ranks.resume_round(model, &mut round)?,
             false => {
                 ranks.steps_alone(model, &self.inner, &mut self.shares, &mut round, planned)?
             }
         };
-        let votes = ranks.votes();
-        let joined = match ranks.join(&model, &round, planned, votes, self.epoch) {
-            Ok(joined) => joined,
-            Err(error) => {
-                if ranks.setup.regroup.is_some() && error.may_be_outlived() {
-                    ranks.keep_interrupted_round(&model, round)?;
-                }
-                return Err(error);
-            }
-        };
-        self.last_outer_step = joined.times();
-        let (model, synced) = ranks.count(model, joined, &round)?;
+        if self.stream.is_some() && !goes_on {
+            return self.stream_round(ranks, model, round, planned);
+        }
+        let (model, synced) = self.join(ranks, model, round, planned)?;
         if self.shares.len() + synced.range.clone().count() != left {
             // Others have come further, or this rank has read them before.
             let epoch = self.loader.epoch(self.epoch);
@@ -152,6 +194,10 @@ impl RankLoop {
         memory.restart();
         // It counts at the outer step, with all that the others have made.
         let mut scheduler = self.setup.state.scheduler.clone();
+        for _ in self.outcome.step + 1..round.first() {
+            scheduler.step();
+        }
+        let stops_at_once = !self.streams();
         let patience = self.patience(planned);
         for _ in 0..planned {
             let start = Instant::now();
@@ -162,7 +208,7 @@ impl RankLoop {
                 samples: Some(share.samples as u64),
                 ..RankStep::default()
             };
-            let step = self.outcome.step + round.made() + 1;
+            let step = round.first() + round.made();
             self.begin_step(step);
             let rate = scheduler.step();
             let mut sums = MetricSums::default();
@@ -183,7 +229,8 @@ impl RankLoop {
             round.add(sums, times);
             memory.restart();
             let is_late = patience.is_some_and(|patience| round.elapsed() > patience);
-            if is_broken || is_late || self.stop_wanted() || self.setup.group.failure().is_some() {
+            let stops = stops_at_once && self.stop_wanted();
+            if is_broken || is_late || stops || self.setup.group.failure().is_some() {
                 break;
             }
         }
@@ -208,13 +255,8 @@ impl RankLoop {
         let start = Instant::now();
         let group = self.setup.group.clone();
         let layout = self.metrics.layout(round.sums(), &group)?;
-        let stats = round.settle(votes, planned, layout, &group)?;
-        for (index, sums) in stats.sums.iter().enumerate() {
-            let step = self.outcome.step + 1 + index;
-            if sums.samples > 0 {
-                require_finite_loss("training loss", sums.mean_loss(), epoch, step)?;
-            }
-        }
+        let stats = round.send(votes, planned, layout, &group).wait()?;
+        self.require_finite_losses(&stats, epoch)?;
         let step = match stats.samples() {
             0 => None,
             all => Some(self.outer().exchange(model, round.samples(), all)?),
@@ -226,22 +268,40 @@ impl RankLoop {
         })
     }
 
-    /// Counts an outer step. Returns the model from which all ranks continue, and the steps of the round.
-    fn count(
+    /// Refuses the steps after the newest that counts if the loss of one is no number.
+    pub(super) fn require_finite_losses(
+        &self,
+        stats: &RoundStats,
+        epoch: usize,
+    ) -> Result<(), TrainError> {
+        for (step, sums) in (self.outcome.step + 1..).zip(&stats.sums) {
+            if sums.samples > 0 {
+                require_finite_loss("training loss", sums.mean_loss(), epoch, step)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts a round, after the exchange that belongs to it. Returns its steps.
+    pub(super) fn count(
         &mut self,
-        model: AnyModel,
-        joined: Joined,
+        model: &AnyModel,
+        joined: JoinedRound,
         round: &Round,
-    ) -> Result<(AnyModel, SyncedSteps), TrainError> {
-        let Joined {
+    ) -> SyncedSteps {
+        let JoinedRound {
             stats,
-            step,
+            communication,
             waited,
         } = joined;
         self.warn_of_late_ranks(&stats);
         self.pace = stats.pace();
         let made = stats.sums.len();
-        let (model, communication) = self.take_outer_step(model, step, made)?;
+        let gradients = self.outer().num_parameters() as u64 * size_of::<f32>() as u64;
+        let report = self.outcome.outer.get_or_insert_default();
+        report.steps += 1;
+        report.bytes += communication.bytes;
+        report.bytes_of_gradients += gradients * made as u64;
         let costs = round.costs(
             made,
             StepCost {
@@ -257,7 +317,8 @@ impl RankLoop {
         let rates: Vec<_> = (0..made).map(|_| scheduler.step()).collect();
         let first = self.outcome.step + 1;
         let steps = first..first + made;
-        self.advance(Some(&model), first..=self.outcome.step + made);
+        let common = self.setup.state.ema.is_some().then(|| self.common(model));
+        self.advance(common.as_ref(), first..=self.outcome.step + made);
         self.record_ranks(self.outcome.step, stats.times);
         let synced = steps.clone().zip(stats.sums).zip(rates).zip(costs);
         let synced = synced.map(|(((number, sums), rate), cost)| SyncedStep {
@@ -265,35 +326,27 @@ impl RankLoop {
             sums,
             cost,
         });
-        let synced = SyncedSteps {
+        SyncedSteps {
             steps: synced.collect(),
             range: first..=self.outcome.step,
             votes: stats.votes,
-        };
-        Ok((model, synced))
+        }
     }
 
-    /// The model that all ranks have after an outer step after `made` steps of their own, and what that has cost.
+    /// The model that all ranks have after an outer step, and what that has cost.
     fn take_outer_step(
         &mut self,
         model: AnyModel,
         step: Option<OuterStep>,
-        made: usize,
     ) -> Result<(AnyModel, Communication), TrainError> {
         let outer = self.setup.state.outer.as_mut().expect(MADE);
-        let gradients = outer.num_parameters() as u64 * size_of::<f32>() as u64;
-        let communication = step
-            .as_ref()
-            .map_or_else(Communication::default, |step| step.communication);
-        let model = match step {
-            Some(step) => outer.commit(model, step)?,
-            None => model,
-        };
-        let report = self.outcome.outer.get_or_insert_default();
-        report.steps += 1;
-        report.bytes += communication.bytes;
-        report.bytes_of_gradients += gradients * made as u64;
-        Ok((model, communication))
+        match step {
+            Some(step) => {
+                let communication = step.communication;
+                Ok((outer.commit(model, step)?, communication))
+            }
+            None => Ok((model, Communication::default())),
+        }
     }
 
     /// Says, once for each, which ranks have joined an outer step with fewer steps than the others had
@@ -313,6 +366,20 @@ impl RankLoop {
                 );
             }
         }
+    }
+
+    /// The error that has kept the ranks from ending a round together; in an elastic job this rank keeps what it has learnt
+    /// in it.
+    pub(super) fn interrupt(
+        &mut self,
+        model: &AnyModel,
+        round: Round,
+        error: TrainError,
+    ) -> Result<TrainError, TrainError> {
+        if self.setup.regroup.is_some() && error.may_be_outlived() {
+            self.keep_interrupted_round(model, round)?;
+        }
+        Ok(error)
     }
 
     /// Keeps what this rank has learnt in a round that the ranks could not end together.
@@ -348,8 +415,12 @@ impl RankLoop {
         Ok(interrupted_round.buffers.write(model))
     }
 
-    fn outer(&self) -> &OuterLoop {
+    pub(super) fn outer(&self) -> &OuterLoop {
         self.setup.state.outer.as_ref().expect(MADE)
+    }
+
+    pub(super) fn outer_mut(&mut self) -> &mut OuterLoop {
+        self.setup.state.outer.as_mut().expect(MADE)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
+use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp, Work};
 use everburn_record::RankStep;
 
 use crate::metrics::layout::MetricLayout;
@@ -12,9 +12,11 @@ use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
 
 /// What this rank has done since the newest outer step.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Round {
     began: Instant,
+    /// The number of its first step.
+    first: usize,
     /// By step, what this rank's samples have shown, and what it was for the rank.
     steps: Vec<(MetricSums, RankStep)>,
     /// The outer step before it, with which the others' numbers are told.
@@ -39,10 +41,11 @@ pub(super) struct RoundStats {
 }
 
 impl Round {
-    /// Begins a round, after an outer step that has held the rank up for so long.
-    pub(super) fn begin(behind: RankStep) -> Self {
+    /// Begins a round whose first step has this number, after an outer step that has held the rank up for so long.
+    pub(super) fn begin(first: usize, behind: RankStep) -> Self {
         Self {
             began: Instant::now(),
+            first,
             steps: Vec::new(),
             behind,
         }
@@ -50,6 +53,17 @@ impl Round {
 
     pub(super) fn add(&mut self, sums: MetricSums, times: RankStep) {
         self.steps.push((sums, times));
+    }
+
+    /// This round, and the one after it as if they were one.
+    pub(super) fn followed_by(mut self, next: Self) -> Self {
+        self.steps.extend(next.steps);
+        self
+    }
+
+    /// The number of its first step.
+    pub(super) fn first(&self) -> usize {
+        self.first
     }
 
     /// How many steps this rank has made.
@@ -86,14 +100,14 @@ impl Round {
         self.steps.iter().map(|(sums, _)| sums)
     }
 
-    /// Adds up the rounds of all ranks, none of which has more than `planned` steps. Every rank calls it.
-    pub(super) fn settle(
+    /// Begins to add up the rounds of all ranks, none of which has more than `planned` steps. Every rank calls it.
+    pub(super) fn send(
         &self,
         votes: Votes,
         planned: usize,
         layout: MetricLayout,
         group: &ProcessGroup,
-    ) -> Result<RoundStats, CollectiveError> {
+    ) -> PendingStats {
         let mut times: Vec<_> = self.steps.iter().map(|(_, times)| *times).collect();
         let seconds = times.iter().map(|times| times.seconds).sum();
         if let Some(first) = times.first_mut() {
@@ -109,9 +123,25 @@ impl Round {
             own: own.len(),
             ranks: group.world_size(),
         };
-        let mut numbers = codec.pack(votes, self.sums(), group.rank(), &own);
-        group.all_reduce_in_place(&mut numbers, ReduceOp::Sum)?;
-        Ok(RoundStats::of(codec.unpack(&numbers)))
+        let numbers = codec.pack(votes, self.sums(), group.rank(), &own);
+        PendingStats {
+            sum: group.all_reduce(numbers, ReduceOp::Sum),
+            codec,
+        }
+    }
+}
+
+/// The rounds of all ranks that are being added up.
+pub(super) struct PendingStats {
+    sum: Work<Vec<f64>>,
+    codec: StepCodec,
+}
+
+impl PendingStats {
+    /// What all ranks have done.
+    pub(super) fn wait(self) -> Result<RoundStats, CollectiveError> {
+        let numbers = self.sum.wait()?;
+        Ok(RoundStats::of(self.codec.unpack(&numbers)))
     }
 }
 
@@ -171,11 +201,14 @@ mod tests {
             std::thread::spawn(move || {
                 // Rank 0 has just come, rank 1 is slow.
                 let made = [0, 2, 4][group.rank()];
-                let mut round = Round::begin(RankStep {
-                    seconds: 0.5,
-                    waited: 0.5,
-                    ..RankStep::default()
-                });
+                let mut round = Round::begin(
+                    1,
+                    RankStep {
+                        seconds: 0.5,
+                        waited: 0.5,
+                        ..RankStep::default()
+                    },
+                );
                 for step in 0..made {
                     let times = RankStep {
                         seconds: if group.rank() == 1 { 6.0 } else { 1.0 },
@@ -191,7 +224,7 @@ mod tests {
                     ..Votes::default()
                 };
                 let layout = MetricLayout::of(&sums(1));
-                round.settle(votes, 5, layout, &group).unwrap()
+                round.send(votes, 5, layout, &group).wait().unwrap()
             })
         });
         let all = ranks.collect::<Vec<_>>().into_iter();
@@ -220,7 +253,7 @@ mod tests {
 
     #[test]
     fn the_exchange_is_the_last_steps_and_steps_of_others_cost_nothing() {
-        let mut round = Round::begin(RankStep::default());
+        let mut round = Round::begin(1, RankStep::default());
         let times = RankStep {
             seconds: 2.0,
             ..RankStep::default()

@@ -51,13 +51,21 @@ fn the_others_end_the_round_in_which_a_rank_is_lost() {
         (0, 9, OuterCompression::None),
         (0, 20, OuterCompression::Int8),
     ];
-    for (failing, fails_at, compression) in cases {
+    let whole = cases.map(|(failing, at, compression)| (failing, at, config(compression)));
+    // With fragments in flight.
+    let in_turn = [(2, 1), (1, 9), (0, 9), (0, 20)].map(|(failing, at)| {
+        let mut config = config(OuterCompression::Int4);
+        config.outer.fragments = Some(2);
+        config.compare_every = 100;
+        (failing, at, config)
+    });
+    for (failing, fails_at, config) in whole.into_iter().chain(in_turn) {
         let folder = folder();
         let job = Job {
             store: Arc::new(HashStore::new()),
             folder: folder.path(),
             range: (2, 3),
-            config: config(compression),
+            config,
             exchange: None,
         };
         let results = job.three_ranks(failing, fails_at);

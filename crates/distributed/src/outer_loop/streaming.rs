@@ -1,0 +1,376 @@
+//! Outer steps of one fragment of the model at a time, which are exchanged while the next steps are computed.
+//!
+//! This is Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512, sections 2.2 and 2.3), with one difference: the paper
+//! mixes a fragment's new common parameters with the rank's own, which have moved on. Here the rank's own are shifted by as
+//! much as the common ones differ from what the rank had sent, so that no step made meanwhile is taken back by half.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use burn::module::Module;
+use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
+use everburn_collectives::worker::{Answer, Worker};
+
+use super::{OuterLoop, sum};
+use crate::error::DdpError;
+use crate::patience::{AT_THE_END, Patience, end};
+use crate::synchronization::Communication;
+
+/// What reports on stalls call the group of the thread.
+const GROUP: &str = "outer-steps";
+
+/// The thread that exchanges fragments of an [`OuterLoop`], over a process group of its own.
+///
+/// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
+/// use burn::nn::LinearConfig;
+/// use burn::optim::{GradientsParams, SgdConfig};
+/// use burn::prelude::*;
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::{Ddp, DdpConfig, DdpError, OuterConfig, OuterLoop, OuterStream};
+///
+/// let groups = ProcessGroup::over_threads(2, GroupOptions::default());
+/// let ranks = groups.into_iter().map(|group| {
+///     std::thread::spawn(move || -> Result<f32, DdpError> {
+///         let device = Device::flex().autodiff();
+///         let model = LinearConfig::new(3, 1).init(&device);
+///         let (_, mut model) = Ddp::new(model, group.clone(), DdpConfig::default())?;
+///         let config = OuterConfig { fragments: Some(2), ..OuterConfig::default() };
+///         let mut outer = OuterLoop::new(&model, group.clone(), config)?;
+///         let stream = OuterStream::start(&group)?;
+///         let mut optimizer = SgdConfig::new().init();
+///
+///         let mut in_flight = None;
+///         for _ in 0..6 {
+///             for _ in 0..10 {
+///                 let loss = model.forward(Tensor::<2>::ones([1 + group.rank(), 3], &device)).mean();
+///                 let gradients = GradientsParams::from_grads(loss.backward(), &model);
+///                 model = optimizer.step(0.001, model, gradients);
+///             }
+///             if let Some(fragment) = in_flight.take() {
+///                 model = outer.collect(model, fragment)?.0;
+///             }
+///             in_flight = Some(outer.begin(&model, 10, &stream)?);
+///         }
+///         if let Some(fragment) = in_flight {
+///             model = outer.collect(model, fragment)?.0;
+///         }
+///         // Now all fragments, and wait.
+///         model = outer.step(model, 0)?.0;
+///         assert_eq!(outer.find_divergence(&model)?, None);
+///         Ok(model.weight.val().sum().into_scalar::<f32>())
+///     })
+/// });
+/// let sums = ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap());
+/// let sums = sums.collect::<Result<Vec<_>, _>>()?;
+/// assert_eq!(sums[0], sums[1]);
+/// # Ok::<(), DdpError>(())
+/// ```
+pub struct OuterStream {
+    group: ProcessGroup,
+    worker: Worker<ProcessGroup>,
+}
+
+impl OuterStream {
+    /// Starts the thread. Every rank of `group` calls it.
+    ///
+    /// # Errors
+    /// [`DdpError::Collective`] if a sub-group cannot be made; [`DdpError::Reducer`] if the system refuses the thread.
+    pub fn start(group: &ProcessGroup) -> Result<Self, DdpError> {
+        let ranks = (0..group.world_size()).collect::<Vec<_>>();
+        let own = group.subgroup(&ranks)?.unwrap_or_else(|| group.clone());
+        let own = own.named(GROUP);
+        let giving_up = own.clone();
+        let panicked = move |message: &str| {
+            let rank = giving_up.rank();
+            giving_up.abort(format!(
+                "the outer steps of rank {rank}: their thread panicked: {message}"
+            ));
+        };
+        // The steps are computed on the same cores.
+        let worker = Worker::start("everburn-outer", own.clone().in_background(), panicked)
+            .map_err(|error| DdpError::Reducer(format!("it could not be started: {error}")))?;
+        Ok(Self { group: own, worker })
+    }
+}
+
+impl Drop for OuterStream {
+    fn drop(&mut self) {
+        let reason = "the thread that exchanges fragments does not end";
+        end(&mut self.worker, AT_THE_END, &self.group, reason);
+    }
+}
+
+impl fmt::Debug for OuterStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OuterStream").finish_non_exhaustive()
+    }
+}
+
+/// A fragment that is being exchanged, from [`OuterLoop::begin`] to [`OuterLoop::collect`].
+///
+/// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use burn::module::Module;
+/// use everburn::distributed::{DdpError, FragmentInFlight, OuterLoop};
+///
+/// /// Ends the exchange, if one is under way.
+/// fn end<M: Module>(outer: &mut OuterLoop, model: M, begun: Option<FragmentInFlight>) -> Result<M, DdpError> {
+///     match begun {
+///         Some(fragment) => Ok(outer.collect(model, fragment)?.0),
+///         None => Ok(model),
+///     }
+/// }
+/// ```
+pub struct FragmentInFlight {
+    fragment: usize,
+    /// This rank's parameters as it has sent them.
+    sent: Vec<f32>,
+    answer: Answer<Result<Exchanged, CollectiveError>>,
+    patience: Patience,
+}
+
+impl fmt::Debug for FragmentInFlight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FragmentInFlight")
+            .field("fragment", &self.fragment)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What came of the exchange of a fragment.
+struct Exchanged {
+    /// `None` where no rank had a sample.
+    differences: Option<Vec<f32>>,
+    residual: Vec<f32>,
+    busy: Duration,
+    bytes: u64,
+}
+
+impl OuterLoop {
+    /// Whether fragments are exchanged in turn.
+    #[must_use]
+    pub fn streams(&self) -> bool {
+        self.config.fragments.is_some()
+    }
+
+    /// Begins to exchange the next fragment of `model`, which has learnt from `samples` samples since the last call or outer
+    /// step, and waits for nobody. Every rank calls it, and [`collect`](Self::collect) before the next call or outer step.
+    ///
+    /// # Errors
+    /// [`DdpError::OtherModel`] if `model` has other parameters; [`DdpError::Read`] if a device does not give the numbers.
+    pub fn begin<M: Module>(
+        &mut self,
+        model: &M,
+        samples: u64,
+        stream: &OuterStream,
+    ) -> Result<FragmentInFlight, DdpError> {
+        let values = self.parameters.read(model)?;
+        for fragment in &mut self.fragments {
+            fragment.samples += samples;
+        }
+        let number = self.next;
+        self.next = (number + 1) % self.fragments.len();
+        let fragment = &mut self.fragments[number];
+        let own = std::mem::take(&mut fragment.samples);
+        let range = fragment.range.clone();
+        let sent = values[range.clone()].to_vec();
+        let pairs = self.base[range.clone()].iter().zip(&sent);
+        let mut differences = pairs.map(|(base, value)| base - value).collect::<Vec<_>>();
+        let owed = match self.residual.is_empty() {
+            true => Vec::new(),
+            false => self.residual[range].to_vec(),
+        };
+        let compression = self.config.compression;
+        let answer = stream.worker.ask(move |group| {
+            let start = Instant::now();
+            let mut all = [own as i64];
+            group.all_reduce_in_place(&mut all, ReduceOp::Sum)?;
+            let share = own as f64 / all[0].max(1) as f64;
+            differences
+                .iter_mut()
+                .for_each(|value| *value *= share as f32);
+            let (residual, bytes) = sum(&mut differences, owed, compression, group)?;
+            Ok(Exchanged {
+                differences: (all[0] > 0).then_some(differences),
+                residual,
+                busy: start.elapsed(),
+                bytes,
+            })
+        });
+        Ok(FragmentInFlight {
+            fragment: number,
+            sent,
+            answer,
+            patience: Patience::in_step(&stream.group),
+        })
+    }
+
+    /// Waits for the exchange of a fragment, and shifts its parameters in `model` by as much as the common ones differ from
+    /// what this rank had sent; what that has cost, of which `exposed` is the wait. After an error the samples of the
+    /// fragment count for its next exchange.
+    ///
+    /// # Errors
+    /// [`DdpError::Collective`] if the exchange has failed; [`DdpError::Reducer`] if its thread has; [`DdpError::OtherModel`]
+    /// and [`DdpError::Read`] as for [`begin`](Self::begin).
+    pub fn collect<M: Module>(
+        &mut self,
+        model: M,
+        in_flight: FragmentInFlight,
+    ) -> Result<(M, Communication), DdpError> {
+        let start = Instant::now();
+        let FragmentInFlight {
+            fragment,
+            sent,
+            answer,
+            patience,
+        } = in_flight;
+        let exchanged = answer.wait_within(patience.duration());
+        let exchanged = exchanged.map_err(|lost| {
+            DdpError::Reducer(patience.lost(lost, "the exchange of a fragment"))
+        })??;
+        let communication = Communication {
+            exposed: start.elapsed(),
+            busy: exchanged.busy,
+            bytes: exchanged.bytes,
+        };
+        let Some(differences) = exchanged.differences else {
+            return Ok((model, communication));
+        };
+        let range = self.fragments[fragment].range.clone();
+        let (base, velocity) = self.descend(range.clone(), &differences);
+        let mut values = self.parameters.read(&model)?;
+        let shifts = base.iter().zip(&sent).map(|(base, sent)| base - sent);
+        let own = values[range.clone()].iter_mut();
+        own.zip(shifts).for_each(|(value, shift)| *value += shift);
+        self.base[range.clone()].copy_from_slice(&base);
+        if !self.velocity.is_empty() {
+            self.velocity[range.clone()].copy_from_slice(&velocity);
+        }
+        if !self.residual.is_empty() {
+            self.residual[range].copy_from_slice(&exchanged.residual);
+        }
+        Ok((self.parameters.write(model, &values), communication))
+    }
+
+    /// `model` with the parameters that all ranks have in common, as of the newest exchange of each fragment: the same on
+    /// all ranks after as many calls of [`collect`](Self::collect).
+    #[must_use]
+    pub fn common<M: Module>(&self, model: M) -> M {
+        self.parameters.write(model, &self.base)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use burn::prelude::*;
+    use everburn_collectives::group::GroupOptions;
+
+    use super::super::{OuterConfig, OuterOptimizer};
+    use super::*;
+
+    /// 1,024 weights and 2 biases, in fragments of 768 and of 258 numbers.
+    fn outer(group: &ProcessGroup, config: OuterConfig) -> (OuterLoop, Linear) {
+        let model = LinearConfig::new(512, 2).init(&Device::flex());
+        let outer = OuterLoop::new(&model, group.clone(), config).unwrap();
+        let numbers = vec![1.0; outer.num_parameters()];
+        let model = outer.write(model, &numbers);
+        let outer = OuterLoop::new(&model, group.clone(), config).unwrap();
+        (outer, model)
+    }
+
+    fn moved(outer: &OuterLoop, model: Linear, by: f32) -> Linear {
+        let mut numbers = outer.read(&model).unwrap();
+        numbers.iter_mut().for_each(|number| *number += by);
+        outer.write(model, &numbers)
+    }
+
+    /// What `run` yields on each of two ranks.
+    fn on_two_ranks<T: Send>(run: impl Fn(ProcessGroup) -> T + Sync) -> Vec<T> {
+        let groups = ProcessGroup::over_threads(2, GroupOptions::default());
+        let run = &run;
+        std::thread::scope(|scope| {
+            let ranks = groups.into_iter();
+            let ranks = ranks.map(|group| scope.spawn(move || run(group)));
+            let ranks = ranks.collect::<Vec<_>>();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn a_fragment_moves_by_what_all_have_learnt_and_keeps_what_came_after() {
+        let config = OuterConfig {
+            optimizer: OuterOptimizer::Average,
+            fragments: Some(2),
+            ..OuterConfig::default()
+        };
+        let results = on_two_ranks(|group| {
+            let (mut outer, model) = outer(&group, config);
+            let stream = OuterStream::start(&group).unwrap();
+            // Rank 0 has gone down by 4 with one sample, rank 1 up by 4 with three: together up by 2.
+            let (by, samples) = [(-4.0, 1), (4.0, 3)][group.rank()];
+            let model = moved(&outer, model, by);
+            let fragment = outer.begin(&model, samples, &stream).unwrap();
+            let model = moved(&outer, model, 0.5);
+            let (model, communication) = outer.collect(model, fragment).unwrap();
+            assert_eq!(communication.bytes, 768 * 4);
+            let streamed = outer.read(&model).unwrap();
+            let common = outer.read(&outer.common(model.clone())).unwrap();
+            // An outer step counts, for the second fragment, what was learnt before the first was sent.
+            let (model, _) = outer.step(model, 0).unwrap();
+            assert_eq!(outer.find_divergence(&model).unwrap(), None);
+            (streamed, common, outer.read(&model).unwrap())
+        });
+        for (rank, (streamed, common, equal)) in results.iter().enumerate() {
+            let own = [-4.0, 4.0][rank] + 1.5;
+            assert!(streamed[..768].iter().all(|it| *it == 3.5), "{streamed:?}");
+            assert!(streamed[768..].iter().all(|it| *it == own), "{streamed:?}");
+            assert!(common[..768].iter().all(|it| *it == 3.0), "{common:?}");
+            assert!(common[768..].iter().all(|it| *it == 1.0), "{common:?}");
+            assert!(equal[768..].iter().all(|it| *it == 3.5), "{equal:?}");
+        }
+    }
+
+    #[test]
+    fn what_comes_after_the_last_fragment_is_not_lost_at_an_outer_step() {
+        let config = OuterConfig {
+            optimizer: OuterOptimizer::Average,
+            fragments: Some(1),
+            ..OuterConfig::default()
+        };
+        let results = on_two_ranks(|group| {
+            let (mut outer, model) = outer(&group, config);
+            let stream = OuterStream::start(&group).unwrap();
+            let model = moved(&outer, model, 2.0);
+            let fragment = outer.begin(&model, 1, &stream).unwrap();
+            let model = moved(&outer, model, 1.0);
+            let (model, _) = outer.collect(model, fragment).unwrap();
+            let (model, _) = outer.step(model, 1).unwrap();
+            outer.read(&model).unwrap()
+        });
+        for numbers in results {
+            assert!(numbers.iter().all(|it| *it == 4.0), "{numbers:?}");
+        }
+    }
+
+    #[test]
+    fn a_rank_that_is_gone_fails_the_exchange_and_is_named() {
+        let config = OuterConfig {
+            fragments: Some(2),
+            ..OuterConfig::default()
+        };
+        let results = on_two_ranks(|group| {
+            let (mut outer, model) = outer(&group, config);
+            let stream = OuterStream::start(&group).unwrap();
+            if group.rank() == 1 {
+                group.abort("rank 1 has no disk");
+                return None;
+            }
+            let fragment = outer.begin(&model, 1, &stream).unwrap();
+            Some(outer.collect(model, fragment).unwrap_err().to_string())
+        });
+        let error = results[0].as_ref().unwrap();
+        assert!(error.contains("rank 1 has no disk"), "{error}");
+    }
+}
