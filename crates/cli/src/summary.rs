@@ -93,6 +93,15 @@ fn warn_of_a_missing_end(report: &TrainingReport, run: &RunDirectory) {
             Some(steps) => format!("the newest one is of step {steps}"),
             None => "there is none".to_owned(),
         };
+        if report.outer.is_some() {
+            // One at any other step would change the bits of what is resumed from it.
+            say!(
+                "no checkpoint of step {} ({newest}): with local steps they are written at the ends of epochs, and as \
+                 --checkpoint-every says",
+                report.steps
+            );
+            return;
+        }
         tracing::warn!(
             "the checkpoint of the last step, {}, was not written, {newest}; what was trained is in {}, and `{} train \
              --resume --run-dir {}` makes the steps since the newest checkpoint once more, and writes it: make room first",

@@ -14,6 +14,7 @@ use crate::failure::{RankReport, ReportKind, write_report};
 use crate::foreign::{self, EnvVariables};
 use crate::origin::{Origin, StartedBy};
 use crate::orphan;
+use crate::panic_place::place_of_panic;
 
 /// The environment variables between launcher and rank. The first eight are PyTorch's.
 pub mod variables {
@@ -439,7 +440,8 @@ impl RankEnvironment {
         let this = self.clone();
         let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            this.report(kind(), None, &panic.to_string());
+            let place = place_of_panic().map_or_else(String::new, |place| format!("\n{place}"));
+            this.report(kind(), None, &format!("{panic}{place}"));
             previous(panic);
         }));
     }

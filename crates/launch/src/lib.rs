@@ -58,6 +58,7 @@ mod origin;
 mod orphan;
 mod outcome;
 mod output;
+mod panic_place;
 mod rank;
 mod ranks;
 mod run;

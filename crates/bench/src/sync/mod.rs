@@ -22,8 +22,8 @@ use crate::network::{LinkOptions, Network};
 const VALIDATION_SAMPLES: usize = 256;
 
 /// Measures ranks that become equal in each step (DDP) beside ranks that take many steps by themselves
-/// (DiLoCo), as they are and with differences of 8 bits: bytes, time and validation loss of the same
-/// number of steps.
+/// (DiLoCo), as they are, with differences of 8 bits, and with differences of 4 bits in fragments that nobody waits for: bytes,
+/// time, waits and validation loss of the same number of steps.
 #[derive(Debug, Parser)]
 #[command(
     name = "cargo xtask bench sync",
@@ -52,6 +52,18 @@ pub(crate) struct SyncBench {
     #[arg(long, default_value_t = 50, value_name = "H", value_parser = at_least_1)]
     every: usize,
 
+    /// In how many fragments the last side exchanges the model.
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = at_least_1)]
+    fragments: usize,
+
+    /// How many bits the differences of the last side have: 8, 4 or 2.
+    #[arg(long, default_value = "4", value_name = "BITS", value_parser = ["8", "4", "2"])]
+    bits: String,
+
+    /// The inner learning rate of the sides with local steps [default: that of DDP].
+    #[arg(long, value_name = "RATE")]
+    learning_rate: Option<f64>,
+
     /// The outer learning rate [default: DiLoCo's].
     #[arg(long, value_name = "RATE")]
     outer_learning_rate: Option<f64>,
@@ -79,6 +91,7 @@ impl SyncBench {
             for (flag, number) in [
                 ("--outer-learning-rate", self.outer_learning_rate),
                 ("--outer-momentum", self.outer_momentum),
+                ("--learning-rate", self.learning_rate),
             ] {
                 flags.extend(
                     number
@@ -90,12 +103,22 @@ impl SyncBench {
             flags
         };
         let every = format!("every={}", self.every);
+        let fragments = self.fragments.to_string();
         let sides = [
             ("ddp".to_owned(), Vec::new()),
             (every.clone(), rounds(&[])),
             (
                 format!("{every} int8"),
                 rounds(&["--compress-outer", "int8"]),
+            ),
+            (
+                format!("{every} int{} in {fragments}", self.bits),
+                rounds(&[
+                    "--compress-outer",
+                    &format!("int{}", self.bits),
+                    "--outer-fragments",
+                    &fragments,
+                ]),
             ),
         ];
         let only = self.only.as_deref().unwrap_or_default();
@@ -223,6 +246,9 @@ mod tests {
         let every = "--local-steps 20 --outer-learning-rate 0.5";
         assert!(lines[1].contains(every) && !lines[1].contains("int8"));
         assert!(lines[2].contains(&format!("{every} --compress-outer int8")));
+        assert!(lines[3].contains(&format!(
+            "{every} --compress-outer int4 --outer-fragments 5"
+        )));
     }
 
     #[test]
@@ -232,7 +258,10 @@ mod tests {
             sides.map(|(name, _)| name).collect::<Vec<_>>()
         };
         assert_eq!(names("--only ddp"), ["ddp"]);
-        assert_eq!(names("--only every"), ["every=50", "every=50 int8"]);
+        assert_eq!(
+            names("--only every --bits 2"),
+            ["every=50", "every=50 int8", "every=50 int2 in 5"]
+        );
         for words in ["--ranks 1", "--only lunch"] {
             let refused = options(words).check();
             assert!(matches!(refused, Err(Failure::Usage(_))), "{words}");

@@ -37,6 +37,8 @@ pub(super) struct Row {
     bytes: f64,
     /// What all ranks' interfaces have sent in the whole run, where there are links.
     wire: Option<u64>,
+    /// The share of the time of all steps in which rank 0 waited for others.
+    waited: f64,
     /// In nats.
     validation_loss: f64,
 }
@@ -76,14 +78,21 @@ impl Row {
             number.ok_or_else(|| Failure::new(format!("report.json of {name}: no `{field}`")))
         };
         let lines = metrics.lines().rev();
-        let mut lines = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        let validation = lines.find(|line| line["kind"] == "validation");
+        let lines = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let lines = lines.collect::<Vec<_>>();
+        let validation = lines.iter().find(|line| line["kind"] == "validation");
+        let epochs = lines.iter().filter(|line| line["kind"] == "train");
+        let of_epochs = |field: &str| {
+            let numbers = epochs.clone().filter_map(|line| line[field].as_f64());
+            numbers.sum::<f64>()
+        };
         let loss = validation.and_then(|line| line["loss"].as_f64());
         Ok(Self {
             name: name.to_owned(),
             seconds: number("train_seconds")?,
             bytes: number("gradient_bytes")?,
             wire,
+            waited: of_epochs("waited") / of_epochs("seconds"),
             validation_loss: loss
                 .ok_or_else(|| Failure::new(format!("{name} was not validated")))?,
         })
@@ -91,8 +100,9 @@ impl Row {
 
     pub(super) fn sentence(&self) -> String {
         format!(
-            "{:.1} s, {:.2} MB per rank, validation loss {:.4}",
+            "{:.1} s, {:.1} % of it waiting, {:.2} MB per rank, validation loss {:.4}",
             self.seconds,
+            100.0 * self.waited,
             self.bytes / 1e6,
             self.validation_loss
         )
@@ -122,6 +132,7 @@ pub(super) fn table(measured: &SyncResults) -> String {
             wire.unwrap_or_default(),
             format!("{:.1}", row.seconds),
             faster.unwrap_or_default(),
+            format!("{:.1} %", 100.0 * row.waited),
             format!("{:.4}", row.validation_loss),
             loss.unwrap_or_default(),
         ]
@@ -133,6 +144,7 @@ pub(super) fn table(measured: &SyncResults) -> String {
         "MB on the wire",
         "seconds",
         "faster",
+        "waits",
         "validation loss",
         "to ddp",
     ];
@@ -146,6 +158,7 @@ pub(super) fn to_json(measured: &SyncResults, machine: &Value) -> Value {
             "train_seconds": row.seconds,
             "bytes_a_rank": row.bytes,
             "bytes_on_the_wire": row.wire,
+            "waited": row.waited,
             "validation_loss": row.validation_loss,
         })
     });
@@ -177,7 +190,7 @@ mod tests {
 
     const METRICS: &str = r#"{"kind":"step","loss":9.0}
 {"kind":"validation","loss":3.0}
-{"kind":"train","loss":8.0}
+{"kind":"train","loss":8.0,"seconds":8.0,"waited":1.0}
 {"kind":"validation","loss":2.0}
 "#;
 
@@ -210,7 +223,7 @@ mod tests {
             "{table}"
         );
         for cell in [
-            "64.0", "1/50.0", "5.0", "40.0", "10.0x", "2.0000", "+0.00 %",
+            "64.0", "1/50.0", "5.0", "40.0", "10.0x", "12.5 %", "2.0000", "+0.00 %",
         ] {
             assert!(lines[2].contains(cell), "{cell}: {table}");
         }

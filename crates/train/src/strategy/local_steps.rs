@@ -53,15 +53,6 @@ pub(super) struct LocalSteps<'a> {
     pub(super) stream: Option<Stream>,
 }
 
-/// An outer step that has been exchanged, and does not count yet.
-struct Joined {
-    stats: RoundStats,
-    /// `None` where no rank had a sample.
-    step: Option<OuterStep>,
-    /// How long this rank stood still for it, in seconds.
-    waited: f64,
-}
-
 /// What all ranks have made of a round, and what the exchange was for this one.
 pub(super) struct JoinedRound {
     pub(super) stats: RoundStats,
@@ -119,20 +110,13 @@ impl<'a> LocalSteps<'a> {
         planned: usize,
     ) -> Result<(AnyModel, SyncedSteps), TrainError> {
         let votes = ranks.votes();
-        let joined = match ranks.join(&model, &round, planned, votes, self.epoch) {
+        let (joined, step) = match ranks.join(&model, &round, planned, votes, self.epoch) {
             Ok(joined) => joined,
             Err(error) => return Err(ranks.interrupt(&model, round, error)?),
         };
-        let Joined {
-            stats,
-            step,
-            waited,
-        } = joined;
-        let (model, communication) = ranks.take_outer_step(model, step)?;
-        let joined = JoinedRound {
-            stats,
-            communication,
-            waited,
+        let model = match step {
+            Some(step) => ranks.outer_mut().commit(model, step)?,
+            None => model,
         };
         self.last_outer_step = joined.times();
         let synced = ranks.count(&model, joined, &round);
@@ -243,7 +227,7 @@ impl RankLoop {
         Duration::try_from_secs_f64(times * pace * planned as f64).ok()
     }
 
-    /// The part of an outer step that can fail of others.
+    /// The part of an outer step that can fail of others; no outer step where no rank had a sample.
     fn join(
         &mut self,
         model: &AnyModel,
@@ -251,7 +235,7 @@ impl RankLoop {
         planned: usize,
         votes: Votes,
         epoch: usize,
-    ) -> Result<Joined, TrainError> {
+    ) -> Result<(JoinedRound, Option<OuterStep>), TrainError> {
         let start = Instant::now();
         let group = self.setup.group.clone();
         let layout = self.metrics.layout(round.sums(), &group)?;
@@ -261,11 +245,14 @@ impl RankLoop {
             0 => None,
             all => Some(self.outer().exchange(model, round.samples(), all)?),
         };
-        Ok(Joined {
+        let joined = JoinedRound {
             stats,
-            step,
+            communication: step
+                .as_ref()
+                .map_or_else(Communication::default, |step| step.communication),
             waited: start.elapsed().as_secs_f64(),
-        })
+        };
+        Ok((joined, step))
     }
 
     /// Refuses the steps after the newest that counts if the loss of one is no number.
@@ -330,22 +317,6 @@ impl RankLoop {
             steps: synced.collect(),
             range: first..=self.outcome.step,
             votes: stats.votes,
-        }
-    }
-
-    /// The model that all ranks have after an outer step, and what that has cost.
-    fn take_outer_step(
-        &mut self,
-        model: AnyModel,
-        step: Option<OuterStep>,
-    ) -> Result<(AnyModel, Communication), TrainError> {
-        let outer = self.setup.state.outer.as_mut().expect(MADE);
-        match step {
-            Some(step) => {
-                let communication = step.communication;
-                Ok((outer.commit(model, step)?, communication))
-            }
-            None => Ok((model, Communication::default())),
         }
     }
 

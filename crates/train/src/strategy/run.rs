@@ -104,7 +104,7 @@ impl Run<'_> {
     }
 
     /// The model, a Burn module: a `ModuleVisitor` visits its parameters. With `--shard parameters` and meshes it
-    /// holds this rank's shard.
+    /// holds this rank's shard; with `--outer-fragments` it is this rank's own between two exchanges.
     pub fn model(&self) -> &AnyModel {
         let model = self.model.as_ref();
         model.expect("user hooks are called while the model is here")

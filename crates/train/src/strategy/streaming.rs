@@ -60,6 +60,8 @@ impl LocalSteps<'_> {
         let (model, before) = match pending {
             Some(pending) => {
                 let (model, before) = self.collect(ranks, &model, pending, &round)?;
+                // What fails from here on comes after the round that counts now.
+                ranks.take_snapshot(&model)?;
                 (model, Some(before))
             }
             None => (model, None),

@@ -1,0 +1,86 @@
+//! Where in the user's code a panic began: Burn's own message about shapes names neither the layer nor the model.
+
+use std::backtrace::Backtrace;
+
+/// The layer in which this thread is, and the function of the user's (or of a model of ours) that has called it, from the
+/// symbols of the stack: "in `burn_nn::modules::linear::Linear::forward`, called by `images::Net::forward`". `None` without
+/// symbols, and where there is neither.
+pub(crate) fn place_of_panic() -> Option<String> {
+    named(&Backtrace::force_capture().to_string())
+}
+
+fn named(stack: &str) -> Option<String> {
+    let frames = stack.lines().filter_map(|line| {
+        let (number, name) = line.trim_start().split_once(": ")?;
+        number.parse::<usize>().ok()?;
+        Some(without_hash(name))
+    });
+    let frames = frames.collect::<Vec<_>>();
+    let is_layer = |name: &&&str| {
+        let of_layers = ["burn_nn", "everburn_nn"].contains(&root(name));
+        of_layers && name.ends_with("::forward")
+    };
+    let is_users = |name: &&&str| name.contains("::") && is_of_a_model(root(name));
+    let layer = frames.iter().find(is_layer);
+    let users = frames.iter().find(is_users);
+    match (layer, users) {
+        (Some(layer), Some(users)) => Some(format!("in `{layer}`, called by `{users}`")),
+        (Some(one), None) | (None, Some(one)) => Some(format!("in `{one}`")),
+        (None, None) => None,
+    }
+}
+
+/// Whether a crate is neither the panic's own, nor Burn's, nor ours, but for our models.
+fn is_of_a_model(root: &str) -> bool {
+    let libraries = ["std", "core", "alloc", "burn", "rayon", "rayon_core"];
+    let families = ["__", "rust_", "burn_", "cubecl", "everburn"];
+    let of_family = families.iter().any(|family| root.starts_with(family));
+    root == "everburn_models" || !libraries.contains(&root) && !of_family
+}
+
+/// The crate of a function, also of `<images::Net as Model>::forward`.
+fn root(name: &str) -> &str {
+    let name = name.trim_start_matches(['<', '&']);
+    name.split_once("::").map_or(name, |(root, _)| root)
+}
+
+/// Without the compiler's `::h0123456789abcdef`.
+fn without_hash(name: &str) -> &str {
+    match name.rsplit_once("::h") {
+        Some((name, hash)) if hash.len() == 16 => name,
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_layer_and_the_users_function_are_named() {
+        let stack = "   0: std::backtrace::Backtrace::create\n   1: core::panicking::panic_fmt\n             at /rustc/1.rs:3\n   \
+                     2: burn_tensor::tensor::api::check::TensorCheck::failed::h0123456789abcdef\n   \
+                     3: burn_nn::modules::linear::Linear<_>::forward\n   4: <images::Net as everburn_train::Supervised>::forward\n   \
+                     5: everburn_train::strategy::run\n   6: images::main\n";
+        assert_eq!(
+            named(stack).as_deref(),
+            Some(
+                "in `burn_nn::modules::linear::Linear<_>::forward`, called by `<images::Net as everburn_train::Supervised>::forward`"
+            )
+        );
+        let own = "   0: core::panicking::panic\n   1: everburn_models::gpt::Gpt::forward::habcdef0123456789\n   2: main\n";
+        assert_eq!(
+            named(own).as_deref(),
+            Some("in `everburn_models::gpt::Gpt::forward`")
+        );
+        assert_eq!(named("   0: std::rt::lang_start\n   1: main\n"), None);
+        assert_eq!(named("<unknown>"), None);
+    }
+
+    #[test]
+    fn a_panic_of_this_program_is_in_this_program() {
+        let place = place_of_panic();
+        // Symbols may have been stripped, but then nothing else is named.
+        assert!(place.is_none_or(|place| !place.contains("std::")));
+    }
+}
