@@ -37,11 +37,16 @@ impl SilentMachine {
         is_silent: impl Fn(usize) -> bool,
     ) -> Option<Self> {
         let per_machine = per_machine.filter(|ranks| *ranks > 1)?;
-        let number = members.get(rank)? / per_machine;
+        let number = machine_of(*members.get(rank)?, per_machine);
         let all = members.iter().enumerate();
-        let here = all.filter(|(_, member)| *member / per_machine == number);
+        let here = all.filter(|(_, member)| machine_of(**member, per_machine) == number);
         let ranks: Vec<usize> = here.map(|(rank, _)| rank).collect();
         let is_as_a_whole = ranks.len() > 1 && ranks.iter().all(|rank| is_silent(*rank));
         is_as_a_whole.then_some(Self { number, ranks })
     }
+}
+
+/// The number of the machine of `member`, where each machine has `per_machine` of them.
+pub(super) const fn machine_of(member: usize, per_machine: usize) -> usize {
+    member / if per_machine == 0 { 1 } else { per_machine }
 }

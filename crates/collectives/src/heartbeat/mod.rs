@@ -11,6 +11,7 @@
 //!
 //! Deliberately absent: any effect on the silent rank, and any wait of a collective for the store.
 
+mod asked;
 mod beat;
 mod diagnosis;
 #[cfg(any(test, fuzzing))]

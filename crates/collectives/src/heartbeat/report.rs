@@ -1,10 +1,11 @@
 //! Hang reports: collects the state of all ranks after one of them stalled.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::asked::Asked;
 use super::beat::{Beat, Found, beat_key, hang_key, read_many, reporter_key};
 use super::diagnosis::{RankState, doing, has_called, stalled, wanted_in};
 use super::log::last_lines;
@@ -23,12 +24,6 @@ const SUSPECTS: Duration = Duration::from_millis(500);
 /// The polling interval, at first and at last: all ranks poll at the same time.
 const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(160);
-
-/// The most ranks that are asked because another waits for them. A chain of waits is followed to its end.
-const MOST_SUSPECTS: usize = 64;
-
-/// How many other ranks are asked, evenly spread: a report names what they do, and the count of the rest.
-const SAMPLE: usize = 16;
 
 /// The additional time for a store that does not answer.
 const STORE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -188,6 +183,7 @@ pub(super) fn report(
     let followed = lock(&heartbeat.state).followed.clone()?;
     let own = Beat {
         waiting_for: waited_for(error.root_cause()),
+        silent: heartbeat.known_silent(),
         ..heartbeat.beat_of(Some(&followed))
     };
     let hangs = error.is_timeout() || followed.core.upgrade().is_some_and(|core| core.hangs());
@@ -235,9 +231,10 @@ pub(super) fn diagnose(
         let waits_for = |stalled: usize| records.any(|entry| entry.waiting_for.contains(&stalled));
         states[*rank].answered && stalled.is_some_and(waits_for)
     };
+    let said = known_silent(reports);
     let is_silent = |rank: usize| {
         let silent_for = heartbeat.silence_of(followed.members[rank]);
-        silent_for.is_some() && !states[rank].alive
+        (silent_for.is_some() || said.contains(&rank)) && !states[rank].alive
     };
     let per_machine = heartbeat.options.ranks_per_machine;
     HangReport {
@@ -258,6 +255,13 @@ pub(super) fn diagnose(
         others: reports.len() - reports.iter().filter(asked).count(),
         is_printed_here: true,
     }
+}
+
+/// The ranks of which one of those that answered knows that they send no beats: in a large group a rank does not watch all.
+fn known_silent(reports: &[RankReport]) -> BTreeSet<usize> {
+    let answers = reports.iter().filter(|it| it.evidence == Evidence::Answer);
+    let beats = answers.filter_map(|report| report.beat.as_ref());
+    beats.flat_map(|beat| beat.silent.iter().copied()).collect()
 }
 
 /// The ranks that this rank waited for, by its error.
@@ -294,53 +298,6 @@ fn gather(heartbeat: &Arc<Heartbeat>, followed: &Followed, own: &Beat) -> Gather
         *report = RankReport::answer(own.clone());
     }
     gathered
-}
-
-/// The ranks that are asked, in the order of their importance: those that this rank waits for, those that they wait
-/// for, and so on; then a sample, the same on all ranks.
-struct Asked {
-    size: usize,
-    suspects: Vec<usize>,
-    sample: Vec<usize>,
-}
-
-impl Asked {
-    fn new(size: usize, own: &Beat, rank: usize) -> Self {
-        let mut asked = Self {
-            size,
-            suspects: Vec::new(),
-            sample: (0..SAMPLE.min(size))
-                .map(|part| part * size / SAMPLE.min(size))
-                .collect(),
-        };
-        asked.suspect(own);
-        asked.suspects.retain(|suspect| *suspect != rank);
-        asked.sample.retain(|sampled| *sampled != rank);
-        asked
-    }
-
-    /// Also asks the ranks that the rank of `beat` waits for.
-    fn suspect(&mut self, beat: &Beat) {
-        let of_records = beat.records.iter().flat_map(|entry| &entry.waiting_for);
-        for rank in beat.waiting_for.iter().chain(of_records) {
-            let is_new = *rank < self.size && !self.suspects.contains(rank);
-            if is_new && self.suspects.len() < MOST_SUSPECTS {
-                self.suspects.push(*rank);
-            }
-        }
-    }
-
-    /// Those without an answer, the suspects first.
-    fn missing(&self, answers: &BTreeMap<usize, Found>) -> Vec<usize> {
-        let sample = self
-            .sample
-            .iter()
-            .filter(|rank| !self.suspects.contains(rank));
-        let all = self.suspects.iter().chain(sample);
-        all.filter(|rank| !answers.contains_key(rank))
-            .copied()
-            .collect()
-    }
 }
 
 fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {

@@ -10,7 +10,7 @@ use crate::group::FlightEntry;
 use crate::sync::lock;
 
 /// The intervals without a beat after which a member counts as not alive.
-const LATE_BEATS: u32 = 3;
+pub(super) const LATE_BEATS: u32 = 3;
 
 /// The status of one member, as of its last beat.
 ///

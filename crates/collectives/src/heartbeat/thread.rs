@@ -2,10 +2,12 @@
 
 mod silence;
 mod waits;
+mod watched;
 
 use std::sync::{Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
+pub(super) use self::watched::{WATCH_ALL, watchers_of};
 use super::HeartbeatOptions;
 use super::beat::{Beat, Found, MAX_NOTE, beat_key, newest, read_all, read_many};
 use crate::group::Core;
@@ -23,9 +25,6 @@ const NEWCOMERS: usize = 16;
 
 /// Up to this many beats are read one by one, in one request.
 const FEW: usize = 16;
-
-/// The largest group whose ranks each watch all others.
-pub(super) const WATCH_ALL: usize = 32;
 
 /// After this many slow polls in a row a warning is logged: as long as polls take longer than an interval,
 /// heartbeat timeouts are not detected.
@@ -65,6 +64,8 @@ pub(super) struct State {
     pub(super) followed: Option<Followed>,
     /// The program asks for the states of all members.
     pub(super) reads_all: bool,
+    /// The members that are read because one of their machine is silent, in order.
+    suspects: Vec<usize>,
     /// By member.
     pub(super) peers: Vec<Peer>,
     /// When the store last answered: beats that came later are not known of.
@@ -132,6 +133,7 @@ impl Heartbeat {
             number: 0,
             followed: None,
             reads_all: false,
+            suspects: Vec::new(),
             answered: unknown.moved,
             sleeps_until: None,
             paused: None,
@@ -313,39 +315,10 @@ impl Heartbeat {
         beat
     }
 
-    /// The members whose beats this one reads, in order.
-    ///
-    /// In a small group that is everyone. In a large one each rank watches the ranks 1, 2, 4, 8, ... above it: each
-    /// has log2 n watchers, on other machines too, and the first that misses its beats fails the group on all ranks.
-    /// Everyone watching everyone would be n² beats per interval.
-    pub(super) fn watched(&self, state: &State) -> Vec<usize> {
-        let is_other = |member: &usize| *member != self.member && *member < self.members;
-        let size = state
-            .followed
-            .as_ref()
-            .map_or(self.members, |it| it.members.len());
-        if state.reads_all || size <= WATCH_ALL {
-            return (0..self.members).filter(is_other).collect();
-        }
-        let Some(followed) = &state.followed else {
-            return Vec::new();
-        };
-        let distances = std::iter::successors(Some(1), |distance: &usize| distance.checked_mul(2));
-        let above = distances.take_while(|distance| *distance < size);
-        let above = above.map(|distance| followed.members[(followed.rank + distance) % size]);
-        let mut watched: Vec<usize> = above.filter(is_other).collect();
-        watched.sort_unstable();
-        watched
-    }
-
-    /// Whether this member reads the beats of `member`.
-    pub(super) fn watches(&self, member: usize) -> bool {
-        self.watched(&lock(&self.state)).contains(&member)
-    }
-
     /// Reads the beats of the members that this one watches.
     pub(super) fn poll(&self) -> Result<(), StoreError> {
-        let state = lock(&self.state);
+        let mut state = lock(&self.state);
+        self.suspect_machines(&mut state);
         let others = self.watched(&state).into_iter();
         let has_beaten = |member: &usize| !matches!(state.peers[*member].found, Found::Nothing);
         let (known, mut new): (Vec<usize>, Vec<usize>) = others.partition(has_beaten);

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::{Beat, Followed, Heartbeat};
 use crate::group::{Core, ranks};
 use crate::heartbeat::machine::SilentMachine;
+use crate::heartbeat::status::LATE_BEATS;
 use crate::runtime;
 use crate::sync::lock;
 
@@ -16,6 +17,7 @@ const WARN_AFTER: u32 = 3;
 #[derive(Debug, Clone)]
 pub(super) struct Silent {
     pub(super) rank: usize,
+    member: usize,
     silence: Duration,
     beat: Beat,
 }
@@ -46,8 +48,7 @@ impl Heartbeat {
             let mut detail = describe(lost.silence, &lost.beat);
             // The last beats of ranks that were stopped together were read one after the other.
             let about = limit.saturating_sub(2 * self.options.interval);
-            let silent = self.silent(now, about).into_iter().map(|it| it.rank);
-            let silent: Vec<usize> = silent.collect();
+            let silent = self.silent_together(now, about);
             detail += &self.silent_too(lost.rank, &silent);
             core.heartbeat_timed_out(lost.rank, detail);
         }
@@ -95,11 +96,31 @@ impl Heartbeat {
                 let silence = now.saturating_duration_since(peer.moved);
                 (silence >= least).then(|| Silent {
                     rank,
+                    member: *member,
                     silence,
                     beat: beat.clone(),
                 })
             });
         others.collect()
+    }
+
+    /// The ranks that had been silent for `least` at `now`; of those that are watched only since one of their machine is
+    /// silent, all that have missed a few beats since.
+    fn silent_together(&self, now: Instant, least: Duration) -> Vec<usize> {
+        let suspects = lock(&self.state).suspects.clone();
+        let late = least.min(LATE_BEATS * self.options.interval);
+        let is_long = |silent: &Silent| {
+            silent.silence >= least || suspects.binary_search(&silent.member).is_ok()
+        };
+        let silent = self.silent(now, late).into_iter().filter(is_long);
+        silent.map(|silent| silent.rank).collect()
+    }
+
+    /// The ranks of the group that this one knows to be silent, in order.
+    pub(in crate::heartbeat) fn known_silent(&self) -> Vec<usize> {
+        let now = lock(&self.state).answered;
+        let silent = self.silent(now, LATE_BEATS * self.options.interval);
+        silent.iter().map(|silent| silent.rank).collect()
     }
 
     /// Those of them that have sent a beat since they were last asked for, if it is this rank that says so: the first of
@@ -120,6 +141,9 @@ impl Heartbeat {
         if (0..rank).any(|before| beats(before) && !is_silent(before)) {
             return Vec::new();
         }
+        // Others warn of those that are watched for their machine only.
+        let neighbours = self.neighbours(&state);
+        silent.retain(|silent| neighbours.binary_search(&silent.member).is_ok());
         silent.retain(|silent| {
             let member = members.get(silent.rank);
             let peer = member.and_then(|member| state.peers.get_mut(*member));
