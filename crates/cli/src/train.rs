@@ -24,7 +24,7 @@ use everburn_train::{
     StopSignal, compute_on_this_thread, load_state_dict_except, renderer,
 };
 
-use self::joining::{Joined, agree, join};
+use self::joining::{Joined, agree, join, watched};
 use self::preparation::{Prepared, announce, announce_as_rank, check, check_groups, check_resume};
 pub(crate) use self::preparation::{
     changed_settings, claim_first_free, folder_of_machine, prepare_run_directory,
@@ -229,7 +229,7 @@ fn train_as_rank(
         agree(&group, looked)?;
     }
     // The report on a stall looks into the group after the training has ended.
-    let (watched, regrouped) = (group.clone(), elastic.clone());
+    let (watched, regrouped) = watched(environment, &group, elastic.as_ref());
     let name = devices::name_of_rank(&config.ranks.devices, environment.local_rank);
     let exchange = gradient_exchange::connector(&config, name, store, &[])?;
     let heartbeat = heartbeat.map(Arc::new);
@@ -250,7 +250,7 @@ fn train_as_rank(
     };
     let trained = train_one_rank(&job, trainer).map_err(|error| {
         let present = regrouped.as_ref().map(|elastic| elastic.group());
-        environment.failed_at(present.as_ref().unwrap_or(&watched).step());
+        environment.failed_at(present.as_ref().unwrap_or(&*watched).step());
         rank::report_stall(error, heartbeat.as_deref(), environment, recorded.as_ref())
     });
     drop((watched, regrouped));

@@ -8,6 +8,7 @@ use everburn_collectives::rendezvous::variable;
 use everburn_collectives::store::EtcdAddress;
 use rustix::process::{Pid, Signal, kill_process};
 
+use self::present_step::PresentStep;
 use self::store_place::StorePlace;
 use crate::error::RankEnvironmentError;
 use crate::failure::{RankReport, ReportKind, write_report};
@@ -122,6 +123,8 @@ pub struct RankEnvironment {
     pub origin: Origin,
     /// The step at which it failed, once that is known.
     pub(crate) failed_at: OnceLock<u64>,
+    /// Where the step is looked up that it is in.
+    pub(crate) present_step: PresentStep,
 }
 
 impl RankEnvironment {
@@ -261,6 +264,7 @@ impl RankEnvironment {
             },
             etcd: place.etcd,
             failed_at: OnceLock::new(),
+            present_step: PresentStep::default(),
         })
     }
 
@@ -400,11 +404,13 @@ impl RankEnvironment {
 
     /// Writes `report` for the launcher, if there is one; returns whether that was possible.
     fn send(&self, report: &RankReport) -> bool {
-        let failed_at = self.failed_at.get().copied();
+        let failed_at = || self.failed_at.get().copied();
+        let known = || failed_at().or_else(|| self.present_step.get());
         let report = &RankReport {
-            step: report
-                .step
-                .or(failed_at.filter(|_| report.kind.is_failure())),
+            step: match report.kind.is_failure() {
+                true => report.step.or_else(known),
+                false => report.step,
+            },
             ..report.clone()
         };
         let file = match report.kind.is_failure() {
@@ -448,6 +454,7 @@ impl RankEnvironment {
 }
 
 mod meeting;
+mod present_step;
 mod store_place;
 #[cfg(test)]
 mod tests;

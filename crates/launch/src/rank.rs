@@ -63,6 +63,12 @@ impl Rank {
         let group_slot: Arc<GroupSlot> = Arc::default();
         // Weak: what a hook holds is never dropped, and the last handle of a group says goodbye.
         let watched = Arc::downgrade(&group_slot);
+        let looked_at = watched.clone();
+        environment.look_up_step(move || {
+            let group_slot = looked_at.upgrade()?;
+            let group = group_slot.try_lock().ok()?;
+            group.as_ref().map(ProcessGroup::step)
+        });
         environment.report_panics_as(move || match watched.upgrade() {
             Some(group_slot) if others_have_failed(&group_slot) => ReportKind::PeerLost,
             _ => ReportKind::Panic,

@@ -21,6 +21,25 @@ pub(super) struct Joined {
     pub(super) store: SharedStore,
 }
 
+/// The groups of a rank that are looked at once it has failed; the report of a panic names the step of the present one.
+pub(super) fn watched(
+    environment: &RankEnvironment,
+    group: &ProcessGroup,
+    elastic: Option<&Arc<ElasticGroup>>,
+) -> (Arc<ProcessGroup>, Option<Arc<ElasticGroup>>) {
+    let (watched, regrouped) = (Arc::new(group.clone()), elastic.cloned());
+    // Weak: what a panic's hook holds is never dropped, and the last handle of a group says goodbye.
+    let (first, present) = (
+        Arc::downgrade(&watched),
+        regrouped.as_ref().map(Arc::downgrade),
+    );
+    environment.look_up_step(move || match &present {
+        Some(elastic) => elastic.upgrade()?.step(),
+        None => Some(first.upgrade()?.step()),
+    });
+    (watched, regrouped)
+}
+
 /// What one rank has found wrong before the ranks met is an error of all of them: they end with one code, that of a request
 /// that cannot be met.
 pub(super) fn agree(group: &ProcessGroup, found: Result<(), CliError>) -> Result<(), CliError> {

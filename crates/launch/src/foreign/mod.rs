@@ -370,6 +370,7 @@ fn with_master(
             master: format!("{}; {}", address.from, port.from),
         },
         failed_at: OnceLock::new(),
+        present_step: Default::default(),
     })
 }
 

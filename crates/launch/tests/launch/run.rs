@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use everburn_collectives::group::ReduceOp;
+use everburn_collectives::group::{ProcessGroup, ReduceOp};
 use everburn_collectives::store::{StoreAccess, StoreOptions, TcpStoreServer};
 use everburn_launch::{Rank, run, variables};
 use rustix::process::{Signal, getpid, kill_process};
@@ -43,7 +43,7 @@ fn play(part: &str, rank: &Rank) -> Result<(), Box<dyn Error>> {
     match (part, rank.rank()) {
         ("adds up", _) => return Ok(()),
         ("fails", 1) => return Err("the data is gone".into()),
-        ("panics", 1) => panic!("the weights went out of the window"),
+        ("panics", 1) => panics_at_step(&group, 7),
         ("is killed", 1) => kill_process(getpid(), Signal::KILL)?,
         ("waits", _) => loop {
             std::thread::park();
@@ -59,6 +59,11 @@ fn play(part: &str, rank: &Rank) -> Result<(), Box<dyn Error>> {
             Ok(())
         }
     }
+}
+
+fn panics_at_step(group: &ProcessGroup, step: u64) {
+    group.set_step(step);
+    panic!("the weights went out of the window");
 }
 
 /// A command that starts this binary as the program; `folder` is also the one for temporary files.
@@ -159,7 +164,7 @@ fn a_panic_is_shown_with_its_rank_and_ends_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let (code, told) = end_of(folder.path(), "panics", 2);
     assert_eq!(code, Some(101), "{told}");
-    let named = told.find("rank 1 ended with exit code 101 (a panic)\n");
+    let named = told.find("rank 1 ended with exit code 101 (a panic), at step 7\n");
     let story = &told[named.unwrap_or_else(|| panic!("rank 1 is not named:\n{told}"))..];
     assert!(
         story.contains("the weights went out of the window"),
