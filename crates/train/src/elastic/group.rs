@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use everburn_collectives::elastic::{ElasticError, Membership, Round};
@@ -11,6 +11,7 @@ use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions, RankSt
 use everburn_collectives::rendezvous::Rendezvous;
 use everburn_collectives::store::SharedStore;
 use everburn_collectives::transport::TcpMesh;
+use everburn_record::ranges;
 use everburn_record::sync::lock;
 
 use crate::elastic::regroup::Regroup;
@@ -98,6 +99,16 @@ impl ElasticGroup {
     /// What the job's ranks meet at.
     pub fn store(&self) -> SharedStore {
         lock(&self.membership).store().clone()
+    }
+
+    /// The step of the present group; `None` while the next one takes its place. It waits for nothing: a panic asks.
+    pub fn step(&self) -> Option<u64> {
+        let present = match self.present.try_lock() {
+            Err(TryLockError::WouldBlock) => return None,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Ok(present) => present,
+        };
+        Some(present.group.step())
     }
 
     /// The status of each rank that has published a beat; empty without a heartbeat monitor.
@@ -229,21 +240,45 @@ fn next(
             // A member was lost between the round and here: there will be another round.
             Err(error) if is_about_others(&error) => {
                 failures += 1;
+                let failure = describe(&error, &round);
                 if failures >= FUTILE {
                     return Err(TrainError::Elastic(format!(
                         "{FUTILE} times in a row the members of a round did not reach each other, though \
                          they reach the store: check addresses and firewalls between their machines; the \
-                         last time: {error}"
+                         last time: {failure}"
                     )));
                 }
-                let generation = round.generation;
-                tracing::warn!(
-                    "the ranks {members:?} of generation {generation} did not connect: {error}"
-                );
+                tracing::warn!("{failure}");
             }
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Why the members of `round` did not connect. The error counts the ranks of this one round, which the user does not know:
+/// those that it names are told with their slots and processes.
+fn describe(error: &CollectiveError, round: &Round) -> String {
+    let mut named = match error.root_cause() {
+        CollectiveError::Incomplete { missing, .. } => missing.clone(),
+        CollectiveError::Timeout { waiting_for, .. } => waiting_for.clone(),
+        other => other.lost_rank().into_iter().collect(),
+    };
+    named.retain(|rank| *rank != round.rank);
+    named.insert(0, round.rank);
+    let of_round = named.iter().filter_map(|rank| {
+        let member = round.members.get(*rank)?;
+        let machine = member.node;
+        Some(format!("rank {rank} is {member} on machine {machine}"))
+    });
+    let of_round: Vec<String> = of_round.collect();
+    let mut slots: Vec<usize> = round.members.iter().map(|member| member.slot).collect();
+    slots.sort_unstable();
+    format!(
+        "the ranks of generation {} (slots {}) did not connect: {error}; in this generation {}",
+        round.generation,
+        ranges(&slots),
+        of_round.join(", ")
+    )
 }
 
 /// As [`ProcessGroup::connect`], but with the rendezvous' own deadline, which is shorter than the group's.
@@ -296,7 +331,7 @@ impl From<ElasticError> for TrainError {
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
-    use everburn_collectives::elastic::ElasticOptions;
+    use everburn_collectives::elastic::{ElasticOptions, Member};
     use everburn_collectives::store::{HashStore, StoreError};
 
     use super::*;
@@ -347,6 +382,32 @@ mod tests {
             }
         });
         assert_eq!(present.unwrap().generation, FUTILE as u64);
+    }
+
+    #[test]
+    fn ranks_that_do_not_connect_are_told_as_the_user_knows_them() {
+        let member = |slot: usize, process: u32| Member {
+            slot,
+            incarnation: 2,
+            committed_step: 7,
+            process,
+            node: slot / 2,
+        };
+        let mut round = alone().join(7).unwrap();
+        round.generation = 5;
+        round.members = vec![member(0, 11), member(3, 4711)];
+        let text = describe(&out_of_reach(&round.rendezvous()), &round);
+        assert!(
+            text.starts_with("the ranks of generation 5 (slots 0, 3) did not connect: rank 0 of 2"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with(
+                "in this generation rank 0 is slot 0 (process 11, number 2) on machine 0, rank 1 is slot 3 (process 4711, \
+                 number 2) on machine 1"
+            ),
+            "{text}"
+        );
     }
 
     #[test]
