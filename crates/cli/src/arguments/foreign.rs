@@ -64,6 +64,27 @@ const NAMES: [(&str, &str); 49] = [
     ("input", "--data"),
 ];
 
+/// Commands of PyTorch, torchrun, Lightning and Hugging Face, and the one that is meant.
+const COMMANDS: [(&str, &str); 17] = [
+    ("fit", "train"),
+    ("run", "train"),
+    ("launch", "train"),
+    ("torchrun", "train"),
+    ("finetune", "train"),
+    ("fine-tune", "train"),
+    ("resume", "train --resume --run-dir RUN"),
+    ("continue", "train --resume --run-dir RUN"),
+    ("test", "eval"),
+    ("validate", "eval"),
+    ("infer", "predict"),
+    ("inference", "predict"),
+    ("sample", "generate"),
+    ("profile", "bottleneck"),
+    ("tensorboard", "monitor"),
+    ("list", "train --list"),
+    ("models", "train --list"),
+];
+
 /// The argument that takes what `verify` passes on to its trainings.
 const FLAGS_OF_TRAIN: &str = "train";
 
@@ -76,6 +97,9 @@ pub(super) fn suggest(mut error: Error, program: &Command, words: &[OsString]) -
             invocation::name()
         );
         return Error::raw(ErrorKind::ArgumentConflict, message);
+    }
+    if error.kind() == ErrorKind::InvalidSubcommand {
+        return suggest_command(error, program);
     }
     let flag = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(flag)) if error.kind() == ErrorKind::UnknownArgument => {
@@ -116,6 +140,35 @@ pub(super) fn suggest(mut error: Error, program: &Command, words: &[OsString]) -
     error
 }
 
+/// Suggests the command that is meant by an unknown one: that of its name in other programs, or those that are spelled alike.
+/// Hidden ones are for other processes.
+fn suggest_command(mut error: Error, program: &Command) -> Error {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand) else {
+        return error;
+    };
+    let meant = COMMANDS.iter().find(|(name, _)| name == unknown);
+    if let Some((_, meant)) = meant {
+        let meant = ContextValue::String((*meant).to_string());
+        error.insert(ContextKind::SuggestedSubcommand, meant);
+        return error;
+    }
+    let Some(ContextValue::Strings(alike)) = error.remove(ContextKind::SuggestedSubcommand) else {
+        return error;
+    };
+    let is_shown = |name: &String| {
+        let command = program.find_subcommand(name);
+        command.is_some_and(|command| !command.is_hide_set())
+    };
+    let shown: Vec<String> = alike.into_iter().filter(is_shown).collect();
+    if !shown.is_empty() {
+        error.insert(
+            ContextKind::SuggestedSubcommand,
+            ContextValue::Strings(shown),
+        );
+    }
+    error
+}
+
 /// The folder that `--resume` is given, as flags of other programs take it.
 fn resumed(words: &[OsString]) -> Option<String> {
     let mut words = words.iter().skip_while(|word| *word != "--resume").skip(1);
@@ -150,6 +203,30 @@ mod tests {
             ];
             assert!(commands.into_iter().any(suggests), "{name}: {meant}");
         }
+    }
+
+    #[test]
+    fn commands_of_other_programs_and_misspelled_ones_lead_to_commands_that_there_are() {
+        for (name, meant) in COMMANDS {
+            let text = refused(&format!("everburn {name} x"));
+            assert!(text.contains(&format!("'{meant}'")), "{name}: {text}");
+            let command = meant.split(' ').next().unwrap();
+            let program = <Arguments as clap::CommandFactory>::command();
+            assert!(program.find_subcommand(command).is_some(), "{meant}");
+            assert!(program.find_subcommand(name).is_none(), "{name}");
+        }
+        for (name, meant) in [
+            ("trian", "train"),
+            ("docter", "doctor"),
+            ("verfy", "verify"),
+        ] {
+            let text = refused(&format!("everburn {name} mnist"));
+            assert!(text.contains("similar subcommand"), "{text}");
+            assert!(text.contains(&format!("'{meant}'")), "{text}");
+            assert!(!text.contains("doctor-rank"), "{text}");
+        }
+        let text = refused("everburn qqqqq");
+        assert!(!text.contains("similar"), "{text}");
     }
 
     #[test]
