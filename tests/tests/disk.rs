@@ -173,3 +173,17 @@ fn where_files_may_not_be_so_long_the_training_goes_on() {
     );
     assert!(folder.path().join("kept/model.safetensors").is_file());
 }
+
+#[test]
+fn what_the_test_has_found_is_told_where_the_model_cannot_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let blocks = sizes().1 / 2 / 512;
+    let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
+    let ended = Everburn::train(folder.path(), "mlp")
+        .args(["--run-dir", "kept", "--epochs", "1"])
+        .by(folder.path(), Path::new("dash"), ["-c", &script])
+        .run();
+    assert!(ended.stdout.contains("test accuracy "), "{ended}");
+    assert!(!ended.stdout.contains("recorded in"), "{ended}");
+    ended.failed_with(1, &["model.safetensors", "failed: File too large"]);
+}

@@ -10,7 +10,7 @@ use everburn_train::{
 };
 
 use crate::error::CliError;
-use crate::summary::print_report;
+use crate::summary::{print_report, told_at_least};
 
 /// Trains `model` on the ranks of `trainer`, as `parallelism` shares it out, and shows `samples`; `measured`
 /// yields the stages of `--stages auto`, on rank 0.
@@ -39,7 +39,8 @@ pub(crate) fn fit(
     };
     let (group, device) = (trainer.group.clone(), trainer.device.clone());
     let MeshModel { model, over } = task.over_ranks(group, model, config, device)?;
-    let (_, report) = trainer.fit_over_ranks(model, data, samples, &over)?;
+    let trained = trainer.fit_over_ranks(model, data, samples, &over);
+    let (_, report) = told_at_least(trained)?;
     drop(over);
     if trainer.group.rank() == 0 {
         print_report(&report, trainer.run.as_ref());

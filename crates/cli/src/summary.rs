@@ -85,6 +85,17 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
     }
 }
 
+/// Prints what came of a training whose last files could not be written: it is nowhere else. Returns why they could not.
+pub(crate) fn told_at_least<T>(trained: Result<T, TrainError>) -> Result<T, TrainError> {
+    trained.map_err(|error| match error {
+        TrainError::NotRecorded { report, reason } => {
+            print_report(&report, None);
+            *reason
+        }
+        error => error,
+    })
+}
+
 /// Warns where the checkpoint of a finished training could not be written, however long ago the warning of that was.
 fn warn_of_a_missing_end(report: &TrainingReport, run: &RunDirectory) {
     let steps = steps_of_newest_checkpoint(run);

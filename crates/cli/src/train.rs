@@ -37,7 +37,7 @@ use crate::error::CliError;
 use crate::finders::Finder;
 use crate::logging::LogOutput;
 use crate::sampling::Writer;
-use crate::summary::print_report;
+use crate::summary::{print_report, told_at_least};
 use crate::{
     bottleneck, elastic, finders, gradient_exchange, launching, mesh, model_parallel, monitor,
     over_ranks, plan, rank, recording, summary, tasks, weights,
@@ -456,7 +456,8 @@ impl<'a> RankJob<'a> {
         let finished = match self.finder {
             Some(finder) => finder.run(trainer, model, data, self.config)?,
             None => {
-                let (_model, report) = trainer.fit_and_sample(model, data, samples)?;
+                let trained = trainer.fit_and_sample(model, data, samples);
+                let (_model, report) = told_at_least(trained)?;
                 if trainer.present_group().rank() == 0 {
                     print_report(&report, trainer.run.as_ref());
                 }

@@ -8,6 +8,7 @@ use everburn_distributed::{DdpError, SamplerError};
 use crate::checkpoint::state_dict::WeightsMismatch;
 use crate::device::verification::WrongNumbers;
 use crate::model::labels::WrongLabel;
+use crate::record::report::TrainingReport;
 
 /// Why a run could not start, continue or be recorded.
 ///
@@ -113,6 +114,14 @@ pub enum TrainError {
         path: PathBuf,
         /// The cause, with what to check.
         reason: String,
+    },
+    /// What came of a training could not be written; it is not lost altogether.
+    #[error("{reason}")]
+    NotRecorded {
+        /// What came of it.
+        report: Box<TrainingReport>,
+        /// Why it could not be written, with what to check.
+        reason: Box<TrainError>,
     },
     /// A checkpoint is damaged, incomplete or of another kind.
     #[error("the checkpoint {path} cannot be used: {reason}")]

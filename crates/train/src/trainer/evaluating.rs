@@ -15,7 +15,6 @@ use crate::evaluation::{evaluate, infer};
 use crate::metrics::line::{MetricKind, MetricLine};
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::{AnyBatch, AnyData, AnyModel, Trainable, erase_data};
-use crate::model::finite::require_finite_loss;
 use crate::model::predictions::Counts;
 use crate::parallel::model::ParallelModel;
 use crate::record::outcome::LoopOutcome;
@@ -141,7 +140,6 @@ impl Trainer {
         confusion: Option<ConfusionMatrix>,
         outcome: &LoopOutcome,
     ) -> Result<(), TrainError> {
-        require_finite_loss("test loss", sums.mean_loss(), outcome.epoch, outcome.step)?;
         if let Some(run) = self.run.as_ref().filter(|_| self.is_first()) {
             let mut line = MetricLine::new(MetricKind::Test, outcome.epoch, outcome.step, sums);
             line.cost.seconds = seconds;

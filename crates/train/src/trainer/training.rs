@@ -25,6 +25,7 @@ use crate::error::TrainError;
 use crate::metrics::sums::MetricSums;
 use crate::metrics::{NewestReport, RankMetric};
 use crate::model::erased::{AnyData, AnyLoader, AnyModel, AnyModelOverRanks};
+use crate::model::finite::require_finite_loss;
 use crate::model::samples::Samples;
 use crate::record::live_file::LiveSlot;
 use crate::record::outcome::LoopOutcome;
@@ -113,8 +114,9 @@ impl Trainer {
             ..self.setup(&loaders, state, agreement)
         };
         let (model, outcome) = self.run_loop(model, setup, data)?;
-        let trained = self.write_model(&model, over, &outcome)?;
-        let tested = self.test_at_the_end(&model, data, over, trial, (&live, &outcome))?;
+        let (trained, written) = self.write_model(&model, over, &outcome)?;
+        let (tested, recorded) =
+            self.test_at_the_end(&model, data, over, trial, (&live, &outcome))?;
         let (resumed_after_epoch, resumed_after_step) = outcome.resumed_after.unzip();
         let report = TrainingReport {
             dataset: data.name.clone(),
@@ -125,7 +127,7 @@ impl Trainer {
             ..self.report(&outcome, tested.as_ref(), trial)
         };
         if self.is_first() {
-            self.write_report(&report)?;
+            self.write_end(written.and(recorded), &report)?;
             self.record_end(&report);
         }
         self.end_hooks(&hooks, &report)?;
@@ -289,13 +291,14 @@ impl Trainer {
     }
 
     /// Rank 0 writes what was learned, before the test: a test that fails costs no training. Returns the whole model,
-    /// with what adaptation has learned as part of the weights.
+    /// with what adaptation has learned as part of the weights, and whether it was written: the test needs no disk, and what
+    /// it finds is known before the training fails of a full one.
     fn write_model(
         &self,
         model: &AnyModel,
         over: Option<&AnyModelOverRanks>,
         outcome: &LoopOutcome,
-    ) -> Result<AnyModel, TrainError> {
+    ) -> Result<(AnyModel, Result<(), TrainError>), TrainError> {
         let lora = self.config.lora.as_ref();
         let whole = match over {
             Some(over) => over.gather(model.clone())?,
@@ -304,14 +307,15 @@ impl Trainer {
         };
         // The loop of an elastic job has written it.
         let run = self.run.as_ref().filter(|_| self.regroup.is_none());
-        if let Some(run) = run.filter(|_| self.is_first()) {
+        let written = run.filter(|_| self.is_first()).map_or(Ok(()), |run| {
             let adapter = lora.map(|_| Adapter::of(model));
-            write_trained(run, &whole, adapter.as_ref(), outcome.averaged.as_deref())?;
-        }
-        Ok(whole)
+            write_trained(run, &whole, adapter.as_ref(), outcome.averaged.as_deref())
+        });
+        Ok((whole, written))
     }
 
-    /// Tests a model that has come to the training's end; the loop of an elastic job has done so.
+    /// Tests a model that has come to the training's end; the loop of an elastic job has done so. Also returns whether the
+    /// result was written.
     fn test_at_the_end(
         &self,
         model: &AnyModel,
@@ -319,9 +323,9 @@ impl Trainer {
         over: Option<&AnyModelOverRanks>,
         trial: Option<&Trial>,
         (live, outcome): (&LiveSlot, &LoopOutcome),
-    ) -> Result<Option<MetricSums>, TrainError> {
+    ) -> Result<(Option<MetricSums>, Result<(), TrainError>), TrainError> {
         if outcome.is_interrupted() || trial.is_some() {
-            return Ok(None);
+            return Ok((None, Ok(())));
         }
         let start = Instant::now();
         let found = match self.regroup {
@@ -339,10 +343,11 @@ impl Trainer {
             }
         };
         let Some((sums, confusion, seconds)) = found else {
-            return Ok(None);
+            return Ok((None, Ok(())));
         };
-        self.record_test(&sums, seconds, confusion, outcome)?;
-        Ok(Some(sums))
+        require_finite_loss("test loss", sums.mean_loss(), outcome.epoch, outcome.step)?;
+        let recorded = self.record_test(&sums, seconds, confusion, outcome);
+        Ok((Some(sums), recorded))
     }
 
     /// What the loop and the test have found; the data and the times of this process are the caller's.
@@ -384,6 +389,19 @@ impl Trainer {
             versions: Versions::default(),
             ..TrainingReport::default()
         }
+    }
+
+    /// Writes the report where all before it was `written`. Else the error has it: it is all that is left to tell of.
+    fn write_end(
+        &self,
+        written: Result<(), TrainError>,
+        report: &TrainingReport,
+    ) -> Result<(), TrainError> {
+        let written = written.and_then(|()| self.write_report(report));
+        written.map_err(|reason| TrainError::NotRecorded {
+            report: Box::new(report.clone()),
+            reason: Box::new(reason),
+        })
     }
 
     fn write_report(&self, report: &TrainingReport) -> Result<(), TrainError> {
