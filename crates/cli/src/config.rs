@@ -195,6 +195,12 @@ impl RunConfig {
         self.ranks.ranks.saturating_mul(self.ranks.nodes)
     }
 
+    /// Whether a training starts its ranks as processes.
+    pub(crate) fn starts_ranks(&self) -> bool {
+        let alone = self.world_size() == 1 && self.ranks.elastic.is_none();
+        !alone && self.ranks.strategy != Strategy::DataParallel
+    }
+
     /// Resolves what `arguments` ask for. Where torchrun, srun or a person has started this process as a
     /// rank, `environment` says how many ranks there are.
     ///

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use everburn_launch::{LaunchConfig, LaunchEvent, Launcher, Outcome};
+use everburn_launch::{EarlyStop, LaunchConfig, LaunchEvent, Launcher, Outcome};
 
 use crate::arguments::RankFlags;
 use crate::config::RanksConfig;
@@ -55,11 +55,22 @@ pub(crate) fn plan(
     Ok(launch)
 }
 
-/// Starts this program once per rank with `arguments`, and returns when all have ended.
+/// Listens for signals until the ranks' launcher does: preparing a job may take long, and a signal then says what was stopped.
+pub(crate) fn listen_early() -> Result<EarlyStop, CliError> {
+    let tell = |signal: &str| {
+        say_error!("stopped on {signal} before any rank was started: nothing was trained");
+    };
+    EarlyStop::listen(tell)
+        .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))
+}
+
+/// Starts this program once per rank with `arguments`, and returns when all have ended. `early` has listened for signals
+/// before.
 pub(crate) fn run(
     plan: LaunchConfig,
     arguments: Vec<OsString>,
     log_dir: PathBuf,
+    early: EarlyStop,
     tell: impl Fn(&LaunchEvent) + 'static,
 ) -> Result<Outcome, CliError> {
     let launch = LaunchConfig {
@@ -67,7 +78,7 @@ pub(crate) fn run(
         log_dir,
         ..plan
     };
-    let outcome = Launcher::new(launch).tell_with(tell).run()?;
+    let outcome = Launcher::new(launch).after(early).tell_with(tell).run()?;
     if !matches!(outcome, Outcome::Succeeded) {
         say_error!("{outcome}");
     }

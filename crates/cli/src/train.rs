@@ -31,7 +31,7 @@ pub(crate) use self::preparation::{
 };
 use self::preparation::{load_data, rank_arguments};
 use self::ranks::{train_on_threads, train_one_rank};
-use crate::arguments::{Strategy, TrainArguments};
+use crate::arguments::TrainArguments;
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::finders::Finder;
@@ -59,6 +59,8 @@ pub(crate) fn run(
     if let Some(environment) = environment {
         return train_as_rank(config, arguments, environment, keep_kernels());
     }
+    let launches = config.starts_ranks() && !arguments.kernels.warmup;
+    let early = launches.then(launching::listen_early).transpose()?;
     let plan = check(&config, arguments)?;
     let mut task = config.task()?;
     let loaded = load_data(&mut config, arguments, &mut *task, false)?;
@@ -80,17 +82,16 @@ pub(crate) fn run(
     if arguments.kernels.warmup {
         return warm_up::run(&config, &*task, &loaded, keep_kernels());
     }
-    let alone = config.world_size() == 1 && config.ranks.elastic.is_none();
-    if alone || config.ranks.strategy == Strategy::DataParallel {
+    let Some(early) = early else {
         return train_here(&config, arguments, (&*task, &loaded), log, keep_kernels());
-    }
+    };
     drop(loaded);
     let mut prepared = prepare_run_directory(&config, arguments)?;
     let run = prepared.run.clone();
     let _served = monitor::serve(arguments, Some(&run))?;
     let (rank_arguments, logs) = (rank_arguments(&run, arguments), run.logs());
     let told = run.clone();
-    let outcome = launching::run(plan, rank_arguments, logs, move |event| {
+    let outcome = launching::run(plan, rank_arguments, logs, early, move |event| {
         recording::note_launch_event(&told, event);
     })?;
     let code = ExitCode::from(&outcome);

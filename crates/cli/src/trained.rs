@@ -120,7 +120,7 @@ impl TrainedFlags {
         logs: PathBuf,
     ) -> Result<(ExitCode, bool), CliError> {
         plan.dashboard = false;
-        let outcome = launching::run(plan, arguments, logs, |_| {})?;
+        let outcome = launching::run(plan, arguments, logs, launching::listen_early()?, |_| {})?;
         let code = ExitCode::from(&outcome);
         let shows = code == ExitCode::SUCCESS && self.ranks.node_rank.unwrap_or(0) == 0;
         Ok((code, shows))

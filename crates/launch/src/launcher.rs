@@ -11,10 +11,10 @@ use std::time::Duration;
 use everburn_collectives::store::{
     StoreAccess, StoreOptions, TcpStoreServer, raise_descriptor_limit,
 };
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use crate::config::LaunchConfig;
+use crate::early_stop::{ASKED_BY, EarlyStop};
 use crate::environment::variables;
 use crate::error::LaunchError;
 use crate::event::{LaunchEvent, Tell};
@@ -67,6 +67,7 @@ pub struct Launcher {
     config: LaunchConfig,
     host_store: HostStore,
     tell: Tell,
+    early: Option<EarlyStop>,
 }
 
 impl Launcher {
@@ -77,6 +78,7 @@ impl Launcher {
             config,
             host_store: Box::new(host_our_store),
             tell: Box::new(|_| {}),
+            early: None,
         }
     }
 
@@ -113,8 +115,18 @@ impl Launcher {
         self
     }
 
+    /// Takes the place of what has listened for signals so far, as soon as it listens itself.
+    #[must_use]
+    pub fn after(mut self, early: EarlyStop) -> Self {
+        self.early = Some(early);
+        self
+    }
+
     /// Starts the ranks, waits until all have ended, and says how. It has no deadline while ranks
     /// run and nothing fails; after that, every wait has one.
+    ///
+    /// It listens for signals before it does anything else. One that comes while ranks are started lets no further one
+    /// begin.
     ///
     /// Call it once, from a thread that lives as long as the process (`main`'s): its end would
     /// count as the launcher's. SIGINT, SIGTERM, SIGHUP and SIGQUIT are taken over and stay without effect
@@ -128,7 +140,14 @@ impl Launcher {
             config,
             host_store,
             tell,
+            early,
         } = self;
+        let (events, inbox) = mpsc::channel();
+        let signals = forward_signals(events.clone()).map_err(|source| LaunchError::System {
+            operation: "listen for signals",
+            source,
+        })?;
+        drop(early);
         config.validate()?;
         rendezvous_or_loopback(&config)?;
         let token = config.secret_of_this_job()?;
@@ -158,15 +177,10 @@ impl Launcher {
         let terminal = job.dashboard.then(SavedTerminal::of_stdin).flatten();
         let memory_kills = everburn_record::proc::memory_kills().unwrap_or(0);
 
-        let (events, inbox) = mpsc::channel();
         // Each rank inherits it, and has connections to all others.
         if let Err(error) = raise_descriptor_limit() {
             tracing::debug!(%error, "the limit of open files stays as it is");
         }
-        let signals = forward_signals(events.clone()).map_err(|source| LaunchError::System {
-            operation: "listen for signals",
-            source,
-        })?;
         let (alive, output_ended) = mpsc::channel();
         let server = hosted.as_ref().and_then(our_store);
         let mut supervisor = Supervisor::new(&config, server, inbox, tell);
@@ -261,7 +275,7 @@ fn bind(host: &str, port: u16) -> Result<TcpListener, LaunchError> {
 }
 
 fn forward_signals(events: Sender<Event>) -> io::Result<Handle> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT])?;
+    let mut signals = Signals::new(ASKED_BY)?;
     let handle = signals.handle();
     let forward = move || {
         for signal in signals.forever() {

@@ -44,6 +44,7 @@
 mod cause;
 mod children;
 mod config;
+mod early_stop;
 mod ended_alike;
 mod environment;
 mod error;
@@ -70,6 +71,7 @@ mod terminal;
 
 pub use children::{ChildError, Children, EndedChild, WorkerPool, forget_ranks, last_lines};
 pub use config::{ElasticLaunch, LaunchConfig};
+pub use early_stop::EarlyStop;
 pub use environment::{RankEnvironment, variables};
 pub use error::{JoinError, LaunchError, RankEnvironmentError};
 pub use event::LaunchEvent;

@@ -148,6 +148,12 @@ impl<'a> Supervisor<'a> {
             return Ok(());
         }
         for (local_rank, log) in logs.into_iter().enumerate() {
+            while let Ok(event) = self.inbox.try_recv() {
+                self.handle(event)?;
+            }
+            if self.was_interrupted() {
+                return Ok(());
+            }
             self.start_rank(local_rank, None, log)?;
         }
         Ok(())
@@ -174,14 +180,23 @@ impl<'a> Supervisor<'a> {
     pub(crate) fn wait_for_all(&mut self) -> Result<(), LaunchError> {
         while self.has_ranks() || self.serves_others() {
             match self.next_event() {
-                Some(Event::Ended(local_rank)) => self.reap(local_rank)?,
-                Some(Event::Signal(signal)) => self.interrupt(signal),
-                Some(Event::Store(event)) => self.take(event)?,
+                Some(event) => self.handle(event)?,
                 None => self.advance(),
             }
         }
         self.starter = None;
         Ok(())
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), LaunchError> {
+        match event {
+            Event::Ended(local_rank) => self.reap(local_rank),
+            Event::Store(event) => self.take(event),
+            Event::Signal(signal) => {
+                self.interrupt(signal);
+                Ok(())
+            }
+        }
     }
 
     /// Whether a rank of this machine runs or will be started.

@@ -7,6 +7,7 @@ mod process;
 mod reports;
 mod run;
 mod secrets;
+mod signals;
 
 use std::fs;
 use std::net::TcpListener;

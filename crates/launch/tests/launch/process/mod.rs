@@ -15,6 +15,8 @@ use everburn_launch::{
     listen_for_stop, variables,
 };
 
+use crate::signals;
+
 /// Longer than anything here takes on a busy machine, so that a hang fails instead of hanging the suite.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -115,6 +117,13 @@ impl LauncherProcess {
             .args(act_arguments())
             .env(PATIENCE, patience_ms.to_string());
         Self::spawn(command, folder, ranks, "", script)
+    }
+
+    /// The same for a launcher to which a signal comes `when` no rank has been started.
+    pub fn start_with_signal(folder: &Path, when: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(act_arguments()).env(signals::WHEN, when);
+        Self::spawn(command, folder, 2, "", "exec sleep 600")
     }
 
     /// The same for an elastic job of at least `min` ranks, which are restarted after `backoff_ms`.
@@ -366,7 +375,9 @@ fn be_launcher() -> ! {
         let rank = event.rank();
         fs::write(&told, format!("{before}{rank:?} {}\n", event.text())).unwrap();
     };
-    let outcome = Launcher::new(config).tell_with(tell).run().unwrap();
+    let launcher = Launcher::new(config).tell_with(tell);
+    let launcher = signals::before_ranks_are_started(launcher, &folder);
+    let outcome = launcher.run().unwrap();
     fs::write(folder.join("outcome"), outcome.to_string()).unwrap();
     std::process::exit(outcome.exit_code())
 }

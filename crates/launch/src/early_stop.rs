@@ -1,0 +1,59 @@
+//! The launcher's side of a signal that comes before there are ranks.
+
+use std::io;
+use std::thread;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+use signal_hook::low_level::{self, signal_name};
+
+/// The signals by which a job is asked to stop.
+pub(crate) const ASKED_BY: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
+
+/// Listens for signals while a launcher prepares its job, until [`Launcher::run`](crate::Launcher::run) does: one that comes
+/// before ends the process with 128 + its number, as later ones end the job, and not without a word.
+///
+/// Once it is dropped these signals have no effect, until something else listens for them.
+///
+/// ```no_run
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::{EarlyStop, LaunchConfig, Launcher};
+///
+/// let early = EarlyStop::listen(|signal| eprintln!("{signal}: no rank was started"))?;
+/// // Read the data, make the run directory; then:
+/// let launcher = Launcher::new(LaunchConfig::new("everburn", 4, "logs")).after(early);
+/// std::process::exit(launcher.run()?.exit_code());
+/// # #[allow(unreachable_code)]
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct EarlyStop {
+    handle: Handle,
+}
+
+impl EarlyStop {
+    /// Listens for SIGINT, SIGTERM, SIGHUP and SIGQUIT. `tell` gets the name of the one that ends the process.
+    ///
+    /// # Errors
+    /// When the system refuses a signal handler or a thread.
+    pub fn listen(tell: impl Fn(&str) + Send + 'static) -> io::Result<Self> {
+        let mut signals = Signals::new(ASKED_BY)?;
+        let handle = signals.handle();
+        let obey = move || {
+            if let Some(signal) = signals.forever().next() {
+                tell(signal_name(signal).unwrap_or("a signal"));
+                low_level::exit(128 + signal);
+            }
+        };
+        thread::Builder::new()
+            .name("early-signals".into())
+            .spawn(obey)?;
+        Ok(Self { handle })
+    }
+}
+
+impl Drop for EarlyStop {
+    fn drop(&mut self) {
+        self.handle.close();
+    }
+}
