@@ -256,9 +256,29 @@ impl CheckpointFolder {
     /// Reads and verifies the checkpoint of a place: the number of an epoch, for the end of one.
     ///
     /// # Errors
-    /// [`TrainError::Checkpoint`] saying what is damaged: the tensor, where it is one.
+    /// [`TrainError::Checkpoint`] saying what is damaged, the tensor where it is one, and which other checkpoint to name.
     pub fn load(&self, place: impl Into<Place>) -> Result<Checkpoint, TrainError> {
         let place = place.into();
+        let (path, reason) = match self.read(place) {
+            Err(TrainError::Checkpoint { path, reason }) if path.is_dir() => (path, reason),
+            read => return read,
+        };
+        let others = self.places()?.into_iter().rev();
+        let mut good = others.filter(|other| *other != place && self.read(*other).is_ok());
+        let advice = match good.next() {
+            Some(other) => {
+                format!("{other} is the newest other good one: --checkpoint {other} takes it")
+            }
+            None => "no other one of this run is good".to_owned(),
+        };
+        Err(TrainError::Checkpoint {
+            path,
+            reason: format!("{reason}; {advice}"),
+        })
+    }
+
+    /// The same, and the error knows of no other checkpoint.
+    fn read(&self, place: Place) -> Result<Checkpoint, TrainError> {
         let path = self.found(place);
         let refuse = |reason: String| TrainError::Checkpoint {
             path: self.path_of(place),
@@ -291,7 +311,7 @@ impl CheckpointFolder {
     pub fn load_newest(&self) -> Result<Loaded, TrainError> {
         let mut refused = Vec::new();
         for place in self.places()?.into_iter().rev() {
-            match self.load(place) {
+            match self.read(place) {
                 Ok(checkpoint) => {
                     return Ok(Loaded {
                         checkpoint,

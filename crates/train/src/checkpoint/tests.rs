@@ -55,6 +55,14 @@ fn a_damaged_newest_is_refused_by_name_and_the_one_before_it_taken() {
     std::fs::write(&newest, bytes).unwrap();
     std::fs::write(folder.path().join("epoch-0002/model.safetensors"), b"short").unwrap();
 
+    // Who asks for one by its name is told which other there is; --resume takes it by itself.
+    for epoch in [2, 3] {
+        let error = checkpoints.load(epoch).unwrap_err().to_string();
+        assert!(
+            error.ends_with(": --checkpoint epoch-0001 takes it"),
+            "{error}"
+        );
+    }
     let loaded = checkpoints.load_newest().unwrap();
     assert_eq!(loaded.checkpoint, checkpoint(1, 1));
     let refused = loaded
