@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::file;
+use crate::{file, plain, units};
 
 /// What a training is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -50,6 +50,9 @@ impl Phase {
         }
     }
 }
+
+/// How long a launcher may take to conclude a run whose ranks have ended.
+const CONCLUDED_WITHIN_MS: u64 = 10_000;
 
 /// What `live.json` holds, which rank 0 writes anew about every second while the run continues.
 ///
@@ -128,6 +131,50 @@ impl Live {
             rank.alive = false;
         }
         live.write(path)
+    }
+
+    /// What is to be said of a run whose file says that it goes on, and none of whose processes on `host` `runs` any more:
+    /// a launcher that is killed takes its ranks with it, and nobody is left to say so. `None` where it is not known, or a
+    /// launcher may still be about to conclude the run, at `now_ms`.
+    ///
+    /// ```
+    /// use everburn_record::{Live, LiveRank, Phase};
+    ///
+    /// let rank = LiveRank { alive: true, pid: Some(4711), host: Some("node7".into()), ..LiveRank::default() };
+    /// let live = Live { phase: Phase::Training, step: 12, ranks: vec![rank], ..Live::default() };
+    /// let text = live.cut_off("node7", 600_000, |_| false).unwrap();
+    /// assert!(text.starts_with("the launcher on node7 was killed: rank 0 (process 4711) ended with it"), "{text}");
+    /// assert_eq!(live.cut_off("node7", 600_000, |process| process == 4711), None);
+    /// assert_eq!(live.cut_off("node8", 600_000, |_| false), None);
+    /// ```
+    #[must_use]
+    pub fn cut_off(&self, host: &str, now_ms: u64, runs: impl Fn(u32) -> bool) -> Option<String> {
+        let is_here = |rank: &&LiveRank| rank.alive && rank.host.as_deref() == Some(host);
+        let here = self.ranks.iter().filter(is_here);
+        let here: Vec<(usize, u32)> = here.filter_map(|it| Some((it.rank, it.pid?))).collect();
+        let ago = now_ms.saturating_sub(self.unix_time_ms);
+        let is_over = self.phase == Phase::Ended || ago < CONCLUDED_WITHIN_MS;
+        if is_over || here.is_empty() || here.iter().any(|(_, process)| runs(*process)) {
+            return None;
+        }
+        let (ranks, processes): (Vec<usize>, Vec<u32>) = here.into_iter().unzip();
+        let of = if processes.len() == 1 {
+            "process"
+        } else {
+            "processes"
+        };
+        let processes: Vec<String> = processes.iter().map(u32::to_string).collect();
+        Some(format!(
+            "the launcher on {} was killed: {} ({of} {}) ended with it, last seen {} before this was read, {} at step {}; check \
+             whether somebody has sent SIGKILL, or the machine was out of memory or restarted; --resume continues from the \
+             newest checkpoint",
+            plain::line(host, 80),
+            crate::ranks(&ranks),
+            processes.join(", "),
+            units::seconds(ago as f64 / 1000.0),
+            self.phase.text(),
+            self.step
+        ))
     }
 }
 

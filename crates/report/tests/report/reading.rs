@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use everburn_record::EventKind;
+use everburn_record::{EventKind, Live, LiveRank, Phase, proc};
 use everburn_report::{RankTimes, ReportError, Run, Series};
 
 use crate::sample::{Sample, metrics};
@@ -229,6 +229,38 @@ fn a_rank_that_failed_says_so_once() {
         ]
     );
     assert_eq!(run.state(), "failed");
+}
+
+#[test]
+fn a_run_whose_launcher_was_killed_says_so() {
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let ended = child.id();
+    child.wait().unwrap();
+    let told = |phase: Phase, process: u32| {
+        let rank = LiveRank {
+            rank: 3,
+            alive: true,
+            pid: Some(process),
+            host: proc::host_name(),
+            ..LiveRank::default()
+        };
+        let live = Live {
+            phase,
+            step: 12,
+            ranks: vec![rank],
+            ..Live::default()
+        };
+        let live = serde_json::to_string(&live).unwrap();
+        let run = Sample::elastic().with("live.json", live).read();
+        let killed = run
+            .events
+            .iter()
+            .filter(|it| it.text.contains("was killed: rank 3"));
+        killed.count()
+    };
+    assert_eq!(told(Phase::Training, ended), 1);
+    assert_eq!(told(Phase::Training, std::process::id()), 0);
+    assert_eq!(told(Phase::Ended, ended), 0);
 }
 
 #[test]
