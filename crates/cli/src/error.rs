@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_not_the_request_and_a_missing_file_is() {
-        let (path, reason) = (std::path::PathBuf::from("run"), String::new());
+        let (path, reason) = (PathBuf::from("run"), String::new());
         let missing = TrainError::File {
             action: "reading",
             path: path.clone(),
