@@ -133,7 +133,7 @@ impl Live {
         live.write(path)
     }
 
-    /// What is to be said of a run whose file says that it goes on, and none of whose processes on `host` `runs` any more:
+    /// What is to be said of a run whose file says that it continues, and none of whose processes on `host` `runs` any more:
     /// a launcher that is killed takes its ranks with it, and nobody is left to say so. `None` where it is not known, or a
     /// launcher may still be about to conclude the run, at `now_ms`.
     ///
