@@ -1,11 +1,11 @@
 //! `live.json`: how a run is at this moment.
 
-use std::io::{self, Write};
+use std::io::{self, Read as _, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{file, plain, units};
+use crate::{file, plain, proc, units, unix_time_ms};
 
 /// What a training is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -50,6 +50,9 @@ impl Phase {
         }
     }
 }
+
+/// The longest file that is read: a few hundred bytes for each of ten thousand ranks.
+const LONGEST: u64 = 1 << 24;
 
 /// How long a launcher may take to conclude a run whose ranks have ended.
 const CONCLUDED_WITHIN_MS: u64 = 10_000;
@@ -133,6 +136,16 @@ impl Live {
         live.write(path)
     }
 
+    /// The file in a run's folder and [what is to be said of it](Self::cut_off), if the run was cut off on this machine.
+    #[must_use]
+    pub fn cut_off_in(run: &Path) -> Option<(Self, String)> {
+        let file = file::open(&run.join(Self::FILE)).ok()?;
+        let live: Self = serde_json::from_reader(file.take(LONGEST)).ok()?;
+        let runs = |process| !proc::has_ended(process);
+        let text = live.cut_off(&proc::host_name()?, unix_time_ms(), runs)?;
+        Some((live, text))
+    }
+
     /// What is to be said of a run whose file says that it continues, and none of whose processes on `host` `runs` any more:
     /// a launcher that is killed takes its ranks with it, and nobody is left to say so. `None` where it is not known, or a
     /// launcher may still be about to conclude the run, at `now_ms`.
@@ -143,7 +156,7 @@ impl Live {
     /// let rank = LiveRank { alive: true, pid: Some(4711), host: Some("node7".into()), ..LiveRank::default() };
     /// let live = Live { phase: Phase::Training, step: 12, ranks: vec![rank], ..Live::default() };
     /// let text = live.cut_off("node7", 600_000, |_| false).unwrap();
-    /// assert!(text.starts_with("the launcher on node7 was killed: rank 0 (process 4711) ended with it"), "{text}");
+    /// assert!(text.starts_with("the run was cut off on node7: rank 0 (process 4711) ended without a word"), "{text}");
     /// assert_eq!(live.cut_off("node7", 600_000, |process| process == 4711), None);
     /// assert_eq!(live.cut_off("node8", 600_000, |_| false), None);
     /// ```
@@ -165,9 +178,9 @@ impl Live {
         };
         let processes: Vec<String> = processes.iter().map(u32::to_string).collect();
         Some(format!(
-            "the launcher on {} was killed: {} ({of} {}) ended with it, last seen {} before this was read, {} at step {}; check \
-             whether somebody has sent SIGKILL, or the machine was out of memory or restarted; --resume continues from the \
-             newest checkpoint",
+            "the run was cut off on {}: {} ({of} {}) ended without a word, last seen {} before this was read, {} at step {}; a \
+             launcher that is killed takes its ranks with it, so check whether somebody has sent SIGKILL to it or to the job, \
+             and whether the machine was out of memory or restarted; --resume continues from the newest checkpoint",
             plain::line(host, 80),
             crate::ranks(&ranks),
             processes.join(", "),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::prelude::*;
 use burn::prelude::Device;
 use everburn_launch::LaunchConfig;
-use everburn_record::invocation;
+use everburn_record::{Live, invocation};
 use everburn_train::checkpoint::{CheckpointFolder, Progress};
 use everburn_train::{
     ConfiguredTask, LoadedData, RunLock, parameter_differences, renderer, settings_by_path,
@@ -160,6 +160,9 @@ pub(crate) fn prepare_run_directory(
     let lock = run.lock()?;
     // Machine 1 may be new to the run.
     if arguments.resume && run.config_path().is_file() {
+        if let Some((_, text)) = Live::cut_off_in(run.path()) {
+            say!("{text}");
+        }
         let changes = changed_settings(&run, config)?;
         if !changes.is_empty() {
             say!("changed by this resume: {}", changes.join(", "));

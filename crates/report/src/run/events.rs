@@ -1,18 +1,14 @@
 //! What happened to a run, in order.
 
-use std::io::Read;
 use std::path::Path;
 
-use everburn_record::{Event, EventKind, Live, file, plain, proc, unix_time_ms};
+use everburn_record::{Event, EventKind, Live, file, plain};
 
 use super::logs::MOST_EVENTS;
 use super::{Note, checkpoints, json_lines, logs};
 
 /// A line is a sentence.
 const LONGEST_LINE: usize = 1 << 16;
-
-/// The longest `live.json` that is read: a few hundred bytes for each of ten thousand ranks.
-const LONGEST_LIVE: u64 = 1 << 24;
 
 /// How many events there were of each kind.
 type Counts = Vec<(EventKind, u64)>;
@@ -102,10 +98,7 @@ impl Events {
 
 /// That the run was cut off, where `live.json` and the processes of this machine say so.
 fn cut_off(folder: &Path) -> Option<Event> {
-    let file = file::open(&folder.join(Live::FILE)).ok()?;
-    let live: Live = serde_json::from_reader(file.take(LONGEST_LIVE)).ok()?;
-    let runs = |process| !proc::has_ended(process);
-    let text = live.cut_off(&proc::host_name()?, unix_time_ms(), runs)?;
+    let (live, text) = Live::cut_off_in(folder)?;
     Some(Event {
         unix_time_ms: Some(live.unix_time_ms),
         step: Some(live.step),

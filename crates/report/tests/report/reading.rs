@@ -255,7 +255,7 @@ fn a_run_whose_launcher_was_killed_says_so() {
         let killed = run
             .events
             .iter()
-            .filter(|it| it.text.contains("was killed: rank 3"));
+            .filter(|it| it.text.contains("was cut off on "));
         killed.count()
     };
     assert_eq!(told(Phase::Training, ended), 1);
