@@ -248,9 +248,10 @@ impl OuterLoop {
         let shares = self.shares(samples, all)?;
         let mut differences = self.parameters.read(model)?;
         for (Fragment { range, .. }, share) in self.fragments.iter().zip(&shares) {
+            let share = share.unwrap_or(0.0);
             let values = differences[range.clone()].iter_mut();
             for (value, base) in values.zip(&self.base[range.clone()]) {
-                *value = (base - *value) * *share as f32;
+                *value = (base - *value) * share as f32;
             }
         }
         let start = Instant::now();
@@ -268,7 +269,17 @@ impl OuterLoop {
         };
         let buffers = self.average_buffers(model, share)?;
         let busy = start.elapsed();
-        let (base, velocity) = self.descend(0..differences.len(), &differences);
+        let (mut base, mut velocity) = self.descend(0..differences.len(), &differences);
+        for (Fragment { range, .. }, share) in self.fragments.iter().zip(&shares) {
+            if share.is_some() {
+                continue;
+            }
+            // Momentum alone must not move what nobody has trained.
+            base[range.clone()].copy_from_slice(&self.base[range.clone()]);
+            if !velocity.is_empty() {
+                velocity[range.clone()].copy_from_slice(&self.velocity[range.clone()]);
+            }
+        }
         Ok(OuterStep {
             base,
             velocity,
@@ -302,8 +313,8 @@ impl OuterLoop {
         Ok(model)
     }
 
-    /// This rank's share of the samples of all ranks since the last exchange of each fragment.
-    fn shares(&self, samples: u64, all: u64) -> Result<Vec<f64>, DdpError> {
+    /// This rank's share of the samples of all ranks since the last exchange of each fragment; `None` where there were none.
+    fn shares(&self, samples: u64, all: u64) -> Result<Vec<Option<f64>>, DdpError> {
         let own = self.fragments.iter();
         let own = own.map(|it| it.samples + samples).collect::<Vec<_>>();
         let mut totals = own.iter().map(|own| *own as i64).collect::<Vec<_>>();
@@ -317,7 +328,7 @@ impl OuterLoop {
         }
         let shares = own.iter().zip(totals);
         Ok(shares
-            .map(|(own, total)| *own as f64 / total.max(1) as f64)
+            .map(|(own, total)| (total > 0).then(|| *own as f64 / total as f64))
             .collect())
     }
 
@@ -380,8 +391,8 @@ impl OuterLoop {
     }
 }
 
-/// Replaces this rank's differences by the sum over all ranks; what is rounded away on the way, in place of what this rank
-/// owed before, and how many bytes it handed to collectives.
+/// Replaces this rank's differences by the sum over all ranks. Returns what this rank owes from now on, in place of `owed`,
+/// and how many bytes it handed to collectives.
 fn sum(
     differences: &mut [f32],
     mut owed: Vec<f32>,

@@ -37,8 +37,15 @@ impl Patience {
         }
     }
 
+    /// For a thread that makes this many operations, each of which may take as long as the group allows.
+    pub(crate) fn of_operations(self, count: usize) -> Self {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let timeout = self.timeout.saturating_mul(count);
+        Self { timeout, ..self }
+    }
+
     pub(crate) fn duration(self) -> Duration {
-        self.timeout + LONGER
+        self.timeout.saturating_add(LONGER)
     }
 
     /// What is to be said when `lost` came in place of `what`.
@@ -59,7 +66,7 @@ impl Patience {
         let step = step.map_or(String::new(), |step| format!(" in step {step}"));
         let waited = self.duration();
         format!(
-            "rank {rank} has waited {waited:.0?}{step} for {what}; an operation between ranks ends after \
+            "rank {rank} has waited {waited:.0?}{step} for {what}; what ranks do together for that ends after \
              {timeout:.0?} at the latest, so that its own thread hangs in something else: check whether the \
              device answers, and whether the process was stopped or its machine is out of memory"
         )

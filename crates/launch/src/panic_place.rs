@@ -21,8 +21,11 @@ fn named(stack: &str) -> Option<String> {
         of_layers && name.ends_with("::forward")
     };
     let is_users = |name: &&&str| name.contains("::") && is_of_a_model(root(name));
-    let layer = frames.iter().find(is_layer);
-    let users = frames.iter().find(is_users);
+    let users = frames.iter().position(|name| is_users(&name));
+    // A layer that calls the user's function, as for a block of layers, is not where it began.
+    let inside = &frames[..users.unwrap_or(frames.len())];
+    let layer = inside.iter().find(is_layer);
+    let users = users.map(|users| &frames[users]);
     match (layer, users) {
         (Some(layer), Some(users)) => Some(format!("in `{layer}`, called by `{users}`")),
         (Some(one), None) | (None, Some(one)) => Some(format!("in `{one}`")),
@@ -68,6 +71,8 @@ mod tests {
                 "in `burn_nn::modules::linear::Linear<_>::forward`, called by `<images::Net as everburn_train::Supervised>::forward`"
             )
         );
+        let closure = "   0: burn_tensor::x\n   1: images::Net::blocks\n   2: everburn_nn::blocks::Blocks::forward\n";
+        assert_eq!(named(closure).as_deref(), Some("in `images::Net::blocks`"));
         let own = "   0: core::panicking::panic\n   1: everburn_models::gpt::Gpt::forward::habcdef0123456789\n   2: main\n";
         assert_eq!(
             named(own).as_deref(),

@@ -75,7 +75,7 @@ pub(crate) struct SyncBench {
     #[command(flatten)]
     link: LinkOptions,
 
-    /// Only the sides whose names have this in them: ddp, every, int8.
+    /// Only the sides whose names have this in them: ddp, every, int8, in (fragments).
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
 
@@ -161,7 +161,7 @@ impl Bench for SyncBench {
             return Err(Failure::usage(what));
         }
         if self.sides().is_empty() {
-            let what = "--only: no side has this in its name; there are ddp, every and int8";
+            let what = "--only: no side has this in its name; there are ddp, every, int8 and in";
             return Err(Failure::usage(what));
         }
         Ok(())

@@ -7,7 +7,7 @@ use burn::module::Module;
 use burn::tensor::{DType, TensorData};
 
 use crate::error::DdpError;
-use crate::replicas::{self, TensorDescription};
+use crate::replicas::{self, TensorDescription, TensorKind};
 
 /// Where each trained parameter is in the row. What a model holds twice is there once.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,10 +59,51 @@ impl Parameters {
         }
     }
 
+    /// The parameters that have a number in this part of the row, and the part that these are together.
+    pub(super) fn around(&self, part: &Range<usize>) -> (&[Slot], Range<usize>) {
+        let begin = self.slots.partition_point(|it| it.range.end <= part.start);
+        let end = self.slots.partition_point(|it| it.range.start < part.end);
+        let slots = &self.slots[begin.min(end)..end];
+        let whole = match slots {
+            [] => part.clone(),
+            [first, .., last] => first.range.start..last.range.end,
+            [one] => one.range.clone(),
+        };
+        (slots, whole)
+    }
+
+    /// The numbers of some parameters of `model`, which must have the same shapes.
+    pub(super) fn read_some<M: Module>(model: &M, slots: &[Slot]) -> Result<Vec<f32>, DdpError> {
+        let paths = slots.iter().map(|slot| slot.path.as_str());
+        let paths = paths.collect::<HashSet<_>>();
+        let trained = |path: &str, kind| kind == TensorKind::Trainable && paths.contains(path);
+        let mut found = replicas::read_where(model, trained)?.into_iter();
+        let mut values = Vec::new();
+        for slot in slots {
+            let Some((tensor, data)) = found.find(|(tensor, _)| tensor.path == slot.path) else {
+                return Err(DdpError::OtherModel {
+                    difference: format!("it has no trained parameter `{}`", slot.path),
+                });
+            };
+            if tensor.shape != slot.shape || tensor.dtype != slot.dtype {
+                return Err(DdpError::OtherModel {
+                    difference: format!("`{}` has another shape or type", slot.path),
+                });
+            }
+            extend(&mut values, &tensor, data)?;
+        }
+        Ok(values)
+    }
+
     /// `model` with these numbers.
     pub(super) fn write<M: Module>(&self, model: M, values: &[f32]) -> M {
-        let data = self.slots.iter().map(|slot| {
-            let own = values[slot.range.clone()].to_vec();
+        Self::write_some(model, &self.slots, values, 0)
+    }
+
+    /// `model` with these numbers of some parameters, the first of which is `at` in the row.
+    pub(super) fn write_some<M: Module>(model: M, slots: &[Slot], values: &[f32], at: usize) -> M {
+        let data = slots.iter().map(|slot| {
+            let own = values[slot.range.start - at..slot.range.end - at].to_vec();
             let data = TensorData::new(own, slot.shape.as_slice());
             (slot.position, data.convert_dtype(slot.dtype))
         });

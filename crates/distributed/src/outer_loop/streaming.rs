@@ -11,7 +11,7 @@ use burn::module::Module;
 use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
 use everburn_collectives::worker::{Answer, Worker};
 
-use super::{OuterLoop, sum};
+use super::{CHUNK, OuterLoop, Parameters, sum};
 use crate::error::DdpError;
 use crate::patience::{AT_THE_END, Patience, end};
 use crate::synchronization::Communication;
@@ -165,7 +165,10 @@ impl OuterLoop {
         samples: u64,
         stream: &OuterStream,
     ) -> Result<FragmentInFlight, DdpError> {
-        let values = self.parameters.read(model)?;
+        let part = self.fragments[self.next].range.clone();
+        let (slots, whole) = self.parameters.around(&part);
+        let values = Parameters::read_some(model, slots)?;
+        let sent = values[part.start - whole.start..part.end - whole.start].to_vec();
         for fragment in &mut self.fragments {
             fragment.samples += samples;
         }
@@ -174,7 +177,6 @@ impl OuterLoop {
         let fragment = &mut self.fragments[number];
         let own = std::mem::take(&mut fragment.samples);
         let range = fragment.range.clone();
-        let sent = values[range.clone()].to_vec();
         let pairs = self.base[range.clone()].iter().zip(&sent);
         let mut differences = pairs.map(|(base, value)| base - value).collect::<Vec<_>>();
         let owed = match self.residual.is_empty() {
@@ -182,6 +184,7 @@ impl OuterLoop {
             false => self.residual[range].to_vec(),
         };
         let compression = self.config.compression;
+        let chunks = differences.len().div_ceil(CHUNK);
         let answer = stream.worker.ask(move |group| {
             let start = Instant::now();
             let mut all = [own as i64];
@@ -202,13 +205,14 @@ impl OuterLoop {
             fragment: number,
             sent,
             answer,
-            patience: Patience::in_step(&stream.group),
+            // The samples, and for each chunk at most two operations.
+            patience: Patience::in_step(&stream.group).of_operations(1 + 2 * chunks),
         })
     }
 
     /// Waits for the exchange of a fragment, and shifts its parameters in `model` by as much as the common ones differ from
-    /// what this rank had sent; what that has cost, of which `exposed` is the wait. After an error the samples of the
-    /// fragment count for its next exchange.
+    /// what this rank had sent; what that has cost, of which `exposed` is the wait. After an error only
+    /// [`restart`](Self::restart) helps.
     ///
     /// # Errors
     /// [`DdpError::Collective`] if the exchange has failed; [`DdpError::Reducer`] if its thread has; [`DdpError::OtherModel`]
@@ -239,10 +243,12 @@ impl OuterLoop {
         };
         let range = self.fragments[fragment].range.clone();
         let (base, velocity) = self.descend(range.clone(), &differences);
-        let mut values = self.parameters.read(&model)?;
+        let (slots, whole) = self.parameters.around(&range);
+        let mut values = Parameters::read_some(&model, slots)?;
         let shifts = base.iter().zip(&sent).map(|(base, sent)| base - sent);
-        let own = values[range.clone()].iter_mut();
+        let own = values[range.start - whole.start..range.end - whole.start].iter_mut();
         own.zip(shifts).for_each(|(value, shift)| *value += shift);
+        let model = Parameters::write_some(model, slots, &values, whole.start);
         self.base[range.clone()].copy_from_slice(&base);
         if !self.velocity.is_empty() {
             self.velocity[range.clone()].copy_from_slice(&velocity);
@@ -250,7 +256,7 @@ impl OuterLoop {
         if !self.residual.is_empty() {
             self.residual[range].copy_from_slice(&exchanged.residual);
         }
-        Ok((self.parameters.write(model, &values), communication))
+        Ok((model, communication))
     }
 
     /// `model` with the parameters that all ranks have in common, as of the newest exchange of each fragment: the same on

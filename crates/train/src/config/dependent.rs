@@ -108,8 +108,8 @@ impl TrainingConfig {
             }
             if self.outer_patience.is_some() {
                 return refuse(
-                    "`training.outer_patience` and `training.outer.fragments` do not go together: with fragments nobody waits \
-                     for a slow rank before the end of its next round; leave one of them out",
+                    "`training.outer_patience` and `training.outer.fragments` do not go together: with fragments ranks \
+                     notice a slow one only at the end of their own next round; leave one of them out",
                 );
             }
         }

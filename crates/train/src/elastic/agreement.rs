@@ -25,7 +25,10 @@ impl Agreement {
     pub(crate) fn and_config(mut self, config: &TrainingConfig) -> Result<Self, TrainError> {
         let computed = TrainingConfig {
             log_every: 1,
-            hash_every: None,
+            // With fragments in flight it decides where all of the model is exchanged.
+            hash_every: config
+                .hash_every
+                .filter(|_| config.outer.fragments.is_some()),
             tensorboard: false,
             keep_checkpoints: 1,
             on_checkpoint_failure: OnCheckpointFailure::default(),

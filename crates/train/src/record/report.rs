@@ -160,11 +160,11 @@ impl<'de> Deserialize<'de> for TrainingReport {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct OuterReport {
-    /// How many outer steps there were.
+    /// How many outer steps there were; with fragments, one for each exchange of a fragment.
     pub steps: usize,
     /// How many bytes of differences a rank handed to the exchange.
     pub bytes: u64,
-    /// How many bytes of the optimizer's state and of what 8 bits have rounded away it handed over besides, to be equal at
+    /// How many bytes of the optimizer's state and of what fewer bits have rounded away it handed over besides, to be equal at
     /// checkpoints.
     #[serde(default)]
     pub bytes_of_checkpoints: u64,

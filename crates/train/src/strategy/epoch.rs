@@ -34,7 +34,9 @@ impl RankLoop {
                 finished = false;
                 break;
             }
-            let step = engine.step(self, model)?;
+            let step = engine.step(self, model);
+            // Threads of the engine end with it, and what they wait for ends with the group.
+            let step = step.inspect_err(|error| error.abort(&self.setup.group))?;
             model = step.model;
             // Metrics may be read some steps late.
             let Some(synced) = step.synced else { continue };
@@ -164,7 +166,7 @@ impl RankLoop {
     }
 
     /// Adds a step to the epoch's metrics and records it. A skipped step without a finite loss has no record.
-    fn record(
+    pub(super) fn record(
         &mut self,
         synced: SyncedStep,
         epoch: usize,

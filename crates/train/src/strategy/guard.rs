@@ -18,14 +18,15 @@ impl RankLoop {
         ddp: &Ddp,
         sums: Option<&MetricSums>,
     ) -> Result<AnyModel, TrainError> {
+        let common = self.common(&model);
         let found = match &self.setup.state.outer {
-            Some(outer) => outer.find_divergence(&model)?,
-            None => ddp.find_divergence(&model)?,
+            Some(outer) => outer.find_divergence(&common)?,
+            None => ddp.find_divergence(&common)?,
         };
         let Some(found) = found else {
             return Ok(model);
         };
-        let model = self.mend(model, found)?;
+        let model = self.mend(common, found)?;
         if let Some(sums) = sums {
             let step = self.outcome.step;
             self.hash(&model, step..=step, sums)?;

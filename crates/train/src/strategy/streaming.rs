@@ -3,7 +3,7 @@
 //! After each round one fragment of the model is sent, with the metrics and votes of the round. Both are collected after the
 //! next round, so a rank waits only for what a whole round has not sufficed for. So a round counts one round late, and between
 //! two exchanges the ranks' models differ. Where all must have the same model (the end of an epoch or of the training, a
-//! checkpoint, a comparison, a sample), the round ends with an outer step of the whole model, which is waited for.
+//! checkpoint, a sample, a hash), the round ends with an outer step of the whole model, which is waited for.
 
 use std::time::Instant;
 
@@ -68,23 +68,42 @@ impl LocalSteps<'_> {
         };
         let votes = before.as_ref().map_or_else(Votes::default, |it| it.votes);
         if self.must_be_equal(ranks, votes, &round, planned) {
-            let (model, synced) = self.join(ranks, model, round, planned)?;
-            let synced = match before {
-                Some(before) => before.followed_by(synced),
-                None => synced,
+            return match self.join(ranks, model, round, planned) {
+                Ok((model, synced)) => {
+                    let synced = Some(match before {
+                        Some(before) => before.followed_by(synced),
+                        None => synced,
+                    });
+                    Ok(EngineStep { model, synced })
+                }
+                Err(error) => Err(self.record_before(ranks, before, error)?),
             };
-            let synced = Some(synced);
-            return Ok(EngineStep { model, synced });
         }
         let pending = self.send(ranks, &model, round.clone(), planned);
         match pending {
             Ok(pending) => self.stream.as_mut().expect("it streams").pending = Some(pending),
-            Err(error) => return Err(ranks.interrupt(&model, round, error)?),
+            Err(error) => {
+                let error = ranks.interrupt(&model, round, error)?;
+                return Err(self.record_before(ranks, before, error)?);
+            }
         }
         Ok(EngineStep {
             model,
             synced: before,
         })
+    }
+
+    /// Records the steps that count, where `error` has ended those after them: the loop does not come to it any more.
+    fn record_before(
+        &self,
+        ranks: &mut RankLoop,
+        before: Option<SyncedSteps>,
+        error: TrainError,
+    ) -> Result<TrainError, TrainError> {
+        for step in before.into_iter().flat_map(|before| before.steps) {
+            ranks.record(step, self.epoch)?;
+        }
+        Ok(error)
     }
 
     /// Whether all ranks must have the same model after `round`. The same on all of them.
@@ -96,14 +115,16 @@ impl LocalSteps<'_> {
             regroup,
             hook_requests,
         } = votes;
-        let left = self.left();
-        let due = |step: usize| {
-            let hashed = config.hash_every;
-            ranks.must_know(step, left) || hashed.is_some_and(|every| step.is_multiple_of(every))
-        };
         let last = round.first() + planned - 1;
-        let ends = config.steps.is_some_and(|limit| last >= limit);
-        stop || save || regroup || hook_requests || ends || (round.first()..=last).any(due)
+        let steps = round.first()..=last;
+        let ends = self.left() == 0 || config.steps.is_some_and(|limit| last >= limit);
+        let hashed = |step: usize| {
+            let every = config.hash_every;
+            every.is_some_and(|every| step.is_multiple_of(every))
+        };
+        let due = ranks.saves_after(steps.clone()) || ranks.shows_after(steps.clone());
+        let asked = stop || save || regroup || hook_requests;
+        ends || asked || due || steps.into_iter().any(hashed)
     }
 
     /// Waits for the exchange of the round before `round`, and counts it.

@@ -53,7 +53,7 @@ fn the_others_end_the_round_in_which_a_rank_is_lost() {
     ];
     let whole = cases.map(|(failing, at, compression)| (failing, at, config(compression)));
     // With fragments in flight.
-    let in_turn = [(2, 1), (1, 9), (0, 9), (0, 20)].map(|(failing, at)| {
+    let in_turn = [(2, 1), (1, 9), (0, 9), (0, 20), (1, 12), (2, 16)].map(|(failing, at)| {
         let mut config = config(OuterCompression::Int4);
         config.outer.fragments = Some(2);
         config.compare_every = 100;
