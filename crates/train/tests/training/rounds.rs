@@ -186,9 +186,13 @@ fn fragments_count_one_round_late_and_ranks_end_an_epoch_with_the_same_bits() {
         let of_fragments = exchanges.filter(|line| line.step % 10 != 0);
         for line in of_fragments {
             let bytes = line.cost.gradient_bytes * fragments as u64;
-            // They are cut at blocks of 256 numbers.
+            // They are cut at blocks of 256 numbers, so the last one may lack a block for each of the others.
             let off = bytes.abs_diff(whole);
-            assert!(off <= 4 * 256 * 3, "{bytes} of {whole}, step {}", line.step);
+            assert!(
+                off <= (4 * 256 * fragments * fragments) as u64,
+                "{bytes} of {whole}, step {}",
+                line.step
+            );
         }
         let outer = report.outer.unwrap();
         assert_eq!((report.steps, outer.steps), (20, 2 * rounds));
