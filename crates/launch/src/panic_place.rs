@@ -2,7 +2,7 @@
 
 use std::backtrace::Backtrace;
 
-/// The layer in which this thread is, and the function of the user's (or of a model of ours) that has called it, from the
+/// The layer in which this thread is, and the function of the user (or of one of our models) that has called it, from the
 /// symbols of the stack: "in `burn_nn::modules::linear::Linear::forward`, called by `images::Net::forward`". `None` without
 /// symbols, and where there is neither.
 pub(crate) fn place_of_panic() -> Option<String> {

@@ -1,4 +1,4 @@
-//! The step that a rank is in, for the report of a panic, whose hook is told no step.
+//! The step that a rank is in, for the report of a panic, whose hook is given no step.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};

@@ -255,7 +255,7 @@ impl RankLoop {
         Ok((joined, step))
     }
 
-    /// Refuses the steps after the newest that counts if the loss of one is no number.
+    /// Refuses the steps after the newest that counts if the loss of one is not a number.
     pub(super) fn require_finite_losses(
         &self,
         stats: &RoundStats,
