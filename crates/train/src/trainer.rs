@@ -106,6 +106,9 @@ pub struct Trainer {
     pub hooks: Hooks,
     /// Where each rank reads its part of the first model, which has none; where parameters are sharded, and for meshes.
     pub initial_values: Option<Arc<dyn InitialValues>>,
+    /// What the weights are before the first step, in words that all ranks must have in common; empty where the model
+    /// draws them.
+    pub begins_with: String,
 }
 
 impl Trainer {
@@ -132,6 +135,7 @@ impl Trainer {
             recorder: None,
             hooks: Hooks::default(),
             initial_values: None,
+            begins_with: String::new(),
         }
     }
 

@@ -179,6 +179,27 @@ pub(crate) fn prepare_run_directory(
     Ok(prepared)
 }
 
+/// Refuses weights that a new training would move aside with the run that has them.
+fn refuse_weights_of_the_same_run(arguments: &TrainArguments) -> Result<(), CliError> {
+    let (Some(weights), Some(run)) = (&arguments.init_from, &arguments.run_dir) else {
+        return Ok(());
+    };
+    let (Ok(within), Ok(folder)) = (weights.canonicalize(), run.canonicalize()) else {
+        return Ok(());
+    };
+    if arguments.resume || !within.starts_with(&folder) {
+        return Ok(());
+    }
+    Err(CliError::usage_with_help(
+        format!(
+            "--init-from {} is in the folder of the new run, {}, whose contents are moved aside",
+            weights.display(),
+            run.display()
+        ),
+        "name another --run-dir for the new run; to continue the run that is there, use --resume in place of --init-from",
+    ))
+}
+
 /// Where machine `node_rank` has its files of the run in `path`: machine 0 there, others in a folder beside it.
 pub(crate) fn folder_of_machine(path: &Path, node_rank: Option<usize>) -> PathBuf {
     let Some(node) = node_rank.filter(|node| *node > 0) else {
@@ -451,5 +472,6 @@ pub(super) fn check(
             "name a state dict, the folder of a run, or one of Hugging Face's transformers",
         ));
     }
+    refuse_weights_of_the_same_run(arguments)?;
     launching::plan(&config.ranks, &ranks, arguments.keys.has("ranks.nodes"))
 }

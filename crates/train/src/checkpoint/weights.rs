@@ -14,8 +14,8 @@ use crate::error::TrainError;
 use crate::record::run_directory::{RunDirectory, write_file};
 
 /// Why a run may have no parameters.
-const UNFINISHED: &str = "the training has not ended, or was a search for a learning rate or a batch size. --checkpoint best, or the number of \
-     an epoch, takes a checkpoint";
+const UNFINISHED: &str = "the training has not ended, or was a search for a learning rate or a batch size. `eval`, `predict` and \
+     `export` take a checkpoint by --checkpoint, and --init-from takes its folder, RUN/checkpoints/NAME";
 
 /// Writes the parameters by path, atomically: a run's `model.safetensors`.
 ///

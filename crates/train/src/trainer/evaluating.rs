@@ -86,6 +86,10 @@ impl Trainer {
             Some(_) => about,
             None => about.and("resume", self.resume),
         };
+        let about = match &*self.begins_with {
+            "" => about.and("first weights", "drawn"),
+            given => about.and("first weights", given),
+        };
         let about = about.and("profile", self.recorder.is_some());
         let about = about.and("hooks", self.hooks.names().join(", "));
         about.and_config(&self.config)

@@ -217,12 +217,12 @@ impl Differences {
                  whole state_dict(), buffers too"
                     .to_string(),
             ),
-            (_, 0, missing) if self.other.is_empty() && missing <= few => (
+            (_, 0, missing) if self.other.is_empty() && (missing <= few || self.lacks_a_layer(ours)) => (
                 Tensors,
                 format!(
                     "the file lacks {missing} of the model's {all} tensors, and all others fit: was it saved whole? `train \
-                     --init-from` with --init-skip {} begins with new weights there, for a head that the file does not have",
-                    self.layer_missing()
+                     --init-from` with --init-skip {} begins with new weights there, and with no others",
+                    self.pattern_of_missing(ours)
                 ),
             ),
             (_, unknown, 0) if self.other.is_empty() && unknown <= few => (
@@ -273,15 +273,38 @@ impl Differences {
         !self.missing.is_empty() && self.missing_names().all(is_one)
     }
 
-    /// The pattern of the layer that the file lacks, if it is one; else that of a name.
-    fn layer_missing(&self) -> String {
+    /// The layer that all missing tensors are of, if it is one.
+    fn layer_missing(&self) -> Option<String> {
         let layer = |name: &str| name.rsplit_once('.').map(|(layer, _)| layer.to_owned());
         let mut layers = self.missing_names().map(layer);
-        match layers.next().flatten() {
-            Some(first) if layers.all(|other| other.as_deref() == Some(&first)) => {
-                format!("'{first}.*'")
+        let first = layers.next().flatten()?;
+        layers
+            .all(|other| other.as_deref() == Some(&first))
+            .then_some(first)
+    }
+
+    /// Whether the file lacks one layer of the model, and all of it: a head, say.
+    fn lacks_a_layer(&self, ours: &[PackedTensor]) -> bool {
+        let Some(layer) = self.layer_missing() else {
+            return false;
+        };
+        let of_layer = |tensor: &&PackedTensor| {
+            let rest = tensor.name.strip_prefix(&layer);
+            rest.is_some_and(|rest| rest.starts_with('.'))
+        };
+        ours.iter().filter(of_layer).count() == self.missing.len()
+    }
+
+    /// What --init-skip has to say for the missing tensors, and for no others: the pattern of their layer if all of it is
+    /// missing, else their names.
+    fn pattern_of_missing(&self, ours: &[PackedTensor]) -> String {
+        match self.layer_missing() {
+            Some(layer) if self.lacks_a_layer(ours) => format!("'{layer}.*'"),
+            _ => {
+                let names = self.missing_names().take(MOST_SHOWN);
+                let names = names.map(|name| format!("'{name}'")).collect::<Vec<_>>();
+                names.join(" --init-skip ")
             }
-            _ => "PATTERN".to_owned(),
         }
     }
 }

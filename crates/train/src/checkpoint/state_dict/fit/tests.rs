@@ -71,6 +71,36 @@ fn few_tensors_less_or_more_are_no_other_model() {
 }
 
 #[test]
+fn a_layer_that_is_missing_is_named_by_a_pattern_and_a_part_of_one_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    let device = Device::flex();
+    let config = MlpConfig::new().with_inputs(6).with_hidden(vec![5, 4]);
+    save_state_dict(&config.init(&device), 0, &path).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let tensors = tensor_file::read(&bytes).unwrap();
+    let without = |left_out: fn(&str) -> bool| {
+        let kept = tensors.iter().filter(|view| !left_out(&view.name));
+        let kept = kept.map(|view| (view.name.clone(), view.to_data()));
+        let kept = kept.collect::<Vec<_>>();
+        let file = tensor_file::write(&kept, &BTreeMap::new()).unwrap();
+        let path = folder.path().join("less.safetensors");
+        std::fs::write(&path, file).unwrap();
+        let error = load_state_dict(config.init(&device), &path).unwrap_err();
+        error.to_string()
+    };
+    let head = without(|name| name.starts_with("layers.2."));
+    assert!(head.contains("--init-skip 'layers.2.*' begins"), "{head}");
+    let bias = without(|name| name == "layers.0.bias");
+    assert!(
+        bias.contains("--init-skip 'layers.0.bias' begins"),
+        "{bias}"
+    );
+    let layers = without(|name| !name.starts_with("layers.0."));
+    assert!(!layers.contains("--init-skip"), "{layers}");
+}
+
+#[test]
 fn what_does_not_fit_is_told_in_few_lines_and_what_it_seems_to_be_first() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weights.safetensors");
