@@ -20,8 +20,8 @@ use everburn_launch::{Outcome, RankEnvironment};
 use everburn_profile::Recorder;
 use everburn_record::EXIT_INTERRUPTED;
 use everburn_train::{
-    AnyData, AnyModel, ConfiguredTask, KernelCache, LoadedData, Parallelism, Patterns, Regroup,
-    Samples, StopSignal, compute_on_this_thread, load_state_dict_except, renderer,
+    AnyData, AnyModel, ConfiguredTask, KernelCache, LoadedData, Parallelism, Regroup, Samples,
+    StopSignal, compute_on_this_thread, load_state_dict_except, renderer,
 };
 
 use self::joining::{Joined, agree, join, watched};
@@ -383,18 +383,6 @@ impl<'a> RankJob<'a> {
         // Weights are drawn when they are needed.
         let drawn = model.clone().into_record();
         Ok(model.load_record(drawn))
-    }
-
-    /// What ranks must have in common of `--init-from`: each may have the file elsewhere.
-    fn begins_with(&self) -> String {
-        let skip = &self.config.init_skip;
-        match &self.config.init_from {
-            // A checkpoint has the weights.
-            Some(_) if self.resume => String::new(),
-            Some(_) if *skip == Patterns::default() => "those of --init-from".to_owned(),
-            Some(_) => format!("those of --init-from without {skip}"),
-            None => String::new(),
-        }
     }
 
     fn trainer(&self, group: ProcessGroup, device: Device, run: Option<RunDirectory>) -> Trainer {

@@ -30,6 +30,18 @@ pub(super) fn train_one_rank(job: &RankJob<'_>, trainer: Trainer) -> Result<bool
 }
 
 impl RankJob<'_> {
+    /// What ranks must have in common of `--init-from`: each may have the file elsewhere.
+    pub(super) fn begins_with(&self) -> String {
+        let skip = &self.config.init_skip;
+        match &self.config.init_from {
+            // A checkpoint has the weights.
+            Some(_) if self.resume => String::new(),
+            Some(_) if *skip == Patterns::default() => "those of --init-from".to_owned(),
+            Some(_) => format!("those of --init-from without {skip}"),
+            None => String::new(),
+        }
+    }
+
     /// The model and the weights of `--init-from`, of which each rank reads and keeps its part: where parameters are
     /// sharded and all ranks have a file, and in meshes whose ranks have the same one.
     fn opened(&self, trainer: &Trainer) -> Result<Option<WithInitialValues<AnyModel>>, CliError> {
