@@ -109,12 +109,6 @@ impl LocalSteps<'_> {
     /// Whether all ranks must have the same model after `round`. The same on all of them.
     fn must_be_equal(&self, ranks: &RankLoop, votes: Votes, round: &Round, planned: usize) -> bool {
         let config = &ranks.setup.config;
-        let Votes {
-            stop,
-            save,
-            regroup,
-            hook_requests,
-        } = votes;
         let last = round.first() + planned - 1;
         let steps = round.first()..=last;
         let ends = self.left() == 0 || config.steps.is_some_and(|limit| last >= limit);
@@ -123,7 +117,7 @@ impl LocalSteps<'_> {
             every.is_some_and(|every| step.is_multiple_of(every))
         };
         let due = ranks.saves_after(steps.clone()) || ranks.shows_after(steps.clone());
-        let asked = stop || save || regroup || hook_requests;
+        let asked = votes != Votes::default();
         ends || asked || due || steps.into_iter().any(hashed)
     }
 
