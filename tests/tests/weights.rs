@@ -208,6 +208,33 @@ fn a_checkpoint_is_weights_to_begin_with_and_an_import_none_to_resume() {
 }
 
 #[test]
+fn a_run_of_another_model_is_refused_by_its_model_before_its_weights_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let begun = Everburn::train(here, "mlp").args(["--epochs", "1", "--run-dir", "a"]);
+    begun.run().succeeded();
+    let weights = [
+        "a/model.safetensors",
+        "a/checkpoints/epoch-0001/model.safetensors",
+    ];
+    for file in weights {
+        std::fs::write(here.join(file), "damaged").unwrap();
+    }
+    let messages = [
+        "a is a run of mlp, and its weights are not those of mnist",
+        "leave the model's name out",
+        "export a --to safetensors",
+    ];
+    for from in ["a", "a/model.safetensors", "a/checkpoints/epoch-0001"] {
+        let train = Everburn::train(here, "mnist").args(["--init-from", from]);
+        train.run().failed_with(2, &messages);
+        let import = ["import", from, "mnist"];
+        Everburn::new(here, import).run().failed_with(2, &messages);
+    }
+    assert!(!here.join("runs").exists());
+}
+
+#[test]
 fn weights_of_another_model_are_refused_before_anything_is_made() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();

@@ -134,11 +134,11 @@ pub(crate) fn without_model(path: &Path) -> CliError {
 }
 
 /// The model of the run in `folder`, and the sections that belong to it: its sizes, those of its images, and its
-/// tokenizer. Its data and how it was trained are left out. `None` if the folder is none of a run, or of another model
-/// than the one `named`.
+/// tokenizer. Its data and how it was trained are left out. `None` if the folder is none of a run, or no model has the
+/// name `named`.
 ///
 /// # Errors
-/// [`CliError`] if the configuration of the run cannot be read.
+/// [`CliError`] if the configuration of the run cannot be read, or it trained another model than the one `named`.
 pub(crate) fn adopt_run(
     folder: &Path,
     named: Option<&str>,
@@ -151,9 +151,13 @@ pub(crate) fn adopt_run(
     let Some(Value::String(model)) = table.remove("model") else {
         return Ok(None);
     };
-    let another = |named: &str| tasks::find(named).is_none_or(|task| task.name() != model);
-    if named.is_some_and(another) {
-        return Ok(None);
+    if let Some(named) = named {
+        let Some(task) = tasks::find(named) else {
+            return Ok(None);
+        };
+        if tasks::find(&model).is_none_or(|own| own.name() != task.name()) {
+            return Err(of_another_model(folder, &model, named));
+        }
     }
     table.retain(|name, value| {
         value.is_table() && !matches!(name, "ranks" | "training" | "parallel")
@@ -165,6 +169,27 @@ pub(crate) fn adopt_run(
         text.retain(|key, _| OF_TOKENIZER.contains(&key) || OF_WEIGHTS.contains(&key));
     }
     Ok(Some((model, table)))
+}
+
+/// Refuses the weights of a run that trained `model` for the model `named`.
+fn of_another_model(folder: &Path, model: &str, named: &str) -> CliError {
+    let folder = printable(&folder.display().to_string(), LONGEST_PATH);
+    let model = printable(model, LONGEST_PATH);
+    let help = match tasks::find(&model) {
+        Some(_) => format!(
+            "leave the model's name out: the run says it. To try its weights in another model, write them into a file: \
+             `{} export {folder} --to safetensors`, and --init-from takes that",
+            invocation::name()
+        ),
+        None => format!(
+            "this program has no {model}: `export {folder} --to safetensors` of the one that trained it writes the weights into \
+             a file, and --init-from takes that"
+        ),
+    };
+    CliError::usage_with_help(
+        format!("{folder} is a run of {model}, and its weights are not those of {named}"),
+        help,
+    )
 }
 
 /// Leaves out the tokenizer of `adopted` where `layers` name another.

@@ -398,7 +398,7 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
         };
     };
     let model = loaded(config, path)
-        .map_err(|error| with_sizes(error, || settings_of_model(config, path)))?;
+        .map_err(|error| with_sizes(error, config, path, || settings_of_model(config, path)))?;
     let layout = config.task()?.layout();
     let skipped = missing_keys(&model, path, &config.init_skip, &layout)?;
     let taken = state_dict_names(&model).len() - skipped.len();

@@ -2,28 +2,37 @@
 
 use std::path::Path;
 
+use everburn_record::invocation;
 use everburn_train::{RunDirectory, TrainError, WeightsMismatch};
 
 use crate::config::RunConfig;
 use crate::error::CliError;
+use crate::tasks;
 use crate::train::changed_settings;
 
-/// The error of weights whose model has other sizes, with what sets them: `others` are the settings that a run's weights do not have.
-pub(super) fn with_sizes(error: CliError, others: impl FnOnce() -> Vec<String>) -> CliError {
-    let CliError::Train(
-        error @ TrainError::Weights {
-            mismatch: WeightsMismatch::OtherSize,
-            ..
-        },
-    ) = error
+/// The error of weights whose model has other sizes, with what can be done. `others` are the settings that a run's weights
+/// do not have.
+pub(super) fn with_sizes(
+    error: CliError,
+    config: &RunConfig,
+    weights: &Path,
+    others: impl FnOnce() -> Vec<String>,
+) -> CliError {
+    let CliError::Train(TrainError::Weights {
+        mismatch: WeightsMismatch::OtherSize { skip },
+        ..
+    }) = &error
     else {
         return error;
     };
     let help = match others().as_slice() {
-        [] => {
-            "--config FILE takes the sizes from a configuration, such as the config.toml of the run that the weights are from"
-                .to_owned()
-        }
+        [] if has_sizes(config) => sizes_of(config),
+        [] => format!(
+            "{} has one size alone: name the model that the weights are of (`{} train --list` shows all){}",
+            config.model,
+            invocation::name(),
+            without(skip, config, weights)
+        ),
         others => format!(
             "a run's weights come with its settings, and these are others: {}. Leave them as they were, or train the other \
              model without --init-from",
@@ -31,6 +40,44 @@ pub(super) fn with_sizes(error: CliError, others: impl FnOnce() -> Vec<String>) 
         ),
     };
     CliError::usage_with_help(error.to_string(), help)
+}
+
+/// Whether the model has settings besides those of its data.
+fn has_sizes(config: &RunConfig) -> bool {
+    let task = tasks::find(&config.model);
+    task.is_some_and(|task| match task.sections().as_slice() {
+        [only] if *only == task.name() => config.sections.contains_key(*only),
+        all => all.iter().any(|section| *section != "data"),
+    })
+}
+
+/// Where the sizes of a model come from that has several.
+fn sizes_of(config: &RunConfig) -> String {
+    let files = config.task().map(|task| task.pretrained_files().is_ok());
+    let folder = match files.unwrap_or(false) {
+        true => "; or give the folder of transformers whose config.json says them",
+        false => "",
+    };
+    format!(
+        "--config FILE takes the sizes from a configuration, such as the config.toml of the run that the weights are from, and \
+         --set sets one{folder}"
+    )
+}
+
+/// The command that leaves out the layers that differ, if these are few.
+fn without(skip: &[String], config: &RunConfig, weights: &Path) -> String {
+    if skip.is_empty() {
+        return String::new();
+    }
+    let skip = skip.iter().map(|pattern| pattern.escape_debug());
+    let skip: Vec<String> = skip.map(|it| format!("--init-skip '{it}'")).collect();
+    format!(
+        "; or take what fits: `{} train {} --init-from {} {}` begins with new weights there",
+        invocation::name(),
+        config.model,
+        weights.display(),
+        skip.join(" ")
+    )
 }
 
 /// The settings of the task that are others than in the run in `path`, if there is one: those of its model and data.
@@ -53,29 +100,58 @@ pub(super) fn settings_of_model(config: &RunConfig, path: &Path) -> Vec<String> 
 mod tests {
     use super::*;
 
+    /// The help for weights of another size for `model`, of which `skip` leaves out the layers that differ.
+    fn help(model: &str, skip: &[&str], others: &[&str]) -> String {
+        let skip = skip.iter().map(ToString::to_string).collect();
+        told(model, WeightsMismatch::OtherSize { skip }, others).unwrap()
+    }
+
+    fn told(model: &str, mismatch: WeightsMismatch, others: &[&str]) -> Option<String> {
+        let error = CliError::Train(TrainError::Weights {
+            path: "a.pt".into(),
+            mismatch,
+            problems: "shapes differ".to_owned(),
+        });
+        let config = RunConfig {
+            model: model.to_owned(),
+            ..RunConfig::default()
+        };
+        let others = || others.iter().map(ToString::to_string).collect();
+        let error = with_sizes(error, &config, Path::new("a.pt"), others);
+        assert!(error.to_string().contains("shapes differ"), "{error}");
+        match error {
+            CliError::Usage { help, .. } => help,
+            _ => None,
+        }
+    }
+
     #[test]
     fn weights_of_another_size_are_told_with_what_sets_it() {
-        let told = |mismatch: WeightsMismatch, others: &[&str]| {
-            let error = CliError::Train(TrainError::Weights {
-                path: "a.pt".into(),
-                mismatch,
-                problems: "shapes differ".to_owned(),
-            });
-            let error = with_sizes(error, || others.iter().map(ToString::to_string).collect());
-            assert!(error.to_string().contains("shapes differ"), "{error}");
-            match error {
-                CliError::Usage { help, .. } => help,
-                _ => None,
-            }
-        };
-        let help = told(WeightsMismatch::OtherSize, &[]).unwrap();
-        assert!(help.contains("--config FILE takes the sizes"), "{help}");
-        let others = ["table.hidden = [3] (was [4])"];
-        let help = told(WeightsMismatch::OtherSize, &others).unwrap();
+        let of_table = help("table", &[], &[]);
         assert!(
-            help.contains("others: table.hidden = [3] (was [4])."),
-            "{help}"
+            of_table.contains("--config FILE takes the sizes"),
+            "{of_table}"
         );
-        assert_eq!(told(WeightsMismatch::OtherArchitecture, &[]), None);
+        assert!(!of_table.contains("config.json"), "{of_table}");
+        let of_gpt = help("gpt2", &[], &[]);
+        assert!(of_gpt.contains("whose config.json says them"), "{of_gpt}");
+        let of_run = help("table", &[], &["table.hidden = [3] (was [4])"]);
+        let expected = "others: table.hidden = [3] (was [4]).";
+        assert!(of_run.contains(expected), "{of_run}");
+        let another = told("table", WeightsMismatch::OtherArchitecture, &[]);
+        assert_eq!(another, None);
+    }
+
+    #[test]
+    fn a_model_of_one_size_leads_to_another_or_to_the_layers_to_leave_out() {
+        let nothing_fits = help("mlp", &[], &[]);
+        for no_flag in ["config.json", "--config", "--set", "--init-skip"] {
+            assert!(!nothing_fits.contains(no_flag), "{nothing_fits}");
+        }
+        assert!(nothing_fits.contains("mlp has one size alone: name the model"));
+        let some = help("mlp", &["layers.1.*", "layers.2.*"], &[]);
+        let command =
+            "train mlp --init-from a.pt --init-skip 'layers.1.*' --init-skip 'layers.2.*'` begins";
+        assert!(some.contains(command), "{some}");
     }
 }

@@ -33,7 +33,10 @@ const MOST_SHOWN: usize = 8;
 #[non_exhaustive]
 pub enum WeightsMismatch {
     /// The same architecture, with other sizes or another number of layers.
-    OtherSize,
+    OtherSize {
+        /// The patterns that leave out the layers that differ; none where nothing fits, or too many differ.
+        skip: Vec<String>,
+    },
     /// Another architecture.
     OtherArchitecture,
     /// Only one layer has other shapes: most likely a head for other classes.
@@ -185,6 +188,9 @@ impl Differences {
     ) -> (WeightsMismatch, String) {
         use WeightsMismatch::{OtherArchitecture, OtherSize, Tensors};
 
+        let other_size = || OtherSize {
+            skip: layers_that_differ(ours, theirs),
+        };
         let named = |tensor: &&PackedTensor| theirs.contains_key(&tensor.name);
         let named = ours.iter().filter(named).count();
         let fitting = ours.iter().filter(|tensor| fits(tensor, theirs)).count();
@@ -205,10 +211,10 @@ impl Differences {
                 ),
             ),
             (_, 0, 0) if !self.other.is_empty() => (
-                OtherSize,
+                other_size(),
                 format!(
                     "it has the model's names and other shapes: it is a model of another size ({fitting} of {all} tensors \
-                     fit). Give a folder with the config.json of these weights, or set the sizes of the model"
+                     fit)"
                 ),
             ),
             (_, 0, _) if self.other.is_empty() && self.lacks_statistics() => (
@@ -233,17 +239,16 @@ impl Differences {
                 ),
             ),
             (_, 0, _) | (_, _, 0) => (
-                OtherSize,
+                other_size(),
                 format!(
-                    "{fitting} of the model's {all} tensors fit: it is a model with other layers or of another size. Give a \
-                     folder with the config.json of these weights, or set the sizes of the model"
+                    "{fitting} of the model's {all} tensors fit: it is a model with other layers or of another size"
                 ),
             ),
             _ if fitting == 0 && 2 * named > theirs.len() => (
-                OtherSize,
+                other_size(),
                 format!(
                     "{named} of the file's {} tensors have names of the model, and other shapes: it is a model of another size, \
-                     or with other options. Give a folder with the config.json of these weights, or set the sizes of the model",
+                     or with other options",
                     theirs.len()
                 ),
             ),
@@ -312,6 +317,31 @@ impl Differences {
 fn fits(own: &PackedTensor, theirs: &BTreeMap<String, PackedTensor>) -> bool {
     let their = theirs.get(&own.name);
     their.is_some_and(|their| *their.shape == *own.shape)
+}
+
+/// The patterns of the layers in which the model and the file differ, if they are few and leave tensors that fit.
+fn layers_that_differ(
+    ours: &[PackedTensor],
+    theirs: &BTreeMap<String, PackedTensor>,
+) -> Vec<String> {
+    let fitting = ours.iter().filter(|own| fits(own, theirs));
+    let fitting: BTreeSet<&str> = fitting.map(|own| &*own.name).collect();
+    let names = ours.iter().map(|own| &own.name).chain(theirs.keys());
+    let differing = names.filter(|name| !is_count(name) && !fitting.contains(&***name));
+    let patterns = differing.map(|name| match name.rsplit_once('.') {
+        Some((layer, _)) => format!("{layer}.*"),
+        None => name.clone(),
+    });
+    let patterns: BTreeSet<String> = patterns.collect();
+    if patterns.len() > MOST_SHOWN {
+        return Vec::new();
+    }
+    let patterns: Vec<String> = patterns.into_iter().collect();
+    let skip = Patterns::from(patterns.clone());
+    match ours.iter().any(|own| !skip.fit(&own.name)) {
+        true => patterns,
+        false => Vec::new(),
+    }
 }
 
 /// What is before the names in the file of most of the model's tensors, and of how many, if they fit without it and not

@@ -4,7 +4,10 @@ use burn::prelude::*;
 use everburn_models::mlp::MlpConfig;
 
 use crate::checkpoint::tensor_file;
-use crate::{Patterns, StateDictLayout, load_state_dict, load_state_dict_except, save_state_dict};
+use crate::{
+    Patterns, StateDictLayout, TrainError, WeightsMismatch, load_state_dict,
+    load_state_dict_except, save_state_dict,
+};
 
 #[test]
 fn a_head_for_other_classes_gets_a_hint_and_another_model_does_not() {
@@ -128,6 +131,8 @@ fn what_does_not_fit_is_told_in_few_lines_and_what_it_seems_to_be_first() {
     assert!(size.contains("and 33 more"), "{size}");
     let deeper = told(config.clone().with_hidden(vec![5; 25]));
     assert!(deeper.contains("a model with other layers"), "{deeper}");
+    // Whether there is such a file, or a flag, is not known here.
+    assert!(!deeper.contains("config.json"), "{deeper}");
 
     // Most names with a prefix, and a head of another name.
     let bytes = std::fs::read(&path).unwrap();
@@ -175,6 +180,39 @@ fn what_does_not_fit_is_told_in_few_lines_and_what_it_seems_to_be_first() {
         another.contains("layers\\u{1b}0") && !another.contains('\u{1b}'),
         "{another}"
     );
+}
+
+#[test]
+fn layers_of_another_size_are_named_by_patterns_where_others_fit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    let device = Device::flex();
+    let config = MlpConfig::new()
+        .with_inputs(6)
+        .with_hidden(vec![5, 4, 3, 2])
+        .with_classes(2);
+    save_state_dict(&config.init(&device), 0, &path).unwrap();
+    let patterns = |hidden: &[usize]| {
+        let other = config.clone().with_hidden(hidden.to_vec());
+        let error = load_state_dict(other.init(&device), &path).unwrap_err();
+        match error {
+            TrainError::Weights {
+                mismatch: WeightsMismatch::OtherSize { skip },
+                ..
+            } => skip,
+            error => panic!("{error}"),
+        }
+    };
+    let skip = patterns(&[5, 4, 7, 2]);
+    assert_eq!(skip, ["layers.2.*", "layers.3.*"]);
+    let other = config.clone().with_hidden(vec![5, 4, 7, 2]).init(&device);
+    load_state_dict_except(other, &path, &skip.into(), &StateDictLayout::default()).unwrap();
+    assert_eq!(
+        patterns(&[5, 4, 3, 3, 2]),
+        ["layers.3.*", "layers.4.*", "layers.5.*"]
+    );
+    // The bias of the head alone has the same shape.
+    assert!(patterns(&[7, 8, 9, 8]).is_empty());
 }
 
 #[test]
