@@ -109,6 +109,9 @@ impl Comparison {
             let said = run.results.as_ref().and_then(said);
             said.or_else(|| run.config.get(key).map(str::to_owned))
         };
+        // A run that failed has no report: its data are compared by their names in the configuration, as are the others'.
+        let dataset = |run: &Run| run.results.as_ref()?.dataset.clone();
+        let all_told = self.runs.iter().all(|run| dataset(run).is_some());
         let notes = |run: &Run| match run.notes.len() {
             0 => None,
             1 => Some("1 note".to_owned()),
@@ -117,8 +120,9 @@ impl Comparison {
         let rows = [
             self.words("state", |run| Some(run.state())),
             self.words("model", |run| either(run, |it| it.model.clone(), "model")),
-            self.words("data", |run| {
-                either(run, |it| it.dataset.clone(), "data.name")
+            self.words("data", |run| match all_told {
+                true => dataset(run),
+                false => run.config.get("data.name").map(str::to_owned),
             }),
             self.words("ranks", |run| {
                 run.ranks_at_start().map(|ranks| ranks.to_string())

@@ -28,6 +28,29 @@ fn two_runs_side_by_side() {
 }
 
 #[test]
+fn data_of_a_run_that_failed_are_compared_by_the_name_that_both_have() {
+    let config = |data: &str| format!("model = 'mlp'\n[data]\nname = '{data}'");
+    let rows = |of_failed: &str| {
+        let sample = Sample::empty()
+            .with("whole/config.toml", config("synthetic"))
+            .with("whole/report.json", r#"{"dataset": "synthetic-digits"}"#)
+            .with("failed/config.toml", config(of_failed));
+        let paths = ["whole", "failed"].map(|name| sample.path().join(name));
+        let text = compare(&paths).unwrap().to_text();
+        let rows = text
+            .lines()
+            .filter(|line| line.trim_start().starts_with("data "));
+        rows.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert!(rows("synthetic").is_empty(), "{:?}", rows("synthetic"));
+    let others = rows("mnist");
+    let [row] = others.as_slice() else {
+        panic!("one row: {others:?}")
+    };
+    assert!(row.contains("synthetic") && row.contains("mnist"), "{row}");
+}
+
+#[test]
 fn a_comparisons_page_has_the_curves_of_all() {
     let sample = two();
     let html = compare(&[sample.path().join("a"), sample.path().join("b")])
