@@ -263,9 +263,7 @@ impl CheckpointFolder {
             Err(TrainError::Checkpoint { path, reason }) if path.is_dir() => (path, reason),
             read => return read,
         };
-        let others = self.places()?.into_iter().rev();
-        let mut good = others.filter(|other| *other != place && self.read(*other).is_ok());
-        let advice = match good.next() {
+        let advice = match self.newest_good(Some(place)) {
             Some(other) => {
                 format!("{other} is the newest other good one: --checkpoint {other} takes it")
             }
@@ -277,7 +275,14 @@ impl CheckpointFolder {
         })
     }
 
-    /// The same, and the error knows of no other checkpoint.
+    /// The newest checkpoint that can be read and is whole, but for one.
+    pub(super) fn newest_good(&self, but: Option<Place>) -> Option<Place> {
+        let places = self.places().ok()?.into_iter().rev();
+        let mut others = places.filter(|other| Some(*other) != but);
+        others.find(|other| self.read(*other).is_ok())
+    }
+
+    /// The same as [`load`](Self::load), and the error knows of no other checkpoint.
     fn read(&self, place: Place) -> Result<Checkpoint, TrainError> {
         let path = self.found(place);
         let refuse = |reason: String| TrainError::Checkpoint {

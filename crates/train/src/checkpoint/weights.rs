@@ -1,15 +1,15 @@
 //! `model.safetensors` and `ema.safetensors`: a model's parameters by path.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use burn::module::Module;
 use burn::store::burn_pack::Tensor as PackedTensor;
 use burn::store::{ModuleSnapshot, ModuleStore, SafetensorsStore};
 
-use crate::checkpoint::CheckpointFolder;
 use crate::checkpoint::adapter::{Adapter, write_adapter};
 use crate::checkpoint::state_dict::{BURNS_TERMS, mismatch, why_not_safetensors};
+use crate::checkpoint::{CheckpointFolder, Place};
 use crate::error::TrainError;
 use crate::record::run_directory::{RunDirectory, write_file};
 
@@ -65,7 +65,7 @@ pub(crate) fn with_safetensors<M: Module>(mut model: M, bytes: Vec<u8>) -> Resul
 /// [`TrainError::File`] if the file is missing or damaged, and [`TrainError::Weights`] if it is of another model.
 pub fn load_safetensors<M: Module>(model: M, run: &RunDirectory) -> Result<M, TrainError> {
     require_newest(run, &run.model_path())?;
-    load(model, &run.model_path(), UNFINISHED)
+    load(model, run, &run.model_path(), UNFINISHED)
 }
 
 /// Refuses the parameters of a run's end that the run has gone beyond: it was resumed since, and has not ended again.
@@ -95,17 +95,53 @@ pub fn load_averaged<M: Module>(model: M, run: &RunDirectory) -> Result<M, Train
     require_newest(run, &run.ema_path())?;
     load(
         model,
+        run,
         &run.ema_path(),
         "the training has not ended, or was one without `training.ema.decay`",
     )
 }
 
-fn load<M: Module>(mut model: M, path: &Path, question: &str) -> Result<M, TrainError> {
-    let mut store = open(&model, path, question)?;
-    store
-        .apply_to(&mut model)
-        .map_err(|error| failed(path, error.to_string()))?;
+fn load<M: Module>(
+    mut model: M,
+    run: &RunDirectory,
+    path: &Path,
+    question: &str,
+) -> Result<M, TrainError> {
+    let applied = open(&model, path, question).and_then(|mut store| {
+        let applied = store.apply_to(&mut model);
+        applied.map_err(|error| failed(path, error.to_string()))
+    });
+    applied.map_err(|error| {
+        with_good_checkpoint(error, run, |place, _| {
+            format!("--checkpoint {place} takes it")
+        })
+    })?;
     Ok(model)
+}
+
+/// The error of a file of the run that is damaged, with its newest good checkpoint, and how `taken` says that is taken.
+fn with_good_checkpoint(
+    error: TrainError,
+    run: &RunDirectory,
+    taken: impl FnOnce(Place, PathBuf) -> String,
+) -> TrainError {
+    match error {
+        TrainError::File { path, reason, .. } if path.is_file() => {
+            let checkpoints = run.checkpoints();
+            let advice = match CheckpointFolder::new(&checkpoints, 1).newest_good(None) {
+                Some(place) => {
+                    let folder = checkpoints.join(place.to_string());
+                    format!(
+                        "{place} is the newest good checkpoint: {}",
+                        taken(place, folder)
+                    )
+                }
+                None => "no checkpoint of this run is good".to_owned(),
+            };
+            failed(&path, format!("{reason}; {advice}"))
+        }
+        error => error,
+    }
 }
 
 fn failed(path: &Path, reason: String) -> TrainError {
@@ -149,13 +185,16 @@ type Tensors = BTreeMap<String, PackedTensor>;
 
 /// The tensors of the model of a run, none of them read yet, by its folder or a file in it.
 pub(super) fn run_tensors(path: &Path) -> Result<Tensors, TrainError> {
-    let file = match path.is_dir() {
-        true => {
-            let run = RunDirectory::open(path)?;
-            require_newest(&run, &run.model_path())?;
-            run.model_path()
-        }
-        false => path.to_path_buf(),
-    };
-    Ok(tensors_of(&file, UNFINISHED)?.1)
+    if !path.is_dir() {
+        return Ok(tensors_of(path, UNFINISHED)?.1);
+    }
+    let run = RunDirectory::open(path)?;
+    require_newest(&run, &run.model_path())?;
+    let read = tensors_of(&run.model_path(), UNFINISHED);
+    let read = read.map_err(|error| {
+        with_good_checkpoint(error, &run, |_, folder| {
+            format!("name it, {}", folder.display())
+        })
+    });
+    Ok(read?.1)
 }
