@@ -179,7 +179,7 @@ pub use recompute::{
     with_parameters_from,
 };
 pub use recording::{Recording, RecordingError};
-pub use targets::{WrongTarget, with_checked_targets};
+pub use targets::{IndexOf, WrongTarget, with_checked_targets};
 pub use tensor_parallel::{
     ParameterShard, ShardError, TensorGroup, TensorParallel, TensorParallelError, TensorRule,
     TensorShard, forget_shards, parameter_shards, planned_shards, tensor_parallel,

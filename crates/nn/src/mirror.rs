@@ -99,11 +99,12 @@ pub mod tensor {
     }
 
     pub mod module {
-        //! [`burn::tensor::module`], with [`linear`] and [`conv2d`] of this crate.
+        //! [`burn::tensor::module`], with [`linear`], [`conv2d`] and [`embedding`] of this crate.
 
         pub use burn::tensor::module::*;
 
         pub use crate::layers::conv2d;
         pub use crate::linear::linear;
+        pub use crate::targets::embedding;
     }
 }

@@ -22,26 +22,45 @@ enum Checks {
     OnEachDevice,
 }
 
-/// A target of a [`cross_entropy`](crate::cross_entropy) that is none of the classes.
+/// What an index is of that there is nothing for.
 ///
 /// ```
 /// # mod everburn { pub use everburn_nn as nn; }
-/// use everburn::nn::WrongTarget;
+/// use everburn::nn::IndexOf;
 ///
-/// let wrong = WrongTarget { row: 3, rows: 8, target: 7, classes: 5 };
+/// assert_ne!(IndexOf::Class, IndexOf::Token);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IndexOf {
+    /// The scores of classes.
+    Class,
+    /// The rows of an embedding.
+    Token,
+}
+
+/// A target of a [`cross_entropy`](crate::cross_entropy) that is none of the classes, or a token that an
+/// [`embedding`](crate::tensor::module::embedding) has no row for.
+///
+/// ```
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use everburn::nn::{IndexOf, WrongTarget};
+///
+/// let wrong = WrongTarget { row: 3, rows: 8, target: 7, classes: 5, index: IndexOf::Class };
 /// assert_eq!(wrong.to_string(), "row 3 of 8 has target 7, and there are scores of 5 classes, 0 to 4");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("row {row} of {rows} has target {target}, and there are scores of {}", classes_from_zero(*.classes))]
+#[error("{}", self.text())]
 pub struct WrongTarget {
     /// The row, counted from 0.
     pub row: usize,
     /// How many rows there are.
     pub rows: usize,
-    /// Its target.
+    /// Its target, or token.
     pub target: i64,
-    /// How many classes there are.
+    /// How many classes there are, or rows of the embedding.
     pub classes: usize,
+    /// What it is.
+    pub index: IndexOf,
 }
 
 /// `5 classes, 0 to 4`
@@ -54,6 +73,23 @@ fn classes_from_zero(classes: usize) -> String {
 }
 
 impl WrongTarget {
+    fn text(&self) -> String {
+        let Self {
+            row, rows, target, ..
+        } = self;
+        match self.index {
+            IndexOf::Class => format!(
+                "row {row} of {rows} has target {target}, and there are scores of {}",
+                classes_from_zero(self.classes)
+            ),
+            IndexOf::Token => format!(
+                "token {row} of {rows} is {target}, and the embedding has {} rows: the tokens are of another tokenizer than the \
+                 model's, or its vocabulary is too small",
+                self.classes
+            ),
+        }
+    }
+
     /// The first of `targets` that is none of `classes` classes. Targets on a GPU are not waited for, unless
     /// [`with_checked_targets`] says so.
     ///
@@ -73,6 +109,7 @@ impl WrongTarget {
             rows: data.shape()[0],
             target,
             classes,
+            index: IndexOf::Class,
         })
     }
 
@@ -97,6 +134,32 @@ pub(crate) fn check_targets(targets: &Tensor<1, Int>, classes: usize) {
     if let Some(wrong) = WrongTarget::find(targets, classes) {
         wrong.raise();
     }
+}
+
+/// Refuses tokens that an embedding of `rows` rows has none for.
+///
+/// # Panics
+/// Panics if there is one, as far as [`WrongTarget::find`] looks.
+fn check_tokens(tokens: &Tensor<2, Int>, rows: usize) {
+    if let Some(wrong) = WrongTarget::find(&tokens.clone().flatten(0, 1), rows) {
+        let index = IndexOf::Token;
+        WrongTarget { index, ..wrong }.raise();
+    }
+}
+
+/// [`burn::tensor::module::embedding`], whose tokens are checked as the targets of a loss are: in the host's memory, and
+/// elsewhere where [`with_checked_targets`] waits.
+///
+/// # Shapes
+/// - weights: `[V, E]`
+/// - tokens: `[B, T]`, each below `V`
+/// - output: `[B, T, E]`
+///
+/// # Panics
+/// Panics if a token is beyond the rows: see [`WrongTarget`].
+pub fn embedding(weights: Tensor<2>, tokens: Tensor<2, Int>) -> Tensor<3> {
+    check_tokens(&tokens, weights.dims()[0]);
+    burn::tensor::module::embedding(weights, tokens)
 }
 
 /// Runs `pass`, in which a target that is none of the classes is an error and not a panic. Where `waits`, targets on a
@@ -176,11 +239,36 @@ mod tests {
                     rows,
                     target,
                     classes,
+                    index: IndexOf::Class,
                 };
                 assert_eq!(wrong.unwrap_err(), expected);
             }
         }
         with_checked_targets(false, || cross_entropy(logits(2), targets([0, 3]))).unwrap();
+    }
+
+    #[test]
+    fn an_embedding_refuses_tokens_that_it_has_no_row_for() {
+        let device = Device::flex().autodiff();
+        let looked_up = |tokens: [i64; 4]| {
+            let tokens = Tensor::<1, Int>::from_ints(tokens, &device).reshape([2, 2]);
+            let weights = Tensor::<2>::ones([3, 5], &device);
+            with_checked_targets(false, || embedding(weights, tokens))
+        };
+        assert_eq!(looked_up([0, 1, 2, 0]).unwrap().dims(), [2, 2, 5]);
+        for token in [3, -1] {
+            let expected = WrongTarget {
+                row: 2,
+                rows: 4,
+                target: token,
+                classes: 3,
+                index: IndexOf::Token,
+            };
+            assert_eq!(looked_up([0, 1, token, 9]).unwrap_err(), expected);
+            let text = expected.to_string();
+            let whole = format!("token 2 of 4 is {token}, and the embedding has 3 rows");
+            assert!(text.starts_with(&whole), "{text}");
+        }
     }
 
     #[test]

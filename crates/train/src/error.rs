@@ -47,7 +47,7 @@ pub enum TrainError {
          was learned: --resume tests it when the data are repaired"
     )]
     TestData(String),
-    /// A sample has a label that the model has no score for.
+    /// A sample has a label that the model has no score for, or a token that its embedding has no row for.
     #[error("{0}")]
     Label(WrongLabel),
     /// A GPU computes otherwise than the processor.

@@ -1,16 +1,18 @@
-//! Labels that a model has no score for.
+//! Labels that a model has no score for, and tokens that its embedding has no row for.
 
-use everburn_nn::{WrongTarget, with_checked_targets};
+use everburn_nn::{IndexOf, WrongTarget, with_checked_targets};
 
 use crate::error::TrainError;
 
-/// A sample whose label is none that the model has a score for.
+/// A sample whose label is none that the model has a score for, or with a token that its embedding has no row for.
 ///
 /// ```
-/// # mod everburn { pub use everburn_train as train; }
+/// # mod everburn { pub use everburn_nn as nn; pub use everburn_train as train; }
+/// use everburn::nn::IndexOf;
 /// use everburn::train::WrongLabel;
 ///
-/// let wrong = WrongLabel { sample: Some(17), of: "the training", place: None, label: 7, scores: 5 };
+/// let index = IndexOf::Class;
+/// let wrong = WrongLabel { sample: Some(17), of: "the training", place: None, label: 7, scores: 5, index };
 /// let text = wrong.to_string();
 /// assert!(text.starts_with("sample 17 of the training has the label 7, and the model makes 5 scores, for labels 0 to 4"));
 /// ```
@@ -23,10 +25,12 @@ pub struct WrongLabel {
     pub of: &'static str,
     /// Which of the sample's labels it is, counted from 0, if the sample has several: tokens of a text, or pixels.
     pub place: Option<usize>,
-    /// The label.
+    /// The label, or the token.
     pub label: i64,
-    /// How many scores the model makes.
+    /// How many scores the model makes, or rows its embedding has.
     pub scores: usize,
+    /// What the label is.
+    pub index: IndexOf,
 }
 
 impl WrongLabel {
@@ -37,6 +41,7 @@ impl WrongLabel {
             rows,
             target,
             classes,
+            index,
         } = wrong;
         let each = rows.checked_div(samples.len());
         let each = each.filter(|each| *each > 0 && each * samples.len() == rows);
@@ -46,6 +51,7 @@ impl WrongLabel {
             place: each.filter(|each| *each > 1).map(|each| row % each),
             label: target,
             scores: classes,
+            index,
         }
     }
 
@@ -56,6 +62,7 @@ impl WrongLabel {
             place,
             label,
             scores,
+            index,
         } = self;
         let sample = sample.map_or_else(
             || format!("a sample of {of}"),
@@ -63,6 +70,12 @@ impl WrongLabel {
         );
         let place = place.map_or_else(String::new, |place| format!(" at place {place}"));
         let most = scores.saturating_sub(1);
+        if *index == IndexOf::Token {
+            return format!(
+                "{sample} has the token {label}{place}, and the model's embedding has {scores} rows, for tokens 0 to {most}; read \
+                 the data with the tokenizer of the model, or give the model the vocabulary of the data"
+            );
+        }
         let outputs = "the model needs an output for each class of the data (for each token of the vocabulary, in texts)";
         let what_to_do = match label {
             ..0 => format!("labels are counted from 0; {outputs}"),
@@ -98,6 +111,7 @@ mod tests {
             rows,
             target,
             classes: 5,
+            index: IndexOf::Class,
         }
     }
 
@@ -125,5 +139,13 @@ mod tests {
         );
         assert!(negative.contains("labels are counted from 0"), "{negative}");
         assert!(text(i64::MAX).contains("the label 9223372036854775807"));
+        let token = WrongTarget {
+            index: IndexOf::Token,
+            ..wrong(4, 6, 7)
+        };
+        let token = WrongLabel::new(token, &[3, 8], "the training").to_string();
+        let whole = "sample 8 of the training has the token 7 at place 1, and the model's embedding has 5 rows";
+        assert!(token.starts_with(whole), "{token}");
+        assert!(token.contains("the tokenizer of the model"), "{token}");
     }
 }

@@ -4,6 +4,7 @@ use burn::data::dataset::{Dataset, InMemDataset};
 use burn::prelude::*;
 use everburn_datasets::ImageItem;
 use everburn_models::mlp::{Mlp, MlpConfig};
+use everburn_nn::IndexOf;
 use everburn_train::{
     Classifier, ReadMetrics, TrainError, Trainer, TrainingConfig, TrainingData, WrongLabel,
 };
@@ -53,6 +54,7 @@ fn expected(sample: usize, of: &'static str) -> WrongLabel {
         place: None,
         label: LABEL.into(),
         scores: 10,
+        index: IndexOf::Class,
     }
 }
 

@@ -10,10 +10,11 @@ use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_datasets::{MaskedTextBatcher, TextDataset, TextItem};
 use everburn_distributed::ShardStage;
 use everburn_models::gpt::{Gpt, GptConfig, Positions};
+use everburn_nn::IndexOf;
 use everburn_train::{
     Adapter, Generation, LanguageModel, LoraConfig, MaskedNextToken, MaskedTextBatch, MetricLine,
-    OptimizerConfig, OptimizerKind, Patterns, Samples, Supervised, Trainer, TrainingConfig,
-    TrainingData, whole_text,
+    OptimizerConfig, OptimizerKind, Patterns, Samples, Supervised, TrainError, Trainer,
+    TrainingConfig, TrainingData, whole_text,
 };
 
 use crate::harness::data::{Texts, texts, windows};
@@ -106,6 +107,27 @@ fn one_rank_and_more_learn_the_same() {
                 assert!(difference <= 1e-4, "{line:?} {other:?}");
             }
         }
+    }
+}
+
+#[test]
+fn a_token_beyond_the_embedding_is_refused_with_its_sample() {
+    let (data, vocabulary) = texts(CONTEXT);
+    let rows = 10;
+    assert!(vocabulary > 2 * rows, "most windows have such tokens");
+    let model = small(rows, Positions::Learned);
+    for ranks in [1, 2] {
+        let errors = on_ranks(ranks, &twenty_steps(), None, |trainer| {
+            let model = LanguageModel::of_blocks(model.clone());
+            trainer.fit(model, &data).map(drop).unwrap_err()
+        });
+        let found = errors.iter().find_map(|error| match error {
+            TrainError::Label(wrong) => Some(wrong),
+            _ => None,
+        });
+        let wrong = found.unwrap_or_else(|| panic!("{errors:?}"));
+        assert_eq!((wrong.index, wrong.scores), (IndexOf::Token, rows));
+        assert!(wrong.sample.is_some() && wrong.place.is_some(), "{wrong}");
     }
 }
 
