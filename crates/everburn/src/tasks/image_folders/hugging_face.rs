@@ -95,6 +95,17 @@ fn channels(keys: Keys<'_>) -> Result<usize, TaskError> {
     }
 }
 
+/// Names of a ViT's parts in `state_dict()` of transformers since version 5, and before: what `save_pretrained` writes still.
+const SINCE_VERSION_5: [(&str, &str); 7] = [
+    (".layers.", ".encoder.layer."),
+    (".attention.q_proj.", ".attention.attention.query."),
+    (".attention.k_proj.", ".attention.attention.key."),
+    (".attention.v_proj.", ".attention.attention.value."),
+    (".attention.o_proj.", ".attention.output.dense."),
+    (".mlp.fc1.", ".intermediate.dense."),
+    (".mlp.fc2.", ".output.dense."),
+];
+
 impl PretrainedImageModel for ViTConfig {
     const HEAD: &'static str = "classifier";
 
@@ -162,6 +173,9 @@ impl PretrainedImageModel for ViTConfig {
             tensors: Vec::new(),
             ignored: ["*pooler.dense.*", "*embeddings.mask_token"]
                 .map(str::to_string)
+                .to_vec(),
+            renamed: SINCE_VERSION_5
+                .map(|(theirs, ours)| (theirs.to_string(), ours.to_string()))
                 .to_vec(),
         }
     }
@@ -298,6 +312,7 @@ impl ResNetKeys {
             prefix: "resnet.".to_string(),
             tensors,
             ignored: Vec::new(),
+            renamed: Vec::new(),
         }
     }
 

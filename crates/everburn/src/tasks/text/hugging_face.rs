@@ -172,6 +172,7 @@ impl PretrainedDecoder for GptConfig {
             ignored: ["*.attn.bias", "*.attn.masked_bias", "*lm_head.weight"]
                 .map(str::to_string)
                 .to_vec(),
+            renamed: Vec::new(),
         }
     }
 }
@@ -269,6 +270,7 @@ impl PretrainedDecoder for LlamaConfig {
             prefix: "model.".to_string(),
             tensors: Vec::new(),
             ignored: ignored.into_iter().map(str::to_string).collect(),
+            renamed: Vec::new(),
         }
     }
 }

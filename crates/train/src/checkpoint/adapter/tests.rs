@@ -37,7 +37,7 @@ fn layers_that_are_one_in_transformers_have_one_pair_of_factors() {
             source("k", "all", Some((1, 3))),
             source("v", "all", Some((2, 3))),
         ],
-        ignored: Vec::new(),
+        ..StateDictLayout::default()
     };
     let (tensors, config) = adapter
         .peft(&lora(), &layout, Some("CAUSAL_LM"), None)

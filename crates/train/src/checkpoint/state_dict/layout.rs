@@ -28,6 +28,7 @@ use crate::config::parameter_groups::Patterns;
 ///     prefix: "net.".to_string(),
 ///     tensors: vec![part("first", 0), part("second", 1)],
 ///     ignored: vec!["net.mask".to_string()],
+///     renamed: Vec::new(),
 /// };
 /// assert_eq!(layout.tensors.len(), 2);
 /// ```
@@ -41,6 +42,8 @@ pub struct StateDictLayout {
     pub tensors: Vec<TensorSource>,
     /// Patterns of names in the file that are no parameters of the model: masks, copies of tied weights.
     pub ignored: Vec<String>,
+    /// Parts of names in files of other versions of the library, and what they are in those of this layout.
+    pub renamed: Vec<(String, String)>,
 }
 
 /// Where a tensor of a model is in a file.
@@ -90,6 +93,12 @@ impl StateDictLayout {
                 .map(|(name, tensor)| renamed(format!("{}{name}", self.prefix), tensor))
                 .collect();
         }
+        if !self.renamed.is_empty() {
+            let named = theirs.into_iter();
+            theirs = named
+                .map(|(name, tensor)| renamed(self.in_this_version(&name), tensor))
+                .collect();
+        }
         let ignored = |name: &str| {
             let fits = |pattern: &String| Patterns::from(pattern.as_str()).fit(name);
             self.ignored.iter().any(fits)
@@ -105,6 +114,14 @@ impl StateDictLayout {
         theirs.retain(|name, _| !self.is_source(name));
         arranged.extend(theirs);
         arranged
+    }
+
+    /// A name of another version as this layout has it.
+    fn in_this_version(&self, name: &str) -> String {
+        let parts = self.renamed.iter();
+        parts.fold(name.to_owned(), |name, (theirs, ours)| {
+            name.replace(theirs, ours)
+        })
     }
 
     /// What a file with these names, which ascend, calls the tensor `name`, and that name, where it is the model's.
@@ -257,6 +274,7 @@ mod tests {
                 source("out.weight", "last", true, None),
             ],
             ignored: vec!["*.mask".to_string()],
+            renamed: Vec::new(),
         }
     }
 

@@ -1,3 +1,6 @@
+use burn::prelude::Device;
+use everburn_train::{Patterns, load_state_dict_except, save_state_dict};
+
 use super::*;
 
 fn vit() -> ViTConfig {
@@ -149,4 +152,41 @@ fn each_tensor_of_a_resnet_has_a_place_there() {
     assert!(small.fewest_parameters() < small.init(&device).num_params() as u64);
     let vit = vit();
     assert!(vit.fewest_parameters() < vit.init(&device).num_params() as u64);
+}
+
+#[test]
+fn a_vit_is_taken_by_the_names_of_transformers_5_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let [before, since, back] =
+        ["before", "since", "back"].map(|name| folder.path().join(format!("{name}.safetensors")));
+    let device = Device::flex();
+    let config = vit();
+    save_state_dict(&config.init(&device), 0, &before).unwrap();
+
+    let written = std::fs::read(&before).unwrap();
+    let (length, rest) = written.split_first_chunk().unwrap();
+    let (header, numbers) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let renamed = [
+        ("vit.encoder.layer.", "vit.layers."),
+        ("attention.attention.query.", "attention.q_proj."),
+        ("attention.attention.key.", "attention.k_proj."),
+        ("attention.attention.value.", "attention.v_proj."),
+        ("attention.output.dense.", "attention.o_proj."),
+        ("intermediate.dense.", "mlp.fc1."),
+        ("output.dense.", "mlp.fc2."),
+    ];
+    let header = std::str::from_utf8(header).unwrap().to_owned();
+    let mut header = renamed.iter().fold(header, |header, (old, new)| {
+        assert!(header.contains(old), "{old}: {header}");
+        header.replace(old, new)
+    });
+    header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
+    let length = (header.len() as u64).to_le_bytes();
+    let file = [&length[..], header.as_bytes(), numbers].concat();
+    std::fs::write(&since, file).unwrap();
+
+    let (skip, layout) = (Patterns::default(), config.layout());
+    let taken = load_state_dict_except(config.init(&device), &since, &skip, &layout).unwrap();
+    save_state_dict(&taken, 0, &back).unwrap();
+    assert!(std::fs::read(&back).unwrap() == written);
 }
