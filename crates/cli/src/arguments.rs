@@ -18,6 +18,7 @@ use everburn_datasets::TokenizerKind;
 use everburn_monitor::MonitorCommand;
 use everburn_record::invocation;
 use everburn_report::{CompareCommand, ReportCommand};
+use everburn_train::StateDictFile;
 use serde::{Deserialize, Serialize};
 
 use crate::bottleneck::BottleneckArguments;
@@ -154,10 +155,11 @@ pub(crate) struct TrainArguments {
     #[arg(long)]
     pub(crate) profile: bool,
 
-    /// Start with these weights: a PyTorch state dict (.safetensors, .pt, .pth, .ckpt, .bin), a run's folder, or a
-    /// folder of Hugging
-    /// Face's transformers, whose config.json says which model it is.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help = format!(
+        "Start with these weights: a PyTorch state dict ({}), a run's folder, or a folder of Hugging Face's transformers, \
+         whose config.json says which model it is",
+        StateDictFile::endings()
+    ))]
     pub(crate) init_from: Option<PathBuf>,
 
     /// Leave these tensors of --init-from out, by their names in PyTorch, for a model with a new head: 'fc.*'.

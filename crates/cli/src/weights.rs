@@ -1,22 +1,23 @@
 //! Weights that come from elsewhere or go there: `everburn export`, `everburn import` and `--init-from`.
 
+mod export;
 mod other_size;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::devices;
-use crate::prelude::*;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use everburn_datasets::{Tokenizer, TokenizerKind};
 use everburn_record::invocation;
 use everburn_train::{
-    Adapter, AnyModel, ConfiguredTask, Patterns, StateDictLayout, TrainError, WeightsMismatch,
-    load_state_dict_except, missing_keys, save_pretrained, save_safetensors, save_state_dict,
-    state_dict_names, state_dict_shapes, with_parameters,
+    AnyModel, ConfiguredTask, Patterns, StateDictFile, TrainError, WeightsMismatch,
+    load_state_dict_except, missing_keys, save_safetensors, state_dict_names, state_dict_shapes,
 };
 use toml::Value;
 
+pub(crate) use self::export::{ExportArguments, export};
 use self::other_size::{settings_of_model, with_sizes};
 use crate::arguments::keys::{get, put};
 use crate::arguments::{Given, OfImport, OfTraining, TrainArguments};
@@ -25,77 +26,16 @@ use crate::error::CliError;
 use crate::pretrained::{folder_of, is_pretrained, require_tokenizer};
 use crate::summary::counted;
 use crate::train::prepare_run_directory;
-use crate::trained::{Which, load_checkpoint, load_parameters};
 
 /// The most tensors that are named.
 const MOST_NAMED: usize = 6;
 
-/// What is exported.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ExportFormat {
-    /// A safetensors file with PyTorch's names and layouts
-    Safetensors,
-    /// A state dict that `torch.load` opens
-    #[value(name = "pytorch", alias = "pt-names")]
-    PyTorch,
-    /// A folder for `from_pretrained` of Hugging Face's transformers
-    HuggingFace,
-}
-
-#[derive(Debug, Clone, Args)]
-pub(crate) struct ExportArguments {
-    /// The folder of the run.
-    pub(crate) run_dir: PathBuf,
-
-    /// safetensors: a file for safetensors.torch.load_file; pytorch: one for torch.load. Both have
-    /// PyTorch's names and layouts, for load_state_dict. hugging-face: a folder for from_pretrained of transformers.
-    /// Not needed where --output ends in .safetensors, .pt or .pth.
-    #[arg(long, value_name = "FORMAT")]
-    pub(crate) to: Option<ExportFormat>,
-
-    /// Export only what `--lora` has learned, as a folder that Hugging Face's PEFT loads on top of the pretrained model.
-    #[arg(long, conflicts_with_all = ["to", "ema"])]
-    pub(crate) adapter: bool,
-
-    /// The file or folder to write [default: state-dict.safetensors, state-dict.pt, hugging-face or adapter in the run's
-    /// folder]. With pytorch it may end in .pt, .pth or .safetensors.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-
-    /// With hugging-face: the most bytes of weights in one file; larger models are written as several, with an index. Units
-    /// are KB, MB and GB, powers of 1000.
-    #[arg(long, value_name = "SIZE", default_value = "5GB", value_parser = size)]
-    pub(crate) max_shard_size: u64,
-
-    /// Export a checkpoint instead of the trained model: `best`, or the number of an epoch.
-    #[arg(long, value_name = "EPOCH")]
-    pub(crate) checkpoint: Option<String>,
-
-    /// Export the averaged parameters, of a run that was trained with --ema.
-    #[arg(long)]
-    pub(crate) ema: bool,
-}
-
-impl ExportArguments {
-    /// The format that --to names, or the ending of --output.
-    fn format(&self) -> Result<ExportFormat, CliError> {
-        let ending = self.output.as_deref().and_then(Path::extension);
-        match (self.to, ending.and_then(|ending| ending.to_str())) {
-            (Some(format), _) => Ok(format),
-            (None, Some("safetensors")) => Ok(ExportFormat::Safetensors),
-            (None, Some("pt" | "pth")) => Ok(ExportFormat::PyTorch),
-            (None, _) => Err(CliError::usage_with_help(
-                "export to which format?",
-                "--to safetensors: a file for safetensors.torch.load_file; --to pytorch: one for torch.load; \
-                 --to hugging-face: a folder for transformers; --adapter: only what --lora has learned; or an --output that ends in .safetensors, .pt or .pth",
-            )),
-        }
-    }
-}
-
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ImportArguments {
-    /// A state dict of PyTorch (.safetensors, .pt, .pth, .ckpt, .bin), or a folder of Hugging Face's transformers.
+    #[arg(help = format!(
+        "A state dict of PyTorch ({}), or a folder of Hugging Face's transformers",
+        StateDictFile::endings()
+    ))]
     pub(crate) file: PathBuf,
 
     /// The model, one of `train --list`.
@@ -121,150 +61,6 @@ pub(crate) struct ImportArguments {
     /// Flags that are keys of the configuration.
     #[command(flatten)]
     pub(crate) keys: Given<OfImport>,
-}
-
-/// Bytes, as in `20000`, `20KB` or `5GB`: what transformers take as `max_shard_size`.
-fn size(text: &str) -> Result<u64, String> {
-    let units = [("KB", 1_000), ("MB", 1_000_000), ("GB", 1_000_000_000)];
-    let unit = units
-        .iter()
-        .find_map(|(name, factor)| Some((text.strip_suffix(name)?, *factor)));
-    let (digits, factor) = unit.unwrap_or((text, 1));
-    let bytes = digits.parse::<u64>().ok();
-    let bytes = bytes.and_then(|number| number.checked_mul(factor));
-    bytes
-        .filter(|bytes| *bytes > 0)
-        .ok_or_else(|| format!("`{text}` is not a size: write bytes, or 20KB, 500MB, 5GB"))
-}
-
-/// Writes a run's model as a state dict.
-pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> {
-    let run = RunDirectory::open(&arguments.run_dir)?;
-    let format = match arguments.adapter {
-        true => None,
-        false => Some(arguments.format()?),
-    };
-    let output = arguments.output.clone().unwrap_or_else(|| {
-        run.path().join(match format {
-            Some(ExportFormat::Safetensors) => "state-dict.safetensors",
-            Some(ExportFormat::PyTorch) => "state-dict.pt",
-            Some(ExportFormat::HuggingFace) => "hugging-face",
-            None => "adapter",
-        })
-    });
-    let folder = output
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-        return Err(CliError::usage_with_help(
-            format!(
-                "--output {}: there is no folder {}",
-                output.display(),
-                folder.display()
-            ),
-            "make it first, or name another file",
-        ));
-    }
-    let Some(to) = format else {
-        return export_adapter(arguments, &run, &output);
-    };
-    let is_safetensors = output
-        .extension()
-        .is_some_and(|ending| ending == "safetensors");
-    if to == ExportFormat::Safetensors && !is_safetensors {
-        return Err(CliError::usage_with_help(
-            format!("{} does not end in .safetensors", output.display()),
-            "--to pytorch writes .pt, .pth and .safetensors, as the name of --output ends",
-        ));
-    }
-    let config = run.read_config::<RunConfig>()?;
-    let which = Which {
-        checkpoint: arguments.checkpoint.as_deref(),
-        ema: arguments.ema,
-    };
-    let device = devices::of_rank(&["flex".to_string()], 0)?;
-    let task = config.task()?;
-    let model = load_parameters(task.model(&device)?, &run, which)?;
-    if to == ExportFormat::HuggingFace {
-        let (layout, files) = (task.layout(), task.pretrained_files()?);
-        save_pretrained(&model, &layout, &files, &output, arguments.max_shard_size)?;
-        say!("{} of {} written", output.display(), config.model);
-        if let Some(line) = without_tokenizer(&config, &files) {
-            say!("{line}");
-        }
-        return Ok(ExitCode::SUCCESS);
-    }
-    // A run that was imported, or has not ended, has no report.
-    let batches = run.read_report().map_or(0, |report| report.steps);
-    save_state_dict(&model, batches as u64, &output)?;
-    say!("{} of {} written", output.display(), config.model);
-    Ok(ExitCode::SUCCESS)
-}
-
-/// What is said of an exported text model whose folder has no tokenizer.
-fn without_tokenizer(config: &RunConfig, files: &[(String, Vec<u8>)]) -> Option<String> {
-    let is_there = files.iter().any(|(name, _)| name == "tokenizer.json");
-    if is_there || !config.sections.contains_key("text") {
-        return None;
-    }
-    let named = get(&config.sections, "text.tokenizer").and_then(Value::as_str);
-    let has_shards = get(&config.sections, "text.shards").is_some();
-    let used = match named.unwrap_or("char") {
-        "byte" => "its tokens are the bytes of UTF-8, from 0 to 255".to_owned(),
-        "char" if has_shards => {
-            "it learned from files of tokens, whose tokenizer is not known".to_owned()
-        }
-        "char" => {
-            "its tokens are characters, in the order of text.alphabet in the run's config.toml"
-                .to_owned()
-        }
-        file => format!("the run's, {file}, is not there any more"),
-    };
-    Some(format!("no tokenizer.json in it: {used}"))
-}
-
-/// Writes what a run with low-rank adaptation has learned, for PEFT.
-fn export_adapter(
-    arguments: &ExportArguments,
-    run: &RunDirectory,
-    output: &Path,
-) -> Result<ExitCode, CliError> {
-    let config = run.read_config::<RunConfig>()?;
-    let Some(lora) = &config.training.lora else {
-        return Err(CliError::usage_with_help(
-            format!("{} was trained without --lora", run.path().display()),
-            "--to exports all weights of a run",
-        ));
-    };
-    if lora.modules_to_save.iter().next().is_some() {
-        return Err(CliError::usage_with_help(
-            format!(
-                "{} was trained whole beside the factors, and an adapter has the factors alone",
-                lora.modules_to_save
-            ),
-            "export the merged model: --to hugging-face, or an --output that ends in .safetensors",
-        ));
-    }
-    let task = config.task()?;
-    let adapter = match &arguments.checkpoint {
-        None => Adapter::read(run)?,
-        Some(name) => {
-            let device = devices::of_rank(&["flex".to_string()], 0)?;
-            let model = lora.adapt(task.model(&device)?)?;
-            Adapter::of(&with_parameters(model, &load_checkpoint(run, name)?)?)
-        }
-    };
-    let base = config
-        .init_from
-        .as_deref()
-        .filter(|base| is_pretrained(base));
-    let layout = task.layout();
-    // PEFT has no type for a classifier of images.
-    let is_text = config.sections.contains_key("text") && layout != StateDictLayout::default();
-    let kind = is_text.then_some("CAUSAL_LM");
-    adapter.save_peft(lora, &layout, kind, base, output)?;
-    say!("{} of {} written", output.display(), config.model);
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Makes a run of a state dict.
@@ -420,6 +216,29 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
     Ok(Some(format!("weights: {}: {taken}{new}", path.display())))
 }
 
+/// Refuses data of more tokens than the pretrained model has, whose numbers its embedding has no rows for. `before` and
+/// `now` are the settings before and after the data were read.
+pub(crate) fn check_vocabulary(
+    before: &BTreeMap<String, String>,
+    now: &BTreeMap<String, String>,
+) -> Result<(), CliError> {
+    let tokens =
+        |settings: &BTreeMap<String, String>, path: &str| settings.get(path)?.parse::<usize>().ok();
+    let mut paths = before.keys().filter(|path| path.ends_with(".vocabulary"));
+    let more = paths.find_map(|path| {
+        let (has, given) = (tokens(before, path)?, tokens(now, path)?);
+        (given > has).then_some((has, given))
+    });
+    match more {
+        None => Ok(()),
+        Some((has, given)) => Err(CliError::usage_with_help(
+            format!("the tokenizer of the data has {given} tokens, and the pretrained model {has}"),
+            "name the tokenizer that the model learned with (--tokenizer FILE), or leave --tokenizer out where the model's folder \
+             has one; or train a model from its first weights, without --init-from",
+        )),
+    }
+}
+
 /// Refuses to train a pretrained text model on the characters of the data, because its folder has no tokenizer and none
 /// was named; or on the tokens of another tokenizer than the one in its folder.
 pub(crate) fn check_tokenizer(
@@ -476,6 +295,3 @@ fn loaded(config: &RunConfig, path: &Path) -> Result<AnyModel, CliError> {
     let (model, skip) = (task.model(&device)?, &config.init_skip);
     Ok(load_state_dict_except(model, path, skip, &task.layout())?)
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,4 +1,4 @@
-//! Weights in PyTorch's files (`.pt`, `.pth`, `.bin`), read without PyTorch and safe against files of strangers.
+//! Weights in files of `torch.save`, read without PyTorch and safe against files of strangers.
 //!
 //! | | |
 //! |---|---|

@@ -120,6 +120,16 @@ fn a_language_model_without_a_tokenizer_keeps_its_special_tokens() {
     std::fs::write(&config, own.to_string()).unwrap();
     let ended = import(here, &["--tokenizer", "byte"]);
     ended.failed_with(2, &["the tokenizer has 256 tokens, and the model 255"]);
+    let train = "train --init-from gpt2 --tokenizer byte --data my.txt --steps 1 --set text.window=8 --run-dir never";
+    for ranks in ["1", "2"] {
+        let train = Everburn::new(here, train.split(' ')).args(["--ranks", ranks]);
+        let messages = [
+            "the tokenizer of the data has 256 tokens, and the pretrained model 255",
+            "name the tokenizer that the model learned with",
+        ];
+        train.run().failed_with(2, &messages);
+    }
+    assert!(!here.join("never").exists());
 }
 
 #[test]

@@ -344,7 +344,11 @@ pub(super) fn load_data(
         false => error,
     })?;
     if !is_checked {
-        check_decided(arguments, &before, &task.agreed_settings()?)?;
+        let now = task.agreed_settings()?;
+        check_decided(arguments, &before, &now)?;
+        if config.init_from.is_some() && !arguments.resume {
+            weights::check_vocabulary(&before, &now)?;
+        }
     }
     resolve_data(config, &*task, &loaded)?;
     Ok(loaded)

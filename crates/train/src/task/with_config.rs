@@ -338,10 +338,9 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
     fn pretrained_files(&self) -> Result<Vec<(String, Vec<u8>)>, TaskError> {
         let format = self.task.pretrained().ok_or_else(|| {
             TaskError::new(format!(
-                "Hugging Face's libraries have no model like `{}`",
+                "Hugging Face's transformers have no model like `{}`",
                 self.name
             ))
-            .with_help("implement `Pretrained` for the task, and `Task::pretrained`")
         })?;
         let config = (format.config_json)(&self.task, &self.config)?;
         let config = format!("{config:#}\n").into_bytes();

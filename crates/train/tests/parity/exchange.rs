@@ -148,7 +148,7 @@ fn what_is_saved_is_loaded_from_both_kinds_of_files() {
     assert!(
         error
             .to_string()
-            .contains(".safetensors, .pt, .pth, .ckpt or .bin"),
+            .contains(".safetensors, .pt, .pth, .pth.tar, .ckpt or .bin"),
         "{error}"
     );
 }

@@ -28,6 +28,9 @@ pub(super) const WRAPPED_BY_PEFT: &str = "it is the state dict of a model that P
 
 const POINTER: &str = "it is a pointer of git-lfs, not the weights: `git lfs pull` fetches them";
 
+/// The endings of names by which a [`StateDictFile`] is known. The first is safetensors', the others PyTorch's.
+const ENDINGS: [&str; 6] = [".safetensors", ".pt", ".pth", ".pth.tar", ".ckpt", ".bin"];
+
 /// The kind of file that a state dict is in.
 ///
 /// ```
@@ -37,6 +40,7 @@ const POINTER: &str = "it is a pointer of git-lfs, not the weights: `git lfs pul
 /// assert_eq!(StateDictFile::of("weights.pt".as_ref()), Some(StateDictFile::PyTorch));
 /// assert_eq!(StateDictFile::of("model_best.pth.tar".as_ref()), Some(StateDictFile::PyTorch));
 /// assert_eq!(StateDictFile::of("weights.onnx".as_ref()), None);
+/// assert_eq!(StateDictFile::endings(), ".safetensors, .pt, .pth, .pth.tar, .ckpt or .bin");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateDictFile {
@@ -50,25 +54,34 @@ pub enum StateDictFile {
 impl StateDictFile {
     /// The kind that the path's ending says.
     pub fn of(path: &Path) -> Option<Self> {
-        match path.extension()?.to_str()? {
-            "safetensors" => Some(Self::Safetensors),
-            "pt" | "pth" | "ckpt" | "bin" => Some(Self::PyTorch),
-            // It is no archive of tar: the name is a habit.
-            "tar" => Self::of(Path::new(path.file_stem()?)).filter(|kind| *kind == Self::PyTorch),
-            _ => None,
+        let name = path.file_name()?.to_str()?;
+        let ends_in = |ending: &&str| name.len() > ending.len() && name.ends_with(*ending);
+        let [safetensors, pytorch @ ..] = &ENDINGS;
+        match ends_in(safetensors) {
+            true => Some(Self::Safetensors),
+            false => pytorch.iter().any(ends_in).then_some(Self::PyTorch),
         }
+    }
+
+    /// The endings of all kinds, for a sentence.
+    pub fn endings() -> String {
+        let [first @ .., last] = ENDINGS;
+        format!("{} or {last}", first.join(", "))
     }
 }
 
 pub(super) fn kind_of(path: &Path) -> Result<StateDictFile, String> {
     StateDictFile::of(path).ok_or_else(|| {
-        let kinds = "its kind is known by its name, which must end in .safetensors, .pt, .pth, .ckpt or .bin";
+        let kinds = format!(
+            "its kind is known by its name, which must end in {}",
+            StateDictFile::endings()
+        );
         let is_onnx = path.extension().is_some_and(|ending| ending == "onnx");
         match is_onnx {
             true => format!(
                 "{kinds}; ONNX is none of these: save the weights in PyTorch by torch.save(model.state_dict(), \"model.pt\")"
             ),
-            false => kinds.to_string(),
+            false => kinds,
         }
     })
 }
@@ -104,8 +117,9 @@ pub(super) fn refuse_plain_folder(path: &Path) -> Result<(), TrainError> {
             file.display().to_string().escape_debug()
         ),
         None => format!(
-            "it is a folder without a state dict: it has no .safetensors, .pt, .pth, .ckpt or .bin, no {PRETRAINED_CONFIG} of \
-             transformers, and no config.toml of a run"
+            "it is a folder without a state dict: it has no {}, no {PRETRAINED_CONFIG} of transformers, and no config.toml of a \
+             run",
+            StateDictFile::endings()
         ),
     };
     Err(refuse("reading", path, &reason))
@@ -300,6 +314,34 @@ mod tests {
         assert!(told(name, b"PK\x03\x04 and more").contains("ends in .pt"));
         assert!(told(name, b"<!doctype html><html>").contains("it is no .safetensors file"));
         assert!(told("a.pt", &sound).contains("ends in .safetensors"));
+    }
+
+    #[test]
+    fn the_endings_are_one_list_for_files_messages_and_the_document() {
+        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/pytorch-weights.md");
+        let document = std::fs::read_to_string(document).unwrap();
+        let (_, supported) = document.split_once("\n## Supported files\n").unwrap();
+        let (supported, _) = supported.split_once("\n\n- ").unwrap();
+        let told = kind_of(Path::new("weights.onnx")).unwrap_err();
+        for ending in ENDINGS {
+            let kind = match ending {
+                ".safetensors" => StateDictFile::Safetensors,
+                _ => StateDictFile::PyTorch,
+            };
+            assert_eq!(
+                StateDictFile::of(Path::new(&format!("a{ending}"))),
+                Some(kind)
+            );
+            assert_eq!(
+                StateDictFile::of(Path::new(ending)),
+                None,
+                "no name before it"
+            );
+            assert!(told.contains(ending), "{told}");
+            assert!(supported.contains(&format!("`{ending}`")), "{supported}");
+        }
+        let listed = supported.matches("`.").count();
+        assert_eq!(listed, ENDINGS.len(), "{supported}");
     }
 
     #[test]
