@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::files;
+use crate::launching::Work;
 use crate::prelude::*;
 use crate::summary::{counted, tested};
 use crate::trained::{Opened, Samples, TrainedFlags, TrainedRank, remove_stale};
@@ -88,8 +89,7 @@ fn launch(
     let result = logs.join("result.json");
     remove_stale(&result);
     let own = vec!["--result-file".into(), result.clone().into()];
-    let line = arguments.trained.for_ranks("eval", own);
-    let (code, shows) = arguments.trained.launch(plan, line, logs)?;
+    let (code, shows) = arguments.trained.launch(plan, Work::Eval, own, logs)?;
     if shows {
         read_result(&result)?.print(arguments.json);
     }
@@ -189,7 +189,7 @@ mod tests {
                      flex,flex --timeout 9 --heartbeat-timeout 7 --backend host --transport tcp --checkpoint 2 --ema \
                      --set flowers.folder=other";
         let ours = parsed(words.split_whitespace().map(Into::into)).trained;
-        let theirs = parsed(ours.for_ranks("eval", Vec::new())).trained;
+        let theirs = parsed(ours.for_ranks(Work::Eval, Vec::new())).trained;
         let config = |flags: &TrainedFlags| {
             let config = RunConfig::default();
             let config = config.for_evaluation(&flags.keys, &[], &flags.ranks);

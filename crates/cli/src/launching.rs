@@ -55,12 +55,38 @@ pub(crate) fn plan(
     Ok(launch)
 }
 
+/// A command that starts ranks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Work {
+    Train,
+    Eval,
+    Predict,
+}
+
+impl Work {
+    /// What the command is called.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Eval => "eval",
+            Self::Predict => "predict",
+        }
+    }
+
+    /// What is said of the signal that ends it before there are ranks.
+    fn stopped_on(self, signal: &str) -> String {
+        let done = match self {
+            Self::Train => "trained",
+            Self::Eval => "evaluated",
+            Self::Predict => "predicted",
+        };
+        format!("stopped on {signal} before any rank was started: nothing was {done}")
+    }
+}
+
 /// Listens for signals until the ranks' launcher does: preparing a job may take long, and a signal then says what was stopped.
-pub(crate) fn listen_early() -> Result<EarlyStop, CliError> {
-    let tell = |signal: &str| {
-        say_error!("stopped on {signal} before any rank was started: nothing was trained");
-    };
-    EarlyStop::listen(tell)
+pub(crate) fn listen_early(work: Work) -> Result<EarlyStop, CliError> {
+    EarlyStop::listen(move |signal| say_error!("{}", work.stopped_on(signal)))
         .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))
 }
 
@@ -83,4 +109,18 @@ pub(crate) fn run(
         say_error!("{outcome}");
     }
     Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_before_there_are_ranks_says_what_was_not_done() {
+        let told = [Work::Train, Work::Eval, Work::Predict].map(|work| work.stopped_on("SIGINT"));
+        let whole = "stopped on SIGINT before any rank was started: nothing was trained";
+        assert_eq!(told[0], whole);
+        assert!(told[1].ends_with("nothing was evaluated"), "{}", told[1]);
+        assert!(told[2].ends_with("nothing was predicted"), "{}", told[2]);
+    }
 }

@@ -11,6 +11,7 @@ use everburn_train::PredictionInput;
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::files;
+use crate::launching::Work;
 use crate::prelude::*;
 use crate::summary::counted;
 use crate::trained::{Opened, Samples, TrainedFlags, TrainedRank, remove_stale};
@@ -142,8 +143,7 @@ fn launch(
         "--output".into(),
         output.into(),
     ];
-    let line = arguments.trained.for_ranks("predict", own);
-    let (code, shows) = arguments.trained.launch(plan, line, logs)?;
+    let (code, shows) = arguments.trained.launch(plan, Work::Predict, own, logs)?;
     if shows {
         match &arguments.output {
             Some(_) => arguments.report(),

@@ -60,7 +60,8 @@ pub(crate) fn run(
         return train_as_rank(config, arguments, environment, keep_kernels());
     }
     let launches = config.starts_ranks() && !arguments.kernels.warmup;
-    let early = launches.then(launching::listen_early).transpose()?;
+    let listen = || launching::listen_early(launching::Work::Train);
+    let early = launches.then(listen).transpose()?;
     let plan = check(&config, arguments)?;
     let mut task = config.task()?;
     let loaded = load_data(&mut config, arguments, &mut *task, false)?;

@@ -18,6 +18,7 @@ use everburn_train::{
 use crate::arguments::{Given, OfEvaluation, RankFlags};
 use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
+use crate::launching::Work;
 use crate::prelude::*;
 use crate::{devices, gradient_exchange, launching, rank};
 
@@ -92,9 +93,9 @@ impl TrainedFlags {
         })
     }
 
-    /// The command line of a rank of `command`, with the command's `own` flags.
-    pub(crate) fn for_ranks(&self, command: &str, own: Vec<OsString>) -> Vec<OsString> {
-        let mut list: Vec<OsString> = vec![command.into(), self.run_dir.clone().into()];
+    /// The command line of a rank of `work`, with the command's `own` flags.
+    pub(crate) fn for_ranks(&self, work: Work, own: Vec<OsString>) -> Vec<OsString> {
+        let mut list: Vec<OsString> = vec![work.name().into(), self.run_dir.clone().into()];
         list.extend(own);
         for assignment in &self.set {
             list.extend(["--set".into(), assignment.into()]);
@@ -112,15 +113,18 @@ impl TrainedFlags {
         list
     }
 
-    /// Starts the ranks with `arguments`, their logs in `logs`; whether all is done and this machine is to show it.
+    /// Starts the ranks of `work` with its `own` flags, their logs in `logs`; whether all is done and this machine is to
+    /// show it.
     pub(crate) fn launch(
         &self,
         mut plan: LaunchConfig,
-        arguments: Vec<OsString>,
+        work: Work,
+        own: Vec<OsString>,
         logs: PathBuf,
     ) -> Result<(ExitCode, bool), CliError> {
         plan.dashboard = false;
-        let outcome = launching::run(plan, arguments, logs, launching::listen_early()?, |_| {})?;
+        let (line, early) = (self.for_ranks(work, own), launching::listen_early(work)?);
+        let outcome = launching::run(plan, line, logs, early, |_| {})?;
         let code = ExitCode::from(&outcome);
         let shows = code == ExitCode::SUCCESS && self.ranks.node_rank.unwrap_or(0) == 0;
         Ok((code, shows))
@@ -301,13 +305,26 @@ fn fingerprint_of(run: &RunDirectory) -> String {
 /// The checkpoint of an epoch, or of the best epoch.
 pub(crate) fn load_checkpoint(run: &RunDirectory, which: &str) -> Result<Checkpoint, CliError> {
     let folder = CheckpointFolder::new(run.checkpoints(), 1);
+    let places = folder.places()?;
+    let Some(newest) = places.last() else {
+        let help = match run.model_path().is_file() {
+            true => "leave --checkpoint out: the run has one set of weights, as an import has",
+            false => "its training ended before the first one: start it again",
+        };
+        return Err(CliError::usage_with_help(
+            format!(
+                "--checkpoint {which}: {} has no checkpoints",
+                run.path().display()
+            ),
+            help,
+        ));
+    };
     let place = match which {
-        "best" => folder
-            .load_newest()?
-            .checkpoint
-            .progress
-            .best
-            .map(|best| Place::from(best.epoch)),
+        "best" => match folder.newest_progress() {
+            Some(progress) => progress.best.map(|best| Place::from(best.epoch)),
+            // All are damaged; the newest says how.
+            None => Some(*newest),
+        },
         name => {
             let epoch = name.parse::<usize>().map(Place::from);
             epoch.or(name.parse::<Place>()).ok()
