@@ -127,6 +127,22 @@ fn sigterm_at_a_single_process_stops_it_after_its_step() {
 }
 
 #[test]
+fn a_run_that_ends_within_an_epoch_counts_it_as_its_progress_did() {
+    let folder = tempfile::tempdir().unwrap();
+    // Eight steps an epoch.
+    let train = Everburn::train(folder.path(), "mlp").args(["--run-dir", "run"]);
+    let ended = train.args(["--epochs", "3", "--steps", "11"]).run();
+    let ended = ended.succeeded();
+    let told = "1 epoch and part of epoch 2  11 steps";
+    assert!(ended.stdout.contains(told), "{ended}");
+    let report = Run::new(folder.path().join("run")).report();
+    assert_eq!(report["unfinished_epoch"], 2, "{report:#}");
+    let resume = ["train", "--resume", "--run-dir", "run", "--steps", "16"];
+    let ended = Everburn::new(folder.path(), resume).run().succeeded();
+    assert!(ended.stdout.contains("2 epochs  16 steps"), "{ended}");
+}
+
+#[test]
 fn a_stopped_run_can_be_resumed() {
     let folder = tempfile::tempdir().unwrap();
     let (job, run) = in_the_middle(folder.path(), 2);

@@ -30,10 +30,7 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
         "{result}{} on {}  {}{}  {}  {}{}",
         report.model,
         report.dataset,
-        match report.epochs {
-            0 => String::new(), // a limit of steps within the first one
-            epochs => counted(epochs, "epoch") + "  ",
-        },
+        epochs(report),
         counted(report.steps, "step"),
         counted(report.world_size, "rank"),
         match report.steps_since_resume {
@@ -82,6 +79,18 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
     if let Some(run) = run {
         say!("recorded in {}", run.path().display());
         warn_of_a_missing_end(report, run);
+    }
+}
+
+/// The epochs of a training, as its progress counted them.
+fn epochs(report: &TrainingReport) -> String {
+    let finished = (report.epochs > 0).then(|| counted(report.epochs, "epoch"));
+    let begun = report.unfinished_epoch;
+    let begun = begun.map(|epoch| format!("part of epoch {epoch}"));
+    let parts: Vec<String> = finished.into_iter().chain(begun).collect();
+    match parts.is_empty() {
+        true => String::new(),
+        false => parts.join(" and ") + "  ",
     }
 }
 
@@ -283,4 +292,24 @@ fn print_sharding(sharding: &ShardingReport) {
 pub(crate) fn counted(count: usize, what: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {what}{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_that_was_not_finished_has_the_number_that_its_progress_had() {
+        let told = |finished, unfinished_epoch| {
+            epochs(&TrainingReport {
+                epochs: finished,
+                unfinished_epoch,
+                ..TrainingReport::default()
+            })
+        };
+        assert_eq!(told(1, None), "1 epoch  ");
+        assert_eq!(told(10, Some(11)), "10 epochs and part of epoch 11  ");
+        assert_eq!(told(0, Some(1)), "part of epoch 1  ");
+        assert_eq!(told(0, None), "");
+    }
 }

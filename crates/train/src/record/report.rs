@@ -83,6 +83,9 @@ pub struct TrainingReport {
     pub batch_size: usize,
     /// How many epochs were finished, those before a resume included.
     pub epochs: usize,
+    /// The epoch in which the run ended, where it ended within one: what progress shows is the number of this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unfinished_epoch: Option<usize>,
     /// How many steps were made, those before a resume included.
     pub steps: usize,
     /// How many of them this process made: what times and bytes are of.

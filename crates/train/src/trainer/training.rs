@@ -374,6 +374,7 @@ impl Trainer {
             world_size: self.present_group().world_size(),
             batch_size: self.config.batch_size,
             epochs: outcome.epoch,
+            unfinished_epoch: (outcome.batches > 0).then_some(outcome.epoch + 1),
             steps: outcome.step,
             train_seconds: cost.seconds,
             exposed_seconds: cost.exposed,
