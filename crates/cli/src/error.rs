@@ -61,11 +61,11 @@ pub(crate) enum CliError {
     #[error(transparent)]
     Collective(#[from] CollectiveError),
 
-    #[error("{}", with_flags(&_0.to_string()))]
+    #[error("{}", of_training(_0))]
     Train(#[from] TrainError),
 
     /// A training failed after a checkpoint.
-    #[error("{}", with_flags(&error.to_string()))]
+    #[error("{}", of_training(error))]
     Failed {
         error: Box<TrainError>,
         #[help]
@@ -99,6 +99,17 @@ pub(crate) enum CliError {
 
     #[error(transparent)]
     Environment(#[from] RankEnvironmentError),
+}
+
+/// An error of a training, with flags.
+fn of_training(error: &TrainError) -> String {
+    let text = with_flags(&error.to_string());
+    match error {
+        TrainError::DifferentRuns { ours, .. } if ours.starts_with("first weights") => {
+            format!("{text}: --init-from and --init-skip say the first weights")
+        }
+        _ => text,
+    }
 }
 
 // Libraries name keys of the configuration, the command line its flags.
@@ -236,6 +247,18 @@ impl CliError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_that_begin_with_other_weights_are_told_the_flags_of_these() {
+        let told = |ours: &str, theirs: &str| {
+            let (rank, ours, theirs) = (1, ours.to_owned(), theirs.to_owned());
+            CliError::Train(TrainError::DifferentRuns { rank, ours, theirs }).to_string()
+        };
+        let weights = told("first weights = pretrained", "first weights = drawn");
+        assert!(weights.contains("--init-from and --init-skip"), "{weights}");
+        let seed = told("training.seed = 1", "training.seed = 2");
+        assert!(!seed.contains("--init-from"), "{seed}");
+    }
 
     #[test]
     fn a_full_disk_is_not_the_request_and_a_missing_file_is() {

@@ -11,6 +11,7 @@ use everburn_distributed::{ShardStage, is_gpu};
 use everburn_train::{AnyModel, Patterns, WithInitialValues, open_state_dict_except};
 
 use super::RankJob;
+use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::{devices, gradient_exchange, rank};
 
@@ -32,13 +33,9 @@ pub(super) fn train_one_rank(job: &RankJob<'_>, trainer: Trainer) -> Result<bool
 impl RankJob<'_> {
     /// What ranks must have in common of `--init-from`: each may have the file elsewhere.
     pub(super) fn begins_with(&self) -> String {
-        let skip = &self.config.init_skip;
-        match &self.config.init_from {
-            // A checkpoint has the weights.
-            Some(_) if self.resume => String::new(),
-            Some(_) if *skip == Patterns::default() => "those of --init-from".to_owned(),
-            Some(_) => format!("those of --init-from without {skip}"),
-            None => String::new(),
+        match self.resume {
+            true => String::new(), // a checkpoint has the weights
+            false => first_weights(self.config),
         }
     }
 
@@ -80,6 +77,15 @@ impl RankJob<'_> {
     }
 }
 
+/// What the first weights are, in words that a library shows, which knows no flags; empty if they are drawn.
+fn first_weights(config: &RunConfig) -> String {
+    match &config.init_from {
+        Some(_) if config.init_skip == Patterns::default() => "pretrained".to_owned(),
+        Some(_) => format!("pretrained, without {}", config.init_skip),
+        None => String::new(),
+    }
+}
+
 /// Each thread of this process is a rank. `false` for each that the user has stopped.
 pub(super) fn train_on_threads(
     job: &RankJob<'_>,
@@ -114,4 +120,24 @@ pub(super) fn train_on_threads(
         },
     );
     Ok(finished?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_weights_are_named_without_flags() {
+        let of = |path: Option<&str>, skip: Patterns| {
+            first_weights(&RunConfig {
+                init_from: path.map(Into::into),
+                init_skip: skip,
+                ..RunConfig::default()
+            })
+        };
+        assert_eq!(of(Some("a.pt"), Patterns::default()), "pretrained");
+        let skipped = of(Some("a.pt"), Patterns::from("fc.*"));
+        assert_eq!(skipped, "pretrained, without fc.*");
+        assert_eq!(of(None, Patterns::default()), "");
+    }
 }
