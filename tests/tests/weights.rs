@@ -192,6 +192,12 @@ fn a_checkpoint_is_weights_to_begin_with_and_an_import_none_to_resume() {
         .succeeded();
     let import = ["import", "mlp.pt", "mlp", "--run-dir", "imported"];
     Everburn::new(here, import).run().succeeded();
+    for checkpoint in ["best", "1"] {
+        let export = ["export", "imported", "--to", "pytorch", "--checkpoint"];
+        let messages = ["imported has no checkpoints", "leave --checkpoint out"];
+        let export = Everburn::new(here, export).args([checkpoint]);
+        export.run().failed_with(2, &messages);
+    }
     let resume = [
         "train",
         "--resume",
@@ -205,6 +211,38 @@ fn a_checkpoint_is_weights_to_begin_with_and_an_import_none_to_resume() {
         "train mlp --init-from imported` trains from these",
     ];
     Everburn::new(here, resume).run().failed_with(2, &messages);
+}
+
+#[test]
+fn a_damaged_model_of_a_run_leads_to_its_good_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let begun = Everburn::train(here, "mlp").args(["--epochs", "2", "--run-dir", "a"]);
+    begun.run().succeeded();
+    let run = Run::new(here.join("a"));
+    std::fs::write(run.path.join("model.safetensors"), "damaged").unwrap();
+    run.damage_checkpoint(2);
+    let good = "epoch-0001 is the newest good checkpoint: ";
+    for command in ["eval a", "export a --to pytorch"] {
+        let command = Everburn::new(here, command.split(' '));
+        let messages = [
+            "a/model.safetensors",
+            "cut off",
+            good,
+            "--checkpoint epoch-0001 takes it",
+        ];
+        command.run().failed_with(2, &messages);
+    }
+    let from = ["--init-from", "a", "--run-dir", "b"];
+    let messages = [good, "name it, ", "a/checkpoints/epoch-0001"];
+    let train = Everburn::train(here, "mlp").args(from);
+    train.run().failed_with(2, &messages);
+    let eval = ["eval", "a", "--checkpoint", "epoch-0001"];
+    Everburn::new(here, eval).run().succeeded();
+    std::fs::remove_dir_all(run.path.join("checkpoints")).unwrap();
+    let eval = Everburn::new(here, ["eval", "a"]);
+    eval.run()
+        .failed_with(2, &["no checkpoint of this run is good"]);
 }
 
 #[test]
