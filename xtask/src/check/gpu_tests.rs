@@ -1,7 +1,6 @@
 //! The NCCL and GPU tests: run if the machine can, otherwise skipped with what is missing.
 
 use std::path::Path;
-use std::time::Duration;
 
 use everburn_nccl::{Inventory, Library, LibraryError};
 
@@ -104,9 +103,12 @@ pub(super) fn software_steps(long: bool) -> Vec<Step> {
         Step::cargo("binary with WGSL kernels", &build),
         Step::tests("tests on software Vulkan", &tests),
     ];
-    for step in &mut steps {
-        // It builds Burn once more.
-        step.begins_within = (!long).then_some(SOFTWARE_WITHIN);
+    if !long {
+        // They build Burn once more.
+        steps = steps
+            .into_iter()
+            .map(|step| step.within_minutes(50))
+            .collect();
     }
     if !software_vulkan_is_there() {
         for step in &mut steps {
@@ -120,9 +122,6 @@ pub(super) fn software_steps(long: bool) -> Vec<Step> {
     }
     steps
 }
-
-/// How long the steps before those of the software device may take.
-const SOFTWARE_WITHIN: Duration = Duration::from_secs(50 * 60);
 
 /// In which profile the software device is tested: its kernels are compiled by the driver, whatever the profile.
 const PROFILE: &str = "quick";
