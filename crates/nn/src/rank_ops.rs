@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
+use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::autodiff::ops::{Backward, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, backend_extension};
 
 use crate::all_reduce::SumOverRanks;
-use crate::backward_step::with_backward_step;
+use crate::backward_step::{looking_back, with_backward_step};
 use crate::group::StatisticsGroup;
-use crate::normalize::{BatchNormOverRanks, GlobalBatch};
+use crate::normalize::{BatchNormOverRanks, GlobalBatch, Saved};
 
 /// Operations whose gradients cross from one rank to another. The forward passes exchange nothing:
 /// what is summed over ranks comes in as an argument, so that errors can be returned before.
@@ -70,35 +70,21 @@ impl<B: RankOps, C: CheckpointStrategy> RankOps for Autodiff<B, C> {
         batch: GlobalBatch,
     ) -> FloatTensor<Self> {
         let (mean, variance) = (mean.into_primitive(), variance.into_primitive());
-        let nodes = [input.node(), gamma.node(), beta.node()];
-        let prepared = Backward::<B, 3>::prepare::<C>(BatchNormOverRanks, nodes);
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(mut operation) => {
-                let saved = crate::normalize::Saved {
-                    input: operation.checkpoint(&input),
-                    gamma: operation.checkpoint(&gamma),
-                    mean: mean.clone(),
-                    variance: variance.clone(),
-                    batch: batch.clone(),
-                };
-                let output = B::batch_norm_over_ranks(
-                    input.into_primitive(),
-                    gamma.into_primitive(),
-                    beta.into_primitive(),
-                    mean,
-                    variance,
-                    batch,
-                );
-                operation.finish(saved, output)
-            }
-            OpsKind::UnTracked(operation) => operation.finish(B::batch_norm_over_ranks(
-                input.into_primitive(),
-                gamma.into_primitive(),
-                beta.into_primitive(),
-                mean,
-                variance,
-                batch,
-            )),
-        }
+        let forward = |[input, gamma, beta]: [FloatTensor<B>; 3]| {
+            let (mean, variance, batch) = (mean.clone(), variance.clone(), batch.clone());
+            (
+                B::batch_norm_over_ranks(input, gamma, beta, mean, variance, batch),
+                (),
+            )
+        };
+        let state = |[input, gamma]: [NodeId; 2], _: &_, (): &()| Saved {
+            input,
+            gamma,
+            mean: mean.clone(),
+            variance: variance.clone(),
+            batch: batch.clone(),
+        };
+        let inputs = [input, gamma, beta];
+        looking_back::<B, C, _, _, 3, 2>(BatchNormOverRanks, inputs, forward, state).0
     }
 }

@@ -11,6 +11,68 @@ use burn::tensor::ops::ConvOptions;
 use super::operations::LayerOps;
 use super::window::Window;
 
+/// Backward steps of operations with one differentiable input: a type, what it keeps of the forward pass, in brackets
+/// the node whose value it looks up, and the input's gradient.
+macro_rules! steps_of_one_input {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident($saved:pat in $State:ty) $([$node:ident])? => |$gradient:ident| $result:expr;
+    )*) => {$(
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub(super) struct $name;
+
+        impl<B: LayerOps> Backward<B, 1> for $name {
+            type State = $State;
+
+            fn backward(
+                self,
+                ops: Ops<Self::State, 1>,
+                grads: &mut Gradients,
+                _checkpointer: &mut Checkpointer,
+            ) {
+                let $saved = ops.state;
+                $(let $node = _checkpointer.retrieve_node_output::<FloatTensor<B>>($node);)?
+                unary::<B, _>(ops.parents, ops.node, grads, |$gradient| $result);
+            }
+        }
+    )*};
+}
+
+steps_of_one_input! {
+    MaxPool((input, indices, window) in (NodeId, IntTensor<B>, Window)) [input]
+        => |gradient| B::max_pool_gradient(input, indices, gradient, window);
+    CrossEntropy((logits, targets, saved) in (NodeId, IntTensor<B>, FloatTensor<B>)) [logits]
+        => |gradient| B::cross_entropy_gradient(logits, targets, saved, gradient);
+    AvgPool((input, window, padded) in (NodeId, Window, bool)) [input]
+        => |gradient| B::avg_pool_gradient(input, gradient, window, padded);
+    AdaptiveAvgPool(input in NodeId) [input]
+        => |gradient| B::adaptive_avg_pool2d_gradient(input, gradient);
+    /// It keeps the output.
+    Relu(output in FloatTensor<B>) => |gradient| B::relu_gradient(output, gradient);
+    Gelu(input in NodeId) [input] => |gradient| B::gelu_gradient(input, gradient);
+    /// It keeps the output and the scale.
+    CausalSoftmax((shares, scale) in (FloatTensor<B>, f64))
+        => |gradient| B::causal_softmax_gradient(shares, gradient, scale);
+    /// It keeps cosines and sines.
+    Rope([cosines, sines] in [FloatTensor<B>; 2]) => |gradient| B::rope(gradient, cosines, sines, true);
+    Dropout((factors, probability) in (FloatTensor<B>, f64))
+        => |gradient| B::dropout_gradient(gradient, factors, probability);
+}
+
+/// Gives each parent that has a gradient its own.
+fn register<B: Backend>(
+    parents: [Option<NodeId>; 3],
+    gradients: [FloatTensor<B>; 3],
+    grads: &mut Gradients,
+) {
+    for (parent, gradient) in parents.into_iter().zip(gradients) {
+        if let Some(node) = parent {
+            grads.register::<B>(node, gradient);
+        }
+    }
+}
+
 /// With the bias as a third parent, or without.
 #[derive(Debug)]
 pub(super) struct Convolution;
@@ -58,80 +120,6 @@ impl<B: LayerOps, const N: usize> Backward<B, N> for Convolution {
             let gradient = B::convolve_bias_gradient(input, bias, gradient);
             grads.register::<B>(node.id, gradient);
         }
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct MaxPool;
-
-impl<B: LayerOps> Backward<B, 1> for MaxPool {
-    type State = (NodeId, IntTensor<B>, Window);
-
-    fn backward(
-        self,
-        ops: Ops<Self::State, 1>,
-        grads: &mut Gradients,
-        checkpointer: &mut Checkpointer,
-    ) {
-        let (input, indices, window) = ops.state;
-        let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(input);
-        unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
-            B::max_pool_gradient(input, indices, gradient, window)
-        });
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct CrossEntropy;
-
-impl<B: LayerOps> Backward<B, 1> for CrossEntropy {
-    type State = (NodeId, IntTensor<B>, FloatTensor<B>);
-
-    fn backward(
-        self,
-        ops: Ops<Self::State, 1>,
-        grads: &mut Gradients,
-        checkpointer: &mut Checkpointer,
-    ) {
-        let (logits, targets, saved) = ops.state;
-        let logits = checkpointer.retrieve_node_output::<FloatTensor<B>>(logits);
-        unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
-            B::cross_entropy_gradient(logits, targets, saved, gradient)
-        });
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct AvgPool;
-
-impl<B: LayerOps> Backward<B, 1> for AvgPool {
-    type State = (NodeId, Window, bool);
-
-    fn backward(
-        self,
-        ops: Ops<Self::State, 1>,
-        grads: &mut Gradients,
-        checkpointer: &mut Checkpointer,
-    ) {
-        let (input, window, padded) = ops.state;
-        let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(input);
-        unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
-            B::avg_pool_gradient(input, gradient, window, padded)
-        });
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct AdaptiveAvgPool;
-
-impl<B: LayerOps> Backward<B, 1> for AdaptiveAvgPool {
-    type State = NodeId;
-
-    fn backward(self, ops: Ops<NodeId, 1>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
-        let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(ops.state);
-        unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
-            B::adaptive_avg_pool2d_gradient(input, gradient)
-        });
     }
 }
 
@@ -230,85 +218,8 @@ impl<B: LayerOps> Backward<B, 3> for CausalAttention {
             given.map(|node| checkpointer.retrieve_node_output::<FloatTensor<B>>(node));
         let (of_queries, of_keys, of_values) =
             B::causal_attention_gradients(queries, keys, values, output, saved, gradient, scale);
-        let gradients = [of_queries, of_keys, of_values];
-        for (parent, gradient) in ops.parents.into_iter().zip(gradients) {
-            if let Some(node) = parent {
-                grads.register::<B>(node.id, gradient);
-            }
-        }
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct Relu;
-
-impl<B: LayerOps> Backward<B, 1> for Relu {
-    /// The output.
-    type State = FloatTensor<B>;
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let output = ops.state;
-        unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
-            B::relu_gradient(output, gradient)
-        });
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct Gelu;
-
-impl<B: LayerOps> Backward<B, 1> for Gelu {
-    type State = NodeId;
-
-    fn backward(self, ops: Ops<NodeId, 1>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
-        let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(ops.state);
-        unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
-            B::gelu_gradient(input, gradient)
-        });
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct CausalSoftmax;
-
-impl<B: LayerOps> Backward<B, 1> for CausalSoftmax {
-    /// The output and the scale.
-    type State = (FloatTensor<B>, f64);
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let (shares, scale) = ops.state;
-        unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
-            B::causal_softmax_gradient(shares, gradient, scale)
-        });
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct Rope;
-
-impl<B: LayerOps> Backward<B, 1> for Rope {
-    /// Cosines and sines.
-    type State = [FloatTensor<B>; 2];
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let [cosines, sines] = ops.state;
-        unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
-            B::rope(gradient, cosines, sines, true)
-        });
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct Dropout;
-
-impl<B: LayerOps> Backward<B, 1> for Dropout {
-    type State = (FloatTensor<B>, f64);
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let (factors, probability) = ops.state;
-        unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
-            B::dropout_gradient(gradient, factors, probability)
-        });
+        let parents = ops.parents.map(|parent| parent.map(|node| node.id));
+        register::<B>(parents, [of_queries, of_keys, of_values], grads);
     }
 }
 
@@ -346,11 +257,8 @@ impl<B: LayerOps> Backward<B, 3> for BatchNorm {
         let gamma = checkpointer.retrieve_node_output::<FloatTensor<B>>(gamma);
         let (of_input, of_gamma, of_beta) =
             B::batch_norm_gradients(input, gamma, mean, variance, epsilon, gradient);
-        for (node, gradient) in ops.parents.into_iter().zip([of_input, of_gamma, of_beta]) {
-            if let Some(node) = node {
-                grads.register::<B>(node.id, gradient);
-            }
-        }
+        let parents = ops.parents.map(|parent| parent.map(|node| node.id));
+        register::<B>(parents, [of_input, of_gamma, of_beta], grads);
     }
 }
 
@@ -373,10 +281,7 @@ impl<B: LayerOps> Backward<B, 3> for LayerNorm {
             nodes.map(|node| checkpointer.retrieve_node_output::<FloatTensor<B>>(node));
         let (of_input, of_gamma, of_beta) =
             B::layer_norm_gradients(input, gamma, mean, inverse, gradient);
-        for (node, gradient) in ops.parents.into_iter().zip([of_input, of_gamma, of_beta]) {
-            if let Some(node) = node {
-                grads.register::<B>(node.id, gradient);
-            }
-        }
+        let parents = ops.parents.map(|parent| parent.map(|node| node.id));
+        register::<B>(parents, [of_input, of_gamma, of_beta], grads);
     }
 }

@@ -1,6 +1,7 @@
 //! The layers' operations on tensors of autodiff.
 
 use burn::backend::Autodiff;
+use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::ops::{Backward, OpsKind};
 use burn::backend::tensor::{FloatTensor, IntTensor};
@@ -14,7 +15,7 @@ use super::backward::{
 };
 use super::operations::{LayerOps, rotated};
 use super::window::Window;
-use crate::backward_step::with_backward_step;
+use crate::backward_step::{looking_back, with_backward_step};
 
 // Compute-bound, as Burn's own: they must not run again when activations are computed anew.
 impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
@@ -23,24 +24,16 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
         weight: FloatTensor<Self>,
         options: ConvOptions<2>,
     ) -> FloatTensor<Self> {
-        let parents = [input.node(), weight.node()];
-        let prepared = Backward::<B, 2>::prepare::<C>(Convolution, parents);
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(mut operation) => {
-                let saved = Convolved {
-                    input: operation.checkpoint(&input),
-                    weight: operation.checkpoint(&weight),
-                    bias: None,
-                    options: options.clone(),
-                };
-                let (input, weight) = (input.into_primitive(), weight.into_primitive());
-                operation.finish(saved, B::convolve(input, weight, options))
-            }
-            OpsKind::UnTracked(operation) => {
-                let (input, weight) = (input.into_primitive(), weight.into_primitive());
-                operation.finish(B::convolve(input, weight, options))
-            }
-        }
+        let forward = |[input, weight]: [FloatTensor<B>; 2]| {
+            (B::convolve(input, weight, options.clone()), ())
+        };
+        let state = |[input, weight]: [NodeId; 2], _: &_, (): &()| Convolved {
+            input,
+            weight,
+            bias: None,
+            options: options.clone(),
+        };
+        looking_back::<B, C, _, _, 2, 2>(Convolution, [input, weight], forward, state).0
     }
 
     fn convolve_with_bias(
@@ -49,26 +42,17 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
         bias: FloatTensor<Self>,
         options: ConvOptions<2>,
     ) -> FloatTensor<Self> {
-        let parents = [input.node(), weight.node(), bias.node()];
-        let prepared = Backward::<B, 3>::prepare::<C>(Convolution, parents);
-        let bias = bias.into_primitive();
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(mut operation) => {
-                let saved = Convolved {
-                    input: operation.checkpoint(&input),
-                    weight: operation.checkpoint(&weight),
-                    bias: Some(bias.clone()),
-                    options: options.clone(),
-                };
-                let (input, weight) = (input.into_primitive(), weight.into_primitive());
-                let output = B::convolve_with_bias(input, weight, bias, options);
-                operation.finish(saved, output)
-            }
-            OpsKind::UnTracked(operation) => {
-                let (input, weight) = (input.into_primitive(), weight.into_primitive());
-                operation.finish(B::convolve_with_bias(input, weight, bias, options))
-            }
-        }
+        let forward = |[input, weight, bias]: [FloatTensor<B>; 3]| {
+            let output = B::convolve_with_bias(input, weight, bias.clone(), options.clone());
+            (output, bias)
+        };
+        let state = |[input, weight]: [NodeId; 2], _: &_, bias: &FloatTensor<B>| Convolved {
+            input,
+            weight,
+            bias: Some(bias.clone()),
+            options: options.clone(),
+        };
+        looking_back::<B, C, _, _, 3, 2>(Convolution, [input, weight, bias], forward, state).0
     }
 
     fn max_pool(input: FloatTensor<Self>, window: Window) -> FloatTensor<Self> {
@@ -86,52 +70,30 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
     }
 
     fn avg_pool(input: FloatTensor<Self>, window: Window, padded: bool) -> FloatTensor<Self> {
-        let prepared = Backward::<B, 1>::prepare::<C>(AvgPool, [input.node()]);
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(mut operation) => {
-                let saved = (operation.checkpoint(&input), window, padded);
-                let output = B::avg_pool(input.into_primitive(), window, padded);
-                operation.finish(saved, output)
-            }
-            OpsKind::UnTracked(operation) => {
-                operation.finish(B::avg_pool(input.into_primitive(), window, padded))
-            }
-        }
+        let forward = |[input]: [FloatTensor<B>; 1]| (B::avg_pool(input, window, padded), ());
+        let state = |[input]: [NodeId; 1], _: &_, (): &()| (input, window, padded);
+        looking_back::<B, C, _, _, 1, 1>(AvgPool, [input], forward, state).0
     }
 
     fn adaptive_avg_pool2d(input: FloatTensor<Self>, output: [usize; 2]) -> FloatTensor<Self> {
-        let prepared = Backward::<B, 1>::prepare::<C>(AdaptiveAvgPool, [input.node()]);
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(mut operation) => {
-                let saved = operation.checkpoint(&input);
-                operation.finish(
-                    saved,
-                    <B as LayerOps>::adaptive_avg_pool2d(input.into_primitive(), output),
-                )
-            }
-            OpsKind::UnTracked(operation) => operation.finish(
-                <B as LayerOps>::adaptive_avg_pool2d(input.into_primitive(), output),
-            ),
-        }
+        let forward = |[input]: [FloatTensor<B>; 1]| {
+            (<B as LayerOps>::adaptive_avg_pool2d(input, output), ())
+        };
+        let state = |[input]: [NodeId; 1], _: &_, (): &()| input;
+        looking_back::<B, C, _, _, 1, 1>(AdaptiveAvgPool, [input], forward, state).0
     }
 
     fn cross_entropy(
         logits: FloatTensor<Self>,
         targets: IntTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let prepared = Backward::<B, 1>::prepare::<C>(CrossEntropy, [logits.node()]);
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(mut operation) => {
-                let node = operation.checkpoint(&logits);
-                let (loss, saved) = B::cross_entropy(logits.into_primitive(), targets.clone());
-                let loss = operation.finish((node, targets, saved.clone()), loss);
-                (loss, FloatTensor::<Self>::new(saved))
-            }
-            OpsKind::UnTracked(operation) => {
-                let (loss, saved) = B::cross_entropy(logits.into_primitive(), targets);
-                (operation.finish(loss), FloatTensor::<Self>::new(saved))
-            }
-        }
+        let forward = |[logits]: [FloatTensor<B>; 1]| B::cross_entropy(logits, targets.clone());
+        let state = |[logits]: [NodeId; 1], _: &_, saved: &FloatTensor<B>| {
+            (logits, targets.clone(), saved.clone())
+        };
+        let (loss, saved) =
+            looking_back::<B, C, _, _, 1, 1>(CrossEntropy, [logits], forward, state);
+        (loss, FloatTensor::<Self>::new(saved))
     }
 
     fn argmax(logits: FloatTensor<Self>, dtype: IntDType) -> IntTensor<Self> {
@@ -139,17 +101,9 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
     }
 
     fn multiply(left: FloatTensor<Self>, right: FloatTensor<Self>) -> FloatTensor<Self> {
-        let prepared = Backward::<B, 2>::prepare::<C>(Product, [left.node(), right.node()]);
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(mut operation) => {
-                let saved = [&left, &right].map(|factor| operation.checkpoint(factor));
-                let product = B::multiply(left.into_primitive(), right.into_primitive());
-                operation.finish(saved, product)
-            }
-            OpsKind::UnTracked(operation) => {
-                operation.finish(B::multiply(left.into_primitive(), right.into_primitive()))
-            }
-        }
+        let forward = |[left, right]: [FloatTensor<B>; 2]| (B::multiply(left, right), ());
+        let state = |nodes: [NodeId; 2], _: &_, (): &()| nodes;
+        looking_back::<B, C, _, _, 2, 2>(Product, [left, right], forward, state).0
     }
 
     fn multiply_with_bias(
@@ -157,19 +111,11 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
         right: FloatTensor<Self>,
         bias: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
-        let parents = [left.node(), right.node(), bias.node()];
-        let prepared = Backward::<B, 3>::prepare::<C>(Product, parents);
-        let multiply = |left: FloatTensor<Self>, right: FloatTensor<Self>| {
-            let bias = bias.into_primitive();
-            B::multiply_with_bias(left.into_primitive(), right.into_primitive(), bias)
+        let forward = |[left, right, bias]: [FloatTensor<B>; 3]| {
+            (B::multiply_with_bias(left, right, bias), ())
         };
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(mut operation) => {
-                let saved = [&left, &right].map(|factor| operation.checkpoint(factor));
-                operation.finish(saved, multiply(left, right))
-            }
-            OpsKind::UnTracked(operation) => operation.finish(multiply(left, right)),
-        }
+        let state = |nodes: [NodeId; 2], _: &_, (): &()| nodes;
+        looking_back::<B, C, _, _, 3, 2>(Product, [left, right, bias], forward, state).0
     }
 
     fn add_bias(rows: FloatTensor<Self>, bias: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -184,28 +130,19 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
         values: FloatTensor<Self>,
         scale: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let all = [queries, keys, values];
-        let parents = all.each_ref().map(FloatTensor::<Self>::node);
-        let prepared = Backward::<B, 3>::prepare::<C>(CausalAttention, parents);
-        let (output, saved) = match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(mut operation) => {
-                let given = all.each_ref().map(|tensor| operation.checkpoint(tensor));
-                let [queries, keys, values] = all.map(FloatTensor::<Self>::into_primitive);
-                let (output, saved) = B::causal_attention(queries, keys, values, scale);
-                let state = Attended {
-                    given,
-                    output: output.clone(),
-                    saved: saved.clone(),
-                    scale,
-                };
-                (operation.finish(state, output), saved)
-            }
-            OpsKind::UnTracked(operation) => {
-                let [queries, keys, values] = all.map(FloatTensor::<Self>::into_primitive);
-                let (output, saved) = B::causal_attention(queries, keys, values, scale);
-                (operation.finish(output), saved)
-            }
+        let forward = |[queries, keys, values]: [FloatTensor<B>; 3]| {
+            B::causal_attention(queries, keys, values, scale)
         };
+        let state =
+            |given: [NodeId; 3], output: &FloatTensor<B>, saved: &FloatTensor<B>| Attended {
+                given,
+                output: output.clone(),
+                saved: saved.clone(),
+                scale,
+            };
+        let inputs = [queries, keys, values];
+        let (output, saved) =
+            looking_back::<B, C, _, _, 3, 3>(CausalAttention, inputs, forward, state);
         (output, FloatTensor::<Self>::new(saved))
     }
 
@@ -216,16 +153,9 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
     }
 
     fn gelu(input: FloatTensor<Self>) -> FloatTensor<Self> {
-        let prepared = Backward::<B, 1>::prepare::<C>(Gelu, [input.node()]);
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(mut operation) => {
-                let saved = operation.checkpoint(&input);
-                operation.finish(saved, <B as LayerOps>::gelu(input.into_primitive()))
-            }
-            OpsKind::UnTracked(operation) => {
-                operation.finish(<B as LayerOps>::gelu(input.into_primitive()))
-            }
-        }
+        let forward = |[input]: [FloatTensor<B>; 1]| (<B as LayerOps>::gelu(input), ());
+        let state = |[input]: [NodeId; 1], _: &_, (): &()| input;
+        looking_back::<B, C, _, _, 1, 1>(Gelu, [input], forward, state).0
     }
 
     fn causal_softmax(scores: FloatTensor<Self>, scale: f64) -> FloatTensor<Self> {
@@ -270,25 +200,14 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
         beta: FloatTensor<Self>,
         epsilon: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        let parents = [input.node(), gamma.node(), beta.node()];
-        let prepared = Backward::<B, 3>::prepare::<C>(LayerNorm, parents);
-        let normalize = |input: FloatTensor<Self>, gamma: FloatTensor<Self>| {
-            let (input, gamma) = (input.into_primitive(), gamma.into_primitive());
-            <B as LayerOps>::layer_norm(input, gamma, beta.into_primitive(), epsilon)
+        let forward = |[input, gamma, beta]: [FloatTensor<B>; 3]| {
+            let (output, mean, inverse) = <B as LayerOps>::layer_norm(input, gamma, beta, epsilon);
+            (output, [mean, inverse])
         };
-        let (output, mean, inverse) = match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(mut operation) => {
-                let nodes = [&input, &gamma].map(|tensor| operation.checkpoint(tensor));
-                let (output, mean, inverse) = normalize(input, gamma);
-                let saved = (nodes, [mean.clone(), inverse.clone()]);
-                (operation.finish(saved, output), mean, inverse)
-            }
-            OpsKind::UnTracked(operation) => {
-                let (output, mean, inverse) = normalize(input, gamma);
-                (operation.finish(output), mean, inverse)
-            }
-        };
-        let [mean, inverse] = [mean, inverse].map(FloatTensor::<Self>::new);
+        let state = |nodes: [NodeId; 2], _: &_, rows: &[FloatTensor<B>; 2]| (nodes, rows.clone());
+        let (output, rows) =
+            looking_back::<B, C, _, _, 3, 2>(LayerNorm, [input, gamma, beta], forward, state);
+        let [mean, inverse] = rows.map(FloatTensor::<Self>::new);
         (output, mean, inverse)
     }
 
@@ -298,33 +217,24 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
         beta: FloatTensor<Self>,
         epsilon: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        let parents = [input.node(), gamma.node(), beta.node()];
-        let prepared = Backward::<B, 3>::prepare::<C>(BatchNorm, parents);
-        let beta = beta.into_primitive();
-        let (output, mean, variance) = match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(mut operation) => {
-                let [of_input, of_gamma] =
-                    [&input, &gamma].map(|tensor| operation.checkpoint(tensor));
-                let (input, gamma) = (input.into_primitive(), gamma.into_primitive());
-                let (output, mean, variance) =
-                    <B as LayerOps>::batch_norm_train(input, gamma, beta, epsilon);
-                let saved = BatchNormState {
-                    input: of_input,
-                    gamma: of_gamma,
-                    mean: mean.clone(),
-                    variance: variance.clone(),
-                    epsilon,
-                };
-                (operation.finish(saved, output), mean, variance)
-            }
-            OpsKind::UnTracked(operation) => {
-                let (input, gamma) = (input.into_primitive(), gamma.into_primitive());
-                let (output, mean, variance) =
-                    <B as LayerOps>::batch_norm_train(input, gamma, beta, epsilon);
-                (operation.finish(output), mean, variance)
+        let forward = |[input, gamma, beta]: [FloatTensor<B>; 3]| {
+            let (output, mean, variance) =
+                <B as LayerOps>::batch_norm_train(input, gamma, beta, epsilon);
+            (output, [mean, variance])
+        };
+        let state = |[input, gamma]: [NodeId; 2], _: &_, statistics: &[FloatTensor<B>; 2]| {
+            let [mean, variance] = statistics.clone();
+            BatchNormState {
+                input,
+                gamma,
+                mean,
+                variance,
+                epsilon,
             }
         };
-        let [mean, variance] = [mean, variance].map(FloatTensor::<Self>::new);
+        let (output, statistics) =
+            looking_back::<B, C, _, _, 3, 2>(BatchNorm, [input, gamma, beta], forward, state);
+        let [mean, variance] = statistics.map(FloatTensor::<Self>::new);
         (output, mean, variance)
     }
 }

@@ -6,13 +6,13 @@ use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::autodiff::ops::{Backward, Ops};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
 use burn::tensor::{FloatDType, Shape};
 
 use super::slot::Slot;
-use crate::backward_step::with_backward_step;
+use crate::backward_step::{looking_back, with_backward_step};
 use crate::layers::LayerOps;
 
 /// Operations that defer gradients, and the one that delivers them. Without autodiff nothing is deferred.
@@ -166,21 +166,13 @@ impl<B: SplitBackwardOps, C: CheckpointStrategy> SplitBackwardOps for Autodiff<B
         }
         slot.expect();
         let weight = weight.into_primitive();
-        let prepared = Backward::<B, 2>::prepare::<C>(InputHalf, [input.node(), ticket.node()]);
-        match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(mut operation) => {
-                let saved = Saved {
-                    input: operation.checkpoint(&input),
-                    weight: weight.clone(),
-                    slot,
-                };
-                operation.finish(saved, B::multiply(input.into_primitive(), weight))
-            }
-            // Never: the ticket is tracked.
-            OpsKind::UnTracked(operation) => {
-                operation.finish(B::multiply(input.into_primitive(), weight))
-            }
-        }
+        let forward = |[input, _]: [FloatTensor<B>; 2]| (B::multiply(input, weight.clone()), ());
+        let state = |[input]: [NodeId; 1], _: &_, (): &()| Saved {
+            input,
+            weight: weight.clone(),
+            slot,
+        };
+        looking_back::<B, C, _, _, 2, 1>(InputHalf, [input, ticket], forward, state).0
     }
 
     fn late(
