@@ -21,82 +21,57 @@ enum Decays {
     Parameter,
 }
 
-/// Burn's [`BurnsAdam`], to the bit. Its states and records are Burn's.
-#[derive(Clone)]
-pub(super) struct Adam {
-    burns: BurnsAdam,
-    /// `None` where only Burn has the update: with AMSGrad.
-    numbers: Option<Numbers>,
-}
-
-impl Adam {
-    pub(super) fn new(burns: BurnsAdam, numbers: Option<Numbers>) -> Self {
-        Self { burns, numbers }
-    }
-}
-
-impl Optimizer for Adam {
-    type State<const D: usize> = AdamState<D>;
-
-    fn step<const D: usize>(
-        &self,
-        lr: LearningRate,
-        tensor: Tensor<D>,
-        grad: Tensor<D>,
-        state: Option<Self::State<D>>,
-    ) -> (Tensor<D>, Option<Self::State<D>>) {
-        let momentum = state.as_ref().map(|state| &state.momentum);
-        let step = self.numbers.and_then(|numbers| {
-            one_pass(numbers, Decays::Gradient, lr, [&tensor, &grad], momentum)
-        });
-        match step {
-            Some((tensor, momentum)) => (tensor, Some(AdamState::new(momentum))),
-            None => self.burns.step(lr, tensor, grad, state),
+macro_rules! in_one_pass {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident: $burns:ident, $state:ident, $decays:ident;
+    )*) => {$(
+        $(#[$doc])*
+        #[derive(Clone)]
+        pub(super) struct $name {
+            burns: $burns,
+            /// `None` where only Burn has the update: with AMSGrad, and with cautious weight decay.
+            numbers: Option<Numbers>,
         }
-    }
 
-    fn to_device<const D: usize>(state: Self::State<D>, device: &Device) -> Self::State<D> {
-        BurnsAdam::to_device(state, device)
-    }
-}
-
-/// Burn's [`BurnsAdamW`], to the bit. Its states and records are Burn's.
-#[derive(Clone)]
-pub(super) struct AdamW {
-    burns: BurnsAdamW,
-    /// `None` where only Burn has the update: with AMSGrad and with cautious weight decay.
-    numbers: Option<Numbers>,
-}
-
-impl AdamW {
-    pub(super) fn new(burns: BurnsAdamW, numbers: Option<Numbers>) -> Self {
-        Self { burns, numbers }
-    }
-}
-
-impl Optimizer for AdamW {
-    type State<const D: usize> = AdamWState<D>;
-
-    fn step<const D: usize>(
-        &self,
-        lr: LearningRate,
-        tensor: Tensor<D>,
-        grad: Tensor<D>,
-        state: Option<Self::State<D>>,
-    ) -> (Tensor<D>, Option<Self::State<D>>) {
-        let momentum = state.as_ref().map(|state| &state.momentum);
-        let step = self.numbers.and_then(|numbers| {
-            one_pass(numbers, Decays::Parameter, lr, [&tensor, &grad], momentum)
-        });
-        match step {
-            Some((tensor, momentum)) => (tensor, Some(AdamWState::new(momentum))),
-            None => self.burns.step(lr, tensor, grad, state),
+        impl $name {
+            pub(super) fn new(burns: $burns, numbers: Option<Numbers>) -> Self {
+                Self { burns, numbers }
+            }
         }
-    }
 
-    fn to_device<const D: usize>(state: Self::State<D>, device: &Device) -> Self::State<D> {
-        BurnsAdamW::to_device(state, device)
-    }
+        impl Optimizer for $name {
+            type State<const D: usize> = $state<D>;
+
+            fn step<const D: usize>(
+                &self,
+                lr: LearningRate,
+                tensor: Tensor<D>,
+                grad: Tensor<D>,
+                state: Option<Self::State<D>>,
+            ) -> (Tensor<D>, Option<Self::State<D>>) {
+                let momentum = state.as_ref().map(|state| &state.momentum);
+                let step = self.numbers.and_then(|numbers| {
+                    one_pass(numbers, Decays::$decays, lr, [&tensor, &grad], momentum)
+                });
+                match step {
+                    Some((tensor, momentum)) => (tensor, Some($state::new(momentum))),
+                    None => self.burns.step(lr, tensor, grad, state),
+                }
+            }
+
+            fn to_device<const D: usize>(state: Self::State<D>, device: &Device) -> Self::State<D> {
+                $burns::to_device(state, device)
+            }
+        }
+    )*};
+}
+
+in_one_pass! {
+    /// Burn's [`BurnsAdam`], to the bit. Its states and records are Burn's.
+    Adam: BurnsAdam, AdamState, Gradient;
+    /// Burn's [`BurnsAdamW`], to the bit. Its states and records are Burn's.
+    AdamW: BurnsAdamW, AdamWState, Parameter;
 }
 
 /// A parameter and its moments after a step; `None` where Burn's own operations are to make it.
