@@ -7,12 +7,10 @@ mod mix;
 use std::fmt;
 use std::str::FromStr;
 
-use rand_chacha::rand_core::Rng;
-use serde::{Deserialize, Serialize};
-
 use self::color::ColorChange;
 use self::geometry::Affine;
 use crate::{IMAGE_HEIGHT, IMAGE_WIDTH, ImageItem, RgbItem};
+use rand_chacha::rand_core::Rng;
 
 /// The magnitudes of RandAugment: from 0 to one below this.
 const MAGNITUDES: usize = 31;
@@ -49,8 +47,7 @@ const MAGNITUDES: usize = 31;
 /// assert_eq!((changed.size, changed.class), ([8, 8], 1));
 /// # Ok::<(), everburn_datasets::UnknownAugmentation>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct ImageAugmentation {
     changes: Vec<Change>,
 }
@@ -375,19 +372,7 @@ impl fmt::Display for ImageAugmentation {
     }
 }
 
-impl TryFrom<String> for ImageAugmentation {
-    type Error = UnknownAugmentation;
-
-    fn try_from(text: String) -> Result<Self, UnknownAugmentation> {
-        text.parse()
-    }
-}
-
-impl From<ImageAugmentation> for String {
-    fn from(augmentation: ImageAugmentation) -> Self {
-        augmentation.to_string()
-    }
-}
+everburn_record::serde_as_text!(ImageAugmentation);
 
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,6 @@ use everburn_collectives::elastic::{ElasticOptions, Membership};
 use everburn_collectives::rendezvous::RendezvousRequest;
 use everburn_launch::{ElasticLaunch, RankEnvironment};
 use everburn_train::{ElasticGroup, TrainError};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::config::{RanksConfig, RunConfig};
 use crate::error::CliError;
@@ -73,18 +72,7 @@ impl FromStr for ElasticRange {
     }
 }
 
-impl Serialize for ElasticRange {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for ElasticRange {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+everburn_record::serde_as_text!(ElasticRange);
 
 /// Refuses a range of other ranks than there are, and faults of ranks that are not there.
 pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {

@@ -1,8 +1,6 @@
 //! How gradients are synchronised.
 
-use std::fmt;
 use std::num::ParseIntError;
-use std::str::FromStr;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -38,26 +36,7 @@ pub enum BufferSync {
     Broadcast,
 }
 
-impl FromStr for BufferSync {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "average" => Ok(Self::Average),
-            "broadcast" => Ok(Self::Broadcast),
-            _ => Err(format!("`{text}` is neither `average` nor `broadcast`")),
-        }
-    }
-}
-
-impl fmt::Display for BufferSync {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Average => "average",
-            Self::Broadcast => "broadcast",
-        })
-    }
-}
+everburn_record::named!(BufferSync, "neither `average` nor `broadcast`", Self::Average => "average", Self::Broadcast => "broadcast");
 
 /// How gradients are synchronised; the same on all ranks.
 ///

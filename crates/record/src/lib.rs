@@ -11,6 +11,7 @@
 //! - [`svg`] draws: elements, axes with round numbers, legends.
 //! - [`statistics`] has medians, percentiles and means of few values.
 //! - [`StopSignal`] asks a training to stop, or kills it.
+//! - [`named`] and [`serde_as_text`] give types one text in flags and files.
 //! - [`plain`] makes text of others harmless to a terminal or a page, and hides secrets.
 //!
 //! Training writes some files of a run directory for its readers: [`RankLine`]s (`ranks.jsonl`), [`Event`]s
@@ -47,6 +48,7 @@ mod stop;
 pub mod svg;
 pub mod sync;
 pub mod table;
+mod text;
 mod time;
 pub mod units;
 

@@ -59,7 +59,7 @@ pub use config::activation_checkpointing::{
 pub use config::best_by::{BestBy, Direction, InvalidBestBy};
 pub use config::chaos::{Chaos, Fault, InvalidChaos};
 pub use config::checkpoint_every::{CheckpointEvery, InvalidCheckpointEvery};
-pub use config::checkpoint_failure::{InvalidOnCheckpointFailure, OnCheckpointFailure};
+pub use config::checkpoint_failure::OnCheckpointFailure;
 pub use config::conflicts::RunFeatures;
 pub use config::divergence::OnDivergence;
 pub use config::fault::{configuration_fault, nearest_name, unknown_key};

@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use super::tokenizer_file::{self, TokenizerFile};
 use crate::DatasetError;
 use crate::token_shards::MadeBy;
@@ -29,8 +27,7 @@ const MOST_TRIES: usize = 64;
 /// assert!("chars".parse::<TokenizerKind>().is_err());
 /// # Ok::<(), everburn_datasets::UnknownTokenizer>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum TokenizerKind {
     /// The characters of the text.
     #[default]
@@ -80,19 +77,7 @@ impl FromStr for TokenizerKind {
     }
 }
 
-impl TryFrom<String> for TokenizerKind {
-    type Error = UnknownTokenizer;
-
-    fn try_from(name: String) -> Result<Self, UnknownTokenizer> {
-        name.parse()
-    }
-}
-
-impl From<TokenizerKind> for String {
-    fn from(kind: TokenizerKind) -> Self {
-        kind.to_string()
-    }
-}
+everburn_record::serde_as_text!(TokenizerKind);
 
 impl fmt::Display for TokenizerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

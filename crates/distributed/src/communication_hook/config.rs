@@ -4,8 +4,6 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 use super::{AllReduce, Bf16, CommunicationHook, Fp16, PowerSgd};
 
 /// Steps of plain all-reduce before PowerSGD begins, unless said otherwise.
@@ -28,8 +26,7 @@ pub const DEFAULT_START_AFTER: u64 = 10;
 /// assert_eq!(config.build().name(), "power-sgd(4)");
 /// # Ok::<(), everburn_distributed::InvalidCommunicationHook>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum CommunicationHookConfig {
     /// Gradients as they are: [`AllReduce`].
     #[default]
@@ -71,12 +68,6 @@ impl fmt::Display for CommunicationHookConfig {
             }
             Self::PowerSgd { rank, start_after } => write!(f, "power-sgd:{rank}:{start_after}"),
         }
-    }
-}
-
-impl From<CommunicationHookConfig> for String {
-    fn from(config: CommunicationHookConfig) -> Self {
-        config.to_string()
     }
 }
 
@@ -161,13 +152,7 @@ fn power_sgd(
     Ok(CommunicationHookConfig::PowerSgd { rank, start_after })
 }
 
-impl TryFrom<String> for CommunicationHookConfig {
-    type Error = InvalidCommunicationHook;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
+everburn_record::serde_as_text!(CommunicationHookConfig);
 
 #[cfg(test)]
 mod tests {

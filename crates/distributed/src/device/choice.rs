@@ -1,7 +1,6 @@
 //! The backend of the gradient exchange: one choice for all ranks, from what is requested and available.
 
 use std::fmt;
-use std::str::FromStr;
 
 use everburn_collectives::group::ProcessGroup;
 use serde::{Deserialize, Serialize};
@@ -31,30 +30,7 @@ pub enum GradientBackend {
     Burn,
 }
 
-impl FromStr for GradientBackend {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "host" => Ok(Self::Host),
-            "nccl" => Ok(Self::Nccl),
-            "burn" => Ok(Self::Burn),
-            _ => Err(format!("`{text}` is none of auto, host, nccl, burn")),
-        }
-    }
-}
-
-impl fmt::Display for GradientBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Host => "host",
-            Self::Nccl => "nccl",
-            Self::Burn => "burn",
-        })
-    }
-}
+everburn_record::named!(GradientBackend, "none of auto, host, nccl, burn", Self::Auto => "auto", Self::Host => "host", Self::Nccl => "nccl", Self::Burn => "burn");
 
 /// What a rank supports, exchanged before the ranks choose.
 ///

@@ -1,8 +1,5 @@
 //! How parameters become equal that ranks have changed by themselves.
 
-use std::fmt;
-use std::str::FromStr;
-
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -71,32 +68,8 @@ impl OuterCompression {
     }
 }
 
-/// One implementation for both, whose names serde and flags share.
-macro_rules! named {
-    ($type:ty, $what:literal, $($variant:path => $name:literal),+) => {
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self {
-                    $($variant => $name,)+
-                })
-            }
-        }
-
-        impl FromStr for $type {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<Self, String> {
-                match text {
-                    $($name => Ok($variant),)+
-                    _ => Err(format!(concat!("`{}` is no ", $what, ": use one of", $(" ", $name),+), text)),
-                }
-            }
-        }
-    };
-}
-
-named!(OuterOptimizer, "outer optimizer", Self::Nesterov => "nesterov", Self::Average => "average");
-named!(OuterCompression, "compression of differences", Self::None => "none", Self::Int8 => "int8", Self::Int4 => "int4", Self::Int2 => "int2");
+everburn_record::named!(OuterOptimizer, "no outer optimizer: use one of nesterov average", Self::Nesterov => "nesterov", Self::Average => "average");
+everburn_record::named!(OuterCompression, "no compression of differences: use one of none int8 int4 int2", Self::None => "none", Self::Int8 => "int8", Self::Int4 => "int4", Self::Int2 => "int2");
 
 /// How parameters become equal that ranks have changed by themselves; the same on all ranks.
 ///

@@ -19,9 +19,6 @@ mod pass;
 mod pending_parameters;
 mod prefetcher;
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub use gradients::GradientShards;
@@ -66,20 +63,7 @@ impl ShardStage {
     }
 }
 
-impl FromStr for ShardStage {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "optimizer" => Ok(Self::Optimizer),
-            "gradients" => Ok(Self::Gradients),
-            "parameters" => Ok(Self::Parameters),
-            _ => Err(format!(
-                "`{text}` is not `optimizer`, `gradients` or `parameters`"
-            )),
-        }
-    }
-}
+everburn_record::named!(ShardStage, "not `optimizer`, `gradients` or `parameters`", Self::Optimizer => "optimizer", Self::Gradients => "gradients", Self::Parameters => "parameters");
 
 /// A stage in a configuration, or `none`.
 pub(crate) fn stage_or_none<'de, D: Deserializer<'de>>(
@@ -89,15 +73,5 @@ pub(crate) fn stage_or_none<'de, D: Deserializer<'de>>(
     match text.as_str() {
         "none" => Ok(None),
         text => text.parse().map(Some).map_err(serde::de::Error::custom),
-    }
-}
-
-impl fmt::Display for ShardStage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Optimizer => "optimizer",
-            Self::Gradients => "gradients",
-            Self::Parameters => "parameters",
-        })
     }
 }

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 use crate::error::TrainError;
 use crate::metrics::sums::{ACCURACY, LOSS, MetricSums};
 
@@ -38,8 +36,7 @@ pub enum Direction {
 /// assert_eq!(BestBy::default().to_string(), "loss");
 /// assert_eq!("max:accuracy".parse::<BestBy>().unwrap().to_string(), "accuracy");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BestBy {
     metric: String,
     direction: Direction,
@@ -150,19 +147,7 @@ impl FromStr for BestBy {
     }
 }
 
-impl TryFrom<String> for BestBy {
-    type Error = InvalidBestBy;
-
-    fn try_from(text: String) -> Result<Self, InvalidBestBy> {
-        text.parse()
-    }
-}
-
-impl From<BestBy> for String {
-    fn from(by: BestBy) -> Self {
-        by.to_string()
-    }
-}
+everburn_record::serde_as_text!(BestBy);
 
 #[cfg(test)]
 mod tests {

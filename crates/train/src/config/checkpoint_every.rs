@@ -5,8 +5,6 @@ use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-
 /// How often a checkpoint is written: `100steps`, `10min` or `1epoch`. An epoch that is the best so far has one
 /// whatever this says.
 ///
@@ -20,8 +18,7 @@ use serde::{Deserialize, Serialize};
 /// assert!("often".parse::<CheckpointEvery>().is_err());
 /// # Ok::<(), everburn_train::InvalidCheckpointEvery>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckpointEvery {
     /// After this many steps, and at the end of an epoch.
     Steps(NonZeroUsize),
@@ -105,19 +102,7 @@ impl FromStr for CheckpointEvery {
 /// A year: more is a mistake.
 const MOST_MINUTES: usize = 366 * 24 * 60;
 
-impl TryFrom<String> for CheckpointEvery {
-    type Error = InvalidCheckpointEvery;
-
-    fn try_from(text: String) -> Result<Self, InvalidCheckpointEvery> {
-        text.parse()
-    }
-}
-
-impl From<CheckpointEvery> for String {
-    fn from(every: CheckpointEvery) -> Self {
-        every.to_string()
-    }
-}
+everburn_record::serde_as_text!(CheckpointEvery);
 
 /// Tells when time has come.
 #[derive(Debug)]

@@ -1,9 +1,7 @@
 //! When the disk does not take a checkpoint.
 
-use std::fmt;
 use std::io;
 use std::path::Path;
-use std::str::FromStr;
 
 use everburn_record::units::bytes;
 use serde::{Deserialize, Serialize};
@@ -31,39 +29,7 @@ pub enum OnCheckpointFailure {
     Continue,
 }
 
-impl fmt::Display for OnCheckpointFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Stop => "stop",
-            Self::Continue => "continue",
-        })
-    }
-}
-
-/// A text that is not an [`OnCheckpointFailure`].
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::{InvalidOnCheckpointFailure, OnCheckpointFailure};
-///
-/// let error: InvalidOnCheckpointFailure = "wait".parse::<OnCheckpointFailure>().unwrap_err();
-/// assert!(error.to_string().contains("wait"));
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is neither stop nor continue")]
-pub struct InvalidOnCheckpointFailure(String);
-
-impl FromStr for OnCheckpointFailure {
-    type Err = InvalidOnCheckpointFailure;
-
-    fn from_str(text: &str) -> Result<Self, InvalidOnCheckpointFailure> {
-        match text {
-            "stop" => Ok(Self::Stop),
-            "continue" => Ok(Self::Continue),
-            _ => Err(InvalidOnCheckpointFailure(text.to_string())),
-        }
-    }
-}
+everburn_record::named!(OnCheckpointFailure, "neither stop nor continue", Self::Stop => "stop", Self::Continue => "continue");
 
 impl OnCheckpointFailure {
     /// Passes on what the disk has not to do with, and all else under [`Stop`](Self::Stop); says the rest.

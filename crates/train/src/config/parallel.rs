@@ -252,8 +252,7 @@ fn named_cuts(starts: &[String], names: &[&str]) -> Vec<Range<usize>> {
 /// assert_eq!("auto".parse(), Ok(Stages::default()));
 /// # Ok::<(), everburn_train::InvalidStages>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Stages {
     /// Where the slowest stage is as fast as it can be, by measured times.
     #[default]
@@ -271,12 +270,6 @@ impl fmt::Display for Stages {
             Self::Even => f.write_str("even"),
             Self::Named(starts) => f.write_str(&starts.join(",")),
         }
-    }
-}
-
-impl From<Stages> for String {
-    fn from(stages: Stages) -> Self {
-        stages.to_string()
     }
 }
 
@@ -312,13 +305,7 @@ impl FromStr for Stages {
     }
 }
 
-impl TryFrom<String> for Stages {
-    type Error = InvalidStages;
-
-    fn try_from(text: String) -> Result<Self, InvalidStages> {
-        text.parse()
-    }
-}
+everburn_record::serde_as_text!(Stages);
 
 /// Why a model cannot be shared out as it was asked for.
 ///

@@ -4,8 +4,6 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 /// When ranks exchange what they have learnt: gradients in each `step`, or parameters after `every=H` local steps
 /// ([`OuterLoop`](everburn_distributed::OuterLoop)). A number of steps alone is short for the latter, and 0 for `step`.
 ///
@@ -20,8 +18,7 @@ use serde::{Deserialize, Serialize};
 /// assert!("every=0".parse::<SyncInterval>().is_err());
 /// # Ok::<(), everburn_train::InvalidSyncInterval>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SyncInterval {
     /// Averaged gradients in each step.
     #[default]
@@ -84,19 +81,7 @@ impl FromStr for SyncInterval {
     }
 }
 
-impl TryFrom<String> for SyncInterval {
-    type Error = InvalidSyncInterval;
-
-    fn try_from(text: String) -> Result<Self, InvalidSyncInterval> {
-        text.parse()
-    }
-}
-
-impl From<SyncInterval> for String {
-    fn from(sync: SyncInterval) -> Self {
-        sync.to_string()
-    }
-}
+everburn_record::serde_as_text!(SyncInterval);
 
 #[cfg(test)]
 mod tests {

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 /// How the ranks of a job are arranged: `data` replicas of the model, each cut into the stages of a
 /// `pipeline`, each stage's layers shared by `tensor` ranks.
 ///
@@ -27,8 +25,7 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!(mesh.to_string(), "data=2,pipeline=2,tensor=1");
 /// # Ok::<(), everburn_train::InvalidMesh>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Mesh {
     /// How many replicas there are, each with its share of a global batch.
     pub data: usize,
@@ -211,12 +208,6 @@ impl fmt::Display for Mesh {
     }
 }
 
-impl From<Mesh> for String {
-    fn from(mesh: Mesh) -> Self {
-        mesh.to_string()
-    }
-}
-
 /// A text that names no [`Mesh`].
 ///
 /// ```
@@ -278,13 +269,7 @@ impl FromStr for Mesh {
     }
 }
 
-impl TryFrom<String> for Mesh {
-    type Error = InvalidMesh;
-
-    fn try_from(text: String) -> Result<Self, InvalidMesh> {
-        text.parse()
-    }
-}
+everburn_record::serde_as_text!(Mesh);
 
 #[cfg(test)]
 mod tests {
