@@ -252,13 +252,7 @@ struct Placeholders<'a> {
 }
 
 impl ModuleMapper for Placeholders<'_> {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
+    everburn_nn::walking! { path }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, device, shape) = (param.id, param.lazy_device(), param.lazy_shape());

@@ -2,7 +2,6 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::prelude::*;
-use burn::tensor::{Bool, Int};
 
 use crate::device::{DeviceName, is_gpu};
 use crate::error::DdpError;
@@ -67,21 +66,11 @@ pub fn check_placement<M: Module>(model: &M, device: &Device) -> Result<(), DdpE
         }
     }
     impl ModuleVisitor for Check<'_> {
-        fn enter_module(&mut self, name: &str, _container_type: &str) {
-            self.path.push(name.to_string());
-        }
-        fn exit_module(&mut self, _name: &str, _container_type: &str) {
-            self.path.pop();
-        }
+        everburn_nn::walking! { path }
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             self.on(&param.lazy_device());
         }
-        fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-            self.on(&param.lazy_device());
-        }
-        fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-            self.on(&param.lazy_device());
-        }
+        everburn_nn::walking! { visit others self, param => self.on(&param.lazy_device()) }
     }
     let mut check = Check {
         device,

@@ -256,13 +256,7 @@ impl<F: Fn(&str, TensorKind) -> bool> Reader<F> {
 }
 
 impl<F: Fn(&str, TensorKind) -> bool> ModuleVisitor for Reader<F> {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
+    everburn_nn::walking! { path }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let value = param.base();
@@ -279,21 +273,13 @@ impl<F: Fn(&str, TensorKind) -> bool> ModuleVisitor for Reader<F> {
         });
     }
 
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+    everburn_nn::walking! { visit others self, param => {
         let value = param.base();
         let (shape, dtype) = (value.dims().to_vec(), value.dtype());
         self.push(param.id, shape, dtype, TensorKind::Discrete, || {
             value.try_into_data().map_err(|e| e.to_string())
         });
-    }
-
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        let value = param.base();
-        let (shape, dtype) = (value.dims().to_vec(), value.dtype());
-        self.push(param.id, shape, dtype, TensorKind::Discrete, || {
-            value.try_into_data().map_err(|e| e.to_string())
-        });
-    }
+    } }
 }
 
 struct Writer {

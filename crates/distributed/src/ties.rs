@@ -47,13 +47,7 @@ impl Places {
 }
 
 impl ModuleVisitor for Places {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
+    everburn_nn::walking! { path }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if !matches!(self.found, Ok(None)) {

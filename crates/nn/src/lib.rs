@@ -143,6 +143,7 @@ mod statistics;
 mod targets;
 mod tensor_parallel;
 mod transformers;
+mod walking;
 
 // Burn's; what is named below takes the place of what has the same name in there.
 pub use burn::nn::*;

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::prelude::*;
-use burn::tensor::{Bool, Int, TensorData};
+use burn::tensor::TensorData;
 use everburn_collectives::group::{ProcessGroup, ReduceOp};
 use everburn_distributed::clip_coefficient;
 
@@ -244,13 +244,7 @@ impl ModuleVisitor for Sum<'_> {
         }
     }
 
-    fn visit_int<const D: usize>(&mut self, _param: &Param<Tensor<D, Int>>) {
-        self.walk.next();
-    }
-
-    fn visit_bool<const D: usize>(&mut self, _param: &Param<Tensor<D, Bool>>) {
-        self.walk.next();
-    }
+    everburn_nn::walking! { visit others self, _param => self.walk.next() }
 }
 
 struct Verify<'a> {
@@ -293,13 +287,7 @@ impl ModuleVisitor for Verify<'_> {
         }
     }
 
-    fn visit_int<const D: usize>(&mut self, _param: &Param<Tensor<D, Int>>) {
-        self.walk.next();
-    }
-
-    fn visit_bool<const D: usize>(&mut self, _param: &Param<Tensor<D, Bool>>) {
-        self.walk.next();
-    }
+    everburn_nn::walking! { visit others self, _param => self.walk.next() }
 }
 
 struct Squares<'a> {
@@ -324,13 +312,7 @@ impl ModuleVisitor for Squares<'_> {
         }
     }
 
-    fn visit_int<const D: usize>(&mut self, _param: &Param<Tensor<D, Int>>) {
-        self.walk.next();
-    }
-
-    fn visit_bool<const D: usize>(&mut self, _param: &Param<Tensor<D, Bool>>) {
-        self.walk.next();
-    }
+    everburn_nn::walking! { visit others self, _param => self.walk.next() }
 }
 
 struct Scale {

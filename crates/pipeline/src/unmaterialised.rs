@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::prelude::*;
-use burn::tensor::{Bool, Int, TensorData};
+use burn::tensor::TensorData;
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::InitialValues;
 
@@ -247,16 +247,8 @@ impl ModuleMapper for Transfer<'_> {
         }
     }
 
-    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+    everburn_nn::walking! { map others self, param => {
         self.position += 1;
         param
-    }
-
-    fn map_bool<const D: usize>(
-        &mut self,
-        param: Param<Tensor<D, Bool>>,
-    ) -> Param<Tensor<D, Bool>> {
-        self.position += 1;
-        param
-    }
+    } }
 }

@@ -1,8 +1,7 @@
 //! Which block uses which parameter.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleVisitor};
 use burn::prelude::*;
-use burn::tensor::{Bool, Int};
 
 use super::Blocks;
 
@@ -61,25 +60,9 @@ impl Paths {
 }
 
 impl ModuleVisitor for Paths {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.found(&param.lazy_shape());
-    }
+    crate::walking! { visit each self, param => self.found(&param.lazy_shape()) }
 
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.found(&param.lazy_shape());
-    }
-
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.found(&param.lazy_shape());
-    }
-
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
+    crate::walking! { path }
 }
 
 /// What is wrong with a model's blocks.

@@ -5,9 +5,8 @@ use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, ParamId};
 use burn::prelude::*;
-use burn::tensor::{Bool, Int};
 
 use crate::blocks::{AnyActivation, Blocks, InBlocks};
 use crate::recompute::{Randomness, checkpointed_run};
@@ -158,16 +157,6 @@ impl DeviceSplit {
         &self.parts
     }
 
-    /// Where the model's input goes.
-    pub fn first_device(&self) -> &Device {
-        &self.parts[0].device
-    }
-
-    /// Where the model's output comes from.
-    pub fn last_device(&self) -> &Device {
-        &self.parts[self.parts.len() - 1].device
-    }
-
     /// What a forward pass moves, in order; the input is not among it.
     pub fn moves(&self) -> Vec<Move> {
         let mut moves = Vec::new();
@@ -278,25 +267,9 @@ struct Identities {
 }
 
 impl ModuleVisitor for Identities {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.found.push((self.path.join("."), param.id));
-    }
+    crate::walking! { visit each self, param => self.found.push((self.path.join("."), param.id)) }
 
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.found.push((self.path.join("."), param.id));
-    }
-
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.found.push((self.path.join("."), param.id));
-    }
-
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
+    crate::walking! { path }
 }
 
 /// Moves parameters to their homes.
@@ -326,28 +299,9 @@ impl Placing<'_> {
 }
 
 impl ModuleMapper for Placing<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        self.place(param.id, param)
-    }
+    crate::walking! { map each self, param => self.place(param.id, param) }
 
-    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        self.place(param.id, param)
-    }
-
-    fn map_bool<const D: usize>(
-        &mut self,
-        param: Param<Tensor<D, Bool>>,
-    ) -> Param<Tensor<D, Bool>> {
-        self.place(param.id, param)
-    }
-
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
+    crate::walking! { path }
 }
 
 /// Brings parameters to a part that they do not live with; the graph takes their gradients home.
@@ -363,35 +317,10 @@ impl Lending<'_> {
 }
 
 impl ModuleMapper for Lending<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        match self.is_borrowed() {
-            true => param.map(|value| value.to_device(&self.part.device)),
-            false => param,
-        }
-    }
+    crate::walking! { map each self, param => match self.is_borrowed() {
+        true => param.map(|value| value.to_device(&self.part.device)),
+        false => param,
+    } }
 
-    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        match self.is_borrowed() {
-            true => param.map(|value| value.to_device(&self.part.device)),
-            false => param,
-        }
-    }
-
-    fn map_bool<const D: usize>(
-        &mut self,
-        param: Param<Tensor<D, Bool>>,
-    ) -> Param<Tensor<D, Bool>> {
-        match self.is_borrowed() {
-            true => param.map(|value| value.to_device(&self.part.device)),
-            false => param,
-        }
-    }
-
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
+    crate::walking! { path }
 }

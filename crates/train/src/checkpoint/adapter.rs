@@ -284,13 +284,7 @@ impl ModuleVisitor for Collect {
         }
     }
 
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
+    everburn_nn::walking! { path }
 }
 
 #[cfg(test)]

@@ -184,12 +184,7 @@ fn trained<M: Module>(model: &M) -> Vec<Trained> {
         found: Vec<Trained>,
     }
     impl ModuleVisitor for Visitor {
-        fn enter_module(&mut self, name: &str, _container: &str) {
-            self.path.push(name.to_string());
-        }
-        fn exit_module(&mut self, _name: &str, _container: &str) {
-            self.path.pop();
-        }
+        everburn_nn::walking! { path }
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             if !param.is_require_grad() || self.known.contains(&param.id) {
                 return;
@@ -234,12 +229,7 @@ fn with_values<M: Module>(model: M, values: &BTreeMap<String, Tensor<1>>) -> M {
         first: HashMap<ParamId, String>,
     }
     impl ModuleMapper for Mapper<'_> {
-        fn enter_module(&mut self, name: &str, _container: &str) {
-            self.path.push(name.to_string());
-        }
-        fn exit_module(&mut self, _name: &str, _container: &str) {
-            self.path.pop();
-        }
+        everburn_nn::walking! { path }
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             let here = self.path.join(".");
             let first = self.first.entry(param.id).or_insert(here);

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleVisitor, ParamId};
 use burn::prelude::*;
 use burn::store::burn_pack::Tensor as PackedTensor;
-use burn::tensor::{Bool, Bytes, DType, Int};
+use burn::tensor::{Bytes, DType};
 
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::state_dict::differences;
@@ -92,21 +92,8 @@ impl Visitor {
 }
 
 impl ModuleVisitor for Visitor {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_string());
-    }
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.push(param.id, param.lazy_shape());
-    }
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.push(param.id, param.lazy_shape());
-    }
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.push(param.id, param.lazy_shape());
-    }
+    everburn_nn::walking! { path }
+    everburn_nn::walking! { visit each self, param => self.push(param.id, param.lazy_shape()) }
 }
 
 #[cfg(test)]

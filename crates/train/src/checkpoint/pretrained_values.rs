@@ -158,13 +158,7 @@ impl Find<'_> {
 }
 
 impl ModuleVisitor for Find<'_> {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
+    everburn_nn::walking! { path }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         self.visit(|| {
@@ -173,21 +167,12 @@ impl ModuleVisitor for Find<'_> {
         });
     }
 
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+    everburn_nn::walking! { visit others self, param => {
         self.visit(|| {
             param
                 .base()
                 .try_into_data()
                 .map_err(|error| error.to_string())
         });
-    }
-
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.visit(|| {
-            param
-                .base()
-                .try_into_data()
-                .map_err(|error| error.to_string())
-        });
-    }
+    } }
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::prelude::*;
-use burn::tensor::{Bool, Int, TensorData};
+use burn::tensor::TensorData;
 
 use crate::checkpoint::optimizer_states;
 use crate::checkpoint::state_dict::BURNS_TERMS;
@@ -147,13 +147,7 @@ impl Hold {
 }
 
 impl ModuleVisitor for Hold {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    everburn_nn::walking! { path }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         // As Burn's records have it: a layer may keep its weight in another layout.
@@ -163,17 +157,10 @@ impl ModuleVisitor for Hold {
         });
     }
 
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+    everburn_nn::walking! { visit others self, param => {
         let tensor = param.transform_for_save().val();
         self.push(param.id, || {
             tensor.try_into_data().map_err(|e| e.to_string())
         });
-    }
-
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        let tensor = param.transform_for_save().val();
-        self.push(param.id, || {
-            tensor.try_into_data().map_err(|e| e.to_string())
-        });
-    }
+    } }
 }

@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use burn::lr_scheduler::LrSchedulerRecord;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleVisitor, ParamId};
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
-use burn::prelude::*;
 use burn::store::{ModuleRecord, RecordError};
-use burn::tensor::{Bool, Bytes, Int};
+use burn::tensor::Bytes;
 use burn_pack::Writer;
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::OuterLoop;
@@ -314,32 +313,17 @@ pub(crate) fn identity(path: &str) -> ParamId {
 /// initialised by it.
 fn identities<M: Module>(model: &M) -> Vec<(String, ParamId)> {
     #[derive(Default)]
-    struct Visitor(Vec<String>, Vec<(String, ParamId)>);
-    impl Visitor {
-        fn push(&mut self, id: ParamId) {
-            self.1.push((self.0.join("."), id));
-        }
+    struct Visitor {
+        path: Vec<String>,
+        found: Vec<(String, ParamId)>,
     }
     impl ModuleVisitor for Visitor {
-        fn enter_module(&mut self, name: &str, _container: &str) {
-            self.0.push(name.to_string());
-        }
-        fn exit_module(&mut self, _name: &str, _container: &str) {
-            self.0.pop();
-        }
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.push(param.id);
-        }
-        fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-            self.push(param.id);
-        }
-        fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-            self.push(param.id);
-        }
+        everburn_nn::walking! { path }
+        everburn_nn::walking! { visit each self, param => self.found.push((self.path.join("."), param.id)) }
     }
     let mut visitor = Visitor::default();
     model.visit(&mut visitor);
-    visitor.1
+    visitor.found
 }
 
 fn bytes_of<'a>(checkpoint: &'a Checkpoint, name: &str) -> Result<&'a [u8], TrainError> {

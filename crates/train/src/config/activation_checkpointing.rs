@@ -6,8 +6,7 @@ use std::str::FromStr;
 
 use burn::module::{Module, ModuleMapper, Param, Parameter};
 use burn::prelude::*;
-use burn::tensor::{Bool, GradientCheckpointingStrategy as Strategy, Int};
-use serde::{Deserialize, Serialize};
+use burn::tensor::GradientCheckpointingStrategy as Strategy;
 
 /// Which activations are kept for the backward pass, and which are computed once more in it.
 ///
@@ -23,8 +22,7 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!("blocks".parse(), "1".parse::<ActivationCheckpointing>());
 /// # Ok::<(), everburn_train::InvalidActivationCheckpointing>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ActivationCheckpointing {
     /// All are kept.
     #[default]
@@ -72,26 +70,9 @@ impl ActivationCheckpointing {
 struct Balanced;
 
 impl ModuleMapper for Balanced {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        balanced(param, |tensor| {
-            tensor.with_gradient_checkpointing_strategy(Strategy::Balanced)
-        })
-    }
-
-    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        balanced(param, |tensor| {
-            tensor.with_gradient_checkpointing_strategy(Strategy::Balanced)
-        })
-    }
-
-    fn map_bool<const D: usize>(
-        &mut self,
-        param: Param<Tensor<D, Bool>>,
-    ) -> Param<Tensor<D, Bool>> {
-        balanced(param, |tensor| {
-            tensor.with_gradient_checkpointing_strategy(Strategy::Balanced)
-        })
-    }
+    everburn_nn::walking! { map each self, param => balanced(param, |tensor| {
+        tensor.with_gradient_checkpointing_strategy(Strategy::Balanced)
+    }) }
 }
 
 fn balanced<P: Parameter>(param: Param<P>, change: impl FnOnce(P) -> P) -> Param<P> {
@@ -109,12 +90,6 @@ impl fmt::Display for ActivationCheckpointing {
             Self::Blocks(every) => every.fmt(f),
             Self::Burn => f.write_str("burn"),
         }
-    }
-}
-
-impl From<ActivationCheckpointing> for String {
-    fn from(checkpointing: ActivationCheckpointing) -> Self {
-        checkpointing.to_string()
     }
 }
 
@@ -150,13 +125,7 @@ impl FromStr for ActivationCheckpointing {
     }
 }
 
-impl TryFrom<String> for ActivationCheckpointing {
-    type Error = InvalidActivationCheckpointing;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
+everburn_record::serde_as_text!(ActivationCheckpointing);
 
 #[cfg(test)]
 mod tests {

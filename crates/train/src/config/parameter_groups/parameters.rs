@@ -165,13 +165,7 @@ impl Find {
 }
 
 impl ModuleVisitor for Find {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    everburn_nn::walking! { path }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if self.found.parameters.iter().all(|it| it.id != param.id) {

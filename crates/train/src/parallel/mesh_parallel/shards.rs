@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
-use burn::tensor::{Bool, Int, TensorData};
+use burn::tensor::TensorData;
 use everburn_collectives::group::ProcessGroup;
 use everburn_nn::ParameterShard;
 
@@ -94,13 +94,7 @@ impl ModuleVisitor for Find<'_> {
         }
     }
 
-    fn visit_int<const D: usize>(&mut self, _param: &Param<Tensor<D, Int>>) {
-        self.position += 1;
-    }
-
-    fn visit_bool<const D: usize>(&mut self, _param: &Param<Tensor<D, Bool>>) {
-        self.position += 1;
-    }
+    everburn_nn::walking! { visit others self, _param => self.position += 1 }
 }
 
 struct Join<'a> {
@@ -162,18 +156,10 @@ impl ModuleMapper for Join<'_> {
         }
     }
 
-    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+    everburn_nn::walking! { map others self, param => {
         self.position += 1;
         param
-    }
-
-    fn map_bool<const D: usize>(
-        &mut self,
-        param: Param<Tensor<D, Bool>>,
-    ) -> Param<Tensor<D, Bool>> {
-        self.position += 1;
-        param
-    }
+    } }
 }
 
 /// Whether the parameter is one of this rank's stages.

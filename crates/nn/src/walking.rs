@@ -1,0 +1,89 @@
+//! Methods that visitors and mappers of modules have in common.
+
+/// Methods of Burn's `ModuleVisitor` and `ModuleMapper`: those that keep a module's path in the field `path`, and one
+/// body for tensors of every kind (`each`), or of those without gradients (`others`).
+///
+/// ```
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use burn::module::{Module, ModuleVisitor};
+/// use burn::nn::LinearConfig;
+/// use burn::prelude::*;
+/// use everburn::nn::walking;
+///
+/// #[derive(Default)]
+/// struct Paths {
+///     path: Vec<String>,
+///     found: Vec<String>,
+/// }
+///
+/// impl ModuleVisitor for Paths {
+///     walking! { path }
+///     walking! { visit each self, _param => self.found.push(self.path.join(".")) }
+/// }
+///
+/// let mut paths = Paths::default();
+/// LinearConfig::new(2, 3).init(&Device::flex()).visit(&mut paths);
+/// assert_eq!(paths.found, ["weight", "bias"]);
+/// ```
+#[macro_export]
+macro_rules! walking {
+    (path) => {
+        fn enter_module(&mut self, name: &str, _container_type: &str) {
+            self.path.push(name.to_string());
+        }
+
+        fn exit_module(&mut self, _name: &str, _container_type: &str) {
+            self.path.pop();
+        }
+    };
+    (visit each $this:ident, $param:ident => $done:expr) => {
+        fn visit_float<const D: usize>(
+            &mut $this,
+            $param: &::burn::module::Param<::burn::tensor::Tensor<D>>,
+        ) {
+            $done;
+        }
+
+        $crate::walking! { visit others $this, $param => $done }
+    };
+    (visit others $this:ident, $param:ident => $done:expr) => {
+        fn visit_int<const D: usize>(
+            &mut $this,
+            $param: &::burn::module::Param<::burn::tensor::Tensor<D, ::burn::tensor::Int>>,
+        ) {
+            $done;
+        }
+
+        fn visit_bool<const D: usize>(
+            &mut $this,
+            $param: &::burn::module::Param<::burn::tensor::Tensor<D, ::burn::tensor::Bool>>,
+        ) {
+            $done;
+        }
+    };
+    (map each $this:ident, $param:ident => $mapped:expr) => {
+        fn map_float<const D: usize>(
+            &mut $this,
+            $param: ::burn::module::Param<::burn::tensor::Tensor<D>>,
+        ) -> ::burn::module::Param<::burn::tensor::Tensor<D>> {
+            $mapped
+        }
+
+        $crate::walking! { map others $this, $param => $mapped }
+    };
+    (map others $this:ident, $param:ident => $mapped:expr) => {
+        fn map_int<const D: usize>(
+            &mut $this,
+            $param: ::burn::module::Param<::burn::tensor::Tensor<D, ::burn::tensor::Int>>,
+        ) -> ::burn::module::Param<::burn::tensor::Tensor<D, ::burn::tensor::Int>> {
+            $mapped
+        }
+
+        fn map_bool<const D: usize>(
+            &mut $this,
+            $param: ::burn::module::Param<::burn::tensor::Tensor<D, ::burn::tensor::Bool>>,
+        ) -> ::burn::module::Param<::burn::tensor::Tensor<D, ::burn::tensor::Bool>> {
+            $mapped
+        }
+    };
+}
