@@ -22,7 +22,15 @@ pub(super) fn draw(folder: &Path, count: u32) {
     }
 }
 
+/// A ResNet so small that a step takes milliseconds, in one word.
+pub(super) const SMALL_RESNET: &str = "--set=resnet18={width=2,blocks=[1,1,1,1]}";
+
 fn train(here: &Path, data: &str, run: &str) -> Everburn {
+    train_whole(here, data, run).args([SMALL_RESNET])
+}
+
+/// The same with the whole `resnet18`.
+fn train_whole(here: &Path, data: &str, run: &str) -> Everburn {
     let line = ["train", "resnet18", "--data", data, "--run-dir", run];
     let small = [
         // In one word: further `--set` flags do not replace it.
@@ -44,7 +52,8 @@ fn ranks_share_the_images_of_a_folder_and_predict_the_class_of_a_file() {
     draw(&here.join("stripes/train"), 20);
     draw(&here.join("stripes/val"), 3);
     let losses = ["1", "2"].map(|ranks| {
-        let train = train(here, "stripes", ranks).args(["--ranks", ranks, "--sync-batch-norm"]);
+        let train = train_whole(here, "stripes", ranks);
+        let train = train.args(["--ranks", ranks, "--sync-batch-norm"]);
         let ended = train.run().succeeded();
         let first = "data: stripes, 40 training and 6 test images of 2 classes, scaled to 16x16";
         assert!(ended.stdout.contains(first), "{ended}");
@@ -132,7 +141,7 @@ fn weights_alone_are_a_run_that_predicts_and_their_classes_are_numbered() {
     let here = folder.path();
     draw(&here.join("stripes/train"), 20);
     draw(&here.join("stripes/val"), 3);
-    train(here, "stripes", "a").run().succeeded();
+    train_whole(here, "stripes", "a").run().succeeded();
     let export = ["export", "a", "--output", "a.pth"];
     Everburn::new(here, export).run().succeeded();
     let import = |run: &str, more: &[&str]| {

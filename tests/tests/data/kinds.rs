@@ -7,6 +7,8 @@ use std::path::Path;
 use everburn_tests::{Ended, Everburn, HttpServer, Run};
 use image::{Rgb, RgbImage};
 
+use super::image_folders::SMALL_RESNET;
+
 /// A table whose price follows from area and kind.
 fn write_table(file: &Path, rows: usize) {
     let mut text = "area,kind,price\n".to_owned();
@@ -132,7 +134,8 @@ fn shards_are_read_in_grey_and_not_square_alike_on_any_number_of_ranks() {
     let losses = |run: &str, data: &str, more: &str| {
         let line = format!(
             "train resnet18 --data {data} --run-dir {run} --virtual-ranks 2 --set=data.size=[12,16] --set=data.channels=grey \
-             --set=data.stem=small --batch-size 8 --validation-samples 6 --train-samples 32 --steps 3 --log-every 1{more}"
+             --set=data.stem=small {SMALL_RESNET} --batch-size 8 --validation-samples 6 --train-samples 32 --steps 3 \
+             --log-every 1{more}"
         );
         let ended = everburn(here, &line).run().succeeded();
         let first = "32 training and 6 test images of 2 classes, scaled to 12x16, in grey";
@@ -163,6 +166,7 @@ fn shards_of_a_server_train_like_those_of_a_disk() {
     let url = server.url("stripes-{000..002}.tar");
     let online = |line: &str| everburn(here, line).env("EVERBURN_OFFLINE", "0");
     let set = "--set=data.size=[12,16] --set=data.stem=small --batch-size 8 --log-every 1 --lr-schedule constant";
+    let set = format!("{SMALL_RESNET} {set}");
     let train = |run: &str, data: &str| {
         let line =
             format!("train resnet18 --data {data} --run-dir {run} --ranks 2 --steps 2 {set}");

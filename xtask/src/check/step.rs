@@ -19,8 +19,8 @@ const SKIPS: &str = "EVERBURN_TEST_SKIPS";
 /// Tells nextest how many places there are for the tests that run at once.
 const PLACES: &str = "NEXTEST_TEST_THREADS";
 
-/// Most tests wait most of their time. `.config/nextest.toml` says how many of these places one takes that does not.
-const PLACES_PER_CORE: usize = 4;
+/// Most tests wait most of their time. `.config/nextest.toml` says which do not, of which a core has one.
+const PLACES_PER_CORE: usize = 3;
 
 /// One thing to run.
 pub(super) struct Step {

@@ -92,9 +92,11 @@ where
             ..TrainingConfig::default()
         };
         let passed = (start.step * batch) as u64;
-        let train = Samples::in_order_of(config.seed, batch, |n| (self.sample)(passed + n));
+        let sample = self.sample;
+        let train = Arc::new(Samples::in_order_of(config.seed, batch, passed, sample));
         // The trainer ends with a test, of which nothing is asked here.
-        let test = Arc::new(Samples((0..4).map(self.sample).collect()));
+        let numbers = (0..4).collect();
+        let test = Arc::new(Samples { sample, numbers });
         let threads = ProcessGroup::over_threads(ranks, GroupOptions::default())
             .into_iter()
             .map(|group| {
@@ -104,7 +106,7 @@ where
                 let data = TrainingData {
                     augment: None,
                     weigh: None,
-                    train: Arc::clone(&train),
+                    train: Arc::clone(&train) as _,
                     test: Arc::clone(&test) as _,
                     validation: None,
                     batcher: Arc::clone(&self.batcher),

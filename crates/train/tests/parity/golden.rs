@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::module::Module;
@@ -135,12 +134,17 @@ pub fn numbers_of<M: Module>(model: &M) -> BTreeMap<String, Vec<f32>> {
     tensors.collect()
 }
 
-/// Samples in memory.
-pub struct Samples<I>(pub Vec<I>);
+/// Samples, made when they are read: a training of few steps makes few.
+pub struct Samples<I> {
+    pub sample: fn(u64) -> I,
+    /// Which of them is at each place.
+    pub numbers: Vec<u64>,
+}
 
 impl<I: Clone + Send + Sync + 'static> Samples<I> {
-    /// What the trainer is given, so that it reads `sample(n)` as its `n`th in spite of its shuffle by `seed`.
-    pub fn in_order_of(seed: u64, batch: usize, sample: impl Fn(u64) -> I) -> Arc<dyn Dataset<I>> {
+    /// What the trainer is given, so that it reads the samples from `first` on one after the other in spite of its
+    /// shuffle by `seed`.
+    pub fn in_order_of(seed: u64, batch: usize, first: u64, sample: fn(u64) -> I) -> Self {
         let count = STEPS * batch;
         let config = SamplerConfig {
             num_samples: count,
@@ -148,23 +152,22 @@ impl<I: Clone + Send + Sync + 'static> Samples<I> {
             shuffle: Some(seed),
             tail: Tail::Keep,
         };
-        let order = DistributedSampler::new(config, 0, 1)
-            .unwrap()
-            .permutation(1);
-        let mut items = (0..count as u64).map(|n| (order[n as usize], sample(n)));
-        let mut items = items.by_ref().collect::<Vec<_>>();
-        items.sort_by_key(|(place, _)| *place);
-        Arc::new(Self(items.into_iter().map(|(_, sample)| sample).collect()))
+        let sampler = DistributedSampler::new(config, 0, 1).unwrap();
+        let mut numbers = vec![0; count];
+        for (number, place) in (first..).zip(sampler.permutation(1)) {
+            numbers[place] = number;
+        }
+        Self { sample, numbers }
     }
 }
 
 impl<I: Clone + Send + Sync> Dataset<I> for Samples<I> {
     fn get(&self, index: usize) -> Result<I, DatasetError> {
-        Ok(self.0[index].clone())
+        Ok((self.sample)(self.numbers[index]))
     }
 
     fn len(&self) -> usize {
-        self.0.len()
+        self.numbers.len()
     }
 }
 

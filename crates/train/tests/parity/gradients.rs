@@ -165,12 +165,10 @@ where
     fn shows_planted_factors(&self, ranks: usize) {
         let golden = Golden::read(self.name);
         let theirs = &golden.gradient_norms;
-        let wrong_with = |planted: Planted| {
+        let mut start = self.start(&golden);
+        let mut wrong_with = |planted: Planted| {
             let described = format!("{}, {planted:?}", self.name);
-            let start = Start {
-                planted: Some(planted),
-                ..self.start(&golden)
-            };
+            start.planted = Some(planted);
             let norms = self.norms_of_step(&golden, ranks, &start);
             // Of step 0 alone.
             let norms = norms.into_iter().map(|(name, norm)| (name, [norm, 0.0]));
