@@ -208,6 +208,40 @@ fn what_was_reached_is_kept_when_the_check_itself_is_killed() {
     panic!("it has ended five times before it could be killed");
 }
 
+#[test]
+fn a_check_that_is_asked_to_end_ends_its_parts_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["gpu-check", "--device", "flex", "--quick", "--out", "found"];
+    let mut job = Everburn::bench(folder.path(), flags)
+        .args([
+            "--sections",
+            "numbers",
+            "--python",
+            "none",
+            "--plant",
+            "hang",
+        ])
+        .start();
+    let log = folder.path().join("found/gpu-check.log");
+    let part = || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let line = text.lines().find(|line| line.contains("] $ "))?;
+        line.strip_prefix('[')?
+            .split_once(']')?
+            .0
+            .parse::<u32>()
+            .ok()
+    };
+    job.wait_for("a part that hangs", || part().is_some());
+    let part = part().unwrap();
+    assert!(!everburn_record::proc::has_ended(part));
+    job.signal(rustix::process::Signal::TERM);
+    let ended = job.wait();
+    assert_eq!(ended.code(), 130, "{ended}");
+    assert!(ended.stderr.contains("interrupted"), "{ended}");
+    assert!(everburn_record::proc::has_ended(part), "{ended}");
+}
+
 /// A stand-in for a Python with PyTorch, in shell.
 fn peer(folder: &Path, script: &str) -> String {
     use std::os::unix::fs::PermissionsExt;

@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use everburn::launch::Children;
 use everburn_record::file;
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -41,6 +42,9 @@ impl Ended {
 /// How much of standard error is shown in a table; all of it goes to the log.
 const COMPLAINT: usize = 400;
 
+/// How often a process that says nothing is left for a look at whether a signal has come.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// How long a process that has been killed is waited for.
 const AFTER_KILL: Duration = Duration::from_secs(10);
 
@@ -50,8 +54,10 @@ enum Heard {
 }
 
 /// Runs `command` for `limit` at most, and appends all that it says to `log`. `each` is told each line of its
-/// standard output as it comes.
+/// standard output as it comes. A signal to this process ends the command and is an error of the kind
+/// [`Interrupted`](std::io::ErrorKind::Interrupted).
 pub(super) fn run(
+    children: &Children,
     mut command: Command,
     limit: Duration,
     log: &Path,
@@ -84,13 +90,14 @@ pub(super) fn run(
     ];
     let (mut lines, mut complaints) = (Vec::new(), Vec::new());
     let mut status = None;
-    loop {
+    let is_interrupted = loop {
         let left = limit.saturating_sub(start.elapsed());
+        let is_interrupted = children.check_interrupted().is_err();
         // Who never stops talking is heard no longer than who is silent.
-        if left.is_zero() {
-            break;
+        if left.is_zero() || is_interrupted {
+            break is_interrupted;
         }
-        match hear.recv_timeout(left) {
+        match hear.recv_timeout(left.min(LOOK)) {
             Ok(Heard::Line(line)) => {
                 note(&line)?;
                 each(&line);
@@ -103,11 +110,11 @@ pub(super) fn run(
             // Nobody has its output open any more: it has ended, or is about to.
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 status = wait_until(&mut child, start + limit)?;
-                break;
+                break false;
             }
-            Err(mpsc::RecvTimeoutError::Timeout) => break,
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
-    }
+    };
     if status.is_none() {
         kill(&child);
         // What hangs in a driver may outlive its signal; the next part is tried all the same.
@@ -122,6 +129,9 @@ pub(super) fn run(
     }
     let took = start.elapsed();
     note(&format!("{status:?} after {:.1} s", took.as_secs_f64()))?;
+    if is_interrupted {
+        return Err(std::io::ErrorKind::Interrupted.into());
+    }
     Ok(Ended {
         status,
         lines,
@@ -188,7 +198,9 @@ mod tests {
         command.args(["-c", script]);
         let mut heard = Vec::new();
         let each = |line: &str| heard.push(line.to_string());
-        let ended = run(command, limit, &folder.path().join("log"), each).unwrap();
+        let children = Children::listen().unwrap();
+        let log = folder.path().join("log");
+        let ended = run(&children, command, limit, &log, each).unwrap();
         (ended, heard)
     }
 
@@ -217,7 +229,8 @@ mod tests {
         command.args(["-c", &script]);
         let log = folder.path().join("log");
         // Long enough for a shell to start on any machine.
-        let ended = run(command, Duration::from_secs(8), &log, |_| {}).unwrap();
+        let children = Children::listen().unwrap();
+        let ended = run(&children, command, Duration::from_secs(8), &log, |_| {}).unwrap();
         assert!(ended.status.is_none());
         assert!(ended.failure().unwrap().starts_with("killed after"));
         let pid = std::fs::read_to_string(pid).unwrap();

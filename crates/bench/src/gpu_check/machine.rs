@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use everburn::launch::Children;
 use everburn::nccl::{Library, LibraryPaths};
 use serde::{Deserialize, Serialize};
 
@@ -47,12 +48,17 @@ impl Machine {
 }
 
 /// Where NCCL is, if it is not found by itself but in the packages of `python`; or why there is none.
-pub(super) fn find_nccl(python: Option<&str>) -> Result<Option<PathBuf>, String> {
+pub(super) fn find_nccl(
+    children: &Children,
+    python: Option<&str>,
+) -> Result<Option<PathBuf>, String> {
     let missing = match Library::load() {
         Ok(_) => return Ok(None),
         Err(error) => error.to_string(),
     };
-    let file = python.and_then(nccl_of).ok_or(missing)?;
+    let file = python
+        .and_then(|python| nccl_of(children, python))
+        .ok_or(missing)?;
     let library_paths = LibraryPaths {
         named: Some(file.clone()),
         ..LibraryPaths::default()
@@ -64,12 +70,12 @@ pub(super) fn find_nccl(python: Option<&str>) -> Result<Option<PathBuf>, String>
 }
 
 /// NCCL's file among the packages of `python`.
-fn nccl_of(python: &str) -> Option<PathBuf> {
+fn nccl_of(children: &Children, python: &str) -> Option<PathBuf> {
     let mut command = Command::new(python);
     let program = "import nvidia.nccl as nccl; print(list(nccl.__path__)[0])";
     command.args(["-c", program]);
     let nowhere = Path::new("/dev/null");
-    let ended = child::run(command, ASKED_FOR, nowhere, |_| {}).ok()?;
+    let ended = child::run(children, command, ASKED_FOR, nowhere, |_| {}).ok()?;
     let folder = ended.lines.last().filter(|_| ended.failure().is_none())?;
     let file = Path::new(folder).join("lib/libnccl.so.2");
     file.is_file().then_some(file)

@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use everburn::devices;
+use everburn::launch::Children;
 use everburn_record::sync::lock;
 use serde::{Deserialize, Serialize};
 
@@ -94,8 +95,9 @@ pub(crate) fn run(arguments: &GpuCheckArguments) -> Result<ExitCode, Failure> {
         return parts::run(part, &arguments.part, &arguments.device, arguments.quick);
     }
     devices::check(std::slice::from_ref(&arguments.device), 1)?;
+    let children = Children::listen()?;
     let python = (arguments.python != "none").then_some(arguments.python.as_str());
-    let nccl = machine::find_nccl(python);
+    let nccl = machine::find_nccl(&children, python);
     let has = Capabilities {
         gpus: everburn::nccl::gpus().map_or(0, |inventory| inventory.gpus.len()),
         without_nccl: nccl.as_ref().err().cloned(),
@@ -124,6 +126,7 @@ pub(crate) fn run(arguments: &GpuCheckArguments) -> Result<ExitCode, Failure> {
     let out = out.map_err(failed)?;
     let record = Record::begin(findings, &out).map_err(failed)?;
     let check = Check {
+        children,
         arguments,
         python,
         program: std::env::current_exe().map_err(failed)?,
@@ -133,7 +136,9 @@ pub(crate) fn run(arguments: &GpuCheckArguments) -> Result<ExitCode, Failure> {
         log: record.log(),
         record: Mutex::new(record),
     };
-    check.run_all(&tasks).map_err(failed)?;
+    let ended = check.run_all(&tasks);
+    check.children.check_interrupted()?;
+    ended.map_err(failed)?;
     let mut record = lock(&check.record);
     record.write().map_err(failed)?;
     let page = out.join(MARKDOWN);

@@ -1,9 +1,11 @@
 //! PyTorch on the same GPU: one process measures all, and tells each number as it has it.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use everburn::launch::Children;
 use serde::Deserialize;
 
 use super::child;
@@ -41,13 +43,14 @@ enum Line {
 
 /// Measures what PyTorch can do, and fills its columns.
 pub(super) fn run(
+    children: &Children,
     python: &str,
     arguments: &GpuCheckArguments,
     limit: Duration,
     record: &mut Record,
 ) -> std::io::Result<()> {
     let start = Instant::now();
-    if let Err((state, why)) = has_torch(python, limit, record)? {
+    if let Err((state, why)) = has_torch(children, python, limit, record)? {
         return unreached(record, state, &why);
     }
     let limit = limit.saturating_sub(start.elapsed());
@@ -60,7 +63,7 @@ pub(super) fn run(
     let ended = {
         let log = record.log();
         let command = command(python, &folder, arguments, limit);
-        child::run(command, limit, &log, |line| {
+        child::run(children, command, limit, &log, |line| {
             if let Err(error) = take(line, record) {
                 trouble = Some(error);
             }
@@ -95,13 +98,15 @@ fn command(python: &str, folder: &Path, arguments: &GpuCheckArguments, limit: Du
 
 /// Whether there is a PyTorch to measure; else what is missing, which is no failure, or that time was up.
 fn has_torch(
+    children: &Children,
     python: &str,
     limit: Duration,
     record: &Record,
 ) -> std::io::Result<Result<(), (State, String)>> {
     let mut probe = Command::new(python);
     probe.args(["-c", "import torch"]);
-    match child::run(probe, limit, &record.log(), |_| {}) {
+    match child::run(children, probe, limit, &record.log(), |_| {}) {
+        Err(interrupted) if interrupted.kind() == ErrorKind::Interrupted => Err(interrupted),
         Err(error) => {
             let why = format!("{python} cannot be run: {error}");
             Ok(Err((State::Skipped, why)))

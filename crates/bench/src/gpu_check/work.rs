@@ -5,10 +5,11 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use everburn::launch::Children;
 use everburn_record::sync::lock;
 
 use super::GpuCheckArguments;
-use super::child;
+use super::child::{self, Ended};
 use super::losses::{self, furthest};
 use super::models::{CheckedModel, SEED};
 use super::nccl_cost::ExchangeCost;
@@ -26,6 +27,8 @@ const LEAST: Duration = Duration::from_secs(1);
 
 /// A check on its way.
 pub(super) struct Check<'a> {
+    /// Whether a signal has come.
+    pub(super) children: Children,
     pub(super) arguments: &'a GpuCheckArguments,
     pub(super) python: Option<&'a str>,
     /// This program: it does the parts, too.
@@ -120,7 +123,7 @@ impl Check<'_> {
         };
         let limit = self.limit(task).max(LEAST);
         // Whatever is wrong with it is found again.
-        child::run(command, limit, &self.log, |_| {}).map(drop)
+        self.run_part(command, limit).map(drop)
     }
 
     /// Does `task`, or says why not. Whatever is wrong with it is in its rows.
@@ -172,10 +175,18 @@ impl Check<'_> {
                 fill_throughput(&mut lock(&self.record), name, measured, &spent())
             }
             Work::Peers => match self.python {
-                Some(python) => peers::run(python, self.arguments, limit, &mut lock(&self.record)),
+                Some(python) => {
+                    let record = &mut lock(&self.record);
+                    peers::run(&self.children, python, self.arguments, limit, record)
+                }
                 None => Ok(()),
             },
         }
+    }
+
+    /// Runs a process to its end, or to that of its time.
+    fn run_part(&self, command: Command, limit: Duration) -> std::io::Result<Ended> {
+        child::run(&self.children, command, limit, &self.log, |_| {})
     }
 
     /// A process of this program, which finds what this one has found. Its kernels are kept for the next check in a folder of
@@ -234,7 +245,7 @@ impl Check<'_> {
         let mut command = self.part("numbers", model.name(), &self.arguments.device);
         command.args(["--model", model.name()]);
         self.plant(&mut command);
-        let ended = child::run(command, limit, &self.log, |_| {})?;
+        let ended = self.run_part(command, limit)?;
         Ok(match result::<Numbers>(&ended) {
             Err(why) => [Err(why.clone()), Err(why)],
             Ok(found) => {
@@ -264,7 +275,7 @@ impl Check<'_> {
         rounded.arg("--rounded");
         let rounds = rounds_factors(&self.arguments.device);
         let (here, rounded, there) = std::thread::scope(|scope| {
-            let run = |command| child::run(command, limit, &self.log, |_| {});
+            let run = |command| self.run_part(command, limit);
             let here = scope.spawn(move || run(here));
             let rounded = scope.spawn(move || rounds.then(|| run(rounded)).transpose());
             let there = run(there);
@@ -339,7 +350,7 @@ impl Check<'_> {
             .arg("--run-dir")
             .arg(&run)
             .args(flags);
-        let ended = child::run(command, limit, &self.log, |_| {})?;
+        let ended = self.run_part(command, limit)?;
         let losses = match ended.failure() {
             Some(why) => Err(why),
             None => losses::read(&run).map_err(|error| error.to_string()),
@@ -350,7 +361,7 @@ impl Check<'_> {
     /// By how much a step is slower whose gradients go through NCCL, though nobody else has any.
     fn nccl_cost(&self, limit: Duration) -> std::io::Result<CheckResult> {
         let command = self.part("nccl-cost", "", &self.arguments.device);
-        let ended = child::run(command, limit, &self.log, |_| {})?;
+        let ended = self.run_part(command, limit)?;
         Ok(result::<ExchangeCost>(&ended).map(|found| {
             let note = format!(
                 "gpt2-124m, {:.1} ms per step without; the median of turns of {} steps",
@@ -363,7 +374,7 @@ impl Check<'_> {
     /// How far a replayed pass is from a launched one, with the numbers that were recorded and with others.
     fn replay(&self, limit: Duration) -> std::io::Result<CheckResult> {
         let command = self.part("replay", "", &self.arguments.device);
-        let ended = child::run(command, limit, &self.log, |_| {})?;
+        let ended = self.run_part(command, limit)?;
         Ok(result::<Replayed>(&ended).map(|found| {
             let note = format!(
                 "{:.0} us launched, {:.0} us replayed; with other images {:.0e} apart",
@@ -380,7 +391,7 @@ impl Check<'_> {
         limit: Duration,
     ) -> std::io::Result<SideThroughput> {
         let command = self.throughput_part(what, batch);
-        let ended = child::run(command, limit, &self.log, |_| {})?;
+        let ended = self.run_part(command, limit)?;
         Ok(match result::<Rate>(&ended) {
             Err(why) => SideThroughput::without(State::Failed, why),
             Ok(rate) if rate.per_second.is_finite() && rate.per_second > 0.0 => SideThroughput {
