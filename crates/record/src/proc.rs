@@ -2,7 +2,9 @@
 //!
 //! A function returns `None` where the system does not tell, as on other systems than Linux. Memory is in bytes.
 
-use std::fs;
+use std::fs::{self, File};
+use std::mem::MaybeUninit;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 /// The memory that is available without swapping (`MemAvailable`), in bytes.
@@ -34,6 +36,46 @@ pub fn resident_memory() -> Option<u64> {
 #[must_use]
 pub fn counted_resident_memory() -> Option<u64> {
     bytes_in(&text("/proc/self/smaps_rollup")?, "Rss")
+}
+
+/// How many bytes the pages of `memory` have that are resident or swapped out (`pagemap`): memory that nobody has written
+/// since the system gave it has none.
+///
+/// ```
+/// let written = vec![1_u8; 1 << 20];
+/// let mut copy = Vec::with_capacity(1 << 20);
+/// copy.extend_from_slice(&written);
+/// copy.clear();
+/// let resident = everburn_record::proc::resident_bytes_of(copy.spare_capacity_mut());
+/// assert!(resident.is_none_or(|bytes| bytes >= 1 << 20));
+/// ```
+#[must_use]
+pub fn resident_bytes_of(memory: &[MaybeUninit<u8>]) -> Option<usize> {
+    /// The bits of a page that is in memory, or swapped out.
+    const HELD: u64 = 0b11 << 62;
+    let page = page_size()?;
+    let addresses = memory.as_ptr_range();
+    let first = addresses.start.addr() / page;
+    let pages = addresses.end.addr().div_ceil(page) - first;
+    let mut entries = vec![0; pages * size_of::<u64>()];
+    let file = File::open("/proc/self/pagemap").ok()?;
+    let place = (first * size_of::<u64>()) as u64;
+    file.read_exact_at(&mut entries, place).ok()?;
+    let (entries, _) = entries.as_chunks();
+    let held = entries.iter();
+    let held = held.filter(|entry| u64::from_ne_bytes(**entry) & HELD != 0);
+    Some(held.count() * page)
+}
+
+/// The size of a page in bytes (`AT_PAGESZ`).
+fn page_size() -> Option<usize> {
+    const KEY: usize = 6;
+    let words = fs::read("/proc/self/auxv").ok()?;
+    let (words, _) = words.as_chunks();
+    let words = words.iter().map(|word| usize::from_ne_bytes(*word));
+    let words = words.collect::<Vec<_>>();
+    let mut pairs = words.chunks_exact(2);
+    pairs.find(|pair| pair[0] == KEY).map(|pair| pair[1])
 }
 
 /// The largest resident set that this process has had (`VmHWM`), in bytes.
@@ -281,6 +323,20 @@ fn numbered(folder: &str) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn memory_is_resident_once_it_is_written() {
+        const SIZE: usize = 64 << 20;
+        let mut memory = Vec::<u8>::with_capacity(SIZE);
+        let resident = |memory: &mut Vec<u8>| resident_bytes_of(memory.spare_capacity_mut());
+        // The allocator writes some of the first page.
+        assert!(resident(&mut memory).unwrap() < 1 << 20);
+        memory.resize(SIZE / 2, 1);
+        memory.clear();
+        let half = resident(&mut memory).unwrap();
+        assert!((SIZE / 2..SIZE / 2 + (4 << 20)).contains(&half), "{half}");
+    }
 
     #[test]
     fn memory_is_found_among_other_lines() {

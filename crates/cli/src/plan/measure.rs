@@ -127,18 +127,13 @@ fn fill_free_memory() -> Option<Vec<Vec<u8>>> {
     /// Enough for more than any block leaves behind.
     const PIECES: usize = 256;
     let mut ballast = Vec::new();
-    let mut before = proc::counted_resident_memory()?;
     for size in SIZES.rev().map(|bits| 1_usize << bits) {
         for _ in 0..PIECES {
-            let piece = vec![1_u8; size];
-            let after = proc::counted_resident_memory()?;
-            if after.saturating_sub(before) >= size as u64 / 2 {
-                drop(piece); // the system's, not what was there already
-                before = proc::counted_resident_memory()?;
-                break;
+            let mut piece = Vec::with_capacity(size);
+            if proc::resident_bytes_of(piece.spare_capacity_mut())? < size / 2 {
+                break; // the system's, not what was there already
             }
             ballast.push(piece);
-            before = after;
         }
     }
     Some(ballast)
