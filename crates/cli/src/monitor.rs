@@ -35,7 +35,9 @@ pub(crate) fn run(command: &MonitorCommand) -> Result<ExitCode, CliError> {
     match is_terminal() && !command.json {
         true => {
             let stop = listen()?;
-            look_on(source, &stop)?;
+            if let Some(text) = look_on(source, &stop)? {
+                say!("{text}");
+            }
             if stop.is_set() {
                 return Ok(ExitCode::from(EXIT_INTERRUPTED));
             }
@@ -45,8 +47,9 @@ pub(crate) fn run(command: &MonitorCommand) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Until the user leaves, by a key or a signal: the terminal is given back either way.
-fn look_on(mut source: Source, stop: &StopSignal) -> Result<(), MonitorError> {
+/// Until the user leaves, by a key or a signal: the terminal is given back either way. Returns what is to be said of a
+/// run that was cut off.
+fn look_on(mut source: Source, stop: &StopSignal) -> Result<Option<String>, MonitorError> {
     let screen = Screen::take_over(Purpose::LookOn { dashboard: true })?;
     let state = screen.state();
     // Declared after the screen, it ends before that.
@@ -62,7 +65,7 @@ fn look_on(mut source: Source, stop: &StopSignal) -> Result<(), MonitorError> {
             false => screen.wait_within(LOOK),
         };
         if left || stop.is_set() {
-            return Ok(());
+            return Ok(lock(&state).cut_off().map(ToOwned::to_owned));
         }
     }
 }

@@ -16,6 +16,9 @@ use crate::update::Update;
 /// How often a run is looked at.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// How often a run that nobody has any more is looked at again, until its ranks have ended with their launcher.
+const LOOKS_AFTER_END: usize = 10;
+
 /// Where runs are recorded where nothing else is said.
 const RUNS: &str = "runs";
 
@@ -101,12 +104,14 @@ impl MonitorCommand {
 /// # Ok::<(), everburn_monitor::MonitorError>(())
 /// ```
 pub fn print_json(mut source: Source, output: &mut dyn Write) {
-    let (mut running, mut ended) = (true, false);
+    let (mut running, mut ended) = (true, None);
+    let mut looks_left = LOOKS_AFTER_END;
     loop {
         for update in source.poll() {
             match &update {
                 Update::Running(now) => running = *now,
-                Update::Live(live) => ended = live.phase == Phase::Ended,
+                Update::Live(live) => ended = Some(live.phase == Phase::Ended),
+                Update::CutOff(_) => looks_left = 0,
                 Update::Reset => continue,
                 _ => {}
             }
@@ -124,10 +129,13 @@ pub fn print_json(mut source: Source, output: &mut dyn Write) {
             continue;
         }
         // Who holds the run may have ended without a word; who has said so may still be at its report.
-        if !running {
-            tracing::debug!("the run is over; it had reported: {ended}");
+        if running {
+            looks_left = LOOKS_AFTER_END;
+        } else if ended != Some(false) || looks_left == 0 {
+            tracing::debug!("the run is over; it had reported: {ended:?}");
             return;
         }
+        looks_left -= usize::from(!running);
         std::thread::sleep(LOOK);
     }
 }

@@ -6,7 +6,7 @@ mod ranks;
 
 use std::collections::VecDeque;
 
-use everburn_record::{Event, EventKind, Live, MetricRecord, Phase};
+use everburn_record::{Event, EventKind, Live, MetricRecord, Phase, units};
 
 use self::bounds::MOST_RANKS;
 pub use self::history::{Column, History};
@@ -59,6 +59,8 @@ pub struct RunState {
     pub(crate) finished: bool,
     /// Why it ended before its time.
     pub(crate) stopped: Option<String>,
+    /// What is to be said if it was cut off.
+    cut_off: Option<Event>,
     ranks: ranks::Ranks,
     /// Something of a rank was left out, because there are more than are kept.
     ranks_left_out: bool,
@@ -116,6 +118,12 @@ impl RunState {
             Update::Report(report) => {
                 self.finished = true;
                 self.stopped = report["stopped"].as_str().map(bounds::cut);
+            }
+            Update::CutOff(event) => {
+                self.take_event(event);
+                // A report is of the run as it was before it was resumed.
+                (self.finished, self.stopped) = (false, None);
+                self.cut_off = self.events.back().cloned();
             }
             Update::Running(running) => {
                 self.running = Some(*running);
@@ -262,6 +270,19 @@ impl RunState {
         (trains && seconds >= STALL_SECONDS.max(STALL_STEPS * usual)).then_some(seconds)
     }
 
+    /// What is to be said of a run that was cut off: where, when and how to continue it.
+    #[must_use]
+    pub fn cut_off(&self) -> Option<&str> {
+        let event = self.cut_off.as_ref().filter(|_| !self.goes_on())?;
+        Some(&event.text)
+    }
+
+    fn last_sign(&self) -> String {
+        let at = self.cut_off.as_ref().and_then(|event| event.unix_time_ms);
+        let ago = self.now_ms.saturating_sub(at.unwrap_or(self.now_ms)) as f64 / 1e3;
+        format!("cut off, last seen {} ago: --resume", units::clock(ago))
+    }
+
     /// What the run is doing, in words.
     #[must_use]
     pub fn doing(&self) -> String {
@@ -273,6 +294,7 @@ impl RunState {
             return match (&self.stopped, self.finished) {
                 (Some(why), _) => format!("stopped {why}"),
                 (None, true) => "finished".to_string(),
+                (None, false) if self.cut_off.is_some() => self.last_sign(),
                 (None, false) if self.events.iter().rev().take(3).any(|event| failed(&event)) => {
                     "failed".to_string()
                 }

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use everburn_record::Live;
+use everburn_record::{Event, EventKind, Live, Phase};
 
 use self::folder::Folder;
 use self::lines::Lines;
@@ -42,6 +42,8 @@ pub struct RunTail {
     ranks: Lines,
     events: Lines,
     told: Option<(Instant, bool)>,
+    /// `live.json` of a run that continues, until it is told that it was cut off.
+    goes_on: Option<Live>,
 }
 
 /// What tells one content of a file from another.
@@ -73,6 +75,7 @@ impl RunTail {
             ranks: Lines::of("ranks.jsonl"),
             events: Lines::of("events.jsonl"),
             told: None,
+            goes_on: None,
         })
     }
 
@@ -91,12 +94,26 @@ impl RunTail {
             self.look(folder, &mut updates);
         }
         let held = folder.is_some_and(|folder| folder.is_locked(".lock"));
+        if !held && !self.has_more() {
+            updates.extend(self.cut_off());
+        }
         let due = |(at, told): (Instant, bool)| told != held || at.elapsed() >= SIGN_OF_LIFE;
         if self.told.is_none_or(due) {
             self.told = Some((Instant::now(), held));
             updates.push(Update::Running(held));
         }
         updates
+    }
+
+    /// That nobody is left who could say how the run has ended, where this machine's processes show it.
+    fn cut_off(&mut self) -> Option<Update> {
+        let text = self.goes_on.as_ref()?.cut_off_here()?;
+        let live = self.goes_on.take()?;
+        Some(Update::CutOff(Event {
+            unix_time_ms: Some(live.unix_time_ms),
+            step: Some(live.step),
+            ..Event::new(EventKind::Failure, text)
+        }))
     }
 
     fn look(&mut self, folder: &Folder, updates: &mut Vec<Update>) {
@@ -106,7 +123,7 @@ impl RunTail {
             for lines in [&mut self.metrics, &mut self.ranks, &mut self.events] {
                 lines.restart();
             }
-            (self.live, self.report) = (None, None);
+            (self.live, self.report, self.goes_on) = (None, None, None);
             updates.push(Update::Run {
                 name: self.name(),
                 config,
@@ -118,6 +135,7 @@ impl RunTail {
         if let Some(text) = changed(folder, Live::FILE, &mut self.live)
             && let Ok(live) = serde_json::from_str::<Live>(&text)
         {
+            self.goes_on = (live.phase != Phase::Ended).then(|| live.clone());
             updates.push(Update::Live(live));
         }
         if let Some(text) = changed(folder, "report.json", &mut self.report)
@@ -184,6 +202,8 @@ fn changed(folder: &Folder, name: &str, stamp: &mut Stamp) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use everburn_record::{LiveRank, proc};
+
     use super::*;
 
     #[test]
@@ -204,5 +224,63 @@ mod tests {
         let long = format!("{live}{}", " ".repeat(LONGEST_DOCUMENT as usize));
         std::fs::write(at("live.json"), long).unwrap();
         assert!(!tail.poll().iter().any(is_live));
+    }
+
+    #[test]
+    fn a_run_whose_processes_have_ended_without_a_word_is_told_once_to_have_been_cut_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("config.toml"), "model = 'mnist'").unwrap();
+        let write = |phase: Phase, process: u32| {
+            let rank = LiveRank {
+                alive: true,
+                pid: Some(process),
+                host: proc::host_name(),
+                ..LiveRank::default()
+            };
+            let live = Live {
+                unix_time_ms: everburn_record::unix_time_ms(),
+                phase,
+                step: 12,
+                ranks: vec![rank],
+                ..Live::default()
+            };
+            live.write(&at(Live::FILE)).unwrap();
+        };
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let ended = child.id();
+        child.wait().unwrap();
+        let cut_off = |tail: &mut RunTail| -> Vec<String> {
+            let updates = tail.poll().into_iter();
+            let told = updates.filter_map(|update| match update {
+                Update::CutOff(event) => Some(event.text),
+                _ => None,
+            });
+            told.collect()
+        };
+        write(Phase::Training, std::process::id());
+        let mut tail = RunTail::open(folder.path()).unwrap();
+        assert!(cut_off(&mut tail).is_empty());
+        write(Phase::Training, ended);
+        let owner = std::fs::File::create(at(".lock")).unwrap();
+        rustix::fs::flock(&owner, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        assert!(cut_off(&mut tail).is_empty(), "its launcher concludes it");
+        drop(owner);
+        let told = cut_off(&mut tail);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains("--resume continues"), "{told:?}");
+        assert!(cut_off(&mut tail).is_empty());
+        write(Phase::Ended, ended);
+        assert!(cut_off(&mut tail).is_empty());
+        // Without a terminal it is the line before the last.
+        write(Phase::Training, ended);
+        let source = crate::Target::Folder(folder.path().into());
+        let mut lines = Vec::new();
+        crate::print_json(source.open(None).unwrap(), &mut lines);
+        let lines = String::from_utf8(lines).unwrap();
+        assert!(
+            lines.contains(r#"{"cut_off":{"kind":"failure","#),
+            "{lines}"
+        );
     }
 }

@@ -33,6 +33,8 @@ pub enum Update {
     Live(Live),
     /// `report.json`, which comes last.
     Report(serde_json::Value),
+    /// That the run was cut off: it continues by its files, and its processes have ended without a word. Comes once.
+    CutOff(Event),
     /// Whether a process runs the training. Comes about every second, as a heartbeat.
     Running(bool),
     /// Whether the server of a run of another machine is reached. Never sent: the monitor itself says so.

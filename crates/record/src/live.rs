@@ -1,6 +1,8 @@
 //! `live.json`: how a run is at this moment.
 
+use std::fs;
 use std::io::{self, Read as _, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -137,18 +139,29 @@ impl Live {
     }
 
     /// The file in a run's folder and [what is to be said of it](Self::cut_off), if the run was cut off on this machine.
+    /// `None` too while a launcher that has the folder may still be about to conclude the run.
     #[must_use]
     pub fn cut_off_in(run: &Path) -> Option<(Self, String)> {
         let file = file::open(&run.join(Self::FILE)).ok()?;
         let live: Self = serde_json::from_reader(file.take(LONGEST)).ok()?;
-        let runs = |process| !proc::has_ended(process);
-        let text = live.cut_off(&proc::host_name()?, unix_time_ms(), runs)?;
+        let is_locked = |lock: fs::Metadata| proc::is_locked(lock.ino());
+        let has_owner = fs::metadata(run.join(".lock")).map_or(true, is_locked);
+        if has_owner && unix_time_ms().saturating_sub(live.unix_time_ms) < CONCLUDED_WITHIN_MS {
+            return None;
+        }
+        let text = live.cut_off_here()?;
         Some((live, text))
     }
 
+    /// [What is to be said](Self::cut_off) of a run whose folder no process has, if it was cut off on this machine.
+    #[must_use]
+    pub fn cut_off_here(&self) -> Option<String> {
+        let runs = |process| !proc::has_ended(process);
+        self.cut_off(&proc::host_name()?, unix_time_ms(), runs)
+    }
+
     /// What is to be said of a run whose file says that it continues, and none of whose processes on `host` `runs` any more:
-    /// a launcher that is killed takes its ranks with it, and nobody is left to say so. `None` where it is not known, or a
-    /// launcher may still be about to conclude the run, at `now_ms`.
+    /// a launcher that is killed takes its ranks with it, and nobody is left to say so. `None` where it is not known.
     ///
     /// ```
     /// use everburn_record::{Live, LiveRank, Phase};
@@ -156,7 +169,8 @@ impl Live {
     /// let rank = LiveRank { alive: true, pid: Some(4711), host: Some("node7".into()), ..LiveRank::default() };
     /// let live = Live { phase: Phase::Training, step: 12, ranks: vec![rank], ..Live::default() };
     /// let text = live.cut_off("node7", 600_000, |_| false).unwrap();
-    /// assert!(text.starts_with("the run was cut off on node7: rank 0 (process 4711) ended without a word"), "{text}");
+    /// assert!(text.starts_with("the run was cut off on node7, last seen 10 min"), "{text}");
+    /// assert!(text.contains("rank 0 (process 4711) ended without a word"), "{text}");
     /// assert_eq!(live.cut_off("node7", 600_000, |process| process == 4711), None);
     /// assert_eq!(live.cut_off("node8", 600_000, |_| false), None);
     /// ```
@@ -166,8 +180,10 @@ impl Live {
         let here = self.ranks.iter().filter(is_here);
         let here: Vec<(usize, u32)> = here.filter_map(|it| Some((it.rank, it.pid?))).collect();
         let ago = now_ms.saturating_sub(self.unix_time_ms);
-        let is_over = self.phase == Phase::Ended || ago < CONCLUDED_WITHIN_MS;
-        if is_over || here.is_empty() || here.iter().any(|(_, process)| runs(*process)) {
+        if self.phase == Phase::Ended
+            || here.is_empty()
+            || here.iter().any(|(_, process)| runs(*process))
+        {
             return None;
         }
         let (ranks, processes): (Vec<usize>, Vec<u32>) = here.into_iter().unzip();
@@ -178,15 +194,15 @@ impl Live {
         };
         let processes: Vec<String> = processes.iter().map(u32::to_string).collect();
         Some(format!(
-            "the run was cut off on {}: {} ({of} {}) ended without a word, last seen {} before this was read, {} at step {}; a \
-             launcher that is killed takes its ranks with it, so check whether somebody has sent SIGKILL to it or to the job, \
-             and whether the machine was out of memory or restarted; --resume continues from the newest checkpoint",
+            "the run was cut off on {}, last seen {} before this was read, {} at step {}; --resume continues from the newest \
+             checkpoint; {} ({of} {}) ended without a word: a launcher that is killed takes its ranks with it, so check whether \
+             somebody has sent SIGKILL to it or to the job, and whether the machine was out of memory or restarted",
             plain::line(host, 80),
-            crate::ranks(&ranks),
-            processes.join(", "),
             units::seconds(ago as f64 / 1000.0),
             self.phase.text(),
-            self.step
+            self.step,
+            crate::ranks(&ranks),
+            processes.join(", ")
         ))
     }
 }

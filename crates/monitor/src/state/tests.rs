@@ -130,3 +130,28 @@ fn silence_is_told_and_an_end_is_not_silence() {
     state.take(&Update::Reached(false), 9_000);
     assert_eq!(state.doing(), "not reached: trying again");
 }
+
+#[test]
+fn a_run_that_was_cut_off_is_shown_as_one_and_one_that_was_resumed_is_not() {
+    let mut state = RunState::default();
+    let live = Live {
+        unix_time_ms: 1_000,
+        phase: Phase::Training,
+        ..Live::default()
+    };
+    state.take(&Update::Live(live), 1_000);
+    // Of the run as it was before it was resumed.
+    state.take(&Update::Report(serde_json::json!({"stopped": null})), 1_000);
+    let event = Event {
+        unix_time_ms: Some(1_000),
+        ..Event::new(EventKind::Failure, "the run was cut off on node7")
+    };
+    state.take(&Update::CutOff(event), 9_000);
+    state.take(&Update::Running(false), 9_000);
+    assert_eq!(state.doing(), "cut off, last seen 0:08 ago: --resume");
+    assert_eq!(state.cut_off(), Some("the run was cut off on node7"));
+    assert_eq!(state.events.len(), 1);
+    state.take(&Update::Running(true), 10_000);
+    assert_eq!(state.cut_off(), None);
+    assert_ne!(state.doing(), "cut off, last seen 0:09 ago: --resume");
+}
