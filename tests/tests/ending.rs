@@ -3,7 +3,7 @@
 use everburn_tests::{DEADLINE, Everburn, Job, ORPHAN_DEADLINE, Run};
 use rustix::process::Signal;
 
-/// A training that continues until it is ended, in the middle of it: two epochs are recorded.
+/// A training that continues until it is ended, in the middle of it: two epochs are recorded, and the checkpoint of one is written.
 fn in_the_middle(folder: &std::path::Path, ranks: usize) -> (Job, Run) {
     let number = ranks.to_string();
     let mut job = Everburn::train_for_long(folder, "mnist")
@@ -11,7 +11,10 @@ fn in_the_middle(folder: &std::path::Path, ranks: usize) -> (Job, Run) {
         .start();
     let run = Run::new(folder.join("run"));
     let recorded = run.clone();
-    job.wait_for("two epochs", move || recorded.epochs() >= 2);
+    job.wait_for("two epochs and a checkpoint", move || {
+        let mut written = (1..=2).map(|epoch| recorded.checkpoint(epoch));
+        recorded.epochs() >= 2 && written.any(|folder| folder.exists())
+    });
     let processes = if ranks == 1 { 1 } else { ranks + 1 };
     assert_eq!(job.processes().len(), processes, "{}", job.output());
     (job, run)
