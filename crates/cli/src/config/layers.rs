@@ -91,7 +91,8 @@ pub(super) fn fault(reason: &str, set: &[String], file: Option<&Path>) -> CliErr
         let mut keys = key_of(assignment).split('.').map(str::trim);
         keys.any(|key| what.contains(&format!("{key}`")))
     };
-    match (set.iter().find(is_it), file) {
+    // Of a key that is set twice, the last value counts.
+    match (set.iter().rev().find(is_it), file) {
         (Some(assignment), _) if what.contains("expected a string") => {
             let (key, value) = assignment.split_once('=').unwrap_or((assignment, ""));
             CliError::usage_with_help(

@@ -91,6 +91,23 @@ fn impossible_numbers_of_ranks_are_refused() {
 }
 
 #[test]
+fn of_a_key_that_is_set_twice_the_last_value_counts_and_is_quoted() {
+    let set = |last: &str| {
+        let words = format!("mnist --set training.epochs=3 --set training.{last}");
+        RunConfig::resolve(&arguments(&words), None)
+    };
+    assert_eq!(set("epochs=5").unwrap().training.epochs, 5);
+    for (last, words) in [("epochs=many", "epochs"), ("epochz=5", "epochz")] {
+        let error = set(last).unwrap_err().to_string();
+        let quoted = format!("--set training.{last}: ");
+        assert!(
+            error.starts_with(&quoted) && error.contains(words),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn gpus_mean_one_rank_each() {
     let arguments = arguments("mnist --gpus 2");
     let config = RunConfig::resolve(&arguments, None).unwrap();

@@ -379,7 +379,7 @@ fn check_decided(
     if arguments.resume {
         return require_settings_of_run(before, now);
     }
-    for assignment in &arguments.set {
+    for assignment in arguments.set.iter().rev() {
         let path = key_of(assignment);
         if let Some(value) = decided_otherwise(path, before, now) {
             return Err(CliError::usage_with_help(
