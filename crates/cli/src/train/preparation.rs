@@ -361,9 +361,10 @@ fn resolve_data(
     loaded: &LoadedData,
 ) -> Result<(), CliError> {
     config.sections = task.sections()?;
-    config.training.check_validation(loaded.validation_len)?;
-    if loaded.validation_len.is_none() {
-        let held_out = config.training.held_out_of(loaded.train_len);
+    let (train, own) = (loaded.train_len, loaded.validation_len);
+    config.training.check_validation(train, own)?;
+    if own.is_none() {
+        let held_out = config.training.held_out_of(train);
         config.training.validation_samples = Some(held_out);
     }
     Ok(())
