@@ -11,7 +11,7 @@ use crate::cifar::{CIFAR_10, CIFAR_100, CifarSet};
 use crate::download::{self, FetchError};
 use crate::image_folder::names;
 use crate::locate::{self, Place};
-use crate::rgb_item::refused;
+use crate::rgb_item::{self, refused};
 use crate::tar_shards::TarFiles;
 use crate::{
     Cifar, DataKind, DatasetDescription, DatasetError, ImageFolder, RgbItem, Surroundings,
@@ -128,8 +128,7 @@ fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError>
     let mut note = |set: &ImageFolder| {
         if let Some((count, file)) = set.left_out() {
             let of = file.strip_prefix(folder).unwrap_or(file).display();
-            left_out +=
-                &format!("; files that are neither JPEG nor PNG, left out: {count}, such as {of}");
+            left_out += &format!("; {}", rgb_item::left_out(count, of));
         }
     };
     let mut validation = None;

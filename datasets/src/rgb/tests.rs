@@ -67,7 +67,8 @@ fn fewer_images_are_taken_from_all_classes() {
     assert_eq!(classes(&loaded.test), [0, 1, 2]);
     let text = loaded.description.to_string();
     // The path that was named is where they are.
-    let part = "9 training and 3 test images of 3 classes, scaled to 4x6: taken for a folder of images";
+    let part =
+        "9 training and 3 test images of 3 classes, scaled to 4x6: taken for a folder of images";
     assert!(text.contains(part), "{text}");
     let none = RgbRequest {
         test_limit: Some(0),

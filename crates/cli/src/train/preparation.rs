@@ -339,9 +339,10 @@ pub(super) fn load_data(
     is_checked: bool,
 ) -> Result<LoadedData, CliError> {
     let before = task.agreed_settings()?;
-    let loaded = task.load().map_err(|error| match arguments.resume {
-        true => config.help_to_name_data(error),
-        false => error,
+    let resumed = arguments.run_dir.as_deref().filter(|_| arguments.resume);
+    let loaded = task.load().map_err(|error| match resumed {
+        Some(run) => config.help_to_resume(error, run),
+        None => error,
     })?;
     if !is_checked {
         let now = task.agreed_settings()?;

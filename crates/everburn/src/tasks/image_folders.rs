@@ -395,6 +395,10 @@ impl<M: ImageModel> Predict for ImageFolders<M> {
         })
     }
 
+    fn left_out(&self, folder: &Path) -> Option<String> {
+        RgbItem::left_out(folder)
+    }
+
     fn sample_name(&self, item: &RgbItem) -> Option<String> {
         Some(item.file.display().to_string())
     }
