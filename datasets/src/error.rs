@@ -154,11 +154,11 @@ pub enum DatasetError {
     },
 
     /// An image file that cannot be decoded.
-    #[error("{} is damaged, or no image: {problem}", path.display())]
+    #[error("{} {problem}", path.display())]
     Image {
         /// The file.
         path: PathBuf,
-        /// What the decoder says.
+        /// What is wrong with it, after its name.
         problem: String,
     },
 

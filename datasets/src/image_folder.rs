@@ -101,7 +101,10 @@ impl ImageFolder {
             }
             let images = names(&folder, |entry| entry.is_file() && is_image(entry))?;
             if images.is_empty() {
-                return Err(refused(&folder, no_images(&folder)?));
+                return Err(refused(
+                    &folder,
+                    no_images(&folder, "add images of the class, or remove the folder")?,
+                ));
             }
             for other in names(&folder, |entry| entry.is_file() && !is_image(entry))? {
                 let (count, _) = left_out.get_or_insert_with(|| (0, folder.join(other).into()));
@@ -250,8 +253,8 @@ impl std::fmt::Debug for ImageFolder {
     }
 }
 
-/// Why a folder that should have the images of a class has none, and what to do.
-pub(crate) fn no_images(folder: &Path) -> Result<String, DatasetError> {
+/// Why a folder that should have images has none, and what to do: in an empty one, `help`.
+pub(crate) fn no_images(folder: &Path, help: &str) -> Result<String, DatasetError> {
     let below = names(folder, Path::is_dir)?;
     if let Some(below) = below.first() {
         return Ok(format!(
@@ -266,9 +269,7 @@ pub(crate) fn no_images(folder: &Path) -> Result<String, DatasetError> {
             "it has no JPEG or PNG file, but files as `.{}`: convert them to JPEG or PNG",
             other.display()
         ),
-        None => {
-            "it has no JPEG or PNG file: add images of the class, or remove the folder".to_owned()
-        }
+        None => format!("it has no JPEG or PNG file: {help}"),
     })
 }
 

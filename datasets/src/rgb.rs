@@ -115,6 +115,8 @@ impl Channels {
 pub struct LoadedRgb {
     /// Images to train on.
     pub train: Arc<dyn Dataset<RgbItem>>,
+    /// Images to validate on, where a folder has `train`, `val` and `test`.
+    pub validation: Option<Arc<dyn Dataset<RgbItem>>>,
     /// Images to evaluate on.
     pub test: Arc<dyn Dataset<RgbItem>>,
     /// The names of the classes, in the order of their numbers.
@@ -138,7 +140,7 @@ impl std::fmt::Debug for LoadedRgb {
 }
 
 /// Gets the images that `request` describes, in the surroundings of this process: a folder as
-/// [`ImageFolder`](crate::ImageFolder) reads it, with `train` and `test` or `val` in it or the classes alone;
+/// [`ImageFolder`](crate::ImageFolder) reads it, with `train` and `test` or `val` in it, all three, or the classes alone;
 /// [`TarImages`](crate::TarImages); or [`Cifar`](crate::Cifar). Where there is no test set, every tenth image (of each
 /// class of a folder) becomes a test image. Images of files are in an order in which their classes alternate: the last
 /// ones, which a training holds out for validation, are of all classes.

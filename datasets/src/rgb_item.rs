@@ -1,12 +1,13 @@
 //! An image of one of the data sets of images: from a file, or from the bytes of one.
 
+use std::fmt::Display;
 use std::fs;
 use std::io::{BufRead, BufReader, Cursor, Seek};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use image::imageops::FilterType;
-use image::{DynamicImage, GrayImage, ImageDecoder, ImageReader, Limits};
+use image::{DynamicImage, GrayImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 
 use crate::DatasetError;
 use crate::image_folder::{names, no_images};
@@ -111,12 +112,19 @@ impl RgbItem {
                 Some(below) => format!(
                     "it has no JPEG or PNG file, but folders as `{below}`: name one of these"
                 ),
-                None => no_images(path)?,
+                None => no_images(path, "name a folder with images")?,
             };
             return Err(refused(path, problem));
         }
         let files = files.iter().map(|name| Self::read(path.join(name), size));
         files.collect()
+    }
+
+    /// The files that [`read_all`](Self::read_all) leaves out of a folder, in words, if there are some.
+    pub fn left_out(folder: impl AsRef<Path>) -> Option<String> {
+        // What cannot be listed cannot be read either, which says so.
+        let others = names(folder.as_ref(), |entry| entry.is_file() && !is_image(entry)).ok()?;
+        others.first().map(|first| left_out(others.len(), first))
     }
 }
 
@@ -188,10 +196,26 @@ fn decode(
     // The words of some decoders have line breaks.
     let damaged = |error: image::ImageError| {
         let words = error.to_string();
-        damage(words.split_whitespace().collect::<Vec<_>>().join(" "))
+        let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+        damage(format!("is damaged, or no image: {words}"))
     };
     let reader = ImageReader::new(source).with_guessed_format();
     let reader = reader.map_err(|source| unreadable(file, source))?;
+    if let Some(format) = reader.format()
+        && ![ImageFormat::Jpeg, ImageFormat::Png].contains(&format)
+    {
+        let name = match format {
+            ImageFormat::WebP => "WebP".to_owned(),
+            other => format!("{other:?}").to_uppercase(),
+        };
+        let article = match name.starts_with(['A', 'E', 'I', 'O']) {
+            true => "an",
+            false => "a",
+        };
+        return Err(damage(format!(
+            "is {article} {name}: convert it to JPEG or PNG"
+        )));
+    }
     let mut limits = Limits::default();
     limits.max_image_width = Some(MOST_PIXELS_A_SIDE);
     limits.max_image_height = Some(MOST_PIXELS_A_SIDE);
@@ -200,8 +224,9 @@ fn decode(
     decoder.set_limits(limits).map_err(damaged)?;
     if decoder.total_bytes() > length.saturating_mul(MOST_BYTES_A_BYTE) {
         let (width, height) = decoder.dimensions();
-        let problem =
-            format!("its header says {width} x {height} pixels, and it has {length} bytes");
+        let problem = format!(
+            "is damaged, or no image: its header says {width} x {height} pixels, and it has {length} bytes"
+        );
         return Err(damage(problem));
     }
     let orientation = decoder.orientation().map_err(damaged)?;
@@ -243,6 +268,11 @@ pub(crate) fn checked_size(path: &Path, size: [usize; 2]) -> Result<[u32; 2], Da
     })
 }
 
+/// That files beside images are none: how many, and one of them.
+pub(crate) fn left_out(count: usize, file: impl Display) -> String {
+    format!("files that are neither JPEG nor PNG, left out: {count}, such as {file}")
+}
+
 pub(crate) fn is_image(file: &Path) -> bool {
     let extension = file.extension().and_then(|extension| extension.to_str());
     extension.is_some_and(|own| {
@@ -256,5 +286,63 @@ pub(crate) fn refused(folder: &Path, problem: impl Into<String>) -> DatasetError
     DatasetError::ImageFolder {
         folder: folder.to_path_buf(),
         problem: problem.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_another_format_is_called_that_whatever_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = |name: &str, bytes: &[u8]| {
+            let file = folder.path().join(name);
+            fs::write(&file, bytes).unwrap();
+            let error = RgbItem::read(&file, [4, 4]).unwrap_err().to_string();
+            fs::remove_file(file).unwrap();
+            error
+        };
+        let gif = told("1.jpg", b"GIF89a\x01\0\x01\0\x80\0\0");
+        assert!(
+            gif.ends_with("1.jpg is a GIF: convert it to JPEG or PNG"),
+            "{gif}"
+        );
+        let webp = told("2.webp", b"RIFF\x1a\0\0\0WEBPVP8L");
+        assert!(
+            webp.ends_with("2.webp is a WebP: convert it to JPEG or PNG"),
+            "{webp}"
+        );
+        let none = told("3.png", b"no image");
+        assert!(none.contains("3.png is damaged, or no image: "), "{none}");
+    }
+
+    #[test]
+    fn files_beside_images_are_counted_and_one_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        image::RgbImage::new(4, 4)
+            .save(folder.path().join("1.png"))
+            .unwrap();
+        assert_eq!(RgbItem::left_out(folder.path()), None);
+        assert_eq!(RgbItem::left_out(folder.path().join("1.png")), None);
+        for name in ["b.webp", "a.gif", ".hidden"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        let told = RgbItem::left_out(folder.path()).unwrap();
+        assert_eq!(
+            told,
+            "files that are neither JPEG nor PNG, left out: 2, such as a.gif"
+        );
+    }
+
+    #[test]
+    fn an_empty_folder_of_images_to_predict_is_no_class() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = RgbItem::read_all(folder.path(), [4, 4]).unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.ends_with("no JPEG or PNG file: name a folder with images"),
+            "{error}"
+        );
     }
 }

@@ -130,9 +130,14 @@ impl fmt::Display for DatasetDescription {
             0 => String::new(),
             train => format!("{train} training and "),
         };
+        // A path that was named is both.
+        let origin = match origin == name {
+            true => String::new(),
+            false => format!(" ({origin})"),
+        };
         write!(
             f,
-            "data: {name}, {train}{test} test {unit} ({origin}): {reason}"
+            "data: {name}, {train}{test} test {unit}{origin}: {reason}"
         )
     }
 }

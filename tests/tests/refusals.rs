@@ -58,13 +58,11 @@ fn a_batch_smaller_than_the_ranks() {
 
 #[test]
 fn more_validation_samples_than_there_are() {
-    let flags = ["--validation-samples", "600"];
-    let messages = ["--validation-samples 600 leaves none of the 600"];
-    let folder = tempfile::tempdir().unwrap();
-    let ended = Everburn::train(folder.path(), "mlp").args(flags).run();
-    // The data has to be looked at first: a folder may have been made, no step was.
-    ended.failed_with(2, &messages);
-    nothing_was_started(&ended);
+    for ranks in ["1", "2"] {
+        let flags = ["--validation-samples", "600", "--ranks", ranks];
+        let messages = ["--validation-samples 600 leaves none of the 600"];
+        refused("mlp", &flags, 2, &messages);
+    }
 }
 
 #[test]

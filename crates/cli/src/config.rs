@@ -4,6 +4,7 @@ mod checks;
 mod evaluation;
 mod flags;
 mod layers;
+mod no_model;
 mod optimizer;
 
 use std::path::{Path, PathBuf};

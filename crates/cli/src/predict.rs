@@ -105,6 +105,11 @@ fn check(arguments: &PredictArguments, config: &RunConfig) -> Result<(), CliErro
             "--input takes test, train, validation or a file that the task reads",
         ));
     }
+    if let PredictionInput::File(folder) = arguments.input()
+        && let Some(line) = task.left_out(&folder)
+    {
+        tracing::warn!("{line}");
+    }
     let extension = arguments.output.as_deref().and_then(Path::extension);
     let extension = extension.unwrap_or_default().to_ascii_lowercase();
     if OTHER_FORMATS.iter().any(|other| extension == *other) {

@@ -184,9 +184,7 @@ impl<'a> TrainedRank<'a> {
         let before = task.agreed_settings()?;
         let loaded = match samples {
             Samples::File => task.load_for_input()?,
-            Samples::Run => task
-                .load()
-                .map_err(|error| config.help_to_name_data(error))?,
+            Samples::Run => task.load().map_err(|error| config.help_to_test(error))?,
             Samples::Other(unknown) if unknown.is_empty() => task.load_test()?,
             // The run's own data, under another name: what was held out is tested.
             Samples::Other(own) => match task.load() {

@@ -1,6 +1,7 @@
 //! Weights that come from elsewhere or go there: `everburn export`, `everburn import` and `--init-from`.
 
 mod export;
+mod fitting;
 mod other_size;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use everburn_train::{
 use toml::Value;
 
 pub(crate) use self::export::{ExportArguments, export};
+use self::fitting::help_to_fit;
 use self::other_size::{settings_of_model, with_sizes};
 use crate::arguments::keys::{get, put};
 use crate::arguments::{Given, OfImport, OfTraining, TrainArguments};
@@ -193,8 +195,10 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
             )),
         };
     };
-    let model = loaded(config, path)
-        .map_err(|error| with_sizes(error, config, path, || settings_of_model(config, path)))?;
+    let model = loaded(config, path).map_err(|error| match help_to_fit(&error, config, path) {
+        Some(help) => CliError::usage_with_help(error.to_string(), help),
+        None => with_sizes(error, config, path, || settings_of_model(config, path)),
+    })?;
     let layout = config.task()?.layout();
     let skipped = missing_keys(&model, path, &config.init_skip, &layout)?;
     let taken = state_dict_names(&model).len() - skipped.len();

@@ -31,7 +31,7 @@ pub use self::any::AnyTask;
 pub use self::blocks::{BlockRunner, BlocksOf, DrawnBlocks, MeshModel, ModelBlocks, block_loss};
 pub use self::configured::ConfiguredTask;
 pub use self::data::LoadedData;
-pub use self::error::TaskError;
+pub use self::error::{OtherClasses, TaskError};
 pub use self::language::{Conversation, Language, Scorer};
 pub use self::on_device::OnDevice;
 pub use self::predict::{Predict, Predictor};

@@ -11,7 +11,7 @@ use crate::cifar::{CIFAR_10, CIFAR_100, CifarSet};
 use crate::download::{self, FetchError};
 use crate::image_folder::names;
 use crate::locate::{self, Place};
-use crate::rgb_item::refused;
+use crate::rgb_item::{self, refused};
 use crate::tar_shards::TarFiles;
 use crate::{
     Cifar, DataKind, DatasetDescription, DatasetError, ImageFolder, RgbItem, Surroundings,
@@ -21,6 +21,7 @@ use crate::{
 /// Two sets before they are limited.
 pub(super) struct Parts {
     sets: [Arc<dyn Dataset<RgbItem>>; 2],
+    validation: Option<Arc<dyn Dataset<RgbItem>>>,
     classes: Vec<String>,
     size: [usize; 2],
     kind: DataKind,
@@ -49,23 +50,25 @@ impl Parts {
         }
         let train = limited(train, request.train_limit, "training")?;
         let test = limited(test, request.test_limit, "test")?;
-        let [train, test] = [train, test].map(|set| match request.channels {
-            Channels::Rgb => set,
-            Channels::Grey => Arc::new(Grey(set)),
-        });
-        let [train, test] = match numbers_in_order(&self.classes, &request.classes) {
-            None => [train, test],
-            Some(numbers) => {
-                self.classes.clone_from(&request.classes);
-                let numbers: Arc<[usize]> = numbers.into();
-                [train, test].map(|set| -> Arc<dyn Dataset<RgbItem>> {
-                    Arc::new(Renumbered {
-                        set,
-                        numbers: Arc::clone(&numbers),
-                    })
-                })
+        let numbers = numbers_in_order(&self.classes, &request.classes);
+        let numbers: Option<Arc<[usize]>> = numbers.map(Into::into);
+        if numbers.is_some() {
+            self.classes.clone_from(&request.classes);
+        }
+        let viewed = |set: Arc<dyn Dataset<RgbItem>>| -> Arc<dyn Dataset<RgbItem>> {
+            let set: Arc<dyn Dataset<RgbItem>> = match request.channels {
+                Channels::Rgb => set,
+                Channels::Grey => Arc::new(Grey(set)),
+            };
+            match &numbers {
+                None => set,
+                Some(numbers) => Arc::new(Renumbered {
+                    set,
+                    numbers: Arc::clone(numbers),
+                }),
             }
         };
+        let [train, test] = [train, test].map(viewed);
         let [height, width] = self.size;
         let grey = match request.channels {
             Channels::Rgb => "",
@@ -87,6 +90,7 @@ impl Parts {
                 ),
             },
             train,
+            validation: self.validation.map(viewed),
             test,
             classes: self.classes,
             size: self.size,
@@ -124,10 +128,10 @@ fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError>
     let mut note = |set: &ImageFolder| {
         if let Some((count, file)) = set.left_out() {
             let of = file.strip_prefix(folder).unwrap_or(file).display();
-            left_out +=
-                &format!("; files that are neither JPEG nor PNG, left out: {count}, such as {of}");
+            left_out += &format!("; {}", rgb_item::left_out(count, of));
         }
     };
+    let mut validation = None;
     let (train, test) = match (train, test) {
         (None, None) if request.only_test => only_test(ImageFolder::open(folder, size)?),
         (None, None) => {
@@ -139,7 +143,12 @@ fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError>
         (None, Some(test)) if request.only_test => only_test(ImageFolder::open(test, size)?),
         (Some(train), Some(test)) => {
             let train = more_than_one_class(folder, ImageFolder::open(train, size)?)?;
-            let test = ImageFolder::with_classes(test, size, train.classes())?;
+            let of_classes = |folder| ImageFolder::with_classes(folder, size, train.classes());
+            let val = folder.join("val");
+            if val != test && val.is_dir() && !request.only_test {
+                validation = Some(Arc::new(of_classes(val)?));
+            }
+            let test = of_classes(test)?;
             (Arc::new(train), Arc::new(test))
         }
         (None, Some(test)) => {
@@ -158,16 +167,24 @@ fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError>
     if !Arc::ptr_eq(&train, &test) {
         note(&test);
     }
+    let mut fingerprint = format!("{} {}", train.fingerprint(), test.fingerprint());
+    let mut validated = String::new();
+    if let Some(set) = &validation {
+        note(set);
+        fingerprint += &format!(" {}", set.fingerprint());
+        validated = format!("; validation: the {} images of val", set.len());
+    }
     Ok(Parts {
         test_alone: Arc::ptr_eq(&train, &test),
         classes: train.classes().to_vec(),
-        fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
+        fingerprint,
         sets: [train, test],
+        validation: validation.map(|set| -> Arc<dyn Dataset<RgbItem>> { set }),
         size,
         kind: DataKind::ImageFolder,
         name: String::new(),
         origin: folder.display().to_string(),
-        reason: format!("taken for {}{left_out}", DataKind::ImageFolder),
+        reason: format!("taken for {}{validated}{left_out}", DataKind::ImageFolder),
     })
 }
 
@@ -241,6 +258,7 @@ fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
     Ok(Parts {
         test_alone: Arc::ptr_eq(&sets[0], &sets[1]),
         sets,
+        validation: None,
         classes,
         size,
         kind: DataKind::TarShards,
@@ -263,6 +281,7 @@ fn of_cifar(path: &Path, request: &RgbRequest, reason: String) -> Result<Parts, 
         name: train.name().to_owned(),
         fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
         sets: [Arc::new(train), Arc::new(test)],
+        validation: None,
         size,
         kind: DataKind::Cifar,
         origin: path.display().to_string(),

@@ -66,11 +66,10 @@ fn fewer_images_are_taken_from_all_classes() {
     assert_eq!(classes(&loaded.train), [0, 1, 2, 0, 1, 2, 0, 1, 2]);
     assert_eq!(classes(&loaded.test), [0, 1, 2]);
     let text = loaded.description.to_string();
-    let part = "9 training and 3 test images of 3 classes, scaled to 4x6";
-    assert!(
-        text.contains(part) && text.contains("taken for a folder of images"),
-        "{text}"
-    );
+    // The path that was named is where they are.
+    let part =
+        "9 training and 3 test images of 3 classes, scaled to 4x6: taken for a folder of images";
+    assert!(text.contains(part), "{text}");
     let none = RgbRequest {
         test_limit: Some(0),
         ..request(folder.path())
@@ -111,6 +110,44 @@ fn all_images_are_test_images_where_only_a_test_set_is_wanted() {
     std::fs::remove_file(parent.path().join("val/a/00.png")).unwrap();
     let loaded = load_rgb(&only_test(parent.path())).unwrap();
     assert_eq!((loaded.train.len(), loaded.test.len()), (60, 59));
+}
+
+#[test]
+fn the_images_of_val_are_validated_on_where_there_is_a_test_set_too() {
+    let parent = tempfile::tempdir().unwrap();
+    for part in ["train", "val", "test"] {
+        std::fs::rename(flowers().keep(), parent.path().join(part)).unwrap();
+    }
+    std::fs::remove_file(parent.path().join("val/b/00.png")).unwrap();
+    std::fs::write(parent.path().join("val/b/00.webp"), "").unwrap();
+    let order = ["c", "b", "a"].map(str::to_owned).to_vec();
+    let request = RgbRequest {
+        channels: Channels::Grey,
+        classes: order,
+        ..request(parent.path())
+    };
+    let loaded = load_rgb(&request).unwrap();
+    let validation = loaded.validation.unwrap();
+    assert_eq!((loaded.train.len(), loaded.test.len()), (60, 60));
+    assert_eq!(validation.len(), 59);
+    // In the form that was asked for.
+    let first = validation.get(0).unwrap();
+    assert_eq!((first.channels(), first.class), (1, 2));
+    let text = loaded.description.to_string();
+    let part = "one folder per class; validation: the 59 images of val; files that are neither";
+    assert!(
+        text.contains(part) && text.contains("val/b/00.webp"),
+        "{text}"
+    );
+    let only_test = RgbRequest {
+        only_test: true,
+        ..request.clone()
+    };
+    assert!(load_rgb(&only_test).unwrap().validation.is_none());
+    std::fs::remove_dir_all(parent.path().join("test")).unwrap();
+    let with_val = load_rgb(&request).unwrap();
+    assert!(with_val.validation.is_none() && with_val.test.len() == 59);
+    assert_ne!(with_val.fingerprint, loaded.fingerprint);
 }
 
 #[test]

@@ -75,13 +75,15 @@ fn read_images(config: &mut ImagesConfig, only_test: bool) -> Result<TaskData<Rg
         only_test,
         ..RgbRequest::default()
     };
-    let LoadedRgb { train, test, classes, fingerprint, description, .. } = load_rgb(&request)?;
+    let LoadedRgb { train, validation, test, classes, fingerprint, description, .. } = load_rgb(&request)?;
     config.classes.clone_from(&classes);
     let augmentation = config.augment.clone();
     let data = TrainingData::new("images", train, test, RgbBatcher::default())
         .with_fingerprint(fingerprint)
         .with_origin(&description.origin)
         .augmented_by(move |image, rng| augmentation.rgb(image, rng));
+    // A folder with train, val and test has images to validate on; of any other, training images are held out.
+    let data = TrainingData { validation, ..data };
     // The first line of a training says where the images are, how many, and which files were left out.
     Ok(TaskData { description: description.to_string(), class_names: classes, data })
 }

@@ -66,6 +66,7 @@ fn ranks_share_the_images_of_a_folder_and_predict_the_class_of_a_file() {
     }
     let predict = ["predict", "2", "--input", "stripes/val/down/01.png"];
     let ended = Everburn::new(here, predict).run().succeeded();
+    assert!(!ended.stderr.contains("left out"), "{ended}");
     let line: serde_json::Value = serde_json::from_str(ended.stdout.trim()).unwrap();
     assert!(
         ["across", "down"].contains(&line["class"].as_str().unwrap()),
@@ -74,6 +75,7 @@ fn ranks_share_the_images_of_a_folder_and_predict_the_class_of_a_file() {
     assert_eq!(line["probabilities"].as_array().unwrap().len(), 2);
     assert_eq!(line["sample"], "stripes/val/down/01.png");
     // A folder: its images, in the order of their names, on any number of ranks.
+    std::fs::write(here.join("stripes/val/down/notes.gif"), "another type").unwrap();
     let [one, two] = ["1", "2"].map(|ranks| {
         let predict = [
             "predict",
@@ -83,8 +85,12 @@ fn ranks_share_the_images_of_a_folder_and_predict_the_class_of_a_file() {
             "--ranks",
             ranks,
         ];
-        Everburn::new(here, predict).run().succeeded().stdout
+        let ended = Everburn::new(here, predict).run().succeeded();
+        let said = "neither JPEG nor PNG, left out: 1, such as notes.gif";
+        assert_eq!(ended.stderr.matches(said).count(), 1, "{ended}");
+        ended.stdout
     });
+    std::fs::remove_file(here.join("stripes/val/down/notes.gif")).unwrap();
     let samples = |lines: &str| -> Vec<String> {
         let lines = lines.lines().map(serde_json::from_str::<serde_json::Value>);
         lines
@@ -186,6 +192,60 @@ fn weights_alone_are_a_run_that_predicts_and_their_classes_are_numbered() {
     assert_eq!(alone["class"], number);
     let none = Everburn::new(here, ["eval", "alone"]).run();
     none.failed_with(2, &["no folder of images is given", "--data"]);
+}
+
+#[test]
+fn weights_lead_to_the_stem_or_the_model_that_they_fit() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    draw(&here.join("stripes"), 20);
+    let ended = train(here, "stripes", "run").args(["--steps", "1"]).run();
+    ended.succeeded();
+    let export = ["export", "run", "--output", "a.pth"];
+    Everburn::new(here, export).run().succeeded();
+    let refused = |model: &str, stem: &str, help: &str| {
+        let line = ["train", model, "--data", "stripes", "--init-from", "a.pth"];
+        let stem = format!("--set=data.stem={stem}");
+        let train = Everburn::new(here, line).args(["--run-dir", "other", &stem]);
+        train.run().failed_with(2, &[help]);
+        assert!(!here.join("other").exists());
+    };
+    refused(
+        "resnet18",
+        "small",
+        "--set data.stem=large builds the model",
+    );
+    let another = "the weights fit resnet18: name it in place of resnet50";
+    refused("resnet50", "large", another);
+    let both = format!("{another}, with --set data.stem=large");
+    refused("resnet50", "small", &both);
+}
+
+#[test]
+fn an_added_class_is_named_by_a_test_and_by_a_resume() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    for part in ["train", "val"] {
+        draw(&here.join("stripes").join(part), 8);
+    }
+    train(here, "stripes", "run").run().succeeded();
+    for part in ["train", "val"] {
+        draw(&here.join("more"), 3);
+        let added = here.join("stripes").join(part).join("added");
+        std::fs::rename(here.join("more/across"), added).unwrap();
+    }
+    let needed = |work: &str| {
+        format!(
+            "a {work} needs a folder for each class of the model and no other; not of the model: added"
+        )
+    };
+    let eval = Everburn::new(here, ["eval", "run"]).run();
+    eval.failed_with(2, &[&needed("test")]);
+    assert!(!eval.stderr.contains("--init-skip"), "{eval}");
+    let resume = ["train", "--resume", "--run-dir", "run", "--epochs", "2"];
+    let anew = "stripes --init-from run --init-skip 'fc.*'`";
+    let resume = Everburn::new(here, resume).run();
+    resume.failed_with(2, &[&needed("resume"), "train resnet18 --data", anew]);
 }
 
 #[test]

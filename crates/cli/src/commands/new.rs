@@ -152,9 +152,9 @@ pub(crate) fn run(arguments: &NewArguments) -> Result<ExitCode, ToolError> {
             path.display()
         ))
     })?;
-    if is_taken(name) {
+    if let Some(meaning) = taken_as(name) {
         return Err(ToolError::Usage(format!(
-            "a project cannot be called {name}, which has a meaning for Cargo or in every configuration: name it {name}-task"
+            "a project cannot be called {name}, which is {meaning}: name it {name}-task"
         )));
     }
     if path.exists() {
@@ -206,10 +206,49 @@ fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(fits)
 }
 
-/// Whether the name is one of a folder of Cargo's, of the project's dependency, or one that no task may have.
-fn is_taken(name: &str) -> bool {
-    let of_cargo = ["build", "deps", "examples", "incremental", "everburn"];
-    of_cargo.contains(&name) || RESERVED.contains(&name)
+/// Names that are folders of Cargo's build.
+const OF_CARGO: [&str; 4] = ["build", "deps", "examples", "incremental"];
+
+/// Sections of Everburn's own tasks, to which flags as `--data` belong.
+const OF_TASKS: [&str; 1] = ["data"];
+
+/// The crates of the standard library, and those that a project depends on.
+const CRATES: [&str; 10] = [
+    "alloc",
+    "burn",
+    "core",
+    "everburn",
+    "image",
+    "proc-macro",
+    "proc_macro",
+    "serde",
+    "std",
+    "test",
+];
+
+/// Words of the language, in which no crate is named.
+const KEYWORDS: [&str; 51] = [
+    "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate",
+    "do", "dyn", "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl",
+    "in", "let", "loop", "macro", "match", "mod", "move", "mut", "override", "priv", "pub", "ref",
+    "return", "self", "static", "struct", "super", "trait", "true", "try", "type", "typeof",
+    "unsafe", "unsized", "use", "virtual", "where", "while", "yield",
+];
+
+/// The other meaning of a name that no project may have.
+fn taken_as(name: &str) -> Option<&'static str> {
+    let all: [(&[&str], _); 5] = [
+        (&OF_CARGO, "a folder of Cargo's build"),
+        (&RESERVED, "a key of every configuration"),
+        (
+            &OF_TASKS,
+            "a section of Everburn's own tasks in a configuration",
+        ),
+        (&CRATES, "the name of a crate that the project uses"),
+        (&KEYWORDS, "a keyword of Rust"),
+    ];
+    let mut all = all.into_iter();
+    all.find_map(|(names, meaning)| names.contains(&name).then_some(meaning))
 }
 
 /// The files of the project, by path.
@@ -340,7 +379,17 @@ mod tests {
         for name in ["", "Flowers", "a b", "7th", "a.b"] {
             assert!(!is_name(name), "{name}");
         }
-        assert!(is_name("flowers-2") && !is_taken("flowers-2"));
-        assert!(is_taken("build") && is_taken("everburn") && is_taken("training"));
+        assert!(is_name("flowers-2") && taken_as("flowers-2").is_none());
+        for (names, meaning) in [
+            (&["build", "deps"][..], "Cargo"),
+            (&["training", "ranks", "model"], "key"),
+            (&["data"], "section"),
+            (&["everburn", "core", "std", "test", "serde"], "crate"),
+            (&["fn", "self", "crate", "yield"], "keyword"),
+        ] {
+            for name in names {
+                assert!(taken_as(name).unwrap().contains(meaning), "{name}");
+            }
+        }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use everburn_train::TaskError;
+use everburn_record::invocation;
+use everburn_train::{OtherClasses, TaskError};
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -69,8 +70,39 @@ impl RunConfig {
         Ok((config, other_data))
     }
 
+    /// The error of data that cannot be tested, with what to do.
+    pub(crate) fn help_to_test(&self, error: TaskError) -> TaskError {
+        match error.other_classes().map(OtherClasses::help_of_test) {
+            Some(help) => error.with_help(help),
+            None => self.help_to_name_data(error),
+        }
+    }
+
+    /// The error of data with which the run in `run` cannot be resumed, with what to do.
+    pub(crate) fn help_to_resume(&self, error: TaskError, run: &Path) -> TaskError {
+        let Some(OtherClasses { needed, head }) = error.other_classes() else {
+            return self.help_to_name_data(error);
+        };
+        let data = ["data.name", "data.folder"];
+        let data = data
+            .iter()
+            .find_map(|key| get(&self.sections, key)?.as_str());
+        let anew = match (head, data) {
+            (Some(head), Some(data)) => format!(
+                ". A new run begins with the run's weights and a new head: `{} train {} --data {data} --init-from {} \
+                 --init-skip '{head}'`",
+                invocation::name(),
+                self.model,
+                run.display()
+            ),
+            _ => String::new(),
+        };
+        let help = format!("a resume needs {needed}{anew}");
+        error.with_help(help)
+    }
+
     /// The error of data that cannot be read, with the flag that names others, unless it has a help of its own.
-    pub(crate) fn help_to_name_data(&self, error: TaskError) -> TaskError {
+    fn help_to_name_data(&self, error: TaskError) -> TaskError {
         if error.help().is_some() {
             return error;
         }

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::flags::{flags_layer, key_of};
+use super::no_model::without_model;
 use super::optimizer;
 use crate::arguments::TrainArguments;
 use crate::arguments::keys::nearest_key;
@@ -56,7 +57,9 @@ pub(super) fn layered(
         (Some((model, layer)), _) => (model, layer),
         (None, Some(model)) => (model, Table::new()),
         (None, None) => {
-            return Err(init_from.map_or(CliError::NoModel, pretrained::without_model));
+            return Err(
+                init_from.map_or_else(|| without_model(arguments), pretrained::without_model)
+            );
         }
     };
     let task = tasks::find(&model).ok_or_else(|| unknown_model(&model))?;
@@ -91,7 +94,8 @@ pub(super) fn fault(reason: &str, set: &[String], file: Option<&Path>) -> CliErr
         let mut keys = key_of(assignment).split('.').map(str::trim);
         keys.any(|key| what.contains(&format!("{key}`")))
     };
-    match (set.iter().find(is_it), file) {
+    // Of a key that is set twice, the last value counts.
+    match (set.iter().rev().find(is_it), file) {
         (Some(assignment), _) if what.contains("expected a string") => {
             let (key, value) = assignment.split_once('=').unwrap_or((assignment, ""));
             CliError::usage_with_help(

@@ -74,6 +74,33 @@ fn an_unknown_model_suggests_the_nearest() {
 }
 
 #[test]
+fn without_a_model_the_run_directory_or_the_data_say_which_is_meant() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = |words: &str| {
+        let error = RunConfig::resolve(&arguments(words), None).unwrap_err();
+        let help = miette::Diagnostic::help(&error).unwrap().to_string();
+        format!("{error}; {help}")
+    };
+    let here = folder.path().display();
+    let flag = format!("--run-dir {here}");
+    let nothing = told(&flag);
+    assert!(nothing.contains("train mnist"), "{nothing}");
+    std::fs::write(folder.path().join("config.toml"), "model = 'mlp'").unwrap();
+    let of_run = told(&flag);
+    let expected =
+        format!("no model was named, and {here} contains a run of mlp; --resume continues it");
+    assert!(of_run.starts_with(&expected), "{of_run}");
+    std::fs::create_dir(folder.path().join("roses")).unwrap();
+    let of_data = told(&format!("--data {here}"));
+    let expected = format!(
+        "{here} is a folder of images, one folder per class; resnet18, resnet50 and vit learn from it: name one, as in"
+    );
+    assert!(of_data.contains(&expected), "{of_data}");
+    let command = format!("train resnet18 --data {here}`");
+    assert!(of_data.contains(&command), "{of_data}");
+}
+
+#[test]
 fn impossible_numbers_of_ranks_are_refused() {
     let none = arguments("mnist --ranks 0");
     assert!(
@@ -88,6 +115,23 @@ fn impossible_numbers_of_ranks_are_refused() {
         error.contains("64 samples cannot be shared by 65 ranks"),
         "{error}"
     );
+}
+
+#[test]
+fn of_a_key_that_is_set_twice_the_last_value_counts_and_is_quoted() {
+    let set = |last: &str| {
+        let words = format!("mnist --set training.epochs=3 --set training.{last}");
+        RunConfig::resolve(&arguments(&words), None)
+    };
+    assert_eq!(set("epochs=5").unwrap().training.epochs, 5);
+    for (last, words) in [("epochs=many", "epochs"), ("epochz=5", "epochz")] {
+        let error = set(last).unwrap_err().to_string();
+        let quoted = format!("--set training.{last}: ");
+        assert!(
+            error.starts_with(&quoted) && error.contains(words),
+            "{error}"
+        );
+    }
 }
 
 #[test]

@@ -339,9 +339,10 @@ pub(super) fn load_data(
     is_checked: bool,
 ) -> Result<LoadedData, CliError> {
     let before = task.agreed_settings()?;
-    let loaded = task.load().map_err(|error| match arguments.resume {
-        true => config.help_to_name_data(error),
-        false => error,
+    let resumed = arguments.run_dir.as_deref().filter(|_| arguments.resume);
+    let loaded = task.load().map_err(|error| match resumed {
+        Some(run) => config.help_to_resume(error, run),
+        None => error,
     })?;
     if !is_checked {
         let now = task.agreed_settings()?;
@@ -361,9 +362,10 @@ fn resolve_data(
     loaded: &LoadedData,
 ) -> Result<(), CliError> {
     config.sections = task.sections()?;
-    config.training.check_validation(loaded.validation_len)?;
-    if loaded.validation_len.is_none() {
-        let held_out = config.training.held_out_of(loaded.train_len);
+    let (train, own) = (loaded.train_len, loaded.validation_len);
+    config.training.check_validation(train, own)?;
+    if own.is_none() {
+        let held_out = config.training.held_out_of(train);
         config.training.validation_samples = Some(held_out);
     }
     Ok(())
@@ -379,7 +381,7 @@ fn check_decided(
     if arguments.resume {
         return require_settings_of_run(before, now);
     }
-    for assignment in &arguments.set {
+    for assignment in arguments.set.iter().rev() {
         let path = key_of(assignment);
         if let Some(value) = decided_otherwise(path, before, now) {
             return Err(CliError::usage_with_help(

@@ -34,8 +34,8 @@ const EVALUATION_IMAGES: usize = 64;
 
 /// Images, classified by a model `[B, C, height, width]` to `[B, K]`.
 ///
-/// They are a folder with `train/<class>/*.jpg` and `test/<class>/*.jpg` (or `val`), or with the classes alone: then every
-/// tenth image of a class is a test image. Or they are tar shards, or `cifar10` and `cifar100`.
+/// They are a folder with `train/<class>/*.jpg` and `test/<class>/*.jpg` (or `val`; `val` beside
+/// `test` is validated on), or with the classes alone: then every tenth image of a class is a test image. Or they are tar shards, or `cifar10` and `cifar100`.
 ///
 /// ```
 /// use everburn::models::resnet18::ResNet18Config;
@@ -235,7 +235,7 @@ impl<M: ImageModel> ImageFolders<M> {
                 fingerprint: loaded.fingerprint,
                 train: loaded.train,
                 test: loaded.test,
-                validation: None,
+                validation: loaded.validation,
                 batcher: Arc::new(MixBatcher(config.data.batcher())),
                 weigh: None,
                 augment: augment(augmentation),
@@ -393,6 +393,10 @@ impl<M: ImageModel> Predict for ImageFolders<M> {
             Channels::Rgb => images,
             Channels::Grey => images.into_iter().map(RgbItem::to_grey).collect(),
         })
+    }
+
+    fn left_out(&self, folder: &Path) -> Option<String> {
+        RgbItem::left_out(folder)
     }
 
     fn sample_name(&self, item: &RgbItem) -> Option<String> {

@@ -7,11 +7,13 @@ use crate::config::optimizer::OptimizerKind;
 use crate::error::TrainError;
 
 impl TrainingConfig {
-    /// Checks what is said of the validation against the set that the data have for it, of this many samples.
+    /// Checks what is said of the validation against `samples` training samples and the set that the data have for it, of
+    /// `own` samples.
     ///
     /// # Errors
-    /// [`TrainError::Config`] if samples are to be held out all the same, or the set is empty.
-    pub fn check_validation(&self, own: Option<usize>) -> Result<(), TrainError> {
+    /// [`TrainError::Config`] if samples are to be held out all the same, the set is empty, or no sample is left to learn
+    /// from.
+    pub fn check_validation(&self, samples: usize, own: Option<usize>) -> Result<(), TrainError> {
         let refuse = |message: String| Err(TrainError::Config(message));
         match (own, self.validation_samples) {
             (Some(0), _) => refuse(
@@ -22,6 +24,10 @@ impl TrainingConfig {
             (Some(own), Some(_)) => refuse(format!(
                 "`training.validation_samples` holds out training samples, and the data have a validation set of their own, \
                  of {own} samples: leave it out"
+            )),
+            _ if samples == 0 => refuse("the training set is empty".to_owned()),
+            (None, Some(held_out)) if held_out >= samples => refuse(format!(
+                "`training.validation_samples = {held_out}` leaves none of the {samples} training samples"
             )),
             _ => Ok(()),
         }

@@ -193,4 +193,7 @@ pub trait ConfiguredTask: Send + Sync {
     /// # Errors
     /// If the task makes no predictions, or does not read this file.
     fn read(&self, file: &Path) -> Result<Arc<dyn Dataset<AnyItem>>, TaskError>;
+
+    /// What [`read`](Self::read) leaves out of a folder, in a line for the user.
+    fn left_out(&self, folder: &Path) -> Option<String>;
 }

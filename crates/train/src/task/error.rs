@@ -22,6 +22,32 @@ use crate::error::TrainError;
 pub struct TaskError {
     message: String,
     help: Option<String>,
+    other_classes: Option<Box<OtherClasses>>,
+}
+
+/// Data with other classes than the model of a run: what a test or a resume of it needs.
+///
+/// ```
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{OtherClasses, TaskError};
+///
+/// let other = OtherClasses { needed: "a folder for each class".into(), head: Some("fc.*".into()) };
+/// let error = TaskError::new("the data have other classes").with_other_classes(other.clone());
+/// assert_eq!(error.other_classes(), Some(&other));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtherClasses {
+    /// The data that fit, and how these differ.
+    pub needed: String,
+    /// The pattern of the layer that a new run begins anew with these data, as `--init-skip` takes it, if it is known.
+    pub head: Option<String>,
+}
+
+impl OtherClasses {
+    /// The help of a test.
+    pub fn help_of_test(&self) -> String {
+        format!("a test needs {}", self.needed)
+    }
 }
 
 impl TaskError {
@@ -30,6 +56,7 @@ impl TaskError {
         Self {
             message: message.into(),
             help: None,
+            other_classes: None,
         }
     }
 
@@ -40,6 +67,20 @@ impl TaskError {
             help: Some(help.into()),
             ..self
         }
+    }
+
+    /// Adds that the data have other classes than the model, of which a test and a resume have a help of their own.
+    #[must_use]
+    pub fn with_other_classes(self, other: OtherClasses) -> Self {
+        Self {
+            other_classes: Some(Box::new(other)),
+            ..self
+        }
+    }
+
+    /// How the classes of the data differ from those of the model, if that is the error.
+    pub fn other_classes(&self) -> Option<&OtherClasses> {
+        self.other_classes.as_deref()
     }
 
     /// What the user can do.

@@ -93,6 +93,12 @@ pub trait Predict: Task {
             ),
         )
     }
+
+    /// What [`read`](Self::read) leaves out of a folder, in a line that is printed before the predictions.
+    fn left_out(&self, folder: &Path) -> Option<String> {
+        let _ = folder;
+        None
+    }
 }
 
 type InputData<T> =
@@ -120,6 +126,7 @@ pub struct Predictor<T: Task> {
     pub(super) read: Read<T>,
     pub(super) input_data: InputData<T>,
     pub(super) sample_name: fn(&T, &T::Item) -> Option<String>,
+    pub(super) left_out: fn(&T, &Path) -> Option<String>,
 }
 
 impl<T: Predict> Predictor<T> {
@@ -134,6 +141,7 @@ impl<T: Predict> Predictor<T> {
             read: |task, config, file| task.read(config, file),
             input_data: |task, config| task.input_data(config),
             sample_name: |task, item| task.sample_name(item),
+            left_out: |task, folder| task.left_out(folder),
         }
     }
 }

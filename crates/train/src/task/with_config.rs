@@ -374,6 +374,10 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
         let items = items.into_iter().map(AnyItem::new).collect();
         Ok(Arc::new(InMemDataset::new(items)))
     }
+
+    fn left_out(&self, folder: &Path) -> Option<String> {
+        (self.predictor().ok()?.left_out)(&self.task, folder)
+    }
 }
 
 /// Runs blocks of the task's model.

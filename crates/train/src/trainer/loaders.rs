@@ -23,16 +23,8 @@ impl Trainer {
         let all = data.train.len();
         let own = data.validation.as_ref();
         let own_samples = own.map(Dataset::len);
-        self.config.check_validation(own_samples)?;
+        self.config.check_validation(all, own_samples)?;
         let held_out = self.held_out(data);
-        if all == 0 {
-            return Err(TrainError::Config("the training set is empty".to_owned()));
-        }
-        if held_out >= all {
-            return Err(TrainError::Config(format!(
-                "`training.validation_samples = {held_out}` leaves none of the {all} training samples"
-            )));
-        }
         let part = |from: usize, to: usize| -> Arc<dyn Dataset<AnyItem>> {
             Arc::new(PartialDataset::new(data.train.clone(), from, to))
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use everburn_datasets::{Channels, LoadedRgb, RgbBatcher};
-use everburn_train::{Patterns, Pretrained, StateDictLayout, TaskError};
+use everburn_train::{OtherClasses, Patterns, Pretrained, StateDictLayout, TaskError};
 use serde_json::Value;
 
 use super::input::{IMAGENET_SIZE, Sides, StemChoice};
@@ -110,16 +110,26 @@ impl<M: ImageModel> ImageFolders<M> {
             let missing = all.iter().filter(|class| !others.contains(class));
             named(&missing.cloned().collect::<Vec<_>>())
         };
-        Err(match self.architecture.head() {
-            _ if only_test => error.with_help(format!(
-                "a test needs a folder for each class of the model and no other{}{}",
+        let head = self.architecture.head();
+        let other = OtherClasses {
+            needed: format!(
+                "a folder for each class of the model and no other{}{}",
                 listed("missing", &without(known, found)),
                 listed("not of the model", &without(found, known))
-            )),
-            None => error,
-            Some(head) => error.with_help(format!(
+            ),
+            head: head.map(|head| format!("{head}.*")),
+        };
+        let help = match head {
+            _ if only_test => Some(other.help_of_test()),
+            None => None,
+            Some(head) => Some(format!(
                 "a training from pretrained weights gets a new head for them by --init-skip '{head}.*'"
             )),
+        };
+        let error = error.with_other_classes(other);
+        Err(match help {
+            None => error,
+            Some(help) => error.with_help(help),
         })
     }
 }

@@ -1,0 +1,55 @@
+//! What to do where no model was named: the run directory or the data may say which is meant.
+
+use std::path::Path;
+
+use everburn_collectives::printable;
+use everburn_datasets::detect;
+use everburn_record::invocation;
+use toml::Value;
+
+use super::layers::read_table;
+use crate::arguments::TrainArguments;
+use crate::error::CliError;
+use crate::tasks;
+
+/// How much of a name is shown, in characters.
+const LONGEST: usize = 300;
+
+/// The error of a training without a model.
+pub(super) fn without_model(arguments: &TrainArguments) -> CliError {
+    let of_run = arguments.run_dir.as_deref().and_then(of_run);
+    of_run
+        .or_else(|| of_data(arguments.keys.get("data.name")?.as_str()?))
+        .unwrap_or(CliError::NoModel)
+}
+
+/// The error where the run directory contains a run.
+fn of_run(folder: &Path) -> Option<CliError> {
+    let table = read_table(&folder.join("config.toml")).ok()?;
+    let model = printable(table.get("model").and_then(Value::as_str)?, LONGEST);
+    let shown = printable(&folder.display().to_string(), LONGEST);
+    let program = invocation::name();
+    Some(CliError::usage_with_help(
+        format!("no model was named, and {shown} contains a run of {model}"),
+        format!(
+            "--resume continues it: `{program} train --resume --run-dir {shown}`; `{program} train {model} --run-dir {shown}` begins \
+             a new run there, and moves the one that is there aside"
+        ),
+    ))
+}
+
+/// The error where models of this program learn from the data.
+fn of_data(data: &str) -> Option<CliError> {
+    let kind = detect(data).ok()??;
+    let learn = kind.tasks();
+    let mut models = learn.split([',', ' ']);
+    let model = models.find(|word| tasks::find(word).is_some())?;
+    let data = printable(data, LONGEST);
+    Some(CliError::usage_with_help(
+        format!("no model was named; {data} is {kind}"),
+        format!(
+            "{learn}: name one, as in `{} train {model} --data {data}`",
+            invocation::name()
+        ),
+    ))
+}
