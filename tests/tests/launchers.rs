@@ -78,16 +78,30 @@ fn ranks_of_mpirun_train_together() {
 
 #[test]
 fn a_rank_that_waits_for_others_to_join_ends_at_once_by_sigterm() {
+    stopped_while_it_joins(143, |port| {
+        vec![
+            ("OMPI_COMM_WORLD_RANK", "0".into()),
+            ("OMPI_COMM_WORLD_SIZE", "2".into()),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "0".into()),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2".into()),
+            ("MASTER_PORT", port.to_string()),
+        ]
+    });
+    // The code of `srun` is then that of a task which was refused.
+    stopped_while_it_joins(0, |port| {
+        let mut variables = of_srun(0, 1).to_vec();
+        variables.push(("MASTER_PORT", port.to_string()));
+        variables
+    });
+}
+
+fn stopped_while_it_joins(code: i32, variables: impl Fn(u16) -> Vec<(&'static str, String)>) {
     let ended = on_a_free_port(|port| {
         let folder = tempfile::tempdir().unwrap();
-        let mut job = three_steps(folder.path())
-            .env("EVERBURN_JOB_TOKEN", TOKEN)
-            .env("OMPI_COMM_WORLD_RANK", "0")
-            .env("OMPI_COMM_WORLD_SIZE", "2")
-            .env("OMPI_COMM_WORLD_LOCAL_RANK", "0")
-            .env("OMPI_COMM_WORLD_LOCAL_SIZE", "2")
-            .env("MASTER_PORT", port.to_string())
-            .start();
+        let command = three_steps(folder.path()).env("EVERBURN_JOB_TOKEN", TOKEN);
+        let variables = variables(port).into_iter();
+        let command = variables.fold(command, |command, (name, value)| command.env(name, value));
+        let mut job = command.start();
         // Rank 0 has the store, in which it waits for rank 1.
         let waits = || TcpStream::connect(("127.0.0.1", port)).is_ok();
         let waits = job.holds_before_its_end("the store of rank 0", waits);
@@ -95,7 +109,9 @@ fn a_rank_that_waits_for_others_to_join_ends_at_once_by_sigterm() {
         let ended = job.wait_until_gone(ORPHAN_DEADLINE);
         (waits && !lost_the_port(std::slice::from_ref(&ended))).then_some(ended)
     });
-    assert_eq!(ended.code(), 143, "{ended}");
+    assert_eq!(ended.code(), code, "{ended}");
+    let said = "rank 0 stopped on SIGTERM before its first step: nothing was trained";
+    assert!(ended.stderr.contains(said), "{ended}");
 }
 
 /// What `srun` tells one of two tasks on one node, of a job whose number makes `port` the store's.
@@ -238,10 +254,13 @@ fn the_batch_script_asks_for_another_turn_after_a_stop_and_for_none_after_a_fail
     // The report is that of the turn before.
     assert_eq!(turn("exit 143"), (143, none.clone()));
     let stopped = report("\"on request after step 9\"", 2);
-    assert_eq!(turn(&format!("{stopped}; exit 143")), (0, requeued));
+    assert_eq!(turn(&format!("{stopped}; exit 143")), (0, requeued.clone()));
     let failed = report("\"rank 1 was lost\"", 3);
     assert_eq!(turn(&format!("{failed}; exit 75")), (75, none.clone()));
-    assert_eq!(turn(&report("null", 4)), (0, none));
+    assert_eq!(turn(&report("null", 4)), (0, none.clone()));
+    // All tasks were stopped while they joined; and one was refused meanwhile.
+    assert_eq!(turn("exit 0"), (0, requeued));
+    assert_eq!(turn("exit 2"), (2, none));
 }
 
 #[test]

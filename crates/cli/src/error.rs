@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::arguments::keys::with_flags;
 use crate::devices::DeviceError;
+use crate::missing_run;
 use everburn_collectives::group::CollectiveError;
 use everburn_collectives::rendezvous::RendezvousError;
 use everburn_collectives::store::StoreError;
@@ -85,12 +86,6 @@ pub(crate) enum CliError {
     #[error("{0}")]
     StalledItself(String),
 
-    #[error(transparent)]
-    Report(#[from] ReportError),
-
-    #[error(transparent)]
-    Monitor(#[from] MonitorError),
-
     #[error("{}", with_flags(&_0.to_string()))]
     Ddp(#[from] DdpError),
 
@@ -118,6 +113,24 @@ impl From<TaskError> for CliError {
         Self::Usage {
             message: with_flags(&error.to_string()),
             help: error.help().map(with_flags),
+        }
+    }
+}
+
+impl From<ReportError> for CliError {
+    fn from(error: ReportError) -> Self {
+        Self::Usage {
+            message: error.to_string(),
+            help: error.missing_run().map(missing_run::help),
+        }
+    }
+}
+
+impl From<MonitorError> for CliError {
+    fn from(error: MonitorError) -> Self {
+        Self::Usage {
+            message: error.to_string(),
+            help: error.missing_run().map(missing_run::help),
         }
     }
 }
@@ -172,8 +185,6 @@ impl CliError {
             | Self::Usage { .. }
             | Self::Config { .. }
             | Self::Launch(_)
-            | Self::Report(_)
-            | Self::Monitor(_)
             | Self::Environment(_) => true,
             // But not `Write`: a disk that is full in the middle of a run is nothing that the request could know of.
             Self::Train(error) => matches!(

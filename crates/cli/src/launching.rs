@@ -1,10 +1,11 @@
 //! This process as the launcher of ranks.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use everburn_launch::{EarlyStop, LaunchConfig, LaunchEvent, Launcher, Outcome};
+use everburn_record::Live;
 
 use crate::arguments::RankFlags;
 use crate::config::RanksConfig;
@@ -99,16 +100,43 @@ pub(crate) fn run(
     early: EarlyStop,
     tell: impl Fn(&LaunchEvent) + 'static,
 ) -> Result<Outcome, CliError> {
+    let is_elastic = plan.elastic.is_some();
+    let run = log_dir.parent().map(Path::to_path_buf);
     let launch = LaunchConfig {
         args: arguments,
         log_dir,
         ..plan
     };
-    let outcome = Launcher::new(launch).after(early).tell_with(tell).run()?;
+    let mut outcome = Launcher::new(launch).after(early).tell_with(tell).run()?;
+    if let Outcome::Failed(failure) = &mut outcome
+        && let (Some(machine), Some(run)) = (&mut failure.lost_machine, &run)
+    {
+        let rank = machine.ranks.first().copied();
+        machine.host = rank.and_then(|rank| Live::read(run)?.host_of(rank));
+    }
     if !matches!(outcome, Outcome::Succeeded) {
         say_error!("{outcome}");
     }
+    if let Outcome::Failed(failure) = &outcome
+        && failure.own_pause.is_some()
+    {
+        say_error!("help: {}", after_own_pause(is_elastic));
+    }
     Ok(outcome)
+}
+
+/// What to do where the other machines did not wait for this one.
+fn after_own_pause(is_elastic: bool) -> &'static str {
+    match is_elastic {
+        true => {
+            "see by the launchers of the other machines whether the job continues: if so, the same command lets this machine \
+             join again; if not, start the command of each machine with --resume"
+        }
+        false => {
+            "the job has ended on all machines: start the command of each with --resume; --elastic continues without a \
+             machine that does not run"
+        }
+    }
 }
 
 #[cfg(test)]
@@ -122,5 +150,11 @@ mod tests {
         assert_eq!(told[0], whole);
         assert!(told[1].ends_with("nothing was evaluated"), "{}", told[1]);
         assert!(told[2].ends_with("nothing was predicted"), "{}", told[2]);
+    }
+
+    #[test]
+    fn a_machine_that_was_stopped_joins_an_elastic_job_again_and_resumes_another() {
+        assert!(after_own_pause(true).contains("join again"));
+        assert!(after_own_pause(false).contains("with --resume; --elastic"));
     }
 }

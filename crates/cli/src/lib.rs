@@ -50,6 +50,7 @@ mod launching;
 mod list;
 mod logging;
 mod mesh;
+mod missing_run;
 mod model_parallel;
 mod monitor;
 mod over_ranks;

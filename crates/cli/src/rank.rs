@@ -9,7 +9,7 @@ use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions};
 use everburn_collectives::rendezvous::{Rendezvous, variable};
 use everburn_collectives::store::SharedStore;
 use everburn_launch::{
-    EXIT_FAILS_AGAIN, EXIT_PEER_LOST, EXIT_STALLED, EXIT_UNAVAILABLE, RankEnvironment,
+    EXIT_FAILS_AGAIN, EXIT_PEER_LOST, EXIT_STALLED, EXIT_UNAVAILABLE, EarlyStop, RankEnvironment,
     RankEnvironmentError, ReportKind, StartedBy, variables,
 };
 use everburn_train::RunDirectory;
@@ -260,6 +260,30 @@ pub(crate) fn join_with_heartbeat(
             Ok((group, None, store))
         }
     }
+}
+
+/// Listens for signals until this rank has joined the others: there is no step to stop after, so that one ends the process.
+/// Our own launcher says by itself what a signal has ended.
+///
+/// # Errors
+/// [`CliError`] if the system refuses it.
+pub(crate) fn listen_until_joined(
+    environment: &RankEnvironment,
+) -> Result<Option<EarlyStop>, CliError> {
+    let rank = environment.rank;
+    let tell = move |signal: &str| {
+        say_error!("rank {rank} stopped on {signal} before its first step: nothing was trained");
+    };
+    let code: fn(i32) -> i32 = match environment.origin.started_by {
+        StartedBy::Everburn => return Ok(None),
+        // `srun` ends with the highest code of its tasks: that of one that was refused must be higher. A rank that stops
+        // after a step ends with 0 too.
+        StartedBy::Slurm => |_| 0,
+        _ => |signal| 128 + signal,
+    };
+    EarlyStop::listen_in_a_rank(code, tell)
+        .map(Some)
+        .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))
 }
 
 fn meet(environment: &RankEnvironment, config: &RanksConfig) -> Result<Rendezvous, CliError> {

@@ -37,12 +37,7 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
             0 => String::new(), // all steps were made before
             _ => format!("{} samples/s  ", units::rate(report.samples_per_second)),
         },
-        match report.steps_since_resume {
-            some if some > 0 && some < report.steps => {
-                format!("{} since the resume", units::seconds(report.seconds))
-            }
-            _ => units::seconds(report.seconds),
-        }
+        time_taken(report)
     );
     let waited = 100.0 * report.exposed_seconds / report.train_seconds;
     let steps = report.steps_since_resume.max(1) as u64;
@@ -288,6 +283,16 @@ fn print_sharding(sharding: &ShardingReport) {
     }
 }
 
+/// How long it took, and since when that is counted where not from the beginning.
+fn time_taken(report: &TrainingReport) -> String {
+    let since = match report.steps_since_resume {
+        _ if report.came_back => " since rank 0 came back",
+        some if some > 0 && some < report.steps => " since the resume",
+        _ => "",
+    };
+    units::seconds(report.seconds) + since
+}
+
 /// `1 rank`, `2 ranks`
 pub(crate) fn counted(count: usize, what: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
@@ -311,5 +316,23 @@ mod tests {
         assert_eq!(told(10, Some(11)), "10 epochs and part of epoch 11  ");
         assert_eq!(told(0, Some(1)), "part of epoch 1  ");
         assert_eq!(told(0, None), "");
+    }
+
+    #[test]
+    fn a_time_that_does_not_count_from_the_beginning_says_so() {
+        let taken = |steps_since_resume, came_back| {
+            let report = TrainingReport {
+                steps: 9,
+                steps_since_resume,
+                seconds: 2.0,
+                came_back,
+                ..TrainingReport::default()
+            };
+            time_taken(&report).split_off(units::seconds(2.0).len())
+        };
+        assert_eq!(taken(9, false), "");
+        assert_eq!(taken(4, false), " since the resume");
+        assert_eq!(taken(9, true), " since rank 0 came back");
+        assert_eq!(taken(4, true), " since rank 0 came back");
     }
 }

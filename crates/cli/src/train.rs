@@ -184,6 +184,7 @@ fn train_as_rank(
     kernels: KernelCache,
 ) -> Result<ExitCode, CliError> {
     elastic::check_launcher(&config, environment)?;
+    let early = rank::listen_until_joined(environment)?;
     rank::limit_threads(environment, &config.ranks)?;
     compute_on_this_thread(rayon::current_num_threads())?;
     let ours = environment.launcher_pid.is_some();
@@ -225,8 +226,8 @@ fn train_as_rank(
         Err(CliError::Train(TrainError::JobFinished)) => return Ok(rank::not_needed(environment)),
         joined => joined?,
     };
-    // Until the ranks have joined, a signal ends the process: there is no step to stop after.
     job.stop = listen_for_stop(Some(environment))?;
+    drop(early);
     if !ours {
         agree(&group, looked)?;
     }

@@ -1,4 +1,4 @@
-//! The launcher's side of a signal that comes before there are ranks.
+//! A signal that comes before there are ranks, or before a rank has joined the others.
 
 use std::io;
 use std::thread;
@@ -37,12 +37,32 @@ impl EarlyStop {
     /// # Errors
     /// When the system refuses a signal handler or a thread.
     pub fn listen(tell: impl Fn(&str) + Send + 'static) -> io::Result<Self> {
-        let mut signals = Signals::new(ASKED_BY)?;
+        Self::start(&ASKED_BY, |signal| 128 + signal, tell)
+    }
+
+    /// Does the same in a rank until it has joined the others, for SIGINT, SIGTERM and SIGHUP, to which
+    /// [`listen_for_stop`](crate::listen_for_stop) listens then. `code` makes the exit code of the signal's number.
+    ///
+    /// # Errors
+    /// As [`listen`](Self::listen).
+    pub fn listen_in_a_rank(
+        code: fn(i32) -> i32,
+        tell: impl Fn(&str) + Send + 'static,
+    ) -> io::Result<Self> {
+        Self::start(&[SIGINT, SIGTERM, SIGHUP], code, tell)
+    }
+
+    fn start(
+        listened: &[i32],
+        code: fn(i32) -> i32,
+        tell: impl Fn(&str) + Send + 'static,
+    ) -> io::Result<Self> {
+        let mut signals = Signals::new(listened)?;
         let handle = signals.handle();
         let obey = move || {
             if let Some(signal) = signals.forever().next() {
                 tell(signal_name(signal).unwrap_or("a signal"));
-                low_level::exit(128 + signal);
+                low_level::exit(code(signal));
             }
         };
         thread::Builder::new()

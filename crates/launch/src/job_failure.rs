@@ -2,9 +2,13 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
+
+use everburn_record::ranks;
 
 use crate::ended_alike::EndedAlike;
 use crate::exit::{EXIT_PEER_LOST, EXIT_STALLED, RankExit};
+use crate::lost_machine::LostMachine;
 use crate::outcome::{EndedRank, Restart};
 
 /// Why a job failed: the rank that is to blame first, then what became of the others.
@@ -28,6 +32,8 @@ use crate::outcome::{EndedRank, Restart};
 ///     restarts: Vec::new(),
 ///     given_up: None,
 ///     unproved: None,
+///     lost_machine: None,
+///     own_pause: None,
 ///     out_of_memory: true,
 /// };
 /// assert!(failure.to_string().contains("lack of memory"));
@@ -51,11 +57,43 @@ pub struct JobFailure {
     pub given_up: Option<String>,
     /// Why an elastic job that is said to have finished has not succeeded.
     pub unproved: Option<String>,
+    /// The other machine whose ranks were lost, if `cause` lost one of them.
+    pub lost_machine: Option<LostMachine>,
+    /// In a job of several machines: how long this machine's launcher did not run shortly before.
+    pub own_pause: Option<Duration>,
     /// Whether the kernel ended some process of this machine for lack of memory during the job.
     pub out_of_memory: bool,
 }
 
 impl JobFailure {
+    /// Who was lost, or did not run, before what the cause itself says.
+    fn write_lost(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(pause) = self.own_pause {
+            writeln!(
+                f,
+                "this machine has not run for {:.0} s (its launcher was stopped, or it was suspended): meanwhile the other \
+                 machines may have given up its ranks, and have continued or ended the job without them",
+                pause.as_secs_f64()
+            )?;
+        }
+        let Some(lost) = self.cause.lost_rank() else {
+            return Ok(());
+        };
+        let (who, many) = match &self.lost_machine {
+            Some(machine) => {
+                let who = format!("{} of {machine}", ranks(&machine.ranks));
+                (who, machine.ranks.len() > 1)
+            }
+            None => (format!("rank {lost}"), false),
+        };
+        let what = match (&self.cause.exit, many) {
+            (RankExit::Code(EXIT_STALLED), _) => "did not answer",
+            (_, true) => "were lost",
+            (_, false) => "was lost",
+        };
+        write!(f, "{who} {what}: ")
+    }
+
     /// The log that is shown, without the lines that the error has said.
     fn write_log(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whose = match self.cause.lost_rank() {
@@ -88,13 +126,7 @@ impl JobFailure {
 
 impl fmt::Display for JobFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(lost) = self.cause.lost_rank() {
-            let what = match self.cause.exit {
-                RankExit::Code(EXIT_STALLED) => "did not answer",
-                _ => "was lost",
-            };
-            write!(f, "rank {lost} {what}: ")?;
-        }
+        self.write_lost(f)?;
         writeln!(f, "{}", self.cause)?;
         if let Some(failure) = self.cause.failure() {
             for line in failure.message.lines() {
@@ -119,11 +151,18 @@ impl fmt::Display for JobFailure {
             )?;
         }
         if self.cause.exit == RankExit::Code(EXIT_PEER_LOST) && self.logged == self.cause.rank {
-            writeln!(
-                f,
-                "  no rank of this machine failed by itself: look at the rank that was lost, or \
-                 at the other machines' output"
-            )?;
+            match &self.lost_machine {
+                Some(machine) => writeln!(
+                    f,
+                    "  no rank of this machine failed by itself: look at {machine}, at the output of its launcher first; \
+                     where the launcher itself was killed or the machine stopped, there is none"
+                )?,
+                None => writeln!(
+                    f,
+                    "  no rank of this machine failed by itself: look at the rank that was lost, or \
+                     at the other machines' output"
+                )?,
+            }
         }
         self.write_log(f)?;
         if !self.others.is_empty() {
@@ -151,13 +190,13 @@ mod tests {
     use crate::failure::{RankReport, ReportKind};
 
     /// Rank 2 ended with `code` because of rank 1; the log of rank `logged` is shown.
-    fn because_of_rank_1(code: i32, logged: usize, log_tail: Option<&[&str]>) -> String {
+    fn because_of_rank_1(code: i32, logged: usize, log_tail: Option<&[&str]>) -> JobFailure {
         let message = "rank 2 lost rank 1 in barrier\ncheck its process";
         let report = RankReport {
             lost_rank: Some(1),
             ..RankReport::new(2, ReportKind::PeerLost, message)
         };
-        let failure = JobFailure {
+        JobFailure {
             cause: EndedRank {
                 rank: 2,
                 exit: RankExit::Code(code),
@@ -172,19 +211,20 @@ mod tests {
             restarts: Vec::new(),
             given_up: None,
             unproved: None,
+            lost_machine: None,
+            own_pause: None,
             out_of_memory: false,
-        };
-        failure.to_string()
+        }
     }
 
     #[test]
     fn the_rank_that_did_not_answer_comes_first_and_its_log_is_shown() {
-        let text = because_of_rank_1(EXIT_STALLED, 1, Some(&["reading shard 7"]));
+        let text = because_of_rank_1(EXIT_STALLED, 1, Some(&["reading shard 7"])).to_string();
         assert!(text.starts_with("rank 1 did not answer: rank 2 "), "{text}");
         let log = "the log of rank 1: logs/rank-1.log, which ends with\n  | reading shard 7\n";
         assert!(text.ends_with(log), "{text}");
         assert!(!text.contains("other machines"), "{text}");
-        let seen = because_of_rank_1(EXIT_STALLED, 2, None);
+        let seen = because_of_rank_1(EXIT_STALLED, 2, None).to_string();
         assert!(
             seen.ends_with("the log of rank 2: logs/rank-2.log\n"),
             "{seen}"
@@ -198,12 +238,48 @@ mod tests {
             "check its process",
             "step 9",
         ];
-        let text = because_of_rank_1(EXIT_PEER_LOST, 2, Some(&tail));
+        let text = because_of_rank_1(EXIT_PEER_LOST, 2, Some(&tail)).to_string();
         assert!(
             text.starts_with("rank 1 was lost: rank 2 lost rank 1"),
             "{text}"
         );
         assert!(text.contains("at the other machines' output"), "{text}");
         assert!(text.ends_with("which ends with\n  | step 9\n"), "{text}");
+    }
+
+    #[test]
+    fn a_lost_machine_is_named_by_its_number_and_its_name() {
+        let machine = |ranks: &[usize]| LostMachine {
+            number: 1,
+            ranks: ranks.to_vec(),
+            host: Some("node7".to_owned()),
+        };
+        for (ranks, begin) in [
+            (
+                &[1, 2][..],
+                "ranks 1, 2 of machine 1 (node7) were lost: rank 2 ",
+            ),
+            (&[1], "rank 1 of machine 1 (node7) was lost: rank 2 "),
+        ] {
+            let failure = JobFailure {
+                lost_machine: Some(machine(ranks)),
+                ..because_of_rank_1(EXIT_PEER_LOST, 2, None)
+            };
+            let text = failure.to_string();
+            assert!(text.starts_with(begin), "{text}");
+            assert!(text.contains("look at machine 1 (node7), at"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_machine_that_did_not_run_says_so_before_it_blames_another() {
+        let failure = JobFailure {
+            own_pause: Some(Duration::from_secs(47)),
+            ..because_of_rank_1(EXIT_PEER_LOST, 2, None)
+        };
+        let text = failure.to_string();
+        let begin = "this machine has not run for 47 s (its launcher was stopped, or it was suspended): meanwhile";
+        assert!(text.starts_with(begin), "{text}");
+        assert!(text.contains("\nrank 1 was lost: rank 2 "), "{text}");
     }
 }

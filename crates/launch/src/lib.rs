@@ -55,6 +55,7 @@ mod foreign;
 mod job_failure;
 mod job_store;
 mod launcher;
+mod lost_machine;
 mod origin;
 mod orphan;
 mod outcome;
@@ -79,6 +80,7 @@ pub use exit::{EXIT_FAILS_AGAIN, EXIT_PEER_LOST, EXIT_STALLED, EXIT_UNAVAILABLE,
 pub use failure::{RankReport, ReportKind, write_report};
 pub use job_failure::JobFailure;
 pub use launcher::{HostedStore, Launcher};
+pub use lost_machine::LostMachine;
 pub use origin::{Origin, StartedBy};
 pub use outcome::{EndedRank, Outcome, Restart};
 pub use rank::Rank;

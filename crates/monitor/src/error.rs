@@ -1,6 +1,6 @@
 //! Why there is nothing to look at.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use everburn_auth::AuthError;
 
@@ -93,6 +93,15 @@ pub enum MonitorError {
 }
 
 impl MonitorError {
+    /// The folder that was given as that of a run, and is none.
+    #[must_use]
+    pub fn missing_run(&self) -> Option<&Path> {
+        match self {
+            Self::NoRun { path } | Self::File { path, .. } => Some(path),
+            _ => None,
+        }
+    }
+
     pub(crate) fn terminal(error: impl std::fmt::Display) -> Self {
         Self::Terminal {
             reason: error.to_string(),

@@ -130,7 +130,7 @@ impl Live {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn end(path: &Path) -> io::Result<()> {
-        let mut live: Self = serde_json::from_slice(&std::fs::read(path)?)?;
+        let mut live: Self = serde_json::from_slice(&fs::read(path)?)?;
         live.phase = Phase::Ended;
         for rank in &mut live.ranks {
             rank.alive = false;
@@ -138,12 +138,34 @@ impl Live {
         live.write(path)
     }
 
+    /// The file in a run's folder, if there is one.
+    #[must_use]
+    pub fn read(run: &Path) -> Option<Self> {
+        let file = file::open(&run.join(Self::FILE)).ok()?;
+        serde_json::from_reader(file.take(LONGEST)).ok()
+    }
+
+    /// The name of a rank's machine, where it is known.
+    ///
+    /// ```
+    /// use everburn_record::{Live, LiveRank};
+    ///
+    /// let rank = LiveRank { rank: 3, host: Some("node7".into()), ..LiveRank::default() };
+    /// let live = Live { ranks: vec![rank], ..Live::default() };
+    /// assert_eq!(live.host_of(3).as_deref(), Some("node7"));
+    /// assert_eq!(live.host_of(2), None);
+    /// ```
+    #[must_use]
+    pub fn host_of(&self, rank: usize) -> Option<String> {
+        let found = self.ranks.iter().find(|it| it.rank == rank)?;
+        found.host.clone()
+    }
+
     /// The file in a run's folder and [what is to be said of it](Self::cut_off), if the run was cut off on this machine.
     /// `None` too while a launcher that has the folder may still be about to conclude the run.
     #[must_use]
     pub fn cut_off_in(run: &Path) -> Option<(Self, String)> {
-        let file = file::open(&run.join(Self::FILE)).ok()?;
-        let live: Self = serde_json::from_reader(file.take(LONGEST)).ok()?;
+        let live = Self::read(run)?;
         let is_locked = |lock: fs::Metadata| proc::is_locked(lock.ino());
         let has_owner = fs::metadata(run.join(".lock")).map_or(true, is_locked);
         if has_owner && unix_time_ms().saturating_sub(live.unix_time_ms) < CONCLUDED_WITHIN_MS {

@@ -304,6 +304,18 @@ fn stat_words(stat: &str) -> impl Iterator<Item = &str> {
     behind_name.split_whitespace()
 }
 
+/// How long this machine has been up, the time in which it was suspended included.
+///
+/// ```
+/// assert!(everburn_record::proc::uptime() <= everburn_record::proc::uptime());
+/// ```
+#[must_use]
+pub fn uptime() -> Option<Duration> {
+    let text = text("/proc/uptime")?;
+    let seconds = text.split_whitespace().next()?.parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
 fn text(path: &str) -> Option<String> {
     fs::read_to_string(path).ok()
 }

@@ -3,6 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// What is tried first with the folder of a run.
+pub(crate) const READING_RUN: &str = "reading the run directory";
+
 /// Why there is no report. A file of the run that is missing or damaged is none of these: it becomes a
 /// [`Note`](crate::Note).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +41,16 @@ pub enum ReportError {
 }
 
 impl ReportError {
+    /// The folder that was given as that of a run, and is none.
+    #[must_use]
+    pub fn missing_run(&self) -> Option<&Path> {
+        match self {
+            Self::NoRun { path } => Some(path),
+            Self::File { action, path, .. } => (*action == READING_RUN).then_some(path),
+            Self::Runs { .. } => None,
+        }
+    }
+
     pub(crate) fn file(action: &'static str, path: &Path, error: &io::Error) -> Self {
         Self::File {
             action,

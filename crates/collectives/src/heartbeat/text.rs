@@ -224,7 +224,9 @@ impl fmt::Display for RankActivity {
             (Evidence::Beat, None) => write!(f, "in its last beat: ")?,
             _ => {}
         }
-        write!(f, "at step {}, ", self.step.unwrap_or_default())?;
+        if let Some(step) = self.step.filter(|step| *step > 0) {
+            write!(f, "at step {step}, ")?;
+        }
         match &self.doing {
             Some(entry) if entry.state == crate::group::FlightState::Done => {
                 write!(f, "in no operation; its last: {entry}")?;

@@ -3,6 +3,7 @@
 mod elastic;
 mod interrupt;
 pub(crate) mod machine_processes;
+mod own_pause;
 pub(crate) mod stopped;
 mod store_client;
 mod story;
@@ -19,6 +20,7 @@ use signal_hook::consts::{SIGINT, SIGKILL};
 
 use self::elastic::Elastic;
 use self::machine_processes::StoreEvent;
+use self::own_pause::OwnPause;
 use self::stopped::{AllStopped, Process};
 use self::store_client::{Machine, StoreClient};
 use crate::cause::{Blame, blame, root_cause};
@@ -27,6 +29,7 @@ use crate::error::LaunchError;
 use crate::event::{LaunchEvent, Tell};
 use crate::exit::{EXIT_STALLED, RankExit};
 use crate::job_failure::JobFailure;
+use crate::lost_machine::LostMachine;
 use crate::outcome::{EndedRank, Outcome};
 use crate::output::last_lines;
 use crate::ranks::{Job, PumpAlive, RunningRank};
@@ -82,6 +85,7 @@ pub(crate) struct Supervisor<'a> {
     starter: Option<Starter<'a>>,
     elastic: Option<Elastic>,
     all_stopped: AllStopped,
+    own_pause: OwnPause,
     /// Why the launcher has ended a job that is not elastic.
     gave_up: Option<String>,
     /// Whether a dashboard has the terminal, and the lines of ranks go to their logs alone.
@@ -112,6 +116,7 @@ impl<'a> Supervisor<'a> {
             starter: None,
             elastic: None,
             all_stopped: AllStopped::new(),
+            own_pause: OwnPause::default(),
             gave_up: None,
             dashboard: false,
             hosted,
@@ -179,7 +184,11 @@ impl<'a> Supervisor<'a> {
     /// started after that.
     pub(crate) fn wait_for_all(&mut self) -> Result<(), LaunchError> {
         while self.has_ranks() || self.serves_others() {
-            match self.next_event() {
+            let before = proc::uptime();
+            let event = self.next_event();
+            self.own_pause
+                .waited(before, proc::uptime(), Instant::now());
+            match event {
                 Some(event) => self.handle(event)?,
                 None => self.advance(),
             }
@@ -426,6 +435,7 @@ impl<'a> Supervisor<'a> {
         let lost = lost.filter(|lost| has_log(lost) && !(self.dashboard && is_report));
         let logged = lost.unwrap_or(cause.rank);
         let log = self.config.log_path(logged);
+        let own_pause = self.own_pause.before_failure(Instant::now());
         let was_shown = is_report && logged == cause.rank && !self.dashboard;
         Ok(Outcome::Failed(Box::new(JobFailure {
             log_tail: (!was_shown).then(|| last_lines(&log, LOG_TAIL_LINES)),
@@ -433,6 +443,8 @@ impl<'a> Supervisor<'a> {
             log,
             out_of_memory: cause.exit == RankExit::Signal(SIGKILL)
                 && proc::memory_kills().unwrap_or(0) > memory_kills_before,
+            lost_machine: LostMachine::of(self.config, &cause, &failed),
+            own_pause: own_pause.filter(|_| self.config.nodes > 1),
             others: failed,
             restarts,
             given_up,

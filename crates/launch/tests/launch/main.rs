@@ -187,6 +187,30 @@ fn a_rank_that_only_lost_a_peer_is_not_blamed_though_it_ends_first() {
 }
 
 #[test]
+fn the_machine_of_a_rank_that_was_lost_elsewhere_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"
+        said='"kind":"peer_lost","message":"lost","unix_time_ms":1'
+        echo "{\"rank\":$RANK,\"lost_rank\":$((RANK - 2)),$said}" > $EVERBURN_ERROR_FILE
+        exit 75"#;
+    let failure = failure_of(LaunchConfig {
+        grace: DEADLINE,
+        nodes: 2,
+        node_rank: 1,
+        rendezvous: Some("machine-0.invalid:29500".into()),
+        job_token: Some(TOKEN.parse().unwrap()),
+        ..job(folder.path(), 2, script)
+    });
+    let text = failure.to_string();
+    let begin = "ranks 0, 1 of machine 0 were lost: rank ";
+    assert!(text.starts_with(begin), "{text}");
+    assert!(
+        text.contains("look at machine 0, at the output of its launcher"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_panic_is_shown_in_its_own_words() {
     let folder = tempfile::tempdir().unwrap();
     let failure = failure_of(rank_job(folder.path(), 2, "rank 1 panics"));

@@ -17,13 +17,18 @@ pub fn before_ranks_are_started(launcher: Launcher, folder: &Path) -> Launcher {
         return launcher;
     };
     let said = folder.join("said");
-    let listen = || EarlyStop::listen(move |signal| fs::write(&said, signal).unwrap()).unwrap();
+    let say = move |signal: &str| fs::write(&said, signal).unwrap();
+    let in_a_rank = when == "the rank joins";
+    let listen = || match in_a_rank {
+        true => EarlyStop::listen_in_a_rank(|_| 0, say).unwrap(),
+        false => EarlyStop::listen(say).unwrap(),
+    };
     let host_and_get_signal = |_listener, _access| {
         kill_process(getpid(), Signal::TERM).unwrap();
         Ok(Box::new(()) as HostedStore)
     };
     match when.as_str() {
-        "the job is prepared" => {
+        "the job is prepared" | "the rank joins" => {
             let _early = listen();
             kill_process(getpid(), Signal::INT).unwrap();
             loop {
@@ -39,12 +44,14 @@ pub fn before_ranks_are_started(launcher: Launcher, folder: &Path) -> Launcher {
 }
 
 #[test]
-fn a_signal_while_the_job_is_prepared_ends_it_with_a_word() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut launcher = LauncherProcess::start_with_signal(folder.path(), "the job is prepared");
-    assert_eq!(launcher.wait().code(), Some(130));
-    let said = fs::read_to_string(folder.path().join("said")).unwrap();
-    assert_eq!(said, "SIGINT");
+fn a_signal_while_the_job_is_prepared_or_a_rank_joins_ends_it_with_a_word() {
+    for (when, code) in [("the job is prepared", 130), ("the rank joins", 0)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut launcher = LauncherProcess::start_with_signal(folder.path(), when);
+        assert_eq!(launcher.wait().code(), Some(code), "{when}");
+        let said = fs::read_to_string(folder.path().join("said")).unwrap();
+        assert_eq!(said, "SIGINT", "{when}");
+    }
 }
 
 #[test]

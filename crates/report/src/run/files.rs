@@ -6,6 +6,7 @@ use everburn_record::plain;
 
 use super::Note;
 use crate::ReportError;
+use crate::error::READING_RUN;
 
 /// More than a run ever has: its checkpoints are one folder.
 const MOST_FILES: usize = 1000;
@@ -19,7 +20,7 @@ pub(super) fn list(
     notes: &mut Vec<Note>,
 ) -> Result<Vec<(String, u64)>, ReportError> {
     let entries = std::fs::read_dir(folder)
-        .map_err(|error| ReportError::file("reading the run directory", folder, &error))?;
+        .map_err(|error| ReportError::file(READING_RUN, folder, &error))?;
     let mut files = Vec::new();
     for entry in entries.flatten() {
         let Ok(metadata) = entry.metadata() else {

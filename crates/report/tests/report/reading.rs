@@ -1,6 +1,7 @@
 //! What a run directory says, and what is said of what it lacks.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use everburn_record::{EventKind, Live, LiveRank, Phase, proc};
 use everburn_report::{RankTimes, ReportError, Run, Series};
@@ -284,7 +285,13 @@ fn more_events_than_are_kept_are_counted() {
 fn a_folder_without_a_run_is_refused() {
     let error = Run::read(Sample::empty().with("notes.txt", "").path()).unwrap_err();
     assert!(error.to_string().contains("--run-dir"), "{error}");
+    assert!(error.missing_run().is_some(), "{error}");
     let error = Run::read("/no/such/folder").unwrap_err();
     assert!(matches!(error, ReportError::File { .. }), "{error}");
     assert!(error.to_string().contains("/no/such/folder"), "{error}");
+    assert_eq!(error.missing_run(), Some(Path::new("/no/such/folder")));
+    let output = Path::new("/no/such/folder/report.html");
+    let whole = Sample::whole();
+    let error = everburn_report::write_report(whole.path(), Some(output)).unwrap_err();
+    assert_eq!(error.missing_run(), None, "{error}");
 }

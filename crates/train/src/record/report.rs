@@ -93,6 +93,9 @@ pub struct TrainingReport {
     pub steps_since_resume: usize,
     /// Seconds from start to end of this process.
     pub seconds: f64,
+    /// This process took the place of one that was lost: its times are of the steps since then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub came_back: bool,
     /// Seconds spent on training steps.
     pub train_seconds: f64,
     /// Seconds for which rank 0 waited for gradients that the backward pass did not hide.

@@ -381,6 +381,7 @@ impl Trainer {
             gradient_bytes: cost.gradient_bytes,
             gradients_by: self.gradients_by(),
             peak_memory: cost.peak_memory,
+            came_back: self.begun_before,
             skipped_steps: outcome.loss_scaling.map(|scaling| scaling.skipped_steps),
             averaged: test.is_some() && self.config.ema.is_some_and(|ema| ema.validate),
             finished: !outcome.is_interrupted() && stopped_in_test.is_none(),

@@ -234,12 +234,54 @@ fn waited_for(core: &Arc<Core>, limit: Duration) -> Option<usize> {
 }
 
 fn describe(silence: Duration, beat: &Beat) -> String {
-    let last = beat.records.first();
-    let doing = last.map_or_else(String::new, |entry| format!(", in or after {entry}"));
+    // A program that does not say at which step it is stays at 0.
+    let step = (beat.step > 0).then(|| format!("at step {}", beat.step));
+    let doing = beat.records.first();
+    let doing = doing.map(|entry| format!("in or after {entry}"));
+    let last: Vec<String> = step.into_iter().chain(doing).collect();
+    let last = match last.is_empty() {
+        true => "before its first step".to_owned(),
+        false => last.join(", "),
+    };
     format!(
-        "no heartbeat for {:.1} s (the last one was at step {}{doing}); check whether its process is \
+        "no heartbeat for {:.1} s (the last one was {last}); check whether its process is \
          stopped (SIGSTOP, a debugger) or swapped out, and whether its machine still runs",
-        silence.as_secs_f64(),
-        beat.step
+        silence.as_secs_f64()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::heartbeat::thread::tests::barrier;
+
+    #[test]
+    fn of_a_rank_that_has_told_no_step_none_is_named() {
+        let said = |step: u64, records| {
+            let beat = Beat {
+                step,
+                records,
+                ..Beat::default()
+            };
+            describe(Duration::from_secs(5), &beat)
+        };
+        let barrier = || vec![barrier(vec![0])];
+        for (text, last) in [
+            (
+                said(0, Vec::new()),
+                "(the last one was before its first step);",
+            ),
+            (
+                said(0, barrier()),
+                "(the last one was in or after barrier() ",
+            ),
+            (said(7, Vec::new()), "(the last one was at step 7);"),
+            (
+                said(7, barrier()),
+                "(the last one was at step 7, in or after barrier() ",
+            ),
+        ] {
+            assert!(text.contains(last), "{text}");
+        }
+    }
 }

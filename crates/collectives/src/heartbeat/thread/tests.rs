@@ -203,10 +203,9 @@ fn a_wait_for_a_rank_ends_when_the_store_is_silent_too() {
     drop(absent);
 }
 
-#[test]
-fn the_first_rank_that_waits_says_for_whom() {
-    let (store, heartbeat) = heartbeat(3);
-    let entry = |waiting_for: Vec<usize>| FlightEntry {
+/// A barrier of step 5 that is under way.
+pub(super) fn barrier(waiting_for: Vec<usize>) -> FlightEntry {
+    FlightEntry {
         group: 1,
         group_name: None,
         sequence: 7,
@@ -219,7 +218,12 @@ fn the_first_rank_that_waits_says_for_whom() {
         waiting_for,
         began: Duration::from_secs(12),
         ended: None,
-    };
+    }
+}
+
+#[test]
+fn the_first_rank_that_waits_says_for_whom() {
+    let (store, heartbeat) = heartbeat(3);
     let beat = |number: u64, entry: Option<FlightEntry>| Beat {
         life: 1,
         number,
@@ -244,8 +248,8 @@ fn the_first_rank_that_waits_says_for_whom() {
     };
     // Rank 0 computes, and ranks 1 and 2 wait for it.
     publish(0, beat(1, None));
-    publish(2, beat(1, Some(entry(vec![0]))));
-    let text = said(Some(entry(vec![0]))).unwrap();
+    publish(2, beat(1, Some(barrier(vec![0]))));
+    let text = said(Some(barrier(vec![0]))).unwrap();
     let begin =
         "rank 1 has waited 12 s for rank 0 (pid 4711) in barrier(), step 5: its heartbeats arrive";
     assert!(text.starts_with(begin), "{text}");
@@ -255,15 +259,15 @@ fn the_first_rank_that_waits_says_for_whom() {
     );
     // No timeout ends a job that was asked to stop.
     *lock(&heartbeat.stop_asked) = Some(Box::new(|| true));
-    let text = said(Some(entry(vec![0]))).unwrap();
+    let text = said(Some(barrier(vec![0]))).unwrap();
     assert!(
         text.contains("; the job was asked to stop") && !text.contains("--timeout"),
         "{text}"
     );
     // Where rank 0 waits too, it says so.
-    publish(0, beat(2, Some(entry(vec![2]))));
+    publish(0, beat(2, Some(barrier(vec![2]))));
     publish(2, beat(2, None));
-    assert_eq!(said(Some(entry(vec![2]))), None);
+    assert_eq!(said(Some(barrier(vec![2]))), None);
 }
 
 #[test]

@@ -1,0 +1,102 @@
+//! Which run is meant by the name of a folder that is none.
+
+use std::path::Path;
+
+use everburn_train::nearest_name;
+
+/// How many runs are named.
+const MOST_NAMES: usize = 8;
+
+/// What to do where `folder` was given as that of a run, and is none: the run of a similar name, or those beside it.
+pub(crate) fn help(folder: &Path) -> String {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let beside = match folder.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    // A folder of runs was given, or a run that is not there.
+    for (runs, name) in [(folder, ""), (beside, &*name)] {
+        let names = runs_in(runs);
+        let path = |name: &str| runs.join(name).display().to_string();
+        if let Some(near) = nearest_name(name, names.iter().map(String::as_str)) {
+            return format!("did you mean `{}`?", path(near));
+        }
+        if !names.is_empty() {
+            let shown: Vec<_> = names.iter().take(MOST_NAMES).map(|it| path(it)).collect();
+            let more = match names.len() - shown.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            return format!("there are runs in {}{more}", shown.join(", "));
+        }
+    }
+    "check the path: a run is in the folder that `train --run-dir` was given, else in a folder of `runs`; `ls -d runs/*` \
+     lists those"
+        .to_owned()
+}
+
+/// The names of the runs in a folder, the one that was written to last first.
+fn runs_in(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let runs = entries.filter_map(|entry| {
+        let config = entry.path().join("config.toml").metadata().ok()?;
+        Some((
+            config.modified().ok()?,
+            entry.file_name().into_string().ok()?,
+        ))
+    });
+    let mut runs: Vec<_> = runs.collect();
+    runs.sort();
+    runs.into_iter().rev().map(|(_, name)| name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::CliError;
+
+    #[test]
+    fn a_folder_that_is_no_run_is_answered_with_those_that_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let runs = folder.path().join("runs");
+        let missing = runs.join("mnist-1a");
+        assert!(
+            help(&missing).starts_with("check the path"),
+            "{}",
+            help(&missing)
+        );
+        for name in ["mnist-1", "vit"] {
+            std::fs::create_dir_all(runs.join(name)).unwrap();
+            std::fs::write(runs.join(name).join("config.toml"), "").unwrap();
+        }
+        std::fs::create_dir(runs.join("notes")).unwrap();
+        let meant = format!("did you mean `{}`?", runs.join("mnist-1").display());
+        assert_eq!(help(&missing), meant);
+        for none in [runs.join("xyz"), runs.join("notes"), runs.clone()] {
+            let help = help(&none);
+            assert!(help.starts_with("there are runs in "), "{help}");
+            for name in ["mnist-1", "vit"] {
+                let path = runs.join(name).display().to_string();
+                assert!(help.contains(&path), "{help}");
+            }
+            assert!(!help.contains("/notes"), "{help}");
+        }
+    }
+
+    #[test]
+    fn a_report_and_a_monitor_of_a_folder_without_a_run_have_help() {
+        let folder = tempfile::tempdir().unwrap();
+        for path in [folder.path().to_path_buf(), folder.path().join("none")] {
+            let report = everburn_report::Run::read(&path).unwrap_err();
+            let monitor = everburn_monitor::RunTail::open(&path).unwrap_err();
+            for error in [CliError::from(report), CliError::from(monitor)] {
+                assert!(error.is_usage(), "{error}");
+                let help = miette::Diagnostic::help(&error).map(|help| help.to_string());
+                assert!(
+                    help.is_some_and(|help| help.contains("check the path")),
+                    "{error}"
+                );
+            }
+        }
+    }
+}

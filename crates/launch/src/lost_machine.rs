@@ -1,0 +1,99 @@
+//! The machine whose ranks a job has lost.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use crate::config::LaunchConfig;
+use crate::outcome::EndedRank;
+
+/// Another machine of the job, ranks of which were lost by those of this one.
+///
+/// ```
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::LostMachine;
+///
+/// let mut machine = LostMachine { number: 1, ranks: vec![2, 3], host: None };
+/// assert_eq!(machine.to_string(), "machine 1");
+/// machine.host = Some("node7".to_owned());
+/// assert_eq!(machine.to_string(), "machine 1 (node7)");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostMachine {
+    /// Its number, from 0: `--node-rank`.
+    pub number: usize,
+    /// The ranks that were lost, in order.
+    pub ranks: Vec<usize>,
+    /// Its name, where that is known.
+    pub host: Option<String>,
+}
+
+impl LostMachine {
+    /// The machine of the rank that `cause` has lost, if that is another one; `others` have failed too.
+    pub(crate) fn of(
+        config: &LaunchConfig,
+        cause: &EndedRank,
+        others: &[EndedRank],
+    ) -> Option<Self> {
+        let machine_of = |rank: usize| rank / config.ranks.max(1);
+        let number = machine_of(cause.lost_rank()?);
+        if number == config.node_rank || number >= config.nodes {
+            return None;
+        }
+        let all = others
+            .iter()
+            .chain([cause])
+            .filter_map(EndedRank::lost_rank);
+        let ranks: BTreeSet<usize> = all.filter(|rank| machine_of(*rank) == number).collect();
+        Some(Self {
+            number,
+            ranks: ranks.into_iter().collect(),
+            host: None,
+        })
+    }
+}
+
+impl fmt::Display for LostMachine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "machine {}", self.number)?;
+        match &self.host {
+            Some(host) => write!(f, " ({})", everburn_record::plain::line(host, 80)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::{EXIT_PEER_LOST, RankExit};
+    use crate::failure::{RankReport, ReportKind};
+
+    #[test]
+    fn only_another_machine_of_the_job_is_lost_with_all_its_ranks_that_were_named() {
+        let config = LaunchConfig {
+            nodes: 3,
+            node_rank: 0,
+            ..LaunchConfig::new("program", 2, "logs")
+        };
+        let lost = |lost_rank: Option<usize>| EndedRank {
+            rank: 0,
+            exit: RankExit::Code(EXIT_PEER_LOST),
+            ended_by_launcher: false,
+            unix_time_ms: 0,
+            report: Some(RankReport {
+                lost_rank,
+                ..RankReport::new(0, ReportKind::PeerLost, "lost")
+            }),
+        };
+        let of = |cause: Option<usize>, others: &[usize]| {
+            let others: Vec<_> = others.iter().map(|rank| lost(Some(*rank))).collect();
+            let machine = LostMachine::of(&config, &lost(cause), &others);
+            machine.map(|machine| (machine.number, machine.ranks))
+        };
+        assert_eq!(of(Some(3), &[2, 3, 4, 0]), Some((1, vec![2, 3])));
+        assert_eq!(of(Some(4), &[]), Some((2, vec![4])));
+        for nowhere in [Some(1), Some(6), None] {
+            assert_eq!(of(nowhere, &[2]), None, "{nowhere:?}");
+        }
+    }
+}
