@@ -188,10 +188,7 @@ fn train_as_rank(
     rank::limit_threads(environment, &config.ranks)?;
     compute_on_this_thread(rayon::current_num_threads())?;
     let ours = environment.launcher_pid.is_some();
-    let (task, loaded) = load_as_rank(&mut config, arguments, ours)?;
-    if !ours {
-        check_of_rank(&config, environment.rank)?;
-    }
+    let (task, loaded) = load_as_rank(&mut config, arguments, environment.rank, ours)?;
     // Any rank of an elastic job may become the first.
     let records = environment.rank == 0 || config.ranks.elastic.is_some();
     let (mut prepared, mut looked) = (None::<Prepared>, Ok(()));
@@ -274,10 +271,14 @@ fn train_as_rank(
 fn load_as_rank(
     config: &mut RunConfig,
     arguments: &TrainArguments,
+    rank: usize,
     ours: bool,
 ) -> Result<(Box<dyn ConfiguredTask>, LoadedData), CliError> {
     let mut task = config.task()?;
     let loaded = load_data(config, arguments, &mut *task, ours)?;
+    if !ours {
+        check_of_rank(config, rank)?;
+    }
     Ok((task, loaded))
 }
 
