@@ -12,7 +12,7 @@ use everburn_launch::{
     EXIT_FAILS_AGAIN, EXIT_PEER_LOST, EXIT_STALLED, EXIT_UNAVAILABLE, EarlyStop, RankEnvironment,
     RankEnvironmentError, ReportKind, StartedBy, variables,
 };
-use everburn_train::RunDirectory;
+use everburn_train::{RunDirectory, compute_on_this_thread};
 
 use crate::arguments::keys::Sections;
 use crate::arguments::{Command, Given, RankFlags};
@@ -262,14 +262,23 @@ pub(crate) fn join_with_heartbeat(
     }
 }
 
-/// Listens for signals until this rank has joined the others: there is no step to stop after, so that one ends the process.
-/// Our own launcher says by itself what a signal has ended.
+/// Prepares the process of a rank that trains: its share of the cores, and what a signal does until it has joined.
 ///
 /// # Errors
-/// [`CliError`] if the system refuses it.
-pub(crate) fn listen_until_joined(
+/// [`CliError`] if the system refuses a thread or a signal handler.
+pub(crate) fn begin(
     environment: &RankEnvironment,
+    config: &RanksConfig,
 ) -> Result<Option<EarlyStop>, CliError> {
+    let early = listen_until_joined(environment)?;
+    limit_threads(environment, config)?;
+    compute_on_this_thread(rayon::current_num_threads())?;
+    Ok(early)
+}
+
+/// Listens for signals until this rank has joined the others: there is no step to stop after, so that one ends the process.
+/// Our own launcher says by itself what a signal has ended.
+fn listen_until_joined(environment: &RankEnvironment) -> Result<Option<EarlyStop>, CliError> {
     let rank = environment.rank;
     let tell = move |signal: &str| {
         say_error!("rank {rank} stopped on {signal} before its first step: nothing was trained");

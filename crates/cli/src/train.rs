@@ -21,7 +21,7 @@ use everburn_profile::Recorder;
 use everburn_record::EXIT_INTERRUPTED;
 use everburn_train::{
     AnyData, AnyModel, ConfiguredTask, KernelCache, LoadedData, Parallelism, Regroup, Samples,
-    StopSignal, compute_on_this_thread, load_state_dict_except, renderer,
+    StopSignal, load_state_dict_except, renderer,
 };
 
 use self::joining::{Joined, agree, join, watched};
@@ -184,9 +184,7 @@ fn train_as_rank(
     kernels: KernelCache,
 ) -> Result<ExitCode, CliError> {
     elastic::check_launcher(&config, environment)?;
-    let early = rank::listen_until_joined(environment)?;
-    rank::limit_threads(environment, &config.ranks)?;
-    compute_on_this_thread(rayon::current_num_threads())?;
+    let early = rank::begin(environment, &config.ranks)?;
     let ours = environment.launcher_pid.is_some();
     let (task, loaded) = load_as_rank(&mut config, arguments, environment.rank, ours)?;
     // Any rank of an elastic job may become the first.
