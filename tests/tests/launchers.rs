@@ -241,9 +241,10 @@ fn the_batch_script_asks_for_another_turn_after_a_stop_and_for_none_after_a_fail
     let folder = tempfile::tempdir().unwrap();
     let turn = |step: &str| turn_of_the_batch_script(folder.path(), step);
     let report = |stopped: &str, number: u32| {
-        format!(
-            "mkdir -p runs/job/checkpoints; echo '{{\"seconds\": {number}, \"stopped\": {stopped}}}' >runs/job/report.json"
-        )
+        let finished = stopped == "null";
+        let text =
+            format!("{{\"seconds\": {number}, \"finished\": {finished}, \"stopped\": {stopped}}}");
+        format!("mkdir -p runs/job/checkpoints; echo '{text}' >runs/job/report.json")
     };
     let none = String::new();
     // A task that waited for one that was refused.
@@ -257,10 +258,12 @@ fn the_batch_script_asks_for_another_turn_after_a_stop_and_for_none_after_a_fail
     assert_eq!(turn(&format!("{stopped}; exit 143")), (0, requeued.clone()));
     let failed = report("\"rank 1 was lost\"", 3);
     assert_eq!(turn(&format!("{failed}; exit 75")), (75, none.clone()));
-    assert_eq!(turn(&report("null", 4)), (0, none.clone()));
     // All tasks were stopped while they joined; and one was refused meanwhile.
     assert_eq!(turn("exit 0"), (0, requeued));
-    assert_eq!(turn("exit 2"), (2, none));
+    assert_eq!(turn("exit 2"), (2, none.clone()));
+    assert_eq!(turn(&report("null", 4)), (0, none.clone()));
+    // Nothing is left to train.
+    assert_eq!(turn("exit 0"), (0, none));
 }
 
 #[test]
