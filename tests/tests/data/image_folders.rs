@@ -199,8 +199,8 @@ fn weights_lead_to_the_stem_or_the_model_that_they_fit() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     draw(&here.join("stripes"), 20);
-    let ended = train(here, "stripes", "run").args(["--steps", "1"]).run();
-    ended.succeeded();
+    let train = train_whole(here, "stripes", "run");
+    train.args(["--steps", "1"]).run().succeeded();
     let export = ["export", "run", "--output", "a.pth"];
     Everburn::new(here, export).run().succeeded();
     let refused = |model: &str, stem: &str, help: &str| {

@@ -236,6 +236,7 @@ fn prompts_and_instructions_that_cannot_be_used_are_refused_before_anything_star
     let on_device = [
         &train[..],
         &["--data-on-device", "--set", "text.truncate=true"],
+        &["--validation-samples", "0"],
     ]
     .concat();
     let ended = Everburn::new(here, &on_device).run();
