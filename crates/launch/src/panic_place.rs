@@ -10,7 +10,7 @@ pub(crate) fn place_of_panic() -> Option<String> {
     named(&Backtrace::force_capture().to_string())
 }
 
-/// What to look at if `panic` is that of a GPU's runtime whose device has failed: wgpu and CUDA say so in no message of theirs.
+/// What to look at if `panic` is that of a GPU's runtime whose device has failed: neither wgpu nor CUDA says so in its message.
 pub(crate) fn lost_device(panic: &str) -> Option<&'static str> {
     let signs = [
         "Device is lost",
