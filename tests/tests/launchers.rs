@@ -77,7 +77,7 @@ fn ranks_of_mpirun_train_together() {
 }
 
 #[test]
-fn a_rank_that_waits_for_others_to_join_ends_at_once_by_sigterm() {
+fn a_rank_that_sigterm_ends_while_others_are_to_join_ends_at_once_and_leaves_the_earlier_run() {
     stopped_while_it_joins(143, |port| {
         vec![
             ("OMPI_COMM_WORLD_RANK", "0".into()),
@@ -96,22 +96,34 @@ fn a_rank_that_waits_for_others_to_join_ends_at_once_by_sigterm() {
 }
 
 fn stopped_while_it_joins(code: i32, variables: impl Fn(u16) -> Vec<(&'static str, String)>) {
-    let ended = on_a_free_port(|port| {
+    let (folder, ended) = on_a_free_port(|port| {
         let folder = tempfile::tempdir().unwrap();
         let command = three_steps(folder.path()).env("EVERBURN_JOB_TOKEN", TOKEN);
         let variables = variables(port).into_iter();
         let command = variables.fold(command, |command, (name, value)| command.env(name, value));
+        // The folder has a run already.
+        std::fs::create_dir_all(folder.path().join("run/checkpoints/epoch-1")).unwrap();
+        std::fs::write(folder.path().join("run/config.toml"), "earlier").unwrap();
         let mut job = command.start();
         // Rank 0 has the store, in which it waits for rank 1.
         let waits = || TcpStream::connect(("127.0.0.1", port)).is_ok();
         let waits = job.holds_before_its_end("the store of rank 0", waits);
         job.signal(Signal::TERM);
         let ended = job.wait_until_gone(ORPHAN_DEADLINE);
-        (waits && !lost_the_port(std::slice::from_ref(&ended))).then_some(ended)
+        (waits && !lost_the_port(std::slice::from_ref(&ended))).then_some((folder, ended))
     });
     assert_eq!(ended.code(), code, "{ended}");
     let said = "rank 0 stopped on SIGTERM before its first step: nothing was trained";
     assert!(ended.stderr.contains(said), "{ended}");
+    // It has its folder again.
+    assert!(ended.stdout.contains("now in run~1"), "{ended}");
+    let back = "no step was made: run contains the earlier run again";
+    assert!(ended.stderr.contains(back), "{ended}");
+    assert!(!folder.path().join("run~1").exists(), "{ended}");
+    assert_eq!(
+        Run::new(folder.path().join("run")).text("config.toml"),
+        "earlier"
+    );
 }
 
 /// What `srun` tells one of two tasks on one node, of a job whose number makes `port` the store's.

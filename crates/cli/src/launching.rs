@@ -86,8 +86,16 @@ impl Work {
 }
 
 /// Listens for signals until the ranks' launcher does: preparing a job may take long, and a signal then says what was stopped.
-pub(crate) fn listen_early(work: Work) -> Result<EarlyStop, CliError> {
-    EarlyStop::listen(move |signal| say_error!("{}", work.stopped_on(signal)))
+/// `undo` ends with it what was prepared.
+pub(crate) fn listen_early(
+    work: Work,
+    undo: impl Fn() + Send + 'static,
+) -> Result<EarlyStop, CliError> {
+    let tell = move |signal: &str| {
+        say_error!("{}", work.stopped_on(signal));
+        undo();
+    };
+    EarlyStop::listen(tell)
         .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))
 }
 
