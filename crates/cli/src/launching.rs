@@ -9,8 +9,8 @@ use everburn_record::Live;
 
 use crate::arguments::RankFlags;
 use crate::config::RanksConfig;
-use crate::elastic;
 use crate::error::CliError;
+use crate::{elastic, rank};
 
 /// What is to be launched, checked as far as it can be without starting anything. `names_nodes`: --nodes was given.
 ///
@@ -49,6 +49,7 @@ pub(crate) fn plan(
         // The rank that draws may be lost, and the terminal with it.
         dashboard: !flags.no_dashboard && config.elastic.is_none(),
         elastic: elastic::launch(config),
+        heartbeat_timeout: rank::heartbeat_options(config).and_then(|beats| beats.timeout),
         all_stopped_limit: Some(Duration::from_secs(config.timeout)),
         ..LaunchConfig::new(program, config.ranks, "")
     };

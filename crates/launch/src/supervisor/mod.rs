@@ -116,7 +116,7 @@ impl<'a> Supervisor<'a> {
             starter: None,
             elastic: None,
             all_stopped: AllStopped::new(),
-            own_pause: OwnPause::default(),
+            own_pause: OwnPause::new(config.heartbeat_timeout),
             gave_up: None,
             dashboard: false,
             hosted,
