@@ -121,7 +121,8 @@ pub(crate) fn run(
         && let (Some(machine), Some(run)) = (&mut failure.lost_machine, &run)
     {
         let rank = machine.ranks.first().copied();
-        machine.host = rank.and_then(|rank| Live::read(run)?.host_of(rank));
+        let recorded = rank.and_then(|rank| Live::read(run)?.host_of(rank));
+        machine.host = recorded.or(machine.host.take());
     }
     if !matches!(outcome, Outcome::Succeeded) {
         say_error!("{outcome}");
