@@ -224,7 +224,11 @@ fn flags_of_the_launcher_that_are_variables_under_srun_are_named() {
 }
 
 /// What docs/launching/train.sbatch makes of how its step has ended: its code, and what it asked of Slurm.
-fn turn_of_the_batch_script(folder: &Path, step: &str) -> (i32, String) {
+fn turn_of_the_batch_script(
+    folder: &Path,
+    step: &str,
+    variables: &[(&str, &str)],
+) -> (i32, String) {
     let stub = |name: &str, text: &str| {
         let path = folder.join(name);
         std::fs::write(&path, format!("#!/bin/bash\n{text}\n")).unwrap();
@@ -241,6 +245,7 @@ fn turn_of_the_batch_script(folder: &Path, step: &str) -> (i32, String) {
         .env("PATH", format!("{}:{path}", folder.display()))
         .env("SLURM_JOB_NAME", "job")
         .env("SLURM_JOB_ID", "7")
+        .envs(variables.iter().copied())
         .status()
         .unwrap();
     let requeued = std::fs::read_to_string(folder.join("requeued")).unwrap_or_default();
@@ -251,7 +256,7 @@ fn turn_of_the_batch_script(folder: &Path, step: &str) -> (i32, String) {
 #[test]
 fn the_batch_script_asks_for_another_turn_after_a_stop_and_for_none_after_a_failure() {
     let folder = tempfile::tempdir().unwrap();
-    let turn = |step: &str| turn_of_the_batch_script(folder.path(), step);
+    let turn = |step: &str| turn_of_the_batch_script(folder.path(), step, &[]);
     let report = |stopped: &str, number: u32| {
         let finished = stopped == "null";
         let text =
@@ -276,6 +281,25 @@ fn the_batch_script_asks_for_another_turn_after_a_stop_and_for_none_after_a_fail
     assert_eq!(turn(&report("null", 4)), (0, none.clone()));
     // Nothing is left to train.
     assert_eq!(turn("exit 0"), (0, none));
+}
+
+#[test]
+fn the_batch_script_asks_for_a_bounded_number_of_turns_and_knows_the_end_of_its_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let turn = |step: &str, variables: &[(&str, &str)]| {
+        let (code, requeued) = turn_of_the_batch_script(folder.path(), step, variables);
+        (code, !requeued.is_empty())
+    };
+    let count = "SLURM_RESTART_COUNT";
+    assert_eq!(turn("exit 0", &[(count, "18")]), (0, true));
+    assert_eq!(turn("exit 0", &[(count, "19")]), (1, false));
+    assert_eq!(turn("exit 0", &[(count, "19"), ("TURNS", "50")]), (0, true));
+    assert_eq!(turn("exit 0", &[("TURNS", "1")]), (1, false));
+    // Some of the tasks that joined had the signal before others.
+    let end = "SLURM_JOB_END_TIME";
+    assert_eq!(turn("exit 75", &[(end, "1")]), (0, true));
+    assert_eq!(turn("exit 75", &[(end, "99999999999")]), (75, false));
+    assert_eq!(turn("exit 2", &[(end, "1")]), (2, false));
 }
 
 #[test]
