@@ -88,7 +88,8 @@ pub enum ElasticError {
     /// Fewer ranks than the job needs have joined.
     #[error(
         "generation {generation} did not form within {waited:.1?}: {joined} of at least {min} ranks \
-         have joined; missing: {}; look at their logs, and check that their machines and launchers run",
+         have joined; missing: {}; look at their logs, and check that their machines and launchers run, \
+         with the same job token, host and port",
         listed(.missing)
     )]
     TooFew {
