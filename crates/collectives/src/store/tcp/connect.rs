@@ -137,8 +137,8 @@ fn unreachable(
         operation: "connect",
         reason: format!(
             "tried {attempts} times{target} in {:.1?}, last: {last}; check that rank 0 or the launcher has started the \
-             store, that host and port (MASTER_ADDR and MASTER_PORT, or `--rendezvous`) are those that it was started with, which \
-             may be another port where one was taken, and that no firewall is in between",
+             store, that it was started with the same host and port (MASTER_ADDR and MASTER_PORT, or `--rendezvous`): another \
+             port where one was taken, perhaps; and that no firewall is in between",
             deadline.elapsed()
         ),
     }
@@ -255,7 +255,7 @@ mod tests {
     fn of_a_store_that_is_not_reached_the_port_may_be_another() {
         let over = Deadline::within(std::time::Duration::ZERO);
         let error = unreachable("node1:29500", None, 3, over, "connection refused");
-        let what = "may be another port where one was taken, and that no firewall is in between";
+        let what = "another port where one was taken, perhaps; and that no firewall is in between";
         assert!(error.to_string().ends_with(what), "{error}");
     }
 
