@@ -77,7 +77,7 @@ fn ranks_of_mpirun_train_together() {
 }
 
 #[test]
-fn a_rank_that_waits_for_others_to_join_ends_at_once_by_sigterm() {
+fn a_rank_that_sigterm_ends_while_others_are_to_join_ends_at_once_and_leaves_the_earlier_run() {
     stopped_while_it_joins(143, |port| {
         vec![
             ("OMPI_COMM_WORLD_RANK", "0".into()),
@@ -96,22 +96,34 @@ fn a_rank_that_waits_for_others_to_join_ends_at_once_by_sigterm() {
 }
 
 fn stopped_while_it_joins(code: i32, variables: impl Fn(u16) -> Vec<(&'static str, String)>) {
-    let ended = on_a_free_port(|port| {
+    let (folder, ended) = on_a_free_port(|port| {
         let folder = tempfile::tempdir().unwrap();
         let command = three_steps(folder.path()).env("EVERBURN_JOB_TOKEN", TOKEN);
         let variables = variables(port).into_iter();
         let command = variables.fold(command, |command, (name, value)| command.env(name, value));
+        // The folder has a run already.
+        std::fs::create_dir_all(folder.path().join("run/checkpoints/epoch-1")).unwrap();
+        std::fs::write(folder.path().join("run/config.toml"), "earlier").unwrap();
         let mut job = command.start();
         // Rank 0 has the store, in which it waits for rank 1.
         let waits = || TcpStream::connect(("127.0.0.1", port)).is_ok();
         let waits = job.holds_before_its_end("the store of rank 0", waits);
         job.signal(Signal::TERM);
         let ended = job.wait_until_gone(ORPHAN_DEADLINE);
-        (waits && !lost_the_port(std::slice::from_ref(&ended))).then_some(ended)
+        (waits && !lost_the_port(std::slice::from_ref(&ended))).then_some((folder, ended))
     });
     assert_eq!(ended.code(), code, "{ended}");
     let said = "rank 0 stopped on SIGTERM before its first step: nothing was trained";
     assert!(ended.stderr.contains(said), "{ended}");
+    // It has its folder again.
+    assert!(ended.stdout.contains("now in run~1"), "{ended}");
+    let back = "no step was made: run contains the earlier run again";
+    assert!(ended.stderr.contains(back), "{ended}");
+    assert!(!folder.path().join("run~1").exists(), "{ended}");
+    assert_eq!(
+        Run::new(folder.path().join("run")).text("config.toml"),
+        "earlier"
+    );
 }
 
 /// What `srun` tells one of two tasks on one node, of a job whose number makes `port` the store's.
@@ -212,7 +224,11 @@ fn flags_of_the_launcher_that_are_variables_under_srun_are_named() {
 }
 
 /// What docs/launching/train.sbatch makes of how its step has ended: its code, and what it asked of Slurm.
-fn turn_of_the_batch_script(folder: &Path, step: &str) -> (i32, String) {
+fn turn_of_the_batch_script(
+    folder: &Path,
+    step: &str,
+    variables: &[(&str, &str)],
+) -> (i32, String) {
     let stub = |name: &str, text: &str| {
         let path = folder.join(name);
         std::fs::write(&path, format!("#!/bin/bash\n{text}\n")).unwrap();
@@ -229,6 +245,7 @@ fn turn_of_the_batch_script(folder: &Path, step: &str) -> (i32, String) {
         .env("PATH", format!("{}:{path}", folder.display()))
         .env("SLURM_JOB_NAME", "job")
         .env("SLURM_JOB_ID", "7")
+        .envs(variables.iter().copied())
         .status()
         .unwrap();
     let requeued = std::fs::read_to_string(folder.join("requeued")).unwrap_or_default();
@@ -239,7 +256,7 @@ fn turn_of_the_batch_script(folder: &Path, step: &str) -> (i32, String) {
 #[test]
 fn the_batch_script_asks_for_another_turn_after_a_stop_and_for_none_after_a_failure() {
     let folder = tempfile::tempdir().unwrap();
-    let turn = |step: &str| turn_of_the_batch_script(folder.path(), step);
+    let turn = |step: &str| turn_of_the_batch_script(folder.path(), step, &[]);
     let report = |stopped: &str, number: u32| {
         let finished = stopped == "null";
         let text =
@@ -264,6 +281,25 @@ fn the_batch_script_asks_for_another_turn_after_a_stop_and_for_none_after_a_fail
     assert_eq!(turn(&report("null", 4)), (0, none.clone()));
     // Nothing is left to train.
     assert_eq!(turn("exit 0"), (0, none));
+}
+
+#[test]
+fn the_batch_script_asks_for_a_bounded_number_of_turns_and_knows_the_end_of_its_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let turn = |step: &str, variables: &[(&str, &str)]| {
+        let (code, requeued) = turn_of_the_batch_script(folder.path(), step, variables);
+        (code, !requeued.is_empty())
+    };
+    let count = "SLURM_RESTART_COUNT";
+    assert_eq!(turn("exit 0", &[(count, "18")]), (0, true));
+    assert_eq!(turn("exit 0", &[(count, "19")]), (1, false));
+    assert_eq!(turn("exit 0", &[(count, "19"), ("TURNS", "50")]), (0, true));
+    assert_eq!(turn("exit 0", &[("TURNS", "1")]), (1, false));
+    // Some of the tasks that joined had the signal before others.
+    let end = "SLURM_JOB_END_TIME";
+    assert_eq!(turn("exit 75", &[(end, "1")]), (0, true));
+    assert_eq!(turn("exit 75", &[(end, "99999999999")]), (75, false));
+    assert_eq!(turn("exit 2", &[(end, "1")]), (2, false));
 }
 
 #[test]

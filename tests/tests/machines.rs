@@ -209,7 +209,11 @@ fn a_rank_that_nobody_joins_gives_up_and_names_who_is_missing() {
     });
     ended.failed_with(
         1,
-        &["only 1 of 2 ranks joined", "missing: rank 1 of machine 1"],
+        &[
+            "only 1 of 2 ranks joined",
+            "missing: rank 1 of machine 1",
+            "this machine's command with another `--node-rank`",
+        ],
     );
 }
 

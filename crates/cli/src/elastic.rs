@@ -181,6 +181,7 @@ pub(crate) fn join(
         slot: environment.rank,
         incarnation: environment.incarnation,
         node: environment.node_rank,
+        ranks_per_machine: (config.nodes > 1).then_some(config.ranks),
         patience: patience(config),
         wait_for_min: WAIT_FOR_MIN,
     };

@@ -9,8 +9,8 @@ use everburn_record::Live;
 
 use crate::arguments::RankFlags;
 use crate::config::RanksConfig;
-use crate::elastic;
 use crate::error::CliError;
+use crate::{elastic, rank};
 
 /// What is to be launched, checked as far as it can be without starting anything. `names_nodes`: --nodes was given.
 ///
@@ -49,6 +49,7 @@ pub(crate) fn plan(
         // The rank that draws may be lost, and the terminal with it.
         dashboard: !flags.no_dashboard && config.elastic.is_none(),
         elastic: elastic::launch(config),
+        heartbeat_timeout: rank::heartbeat_options(config).and_then(|beats| beats.timeout),
         all_stopped_limit: Some(Duration::from_secs(config.timeout)),
         ..LaunchConfig::new(program, config.ranks, "")
     };
@@ -86,8 +87,16 @@ impl Work {
 }
 
 /// Listens for signals until the ranks' launcher does: preparing a job may take long, and a signal then says what was stopped.
-pub(crate) fn listen_early(work: Work) -> Result<EarlyStop, CliError> {
-    EarlyStop::listen(move |signal| say_error!("{}", work.stopped_on(signal)))
+/// `undo` ends with it what was prepared.
+pub(crate) fn listen_early(
+    work: Work,
+    undo: impl Fn() + Send + 'static,
+) -> Result<EarlyStop, CliError> {
+    let tell = move |signal: &str| {
+        say_error!("{}", work.stopped_on(signal));
+        undo();
+    };
+    EarlyStop::listen(tell)
         .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))
 }
 
@@ -112,7 +121,8 @@ pub(crate) fn run(
         && let (Some(machine), Some(run)) = (&mut failure.lost_machine, &run)
     {
         let rank = machine.ranks.first().copied();
-        machine.host = rank.and_then(|rank| Live::read(run)?.host_of(rank));
+        let recorded = rank.and_then(|rank| Live::read(run)?.host_of(rank));
+        machine.host = recorded.or(machine.host.take());
     }
     if !matches!(outcome, Outcome::Succeeded) {
         say_error!("{outcome}");

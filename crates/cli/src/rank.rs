@@ -12,7 +12,7 @@ use everburn_launch::{
     EXIT_FAILS_AGAIN, EXIT_PEER_LOST, EXIT_STALLED, EXIT_UNAVAILABLE, EarlyStop, RankEnvironment,
     RankEnvironmentError, ReportKind, StartedBy, variables,
 };
-use everburn_train::{RunDirectory, compute_on_this_thread};
+use everburn_train::{RunDirectory, TrainError, compute_on_this_thread};
 
 use crate::arguments::keys::Sections;
 use crate::arguments::{Command, Given, RankFlags};
@@ -262,15 +262,17 @@ pub(crate) fn join_with_heartbeat(
     }
 }
 
-/// Prepares the process of a rank that trains: its share of the cores, and what a signal does until it has joined.
+/// Prepares the process of a rank that trains: its share of the cores, and what a signal does until it has joined. `undo`
+/// ends with the rank what it has prepared.
 ///
 /// # Errors
 /// [`CliError`] if the system refuses a thread or a signal handler.
 pub(crate) fn begin(
     environment: &RankEnvironment,
     config: &RanksConfig,
+    undo: impl Fn() + Send + 'static,
 ) -> Result<Option<EarlyStop>, CliError> {
-    let early = listen_until_joined(environment)?;
+    let early = listen_until_joined(environment, undo)?;
     limit_threads(environment, config)?;
     compute_on_this_thread(rayon::current_num_threads())?;
     Ok(early)
@@ -278,10 +280,14 @@ pub(crate) fn begin(
 
 /// Listens for signals until this rank has joined the others: there is no step to stop after, so that one ends the process.
 /// Our own launcher says by itself what a signal has ended.
-fn listen_until_joined(environment: &RankEnvironment) -> Result<Option<EarlyStop>, CliError> {
+fn listen_until_joined(
+    environment: &RankEnvironment,
+    undo: impl Fn() + Send + 'static,
+) -> Result<Option<EarlyStop>, CliError> {
     let rank = environment.rank;
     let tell = move |signal: &str| {
         say_error!("rank {rank} stopped on {signal} before its first step: nothing was trained");
+        undo();
     };
     let code: fn(i32) -> i32 = match environment.origin.started_by {
         StartedBy::Everburn => return Ok(None),
@@ -410,11 +416,19 @@ pub(crate) fn finish(code: ExitCode, environment: Option<&RankEnvironment>) -> E
     code
 }
 
-/// Reports to the launcher that this rank was stopped before its work was done. The launcher's exit code tells of
-/// that, not the rank's.
-pub(crate) fn stopped(environment: &RankEnvironment) -> ExitCode {
-    environment.report(ReportKind::Stopped, None, "");
-    ExitCode::SUCCESS
+/// The exit code of a rank that has trained, or was stopped before its work was done. It is the launcher's exit code that
+/// tells of that, not the rank's.
+pub(crate) fn ended(
+    trained: Result<bool, CliError>,
+    environment: &RankEnvironment,
+) -> Result<ExitCode, CliError> {
+    match trained {
+        Ok(false) => environment.report(ReportKind::Stopped, None, ""),
+        Err(CliError::Train(TrainError::JobFinished)) => return Ok(not_needed(environment)),
+        Ok(true) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Says to the launcher that the others have finished the job without this rank.

@@ -6,7 +6,7 @@ use crate::arguments::TrainArguments;
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::prelude::*;
-use everburn_launch::Outcome;
+use everburn_launch::{EXIT_STALLED, JobFailure, Outcome, RankExit};
 use everburn_record::{invocation, units};
 use everburn_train::ShardingReport;
 use everburn_train::checkpoint::{CheckpointFolder, Place};
@@ -199,18 +199,23 @@ pub(crate) fn help_after(
         None => {}
     }
     match outcome {
-        Outcome::Failed(failure) if !first => failure.cause.failure()?.lost_rank.map(|_| {
+        Outcome::Failed(failure) if !may_do_better(failure) => None,
+        Outcome::Failed(_) if !first => Some(
             "the run is continued from the newest checkpoint on machine 0, where there is one: start the command of each \
              machine as before, with --resume"
-                .to_owned()
-        }),
-        // A rank that was lost or did not answer may do better the next time; other failures say what to change.
-        Outcome::Failed(failure) => {
-            let lost = failure.cause.failure().and_then(|it| it.lost_rank);
-            lost.map(|_| how_to_continue(run))
-        }
+                .to_owned(),
+        ),
         _ => Some(how_to_continue(run)),
     }
+}
+
+/// Whether a job may do better the next time: a rank was lost, did not answer or did not run, or a machine was lost. Other
+/// failures say what to change.
+fn may_do_better(failure: &JobFailure) -> bool {
+    let lost = failure.cause.failure().and_then(|it| it.lost_rank);
+    // Of a pause of this machine a line of its own says how it continues.
+    let stalled = failure.cause.exit == RankExit::Code(EXIT_STALLED) && failure.own_pause.is_none();
+    lost.is_some() || failure.lost_machine.is_some() || stalled
 }
 
 /// A failure of a training in this process, with how its run is continued, if it has come to a checkpoint.
@@ -301,7 +306,47 @@ pub(crate) fn counted(count: usize, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use everburn_launch::{EXIT_UNAVAILABLE, EndedRank, LostMachine, RankReport, ReportKind};
+
     use super::*;
+
+    #[test]
+    fn a_job_whose_rank_or_machine_stood_still_or_was_lost_is_continued() {
+        let failure = |code: i32| JobFailure {
+            cause: EndedRank {
+                rank: 2,
+                exit: RankExit::Code(code),
+                ended_by_launcher: false,
+                unix_time_ms: 0,
+                report: Some(RankReport::new(
+                    2,
+                    ReportKind::Own,
+                    "rank 2 itself has not run",
+                )),
+            },
+            logged: 2,
+            log: "rank-2.log".into(),
+            log_tail: None,
+            others: Vec::new(),
+            restarts: Vec::new(),
+            given_up: None,
+            unproved: None,
+            lost_machine: None,
+            own_pause: None,
+            out_of_memory: false,
+        };
+        assert!(may_do_better(&failure(EXIT_STALLED)));
+        assert!(!may_do_better(&failure(1)));
+        let lost = LostMachine {
+            number: 0,
+            ranks: vec![0, 1],
+            host: None,
+        };
+        assert!(may_do_better(&JobFailure {
+            lost_machine: Some(lost),
+            ..failure(EXIT_UNAVAILABLE)
+        }));
+    }
 
     #[test]
     fn an_epoch_that_was_not_finished_has_the_number_that_its_progress_had() {

@@ -24,8 +24,9 @@ use everburn_train::{
     StopSignal, load_state_dict_except, renderer,
 };
 
+pub(crate) use self::earlier_run::Replaced;
 use self::joining::{Joined, agree, join, watched};
-use self::preparation::{Prepared, announce, announce_as_rank, check, check_groups, check_resume};
+use self::preparation::{announce, announce_as_rank, check, check_groups, check_resume};
 pub(crate) use self::preparation::{
     changed_settings, claim_first_free, folder_of_machine, prepare_run_directory,
 };
@@ -60,7 +61,8 @@ pub(crate) fn run(
         return train_as_rank(config, arguments, environment, keep_kernels());
     }
     let launches = config.starts_ranks() && !arguments.kernels.warmup;
-    let listen = || launching::listen_early(launching::Work::Train);
+    let replaced = Replaced::default();
+    let listen = || launching::listen_early(launching::Work::Train, replaced.undo());
     let early = launches.then(listen).transpose()?;
     let plan = check(&config, arguments)?;
     let mut task = config.task()?;
@@ -87,7 +89,7 @@ pub(crate) fn run(
         return train_here(&config, arguments, (&*task, &loaded), log, keep_kernels());
     };
     drop(loaded);
-    let mut prepared = prepare_run_directory(&config, arguments)?;
+    let mut prepared = prepare_run_directory(&config, arguments, &replaced)?;
     let run = prepared.run.clone();
     let _served = monitor::serve(arguments, Some(&run))?;
     let (rank_arguments, logs) = (rank_arguments(&run, arguments), run.logs());
@@ -135,7 +137,8 @@ fn train_here(
     if let Some(threads) = config.ranks.threads_per_rank {
         rank::use_threads(threads * config.ranks.ranks)?;
     }
-    let mut prepared = prepare_run_directory(config, arguments)?;
+    let stop = listen_for_stop(None)?;
+    let mut prepared = prepare_run_directory(config, arguments, &Replaced::default())?;
     let run = prepared.run.clone();
     let _served = monitor::serve(arguments, Some(&run))?;
     let model_devices = model_parallel::devices_of_rank(&config.ranks, 0)?;
@@ -145,7 +148,7 @@ fn train_here(
         recorder: recorder.clone(),
         parallelism: mesh::check(config)?,
         kernels,
-        stop: listen_for_stop(None)?,
+        stop,
         ..RankJob::new(config, arguments, task, loaded)
     };
     if job.display == renderer::Display::Dashboard {
@@ -184,19 +187,20 @@ fn train_as_rank(
     kernels: KernelCache,
 ) -> Result<ExitCode, CliError> {
     elastic::check_launcher(&config, environment)?;
-    let early = rank::begin(environment, &config.ranks)?;
+    let replaced = Replaced::default();
+    let early = rank::begin(environment, &config.ranks, replaced.undo())?;
     let ours = environment.launcher_pid.is_some();
     let (task, loaded) = load_as_rank(&mut config, arguments, environment.rank, ours)?;
     // Any rank of an elastic job may become the first.
     let records = environment.rank == 0 || config.ranks.elastic.is_some();
-    let (mut prepared, mut looked) = (None::<Prepared>, Ok(()));
+    let (mut prepared, mut looked) = (None, Ok(()));
     let run = match (&arguments.run_dir, records) {
         (_, false) => None,
         (Some(path), true) if ours => Some(RunDirectory::open(path)?),
         (_, true) => {
             // What cannot be is told to the others too, once they have met.
             looked = announce_as_rank(&config, arguments, &loaded)
-                .and_then(|()| prepare_run_directory(&config, arguments))
+                .and_then(|()| prepare_run_directory(&config, arguments, &replaced))
                 .map(|directory| prepared = Some(directory));
             prepared.as_ref().map(|prepared| prepared.run.clone())
         }
@@ -262,7 +266,7 @@ fn train_as_rank(
     if let (Ok(_), Some(prepared)) = (&trained, &mut prepared) {
         prepared.keep();
     }
-    exit_code_of_rank(trained, environment)
+    rank::ended(trained, environment)
 }
 
 /// The task with its data, which decide settings that were left open. What our launcher has checked is right.
@@ -287,19 +291,6 @@ fn check_of_rank(config: &RunConfig, rank: usize) -> Result<(), CliError> {
         say!("{gpus}");
     }
     gradient_exchange::check(config)
-}
-
-/// It is the launcher's exit code that tells of an interruption, not the rank's.
-fn exit_code_of_rank(
-    trained: Result<bool, CliError>,
-    environment: &RankEnvironment,
-) -> Result<ExitCode, CliError> {
-    match trained {
-        Ok(false) => Ok(rank::stopped(environment)),
-        Ok(true) => Ok(ExitCode::SUCCESS),
-        Err(CliError::Train(TrainError::JobFinished)) => Ok(rank::not_needed(environment)),
-        Err(error) => Err(error),
-    }
 }
 
 /// What every rank of this process does.

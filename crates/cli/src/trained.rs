@@ -123,8 +123,8 @@ impl TrainedFlags {
         logs: PathBuf,
     ) -> Result<(ExitCode, bool), CliError> {
         plan.dashboard = false;
-        let (line, early) = (self.for_ranks(work, own), launching::listen_early(work)?);
-        let outcome = launching::run(plan, line, logs, early, |_| {})?;
+        let early = launching::listen_early(work, || ())?;
+        let outcome = launching::run(plan, self.for_ranks(work, own), logs, early, |_| {})?;
         let code = ExitCode::from(&outcome);
         let shows = code == ExitCode::SUCCESS && self.ranks.node_rank.unwrap_or(0) == 0;
         Ok((code, shows))

@@ -27,7 +27,7 @@ use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
 use crate::pretrained::{folder_of, is_pretrained, require_tokenizer};
 use crate::summary::counted;
-use crate::train::prepare_run_directory;
+use crate::train::{Replaced, prepare_run_directory};
 
 /// The most tensors that are named.
 const MOST_NAMED: usize = 6;
@@ -104,7 +104,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
     }
     // Before there is a folder.
     check(&config).map_err(|error| of_import(error, &config, &weights))?;
-    let prepared = prepare_run_directory(&config, &arguments)?;
+    let prepared = prepare_run_directory(&config, &arguments, &Replaced::default())?;
     let run = &prepared.run;
     save_safetensors(&loaded(&config, &weights)?, run)?;
     say!(

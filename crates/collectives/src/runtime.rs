@@ -111,6 +111,11 @@ pub(crate) fn process_id() -> u32 {
     simulated().map_or_else(std::process::id, |runtime| runtime.process_id())
 }
 
+/// Whether a process of this machine is stopped; those of a simulation have no state.
+pub(crate) fn is_stopped(process: u32) -> bool {
+    simulated().is_none() && everburn_record::proc::is_stopped(process)
+}
+
 /// The name of this machine.
 pub(crate) fn host_name() -> Option<String> {
     match simulated() {

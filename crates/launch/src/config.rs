@@ -65,6 +65,9 @@ pub struct LaunchConfig {
     /// Whether ranks that end are started again, and the others continue meanwhile. `None`: the first failure
     /// ends the job.
     pub elastic: Option<ElasticLaunch>,
+    /// After how long without a heartbeat ranks are given up: a launcher that did not run for about as long says so, where
+    /// its job fails. `None`: they are not, or it is not known.
+    pub heartbeat_timeout: Option<Duration>,
     /// In a job of several machines that is not elastic: for how long all ranks of this one may be stopped (SIGSTOP) before
     /// they are ended. By then the other machines have given them up. `None`: for ever.
     pub all_stopped_limit: Option<Duration>,
@@ -170,6 +173,7 @@ impl LaunchConfig {
             grace: Duration::from_secs(5),
             kill_after: Duration::from_secs(3),
             stop_patience: Duration::from_secs(60),
+            heartbeat_timeout: None,
             all_stopped_limit: None,
         }
     }

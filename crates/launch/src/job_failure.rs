@@ -57,7 +57,8 @@ pub struct JobFailure {
     pub given_up: Option<String>,
     /// Why an elastic job that is said to have finished has not succeeded.
     pub unproved: Option<String>,
-    /// The other machine whose ranks were lost, if `cause` lost one of them.
+    /// The other machine whose ranks were lost, if `cause` lost one of them; or machine 0 of an elastic job, if its launcher
+    /// hosts the store and that was lost.
     pub lost_machine: Option<LostMachine>,
     /// In a job of several machines: how long this machine's launcher did not run shortly before.
     pub own_pause: Option<Duration>,
@@ -92,6 +93,11 @@ impl JobFailure {
             (_, false) => "was lost",
         };
         write!(f, "{who} {what}: ")
+    }
+
+    /// Whether the lost machine is known by the store alone.
+    fn lost_with_the_store(&self) -> bool {
+        self.lost_machine.is_some() && self.cause.lost_rank().is_none()
     }
 
     /// The log that is shown, without the lines that the error has said.
@@ -150,7 +156,8 @@ impl fmt::Display for JobFailure {
                  this one: try fewer ranks or a smaller batch"
             )?;
         }
-        if self.cause.exit == RankExit::Code(EXIT_PEER_LOST) && self.logged == self.cause.rank {
+        let of_victim = self.cause.exit == RankExit::Code(EXIT_PEER_LOST);
+        if of_victim && self.logged == self.cause.rank && !self.lost_with_the_store() {
             match &self.lost_machine {
                 Some(machine) => writeln!(
                     f,
@@ -163,6 +170,17 @@ impl fmt::Display for JobFailure {
                      at the other machines' output"
                 )?,
             }
+        }
+        if let Some(machine) = self
+            .lost_machine
+            .as_ref()
+            .filter(|_| self.lost_with_the_store())
+        {
+            writeln!(
+                f,
+                "  {machine}, whose launcher hosts the store of the job, is lost: look at the output of that launcher first; \
+                 where it was killed or the machine stopped, there is none"
+            )?;
         }
         self.write_log(f)?;
         if !self.others.is_empty() {
@@ -187,6 +205,7 @@ impl fmt::Display for JobFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit::EXIT_UNAVAILABLE;
     use crate::failure::{RankReport, ReportKind};
 
     /// Rank 2 ended with `code` because of rank 1; the log of rank `logged` is shown.
@@ -269,6 +288,25 @@ mod tests {
             assert!(text.starts_with(begin), "{text}");
             assert!(text.contains("look at machine 1 (node7), at"), "{text}");
         }
+    }
+
+    #[test]
+    fn a_machine_that_is_lost_with_the_store_is_named_though_no_rank_of_it_was() {
+        let mut failure = JobFailure {
+            lost_machine: Some(LostMachine {
+                number: 0,
+                ranks: vec![0, 1],
+                host: Some("node7".to_owned()),
+            }),
+            ..because_of_rank_1(EXIT_UNAVAILABLE, 2, None)
+        };
+        let report = failure.cause.report.as_mut().unwrap();
+        report.lost_rank = None;
+        let text = failure.to_string();
+        let line =
+            "\n  machine 0 (node7), whose launcher hosts the store of the job, is lost: look";
+        assert!(text.contains(line), "{text}");
+        assert!(!text.contains("ranks 0, 1"), "{text}");
     }
 
     #[test]

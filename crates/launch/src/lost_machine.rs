@@ -6,7 +6,7 @@ use std::fmt;
 use crate::config::LaunchConfig;
 use crate::outcome::EndedRank;
 
-/// Another machine of the job, ranks of which were lost by those of this one.
+/// Another machine of the job, ranks of which were lost by those of this one, or its store with them.
 ///
 /// ```
 /// # mod everburn { pub use everburn_launch as launch; }
@@ -48,6 +48,18 @@ impl LostMachine {
             number,
             ranks: ranks.into_iter().collect(),
             host: None,
+        })
+    }
+
+    /// Machine 0, if its launcher hosts the store and this is another one. Its host is that of the rendezvous.
+    pub(crate) fn with_the_store(config: &LaunchConfig) -> Option<Self> {
+        if config.node_rank == 0 || config.store.is_some() {
+            return None;
+        }
+        Some(Self {
+            number: 0,
+            ranks: (0..config.ranks).collect(),
+            host: Some(config.rendezvous_parts().ok()??.0),
         })
     }
 }
@@ -95,5 +107,23 @@ mod tests {
         for nowhere in [Some(1), Some(6), None] {
             assert_eq!(of(nowhere, &[2]), None, "{nowhere:?}");
         }
+    }
+
+    #[test]
+    fn with_a_store_that_a_launcher_hosts_machine_0_is_lost() {
+        let mut config = LaunchConfig {
+            nodes: 2,
+            node_rank: 1,
+            rendezvous: Some("node7:29500".to_owned()),
+            ..LaunchConfig::new("program", 2, "logs")
+        };
+        let machine = LostMachine::with_the_store(&config).unwrap();
+        assert_eq!(machine.to_string(), "machine 0 (node7)");
+        assert_eq!(machine.ranks, [0, 1]);
+        config.node_rank = 0;
+        assert_eq!(LostMachine::with_the_store(&config), None);
+        config.node_rank = 1;
+        config.store = Some("etcd://node7:2379".parse().unwrap());
+        assert_eq!(LostMachine::with_the_store(&config), None);
     }
 }

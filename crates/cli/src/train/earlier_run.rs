@@ -2,7 +2,10 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
+use everburn_record::sync::lock;
+use everburn_train::RunLock;
 use everburn_train::checkpoint::{CheckpointFolder, Place};
 
 use crate::files;
@@ -63,6 +66,56 @@ impl EarlierRun {
                 }
             },
         }
+    }
+}
+
+/// The earlier run of the folder that a start prepares, and the folder. The thread that a signal wakes has it too.
+#[derive(Clone, Default)]
+pub(crate) struct Replaced(pub(super) Arc<Mutex<Option<(EarlierRun, RunDirectory)>>>);
+
+impl Replaced {
+    /// Gives the folder back to that run, once. Returns a line about it, if folders have other names now.
+    fn restore(&self) -> Option<String> {
+        let (earlier, run) = lock(&self.0).take()?;
+        earlier.restore(&run)
+    }
+
+    /// What does so for a signal that ends the start, and says the line.
+    pub(super) fn undo(&self) -> impl Fn() + Send + use<> {
+        let replaced = self.clone();
+        move || {
+            if let Some(line) = replaced.restore() {
+                tracing::warn!("{line}");
+            }
+        }
+    }
+}
+
+/// A run directory that is ready for a training. Dropped, it gives the folder back to the run that was in it, unless the
+/// training has made a step or [`Prepared::keep`] was called.
+pub(crate) struct Prepared {
+    pub(crate) run: RunDirectory,
+    /// No other training uses the folder while it is held.
+    pub(super) _lock: RunLock,
+    /// What the folder contained before.
+    pub(super) replaced: Replaced,
+}
+
+impl Prepared {
+    /// Keeps the folder as it is: what was asked for is done.
+    pub(super) fn keep(&mut self) {
+        *lock(&self.replaced.0) = None;
+    }
+
+    /// Gives the folder back. Returns a line about it, if folders have other names now.
+    pub(super) fn restore(&mut self) -> Option<String> {
+        self.replaced.restore()
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        self.replaced.undo()();
     }
 }
 

@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 use crate::prelude::*;
 use burn::prelude::Device;
 use everburn_launch::LaunchConfig;
+use everburn_record::sync::lock;
 use everburn_record::{Live, invocation};
 use everburn_train::checkpoint::{CheckpointFolder, Progress};
 use everburn_train::{
-    ConfiguredTask, LoadedData, RunLock, parameter_differences, renderer, settings_by_path,
+    ConfiguredTask, LoadedData, parameter_differences, renderer, settings_by_path,
 };
 use toml::Table;
 
 use super::choose_display;
-use super::earlier_run::EarlierRun;
+use super::earlier_run::{EarlierRun, Prepared, Replaced};
 use crate::arguments::{RankFlags, TrainArguments};
 use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
@@ -139,12 +140,15 @@ pub(super) fn rank_arguments(
 pub(crate) fn prepare_run_directory(
     config: &RunConfig,
     arguments: &TrainArguments,
+    replaced: &Replaced,
 ) -> Result<Prepared, CliError> {
     let path = match &arguments.run_dir {
         Some(path) => path.clone(),
         None => claim_first_free(&config.model)?,
     };
     let path = folder_of_machine(&path, arguments.ranks.node_rank);
+    // A signal that comes meanwhile waits: the thread that obeys it brings the earlier run back.
+    let mut replacing = lock(&replaced.0);
     let mut earlier = None;
     if !arguments.resume
         && let Some(aside) = RunDirectory::move_aside(&path)?
@@ -157,7 +161,7 @@ pub(crate) fn prepare_run_directory(
         earlier = Some(EarlierRun::Aside(aside));
     }
     let run = RunDirectory::create(path)?;
-    let lock = run.lock()?;
+    let held = run.lock()?;
     // Machine 1 may be new to the run.
     if arguments.resume && run.config_path().is_file() {
         if let Some((_, text)) = Live::cut_off_in(run.path()) {
@@ -169,13 +173,16 @@ pub(crate) fn prepare_run_directory(
         }
         earlier = EarlierRun::resumed(&run);
     }
+    let written = run.write_config(config);
+    recording::write_environment(&run);
+    *replacing = earlier.map(|earlier| (earlier, run.clone()));
+    drop(replacing);
     let prepared = Prepared {
         run,
-        _lock: lock,
-        earlier,
+        _lock: held,
+        replaced: replaced.clone(),
     };
-    prepared.run.write_config(config)?;
-    recording::write_environment(&prepared.run);
+    written?;
     Ok(prepared)
 }
 
@@ -208,36 +215,6 @@ pub(crate) fn folder_of_machine(path: &Path, node_rank: Option<usize>) -> PathBu
     let mut name = path.file_name().unwrap_or(path.as_os_str()).to_os_string();
     name.push(format!("-node-{node}"));
     path.with_file_name(name)
-}
-
-/// A run directory that is ready for a training. Dropped, it gives the folder back to the run that was in it, unless the
-/// training has made a step or [`Prepared::keep`] was called.
-pub(crate) struct Prepared {
-    pub(crate) run: RunDirectory,
-    /// No other training uses the folder while it is held.
-    _lock: RunLock,
-    /// What the folder contained before.
-    earlier: Option<EarlierRun>,
-}
-
-impl Prepared {
-    /// Keeps the folder as it is: what was asked for is done.
-    pub(super) fn keep(&mut self) {
-        self.earlier = None;
-    }
-
-    /// Gives the folder back. Returns a line about it, if folders have other names now.
-    pub(super) fn restore(&mut self) -> Option<String> {
-        self.earlier.take()?.restore(&self.run)
-    }
-}
-
-impl Drop for Prepared {
-    fn drop(&mut self) {
-        if let Some(line) = self.restore() {
-            tracing::warn!("{line}");
-        }
-    }
 }
 
 /// Refuses --init-from and --init-skip that say something else than the run began with: a resume continues with its

@@ -12,7 +12,7 @@ use crate::store::StoreError;
 /// # mod everburn { pub use everburn_collectives as collectives; }
 /// use everburn::collectives::elastic::{MissingSlot, SlotState};
 ///
-/// let missing = MissingSlot { slot: 1, incarnation: 0, state: SlotState::NotStarted };
+/// let missing = MissingSlot { slot: 1, machine: None, incarnation: 0, state: SlotState::NotStarted };
 /// assert_eq!(missing.state, SlotState::NotStarted);
 /// assert_eq!(missing.to_string(), "slot 1 (never started)");
 /// ```
@@ -32,13 +32,15 @@ pub enum SlotState {
 /// # mod everburn { pub use everburn_collectives as collectives; }
 /// use everburn::collectives::elastic::{MissingSlot, SlotState};
 ///
-/// let missing = MissingSlot { slot: 2, incarnation: 1, state: SlotState::Ended };
-/// assert_eq!(missing.to_string(), "slot 2 (its process 1 has ended)");
+/// let missing = MissingSlot { slot: 2, machine: Some(1), incarnation: 1, state: SlotState::Ended };
+/// assert_eq!(missing.to_string(), "slot 2 of machine 1 (its process 1 has ended)");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingSlot {
     /// The slot.
     pub slot: usize,
+    /// The number of its machine, if that is known and there are several.
+    pub machine: Option<usize>,
     /// Its newest process; 0 where none is known.
     pub incarnation: u64,
     /// Its state.
@@ -50,10 +52,14 @@ impl fmt::Display for MissingSlot {
         let Self {
             slot, incarnation, ..
         } = self;
+        write!(f, "slot {slot}")?;
+        if let Some(machine) = self.machine {
+            write!(f, " of machine {machine}")?;
+        }
         match self.state {
-            SlotState::NotStarted => write!(f, "slot {slot} (never started)"),
-            SlotState::Ended => write!(f, "slot {slot} (its process {incarnation} has ended)"),
-            SlotState::Silent => write!(f, "slot {slot} (its process {incarnation} is silent)"),
+            SlotState::NotStarted => write!(f, " (never started)"),
+            SlotState::Ended => write!(f, " (its process {incarnation} has ended)"),
+            SlotState::Silent => write!(f, " (its process {incarnation} is silent)"),
         }
     }
 }
@@ -82,7 +88,8 @@ pub enum ElasticError {
     /// Fewer ranks than the job needs have joined.
     #[error(
         "generation {generation} did not form within {waited:.1?}: {joined} of at least {min} ranks \
-         have joined; missing: {}; look at their logs, and check that their machines and launchers run",
+         have joined; missing: {}; look at their logs, and check that their machines and launchers run, \
+         with the same job token, host and port",
         listed(.missing)
     )]
     TooFew {

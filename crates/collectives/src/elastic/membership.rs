@@ -248,7 +248,8 @@ impl Membership {
                 return Ok((newest.number == number).then(|| newest.clone()));
             }
             let view = RoundView::read(store, number, self.options.max).map_err(failed)?;
-            let assessment = view.assess(newest.as_ref());
+            let mut assessment = view.assess(newest.as_ref());
+            assessment.locate(self.options.ranks_per_machine);
             if assessment.broken && broken_since.is_none() {
                 broken_since = Some(runtime::now());
             }

@@ -30,6 +30,9 @@ pub struct ElasticOptions {
     pub incarnation: u64,
     /// The number of this process's machine.
     pub node: usize,
+    /// How many slots each machine has, in their order, so that errors can name the machine of a missing one; `None` where
+    /// there is one machine, or the numbers differ.
+    pub ranks_per_machine: Option<usize>,
     /// The time for expected members to join once the group is known to be broken.
     pub patience: Duration,
     /// The time that fewer than `min` ranks wait for more; in the first round, the time that all wait for
@@ -48,6 +51,7 @@ impl ElasticOptions {
             slot,
             incarnation,
             node: 0,
+            ranks_per_machine: None,
             patience: DEFAULT_PATIENCE,
             wait_for_min: DEFAULT_WAIT_FOR_MIN,
         }

@@ -32,6 +32,7 @@ impl Slot {
     fn missing(&self, slot: usize) -> MissingSlot {
         MissingSlot {
             slot,
+            machine: None,
             incarnation: self.incarnation.max(self.ended),
             state: match self {
                 _ if self.is_down() => SlotState::Ended,
@@ -60,6 +61,15 @@ pub(super) struct Assessment {
     pub(super) complete: bool,
     /// The current group, if any, is known to be broken.
     pub(super) broken: bool,
+}
+
+impl Assessment {
+    /// Names the machines of the missing slots, where each machine has `per_machine` of them, in their order.
+    pub(super) fn locate(&mut self, per_machine: Option<usize>) {
+        for missing in &mut self.missing {
+            missing.machine = per_machine.and_then(|ranks| missing.slot.checked_div(ranks));
+        }
+    }
 }
 
 impl RoundView {

@@ -47,6 +47,9 @@ pub(super) struct Beat {
     /// In a hang report: the ranks of the group that this rank watches, and that send no beats.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) silent: Vec<usize>,
+    /// In a hang report: the ranks of the group on this rank's machine whose processes are stopped.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) stopped: Vec<usize>,
     pub(super) records: Vec<FlightEntry>,
     /// Text of the program, for monitoring.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -111,6 +114,7 @@ impl Beat {
         let mut beat: Self = serde_json::from_slice(bytes).ok()?;
         beat.waiting_for.truncate(MAX_RANKS);
         beat.silent.truncate(MAX_RANKS);
+        beat.stopped.truncate(MAX_RANKS);
         beat.note = printable(&beat.note, MAX_NOTE);
         beat.host = beat.host.map(|host| printable(&host, MAX_TEXT));
         beat.records.truncate(ENTRIES);

@@ -17,6 +17,8 @@ pub(super) struct RankState {
     pub(super) answered: bool,
     /// Its beats arrive, or it has reported.
     pub(super) alive: bool,
+    /// Its process is stopped, as a rank of its machine has found.
+    pub(super) stopped: bool,
     /// The job ranks that it waited for, by its error.
     pub(super) waiting_for: Vec<usize>,
     pub(super) records: Vec<FlightEntry>,
@@ -69,7 +71,12 @@ pub(super) fn stalled(ranks: &[RankState]) -> Option<usize> {
     let wanted = (0..ranks.len()).filter(|rank| ranks[*rank].asked && votes(*rank) > 0);
     let wanted: Vec<usize> = wanted.collect();
     let idle = |rank: &usize| all_edges[*rank].is_empty();
-    let mut suspects: Vec<usize> = wanted.iter().copied().filter(idle).collect();
+    // Nobody may wait for a stopped rank yet, as where one that was stopped with it and continued would be the next to.
+    let stopped = (0..ranks.len()).filter(|rank| ranks[*rank].stopped);
+    let mut suspects: Vec<usize> = stopped.collect();
+    if suspects.is_empty() {
+        suspects.extend(wanted.iter().copied().filter(idle));
+    }
     if suspects.is_empty() {
         // A cycle, or no rank without edges.
         suspects = wanted;
@@ -151,6 +158,7 @@ mod tests {
             asked: true,
             answered,
             alive: answered,
+            stopped: false,
             waiting_for: Vec::new(),
             records,
         }
@@ -189,6 +197,22 @@ mod tests {
             busy,
         ];
         assert_eq!(stalled(&ranks), Some(2));
+    }
+
+    #[test]
+    fn a_rank_whose_process_is_stopped_is_named_before_one_that_was_continued() {
+        let continued = RankState {
+            alive: true,
+            ..rank(false, vec![entry(56, FlightState::Done, &[])])
+        };
+        let stopped = RankState {
+            stopped: true,
+            ..rank(false, vec![entry(56, FlightState::Done, &[])])
+        };
+        let waits = rank(true, vec![entry(57, FlightState::Failed, &[1])]);
+        let ranks = [waits, continued, stopped];
+        assert_eq!(stalled(&ranks), Some(2));
+        assert_eq!(stalled(&ranks[..2]), Some(1));
     }
 
     #[test]

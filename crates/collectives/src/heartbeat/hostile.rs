@@ -108,13 +108,14 @@ fn value(script: &mut Script<'_>) -> Vec<u8> {
 fn beat(script: &mut Script<'_>) -> String {
     let records: Vec<String> = (0..script.below(20)).map(|_| record(script)).collect();
     format!(
-        r#"{{"life":{},"number":{},"goodbye":{},"generation":{},"rank":{},"step":{},"waiting_for":{},"silent":{},"records":[{}],"note":{}}}"#,
+        r#"{{"life":{},"number":{},"goodbye":{},"generation":{},"rank":{},"step":{},"waiting_for":{},"silent":{},"stopped":{},"records":[{}],"note":{}}}"#,
         script.number(),
         script.number(),
         script.chance(),
         script.number(),
         script.number(),
         script.number(),
+        ranks(script),
         ranks(script),
         ranks(script),
         records.join(","),

@@ -73,6 +73,8 @@ pub struct RankActivity {
     pub silent_for: Option<Duration>,
     /// Whether its beats arrive, or it has answered.
     pub alive: bool,
+    /// Whether its process is stopped (SIGSTOP), as a rank of its machine has found.
+    pub stopped: bool,
     /// The id of its process, on its machine.
     pub pid: Option<u32>,
     /// The name of its machine.
@@ -184,6 +186,7 @@ pub(super) fn report(
     let own = Beat {
         waiting_for: waited_for(error.root_cause()),
         silent: heartbeat.known_silent(),
+        stopped: heartbeat.known_stopped(),
         ..heartbeat.beat_of(Some(&followed))
     };
     let hangs = error.is_timeout() || followed.core.upgrade().is_some_and(|core| core.hangs());
@@ -218,10 +221,19 @@ pub(super) fn diagnose(
     log_of: &dyn Fn(usize) -> Option<PathBuf>,
 ) -> HangReport {
     let asked = |report: &&RankReport| report.evidence != Evidence::NotAsked;
+    let stopped = said_by_answers(reports, |beat| &beat.stopped);
     let states: Vec<RankState> = reports
         .iter()
         .enumerate()
-        .map(|(rank, report)| state_of(heartbeat, followed, rank, report))
+        .map(|(rank, report)| {
+            let state = state_of(heartbeat, followed, rank, report);
+            let stopped = stopped.contains(&rank) && state.asked && !state.answered;
+            RankState {
+                alive: state.alive && !stopped,
+                stopped,
+                ..state
+            }
+        })
         .collect();
     let stalled = stalled(&states);
     let wanted = stalled.and_then(|rank| wanted_in(&states, rank));
@@ -231,7 +243,7 @@ pub(super) fn diagnose(
         let waits_for = |stalled: usize| records.any(|entry| entry.waiting_for.contains(&stalled));
         states[*rank].answered && stalled.is_some_and(waits_for)
     };
-    let said = known_silent(reports);
+    let said = said_by_answers(reports, |beat| &beat.silent);
     let is_silent = |rank: usize| {
         let silent_for = heartbeat.silence_of(followed.members[rank]);
         (silent_for.is_some() || said.contains(&rank)) && !states[rank].alive
@@ -257,11 +269,12 @@ pub(super) fn diagnose(
     }
 }
 
-/// The ranks of which one of those that answered knows that they send no beats: in a large group a rank does not watch all.
-fn known_silent(reports: &[RankReport]) -> BTreeSet<usize> {
+/// The ranks of which one of those that answered says that they send no beats, or are stopped: a rank of a large group does
+/// not watch all, and sees the processes of its machine only.
+fn said_by_answers(reports: &[RankReport], of: impl Fn(&Beat) -> &Vec<usize>) -> BTreeSet<usize> {
     let answers = reports.iter().filter(|it| it.evidence == Evidence::Answer);
     let beats = answers.filter_map(|report| report.beat.as_ref());
-    beats.flat_map(|beat| beat.silent.iter().copied()).collect()
+    beats.flat_map(|beat| of(beat).iter().copied()).collect()
 }
 
 /// The ranks that this rank waited for, by its error.
@@ -413,6 +426,7 @@ fn state_of(
         asked: report.evidence != Evidence::NotAsked,
         answered,
         alive: answered || beats || report.beats,
+        stopped: false,
         waiting_for,
         records,
     }
@@ -433,6 +447,7 @@ fn activities(
             .filter(|_| rank != followed.rank)
             .filter(|_| report.beat.as_ref().is_some_and(|beat| !beat.goodbye)),
         alive: state.alive,
+        stopped: state.stopped,
         pid: report.beat.as_ref().and_then(|beat| beat.pid),
         host: report.beat.as_ref().and_then(|beat| beat.host.clone()),
         step: report.beat.as_ref().map(|beat| beat.step),

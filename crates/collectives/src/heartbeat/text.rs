@@ -10,7 +10,12 @@ use crate::group::ranks;
 impl fmt::Display for HangReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.own_pause, self.stalled_activity()) {
-            (Some(pause), _) => write!(f, "rank {} itself {}", self.reporter, did_not_run(pause))?,
+            (Some(pause), _) => {
+                write!(f, "rank {} itself {}", self.reporter, did_not_run(pause))?;
+                for stopped in self.ranks.iter().filter(|it| it.stopped) {
+                    write!(f, "; {} {}", stopped.name(), stopped.is_stopped())?;
+                }
+            }
             (None, Some(activity)) => self.write_diagnosis(f, activity)?,
             (None, None) => write!(
                 f,
@@ -79,12 +84,14 @@ impl HangReport {
         let process = stalled
             .process()
             .map_or(String::new(), |process| format!(" ({process})"));
-        let beats = match stalled.alive {
-            true => {
+        let beats = match (stalled.stopped, stalled.alive) {
+            (true, _) => format!("it {}", stalled.is_stopped()),
+            (false, true) => {
                 "its heartbeats arrive, so it is busy or stuck in other work: look at its log, or attach a debugger to its \
                  process"
+                    .to_owned()
             }
-            false => "it sends no heartbeats",
+            (false, false) => "it sends no heartbeats".to_owned(),
         };
         Some(format!(
             "rank {} has waited {:.0} s for {}{process} in {}, step {}: {beats}; {ends}",
@@ -141,6 +148,7 @@ impl HangReport {
             (Evidence::Answer, _) => {
                 "it has answered since, so it was busy with other work for too long".to_owned()
             }
+            _ if stalled.stopped => format!("it {}", stalled.is_stopped()),
             _ if self.store_silent_for.is_some() => {
                 let silence = self.store_silent_for.unwrap_or_default().as_secs_f64();
                 format!(
@@ -199,6 +207,17 @@ impl RankActivity {
             Some(host) => format!("pid {pid} on {host}"),
             None => format!("pid {pid}"),
         })
+    }
+
+    /// What is said of one whose process is stopped, and what to do.
+    fn is_stopped(&self) -> String {
+        let process = self.pid.map_or(String::new(), |pid| format!(" {pid}"));
+        let host = self.host.as_ref();
+        let host = host.map_or(String::new(), |host| format!(" on {host}"));
+        format!(
+            "is stopped (SIGSTOP; `ps` shows the state T): continue it with `kill -CONT{process}`{host}, and find what has \
+             stopped it"
+        )
     }
 
     fn name(&self) -> String {

@@ -30,8 +30,11 @@ const FEW: usize = 16;
 /// heartbeat timeouts are not detected.
 const SLOW_POLLS: u32 = 5;
 
-/// A rank that has not run for this long says so.
+/// A rank that has not run for this long says so, or earlier where others may have given it up by then.
 const LONG_PAUSE: Duration = Duration::from_secs(3);
+
+/// A busy machine may keep a thread from its cores for this long.
+const BUSY: Duration = Duration::from_secs(1);
 
 /// The monitored group.
 #[derive(Clone)]
@@ -235,22 +238,34 @@ impl Heartbeat {
             return;
         };
         let length = ended.saturating_duration_since(due);
-        if length > LONG_PAUSE.max(3 * self.options.interval) {
+        let long = LONG_PAUSE.max(3 * self.options.interval);
+        if length >= self.given_up_after().map_or(long, |after| long.min(after)) {
             state.paused = Some(Pause { ended, length });
             state.sleeps_until = None;
             tracing::warn!("this rank {}", did_not_run(length));
         }
     }
 
+    /// How long this rank may not run before the others, who have the same timeout, give it up: they count from a beat that
+    /// came up to an interval earlier, and find a new one up to an interval later.
+    fn given_up_after(&self) -> Option<Duration> {
+        let after = self
+            .options
+            .timeout?
+            .saturating_sub(2 * self.options.interval);
+        Some(after.max(BUSY))
+    }
+
     /// How long this rank did not run, if that is most of the time for which one of its operations has `waited` in vain,
-    /// or so long that the others, who have the same timeout, have just given it up.
+    /// or so long that the others may just have given it up.
     pub(super) fn pause_in(&self, waited: Option<Duration>) -> Option<Duration> {
         self.note_pause();
         let pause = lock(&self.state).paused?;
         let ago = runtime::elapsed(pause.ended);
         let is_most = waited.is_some_and(|waited| ago < waited && 2 * pause.length > waited);
-        let limit = self.options.timeout;
-        let is_given_up = limit.is_some_and(|limit| pause.length >= limit && ago < limit);
+        let after = self.given_up_after();
+        let is_long = after.is_some_and(|after| pause.length >= after);
+        let is_given_up = is_long && self.options.timeout.is_some_and(|limit| ago < limit);
         (is_most || is_given_up).then_some(pause.length)
     }
 

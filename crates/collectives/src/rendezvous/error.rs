@@ -108,8 +108,9 @@ pub enum RendezvousError {
     /// Some ranks did not come in time.
     #[error(
         "only {} of {world_size} ranks joined within {waited:.1?}; missing: {}; check that they \
-         were started with the same job token, and look at their output",
-        .world_size - .missing.len(), located(.missing, *.ranks_per_machine)
+         were started with the same job token, host and port{}, and look at their output",
+        .world_size - .missing.len(), located(.missing, *.ranks_per_machine),
+        if ranks_per_machine.is_some() { OF_OTHER_MACHINES } else { "" }
     )]
     NotAllJoined {
         /// The ranks that have not joined.
@@ -130,6 +131,10 @@ pub enum RendezvousError {
         source: StoreError,
     },
 }
+
+/// How the ranks of other machines are started, where there are several.
+const OF_OTHER_MACHINES: &str =
+    " (by Everburn's launcher: this machine's command with another `--node-rank`)";
 
 /// `ranks 2, 3 of machine 1`, or ranks alone where it is not known on which machines they are.
 pub(super) fn located(ranks: &[usize], per_machine: Option<usize>) -> String {
@@ -160,6 +165,23 @@ pub(super) fn listed(missing: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_that_are_missing_on_other_machines_may_be_started_by_the_command_of_this_one() {
+        let text = |ranks_per_machine| {
+            let error = RendezvousError::NotAllJoined {
+                missing: vec![2, 3],
+                world_size: 4,
+                ranks_per_machine,
+                waited: Duration::from_secs(60),
+            };
+            error.to_string()
+        };
+        let of_machines = text(Some(2));
+        let what = "job token, host and port (by Everburn's launcher: this machine's command";
+        assert!(of_machines.contains(what), "{of_machines}");
+        assert!(!text(None).contains("--node-rank"), "{}", text(None));
+    }
 
     #[test]
     fn ranks_are_named_with_their_machines() {

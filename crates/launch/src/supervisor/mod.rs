@@ -116,7 +116,7 @@ impl<'a> Supervisor<'a> {
             starter: None,
             elastic: None,
             all_stopped: AllStopped::new(),
-            own_pause: OwnPause::default(),
+            own_pause: OwnPause::new(config.heartbeat_timeout),
             gave_up: None,
             dashboard: false,
             hosted,
@@ -421,7 +421,13 @@ impl<'a> Supervisor<'a> {
         }
         let mut cause = failed.remove(position);
         let (mut restarts, mut given_up) = (Vec::new(), self.gave_up.take());
+        let mut lost_machine = LostMachine::of(self.config, &cause, &failed);
         if let Some(story) = story {
+            // Else a launcher that has ended in good order has taken its store with it.
+            let of_store = story.store_lost && !story.finished && story.given_up.is_none();
+            if of_store && blame(&cause) == Blame::Victim {
+                lost_machine = lost_machine.or_else(|| LostMachine::with_the_store(self.config));
+            }
             cause = story.first_error_of(cause);
             (restarts, given_up) = (story.restarts, story.given_up);
         }
@@ -443,7 +449,7 @@ impl<'a> Supervisor<'a> {
             log,
             out_of_memory: cause.exit == RankExit::Signal(SIGKILL)
                 && proc::memory_kills().unwrap_or(0) > memory_kills_before,
-            lost_machine: LostMachine::of(self.config, &cause, &failed),
+            lost_machine,
             own_pause: own_pause.filter(|_| self.config.nodes > 1),
             others: failed,
             restarts,

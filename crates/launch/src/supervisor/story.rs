@@ -12,6 +12,8 @@ pub(super) struct Story {
     /// A rank has ended well or the store says so, and nobody has interrupted the job before.
     pub(super) finished: bool,
     pub(super) given_up: Option<String>,
+    /// The store could not be reached any more.
+    pub(super) store_lost: bool,
     pub(super) restarts: Vec<Restart>,
     pub(super) away: Vec<EndedRank>,
 }
@@ -107,6 +109,7 @@ mod tests {
         Story {
             finished: true,
             given_up: None,
+            store_lost: false,
             restarts,
             away,
         }

@@ -49,6 +49,7 @@ mod tests {
         };
         let missing = |slot| MissingSlot {
             slot,
+            machine: None,
             incarnation: 0,
             state: SlotState::NotStarted,
         };

@@ -155,13 +155,16 @@ fn too_few_say_who_is_missing_and_what_became_of_them() {
     job.coordinator.next_incarnation(1).unwrap();
     job.coordinator.note_end(1, 1).unwrap();
     job.coordinator.next_incarnation(2).unwrap();
-    let mut alone = job.process(0, 1, |it| it.wait_for_min = Duration::from_millis(40));
+    let mut alone = job.process(0, 1, |it| {
+        it.wait_for_min = Duration::from_millis(40);
+        it.ranks_per_machine = Some(2);
+    });
     let error = alone.join(0).unwrap_err().to_string();
     for part in [
         "1 of at least 3",
-        "slot 1 (its process 1 has ended)",
-        "slot 2 (its process 1 is silent)",
-        "slot 3 (never started)",
+        "slot 1 of machine 0 (its process 1 has ended)",
+        "slot 2 of machine 1 (its process 1 is silent)",
+        "slot 3 of machine 1 (never started)",
     ] {
         assert!(error.contains(part), "{part} not in {error}");
     }

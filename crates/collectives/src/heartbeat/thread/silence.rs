@@ -123,6 +123,24 @@ impl Heartbeat {
         silent.iter().map(|silent| silent.rank).collect()
     }
 
+    /// The other ranks of the group on this machine whose processes are stopped, in order. One that was continued beats again
+    /// soon; one that is still stopped may have beaten a moment ago.
+    pub(in crate::heartbeat) fn known_stopped(&self) -> Vec<usize> {
+        let state = lock(&self.state);
+        let Some(followed) = state.followed.as_ref().filter(|_| self.host.is_some()) else {
+            return Vec::new();
+        };
+        let is_stopped = |member: &usize| {
+            let beat = state.peers.get(*member).and_then(|peer| peer.found.beat());
+            let here = beat.filter(|beat| beat.host == self.host && !beat.goodbye);
+            let process = here.and_then(|beat| beat.pid);
+            *member != self.member && process.is_some_and(runtime::is_stopped)
+        };
+        let members = followed.members.iter().enumerate();
+        let stopped = members.filter(|(_, member)| is_stopped(member));
+        stopped.map(|(rank, _)| rank).collect()
+    }
+
     /// Those of them that have sent a beat since they were last asked for, if it is this rank that says so: the first of
     /// those that it knows to be alive.
     pub(super) fn newly_silent(&self, now: Instant, least: Duration) -> Vec<Silent> {

@@ -1,9 +1,11 @@
+mod stopped;
+
 use std::sync::Arc;
 
 use super::*;
 use crate::group::{CollectiveError, FlightEntry, FlightState, GroupOptions, ProcessGroup};
 use crate::heartbeat::RankStatus;
-use crate::heartbeat::report::{self, HangReport, RankReport, diagnose, last_beats};
+use crate::heartbeat::report::{HangReport, RankReport, diagnose, last_beats};
 use crate::store::{HashStore, Store};
 
 fn heartbeat(members: usize) -> (Arc<HashStore>, Heartbeat) {
@@ -270,24 +272,6 @@ fn the_first_rank_that_waits_says_for_whom() {
     assert_eq!(said(Some(barrier(vec![2]))), None);
 }
 
-#[test]
-fn a_rank_that_did_not_run_blames_itself() {
-    let (_store, heartbeat) = heartbeat(2);
-    let waited = Duration::from_secs(40);
-    let slept_until = |seconds: u64| {
-        lock(&heartbeat.state).sleeps_until = Some(runtime::now() - Duration::from_secs(seconds));
-        heartbeat.pause_in(Some(waited))
-    };
-    // Not before it has slept for too long, and not for a part of the wait.
-    assert_eq!(slept_until(0), None);
-    assert_eq!(slept_until(10), None);
-    assert!(slept_until(30).is_some_and(|pause| pause.as_secs() == 30));
-    // It is known from then on, and not measured again; a wait that began after it is another matter.
-    assert!(heartbeat.pause_in(Some(waited)).is_some());
-    assert_eq!(heartbeat.pause_in(Some(Duration::ZERO)), None);
-    assert_eq!(heartbeat.pause_in(None), None);
-}
-
 /// What rank 1 reports where ranks 2 and 3 are silent.
 fn report_of_two_that_are_silent(ranks_per_machine: Option<usize>) -> HangReport {
     let (store, mut heartbeat) = heartbeat(4);
@@ -383,36 +367,4 @@ fn a_group_fails_for_a_silent_machine_as_a_whole() {
         "{error}"
     );
     assert!(error.contains("none of rank 4 either"), "{error}");
-}
-
-#[test]
-fn a_rank_that_the_others_gave_up_while_it_did_not_run_blames_itself() {
-    let options = HeartbeatOptions {
-        timeout: Some(Duration::from_secs(30)),
-        ..HeartbeatOptions::default()
-    };
-    let heartbeat = Arc::new(Heartbeat::new(Arc::new(HashStore::new()), 1, 2, options));
-    let mut groups = ProcessGroup::over_threads(2, GroupOptions::default());
-    let (own, other) = (groups.remove(1), groups.remove(0));
-    heartbeat.follow(Followed {
-        core: Arc::downgrade(own.core()),
-        generation: 0,
-        rank: 1,
-        members: vec![0, 1],
-    });
-    // It was stopped in its own work, so that its call fails at once.
-    other.abort("rank 1 was given up");
-    let error = own.barrier().wait().unwrap_err();
-    let report = || report::report(&heartbeat, &error, &|_| None);
-    assert!(report().is_none());
-    let slept_until = |seconds: u64| {
-        lock(&heartbeat.state).sleeps_until = Some(runtime::now() - Duration::from_secs(seconds));
-    };
-    slept_until(20);
-    assert!(report().is_none(), "the others wait longer");
-    slept_until(40);
-    let report = report().expect("it did not run");
-    assert_eq!(report.stalled_member(), Some(1), "{report}");
-    let text = report.to_string();
-    assert!(text.starts_with("rank 1 itself has not run"), "{text}");
 }

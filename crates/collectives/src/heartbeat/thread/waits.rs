@@ -17,7 +17,10 @@ impl Heartbeat {
         else {
             return;
         };
-        let own = self.beat_of(Some(&followed));
+        let own = Beat {
+            stopped: self.known_stopped(),
+            ..self.beat_of(Some(&followed))
+        };
         let Some(waited) = waited(&own).filter(|_| core.mailbox.failure().is_none()) else {
             *notice = WaitNotice::new();
             return;

@@ -137,8 +137,8 @@ fn unreachable(
         operation: "connect",
         reason: format!(
             "tried {attempts} times{target} in {:.1?}, last: {last}; check that rank 0 or the launcher has started the \
-             store, that host and port are right (MASTER_ADDR and MASTER_PORT, or `--rendezvous`), and that no firewall \
-             is in between",
+             store, that it was started with the same host and port (MASTER_ADDR and MASTER_PORT, or `--rendezvous`): another \
+             port where one was taken, perhaps; and that no firewall is in between",
             deadline.elapsed()
         ),
     }
@@ -249,7 +249,15 @@ pub(crate) fn resolve(host: &str, port: u16, deadline: Deadline) -> Result<Vec<S
 
 #[cfg(test)]
 mod tests {
-    use super::split;
+    use super::{Deadline, split, unreachable};
+
+    #[test]
+    fn of_a_store_that_is_not_reached_the_port_may_be_another() {
+        let over = Deadline::within(std::time::Duration::ZERO);
+        let error = unreachable("node1:29500", None, 3, over, "connection refused");
+        let what = "another port where one was taken, perhaps; and that no firewall is in between";
+        assert!(error.to_string().ends_with(what), "{error}");
+    }
 
     #[test]
     fn addresses_are_split_at_the_last_colon() {

@@ -191,6 +191,7 @@ impl Elastic {
         Story {
             finished: self.finished,
             given_up: self.given_up,
+            store_lost: self.store_lost,
             restarts: self.restarts,
             away: self.away,
         }
