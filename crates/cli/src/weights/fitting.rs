@@ -21,7 +21,10 @@ pub(super) fn help_to_fit(error: &CliError, config: &RunConfig, path: &Path) -> 
     let CliError::Train(TrainError::Weights { mismatch, .. }) = error else {
         return None;
     };
-    if matches!(mismatch, WeightsMismatch::OtherHead { .. }) {
+    if matches!(
+        mismatch,
+        WeightsMismatch::OtherHead { .. } | WeightsMismatch::OtherConfig
+    ) {
         return None;
     }
     let data = config.sections.get("data")?;

@@ -39,6 +39,8 @@ pub enum WeightsMismatch {
     },
     /// Another architecture.
     OtherArchitecture,
+    /// The `config.json` of a folder states other sizes than the weights beside it have.
+    OtherConfig,
     /// Only one layer has other shapes: most likely a head for other classes.
     OtherHead {
         /// The pattern that leaves it out.
