@@ -54,7 +54,7 @@ impl RunDirectory {
             return Err(TrainError::File {
                 action: "making the run directory",
                 path: run.path,
-                reason: "it is not empty and holds no run; choose another --run-dir".to_string(),
+                reason: "it is not empty and holds no run; choose another `run_dir`".to_string(),
             });
         }
         for folder in [run.logs(), run.checkpoints()] {
@@ -98,7 +98,7 @@ impl RunDirectory {
             Err(_) => Err(TrainError::File {
                 action: "taking",
                 path: self.path.clone(),
-                reason: "another run is using it; choose another --run-dir, or check that no second process was started as rank 0".to_string(),
+                reason: "another run is using it; choose another `run_dir`, or check that no second process was started as rank 0".to_string(),
             }),
         }
     }
@@ -223,7 +223,7 @@ impl RunDirectory {
                 ),
                 (_, false) => "there is no such folder".to_owned(),
                 _ => format!(
-                    "there is no {config} in it; give the folder that `train --run-dir` was given"
+                    "there is no {config} in it; give the folder that was the `run_dir` of a training"
                 ),
             },
             path: run.path,
