@@ -97,6 +97,7 @@ fn a_language_model_without_a_tokenizer_keeps_its_special_tokens() {
         "train --init-from gpt2 --data my.txt --steps 1 --set text.window=8 --run-dir never";
     let train = Everburn::new(here, train.split(' ')).run();
     train.failed_with(2, &["gpt2 has no tokenizer.json"]);
+    assert_eq!(train.stdout, "", "nothing is said of the data before");
     own["bos_token_id"] = 1.into();
     own["eos_token_id"] = serde_json::json!([2, 3]);
     own["pad_token_id"] = (-1).into();
