@@ -2,8 +2,8 @@
 //!
 //! Names are paths, as here; what differs is translated by `burn-store`: weights of linear layers are
 //! transposed, and scale and shift of norms are called `weight` and `bias`. Batch norms have a count of
-//! batches, `num_batches_tracked`, which PyTorch needs only where there is no momentum: it is written and
-//! not read.
+//! batches, `num_batches_tracked`, which PyTorch needs only where there is no momentum: it is written, as the
+//! steps of the run, and not read.
 
 mod file;
 mod finite;
