@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use everburn_record::{file, invocation};
+use everburn_record::{Live, file, invocation};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -78,7 +78,7 @@ impl RunDirectory {
 
     /// Whether there are files of somebody else's in the folder.
     fn holds_something_else(&self) -> bool {
-        let ours = ["checkpoints", "config.toml", "logs", ".lock"];
+        let ours = ["checkpoints", "config.toml", "logs", Live::LOCK];
         let is_ours = |name: &std::ffi::OsStr| ours.iter().any(|our| name == *our);
         !self.config_path().is_file()
             && std::fs::read_dir(&self.path)
@@ -90,7 +90,7 @@ impl RunDirectory {
     /// # Errors
     /// [`TrainError::File`] if another process has it.
     pub fn lock(&self) -> Result<RunLock, TrainError> {
-        let path = self.path.join(".lock");
+        let path = self.path.join(Live::LOCK);
         let file = file::lock_file(&path);
         let file = file.map_err(|error| TrainError::file("opening", &path, &error))?;
         match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
