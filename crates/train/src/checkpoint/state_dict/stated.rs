@@ -135,8 +135,9 @@ fn contradictions(
 
 #[cfg(test)]
 mod tests {
-    use burn::nn::LinearConfig;
-    use burn::prelude::Device;
+    use burn::module::Module;
+    use burn::nn::{Linear, LinearConfig};
+    use burn::prelude::*;
 
     use super::*;
     use crate::config::parameter_groups::Patterns;
@@ -149,6 +150,17 @@ mod tests {
         StatedSize::new("/layers", ShownBy::Parts("layers")),
     ];
 
+    #[derive(Module, Debug)]
+    struct Layers {
+        layers: Vec<Linear>,
+    }
+
+    fn layers(count: usize, inputs: usize, device: &Device) -> Layers {
+        let layers = (0..count).map(|_| LinearConfig::new(inputs, 2).init(device));
+        let layers = layers.collect();
+        Layers { layers }
+    }
+
     #[test]
     fn a_config_that_contradicts_its_weights_is_named_with_both_values() {
         let layout = StateDictLayout {
@@ -158,13 +170,11 @@ mod tests {
         let here = tempfile::tempdir().unwrap();
         let device = Device::flex();
         let refused = |name: &str, config_json: &str| {
-            let layers = vec![LinearConfig::new(3, 2).init(&device); 2];
             let files = [(PRETRAINED_CONFIG.to_string(), config_json.into())];
             let folder = here.path().join(name);
-            let model = Layers { layers };
+            let model = layers(2, 3, &device);
             save_pretrained(&model, &layout, &files, &folder, u64::MAX).unwrap();
-            let layers = vec![LinearConfig::new(4, 2).init(&device); 3];
-            let other = Layers { layers };
+            let other = layers(3, 4, &device);
             let error = load_state_dict_except(other, &folder, &Patterns::default(), &layout);
             let error = error.err().unwrap();
             let text = error.to_string();
@@ -191,10 +201,5 @@ mod tests {
             assert_ne!(mismatch, WeightsMismatch::OtherConfig);
             assert!(!error.contains("contradict"), "{error}");
         }
-    }
-
-    #[derive(burn::module::Module, Debug)]
-    struct Layers {
-        layers: Vec<burn::nn::Linear>,
     }
 }
