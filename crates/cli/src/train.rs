@@ -78,10 +78,8 @@ pub(crate) fn run(
         if summary::is_finished(&config, arguments, samples) {
             return Ok(ExitCode::SUCCESS);
         }
-    } else if has_weights {
-        if let Some(line) = weights::check(&config)? {
-            say!("{line}");
-        }
+    } else if has_weights && let Some(line) = weights::check(&config)? {
+        say!("{line}");
     }
     if arguments.kernels.warmup {
         return warm_up::run(&config, &*task, &loaded, keep_kernels());

@@ -135,7 +135,6 @@ fn contradictions(
 
 #[cfg(test)]
 mod tests {
-    use burn::module::Module;
     use burn::nn::{Linear, LinearConfig};
     use burn::prelude::*;
 
