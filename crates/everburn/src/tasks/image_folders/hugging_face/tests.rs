@@ -59,9 +59,9 @@ fn a_model_is_of_one_kind() {
 
 #[test]
 fn a_size_that_contradicts_the_weights_is_named() {
-    fn check<C: PretrainedImageModel>(config: C, other: C, keys: &[&str]) {
-        let config = config.of_classes(2);
-        let models = [&config, &other].map(|config| config.build(&Device::flex()));
+    fn check<C: PretrainedImageModel>(config: &C, other: &C, keys: &[&str]) {
+        let config = config.clone().of_classes(2);
+        let models = [&config, other].map(|config| config.build(&Device::flex()));
         let mut json = config.config_json().unwrap();
         json["id2label"] = json!({"0": "cat", "1": "dog"});
         each_contradiction_is_named(models, &config.layout(), &json, keys);
@@ -74,7 +74,7 @@ fn a_size_that_contradicts_the_weights_is_named() {
         "/patch_size",
         "/id2label",
     ];
-    check(vit(), vit().with_width(16), &keys);
+    check(&vit(), &vit().with_width(16), &keys);
     let keys = [
         "/embedding_size",
         "/num_channels",
@@ -87,11 +87,11 @@ fn a_size_that_contradicts_the_weights_is_named() {
     let small = ResNet18Config::new()
         .with_width(2)
         .with_blocks([1, 2, 1, 1]);
-    check(small.clone(), small.with_width(4), &keys);
+    check(&small, &small.clone().with_width(4), &keys);
     let large = ResNet50Config::new()
         .with_width(2)
         .with_blocks([2, 1, 1, 1]);
-    check(large.clone(), large.with_width(4), &keys);
+    check(&large, &large.clone().with_width(4), &keys);
 }
 
 #[test]
