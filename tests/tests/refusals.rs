@@ -223,7 +223,10 @@ fn an_evaluation_of_a_folder_without_a_run() {
     for (name, messages) in [
         (
             ".",
-            &["there is no config.toml in it", "train --run-dir"][..],
+            &[
+                "there is no config.toml in it",
+                "the --run-dir of a training",
+            ][..],
         ),
         ("nowhere", &["there is no such folder"]),
     ] {

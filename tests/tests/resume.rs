@@ -262,7 +262,7 @@ fn more_epochs_stretch_the_cosine_schedule_of_a_run() {
         assert_eq!(rates(&run)[8..], at_once[8..]);
         // What is over is over, until more is wanted.
         let ended = resume(folder.path(), ranks, "3", ranks).succeeded();
-        let told = "nothing to train: 24 of 24 steps are made; more `--epochs` continue it";
+        let told = "nothing to train: 24 of 24 steps are made; more --epochs continue it";
         assert!(ended.stderr.contains(told), "{ended}");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use everburn_record::runs_in;
 use everburn_train::nearest_name;
 
 /// How many runs are named.
@@ -16,7 +17,9 @@ pub(crate) fn help(folder: &Path) -> String {
     };
     // A folder of runs was given, or a run that is not there.
     for (runs, name) in [(folder, ""), (beside, &*name)] {
-        let names = runs_in(runs);
+        let names = runs_in(runs).into_iter();
+        let names = names.filter_map(|run| run.file_name()?.to_str().map(str::to_owned));
+        let names: Vec<String> = names.collect();
         let path = |name: &str| runs.join(name).display().to_string();
         if let Some(near) = nearest_name(name, names.iter().map(String::as_str)) {
             return format!("did you mean `{}`?", path(near));
@@ -33,21 +36,6 @@ pub(crate) fn help(folder: &Path) -> String {
     "check the path: a run is in the folder that `train --run-dir` was given, else in a folder of `runs`; `ls -d runs/*` \
      lists those"
         .to_owned()
-}
-
-/// The names of the runs in a folder, the one that was written to last first.
-fn runs_in(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let runs = entries.filter_map(|entry| {
-        let config = entry.path().join("config.toml").metadata().ok()?;
-        Some((
-            config.modified().ok()?,
-            entry.file_name().into_string().ok()?,
-        ))
-    });
-    let mut runs: Vec<_> = runs.collect();
-    runs.sort();
-    runs.into_iter().rev().map(|(_, name)| name).collect()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::arguments::TrainArguments;
+use crate::arguments::keys::with_flags;
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::prelude::*;
@@ -153,7 +154,7 @@ pub(crate) fn is_finished(config: &RunConfig, arguments: &TrainArguments, sample
     else {
         return false;
     };
-    tracing::warn!("{why}");
+    tracing::warn!("{}", with_flags(&why));
     print_report(&report, Some(&run));
     true
 }

@@ -67,6 +67,11 @@ pub(crate) fn run(
     let plan = check(&config, arguments)?;
     let mut task = config.task()?;
     let loaded = load_data(&mut config, arguments, &mut *task, false)?;
+    // The weights and their tokenizer are on machine 0.
+    let has_weights = !arguments.resume && arguments.ranks.node_rank.unwrap_or(0) == 0;
+    if has_weights {
+        weights::check_tokenizer(&config, arguments)?;
+    }
     let samples = announce(&config, &loaded);
     check_groups(&config, &*task)?;
     config.training.check_schedule(samples)?;
@@ -75,12 +80,8 @@ pub(crate) fn run(
         if summary::is_finished(&config, arguments, samples) {
             return Ok(ExitCode::SUCCESS);
         }
-    } else if arguments.ranks.node_rank.unwrap_or(0) == 0 {
-        // The file is on machine 0.
-        weights::check_tokenizer(&config, arguments)?;
-        if let Some(line) = weights::check(&config)? {
-            say!("{line}");
-        }
+    } else if has_weights && let Some(line) = weights::check(&config)? {
+        say!("{line}");
     }
     if arguments.kernels.warmup {
         return warm_up::run(&config, &*task, &loaded, keep_kernels());

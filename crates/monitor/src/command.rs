@@ -129,13 +129,14 @@ pub fn print_json(mut source: Source, output: &mut dyn Write) {
             continue;
         }
         // Who holds the run may have ended without a word; who has said so may still be at its report.
-        if running {
-            looks_left = LOOKS_AFTER_END;
-        } else if ended != Some(false) || looks_left == 0 {
-            tracing::debug!("the run is over; it had reported: {ended:?}");
-            return;
+        match running {
+            true => looks_left = LOOKS_AFTER_END,
+            false if ended == Some(false) && looks_left > 0 => looks_left -= 1,
+            false => {
+                tracing::debug!("the run is over; it had reported: {ended:?}");
+                return;
+            }
         }
-        looks_left -= usize::from(!running);
         std::thread::sleep(LOOK);
     }
 }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use everburn_auth::{AuthError, JobToken, Key};
-use everburn_record::Live;
+use everburn_record::runs_in;
 
 use self::queue::{Closed, Receiver, Sender, queue};
 use crate::error::MonitorError;
@@ -64,19 +64,11 @@ impl Target {
     /// # Errors
     /// [`MonitorError::NoRuns`] if there is none.
     pub fn newest_in(runs: &Path) -> Result<Self, MonitorError> {
-        let entries = std::fs::read_dir(runs).into_iter().flatten().flatten();
-        let runs_there = entries.filter_map(|entry| {
-            let path = entry.path();
-            let of_run = |name: &str| path.join(name).metadata().ok()?.modified().ok();
-            let config = of_run("config.toml")?;
-            let written = of_run(Live::FILE).map_or(config, |live| live.max(config));
-            Some((written, path))
-        });
-        let newest = runs_there.max();
+        let newest = runs_in(runs).into_iter().next();
         let folder = runs.to_path_buf();
-        newest.map_or(Err(MonitorError::NoRuns { folder }), |(_, path)| {
-            Ok(Self::Folder(path))
-        })
+        newest
+            .map(Self::Folder)
+            .ok_or(MonitorError::NoRuns { folder })
     }
 
     /// Begins to follow the run. A folder needs no token; a server must prove that it knows it.

@@ -93,7 +93,7 @@ impl RunTail {
         if let Some(folder) = &folder {
             self.look(folder, &mut updates);
         }
-        let held = folder.is_some_and(|folder| folder.is_locked(".lock"));
+        let held = folder.is_some_and(|folder| folder.is_locked(Live::LOCK));
         if !held && !self.has_more() {
             updates.extend(self.cut_off());
         }
@@ -262,7 +262,7 @@ mod tests {
         let mut tail = RunTail::open(folder.path()).unwrap();
         assert!(cut_off(&mut tail).is_empty());
         write(Phase::Training, ended);
-        let owner = std::fs::File::create(at(".lock")).unwrap();
+        let owner = std::fs::File::create(at(Live::LOCK)).unwrap();
         rustix::fs::flock(&owner, rustix::fs::FlockOperation::LockExclusive).unwrap();
         assert!(cut_off(&mut tail).is_empty(), "its launcher concludes it");
         drop(owner);

@@ -35,10 +35,11 @@
 //! | [`BatchNorm`], [`LayerNorm`], [`norm::Normalization`] (with both) | norms |
 //! | [`Dropout`], [`Relu`], [`Gelu`] | activations |
 //! | [`attention::MultiHeadAttention`], [`transformer::TransformerEncoder`], [`transformer::PositionWiseFeedForward`] | made of these layers |
-//! | [`loss::CrossEntropyLoss`] | the loss of classes |
+//! | [`loss::CrossEntropyLoss`] | the loss of classes; a label without a score is named |
+//! | [`Embedding`] | Burn's; a token without a row is named |
 //! | [`tensor::activation`]: `relu`, `gelu`; [`tensor::module`]: `linear`, `conv2d` | the same as functions, in the place of `burn::tensor` |
 //!
-//! Everything else is Burn's, re-exported: recurrent layers, transformer decoders, embeddings, convolutions of other
+//! Everything else is Burn's, re-exported: recurrent layers, transformer decoders, convolutions of other
 //! dimensions, the other pools, norms, activations and losses. A Burn layer that contains others (`Lstm`,
 //! `TransformerDecoder`, `SwiGlu`, [`activation::Activation`]) contains Burn's. `into` converts a layer of this crate
 //! to Burn's and back, and [`Relu`] and [`Gelu`] `into` an `Activation`. [`BatchNorm`] has Burn's fields, which can be
@@ -161,8 +162,8 @@ pub use group::{LossReduction, StatisticsGroup, SyncError};
 #[cfg(feature = "flex")]
 pub use layers::adam;
 pub use layers::{
-    Dropout, DropoutConfig, Gelu, LayerNorm, LayerNormConfig, Relu, argmax, causal_attention,
-    causal_softmax, cross_entropy, matmul, rope,
+    Dropout, DropoutConfig, Embedding, EmbeddingConfig, Gelu, LayerNorm, LayerNormConfig, Relu,
+    argmax, causal_attention, causal_softmax, cross_entropy, matmul, rope,
 };
 pub use linear::{Linear, LinearConfig};
 pub use mirror::{

@@ -80,7 +80,9 @@ pub mod modules {
 
     pub use super::{attention, cache, conv, norm, pool, transformer};
     pub use crate::batch_norm::{BatchNorm, BatchNormConfig};
-    pub use crate::layers::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig};
+    pub use crate::layers::{
+        Dropout, DropoutConfig, Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig,
+    };
     pub use crate::linear::{Linear, LinearConfig};
 }
 

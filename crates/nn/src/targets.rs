@@ -207,8 +207,8 @@ fn is_host(_device: &Device) -> bool {
 #[cfg(all(test, feature = "flex"))]
 mod tests {
     use super::*;
-    use crate::cross_entropy;
     use crate::loss::CrossEntropyLossConfig;
+    use crate::{EmbeddingConfig, cross_entropy};
 
     fn logits(rows: usize) -> Tensor<2> {
         Tensor::zeros([rows, 4], &Device::flex().autodiff())
@@ -250,10 +250,14 @@ mod tests {
     #[test]
     fn an_embedding_refuses_tokens_that_it_has_no_row_for() {
         let device = Device::flex().autodiff();
+        let module = EmbeddingConfig::new(3, 5).init(&device);
         let looked_up = |tokens: [i64; 4]| {
             let tokens = Tensor::<1, Int>::from_ints(tokens, &device).reshape([2, 2]);
-            let weights = Tensor::<2>::ones([3, 5], &device);
-            with_checked_targets(false, || embedding(weights, tokens))
+            let weights = module.weight.val();
+            let of_module = with_checked_targets(false, || module.forward(tokens.clone()));
+            let found = with_checked_targets(false, || embedding(weights, tokens));
+            assert_eq!(of_module.as_ref().err(), found.as_ref().err());
+            found
         };
         assert_eq!(looked_up([0, 1, 2, 0]).unwrap().dims(), [2, 2, 5]);
         for token in [3, -1] {

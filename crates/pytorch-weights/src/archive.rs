@@ -326,7 +326,7 @@ fn no_archive<R: Read + Seek>(source: &mut R, length: u64) -> WeightsError {
              torch.load and save it again with torch.save"
         }
         () if head.starts_with(&LOCAL.to_le_bytes()) => {
-            "it is an archive without an end; was it copied whole?"
+            "it is cut off: an archive of torch.save that lacks its end; copy or download it again"
         }
         () => "it is no archive; was it written by torch.save?",
     })

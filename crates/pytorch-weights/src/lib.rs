@@ -348,6 +348,31 @@ fn pay_for(budget: &mut Budget, shape: &[usize]) -> Result<(), WeightsError> {
 mod tests {
     use super::*;
 
+    fn mask() -> Vec<u8> {
+        let mask = NewTensor {
+            name: "mask",
+            dtype: DType::Bool,
+            shape: &[1],
+            bytes: &[1],
+        };
+        to_bytes(&[mask]).unwrap()
+    }
+
+    #[test]
+    fn a_file_that_is_cut_off_anywhere_is_told_from_one_of_something_else() {
+        let sound = mask();
+        let refused = |bytes: &[u8]| {
+            let refused = WeightsFile::new(io::Cursor::new(bytes));
+            refused.err().unwrap().to_string()
+        };
+        for end in [4, 100, sound.len() - 1] {
+            let refused = refused(&sound[..end]);
+            assert!(refused.contains("cut off"), "{end}: {refused}");
+            assert!(refused.contains("download it again"), "{end}: {refused}");
+        }
+        assert!(refused(b"text").contains("it is no archive"));
+    }
+
     #[test]
     fn a_pipe_is_refused_and_not_waited_for() {
         use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -363,13 +388,7 @@ mod tests {
         }
         // A link to a file is followed.
         std::fs::remove_file(&path).unwrap();
-        let mask = NewTensor {
-            name: "mask",
-            dtype: DType::Bool,
-            shape: &[1],
-            bytes: &[1],
-        };
-        std::fs::write(&path, to_bytes(&[mask]).unwrap()).unwrap();
+        std::fs::write(&path, mask()).unwrap();
         assert_eq!(WeightsFile::open(&link).unwrap().tensors().count(), 1);
     }
 }

@@ -102,6 +102,9 @@ impl Live {
     /// The file's name in the folder of a run.
     pub const FILE: &str = "live.json";
 
+    /// The name of the file there that the run's process locks while the run continues.
+    pub const LOCK: &str = ".lock";
+
     /// Writes the file. Others see the old one or the new one. It is not carried to the disk: after a loss of power it
     /// means nothing.
     ///
@@ -167,7 +170,7 @@ impl Live {
     pub fn cut_off_in(run: &Path) -> Option<(Self, String)> {
         let live = Self::read(run)?;
         let is_locked = |lock: fs::Metadata| proc::is_locked(lock.ino());
-        let has_owner = fs::metadata(run.join(".lock")).map_or(true, is_locked);
+        let has_owner = fs::metadata(run.join(Self::LOCK)).map_or(true, is_locked);
         if has_owner && unix_time_ms().saturating_sub(live.unix_time_ms) < CONCLUDED_WITHIN_MS {
             return None;
         }

@@ -428,9 +428,9 @@ impl TrainingConfig {
         let advice = match self.steps {
             _ if step < total_steps => return None,
             Some(limit) if step >= limit => {
-                format!("the limit `--steps {limit}` stays until another is given")
+                format!("the limit `training.steps = {limit}` stays until another is given")
             }
-            _ => "more `--epochs` continue it".to_string(),
+            _ => "more `training.epochs` continue it".to_string(),
         };
         Some(format!(
             "nothing to train: {step} of {total_steps} steps are made; {advice}"

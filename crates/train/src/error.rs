@@ -44,7 +44,7 @@ pub enum TrainError {
     /// A sample of the test could not be read, after a whole training.
     #[error(
         "the test could not use a batch: {0}. All steps are made, and model.safetensors of the run directory has what \
-         was learned: --resume tests it when the data are repaired"
+         was learned: `Trainer::resume` tests it when the data are repaired"
     )]
     TestData(String),
     /// A sample has a label that the model has no score for, or a token that its embedding has no row for.
@@ -194,7 +194,7 @@ pub enum TrainError {
     /// A hook failed on one of the ranks.
     #[error(
         "the hook `{hook}` of rank {rank} failed after step {step}: {reason}; all steps are in the newest checkpoint of \
-         the run directory, if there is one: --resume continues from it"
+         the run directory, if there is one: `Trainer::resume` continues from it"
     )]
     Hook {
         /// The hook's name.
@@ -211,7 +211,7 @@ pub enum TrainError {
     Panicked(String),
     /// A rank's parameters are not those of the others any more.
     #[error(
-        "after step {step}, `{parameter}` {}; --resume continues from a checkpoint{}",
+        "after step {step}, `{parameter}` {}; `Trainer::resume` continues from a checkpoint{}",
         whose_differs(.ranks, *.has_majority),
         if *.has_majority {
             ", `training.on_divergence = repair` gives it the others' state"
@@ -373,11 +373,11 @@ impl TrainError {
 /// An error of the system, with what to do.
 pub(crate) fn with_hint(error: &std::io::Error) -> String {
     let hint = match error.kind() {
-        std::io::ErrorKind::PermissionDenied => "; choose another --run-dir",
-        std::io::ErrorKind::StorageFull => "; free some space or choose another --run-dir",
-        std::io::ErrorKind::ReadOnlyFilesystem => "; choose another --run-dir",
+        std::io::ErrorKind::PermissionDenied => "; choose another `run_dir`",
+        std::io::ErrorKind::StorageFull => "; free some space or choose another `run_dir`",
+        std::io::ErrorKind::ReadOnlyFilesystem => "; choose another `run_dir`",
         std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotADirectory => {
-            "; a file is in the way: choose another --run-dir"
+            "; a file is in the way: choose another `run_dir`"
         }
         _ => "",
     };

@@ -46,9 +46,9 @@ pub use checkpoint::ema::EmaConfig;
 pub use checkpoint::other_model::parameter_differences;
 pub use checkpoint::pretrained_values::{WithInitialValues, open_state_dict_except};
 pub use checkpoint::state_dict::{
-    PRETRAINED_CONFIG, StateDictFile, StateDictLayout, TensorSource, WeightsMismatch,
-    load_state_dict, load_state_dict_except, missing_keys, save_pretrained, save_state_dict,
-    state_dict_names, state_dict_shapes,
+    PRETRAINED_CONFIG, ShownBy, StateDictFile, StateDictLayout, StatedSize, TensorSource,
+    WeightsMismatch, load_state_dict, load_state_dict_except, missing_keys, save_pretrained,
+    save_state_dict, state_dict_names, state_dict_shapes,
 };
 pub use checkpoint::state_hashes::StateHashes;
 pub use checkpoint::training_state::{with_averaged_parameters, with_parameters};

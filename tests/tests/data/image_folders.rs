@@ -195,7 +195,7 @@ fn weights_alone_are_a_run_that_predicts_and_their_classes_are_numbered() {
 }
 
 #[test]
-fn weights_lead_to_the_stem_or_the_model_that_they_fit() {
+fn weights_lead_to_the_settings_or_the_model_that_they_fit() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     draw(&here.join("stripes"), 20);
@@ -203,22 +203,32 @@ fn weights_lead_to_the_stem_or_the_model_that_they_fit() {
     train.args(["--steps", "1"]).run().succeeded();
     let export = ["export", "run", "--output", "a.pth"];
     Everburn::new(here, export).run().succeeded();
-    let refused = |model: &str, stem: &str, help: &str| {
+    let refused = |model: &str, settings: &[&str], help: &str| {
         let line = ["train", model, "--data", "stripes", "--init-from", "a.pth"];
-        let stem = format!("--set=data.stem={stem}");
-        let train = Everburn::new(here, line).args(["--run-dir", "other", &stem]);
-        train.run().failed_with(2, &[help]);
+        let settings = settings.iter().map(|setting| format!("--set={setting}"));
+        let train = Everburn::new(here, line).args(["--run-dir", "other"]);
+        let ended = train.args(settings.collect::<Vec<_>>()).run();
+        ended.failed_with(2, &[help]);
         assert!(!here.join("other").exists());
     };
+    let (small, large) = ("data.stem=small", "data.stem=large");
     refused(
         "resnet18",
-        "small",
+        &[small],
         "--set data.stem=large builds the model",
     );
+    let (deep, blocks) = (
+        "resnet18.blocks=[3,4,6,3]",
+        "--set 'resnet18.blocks=[2,2,2,2]'",
+    );
+    let builds = format!("{blocks} builds the model that the weights fit");
+    refused("resnet18", &[deep, large], &builds);
+    let builds = format!("{blocks} --set data.stem=large builds the model");
+    refused("resnet18", &[deep, small], &builds);
     let another = "the weights fit resnet18: name it in place of resnet50";
-    refused("resnet50", "large", another);
+    refused("resnet50", &[large], another);
     let both = format!("{another}, with --set data.stem=large");
-    refused("resnet50", "small", &both);
+    refused("resnet50", &[small], &both);
 }
 
 #[test]

@@ -431,10 +431,10 @@ fn sizes_of_vit(damage: &mut Damage) {
     for (key, value, expected) in [
         ("hidden_size", json!(huge), "hidden_size"),
         ("hidden_size", json!(1 << 20), "parameters or more"),
-        ("hidden_size", json!(8), "has shape"),
+        ("hidden_size", json!(8), "hidden_size is 8 in config.json"),
         ("num_hidden_layers", json!(9_999), "parameters or more"),
         ("num_hidden_layers", json!(1 << 20), "number of layers"),
-        ("num_hidden_layers", json!(1), "is not in the model"),
+        ("num_hidden_layers", json!(1), "contradict each other"),
         ("num_attention_heads", json!(0), "number of heads"),
         ("num_attention_heads", json!(3), "3 heads"),
         ("intermediate_size", json!("wide"), "intermediate_size"),
@@ -462,7 +462,11 @@ fn sizes_of_resnet(damage: &mut Damage) {
         ("depths", json!([1, 1, 1, 0]), "blocks"),
         ("depths", json!([1, 1, 1, 9_999]), "parameters or more"),
         ("depths", json!([1, 1, 1, 1 << 28]), "number of layers"),
-        ("depths", json!([1, 1, 2, 1]), "is not in the file"),
+        (
+            "depths",
+            json!([1, 1, 2, 1]),
+            "depths.2 is 2 in config.json",
+        ),
         ("layer_type", json!("bottleneck"), "hidden_sizes"),
         ("layer_type", json!("narrow"), "no model here"),
         (

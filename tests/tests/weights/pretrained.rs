@@ -97,6 +97,7 @@ fn a_language_model_without_a_tokenizer_keeps_its_special_tokens() {
         "train --init-from gpt2 --data my.txt --steps 1 --set text.window=8 --run-dir never";
     let train = Everburn::new(here, train.split(' ')).run();
     train.failed_with(2, &["gpt2 has no tokenizer.json"]);
+    assert_eq!(train.stdout, "", "nothing is said of the data before");
     own["bos_token_id"] = 1.into();
     own["eos_token_id"] = serde_json::json!([2, 3]);
     own["pad_token_id"] = (-1).into();
@@ -242,9 +243,22 @@ fn a_damaged_pretrained_model_is_refused_by_its_file() {
     std::fs::write(&weights, &sound_weights).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&sound_config).unwrap();
     for (key, value, expected) in [
-        ("n_embd", serde_json::json!(16), "has shape"),
+        (
+            "n_embd",
+            serde_json::json!(16),
+            "n_embd is 16 in config.json, and 8 in model.safetensors",
+        ),
         ("n_embd", serde_json::json!(1_u64 << 40), "at most"),
-        ("n_layer", serde_json::json!(2), "is not in the file"),
+        (
+            "n_layer",
+            serde_json::json!(2),
+            "n_layer is 2 in config.json, and 1 in model.safetensors",
+        ),
+        (
+            "vocab_size",
+            serde_json::json!(300),
+            "config.json and model.safetensors contradict each other",
+        ),
         ("n_layer", serde_json::json!(1_000_000), "number of layers"),
         ("n_head", serde_json::json!(0), "number of heads"),
         ("vocab_size", serde_json::json!("many"), "vocab_size"),

@@ -93,7 +93,20 @@ fn stranger(path: &str, line: &str, code: &str) -> Option<&'static str> {
     if uses_crate(code, "burn_train") && !may_train.iter().any(|folder| path.starts_with(folder)) {
         return Some("only `crates/train` and the façade use burn-train");
     }
+    if path.starts_with("crates/train/src/") && names_a_flag(code) {
+        return Some(
+            "flags are for `crates/cli`: name the field or the setting in backticks, which becomes its flag there",
+        );
+    }
     None
+}
+
+/// Whether `code` has a flag of a command line in a text, as in `--resume`.
+fn names_a_flag(code: &str) -> bool {
+    code.match_indices("--").any(|(at, dashes)| {
+        let begins = !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '-');
+        begins && code[at + dashes.len()..].starts_with(|c: char| c.is_ascii_lowercase())
+    })
 }
 
 /// Whether `code` names the crate `name` or one of its family, as in `burn::` and `burn_tensor::`.
@@ -155,6 +168,11 @@ mod tests {
             complaints("crates/train/src/a.rs", "use everburn_distributed::Ddp;"),
             ""
         );
+        let flag = r#"let text = "start without --resume";"#;
+        assert!(!complaints("crates/train/src/a.rs", flag).is_empty());
+        assert_eq!(complaints("crates/cli/src/a.rs", flag), "");
+        let comment = "/// As --resume asks for. --\nlet a = \"b -- c\";";
+        assert_eq!(complaints("crates/train/src/a.rs", comment), "");
         let in_collectives = |code| complaints("crates/collectives/src/lib.rs", code);
         assert!(!in_collectives("use burn::tensor::Tensor;").is_empty());
         assert!(!in_collectives("let t = burn_tensor::zeros();").is_empty());

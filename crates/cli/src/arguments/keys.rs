@@ -191,6 +191,16 @@ impl<S: Sections> FromArgMatches for Given<S> {
     }
 }
 
+/// What libraries name that has a flag and is no key of a section, and the flag.
+const OF_COMMANDS: [(&str, &str); 6] = [
+    ("checkpoint", "--checkpoint"),
+    ("init_from", "--init-from"),
+    ("init_skip", "--init-skip"),
+    ("run_dir", "--run-dir"),
+    ("save_pretrained", "--to hugging-face"),
+    ("Trainer::resume", "--resume"),
+];
+
 /// `text` of a library with the flags of the keys that it names: `` `training.epochs = 3` `` is `--epochs 3` here.
 pub(crate) fn with_flags(text: &str) -> String {
     let all = arguments(OfTraining::ALL);
@@ -207,6 +217,14 @@ pub(crate) fn with_flags(text: &str) -> String {
             Some((path, value)) => (path, Some(value)),
             None => (part, None),
         };
+        let of_command = OF_COMMANDS.iter().find(|(name, _)| *name == path);
+        if let Some((_, flag)) = of_command {
+            told.push_str(flag);
+            if let Some(value) = value {
+                told.push_str(&format!(" {value}"));
+            }
+            continue;
+        }
         let own = all.iter().find(|argument| argument.get_id() == path);
         let flag = own.and_then(|argument| Some((argument, argument.get_long()?)));
         match (flag, value) {
@@ -380,6 +398,10 @@ mod tests {
         assert_eq!(
             with_flags("`training.epochs` must be at least 1"),
             "--epochs must be at least 1"
+        );
+        assert_eq!(
+            with_flags("`init_skip = 'fc.*'` leaves it out; start without `Trainer::resume`"),
+            "--init-skip 'fc.*' leaves it out; start without --resume"
         );
         assert_eq!(
             with_flags("an odd ` and `training.ema.sharded`"),

@@ -398,10 +398,12 @@ pub(super) fn announce_as_rank(
     arguments: &TrainArguments,
     loaded: &LoadedData,
 ) -> Result<(), CliError> {
-    announce(config, loaded);
     if arguments.resume {
+        announce(config, loaded);
         return Ok(());
     }
+    weights::check_tokenizer(config, arguments)?;
+    announce(config, loaded);
     if let Some(line) = weights::check(config)? {
         say!("{line}");
     }

@@ -1,9 +1,10 @@
 //! The setting or the model that weights fit, where they are not those of the configured model.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use everburn_train::{AnyTask, TrainError, WeightsMismatch};
-use toml::Table;
+use everburn_train::{AnyTask, TrainError, WeightsMismatch, state_dict_shapes};
+use toml::{Table, Value};
 
 use super::loaded;
 use crate::arguments::keys::put;
@@ -15,20 +16,29 @@ use crate::tasks;
 const STEM: &str = "data.stem";
 const STEMS: [&str; 2] = ["large", "small"];
 
+/// A setting with which a model may fit weights.
+struct Setting {
+    key: String,
+    value: Value,
+    /// The flag of the command line that sets it.
+    flag: String,
+}
+
 /// What the weights in `path` fit, apart from a head, where loading them has failed with `error`. Models of the same data
 /// are tried; none of their weights are drawn.
 pub(super) fn help_to_fit(error: &CliError, config: &RunConfig, path: &Path) -> Option<String> {
     let CliError::Train(TrainError::Weights { mismatch, .. }) = error else {
         return None;
     };
-    if matches!(mismatch, WeightsMismatch::OtherHead { .. }) {
+    if matches!(
+        mismatch,
+        WeightsMismatch::OtherHead { .. } | WeightsMismatch::OtherConfig
+    ) {
         return None;
     }
     let data = config.sections.get("data")?;
-    if let Some(stem) = stem_that_fits(config, path) {
-        return Some(format!(
-            "--set {STEM}={stem} builds the model that the weights fit"
-        ));
+    if let Some(flags) = flags_that_fit(config, path) {
+        return Some(format!("{flags} builds the model that the weights fit"));
     }
     let others = tasks::tasks()
         .iter()
@@ -39,23 +49,57 @@ pub(super) fn help_to_fit(error: &CliError, config: &RunConfig, path: &Path) -> 
             sections: Table::from_iter([("data".to_owned(), data.clone())]),
             ..config.clone()
         };
-        let stem = match fits(&other, path) {
+        let flags = match fits(&other, path) {
             true => String::new(),
-            false => format!(", with --set {STEM}={}", stem_that_fits(&other, path)?),
+            false => format!(", with {}", flags_that_fit(&other, path)?),
         };
         Some(format!(
-            "the weights fit {name}: name it in place of {}{stem}",
+            "the weights fit {name}: name it in place of {}{flags}",
             config.model
         ))
     })
 }
 
-/// The stem with which the weights in `path` are those of the model.
-fn stem_that_fits(config: &RunConfig, path: &Path) -> Option<&'static str> {
-    STEMS.into_iter().find(|stem| {
+/// The flags with which the weights in `path` are those of the model: another stem, other blocks, or both.
+fn flags_that_fit(config: &RunConfig, path: &Path) -> Option<String> {
+    let stems = STEMS.map(|stem| Setting {
+        key: STEM.to_owned(),
+        value: stem.into(),
+        flag: format!("--set {STEM}={stem}"),
+    });
+    let blocks = blocks_in(config, path);
+    let single = stems.iter().chain(&blocks).map(|one| vec![one]);
+    let both = blocks
+        .iter()
+        .flat_map(|own| stems.iter().map(move |stem| vec![own, stem]));
+    let mut settings = single.chain(both);
+    let fitting = settings.find(|settings| {
         let mut other = config.clone();
-        put(&mut other.sections, STEM, (*stem).into()).is_ok() && fits(&other, path)
-    })
+        let mut settings = settings.iter();
+        settings.all(|it| put(&mut other.sections, &it.key, it.value.clone()).is_ok())
+            && fits(&other, path)
+    })?;
+    let flags: Vec<&str> = fitting.iter().map(|setting| &*setting.flag).collect();
+    Some(flags.join(" "))
+}
+
+/// The numbers of blocks that the weights in `path` have in the four stages of a residual net, as a setting of the model.
+fn blocks_in(config: &RunConfig, path: &Path) -> Option<Setting> {
+    let shapes = state_dict_shapes(path, &config.task().ok()?.layout()).ok()?;
+    let blocks = [1, 2, 3, 4].map(|stage| {
+        let stage = format!("layer{stage}");
+        let numbers = shapes.keys().filter_map(|name| {
+            let mut parts = name.split('.').skip_while(|part| *part != stage);
+            parts.nth(1)?.parse::<usize>().ok()
+        });
+        numbers.collect::<BTreeSet<_>>().len() as i64
+    });
+    let task = tasks::find(&config.model)?;
+    let section = task.sections().into_iter().find(|it| *it != "data")?;
+    let key = format!("{section}.blocks");
+    let flag = format!("--set '{key}={}'", format!("{blocks:?}").replace(' ', ""));
+    let value = Value::from(blocks.to_vec());
+    (!blocks.contains(&0)).then_some(Setting { key, value, flag })
 }
 
 fn fits(config: &RunConfig, path: &Path) -> bool {

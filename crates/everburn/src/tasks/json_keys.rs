@@ -85,3 +85,52 @@ impl<'a> Keys<'a> {
             .with_help(format!("models of this kind are built with {expected}"))
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use burn::module::Module;
+    use everburn_train::{Patterns, StateDictLayout, load_state_dict_except, save_pretrained};
+    use serde_json::{Value, json};
+
+    /// That each of these keys, as JSON pointers, is named with both values where the `config.json` of `model` contradicts
+    /// the weights, which do not fit `other`.
+    pub(in crate::tasks) fn each_contradiction_is_named<M: Module>(
+        [model, other]: [M; 2],
+        layout: &StateDictLayout,
+        config_json: &Value,
+        keys: &[&str],
+    ) {
+        let here = tempfile::tempdir().unwrap();
+        let folder = here.path().join("model");
+        save_pretrained(&model, layout, &[], &folder, u64::MAX).unwrap();
+        let told = |json: &Value| {
+            std::fs::write(folder.join("config.json"), json.to_string()).unwrap();
+            let skip = Patterns::default();
+            let loaded = load_state_dict_except(other.clone(), &folder, &skip, layout);
+            loaded.unwrap_err().to_string()
+        };
+        let own = told(config_json);
+        assert!(!own.contains("contradict"), "{own}");
+        for key in keys {
+            let mut wrong = config_json.clone();
+            let value = wrong.pointer_mut(key).unwrap();
+            let size = match &mut *value {
+                Value::Object(entries) => {
+                    entries.insert("another".to_string(), json!("class"));
+                    entries.len() - 1
+                }
+                value => {
+                    let size = value.as_u64().unwrap() as usize;
+                    *value = json!(size + 1);
+                    size
+                }
+            };
+            let told = told(&wrong);
+            let name = key[1..].replace('/', ".");
+            let stated = size + 1;
+            let expected =
+                format!("{name} is {stated} in config.json, and {size} in model.safetensors");
+            assert!(told.contains(&expected), "{expected}: {told}");
+        }
+    }
+}

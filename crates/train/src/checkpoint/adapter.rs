@@ -105,7 +105,7 @@ impl Adapter {
         };
         let size = std::fs::metadata(&path).map_err(|_| {
             failed(
-                "the run has no adapter: it was trained without `training.lora.rank`, or has not ended; --checkpoint best, \
+                "the run has no adapter: it was trained without `training.lora.rank`, or has not ended; `checkpoint = best`, \
                  or the number of an epoch, takes the factors of a checkpoint"
                     .to_string(),
             )
@@ -163,7 +163,7 @@ impl Adapter {
             if layer.split('.').any(|part| EMBEDDINGS.contains(&part)) {
                 return refuse(format!(
                     "{weight} is not a linear layer in transformers, so PEFT has no adapter for it; export the merged model by \
-                     `--to hugging-face`"
+                     `save_pretrained`"
                 ));
             }
             any_transposed |= source.is_some_and(|source| source.transposed);

@@ -265,7 +265,7 @@ impl CheckpointFolder {
         };
         let advice = match self.newest_good(Some(place)) {
             Some(other) => {
-                format!("{other} is the newest other good one: --checkpoint {other} takes it")
+                format!("{other} is the newest other good one: `checkpoint = {other}` takes it")
             }
             None => "no other one of this run is good".to_owned(),
         };
@@ -328,14 +328,16 @@ impl CheckpointFolder {
             }
         }
         let reason = if refused.is_empty() {
-            "it contains no checkpoint: the run ended before its first one; start without --resume"
+            "it contains no checkpoint: the run ended before its first one; start without `Trainer::resume`"
                 .to_string()
         } else {
             let list = refused
                 .iter()
                 .map(|error| format!("\n  {error}"))
                 .collect::<String>();
-            format!("none of those in it is whole; start without --resume, or restore one:{list}")
+            format!(
+                "none of those in it is whole; start without `Trainer::resume`, or restore one:{list}"
+            )
         };
         Err(TrainError::Checkpoint {
             path: self.path.clone(),

@@ -145,7 +145,7 @@ impl Manifest {
             });
             let advice = match version > FORMAT_VERSION {
                 true => "use that program or a newer one",
-                false => "use that program, or start without --resume",
+                false => "use that program, or start without `Trainer::resume`",
             };
             return Err(format!(
                 "its format has version {version}{writer}, and this program reads version \

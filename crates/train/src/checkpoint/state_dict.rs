@@ -2,8 +2,8 @@
 //!
 //! Names are paths, as here; what differs is translated by `burn-store`: weights of linear layers are
 //! transposed, and scale and shift of norms are called `weight` and `bias`. Batch norms have a count of
-//! batches, `num_batches_tracked`, which PyTorch needs only where there is no momentum: it is written and
-//! not read.
+//! batches, `num_batches_tracked`, which PyTorch needs only where there is no momentum: it is written, as the
+//! steps of the run, and not read.
 
 mod file;
 mod finite;
@@ -11,6 +11,7 @@ mod fit;
 mod folder;
 mod layout;
 mod pytorch;
+mod stated;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -41,6 +42,7 @@ pub use fit::WeightsMismatch;
 pub(crate) use folder::write_folder;
 pub use folder::{PRETRAINED_CONFIG, save_pretrained};
 pub use layout::{StateDictLayout, TensorSource};
+pub use stated::{ShownBy, StatedSize};
 
 /// What PyTorch calls a batch norm's count of batches.
 const BATCHES: &str = "num_batches_tracked";
@@ -244,7 +246,7 @@ pub(super) fn fitting_tensors<M: Module>(
         true => layout.name_in(&names, name),
         false => name.to_string(),
     });
-    if let Some((mismatch, problems)) = mismatch {
+    if let Some(mismatch) = mismatch {
         let is_factor = |name: &String| name.contains(".lora_A.") && !skip.fit(name);
         if of_pytorch && names.iter().any(is_factor) {
             return Err(refuse("reading", path, &file::WRAPPED_BY_PEFT));
@@ -257,6 +259,10 @@ pub(super) fn fitting_tensors<M: Module>(
                 "\n  (all names in the file begin with `{}`)",
                 prefix.escape_debug()
             ),
+        };
+        let (mismatch, problems) = match of_pytorch && path.is_dir() {
+            true => stated::with_contradictions(mismatch, path, layout, &folder::read(path)?),
+            false => mismatch,
         };
         return Err(TrainError::Weights {
             path: path.to_path_buf(),

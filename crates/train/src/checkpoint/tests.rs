@@ -55,11 +55,11 @@ fn a_damaged_newest_is_refused_by_name_and_the_one_before_it_taken() {
     std::fs::write(&newest, bytes).unwrap();
     std::fs::write(folder.path().join("epoch-0002/model.safetensors"), b"short").unwrap();
 
-    // Who asks for one by its name is told which other there is; --resume takes it by itself.
+    // Who asks for one by its name is told which other there is; a resume takes it by itself.
     for epoch in [2, 3] {
         let error = checkpoints.load(epoch).unwrap_err().to_string();
         assert!(
-            error.ends_with(": --checkpoint epoch-0001 takes it"),
+            error.ends_with(": `checkpoint = epoch-0001` takes it"),
             "{error}"
         );
     }
@@ -156,7 +156,7 @@ fn without_a_good_one_the_error_names_all() {
     let folder = tempfile::tempdir().unwrap();
     let checkpoints = CheckpointFolder::new(folder.path(), 2);
     let error = checkpoints.load_newest().unwrap_err().to_string();
-    assert!(error.contains("start without --resume"), "{error}");
+    assert!(error.contains("start without `Trainer::resume`"), "{error}");
     checkpoints.save(&checkpoint(1, 1)).unwrap();
     std::fs::write(folder.path().join("epoch-0001/manifest.json"), "{").unwrap();
     let error = checkpoints.load_newest().unwrap_err().to_string();
@@ -165,7 +165,10 @@ fn without_a_good_one_the_error_names_all() {
 
 #[test]
 fn another_format_is_refused_by_its_number_and_the_program_that_wrote_it() {
-    for (version, advice) in [(9, "that program or a newer one"), (1, "without --resume")] {
+    for (version, advice) in [
+        (9, "that program or a newer one"),
+        (1, "without `Trainer::resume`"),
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let checkpoints = CheckpointFolder::new(folder.path(), 2);
         let path = checkpoints.save(&checkpoint(1, 1)).unwrap().join(MANIFEST);

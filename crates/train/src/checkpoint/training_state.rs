@@ -370,7 +370,7 @@ pub(crate) fn agree_on_newest(
                 loaded.checkpoint
             })
             .map_err(|error| error.to_string()),
-        (None, 0) => Err("--resume needs a run directory".to_string()),
+        (None, 0) => Err("`Trainer::resume` needs a run directory".to_string()),
         _ => Ok(Checkpoint::default()),
     };
     share(group, 0, found)

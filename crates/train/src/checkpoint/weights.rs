@@ -15,7 +15,7 @@ use crate::record::run_directory::{RunDirectory, write_file};
 
 /// Why a run may have no parameters.
 const UNFINISHED: &str = "the training has not ended, or was a search for a learning rate or a batch size. `eval`, `predict` and \
-     `export` take a checkpoint by --checkpoint, and --init-from takes its folder, RUN/checkpoints/NAME";
+     `export` take a checkpoint by `checkpoint`, and `init_from` takes its folder, RUN/checkpoints/NAME";
 
 /// Writes the parameters by path, atomically: a run's `model.safetensors`.
 ///
@@ -79,7 +79,7 @@ pub(super) fn require_newest(run: &RunDirectory, path: &Path) -> Result<(), Trai
     }
     let reason = format!(
         "it is of step {}, and the run has come to step {} since, and has not ended: resume it to its end, or take its newest \
-         checkpoint by --checkpoint {}, or the best by --checkpoint best",
+         checkpoint by `checkpoint = {}`, or the best by `checkpoint = best`",
         report.steps,
         newest.step,
         newest.place()
@@ -113,7 +113,7 @@ fn load<M: Module>(
     });
     applied.map_err(|error| {
         with_good_checkpoint(error, run, |place, _| {
-            format!("--checkpoint {place} takes it")
+            format!("`checkpoint = {place}` takes it")
         })
     })?;
     Ok(model)

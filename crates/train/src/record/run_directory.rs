@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use everburn_record::{file, invocation};
+use everburn_record::{Live, file, invocation};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -54,7 +54,7 @@ impl RunDirectory {
             return Err(TrainError::File {
                 action: "making the run directory",
                 path: run.path,
-                reason: "it is not empty and holds no run; choose another --run-dir".to_string(),
+                reason: "it is not empty and holds no run; choose another `run_dir`".to_string(),
             });
         }
         for folder in [run.logs(), run.checkpoints()] {
@@ -78,7 +78,7 @@ impl RunDirectory {
 
     /// Whether there are files of somebody else's in the folder.
     fn holds_something_else(&self) -> bool {
-        let ours = ["checkpoints", "config.toml", "logs", ".lock"];
+        let ours = ["checkpoints", "config.toml", "logs", Live::LOCK];
         let is_ours = |name: &std::ffi::OsStr| ours.iter().any(|our| name == *our);
         !self.config_path().is_file()
             && std::fs::read_dir(&self.path)
@@ -90,7 +90,7 @@ impl RunDirectory {
     /// # Errors
     /// [`TrainError::File`] if another process has it.
     pub fn lock(&self) -> Result<RunLock, TrainError> {
-        let path = self.path.join(".lock");
+        let path = self.path.join(Live::LOCK);
         let file = file::lock_file(&path);
         let file = file.map_err(|error| TrainError::file("opening", &path, &error))?;
         match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
@@ -98,7 +98,7 @@ impl RunDirectory {
             Err(_) => Err(TrainError::File {
                 action: "taking",
                 path: self.path.clone(),
-                reason: "another run is using it; choose another --run-dir, or check that no second process was started as rank 0".to_string(),
+                reason: "another run is using it; choose another `run_dir`, or check that no second process was started as rank 0".to_string(),
             }),
         }
     }
@@ -223,7 +223,7 @@ impl RunDirectory {
                 ),
                 (_, false) => "there is no such folder".to_owned(),
                 _ => format!(
-                    "there is no {config} in it; give the folder that `train --run-dir` was given"
+                    "there is no {config} in it; give the folder that was the `run_dir` of a training"
                 ),
             },
             path: run.path,

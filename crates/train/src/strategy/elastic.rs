@@ -314,7 +314,9 @@ impl RankLoop {
         let step = self.outcome.step;
         match written {
             Ok(()) => {
-                format!("step {step} is in the checkpoint {place}: --resume continues from it")
+                format!(
+                    "step {step} is in the checkpoint {place}: `Trainer::resume` continues from it"
+                )
             }
             Err(error) => format!("a last checkpoint of step {step} could not be written: {error}"),
         }

@@ -89,7 +89,7 @@ pub trait Predict: Task {
         let _ = config;
         Err(
             TaskError::new(format!("the task reads no samples from {}", file.display())).with_help(
-                "--input takes test, train or validation of such a task; in a task of your own, implement `Predict::read`",
+                "of such a task, samples of test, train or validation are predicted; in a task of your own, implement `Predict::read`",
             ),
         )
     }

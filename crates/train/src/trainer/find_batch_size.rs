@@ -352,8 +352,8 @@ impl Trainer {
 
 fn memory_unknown() -> TrainError {
     TrainError::Config(
-        "--find-batch-size needs to know how much memory is free, and this device or system does not report it: try sizes \
-         with `training.batch_size`, and `--plan` for an estimate"
+        "the search for a batch size needs to know how much memory is free, and this device or system does not report it: \
+         try sizes with `training.batch_size`"
             .to_string(),
     )
 }

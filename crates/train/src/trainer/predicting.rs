@@ -140,7 +140,7 @@ impl Trainer {
         };
         match items.len() {
             0 => Err(TrainError::Config(format!(
-                "there are no samples to predict of {input}: --input takes test, train, validation or a file that \
+                "there are no samples to predict of {input}: name test, train, validation or a file that \
                  the task reads"
             ))),
             _ => Ok(items),

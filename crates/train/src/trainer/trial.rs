@@ -113,7 +113,7 @@ impl Trainer {
     pub(super) fn check_trials(&self) -> Result<(), TrainError> {
         if self.resume {
             return Err(TrainError::Config(
-                "a finder begins with fresh weights: find a value without --resume, and train with it then"
+                "a finder begins with fresh weights: find a value without `Trainer::resume`, and train with it then"
                     .to_string(),
             ));
         }

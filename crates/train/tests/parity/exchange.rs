@@ -166,7 +166,7 @@ fn everything_that_does_not_fit_is_named_at_once_with_both_shapes() {
         for line in [
             "fc2.weight has shape [7, 256] in the file and [10, 256] in the model",
             "fc2.bias has shape [7] in the file and [10] in the model",
-            "--init-skip 'fc2.*' begins with new weights there",
+            "`init_skip = 'fc2.*'` begins with new weights there",
         ] {
             assert!(text.contains(line), "{text}");
         }

@@ -5,7 +5,7 @@ use everburn_models::image_model::ImageModelConfig;
 use everburn_models::resnet18::ResNet18Config;
 use everburn_models::resnet50::{EXPANSION, ResNet50Config, Stem};
 use everburn_models::vit::ViTConfig;
-use everburn_train::{StateDictLayout, TaskError, TensorSource};
+use everburn_train::{ShownBy, StateDictLayout, StatedSize, TaskError, TensorSource};
 use serde_json::{Value, json};
 
 use crate::tasks::json_keys::Keys;
@@ -95,6 +95,45 @@ fn channels(keys: Keys<'_>) -> Result<usize, TaskError> {
     }
 }
 
+/// Where the weights of a ViT show what its `config.json` states.
+const SIZES_OF_VIT: &[StatedSize] = &[
+    StatedSize::new(
+        "/hidden_size",
+        ShownBy::Dimension("embeddings.cls_token", 2),
+    ),
+    StatedSize::new(
+        "/intermediate_size",
+        ShownBy::Dimension("intermediate.dense.weight", 0),
+    ),
+    StatedSize::new("/num_hidden_layers", ShownBy::Parts("encoder.layer")),
+    StatedSize::new(
+        "/num_channels",
+        ShownBy::Dimension("patch_embeddings.projection.weight", 1),
+    ),
+    StatedSize::new(
+        "/patch_size",
+        ShownBy::Dimension("patch_embeddings.projection.weight", 2),
+    ),
+    StatedSize::new("/id2label", ShownBy::Dimension("classifier.weight", 0)),
+];
+
+/// Where the weights of a ResNet show what its `config.json` states.
+const SIZES_OF_RESNET: &[StatedSize] = &[
+    StatedSize::new(
+        "/embedding_size",
+        ShownBy::Dimension("embedder.embedder.convolution.weight", 0),
+    ),
+    StatedSize::new(
+        "/num_channels",
+        ShownBy::Dimension("embedder.embedder.convolution.weight", 1),
+    ),
+    StatedSize::new("/depths/0", ShownBy::Parts("stages.0.layers")),
+    StatedSize::new("/depths/1", ShownBy::Parts("stages.1.layers")),
+    StatedSize::new("/depths/2", ShownBy::Parts("stages.2.layers")),
+    StatedSize::new("/depths/3", ShownBy::Parts("stages.3.layers")),
+    StatedSize::new("/id2label", ShownBy::Dimension("classifier.1.weight", 0)),
+];
+
 /// Names of a ViT's parts in `state_dict()` of transformers since version 5, and before: what `save_pretrained` writes still.
 const SINCE_VERSION_5: [(&str, &str); 7] = [
     (".layers.", ".encoder.layer."),
@@ -170,13 +209,14 @@ impl PretrainedImageModel for ViTConfig {
     fn layout(&self) -> StateDictLayout {
         StateDictLayout {
             prefix: "vit.".to_string(),
-            tensors: Vec::new(),
             ignored: ["*pooler.dense.*", "*embeddings.mask_token"]
                 .map(str::to_string)
                 .to_vec(),
             renamed: SINCE_VERSION_5
                 .map(|(theirs, ours)| (theirs.to_string(), ours.to_string()))
                 .to_vec(),
+            sizes: SIZES_OF_VIT,
+            ..StateDictLayout::default()
         }
     }
 
@@ -311,8 +351,8 @@ impl ResNetKeys {
         StateDictLayout {
             prefix: "resnet.".to_string(),
             tensors,
-            ignored: Vec::new(),
-            renamed: Vec::new(),
+            sizes: SIZES_OF_RESNET,
+            ..StateDictLayout::default()
         }
     }
 

@@ -3,7 +3,7 @@
 use everburn_models::decoder::{DecoderConfig, RotaryScaling};
 use everburn_models::gpt::{Activation, GptConfig, Positions};
 use everburn_models::llama::LlamaConfig;
-use everburn_train::{StateDictLayout, TaskError, TensorSource};
+use everburn_train::{ShownBy, StateDictLayout, StatedSize, TaskError, TensorSource};
 use serde_json::{Value, json};
 
 use crate::tasks::json_keys::Keys;
@@ -48,6 +48,25 @@ pub trait PretrainedDecoder: DecoderConfig {
         StateDictLayout::default()
     }
 }
+
+/// Where the weights of a GPT-2 show what its `config.json` states.
+const SIZES_OF_GPT: &[StatedSize] = &[
+    StatedSize::new("/vocab_size", ShownBy::Dimension("wte.weight", 0)),
+    StatedSize::new("/n_positions", ShownBy::Dimension("wpe.weight", 0)),
+    StatedSize::new("/n_embd", ShownBy::Dimension("wte.weight", 1)),
+    StatedSize::new("/n_layer", ShownBy::Parts("h")),
+];
+
+/// Where the weights of a Llama show what its `config.json` states.
+const SIZES_OF_LLAMA: &[StatedSize] = &[
+    StatedSize::new("/vocab_size", ShownBy::Dimension("embed_tokens.weight", 0)),
+    StatedSize::new("/hidden_size", ShownBy::Dimension("embed_tokens.weight", 1)),
+    StatedSize::new(
+        "/intermediate_size",
+        ShownBy::Dimension("mlp.up_proj.weight", 0),
+    ),
+    StatedSize::new("/num_hidden_layers", ShownBy::Parts("layers")),
+];
 
 impl PretrainedDecoder for GptConfig {
     fn adopt(config_json: &Value) -> Result<Option<Self>, TaskError> {
@@ -172,7 +191,8 @@ impl PretrainedDecoder for GptConfig {
             ignored: ["*.attn.bias", "*.attn.masked_bias", "*lm_head.weight"]
                 .map(str::to_string)
                 .to_vec(),
-            renamed: Vec::new(),
+            sizes: SIZES_OF_GPT,
+            ..StateDictLayout::default()
         }
     }
 }
@@ -268,9 +288,9 @@ impl PretrainedDecoder for LlamaConfig {
         ignored.extend(self.tied.then_some("*lm_head.weight"));
         StateDictLayout {
             prefix: "model.".to_string(),
-            tensors: Vec::new(),
             ignored: ignored.into_iter().map(str::to_string).collect(),
-            renamed: Vec::new(),
+            sizes: SIZES_OF_LLAMA,
+            ..StateDictLayout::default()
         }
     }
 }

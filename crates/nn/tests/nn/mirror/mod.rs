@@ -138,6 +138,10 @@ fn configurations_are_burns() {
         &burns::DropoutConfig::new(0.2),
     );
     same(
+        &ours::EmbeddingConfig::new(5, 2),
+        &burns::EmbeddingConfig::new(5, 2),
+    );
+    same(
         &ours::conv::Conv2dConfig::new([2, 4], [3, 1]),
         &burns::conv::Conv2dConfig::new([2, 4], [3, 1]),
     );

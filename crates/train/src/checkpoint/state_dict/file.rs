@@ -26,6 +26,12 @@ const ARCHIVE: &[u8] = b"PK\x03\x04";
 pub(super) const WRAPPED_BY_PEFT: &str = "it is the state dict of a model that PEFT wraps: merge the factors into the weights in Python, by \
      `model = model.merge_and_unload()`, and save the state dict of that";
 
+const EMPTY: &str =
+    "it is empty: nothing was copied or downloaded; do so again, with enough space on the disk";
+
+const WEB_PAGE: &str = "it is a web page, not the weights: the server has answered the download with an error or a login, which a \
+     browser shows; download the weights again";
+
 const POINTER: &str = "it is a pointer of git-lfs, not the weights: `git lfs pull` fetches them";
 
 /// The endings of names by which a [`StateDictFile`] is known. The first is safetensors', the others PyTorch's.
@@ -200,11 +206,26 @@ fn metadata(path: &Path) -> Option<BTreeMap<String, String>> {
     Some(header.metadata)
 }
 
+/// What a file is that begins so and has no weights of any kind, if that is known.
+fn why_no_weights(start: &[u8]) -> Option<&'static str> {
+    match start.trim_ascii_start() {
+        _ if start.is_empty() => Some(EMPTY),
+        _ if start.starts_with(LFS_POINTER) => Some(POINTER),
+        text if text.starts_with(b"<!")
+            || text.starts_with(b"<html")
+            || text.starts_with(b"<?xml") =>
+        {
+            Some(WEB_PAGE)
+        }
+        _ => None,
+    }
+}
+
 /// What a `.pt` file seems to be that `torch.load` would not read either, if that is known.
 fn why_not_pytorch(path: &Path) -> Option<&'static str> {
     let start = start(path)?;
-    if start.starts_with(LFS_POINTER) {
-        return Some(POINTER);
+    if let Some(reason) = why_no_weights(&start) {
+        return Some(reason);
     }
     let is_safetensors = start.len() > 8 && header_length(&start).is_some();
     is_safetensors.then_some("it is a .safetensors file: give it a name that ends in .safetensors")
@@ -213,8 +234,8 @@ fn why_not_pytorch(path: &Path) -> Option<&'static str> {
 /// What is wrong with a file that cannot be read as safetensors, if that is known.
 pub(in crate::checkpoint) fn why_not_safetensors(path: &Path) -> Option<String> {
     let start = start(path)?;
-    if start.starts_with(LFS_POINTER) {
-        return Some(POINTER.to_string());
+    if let Some(reason) = why_no_weights(&start) {
+        return Some(reason.to_string());
     }
     if start.starts_with(ARCHIVE) {
         let reason = "it is a file of torch.save: give it a name that ends in .pt";
@@ -299,7 +320,7 @@ mod tests {
             read_file(&path).unwrap_err().to_string()
         };
         let name = "a.safetensors";
-        for end in [0, 7, 20, sound.len() - 1] {
+        for end in [7, 20, sound.len() - 1] {
             let told = told(name, &sound[..end]);
             let expected = format!("it is cut off: it has {end} bytes");
             assert!(
@@ -308,11 +329,22 @@ mod tests {
             );
         }
         let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
-        for name in [name, "a.bin"] {
+        for name in [name, "a.bin", "a.pth"] {
             assert!(told(name, pointer).contains("a pointer of git-lfs"));
+            assert!(told(name, b"").contains("it is empty"));
+            for page in [
+                "<!doctype html><html>",
+                "\n<html>",
+                "<?xml version=\"1.0\"?><Error>",
+            ] {
+                assert!(told(name, page.as_bytes()).contains("it is a web page"));
+            }
         }
+        let torch = pytorch::to_bytes(&[("a".to_string(), TensorData::zeros::<f32, _>([64]))]);
+        let torch = torch.unwrap();
+        assert!(told("a.pth", &torch[..torch.len() - 1]).contains("it is cut off"));
         assert!(told(name, b"PK\x03\x04 and more").contains("ends in .pt"));
-        assert!(told(name, b"<!doctype html><html>").contains("it is no .safetensors file"));
+        assert!(told(name, b"a text of some bytes").contains("it is no .safetensors file"));
         assert!(told("a.pt", &sound).contains("ends in .safetensors"));
     }
 

@@ -21,7 +21,7 @@ const MOST_SHOWN: usize = 8;
 /// # mod everburn { pub use everburn_train as train; }
 /// use everburn::train::{TrainError, WeightsMismatch};
 ///
-/// /// The pattern of `--init-skip` for a model with another head.
+/// /// The pattern of `init_skip` for a model with another head.
 /// fn head(error: &TrainError) -> Option<&str> {
 ///     match error {
 ///         TrainError::Weights { mismatch: WeightsMismatch::OtherHead { skip }, .. } => Some(skip),
@@ -39,6 +39,8 @@ pub enum WeightsMismatch {
     },
     /// Another architecture.
     OtherArchitecture,
+    /// The `config.json` of a folder states other sizes than the weights beside it have.
+    OtherConfig,
     /// Only one layer has other shapes: most likely a head for other classes.
     OtherHead {
         /// The pattern that leaves it out.
@@ -62,7 +64,7 @@ pub(in crate::checkpoint) fn mismatch(
     if let Some(layer) = other_head(ours, theirs) {
         let skip = format!("{layer}.*");
         let hint = format!(
-            "\n  (`train` with --init-from and --init-skip '{skip}' begins with new weights there: a head for other classes)"
+            "\n  (a training with `init_skip = '{skip}'` begins with new weights there: a head for other classes)"
         );
         return Some((WeightsMismatch::OtherHead { skip }, found.shown() + &hint));
     }
@@ -226,16 +228,16 @@ impl Differences {
             (_, 0, missing) if self.other.is_empty() && (missing <= few || self.lacks_a_layer(ours)) => (
                 Tensors,
                 format!(
-                    "the file lacks {missing} of the model's {all} tensors, and all others fit: was it saved whole? `train \
-                     --init-from` with --init-skip {} begins with new weights there, and with no others",
+                    "the file lacks {missing} of the model's {all} tensors, and all others fit: was it saved whole? A training \
+                     with {} begins with new weights there, and with no others",
                     self.pattern_of_missing(ours)
                 ),
             ),
             (_, unknown, 0) if self.other.is_empty() && unknown <= few => (
                 Tensors,
                 format!(
-                    "the model's {all} tensors fit, and the file has {unknown} more: `train --init-from` with --init-skip \
-                     NAME leaves them out"
+                    "the model's {all} tensors fit, and the file has {unknown} more: a training with `init_skip` \
+                     leaves those out that it names"
                 ),
             ),
             (_, 0, _) | (_, _, 0) => (
@@ -300,15 +302,17 @@ impl Differences {
         ours.iter().filter(of_layer).count() == self.missing.len()
     }
 
-    /// What --init-skip has to say for the missing tensors, and for no others: the pattern of their layer if all of it is
+    /// What `init_skip` has to say for the missing tensors, and for no others: the pattern of their layer if all of it is
     /// missing, else their names.
     fn pattern_of_missing(&self, ours: &[PackedTensor]) -> String {
         match self.layer_missing() {
-            Some(layer) if self.lacks_a_layer(ours) => format!("'{layer}.*'"),
+            Some(layer) if self.lacks_a_layer(ours) => format!("`init_skip = '{layer}.*'`"),
             _ => {
                 let names = self.missing_names().take(MOST_SHOWN);
-                let names = names.map(|name| format!("'{name}'")).collect::<Vec<_>>();
-                names.join(" --init-skip ")
+                let names = names
+                    .map(|name| format!("`init_skip = '{name}'`"))
+                    .collect::<Vec<_>>();
+                names.join(" ")
             }
         }
     }
@@ -386,7 +390,7 @@ pub(super) fn check_patterns<'a, I: Iterator<Item = &'a str>>(
             false => String::new(),
         };
         return Err(TrainError::Config(format!(
-            "--init-skip {pattern} matches no parameter of the model, and no tensor of {}{meant}",
+            "`init_skip = {pattern}` matches no parameter of the model, and no tensor of {}{meant}",
             path.display()
         )));
     }

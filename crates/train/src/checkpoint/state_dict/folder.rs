@@ -20,6 +20,9 @@ use crate::record::run_directory::write_file;
 /// The weights of such a folder, and of older ones.
 const WEIGHTS: [&str; 2] = ["model.safetensors", "pytorch_model.bin"];
 
+/// What the name of an index of several files adds to theirs.
+const INDEX: &str = ".index.json";
+
 /// The largest index that is read, in bytes: the names of a million tensors.
 const LARGEST_INDEX: u64 = 64 << 20;
 
@@ -106,7 +109,7 @@ fn write_weights(
     }
     let index = json!({"metadata": {"total_size": total_size}, "weight_map": weight_map});
     write_file(
-        &folder.join(format!("{single}.index.json")),
+        &folder.join(format!("{single}{INDEX}")),
         format!("{index:#}\n").as_bytes(),
     )
 }
@@ -128,19 +131,22 @@ fn shards(tensors: Vec<NamedTensor>, most: u64) -> Vec<Vec<NamedTensor>> {
     shards
 }
 
+/// The file of a folder's weights, or the index of several.
+pub(super) fn weights_of(folder: &Path) -> Option<PathBuf> {
+    let names = WEIGHTS.into_iter();
+    let mut paths =
+        names.flat_map(|name| [folder.join(format!("{name}{INDEX}")), folder.join(name)]);
+    paths.find(|path| path.exists())
+}
+
 /// The tensors of a folder's files of weights.
 pub(super) fn read(folder: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
-    let is_there = |name: &str| {
-        let path = folder.join(name);
-        path.exists().then_some(path)
-    };
-    for weights in WEIGHTS {
-        if let Some(index) = is_there(&format!("{weights}.index.json")) {
-            return Ok(without_wrappers(read_shards(folder, &index)?));
-        }
-        if let Some(path) = is_there(weights) {
-            return Ok(without_wrappers(read_file(&path)?));
-        }
+    if let Some(path) = weights_of(folder) {
+        let is_index = path.to_str().is_some_and(|path| path.ends_with(INDEX));
+        return Ok(without_wrappers(match is_index {
+            true => read_shards(folder, &path)?,
+            false => read_file(&path)?,
+        }));
     }
     let [single, older] = WEIGHTS;
     let part = fs::read_dir(folder).ok().and_then(|entries| {
@@ -149,7 +155,7 @@ pub(super) fn read(folder: &Path) -> Result<BTreeMap<String, PackedTensor>, Trai
     });
     let reason = match part {
         Some(part) => format!(
-            "it has parts of the weights, such as {}, and no {single}.index.json, which says what is in which: copy that file, too",
+            "it has parts of the weights, such as {}, and no {single}{INDEX}, which says what is in which: copy that file, too",
             part.escape_debug()
         ),
         None => format!("there is no {single} in it, and no {older}, nor an index of several"),

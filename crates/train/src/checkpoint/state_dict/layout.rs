@@ -8,6 +8,7 @@ use burn::store::bridge;
 use burn::store::burn_pack::{Error as PackError, Tensor as PackedTensor};
 use burn::tensor::{DType, TensorData};
 
+use super::stated::StatedSize;
 use crate::checkpoint::tensor_file::NamedTensor;
 use crate::config::parameter_groups::Patterns;
 
@@ -28,7 +29,7 @@ use crate::config::parameter_groups::Patterns;
 ///     prefix: "net.".to_string(),
 ///     tensors: vec![part("first", 0), part("second", 1)],
 ///     ignored: vec!["net.mask".to_string()],
-///     renamed: Vec::new(),
+///     ..StateDictLayout::default()
 /// };
 /// assert_eq!(layout.tensors.len(), 2);
 /// ```
@@ -44,6 +45,8 @@ pub struct StateDictLayout {
     pub ignored: Vec<String>,
     /// Parts of names in files of other versions of the library, and what they are in those of this layout.
     pub renamed: Vec<(String, String)>,
+    /// Sizes that the `config.json` beside the file states too.
+    pub sizes: &'static [StatedSize],
 }
 
 /// Where a tensor of a model is in a file.
@@ -117,7 +120,7 @@ impl StateDictLayout {
     }
 
     /// A name of another version as this layout has it.
-    fn in_this_version(&self, name: &str) -> String {
+    pub(super) fn in_this_version(&self, name: &str) -> String {
         let parts = self.renamed.iter();
         parts.fold(name.to_owned(), |name, (theirs, ours)| {
             name.replace(theirs, ours)
@@ -274,7 +277,7 @@ mod tests {
                 source("out.weight", "last", true, None),
             ],
             ignored: vec!["*.mask".to_string()],
-            renamed: Vec::new(),
+            ..StateDictLayout::default()
         }
     }
 

@@ -346,7 +346,10 @@ fn too_few_ranks_leave_a_checkpoint_from_which_another_run_goes_on() {
     for slot in [0, 2] {
         let error = failed(&results[slot]);
         assert!(error.contains("cannot continue"), "{error}");
-        assert!(error.contains("--resume continues from it"), "{error}");
+        assert!(
+            error.contains("`Trainer::resume` continues from it"),
+            "{error}"
+        );
     }
     let group = ProcessGroup::alone(GroupOptions::default());
     let trainer = Trainer {

@@ -2,6 +2,7 @@ use burn::prelude::Device;
 use everburn_train::{Patterns, load_state_dict_except, save_state_dict};
 
 use super::*;
+use crate::tasks::json_keys::tests::each_contradiction_is_named;
 
 fn vit() -> ViTConfig {
     ViTConfig::new()
@@ -54,6 +55,43 @@ fn a_model_is_of_one_kind() {
     assert_eq!(default.unwrap(), Some(ResNet50Config::new()));
     let default = ViTConfig::adopt(&json!({"model_type": "vit"}));
     assert_eq!(default.unwrap(), Some(ViTConfig::new()));
+}
+
+#[test]
+fn a_size_that_contradicts_the_weights_is_named() {
+    fn check<C: PretrainedImageModel>(config: &C, other: &C, keys: &[&str]) {
+        let config = config.clone().of_classes(2);
+        let models = [&config, other].map(|config| config.build(&Device::flex()));
+        let mut json = config.config_json().unwrap();
+        json["id2label"] = json!({"0": "cat", "1": "dog"});
+        each_contradiction_is_named(models, &config.layout(), &json, keys);
+    }
+    let keys = [
+        "/hidden_size",
+        "/intermediate_size",
+        "/num_hidden_layers",
+        "/num_channels",
+        "/patch_size",
+        "/id2label",
+    ];
+    check(&vit(), &vit().with_width(16), &keys);
+    let keys = [
+        "/embedding_size",
+        "/num_channels",
+        "/depths/0",
+        "/depths/1",
+        "/depths/2",
+        "/depths/3",
+        "/id2label",
+    ];
+    let small = ResNet18Config::new()
+        .with_width(2)
+        .with_blocks([1, 2, 1, 1]);
+    check(&small, &small.clone().with_width(4), &keys);
+    let large = ResNet50Config::new()
+        .with_width(2)
+        .with_blocks([2, 1, 1, 1]);
+    check(&large, &large.clone().with_width(4), &keys);
 }
 
 #[test]

@@ -1,4 +1,7 @@
+use burn::prelude::Device;
+
 use super::*;
+use crate::tasks::json_keys::tests::each_contradiction_is_named;
 
 fn llama() -> LlamaConfig {
     LlamaConfig::new(300)
@@ -51,6 +54,28 @@ fn keys_of_older_releases_and_their_defaults_are_known() {
     assert_eq!(LlamaConfig::adopt(&json).unwrap(), Some(expected));
     assert_eq!(GptConfig::adopt(&json).unwrap(), None);
     assert_eq!(GptConfig::adopt(&json!([1])).unwrap(), None);
+}
+
+#[test]
+fn a_size_that_contradicts_the_weights_is_named() {
+    fn check<C: PretrainedDecoder>(config: &C, other: &C, keys: &[&str]) {
+        let models = [config, other].map(|config| config.build(&Device::flex()));
+        let json = config.config_json().unwrap();
+        each_contradiction_is_named(models, &config.layout(), &json, keys);
+    }
+    let gpt = GptConfig::new(30).with_context(8).with_width(8);
+    let gpt = gpt.with_layers(2).with_heads(2);
+    let keys = ["/vocab_size", "/n_positions", "/n_embd", "/n_layer"];
+    check(&gpt, &gpt.clone().with_width(16), &keys);
+    let keys = [
+        "/vocab_size",
+        "/hidden_size",
+        "/intermediate_size",
+        "/num_hidden_layers",
+    ];
+    check(&llama(), &llama().with_width(16), &keys);
+    let untied = llama().with_tied(false).with_biases(true);
+    check(&untied, &untied.clone().with_width(16), &keys);
 }
 
 #[test]

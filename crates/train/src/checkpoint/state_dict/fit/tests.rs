@@ -20,7 +20,7 @@ fn a_head_for_other_classes_gets_a_hint_and_another_model_does_not() {
         let error = load_state_dict(config.init(&device), &path).unwrap_err();
         error.to_string()
     };
-    let hint = "--init-skip 'layers.2.*' begins with new weights there";
+    let hint = "`init_skip = 'layers.2.*'` begins with new weights there";
     let head = refused(config.clone().with_classes(7));
     assert!(head.contains(hint), "{head}");
     for other in [
@@ -28,7 +28,7 @@ fn a_head_for_other_classes_gets_a_hint_and_another_model_does_not() {
         config.with_hidden(vec![5]),
     ] {
         let error = refused(other);
-        assert!(!error.contains("--init-skip"), "{error}");
+        assert!(!error.contains("init_skip"), "{error}");
     }
 }
 
@@ -68,7 +68,7 @@ fn few_tensors_less_or_more_are_no_other_model() {
     write(&named);
     let more = told(config.clone());
     assert!(
-        more.contains("the file has 1 more: `train --init-from` with --init-skip"),
+        more.contains("the file has 1 more: a training with `init_skip`"),
         "{more}"
     );
 }
@@ -93,14 +93,14 @@ fn a_layer_that_is_missing_is_named_by_a_pattern_and_a_part_of_one_by_its_name()
         error.to_string()
     };
     let head = without(|name| name.starts_with("layers.2."));
-    assert!(head.contains("--init-skip 'layers.2.*' begins"), "{head}");
+    assert!(head.contains("`init_skip = 'layers.2.*'` begins"), "{head}");
     let bias = without(|name| name == "layers.0.bias");
     assert!(
-        bias.contains("--init-skip 'layers.0.bias' begins"),
+        bias.contains("`init_skip = 'layers.0.bias'` begins"),
         "{bias}"
     );
     let layers = without(|name| !name.starts_with("layers.0."));
-    assert!(!layers.contains("--init-skip"), "{layers}");
+    assert!(!layers.contains("init_skip"), "{layers}");
 }
 
 #[test]
