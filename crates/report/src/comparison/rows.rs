@@ -253,6 +253,7 @@ impl Comparison {
             ("stalls", EventKind::Stall),
             ("divergences", EventKind::Divergence),
             ("failures", EventKind::Failure),
+            ("checkpoints not written", EventKind::Unsaved),
             ("resumes", EventKind::Resume),
         ];
         let happened = kinds

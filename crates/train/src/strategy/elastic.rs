@@ -316,7 +316,11 @@ impl RankLoop {
             Ok(()) => {
                 format!("step {step} is in the checkpoint {place}: --resume continues from it")
             }
-            Err(error) => format!("a last checkpoint of step {step} could not be written: {error}"),
+            Err(error) => {
+                let error = error.to_string();
+                self.note(Event::new(EventKind::Unsaved, &error));
+                format!("a last checkpoint of step {step} could not be written: {error}")
+            }
         }
     }
 }
