@@ -133,9 +133,10 @@ impl Trainer {
         self.end_hooks(&hooks, &report)?;
         // Nobody leaves before rank 0 has written everything. On the way, what the last step was.
         match self.tell_last_step(outcome.step, outcome.past) {
+            Ok(()) => live.finish(),
             // Rank 0 may have been lost before its report was written.
             Err(_) if self.regroup.is_some() => self.write_report(&report)?,
-            told => told?,
+            Err(error) => return Err(error.into()),
         }
         Ok((trained, report))
     }
