@@ -239,6 +239,7 @@ impl RankEnvironment {
                 started_by,
                 torchs,
                 &format!("{}:{}", place.host, place.port),
+                &env.set_among(&[v::RANK, v::WORLD_SIZE]),
             )?;
         }
         Ok(Self {
