@@ -347,7 +347,7 @@ fn without_a_ranks_recording_nobody_else_is_blamed() {
     assert!(found.iter().all(|it| !of_all(it.kind)), "{found:?}");
     let text = everburn_profile::Summary(&analysis).to_string();
     assert!(
-        text.contains("the recordings of ranks 1 are missing"),
+        text.contains("the recordings of rank 1 are missing"),
         "{text}"
     );
     let whole = Analysis::of(&[rank(0, &waits), rank(1, &waits)]).unwrap();
