@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use everburn_record::EventKind;
 use everburn_record::svg::Axis;
 
 /// Text from outside, as it is to be shown.
@@ -35,6 +36,12 @@ impl Html {
             ));
         }
         self.put(format_args!("</div>"));
+    }
+
+    /// The sign and the word of a kind of event.
+    pub(crate) fn kind(&mut self, kind: EventKind) {
+        let (name, sign) = (kind.name(), kind.sign());
+        self.put(format_args!("<b class=\"sign e-{name}\">{sign}</b>{name}"));
     }
 
     pub(crate) fn into_string(self) -> String {

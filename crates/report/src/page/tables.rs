@@ -20,12 +20,9 @@ pub(super) fn events(events: &Events) -> Option<Section> {
     for kind in EventKind::ALL {
         let count = events.count(kind);
         if count > 0 {
-            html.put(format_args!(
-                "<span class=\"key\"><b class=\"sign e-{0}\">{1}</b>{0} × {2}</span>",
-                kind.name(),
-                kind.sign(),
-                units::count(count)
-            ));
+            html.put(format_args!("<span class=\"key\">"));
+            html.kind(kind);
+            html.put(format_args!(" × {}</span>", units::count(count)));
         }
     }
     html.put(format_args!(
@@ -49,11 +46,9 @@ pub(super) fn events(events: &Events) -> Option<Section> {
 }
 
 fn row(event: &Event, html: &mut Html) {
-    html.put(format_args!(
-        "<tr><td class=\"text\"><b class=\"sign e-{0}\">{1}</b>{0}</td>",
-        event.kind.name(),
-        event.kind.sign()
-    ));
+    html.put(format_args!("<tr><td class=\"text\">"));
+    html.kind(event.kind);
+    html.put(format_args!("</td>"));
     // On a narrow screen a row becomes a paragraph, and its cells have their names before them.
     let cells = [
         ("after step ", event.step.map(units::count)),
