@@ -217,7 +217,7 @@ impl Comparison {
             let said = run.results.as_ref().and_then(|it| it.steps);
             positive(said.unwrap_or(run.metrics.last_step) as f64)
         };
-        // Times and bytes are of the process that ended the run, steps of all that it was resumed by.
+        // Times and bytes are of the steps since the newest resume, steps of the whole run.
         let made = |run: &Run| {
             let said = run.results.as_ref().and_then(|it| it.steps_since_resume);
             said.map_or_else(|| steps(run), |made| positive(made as f64))

@@ -8,6 +8,11 @@ use everburn_record::svg::Axis;
 /// Text from outside, as it is to be shown.
 pub(crate) use everburn_record::svg::escaped as text;
 
+/// The text of a number, or a dash where there is none.
+pub(crate) fn or_dash<T>(number: Option<T>, shown: impl FnOnce(T) -> String) -> String {
+    number.map_or_else(|| "–".to_owned(), shown)
+}
+
 /// A page or a part of one, as it grows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Html(String);

@@ -3,7 +3,7 @@
 use everburn_record::{Event, EventKind, plain, units};
 
 use super::Section;
-use super::markup::{Html, text};
+use super::markup::{Html, or_dash, text};
 use crate::clock;
 use crate::run::{Events, Run};
 
@@ -109,12 +109,8 @@ fn epochs(run: &Run, html: &mut Html) {
          <th>validation loss</th><th>validation accuracy</th><th>time</th><th>samples/s</th></tr></thead><tbody>"
     ));
     for epoch in epochs {
-        let number = |value: Option<f64>| {
-            value.map_or_else(|| "–".to_owned(), |value| units::significant(value, 4))
-        };
-        let share = |value: Option<f64>| {
-            value.map_or_else(|| "–".to_owned(), |share| units::percent(share, 2))
-        };
+        let number = |value| or_dash(value, |value| units::significant(value, 4));
+        let share = |value| or_dash(value, |share| units::percent(share, 2));
         html.put(format_args!(
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
             units::count(epoch.epoch),
@@ -123,8 +119,8 @@ fn epochs(run: &Run, html: &mut Html) {
             share(epoch.accuracy),
             number(epoch.validation_loss),
             share(epoch.validation_accuracy),
-            epoch.seconds.map_or_else(|| "–".to_owned(), units::seconds),
-            epoch.samples_per_second.map_or_else(|| "–".to_owned(), |rate| units::count(rate.round() as u64))
+            or_dash(epoch.seconds, units::seconds),
+            or_dash(epoch.samples_per_second, |rate| units::count(rate.round() as u64))
         ));
     }
     html.put(format_args!("</tbody></table></div>\n"));
