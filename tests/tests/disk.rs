@@ -91,6 +91,11 @@ fn on_a_full_disk_the_training_goes_on_and_the_earlier_checkpoint_stays() {
     let kept = Run::new(folder.path().join("kept"));
     assert_eq!(kept.epochs(), 3);
     assert!(kept.path.join("model.safetensors").is_file());
+    let events = kept.text("events.jsonl");
+    assert_eq!(events.matches(r#""kind":"unsaved""#).count(), 2, "{events}");
+    let doctor = Everburn::new(folder.path(), ["doctor", "--run-dir", "kept"]).run();
+    let told = "2 checkpoints could not be written; the first, after step ";
+    assert!(doctor.stdout.contains(told), "{doctor}");
     // The earlier one is good: the run continues from it where there is space.
     let arguments = ["train", "--resume", "--run-dir", "kept"];
     let resumed = Everburn::new(folder.path(), arguments).run().succeeded();

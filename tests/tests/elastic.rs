@@ -82,6 +82,12 @@ fn whoever_is_killed_stopped_or_cut_off_the_same_is_learnt() {
         assert_eq!(hashes(folder.path(), &name), expected, "{chaos}: {ended}");
         let run = Run::new(folder.path().join(&name));
         assert_eq!(run.number("steps"), STEPS as f64, "{chaos}");
+        // Also those of a rank 0 that came back count from the beginning.
+        assert_eq!(run.number("steps_since_resume"), STEPS as f64, "{chaos}");
+        assert!(
+            run.number("seconds") >= run.number("train_seconds"),
+            "{chaos}"
+        );
         if chaos == "kill=0@step:11" {
             let steps = steps_of_checkpoints(&run);
             assert!(steps.contains(&10), "{steps:?}: {ended}");

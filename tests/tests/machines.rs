@@ -160,7 +160,10 @@ fn ranks_started_by_hand_train_together() {
         let (folder, ended) = both(|folder, rank| rank_by_hand(folder, rank, 2, port));
         (!lost_the_port(&ended[0])).then_some((folder, ended))
     });
-    let _ = ended.map(Ended::succeeded);
+    for (rank, ended) in ended.map(Ended::succeeded).iter().enumerate() {
+        let told = format!("rank {rank} of 2 (RANK, WORLD_SIZE), started by hand");
+        assert!(ended.stderr.contains(&told), "{ended}");
+    }
     let report = Run::new(folder.path().join("run")).report();
     assert_eq!(report["world_size"], 2, "{report:#}");
 }

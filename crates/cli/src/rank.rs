@@ -54,7 +54,13 @@ pub(crate) fn from_environment(command: &Command) -> Result<Option<RankEnvironme
     };
     environment.guard_against_orphaning()?;
     environment.report_panics();
-    if environment.rank == 0 && environment.origin.started_by != StartedBy::Everburn {
+    // Variables may be left over from a job that is gone, which a rank other than 0 would wait for.
+    let announces = match environment.origin.started_by {
+        StartedBy::Everburn => false,
+        StartedBy::Variables => true,
+        _ => environment.rank == 0,
+    };
+    if announces {
         say_error!("{}", environment.announcement());
     }
     Ok(Some(environment))

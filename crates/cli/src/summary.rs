@@ -292,7 +292,6 @@ fn print_sharding(sharding: &ShardingReport) {
 /// How long it took, and since when that is counted where not from the beginning.
 fn time_taken(report: &TrainingReport) -> String {
     let since = match report.steps_since_resume {
-        _ if report.came_back => " since rank 0 came back",
         some if some > 0 && some < report.steps => " since the resume",
         _ => "",
     };
@@ -366,19 +365,16 @@ mod tests {
 
     #[test]
     fn a_time_that_does_not_count_from_the_beginning_says_so() {
-        let taken = |steps_since_resume, came_back| {
+        let taken = |steps_since_resume| {
             let report = TrainingReport {
                 steps: 9,
                 steps_since_resume,
                 seconds: 2.0,
-                came_back,
                 ..TrainingReport::default()
             };
             time_taken(&report).split_off(units::seconds(2.0).len())
         };
-        assert_eq!(taken(9, false), "");
-        assert_eq!(taken(4, false), " since the resume");
-        assert_eq!(taken(9, true), " since rank 0 came back");
-        assert_eq!(taken(4, true), " since rank 0 came back");
+        assert_eq!(taken(9), "");
+        assert_eq!(taken(4), " since the resume");
     }
 }

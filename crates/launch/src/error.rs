@@ -230,11 +230,14 @@ pub enum RankEnvironmentError {
     },
     /// There is no secret to keep strangers out.
     #[error(
-        "the ranks meet at {address}, and EVERBURN_JOB_TOKEN is not set: set it to the same secret for all ranks \
+        "{found} make this process a rank (unset them if they are left over); the ranks meet at {address}, and \
+         EVERBURN_JOB_TOKEN is not set: set it to the same secret for all ranks \
          ({advice}; `openssl rand -hex 32` makes one). Or set EVERBURN_OPEN_STORE=1: then anyone who can reach the \
          store can join the job, and read and change its contents"
     )]
     NoJobToken {
+        /// What gives the rank, as `NAME=value`.
+        found: String,
         /// Where they are to meet.
         address: String,
         /// How the launcher sets a variable.

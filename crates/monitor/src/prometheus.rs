@@ -15,7 +15,7 @@ use everburn_record::sync::lock;
 use self::exposition::exposition;
 pub(crate) use self::request::{Answer, Request, answer};
 use crate::error::MonitorError;
-use crate::listening::{Connections, Listening, PendingSlot, Why};
+use crate::listening::{Connections, Listening, Why};
 use crate::state::RunState;
 use crate::tail::RunTail;
 use crate::wire::Paced;
@@ -67,14 +67,11 @@ impl PrometheusServer {
             run: Mutex::new((RunTail::open(folder)?, RunState::default())),
             credential: Self::credential(token),
         };
-        let attend = move |connections: &Connections,
-                           connection: &TcpStream,
-                           from: SocketAddr,
-                           slot: PendingSlot| {
-            figures.attend(connections, connection, from);
-            drop(slot);
-        };
-        let listening = Listening::start(address, "scrapes", attend)?;
+        let listening =
+            Listening::start(address, "scrapes", move |connections, it, from, slot| {
+                figures.attend(connections, it, from);
+                drop(slot);
+            })?;
         Ok(Self { listening })
     }
 

@@ -65,13 +65,10 @@ impl MonitorServer {
             key: wire::key(token),
             monitors: AtomicUsize::new(0),
         };
-        let attend = move |connections: &Connections,
-                           connection: &TcpStream,
-                           from: SocketAddr,
-                           slot: PendingSlot| {
-            serving.attend(connections, connection, from, slot);
-        };
-        let listening = Listening::start(address, "monitors", attend)?;
+        let listening =
+            Listening::start(address, "monitors", move |connections, it, from, slot| {
+                serving.attend(connections, it, from, slot);
+            })?;
         Ok(Self { listening })
     }
 

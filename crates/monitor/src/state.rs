@@ -56,6 +56,8 @@ pub struct RunState {
     pub(crate) events: VecDeque<Event>,
     /// How often a rank was started again.
     pub(crate) restarts: u64,
+    /// How many checkpoints could not be written.
+    pub(crate) unsaved: u64,
     pub(crate) finished: bool,
     /// Why it ended before its time.
     pub(crate) stopped: Option<String>,
@@ -189,6 +191,7 @@ impl RunState {
             self.ranks.event(event, members.map(|(members, _)| members));
         }
         self.restarts += u64::from(event.kind == EventKind::Restart);
+        self.unsaved += u64::from(event.kind == EventKind::Unsaved);
         if self.events.len() == MOST_EVENTS {
             self.events.pop_front();
         }

@@ -206,9 +206,7 @@ mod tests {
         let start = |step, at| StepStart {
             step,
             at,
-            kept_waiting: 0,
-            peak_memory: 0,
-            kernels_timed: false,
+            ..StepStart::default()
         };
         let sample = |at, thread, stack, on_the_clock| Sample {
             at,

@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!(Phase::Data.name(), "data");
 /// assert!(Phase::Exchange.waits() && !Phase::Forward.waits());
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
     /// Getting the batch: assembling it, or waiting for the threads that do.
@@ -30,6 +32,7 @@ pub enum Phase {
     /// What is done after a step: records, comparisons, checkpoints.
     Records,
     /// All else.
+    #[default]
     Other,
 }
 

@@ -209,8 +209,7 @@ impl Recorder {
                 step: 0,
                 at: now,
                 kept_waiting,
-                peak_memory: 0,
-                kernels_timed: false,
+                ..StepStart::default()
             });
         }
     }

@@ -117,7 +117,7 @@ pub struct Facts {
 /// let steps: Vec<StepStart> = recorder.finish().steps;
 /// assert!(steps[0].step == 1 && steps[0].at <= steps[1].at);
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StepStart {
     /// The number of the step, from 1.
     pub step: u32,
@@ -144,7 +144,7 @@ pub struct StepStart {
 /// let phases: Vec<PhaseSpan> = recorder.finish().phases;
 /// assert!(phases.iter().all(|span| span.begin <= span.end));
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PhaseSpan {
     /// What was done.
     pub phase: Phase,

@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use everburn_record::{plain, ranks};
+
 use crate::analysis::{Analysis, RankProfile};
 use crate::phase::Phase;
 
@@ -41,12 +43,11 @@ impl Display for Summary<'_> {
             analysis.step_seconds * 1e3
         )?;
         if !analysis.missing.is_empty() {
-            let missing: Vec<String> = analysis.missing.iter().map(usize::to_string).collect();
             writeln!(
                 f,
-                "the recordings of ranks {} are missing: name the folders that have them with --of, else slow ranks and \
+                "the recordings of {} are missing: name the folders that have them with --of, else slow ranks and \
                  long exchanges are not found",
-                missing.join(", ")
+                ranks(&analysis.missing)
             )?;
         }
         writeln!(f)?;
@@ -79,7 +80,7 @@ fn device(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
         writeln!(
             f,
             "{:<46}{:>10.1}{:>10.3}{share:>6.0} %  {}",
-            shortened(&kernel.name, 45),
+            plain::line(&kernel.name, 45), // the end of its name tells least
             kernel.launches,
             kernel.seconds * 1e3,
             kernel.asked_in,
@@ -107,14 +108,6 @@ fn device(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
         )?;
     }
     Ok(())
-}
-
-/// `name` with no more than `most` letters: the end of a kernel's name tells least.
-fn shortened(name: &str, most: usize) -> String {
-    match name.chars().count() > most {
-        true => name.chars().take(most - 1).chain(['…']).collect(),
-        false => name.to_owned(),
-    }
 }
 
 fn phases(f: &mut Formatter<'_>, analysis: &Analysis) -> fmt::Result {

@@ -212,19 +212,14 @@ mod tests {
         let start = |step, at| StepStart {
             step,
             at,
-            kept_waiting: 0,
-            peak_memory: 0,
-            kernels_timed: false,
+            ..StepStart::default()
         };
         let span = |phase, begin, end| PhaseSpan {
             phase,
             step: 1,
             begin,
             end,
-            cpu: 0,
-            allocations: 0,
-            bytes: 0,
-            operations: [0, 0],
+            ..PhaseSpan::default()
         };
         Recording {
             facts: Facts {

@@ -12,6 +12,8 @@ pub enum EventKind {
     Resume,
     /// A checkpoint was written.
     Checkpoint,
+    /// A checkpoint could not be written.
+    Unsaved,
     /// The others lost a rank.
     Loss,
     /// A rank was started again.
@@ -37,10 +39,11 @@ pub enum EventKind {
 
 impl EventKind {
     /// All kinds, in the order in which tables name them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Start,
         Self::Resume,
         Self::Checkpoint,
+        Self::Unsaved,
         Self::Loss,
         Self::Restart,
         Self::Regroup,
@@ -66,6 +69,7 @@ impl EventKind {
             Self::Start => "start",
             Self::Resume => "resume",
             Self::Checkpoint => "checkpoint",
+            Self::Unsaved => "unsaved",
             Self::Loss => "loss",
             Self::Restart => "restart",
             Self::Regroup => "regroup",
@@ -86,6 +90,7 @@ impl EventKind {
             Self::Start => '▸',
             Self::Resume => '↻',
             Self::Checkpoint => '◆',
+            Self::Unsaved => '◇',
             Self::Loss => '×',
             Self::Restart => '▲',
             Self::Regroup => '●',

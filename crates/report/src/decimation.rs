@@ -275,6 +275,11 @@ mod tests {
         series
     }
 
+    fn kept(series: &Series) -> Vec<(u64, f64)> {
+        let points = series.points(8);
+        points.iter().map(|point| (point.x, point.y)).collect()
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
@@ -321,12 +326,7 @@ mod tests {
     fn few_points_are_all_there() {
         let points = [(10, 1.0), (20, 3.0), (30, 2.0)];
         let series = series(8, &points);
-        let kept: Vec<_> = series
-            .points(8)
-            .iter()
-            .map(|point| (point.x, point.y))
-            .collect();
-        assert_eq!(kept, points);
+        assert_eq!(kept(&series), points);
         assert_eq!(series.means(8), (series.points(8), 1));
         // One bucket of 32 steps is left of them.
         assert_eq!(series.means(1), (vec![Point { x: 20, y: 2.0 }], 32));
@@ -344,12 +344,8 @@ mod tests {
     fn steps_that_are_made_again_take_the_place_of_the_first() {
         let mut series = series(8, &[(1, 1.0), (2, 2.0), (3, 3.0)]);
         series.push(2, 5.0);
-        let kept: Vec<_> = series
-            .points(8)
-            .iter()
-            .map(|point| (point.x, point.y))
-            .collect();
-        assert_eq!((kept, series.turns()), (vec![(1, 1.0), (2, 5.0)], 1));
+        assert_eq!(kept(&series), [(1, 1.0), (2, 5.0)]);
+        assert_eq!(series.turns(), 1);
         series.push(3, f64::NAN);
         assert_eq!((series.count(), series.no_numbers()), (2, 1));
     }

@@ -1,11 +1,11 @@
 //! `everburn doctor`: what this machine has and lacks for training; with `--ranks`, also the ways between ranks, by
 //! processes that do what a training's ranks would.
 
-mod cut_off;
 mod host;
 mod libraries;
 mod limits;
 mod network;
+mod newest_run;
 mod rank;
 mod ranks;
 mod report;
@@ -70,7 +70,7 @@ impl DoctorArguments {
 pub(super) fn run(options: &DoctorArguments) -> Result<ExitCode, ToolError> {
     let mut findings = host::findings();
     findings.extend(limits::findings(options.world_size(), &options.run_dir));
-    findings.extend(cut_off::finding(&options.run_dir));
+    findings.extend(newest_run::findings(&options.run_dir));
     findings.extend(network::findings());
     if let Some(rendezvous) = &options.rendezvous {
         findings.push(network::rendezvous(rendezvous, options.node_rank == 0));

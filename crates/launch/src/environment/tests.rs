@@ -106,6 +106,7 @@ fn ranks_that_meet_know_a_secret_or_that_there_is_none() {
     };
     let without = ("EVERBURN_JOB_TOKEN", "");
     let asked_for = [
+        "RANK=1 and WORLD_SIZE=2 make this process a rank (unset them if they are left over)",
         "EVERBURN_JOB_TOKEN",
         "openssl rand",
         "EVERBURN_OPEN_STORE=1",

@@ -116,6 +116,7 @@ impl Secret {
         started_by: StartedBy,
         store_of_torchrun: bool,
         meeting: &str,
+        found: &[String],
     ) -> Result<(), RankEnvironmentError> {
         let address = meeting.to_owned();
         match (self.open_store, &self.job_token) {
@@ -123,6 +124,7 @@ impl Secret {
             _ if store_of_torchrun => Err(RankEnvironmentError::StoreOfTorchrun { address }),
             (false, Some(_)) => Ok(()),
             (false, None) => Err(RankEnvironmentError::NoJobToken {
+                found: found.join(" and "),
                 address,
                 advice: started_by.sets(v::JOB_TOKEN),
             }),
@@ -345,7 +347,8 @@ fn with_master(
     };
     let secret = env.secret()?;
     let meeting = format!("{}:{}", address.value, port.value);
-    secret.check(claim.started_by, false, &meeting)?;
+    let found = env.set_among(&[claim.rank.name, claim.world_size.name]);
+    secret.check(claim.started_by, false, &meeting, &found)?;
     let (rank, world_size) = (claim.rank.value, claim.world_size.value);
     Ok(RankEnvironment {
         rank,

@@ -142,13 +142,22 @@ fn of_run(text: &mut Text, state: &RunState) {
         "How long a step has taken lately.",
         live.seconds_a_step,
     );
-    let restarts = (Labels::default(), Some(state.restarts as f64));
-    text.family(
-        "restarts_total",
-        "counter",
-        "How often a rank was started again.",
-        [restarts],
-    );
+    let counters = [
+        (
+            "restarts_total",
+            "How often a rank was started again.",
+            state.restarts,
+        ),
+        (
+            "checkpoints_failed_total",
+            "How many checkpoints could not be written.",
+            state.unsaved,
+        ),
+    ];
+    for (name, help, count) in counters {
+        let sample = (Labels::default(), Some(count as f64));
+        text.family(name, "counter", help, [sample]);
+    }
 }
 
 fn of_model(text: &mut Text, state: &RunState) {

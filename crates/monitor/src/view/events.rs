@@ -58,8 +58,10 @@ fn colour(kind: EventKind) -> Color {
         | EventKind::Stop
         | EventKind::Warning
         | EventKind::Fault => Color::Yellow,
-        EventKind::Loss | EventKind::Stall | EventKind::Divergence | EventKind::Failure => {
-            Color::Red
-        }
+        EventKind::Unsaved
+        | EventKind::Loss
+        | EventKind::Stall
+        | EventKind::Divergence
+        | EventKind::Failure => Color::Red,
     }
 }

@@ -8,7 +8,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Widget};
 
 use super::RanksView;
-use crate::state::{Column, RankState, RunState};
+use crate::state::{RankState, RunState};
 
 /// From short to long, for eyes that see no colours and for screens that show none.
 const SHADES: [&str; 5] = ["·", "░", "▒", "▓", "█"];
@@ -44,22 +44,14 @@ pub(super) fn draw(
         true => state.history.whole(usize::from(width)),
         false => state.history.newest(usize::from(width)),
     };
-    let value = |column: &Column, rank: usize| {
-        let values = if view.work {
-            &column.work
-        } else {
-            &column.seconds
-        };
-        values.get(&rank).copied()
-    };
-    let all = columns.iter().flat_map(|column| {
-        let values = if view.work {
-            &column.work
-        } else {
-            &column.seconds
-        };
-        values.values().copied()
-    });
+    let values: Vec<_> = columns
+        .iter()
+        .map(|column| match view.work {
+            true => &column.work,
+            false => &column.seconds,
+        })
+        .collect();
+    let all = values.iter().flat_map(|values| values.values().copied());
     let (shortest, longest) = scale(all.collect());
     let mut block = Block::bordered().title(format!(" {what} of each rank "));
     if let (Some(first), Some(last)) = (columns.first(), columns.last()) {
@@ -81,11 +73,11 @@ pub(super) fn draw(
         let label = format!("{:>4} ", rank.rank);
         buffer.set_stringn(row.x, row.y, label, row.width.into(), Style::new());
         // The newest is at the right edge while there are few.
-        for (place, column) in columns.iter().take(usize::from(width)).enumerate() {
-            let Some(seconds) = value(column, rank.rank) else {
+        for (place, values) in values.iter().take(usize::from(width)).enumerate() {
+            let Some(seconds) = values.get(&rank.rank) else {
                 continue;
             };
-            let level = level(seconds, shortest, longest);
+            let level = level(*seconds, shortest, longest);
             let x = row.x + LABEL + place as u16;
             let style = Style::new().fg(COLOURS[level]);
             buffer.set_stringn(x, row.y, SHADES[level], 1, style);

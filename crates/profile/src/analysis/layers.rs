@@ -215,10 +215,7 @@ mod tests {
             step: 1,
             begin,
             end,
-            cpu: 0,
-            allocations: 0,
-            bytes: 0,
-            operations: [0, 0],
+            ..PhaseSpan::default()
         }
     }
 

@@ -42,9 +42,7 @@ fn rank(number: usize, step: &Step) -> Recording {
     let start = |step, at| StepStart {
         step,
         at,
-        kept_waiting: 0,
-        peak_memory: 0,
-        kernels_timed: false,
+        ..StepStart::default()
     };
     for number in 1..=12 {
         recording.steps.push(start(number, now));
@@ -69,10 +67,9 @@ fn rank(number: usize, step: &Step) -> Recording {
                 step: number,
                 begin: now,
                 end,
-                cpu: 0,
                 allocations: 3,
                 bytes: 100,
-                operations: [0, 0],
+                ..PhaseSpan::default()
             });
             now = end;
         }
@@ -347,7 +344,7 @@ fn without_a_ranks_recording_nobody_else_is_blamed() {
     assert!(found.iter().all(|it| !of_all(it.kind)), "{found:?}");
     let text = everburn_profile::Summary(&analysis).to_string();
     assert!(
-        text.contains("the recordings of ranks 1 are missing"),
+        text.contains("the recordings of rank 1 are missing"),
         "{text}"
     );
     let whole = Analysis::of(&[rank(0, &waits), rank(1, &waits)]).unwrap();

@@ -56,6 +56,15 @@ impl Amount {
     }
 }
 
+impl Row {
+    /// `None` of cells that are all empty.
+    fn of(name: &str, cells: Vec<Option<(String, Option<String>)>>) -> Option<Self> {
+        let name = name.to_owned();
+        let any = cells.iter().any(Option::is_some);
+        any.then_some(Self { name, cells })
+    }
+}
+
 impl Comparison {
     pub(super) fn parts(&self) -> Vec<Part> {
         let parts = [
@@ -72,12 +81,7 @@ impl Comparison {
     /// A row of words.
     fn words(&self, name: &str, word: impl Fn(&Run) -> Option<String>) -> Option<Row> {
         let cell = |run: &Run| word(run).map(|word| (plain::line(&word, 60), None));
-        let cells: Vec<_> = self.runs.iter().map(cell).collect();
-        let name = name.to_owned();
-        cells
-            .iter()
-            .any(Option::is_some)
-            .then_some(Row { name, cells })
+        Row::of(name, self.runs.iter().map(cell).collect())
     }
 
     /// A row of numbers, with how they differ from the first.
@@ -96,12 +100,7 @@ impl Comparison {
             let change = first.and_then(|first| amount.change(first, number));
             Some((amount.shown(number), change))
         });
-        let cells: Vec<_> = cells.collect();
-        let name = name.to_owned();
-        cells
-            .iter()
-            .any(Option::is_some)
-            .then_some(Row { name, cells })
+        Row::of(name, cells.collect())
     }
 
     fn about(&self) -> Vec<Row> {
@@ -218,7 +217,7 @@ impl Comparison {
             let said = run.results.as_ref().and_then(|it| it.steps);
             positive(said.unwrap_or(run.metrics.last_step) as f64)
         };
-        // Times and bytes are of the process that ended the run, steps of all that it was resumed by.
+        // Times and bytes are of the steps since the newest resume, steps of the whole run.
         let made = |run: &Run| {
             let said = run.results.as_ref().and_then(|it| it.steps_since_resume);
             said.map_or_else(|| steps(run), |made| positive(made as f64))
@@ -253,6 +252,7 @@ impl Comparison {
             ("stalls", EventKind::Stall),
             ("divergences", EventKind::Divergence),
             ("failures", EventKind::Failure),
+            ("checkpoints not written", EventKind::Unsaved),
             ("resumes", EventKind::Resume),
         ];
         let happened = kinds

@@ -4,7 +4,7 @@ use everburn_record::svg::Element;
 use everburn_record::{ConfusionMatrix, plain, units};
 
 use super::Section;
-use super::markup::{Html, text};
+use super::markup::{Html, or_dash, text};
 use crate::run::Run;
 
 /// With more classes, numbers have no room.
@@ -186,9 +186,7 @@ fn classes(matrix: &ConfusionMatrix, html: &mut Html) {
         text(&which)
     ));
     for class in classes {
-        let share = |share: Option<f64>| {
-            share.map_or_else(|| "–".to_owned(), |share| units::percent(share, 2))
-        };
+        let share = |share: Option<f64>| or_dash(share, |share| units::percent(share, 2));
         html.put(format_args!(
             "<tr><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
             text(&name(matrix, class)),

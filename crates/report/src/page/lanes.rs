@@ -96,12 +96,9 @@ fn keys(signs: &[&Event], html: &mut Html) {
         "<span class=\"key\"><i class=\"span\"></i>makes steps</span>"
     ));
     for kind in kinds {
-        html.put(format_args!(
-            "<span class=\"key\"><b class=\"sign e-{}\">{}</b>{}</span>",
-            kind.name(),
-            kind.sign(),
-            kind.name()
-        ));
+        html.put(format_args!("<span class=\"key\">"));
+        html.kind(kind);
+        html.put(format_args!("</span>"));
     }
 }
 

@@ -2,10 +2,16 @@
 
 use std::fmt::{self, Write};
 
+use everburn_record::EventKind;
 use everburn_record::svg::Axis;
 
 /// Text from outside, as it is to be shown.
 pub(crate) use everburn_record::svg::escaped as text;
+
+/// The text of a number, or a dash where there is none.
+pub(crate) fn or_dash<T>(number: Option<T>, shown: impl FnOnce(T) -> String) -> String {
+    number.map_or_else(|| "–".to_owned(), shown)
+}
 
 /// A page or a part of one, as it grows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,6 +41,12 @@ impl Html {
             ));
         }
         self.put(format_args!("</div>"));
+    }
+
+    /// The sign and the word of a kind of event.
+    pub(crate) fn kind(&mut self, kind: EventKind) {
+        let (name, sign) = (kind.name(), kind.sign());
+        self.put(format_args!("<b class=\"sign e-{name}\">{sign}</b>{name}"));
     }
 
     pub(crate) fn into_string(self) -> String {

@@ -2,7 +2,7 @@
 
 use everburn_record::units;
 
-use super::markup::{Html, text};
+use super::markup::{Html, or_dash, text};
 use super::{Data, Section, heat_map, lanes};
 use crate::run::{Quantity, RankTimes, RankTotal, Run};
 
@@ -155,9 +155,7 @@ fn table(times: &RankTimes, html: &mut Html) {
             units::seconds(total.seconds / steps),
             units::seconds(total.work()),
             units::seconds(total.waited / steps),
-            total
-                .peak_memory
-                .map_or_else(|| "–".to_owned(), units::bytes),
+            or_dash(total.peak_memory, units::bytes),
             units::count(total.steps)
         ));
     }

@@ -3,7 +3,7 @@
 use everburn_record::{Event, EventKind, plain, units};
 
 use super::Section;
-use super::markup::{Html, text};
+use super::markup::{Html, or_dash, text};
 use crate::clock;
 use crate::run::{Events, Run};
 
@@ -20,12 +20,9 @@ pub(super) fn events(events: &Events) -> Option<Section> {
     for kind in EventKind::ALL {
         let count = events.count(kind);
         if count > 0 {
-            html.put(format_args!(
-                "<span class=\"key\"><b class=\"sign e-{0}\">{1}</b>{0} × {2}</span>",
-                kind.name(),
-                kind.sign(),
-                units::count(count)
-            ));
+            html.put(format_args!("<span class=\"key\">"));
+            html.kind(kind);
+            html.put(format_args!(" × {}</span>", units::count(count)));
         }
     }
     html.put(format_args!(
@@ -49,11 +46,9 @@ pub(super) fn events(events: &Events) -> Option<Section> {
 }
 
 fn row(event: &Event, html: &mut Html) {
-    html.put(format_args!(
-        "<tr><td class=\"text\"><b class=\"sign e-{0}\">{1}</b>{0}</td>",
-        event.kind.name(),
-        event.kind.sign()
-    ));
+    html.put(format_args!("<tr><td class=\"text\">"));
+    html.kind(event.kind);
+    html.put(format_args!("</td>"));
     // On a narrow screen a row becomes a paragraph, and its cells have their names before them.
     let cells = [
         ("after step ", event.step.map(units::count)),
@@ -114,12 +109,8 @@ fn epochs(run: &Run, html: &mut Html) {
          <th>validation loss</th><th>validation accuracy</th><th>time</th><th>samples/s</th></tr></thead><tbody>"
     ));
     for epoch in epochs {
-        let number = |value: Option<f64>| {
-            value.map_or_else(|| "–".to_owned(), |value| units::significant(value, 4))
-        };
-        let share = |value: Option<f64>| {
-            value.map_or_else(|| "–".to_owned(), |share| units::percent(share, 2))
-        };
+        let number = |value| or_dash(value, |value| units::significant(value, 4));
+        let share = |value| or_dash(value, |share| units::percent(share, 2));
         html.put(format_args!(
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
             units::count(epoch.epoch),
@@ -128,8 +119,8 @@ fn epochs(run: &Run, html: &mut Html) {
             share(epoch.accuracy),
             number(epoch.validation_loss),
             share(epoch.validation_accuracy),
-            epoch.seconds.map_or_else(|| "–".to_owned(), units::seconds),
-            epoch.samples_per_second.map_or_else(|| "–".to_owned(), |rate| units::count(rate.round() as u64))
+            or_dash(epoch.seconds, units::seconds),
+            or_dash(epoch.samples_per_second, |rate| units::count(rate.round() as u64))
         ));
     }
     html.put(format_args!("</tbody></table></div>\n"));

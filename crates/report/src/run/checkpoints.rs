@@ -31,7 +31,7 @@ struct FileEntry {
     bytes: u64,
 }
 
-/// An event for each checkpoint that is still there.
+/// An event for each checkpoint that is still there, the newest last.
 pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Vec<Event> {
     let folder = folder.join("checkpoints");
     let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -40,11 +40,11 @@ pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Vec<Event> {
     names.sort();
     if names.len() > MOST {
         let what = format!(
-            "it has {} checkpoints: the first {MOST} are listed",
+            "it has {} checkpoints: the newest {MOST} are listed",
             names.len()
         );
         notes.push(Note::new("checkpoints", what));
-        names.truncate(MOST);
+        names.drain(..names.len() - MOST);
     }
     let mut events = Vec::new();
     for name in names {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use everburn_record::{Event, EventKind, Live, file, plain};
+use everburn_record::{Event, EventKind, Live, file, plain, units};
 
 use super::logs::MOST_EVENTS;
 use super::{Note, checkpoints, json_lines, logs};
@@ -27,6 +27,8 @@ type Counts = Vec<(EventKind, u64)>;
 pub struct Events {
     list: Vec<Event>,
     counts: Counts,
+    /// Of the checkpoints that are still there.
+    newest_checkpoint: Option<Event>,
 }
 
 impl Events {
@@ -43,7 +45,11 @@ impl Events {
                 event.unix_time_ms.unwrap_or(u64::MAX),
             )
         });
-        Self { list, counts }
+        Self {
+            list,
+            counts,
+            newest_checkpoint: None,
+        }
     }
 
     /// All of them, in order.
@@ -70,13 +76,56 @@ impl Events {
         formed.filter_map(|event| Some((event.step?, event.ranks.as_deref()?)))
     }
 
-    /// Reads `events.jsonl` of a run directory, or where there is none its logs; then its checkpoints.
-    pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Self {
+    /// What is to be said of checkpoints that could not be written, if there are any: how many they are, why the first was
+    /// not, and which checkpoint there is.
+    ///
+    /// ```
+    /// use everburn_record::{Event, EventKind};
+    /// use everburn_report::Events;
+    ///
+    /// let full = Event { step: Some(20), ..Event::new(EventKind::Unsaved, "no space left") };
+    /// let told = "1 checkpoint could not be written; the first, after step 20: no space left; no good one is there";
+    /// assert_eq!(Events::new(vec![full]).unsaved().as_deref(), Some(told));
+    /// ```
+    #[must_use]
+    pub fn unsaved(&self) -> Option<String> {
+        let first = |event: &&Event| event.kind == EventKind::Unsaved;
+        let first = self.list.iter().find(first)?;
+        let after = |event: &Event| match event.step {
+            Some(step) => format!(", after step {}", units::count(step)),
+            None => String::new(),
+        };
+        let count = self.count(EventKind::Unsaved);
+        let ending = if count == 1 { "" } else { "s" };
+        let newest = match &self.newest_checkpoint {
+            Some(newest) => format!("the newest good one now: {}{}", newest.text, after(newest)),
+            None => "no good one is there".to_owned(),
+        };
+        Some(format!(
+            "{} checkpoint{ending} could not be written; the first{}: {}; {newest}",
+            units::count(count),
+            after(first),
+            first.text
+        ))
+    }
+
+    /// Reads `events.jsonl` of a run directory, or where there is none its logs; then its checkpoints. What could not be
+    /// read is noted.
+    ///
+    /// ```
+    /// let folder = tempfile::tempdir().unwrap();
+    /// let mut notes = Vec::new();
+    /// let events = everburn_report::Events::read(folder.path(), &mut notes);
+    /// assert!(events.iter().len() == 0 && notes.is_empty());
+    /// ```
+    pub fn read(folder: &Path, notes: &mut Vec<Note>) -> Self {
         let (mut list, counts) = match record(folder, notes) {
             Some((list, counts)) => (list, Some(counts)),
             None => (logs::read(folder, notes), None),
         };
-        for checkpoint in checkpoints::read(folder, notes) {
+        let checkpoints = checkpoints::read(folder, notes);
+        let newest_checkpoint = checkpoints.iter().max_by_key(|event| event.step).cloned();
+        for checkpoint in checkpoints {
             let is_same =
                 |other: &Event| (other.kind, other.step) == (checkpoint.kind, checkpoint.step);
             if !list.iter().any(is_same) {
@@ -84,7 +133,10 @@ impl Events {
             }
         }
         list.extend(cut_off(folder));
-        let mut events = Self::new(list);
+        let mut events = Self {
+            newest_checkpoint,
+            ..Self::new(list)
+        };
         // Of what was recorded there may be more than is kept.
         for (kind, count) in counts.unwrap_or_default() {
             match events.counts.iter_mut().find(|(other, _)| *other == kind) {

@@ -45,8 +45,8 @@ pub struct Results {
     pub epochs: Option<u64>,
     /// How many steps were made.
     pub steps: Option<u64>,
-    /// How many of them the process made that wrote this, which is what times and bytes are of; absent where an older
-    /// version wrote it.
+    /// How many of them were made since the run was begun or resumed, which is what times and bytes are of; absent where
+    /// an older version wrote it.
     pub steps_since_resume: Option<u64>,
     /// Seconds from start to end.
     pub seconds: Option<f64>,

@@ -282,6 +282,41 @@ fn more_events_than_are_kept_are_counted() {
 }
 
 #[test]
+fn checkpoints_that_could_not_be_written_are_counted_with_the_first_reason_and_the_newest_good_one()
+{
+    let mut text = String::new();
+    for (step, why) in [(10, "<no space left>"), (30, "read-only")] {
+        let line = format!(r#"{{"kind":"unsaved","step":{step},"text":"{why}"}}"#);
+        writeln!(text, "{line}").unwrap();
+    }
+    let run = Sample::elastic().with("events.jsonl", text).read();
+    let told = run.events.unsaved().unwrap();
+    assert_eq!(
+        told,
+        "2 checkpoints could not be written; the first, after step 10: <no space left>; the newest good one now: \
+         checkpoint epoch-0002, 194 KiB, after step 40"
+    );
+    let html = run.to_html();
+    assert!(html.contains("the first, after step 10: &lt;no space left&gt;"));
+    assert!(html.contains("unsaved × 2"));
+    assert_eq!(Sample::elastic().read().events.unsaved(), None);
+}
+
+#[test]
+fn of_many_checkpoints_the_newest_are_listed() {
+    let manifest = |step| {
+        let name = format!("checkpoints/epoch-{step:04}/manifest.json");
+        (name, format!(r#"{{"progress":{{"step":{step}}}}}"#))
+    };
+    let sample = (1..=201).map(manifest).fold(
+        Sample::empty().with("config.toml", "model = 'mnist'"),
+        |sample, (name, text)| sample.with(&name, text),
+    );
+    let steps: Vec<_> = sample.read().events.iter().map(|it| it.step).collect();
+    assert_eq!(steps, (2..=201).map(Some).collect::<Vec<_>>());
+}
+
+#[test]
 fn a_folder_without_a_run_is_refused() {
     let error = Run::read(Sample::empty().with("notes.txt", "").path()).unwrap_err();
     assert!(error.to_string().contains("--run-dir"), "{error}");

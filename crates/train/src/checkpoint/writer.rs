@@ -1,6 +1,6 @@
 //! Writes checkpoints while the training continues.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use everburn_collectives::worker::{Answer, Worker, WorkerError};
@@ -30,26 +30,28 @@ impl CheckpointWriter {
         }
     }
 
-    /// Begins to write what `checkpoint` gives on the writer's thread, and calls `written` there when its folder
-    /// is complete.
+    /// Begins to write what `checkpoint` gives on the writer's thread, and calls `ended` there with the complete folder,
+    /// or why there is none.
     ///
     /// # Errors
     /// That of the checkpoint before, by the policy.
     pub(crate) fn write(
         &mut self,
         checkpoint: impl FnOnce() -> Result<Checkpoint, TrainError> + Send + 'static,
-        written: impl FnOnce(&Path) + Send + 'static,
+        ended: impl FnOnce(&Result<PathBuf, TrainError>) + Send + 'static,
     ) -> Result<(), TrainError> {
         self.finish()?;
         let write = move |folder: &mut CheckpointFolder| {
             let start = Instant::now();
-            let checkpoint = checkpoint()?;
-            let read = start.elapsed();
-            let path = folder.save(&checkpoint)?;
-            let took = start.elapsed() - read;
-            tracing::debug!("{}: read in {read:?}, written in {took:?}", path.display());
-            written(&path);
-            Ok(())
+            let saved = checkpoint().and_then(|checkpoint| {
+                let read = start.elapsed();
+                let path = folder.save(&checkpoint)?;
+                let took = start.elapsed() - read;
+                tracing::debug!("{}: read in {read:?}, written in {took:?}", path.display());
+                Ok(path)
+            });
+            ended(&saved);
+            saved.map(drop)
         };
         let worker = match &mut self.worker {
             Some(worker) => worker,
@@ -136,5 +138,23 @@ mod tests {
         writer.write(empty, |_| ()).unwrap();
         writer.finish().unwrap();
         assert_eq!(folder.places().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_checkpoint_that_cannot_be_written_is_told_with_the_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let in_the_way = folder.path().join("checkpoints");
+        std::fs::write(&in_the_way, "a file").unwrap();
+        let folder = CheckpointFolder::new(&in_the_way, 1);
+        let mut writer = CheckpointWriter::new(folder, OnCheckpointFailure::Continue);
+        let (tell, told) = std::sync::mpsc::channel();
+        let ended = move |saved: &Result<PathBuf, TrainError>| {
+            tell.send(saved.as_ref().map_err(ToString::to_string).cloned())
+                .unwrap();
+        };
+        writer.write(|| Ok(Checkpoint::default()), ended).unwrap();
+        writer.finish().unwrap();
+        let reason = told.recv().unwrap().unwrap_err();
+        assert!(reason.contains("writing the checkpoint"), "{reason}");
     }
 }

@@ -1,5 +1,6 @@
 //! `live.json`, which rank 0 writes on a thread of its own: a training that hangs shows where.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -46,6 +47,8 @@ struct State {
     /// It is to be written at once.
     due: bool,
     closed: bool,
+    /// All members have made the newest step, which is the last one.
+    finished: bool,
     /// When the newest step was finished.
     stepped: Option<Instant>,
 }
@@ -138,6 +141,14 @@ impl LiveSlot {
         drop(before);
     }
 
+    /// Ends the file of a run whose members have all come to its end.
+    pub(crate) fn finish(&self) {
+        if let Some(file) = &*self.file() {
+            lock(&file.shared.state).finished = true;
+        }
+        self.open(None);
+    }
+
     /// Says what the training does now.
     pub(crate) fn enter(&self, phase: Phase) {
         if let Some(file) = &*self.file() {
@@ -179,13 +190,16 @@ fn write_until_closed(shared: &Shared, path: &Path, rank_statuses: Option<&RankS
     loop {
         let mut state = lock(&shared.state);
         state.due = false;
-        let (mut live, closed) = (state.live.clone(), state.closed);
+        let (mut live, closed, finished) = (state.live.clone(), state.closed, state.finished);
         drop(state);
         if let Some(rank_statuses) = rank_statuses {
             let statuses = rank_statuses();
             let mut store = statuses.iter().filter_map(|status| status.store_silent_for);
             live.store_silent_seconds = store.next().map(|silence| silence.as_secs_f64());
             live.ranks = statuses.into_iter().map(of_status).collect();
+            if finished {
+                reach_the_end(&mut live);
+            }
         }
         live.unix_time_ms = unix_time_ms();
         if let Err(error) = live.write(path)
@@ -207,6 +221,24 @@ fn write_until_closed(shared: &Shared, path: &Path, rank_statuses: Option<&RankS
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
+}
+
+/// Heartbeats are up to two intervals old, and a short run is over before they tell of its steps.
+fn reach_the_end(live: &mut Live) {
+    let step = Some(live.step);
+    let mut members: BTreeSet<usize> = live.members.iter().copied().collect();
+    for rank in &mut live.ranks {
+        if members.remove(&rank.rank) {
+            rank.step = step;
+        }
+    }
+    let unheard = members.into_iter().map(|rank| LiveRank {
+        rank,
+        step,
+        ..LiveRank::default()
+    });
+    live.ranks.extend(unheard);
+    live.ranks.sort_by_key(|rank| rank.rank);
 }
 
 fn of_status(status: RankStatus) -> LiveRank {
@@ -238,10 +270,8 @@ mod tests {
         serde_json::from_str(&text).unwrap()
     }
 
-    #[test]
-    fn the_file_says_when_the_run_is_over() {
-        let folder = tempfile::tempdir().unwrap();
-        let run = RunDirectory::create(folder.path().join("a")).unwrap();
+    /// A file of a run, in which rank 1 was heard of at step 4.
+    fn opened(run: &RunDirectory) -> LiveSlot {
         let status = RankStatus {
             member: 1,
             alive: false,
@@ -255,9 +285,35 @@ mod tests {
             note: r#"{"gpu_celsius":61}"#.to_string(),
         };
         let rank_statuses: RankStatuses = Arc::new(move || vec![status.clone()]);
-        let file = LiveFile::start(&run, Live::default(), Some(rank_statuses));
+        let file = LiveFile::start(run, Live::default(), Some(rank_statuses));
         let slot = LiveSlot::default();
         slot.open(Some(file));
+        slot
+    }
+
+    #[test]
+    fn a_run_that_has_finished_has_the_last_step_of_every_member() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(folder.path().join("a")).unwrap();
+        let steps = |end: fn(&LiveSlot)| {
+            let slot = opened(&run);
+            slot.members(vec![1, 2]);
+            slot.step(6);
+            end(&slot);
+            let live = read(&run);
+            assert_eq!(live.phase, Phase::Ended);
+            let ranks = live.ranks.into_iter().map(|it| (it.rank, it.step));
+            ranks.collect::<Vec<_>>()
+        };
+        assert_eq!(steps(LiveSlot::finish), [(1, Some(6)), (2, Some(6))]);
+        assert_eq!(steps(|slot| slot.open(None)), [(1, Some(4))]);
+    }
+
+    #[test]
+    fn the_file_says_when_the_run_is_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(folder.path().join("a")).unwrap();
+        let slot = opened(&run);
         slot.enter_epoch(Phase::Compiling, 2);
         slot.step(5);
         slot.step(6);

@@ -1,6 +1,7 @@
 //! Where a training loop has come to.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use everburn_record::ConfusionMatrix;
 
@@ -27,8 +28,10 @@ pub(crate) struct LoopOutcome {
     pub(crate) trained: Option<bool>,
     /// How many epochs were finished and steps made in the checkpoint that it began with.
     pub(crate) resumed_after: Option<(usize, usize)>,
+    /// How long the run had taken before this process, where another rank has given it its state.
+    pub(crate) earlier: Duration,
     pub(crate) samples: u64,
-    /// Of all training steps of this process.
+    /// Of all training steps since the run was begun or resumed.
     pub(crate) cost: StepCost,
     pub(crate) best: Option<BestEpoch>,
     /// Where losses are scaled.

@@ -88,14 +88,12 @@ pub struct TrainingReport {
     pub unfinished_epoch: Option<usize>,
     /// How many steps were made, those before a resume included.
     pub steps: usize,
-    /// How many of them this process made: what times and bytes are of.
+    /// How many of them were made since the run was begun or resumed: what times and bytes are of. A rank 0 that was lost and
+    /// started again has those of the others.
     #[serde(default)]
     pub steps_since_resume: usize,
-    /// Seconds from start to end of this process.
+    /// Seconds to the end since the run was begun or resumed.
     pub seconds: f64,
-    /// This process took the place of one that was lost: its times are of the steps since then.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub came_back: bool,
     /// Seconds spent on training steps.
     pub train_seconds: f64,
     /// Seconds for which rank 0 waited for gradients that the backward pass did not hide.

@@ -1,7 +1,7 @@
 //! When and what a training saves.
 
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -146,12 +146,17 @@ impl RankLoop {
             .hooks
             .has_user_hooks()
             .then(|| Arc::clone(&self.hooks.written));
-        let written = move |path: &Path| {
-            if let Some(written) = for_hooks {
-                lock(&written).push(path.to_path_buf());
+        let ended = move |saved: &Result<PathBuf, TrainError>| {
+            if let (Some(written), Ok(path)) = (for_hooks, saved) {
+                lock(&written).push(path.clone());
             }
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let event = Event::new(EventKind::Checkpoint, format!("checkpoint {name}"));
+            let event = match saved {
+                Ok(path) => {
+                    let name = path.file_name().unwrap_or_default().to_string_lossy();
+                    Event::new(EventKind::Checkpoint, format!("checkpoint {name}"))
+                }
+                Err(error) => Event::new(EventKind::Unsaved, error.to_string()),
+            };
             if let Some(run) = run {
                 run.note(Event {
                     step: Some(step),
@@ -160,7 +165,7 @@ impl RankLoop {
             }
         };
         let begun = match &mut self.setup.checkpoints {
-            Some(checkpoints) => checkpoints.write(|| snapshot.into_checkpoint(), written),
+            Some(checkpoints) => checkpoints.write(|| snapshot.into_checkpoint(), ended),
             None => Ok(()),
         };
         tracing::debug!(

@@ -15,6 +15,7 @@ use crate::error::TrainError;
 use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
+use crate::record::outcome::LoopOutcome;
 use crate::record::report::{BestEpoch, OuterReport};
 
 /// How often in a row ranks may meet in vain.
@@ -56,6 +57,8 @@ struct Standing {
     best: Option<BestEpoch>,
     stopped: Option<String>,
     resumed_after: Option<(usize, usize)>,
+    /// The seconds since the run was begun or resumed.
+    seconds: f64,
     samples: u64,
     cost: StepCost,
     test: Option<(MetricSums, f64)>,
@@ -63,6 +66,22 @@ struct Standing {
     recent: Recent,
     /// The seconds since the newest step was finished.
     since_step: f64,
+}
+
+impl Standing {
+    /// Gives a rank what another knows of the run; its own process runs for `own`.
+    fn hand_over(self, outcome: &mut LoopOutcome, own: Duration) {
+        outcome.trained = self.trained;
+        outcome.best = self.best;
+        outcome.stopped = self.stopped;
+        outcome.resumed_after = self.resumed_after;
+        let seconds = Duration::try_from_secs_f64(self.seconds).unwrap_or_default();
+        outcome.earlier = seconds.saturating_sub(own);
+        outcome.samples = self.samples;
+        outcome.cost = self.cost;
+        outcome.test = self.test;
+        outcome.outer = self.outer;
+    }
 }
 
 /// How the ranks of a group are called in the job, whose logs have these numbers. `error` may name some as the group
@@ -261,6 +280,7 @@ impl RankLoop {
             best: self.outcome.best,
             stopped: self.outcome.stopped.clone(),
             resumed_after: self.outcome.resumed_after,
+            seconds: (self.outcome.earlier + self.setup.started.elapsed()).as_secs_f64(),
             samples: self.outcome.samples,
             cost: self.outcome.cost,
             test: self.outcome.test.clone(),
@@ -277,17 +297,10 @@ impl RankLoop {
         let model = self.restore(model, &checkpoint)?;
         // Who gave its state still owes what its differences have lost.
         self.setup.state.waiting.another_owes = true;
-        let standing = serde_json::from_slice::<Standing>(&standing[source]).map_err(wrong)?;
-        self.outcome.trained = standing.trained;
-        self.outcome.best = standing.best;
-        self.outcome.stopped = standing.stopped;
-        self.outcome.resumed_after = standing.resumed_after;
-        self.outcome.samples = standing.samples;
-        self.outcome.cost = standing.cost;
-        self.outcome.test = standing.test;
-        self.outcome.outer = standing.outer;
-        self.recent = standing.recent;
+        let mut standing = serde_json::from_slice::<Standing>(&standing[source]).map_err(wrong)?;
+        self.recent = std::mem::take(&mut standing.recent);
         let since_step = Duration::try_from_secs_f64(standing.since_step).unwrap_or_default();
+        standing.hand_over(&mut self.outcome, self.setup.started.elapsed());
         self.finished_at = Instant::now()
             .checked_sub(since_step)
             .unwrap_or_else(Instant::now);
@@ -318,7 +331,35 @@ impl RankLoop {
                     "step {step} is in the checkpoint {place}: `Trainer::resume` continues from it"
                 )
             }
-            Err(error) => format!("a last checkpoint of step {step} could not be written: {error}"),
+            Err(error) => {
+                let error = error.to_string();
+                self.note(Event::new(EventKind::Unsaved, &error));
+                format!("a last checkpoint of step {step} could not be written: {error}")
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_that_came_back_counts_times_from_where_its_steps_are_counted_from() {
+        let cost = StepCost {
+            seconds: 60.0,
+            ..StepCost::default()
+        };
+        let standing = Standing {
+            resumed_after: Some((1, 20)),
+            seconds: 100.0,
+            cost,
+            ..Standing::default()
+        };
+        let mut outcome = LoopOutcome::default();
+        standing.hand_over(&mut outcome, Duration::from_secs(2));
+        assert_eq!(outcome.resumed_after, Some((1, 20)));
+        assert_eq!(outcome.cost.seconds, 60.0);
+        assert_eq!(outcome.earlier, Duration::from_secs(98));
     }
 }

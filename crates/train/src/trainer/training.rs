@@ -111,6 +111,7 @@ impl Trainer {
             hooks: Arc::clone(&hooks),
             over: over.cloned(),
             is_trial: trial.is_some(),
+            started: start,
             ..self.setup(&loaders, state, agreement)
         };
         let (model, outcome) = self.run_loop(model, setup, data)?;
@@ -123,7 +124,7 @@ impl Trainer {
             dataset_origin: data.origin.clone(),
             steps_since_resume: outcome.step - resumed_after_step.unwrap_or(0),
             resumed_after_epoch,
-            seconds: start.elapsed().as_secs_f64(),
+            seconds: (outcome.earlier + start.elapsed()).as_secs_f64(),
             ..self.report(&outcome, tested.as_ref(), trial)
         };
         if self.is_first() {
@@ -133,9 +134,10 @@ impl Trainer {
         self.end_hooks(&hooks, &report)?;
         // Nobody leaves before rank 0 has written everything. On the way, what the last step was.
         match self.tell_last_step(outcome.step, outcome.past) {
+            Ok(()) => live.finish(),
             // Rank 0 may have been lost before its report was written.
             Err(_) if self.regroup.is_some() => self.write_report(&report)?,
-            told => told?,
+            Err(error) => return Err(error.into()),
         }
         Ok((trained, report))
     }
@@ -183,6 +185,7 @@ impl Trainer {
             regroup: self.regroup.clone(),
             resume_wanted: self.resume,
             begun_before: self.begun_before,
+            started: Instant::now(),
             test: loaders.test.clone(),
             class_names: self.class_names.clone(),
             live: LiveSlot::default(),
@@ -381,7 +384,6 @@ impl Trainer {
             gradient_bytes: cost.gradient_bytes,
             gradients_by: self.gradients_by(),
             peak_memory: cost.peak_memory,
-            came_back: self.begun_before,
             skipped_steps: outcome.loss_scaling.map(|scaling| scaling.skipped_steps),
             averaged: test.is_some() && self.config.ema.is_some_and(|ema| ema.validate),
             finished: !outcome.is_interrupted() && stopped_in_test.is_none(),

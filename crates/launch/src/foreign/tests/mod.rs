@@ -128,6 +128,7 @@ fn ranks_need_a_secret_at_any_address_or_an_open_store() {
     refused(
         &[OPEN_MPI],
         &[
+            "OMPI_COMM_WORLD_RANK=1 and OMPI_COMM_WORLD_SIZE=2 make this process a rank",
             "127.0.0.1:",
             "mpirun -x EVERBURN_JOB_TOKEN=...",
             "EVERBURN_OPEN_STORE=1",

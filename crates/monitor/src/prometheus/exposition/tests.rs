@@ -52,6 +52,7 @@ fn sample() -> RunState {
             ..RankLine::default()
         }),
         Update::Event(Event::new(EventKind::Restart, "rank 1 was started again")),
+        Update::Event(Event::new(EventKind::Unsaved, "no space left")),
         Update::Live(Live {
             unix_time_ms: 1_000,
             phase: Phase::Training,
@@ -78,6 +79,7 @@ fn all_figures_of_a_run_are_there_in_the_text_format() {
         "everburn_steps_planned 20",
         "# TYPE everburn_restarts_total counter",
         "everburn_restarts_total 1",
+        "everburn_checkpoints_failed_total 1",
         "# TYPE everburn_loss gauge",
         r#"everburn_loss{split="train"} 2.5"#,
         r#"everburn_loss{split="validation"} +Inf"#,

@@ -197,6 +197,9 @@ fn a_checkpoint_that_was_due_is_made_up_for_in_the_next_group() {
     let places = CheckpointFolder::new(folder.path().join("checkpoints"), 9).places();
     assert_eq!(places.unwrap(), [1, 2, 3].map(Place::from));
     assert_eq!(hashes(folder.path()), expected);
+    let events = std::fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
+    let unsaved = |line: &&str| line.contains(r#""kind":"unsaved","#);
+    assert_eq!(events.lines().filter(unsaved).count(), 1, "{events}");
 }
 
 #[test]

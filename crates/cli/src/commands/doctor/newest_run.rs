@@ -1,0 +1,102 @@
+//! What the newest run lacks: it was cut off, killed with its launcher so that nobody was left to say so, or checkpoints
+//! could not be written.
+
+use std::path::Path;
+
+use everburn_monitor::Target;
+use everburn_record::{Finding, Live, plain};
+use everburn_report::Events;
+
+/// What is wrong with the newest run in `runs`, or the run that `runs` itself is.
+pub(super) fn findings(runs: &Path) -> Vec<Finding> {
+    let newest = match Target::newest_in(runs) {
+        Ok(Target::Folder(newest)) => newest,
+        _ => runs.to_path_buf(),
+    };
+    let of_newest = |text: String, advice| {
+        let found = format!("{}: {}", newest.display(), plain::line(&text, 1500));
+        Finding::warn("newest run", found, advice)
+    };
+    let cut_off = Live::cut_off_in(&newest).map(|(_, text)| {
+        of_newest(
+            text,
+            "`train --resume --run-dir` and this folder continue the run",
+        )
+    });
+    let unsaved = Events::read(&newest, &mut Vec::new()).unsaved().map(|text| {
+        of_newest(
+            text,
+            "make room on the disk of this folder; a run that continues writes the next checkpoint that is due",
+        )
+    });
+    cut_off.into_iter().chain(unsaved).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use everburn_record::{Event, EventKind, LiveRank, Phase, proc};
+
+    use super::*;
+
+    /// A folder of runs, and the run in it.
+    fn one_run() -> (tempfile::TempDir, std::path::PathBuf) {
+        let runs = tempfile::tempdir().unwrap();
+        let run = runs.path().join("a");
+        std::fs::create_dir(&run).unwrap();
+        std::fs::write(run.join("config.toml"), "model = 'mnist'").unwrap();
+        (runs, run)
+    }
+
+    #[test]
+    fn checkpoints_of_the_newest_run_that_could_not_be_written_are_counted_with_the_first_reason() {
+        let (runs, run) = one_run();
+        let lines = [20, 40].map(|step| {
+            let text = format!("epoch-000{} failed: no space", step / 20);
+            let event = Event::new(EventKind::Unsaved, text);
+            let event = Event {
+                step: Some(step),
+                ..event
+            };
+            serde_json::to_string(&event).unwrap() + "\n"
+        });
+        std::fs::write(run.join("events.jsonl"), lines.concat()).unwrap();
+        let line = findings(runs.path())[0].to_string();
+        assert!(line.starts_with("warn  newest run"), "{line}");
+        assert!(
+            line.contains("2 checkpoints could not be written; the first, after step 20: epoch-0001 failed: no space"),
+            "{line}"
+        );
+        assert!(line.contains("-> make room"), "{line}");
+    }
+
+    #[test]
+    fn a_run_that_was_cut_off_is_found_in_the_folder_of_runs_and_by_its_own_name() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let ended = child.id();
+        child.wait().unwrap();
+        let (runs, run) = one_run();
+        let write = |process: u32| {
+            let rank = LiveRank {
+                alive: true,
+                pid: Some(process),
+                host: proc::host_name(),
+                ..LiveRank::default()
+            };
+            let live = Live {
+                phase: Phase::Training,
+                ranks: vec![rank],
+                ..Live::default()
+            };
+            live.write(&run.join(Live::FILE)).unwrap();
+        };
+        write(std::process::id());
+        assert_eq!(findings(runs.path()), []);
+        write(ended);
+        for folder in [runs.path(), &run] {
+            let line = findings(folder)[0].to_string();
+            assert!(line.starts_with("warn  newest run"), "{line}");
+            assert!(line.contains("was cut off on "), "{line}");
+            assert!(line.contains("--resume --run-dir"), "{line}");
+        }
+    }
+}
