@@ -22,7 +22,9 @@ fn keeps_to_host(config: &RunConfig) -> Option<String> {
     }
     if training.ddp.communication != CommunicationHookConfig::None {
         let hook = training.ddp.communication;
-        return Some(format!("--communication-hook {hook} changes them there"));
+        return Some(format!(
+            "--communication-hook {hook} changes what travels through host memory"
+        ));
     }
     if let Some(stage) = training.ddp.shard.filter(|stage| stage.shards_gradients()) {
         return Some(format!(
@@ -186,7 +188,7 @@ mod tests {
         hooked.training.ddp.communication = CommunicationHookConfig::Fp16;
         let text = refused(&hooked);
         assert!(
-            text.contains("--communication-hook fp16 changes them"),
+            text.contains("--communication-hook fp16 changes what travels through host memory"),
             "{text}"
         );
         let mut exact = config(&["cuda:0", "cuda:1"], Nccl);

@@ -7,7 +7,7 @@
 //! of gradients) are on the host: they go through the process group and wait for no GPU.
 //!
 //! `exchange.rs` has the seam: a [`DeviceExchange`] sums flat buffers ([`NcclExchange`], [`HostExchange`] through host
-//! memory, [`BurnExchange`]); a [`DeviceMemory`] gives NCCL access to a tensor's memory, on CUDA (`gpu/memory.rs`) or in a
+//! memory, with `rounded.rs` in 16 bits, [`BurnExchange`]); a [`DeviceMemory`] gives NCCL access to a tensor's memory, on CUDA (`gpu/memory.rs`) or in a
 //! fake for tests, so that everything but a few CUDA calls is tested without a GPU. `choice.rs` agrees on one exchange
 //! for all ranks, and `connect.rs` connects it.
 
@@ -22,6 +22,7 @@ mod host;
 mod layout;
 mod name;
 mod nccl;
+mod rounded;
 mod staging;
 
 use burn::prelude::*;
