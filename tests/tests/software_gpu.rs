@@ -91,7 +91,7 @@ fn the_device_is_listed_checked_and_used_only_by_its_name() {
     let ended = train(folder, "none", "mlp", &flags).run();
     ended.failed_with(
         2,
-        &["it is between NVIDIA's GPUs, and --devices names webgpu:cpu"],
+        &["it is between NVIDIA's or AMD's GPUs, and --devices names webgpu:cpu"],
     );
     let ended = train(
         folder,

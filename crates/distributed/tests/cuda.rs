@@ -9,7 +9,7 @@ use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_distributed::{
-    BurnExchange, CommunicationHookConfig, CudaMemory, Ddp, DdpConfig, DeviceExchange,
+    BurnExchange, CommunicationHookConfig, CubeMemory, Ddp, DdpConfig, DeviceExchange,
     DeviceMemory, GradientBucket, HostExchange, NcclExchange, Waits, check_placement, cuda_index,
     kernel_timer, share_of,
 };
@@ -122,7 +122,7 @@ fn on_gpus(
                             Way::Nccl => Waits::Device,
                             _ => Waits::Host,
                         };
-                        Arc::new(NcclExchange::new(own.unwrap(), Arc::new(CudaMemory), waits))
+                        Arc::new(NcclExchange::new(own.unwrap(), Arc::new(CubeMemory), waits))
                     }
                 };
                 let model = model.fork(&device);
@@ -253,10 +253,10 @@ fn memory_that_is_lent_comes_back_as_the_same_tensor() {
     let numbers: Vec<f32> = (0..1000u16).map(f32::from).collect();
     let data = TensorData::new(numbers, [1000]);
     let numbers = Tensor::<1>::from_data(data, &device);
-    let lent = CudaMemory.lend(numbers).unwrap();
+    let lent = CubeMemory.lend(numbers).unwrap();
     assert_eq!(lent.buffer().len(), 1000);
-    CudaMemory.synchronize(&device).unwrap();
-    let back = CudaMemory.take_back(lent).unwrap();
+    CubeMemory.synchronize(&device).unwrap();
+    let back = CubeMemory.take_back(lent).unwrap();
     let sum = (back * 2.0).sum().into_scalar::<f32>();
     assert_eq!(sum, 999_000.0);
 }

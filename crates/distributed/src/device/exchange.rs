@@ -97,7 +97,7 @@ pub trait PendingSum: Send {
 
 /// How the numbers of a tensor get into an operation of NCCL and back.
 ///
-/// `CudaMemory` is that of Burn's tensors on CUDA; tests have a stand-in.
+/// `CubeMemory` is that of Burn's tensors on CUDA and ROCm; tests have a stand-in.
 ///
 /// ```
 /// # mod everburn { pub use everburn_distributed as distributed; }
