@@ -62,8 +62,7 @@ impl CommunicationHookConfig {
     }
 
     /// Whether gradients need not be in host memory: a GPU does the hook's work on its buckets.
-    #[must_use]
-    pub fn takes_buckets_of_devices(self) -> bool {
+    pub(crate) fn takes_buckets_of_devices(self) -> bool {
         !matches!(self, Self::PowerSgd { .. })
     }
 }

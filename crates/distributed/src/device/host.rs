@@ -184,14 +184,20 @@ struct Pending {
 
 impl PendingSum for Pending {
     fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
-        let sum = self.sum.wait_within(self.patience.duration());
-        let sum = sum.map_err(|lost| {
-            let what = format!("the sum of bucket {} of the gradients", self.bucket);
-            DdpError::Reducer(self.patience.lost(lost, &what))
+        let Self {
+            sum,
+            bucket,
+            rounding,
+            bytes,
+            patience,
+        } = *self;
+        let sum = sum.wait_within(patience.duration()).map_err(|lost| {
+            let what = format!("the sum of bucket {bucket} of the gradients");
+            DdpError::Reducer(patience.lost(lost, &what))
         })??;
-        self.bytes.fetch_add(sum.bytes, Ordering::Relaxed);
-        Ok(match &self.rounding {
-            Some(rounding) => rounding.finish(self.bucket, sum),
+        bytes.fetch_add(sum.bytes, Ordering::Relaxed);
+        Ok(match rounding {
+            Some(rounding) => rounding.finish(bucket, sum),
             None => sum.numbers,
         })
     }
