@@ -127,10 +127,10 @@ impl CommunicationHook for Bf16 {
 /// A type of 16 bits in which a bucket travels. Numbers are multiplied by `2^exponent` before they are rounded.
 pub(crate) trait HalfType: Element {
     /// Puts `values` into `message`, multiplied and rounded.
-    fn narrow(values: &[f32], exponent: i32, message: &mut Vec<Self>);
+    fn round(values: &[f32], exponent: i32, message: &mut Vec<Self>);
 
     /// Puts the numbers of `message` into `values`, without the factor.
-    fn widen(message: &[Self], exponent: i32, values: &mut [f32]);
+    fn unround(message: &[Self], exponent: i32, values: &mut [f32]);
 
     /// The exponent for the next step of a bucket with this sum; `None` if the type cannot hold the sum.
     fn exponent_after(sum: &[Self], exponent: i32) -> Option<i32>;
@@ -141,7 +141,7 @@ pub(crate) trait HalfType: Element {
 
 impl HalfType for f16 {
     /// With the processor's own instruction where it has one: that is why this goes through slices.
-    fn narrow(values: &[f32], exponent: i32, message: &mut Vec<f16>) {
+    fn round(values: &[f32], exponent: i32, message: &mut Vec<f16>) {
         let scale = power_of_two(exponent);
         message.resize(values.len(), f16::ZERO);
         let mut scaled = [0.0; BLOCK];
@@ -154,7 +154,7 @@ impl HalfType for f16 {
         }
     }
 
-    fn widen(message: &[f16], exponent: i32, values: &mut [f32]) {
+    fn unround(message: &[f16], exponent: i32, values: &mut [f32]) {
         let unscale = power_of_two(-exponent);
         message.convert_to_f32_slice(values);
         values.iter_mut().for_each(|value| *value *= unscale);
@@ -171,14 +171,14 @@ impl HalfType for f16 {
 
 /// Has the range of `f32`: the exponent is always zero.
 impl HalfType for bf16 {
-    fn narrow(values: &[f32], _: i32, message: &mut Vec<bf16>) {
+    fn round(values: &[f32], _: i32, message: &mut Vec<bf16>) {
         message.resize(values.len(), bf16::ZERO);
         for (rounded, value) in message.iter_mut().zip(values) {
             *rounded = round_to_bf16(*value);
         }
     }
 
-    fn widen(message: &[bf16], _: i32, values: &mut [f32]) {
+    fn unround(message: &[bf16], _: i32, values: &mut [f32]) {
         for (value, sum) in values.iter_mut().zip(message) {
             *value = f32::from_bits(u32::from(sum.to_bits()) << 16);
         }
@@ -203,11 +203,11 @@ pub(crate) fn sum_rounded<T: HalfType>(
 ) -> Result<u64, CollectiveError> {
     let mut bytes = 0;
     if let Some(used) = *exponent {
-        T::narrow(values, used, message);
+        T::round(values, used, message);
         bytes += sum_over_ranks(group, message)?;
         *exponent = T::exponent_after(message, used);
         if exponent.is_some() {
-            T::widen(message, used, values);
+            T::unround(message, used, values);
             return Ok(bytes);
         }
     }
