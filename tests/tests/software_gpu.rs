@@ -91,7 +91,7 @@ fn the_device_is_listed_checked_and_used_only_by_its_name() {
     let ended = train(folder, "none", "mlp", &flags).run();
     ended.failed_with(
         2,
-        &["it is between NVIDIA's GPUs, and --devices names webgpu:cpu"],
+        &["it is between NVIDIA's or AMD's GPUs, and --devices names webgpu:cpu"],
     );
     let ended = train(
         folder,
@@ -138,6 +138,27 @@ fn learn_what_the_processor_does(model: &str) {
         let by = run.report()["gradients_by"].clone();
         let by = by.as_str().unwrap_or_default();
         assert!(by.starts_with("host ("), "{by}: {ended}");
+    }
+}
+
+#[test]
+#[ignore = "needs the feature webgpu and a software Vulkan driver"]
+fn gradients_that_the_device_rounds_are_those_of_the_hook_in_fewer_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let devices = ["--devices", "webgpu:cpu,webgpu:cpu"];
+    let (plain, _) = trained(folder, "plain", "mlp", &devices);
+    for hook in ["fp16", "bf16"] {
+        let hooked = ["--communication-hook", hook];
+        let on_flex = [&["--ranks", "2"], &hooked[..]].concat();
+        let (flex, _) = trained(folder, &format!("flex-{hook}"), "mlp", &on_flex);
+        let (run, ended) = trained(folder, hook, "mlp", &[&devices, &hooked[..]].concat());
+        // The last bit of a gradient may decide how it is rounded.
+        for ((step, a), (_, b)) in run.losses("step").iter().zip(&flex.losses("step")) {
+            assert!((a - b).abs() <= 1e-3 * b.abs(), "{hook} {step}: {a} {b}");
+        }
+        let share = run.number("gradient_bytes") / plain.number("gradient_bytes");
+        assert!(share < 0.6, "{hook}: {share} of the bytes: {ended}");
     }
 }
 

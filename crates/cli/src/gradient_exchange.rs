@@ -1,14 +1,15 @@
 //! `--backend`: by which way gradients travel.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::devices::{DeviceError, DeviceName, cuda_indices};
+use crate::devices::{DeviceError, DeviceName};
 use burn::prelude::Device;
 use everburn_collectives::store::SharedStore;
-#[cfg(feature = "cuda")]
-use everburn_distributed::CudaMemory;
+#[cfg(any(feature = "cuda", feature = "rocm"))]
+use everburn_distributed::CubeMemory;
 use everburn_distributed::{Abilities, CommunicationHookConfig, Connector, GradientBackend, Waits};
-use everburn_nccl::{Library, gpus};
+use everburn_nccl::{Library, Vendor, gpu_uuid};
 
 use crate::arguments::Strategy;
 use crate::config::RunConfig;
@@ -22,7 +23,9 @@ fn keeps_to_host(config: &RunConfig) -> Option<String> {
     }
     if training.ddp.communication != CommunicationHookConfig::None {
         let hook = training.ddp.communication;
-        return Some(format!("--communication-hook {hook} changes them there"));
+        return Some(format!(
+            "--communication-hook {hook} changes what travels through host memory"
+        ));
     }
     if let Some(stage) = training.ddp.shard.filter(|stage| stage.shards_gradients()) {
         return Some(format!(
@@ -48,16 +51,35 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
     if let Some(reason) = keeps_to_host(config) {
         return refuse(reason, "leave one of the two out");
     }
+    let mut own = HashSet::new();
+    let mut vendor = None;
     for name in &ranks.devices {
         let device = name.parse::<DeviceName>().map_err(DeviceError::from)?;
-        if !matches!(device, DeviceName::Cuda(_)) {
-            let what = format!("it is between NVIDIA's GPUs, and --devices names {name}");
+        let burn = wanted == GradientBackend::Burn;
+        let found = collectives_of(device).filter(|(found, _)| !burn || *found == Vendor::Nvidia);
+        let Some((found, _)) = found else {
+            let whose = if burn {
+                "NVIDIA's"
+            } else {
+                "NVIDIA's or AMD's"
+            };
+            let what = format!("it is between {whose} GPUs, and --devices names {name}");
             let help =
                 "give each rank one, as --gpus N does where there are any, or use --backend auto";
             return refuse(what, help);
+        };
+        if *vendor.get_or_insert(found) != found {
+            let what = format!(
+                "NCCL and RCCL do not connect, and --devices names {name} beside another vendor's GPU"
+            );
+            return refuse(
+                what,
+                "give all ranks GPUs of one vendor, or use --backend auto",
+            );
         }
+        own.insert(device);
     }
-    let own = cuda_indices(&ranks.devices)?.len();
+    let own = own.len();
     if own < ranks.ranks {
         let what = format!("{} ranks share {own} GPUs", ranks.ranks);
         return refuse(
@@ -75,7 +97,7 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
     }
     let found = match wanted {
         GradientBackend::Burn => Library::is_found_by_cubecl(),
-        _ => Library::load().map(|_| ()),
+        _ => Library::load_of(vendor.unwrap_or(Vendor::Nvidia)).map(|_| ()),
     };
     if let Err(error) = found {
         return refuse(error.to_string(), "--backend host does without");
@@ -97,16 +119,16 @@ pub(crate) fn connector(
         ..Abilities::default()
     };
     let device = name.parse::<DeviceName>().map_err(DeviceError::from)?;
-    let DeviceName::Cuda(number) = device else {
+    let Some((vendor, number)) = collectives_of(device) else {
         return Ok(Connector::new(config.ranks.backend, abilities, store));
     };
-    let library = Library::load().map(Arc::new);
+    let library = Library::load_of(vendor).map(Arc::new);
     let nccl = match &library {
         Ok(library) => Ok(library.version().to_string()),
         Err(error) => Err(error.to_string()),
     };
     let abilities = Abilities {
-        gpu: identity(number),
+        gpu: gpu_uuid(vendor, number).ok(),
         nccl,
         ..abilities
     };
@@ -127,25 +149,28 @@ fn waits(config: &RunConfig) -> Waits {
     }
 }
 
-#[cfg(feature = "cuda")]
+#[cfg(any(feature = "cuda", feature = "rocm"))]
 fn with_nccl(
     connector: Connector,
     library: &Arc<Library>,
     device: usize,
     waits: Waits,
 ) -> Connector {
-    connector.with_nccl(library, device, Arc::new(CudaMemory), waits)
+    connector.with_nccl(library, device, Arc::new(CubeMemory), waits)
 }
 
-#[cfg(not(feature = "cuda"))]
+#[cfg(not(any(feature = "cuda", feature = "rocm")))]
 fn with_nccl(connector: Connector, _: &Arc<Library>, _: usize, _: Waits) -> Connector {
     connector
 }
 
-/// What tells the GPU from all others in the world.
-fn identity(number: usize) -> Option<String> {
-    let found = gpus().ok()?;
-    found.gpus.get(number).map(|gpu| gpu.uuid.clone())
+/// Whose library connects GPUs like `device`, and its number among them; `None` for others.
+fn collectives_of(device: DeviceName) -> Option<(Vendor, usize)> {
+    match device {
+        DeviceName::Cuda(number) => Some((Vendor::Nvidia, number)),
+        DeviceName::Rocm(number) => Some((Vendor::Amd, number)),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -178,6 +203,18 @@ mod tests {
         assert!(text.contains("--devices names flex"), "{text}");
         let text = refused(&config(&["vulkan:0", "vulkan:1"], Nccl));
         assert!(text.contains("--devices names vulkan:0"), "{text}");
+        let text = refused(&config(&["cuda:0", "rocm:0"], Nccl));
+        assert!(
+            text.contains("names rocm:0 beside another vendor's"),
+            "{text}"
+        );
+        let text = refused(&config(&["rocm:0", "rocm:1"], Burn));
+        assert!(
+            text.contains("NVIDIA's GPUs, and --devices names rocm:0"),
+            "{text}"
+        );
+        let text = refused(&config(&["rocm:0", "rocm:0"], Nccl));
+        assert!(text.contains("2 ranks share 1 GPUs"), "{text}");
         let text = refused(&config(&["cuda:0", "cuda:0"], Nccl));
         assert!(text.contains("2 ranks share 1 GPUs"), "{text}");
         let text = refused(&config(&["cuda:0", "cuda:1"], Burn));
@@ -186,7 +223,7 @@ mod tests {
         hooked.training.ddp.communication = CommunicationHookConfig::Fp16;
         let text = refused(&hooked);
         assert!(
-            text.contains("--communication-hook fp16 changes them"),
+            text.contains("--communication-hook fp16 changes what travels through host memory"),
             "{text}"
         );
         let mut exact = config(&["cuda:0", "cuda:1"], Nccl);

@@ -13,7 +13,7 @@ use everburn_collectives::sync::lock;
 pub(crate) use self::exchange::Way;
 use self::exchange::{check_types, start_reducer, trained};
 use crate::bucket::{BucketEntry, BucketPlan};
-use crate::communication_hook::{CommunicationHook, CommunicationHookConfig};
+use crate::communication_hook::CommunicationHook;
 use crate::config::DdpConfig;
 use crate::device::DeviceExchange;
 use crate::divergence::{Divergence, find_divergence};
@@ -71,11 +71,7 @@ impl Ddp {
         group: ProcessGroup,
         config: DdpConfig,
     ) -> Result<(Self, M), DdpError> {
-        let way = match config.communication {
-            CommunicationHookConfig::None => Way::Automatic,
-            other => Way::Hook(other.build()),
-        };
-        Self::build(model, group, config, way, None)
+        Self::build(model, group, config, Way::Automatic, None)
     }
 
     /// As [`Ddp::new`], with gradients that stay on the device of the parameters and are added up by
@@ -103,8 +99,8 @@ impl Ddp {
     /// ```
     ///
     /// # Errors
-    /// As [`Ddp::new`]; [`DdpError::Backend`] if the parameters are on several devices, or a communication
-    /// hook is asked for, which needs gradients in host memory.
+    /// As [`Ddp::new`]; [`DdpError::Backend`] if the parameters are on several devices, or the
+    /// configuration has a communication hook: for `fp16` and `bf16` there is [`HostExchange::with_hook`](crate::HostExchange::with_hook).
     pub fn with_exchange<M: Module>(
         model: M,
         group: ProcessGroup,
@@ -154,7 +150,7 @@ impl Ddp {
             Some(values) => begin_with(model, &group, config.bucket_bytes, &tensors, &**values)?,
         };
         let (parameters, tied) = trained(tensors);
-        check_types(&parameters, matches!(way, Way::Hook(_)))?;
+        check_types(&parameters, way.is_hooked(&config))?;
         let (medium, hook) = way.medium(device_of_parameters(&model), &group, &config)?;
         let reducer = start_reducer(&group, hook, &medium)?;
         let bytes = parameters.iter().map(BucketEntry::num_bytes).sum();

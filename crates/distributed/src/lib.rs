@@ -104,8 +104,8 @@ pub use communication_hook::{
 };
 pub use config::{BufferSync, DEFAULT_BUCKET_BYTES, DEFAULT_FIRST_BUCKET_BYTES, DdpConfig};
 pub use ddp::Ddp;
-#[cfg(feature = "cuda")]
-pub use device::CudaMemory;
+#[cfg(any(feature = "cuda", feature = "rocm"))]
+pub use device::CubeMemory;
 pub use device::{
     Abilities, BurnExchange, Choice, ConnectExchange, Connector, DeviceExchange, DeviceMemory,
     DeviceName, DeviceUnavailable, GpuDescription, GradientBackend, HostExchange, Lent,

@@ -9,8 +9,9 @@ use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_distributed::{
-    BurnExchange, CudaMemory, Ddp, DdpConfig, DeviceExchange, DeviceMemory, HostExchange,
-    NcclExchange, Waits, check_placement, cuda_index, kernel_timer, share_of,
+    BurnExchange, CommunicationHookConfig, CubeMemory, Ddp, DdpConfig, DeviceExchange,
+    DeviceMemory, GradientBucket, HostExchange, NcclExchange, Waits, check_placement, cuda_index,
+    kernel_timer, share_of,
 };
 use everburn_nccl::{Library, NcclConfig, NcclGroup, gpus};
 
@@ -121,7 +122,7 @@ fn on_gpus(
                             Way::Nccl => Waits::Device,
                             _ => Waits::Host,
                         };
-                        Arc::new(NcclExchange::new(own.unwrap(), Arc::new(CudaMemory), waits))
+                        Arc::new(NcclExchange::new(own.unwrap(), Arc::new(CubeMemory), waits))
                     }
                 };
                 let model = model.fork(&device);
@@ -201,6 +202,40 @@ fn ranks_that_share_a_gpu_go_through_host_memory() {
 
 #[test]
 #[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
+fn a_bucket_that_the_gpu_rounds_has_the_bits_of_the_hook() {
+    for hook in [CommunicationHookConfig::Fp16, CommunicationHookConfig::Bf16] {
+        let groups = ProcessGroup::over_threads(2, GroupOptions::default());
+        std::thread::scope(|scope| {
+            for group in groups {
+                scope.spawn(move || {
+                    let own = group.subgroup(&[0, 1]).unwrap().unwrap();
+                    let exchange = HostExchange::with_hook(own, hook).unwrap();
+                    let mut on_host = hook.build();
+                    let seed = 7919 + 104 * group.rank();
+                    for scale in [1e-3, 1e-3, 1e-3, 1e9, 1e-9, 1e-9] {
+                        let number = |i: usize| ((i * seed % 10_007) as f32 - 5003.0) * scale;
+                        let mut values: Vec<f32> = (0..10_000).map(number).collect();
+                        let data = TensorData::new(values.clone(), [values.len()]);
+                        let numbers = Tensor::<1>::from_data(data, &Device::cuda(0));
+                        let sum = exchange.begin(0, numbers, 0).unwrap().collect().unwrap();
+                        let bucket = GradientBucket {
+                            index: 0,
+                            slots: &[],
+                            values: &mut values,
+                        };
+                        let bytes = on_host.reduce(bucket, &group).unwrap();
+                        assert_eq!(exchange.take_bytes(), Some(bytes), "{hook} {scale}");
+                        let found = sum.into_data().to_vec::<f32>().unwrap();
+                        assert_eq!(found, values, "{hook} {scale}");
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
 fn gradients_are_clipped_on_the_gpu() {
     let config = DdpConfig {
         max_gradient_norm: Some(0.1),
@@ -218,10 +253,10 @@ fn memory_that_is_lent_comes_back_as_the_same_tensor() {
     let numbers: Vec<f32> = (0..1000u16).map(f32::from).collect();
     let data = TensorData::new(numbers, [1000]);
     let numbers = Tensor::<1>::from_data(data, &device);
-    let lent = CudaMemory.lend(numbers).unwrap();
+    let lent = CubeMemory.lend(numbers).unwrap();
     assert_eq!(lent.buffer().len(), 1000);
-    CudaMemory.synchronize(&device).unwrap();
-    let back = CudaMemory.take_back(lent).unwrap();
+    CubeMemory.synchronize(&device).unwrap();
+    let back = CubeMemory.take_back(lent).unwrap();
     let sum = (back * 2.0).sum().into_scalar::<f32>();
     assert_eq!(sum, 999_000.0);
 }

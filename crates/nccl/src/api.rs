@@ -106,7 +106,7 @@ pub trait NcclApi: Send + Sync {
     /// The driver's answer.
     fn query(&self, event: &Event) -> Result<bool, LibraryError>;
 
-    /// Whether the next two exist: with drivers of CUDA 12.5 and later.
+    /// Whether the next two exist: with drivers of CUDA 12.5 and later, not with HIP.
     fn orders_all(&self) -> bool;
 
     /// As [`NcclApi::record`], of all streams of this process on the GPU.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::error::LibraryError;
 use crate::foreign::{Driver, Library, Nvml};
+use crate::vendor::Vendor;
 use crate::version::{CudaVersion, NcclVersion};
 
 /// Bytes in a GiB.
@@ -84,9 +85,10 @@ impl Inventory {
                 .get(*device)
                 .cloned()
                 .ok_or(LibraryError::NoSuchGpu {
+                    vendor: Vendor::Nvidia,
                     device: *device,
                     count: self.gpus.len(),
-                    visible: visible(),
+                    visible: Vendor::Nvidia.visible(),
                 })
         });
         Ok(Self {
@@ -136,10 +138,13 @@ impl fmt::Display for Inventory {
 /// [`LibraryError::NoDriver`] ("no driver: ..."), [`LibraryError::NoGpu`], or
 /// [`LibraryError::Driver`] when the driver refuses a call. That NCCL is not there is no error here.
 pub fn gpus() -> Result<Inventory, LibraryError> {
-    let driver = Driver::load()?;
+    let driver = Driver::load(Vendor::Nvidia)?;
     let count = driver.count()?;
     if count == 0 {
-        return Err(LibraryError::NoGpu { visible: visible() });
+        return Err(LibraryError::NoGpu {
+            vendor: Vendor::Nvidia,
+            visible: Vendor::Nvidia.visible(),
+        });
     }
     let nvml = Nvml::load();
     let gpu = |index| {
@@ -163,8 +168,23 @@ pub fn gpus() -> Result<Inventory, LibraryError> {
     })
 }
 
-fn visible() -> Option<String> {
-    std::env::var("CUDA_VISIBLE_DEVICES").ok()
+/// What identifies the GPU of `vendor` with this number among all GPUs.
+///
+/// ```
+/// # mod everburn { pub use everburn_nccl as nccl; }
+/// use everburn::nccl::{Vendor, gpu_uuid};
+///
+/// match gpu_uuid(Vendor::Amd, 0) {
+///     Ok(uuid) => println!("{uuid}"),
+///     Err(error) => println!("{error}"),
+/// }
+/// ```
+///
+/// # Errors
+/// As [`gpus`], and [`LibraryError::NoSuchGpu`].
+pub fn gpu_uuid(vendor: Vendor, number: usize) -> Result<String, LibraryError> {
+    let driver = Driver::load(vendor)?;
+    driver.uuid(driver.device(number)?)
 }
 
 fn driver_version_of_proc() -> Option<String> {
@@ -213,7 +233,10 @@ mod tests {
         );
         let one = Inventory {
             driver: None,
-            nccl: Err(LibraryError::NoNccl { tried: Vec::new() }),
+            nccl: Err(LibraryError::NoNccl {
+                vendor: Vendor::Nvidia,
+                tried: Vec::new(),
+            }),
             ..all.of(&[1]).unwrap()
         };
         assert_eq!(

@@ -5,7 +5,7 @@
 //!
 //! 1. [`gpus`]: driver, CUDA, NCCL and every GPU, or why there is none ("no driver: ...").
 //!    [`GpuSensor`]: the current utilisation and temperature of one.
-//! 2. [`Library`]: NCCL itself. `EVERBURN_NCCL_LIBRARY` names a file; otherwise the system's loader, the
+//! 2. [`Library`]: NCCL itself, or AMD's RCCL, which has the same interface. `EVERBURN_NCCL_LIBRARY` names a file; otherwise the system's loader, the
 //!    usual folders and those of Python's packages are searched.
 #![cfg_attr(
     feature = "group",
@@ -19,7 +19,7 @@
 
 # With Burn
 
-Burn's tensors on CUDA are CubeCL's. Their memory is in the device's primary context, which this crate uses too, so
+Burn's tensors on CUDA are CubeCL's (those on ROCm too: `HipRuntime`). Their memory is in the device's primary context, which this crate uses too, so
 nothing is copied:
 
 1. `tensor.into_primitive()` (through fusion, which flushes its queue) returns a `CubeTensor` with its `client` and
@@ -31,10 +31,10 @@ nothing is copied:
    reuses nor moves the memory, and the buffer holds it until the GPU has finished. This is the only `unsafe` step: the
    caller guarantees the pointer.
 4. `group.all_reduce(&buffer, op)`. CubeCL's streams do not wait for the default stream; the operation waits on the GPU
-   for everything queued so far on all streams of the context (`cuCtxRecordEvent`). With an older driver
+   for everything queued so far on all streams of the context (`cuCtxRecordEvent`). With an older driver, and with HIP
    ([`NcclGroup::orders_device`] is false), call `client.sync()` before it.
 5. `work.hold_device()`, before the optimizer's first kernel is launched: everything queued later in the context waits
-   (`cuCtxWaitEvent`). The host continues. With an older driver, `work.wait()`.
+   (`cuCtxWaitEvent`). The host continues. Otherwise, `work.wait()`.
 6. Once per step, before its result counts, [`NcclGroup::check`]: after a failure the GPU continues with invalid
    numbers.
 
@@ -63,15 +63,17 @@ mod gpus;
 mod group;
 mod library_paths;
 mod sensor;
+mod vendor;
 mod version;
 
 pub use self::error::LibraryError;
 #[cfg(feature = "group")]
 pub use self::foreign::{DeviceBuffer, GpuMemory};
 pub use self::foreign::{Library, nvrtc};
-pub use self::gpus::{Gpu, Inventory, gpus};
+pub use self::gpus::{Gpu, Inventory, gpu_uuid, gpus};
 #[cfg(feature = "group")]
 pub use self::group::{FailureMonitor, NcclConfig, NcclError, NcclGroup, Status, Work};
 pub use self::library_paths::{LibraryPaths, NCCL_VARIABLE, find_library, nvidia_driver};
 pub use self::sensor::{GpuReading, GpuSensor};
+pub use self::vendor::Vendor;
 pub use self::version::{CudaVersion, NcclVersion};

@@ -3,12 +3,12 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// Names the file to use for NCCL, instead of searching.
+/// Names the file to use for NCCL, or for RCCL on AMD's GPUs, instead of searching.
 pub const NCCL_VARIABLE: &str = "EVERBURN_NCCL_LIBRARY";
 
 /// Folders in which drivers and toolkits put their libraries, whether or not the system's loader
 /// knows of them.
-const USUAL: [&str; 9] = [
+const USUAL: [&str; 10] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
     "/usr/lib64",
@@ -18,6 +18,7 @@ const USUAL: [&str; 9] = [
     "/usr/local/cuda/lib64",
     "/opt/cuda/lib64",
     "/run/opengl-driver/lib",
+    "/opt/rocm/lib",
 ];
 
 /// Where NVIDIA's packages for Python put NCCL, in a folder of packages.
@@ -27,11 +28,12 @@ const IN_PACKAGES: &str = "nvidia/nccl/lib";
 ///
 /// ```
 /// # mod everburn { pub use everburn_nccl as nccl; }
-/// use everburn::nccl::{Library, LibraryPaths};
+/// use everburn::nccl::{Library, LibraryPaths, Vendor};
 ///
 /// // A named file is used or refused; nothing else is searched.
 /// let named = Some("/no/such/libnccl.so.2".into());
-/// let error = Library::load_from(&LibraryPaths { named, ..LibraryPaths::default() }).unwrap_err();
+/// let paths = LibraryPaths { named, ..LibraryPaths::default() };
+/// let error = Library::load_from(Vendor::Nvidia, &paths).unwrap_err();
 /// assert!(error.to_string().contains("EVERBURN_NCCL_LIBRARY names /no/such/libnccl.so.2"));
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! How a GPU is at this moment.
 
 use crate::foreign::{Driver, Nvml};
+use crate::vendor::Vendor;
 
 /// A GPU that can be asked how it is, by NVML.
 ///
@@ -39,7 +40,7 @@ impl GpuSensor {
     /// such GPU, or no NVML.
     #[must_use]
     pub fn of(index: usize) -> Option<Self> {
-        let driver = Driver::load().ok()?;
+        let driver = Driver::load(Vendor::Nvidia).ok()?;
         if index >= driver.count().ok()? {
             return None;
         }

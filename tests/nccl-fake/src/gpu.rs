@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use everburn_nccl::api::{Communicator, Event, NcclApi, Operation, Stream, UniqueId};
-use everburn_nccl::{LibraryError, NcclVersion, Status};
+use everburn_nccl::{LibraryError, NcclVersion, Status, Vendor};
 use everburn_record::sync::{lock, wait_while};
 
 use crate::exchange::Fabric;
@@ -165,6 +165,7 @@ fn failed(call: &'static str, code: i32) -> LibraryError {
         _ => "CUDA_ERROR_INVALID_HANDLE",
     };
     LibraryError::Driver {
+        vendor: Vendor::Nvidia,
         call,
         name: name.to_owned(),
         code,

@@ -171,7 +171,7 @@ fn step(
 
 #[cfg(test)]
 mod tests {
-    use everburn_nccl::{CudaVersion, Gpu, NcclVersion};
+    use everburn_nccl::{CudaVersion, Gpu, NcclVersion, Vendor};
 
     use super::super::step::Done;
     use super::super::test_counts::TestCounts;
@@ -180,6 +180,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_said_and_never_counted_as_passed() {
         let no_driver = LibraryError::NoDriver {
+            vendor: Vendor::Nvidia,
             reason: "libcuda.so.1 is not there".to_owned(),
         };
         let capabilities = GpuCapabilities {
@@ -220,8 +221,14 @@ mod tests {
     #[test]
     fn nccl_comes_as_a_package_and_a_gpu_does_not() {
         let capabilities = GpuCapabilities {
-            nccl: Err(LibraryError::NoNccl { tried: Vec::new() }),
-            gpus: Err(LibraryError::NoGpu { visible: None }),
+            nccl: Err(LibraryError::NoNccl {
+                vendor: Vendor::Nvidia,
+                tried: Vec::new(),
+            }),
+            gpus: Err(LibraryError::NoGpu {
+                vendor: Vendor::Nvidia,
+                visible: None,
+            }),
         };
         let packages: Vec<_> = steps(&capabilities)
             .into_iter()

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use everburn::launch::Children;
-use everburn::nccl::{Library, LibraryPaths};
+use everburn::nccl::{Library, LibraryPaths, Vendor};
 use serde::{Deserialize, Serialize};
 
 use super::child;
@@ -63,7 +63,7 @@ pub(super) fn find_nccl(
         named: Some(file.clone()),
         ..LibraryPaths::default()
     };
-    match Library::load_from(&library_paths) {
+    match Library::load_from(Vendor::Nvidia, &library_paths) {
         Ok(_) => Ok(Some(file)),
         Err(error) => Err(error.to_string()),
     }

@@ -13,7 +13,7 @@ use everburn::distributed::{
     Abilities, ConnectExchange, Connector, DeviceExchange, GradientBackend, HostExchange,
 };
 #[cfg(feature = "cuda")]
-use everburn::distributed::{CudaMemory, Waits};
+use everburn::distributed::{CubeMemory, Waits};
 use everburn::nccl::{Library, gpus};
 use everburn::prelude::*;
 use everburn::train::{NextToken, Objective, OptimizerConfig};
@@ -117,7 +117,7 @@ fn exchange(name: &str) -> Result<Arc<dyn DeviceExchange>, Failure> {
     };
     let connector = Connector::new(GradientBackend::Nccl, abilities, Arc::new(HashStore::new()));
     #[cfg(feature = "cuda")]
-    let connector = connector.with_nccl(&library, number, Arc::new(CudaMemory), Waits::Device);
+    let connector = connector.with_nccl(&library, number, Arc::new(CubeMemory), Waits::Device);
     let exchange = connector.connect(&group)?;
     exchange.ok_or_else(|| Failure::new("NCCL was asked for and not chosen"))
 }

@@ -156,6 +156,8 @@ fn others() -> Vec<(DeviceName, GpuDescription)> {
 
 #[cfg(test)]
 mod tests {
+    use everburn_nccl::Vendor;
+
     use super::*;
 
     fn with(gpus: Result<Inventory, LibraryError>) -> Found {
@@ -180,6 +182,7 @@ mod tests {
         let found = Found {
             others: vec![(DeviceName::Vulkan(0), gpu)],
             ..with(Err(LibraryError::NoDriver {
+                vendor: Vendor::Nvidia,
                 reason: "no library".into(),
             }))
         };
@@ -197,6 +200,7 @@ mod tests {
     #[test]
     fn the_processor_is_a_device_and_a_missing_driver_is_told() {
         let found = with(Err(LibraryError::NoDriver {
+            vendor: Vendor::Nvidia,
             reason: "no library".into(),
         }));
         let text = found.to_text();
@@ -224,7 +228,10 @@ mod tests {
         let found = with(Ok(Inventory {
             driver: None,
             cuda: everburn_nccl::CudaVersion::from_code(12040),
-            nccl: Err(LibraryError::NoNccl { tried: Vec::new() }),
+            nccl: Err(LibraryError::NoNccl {
+                vendor: Vendor::Nvidia,
+                tried: Vec::new(),
+            }),
             gpus: vec![gpu],
         }));
         assert!(found.to_text().contains("cuda:1"), "{}", found.to_text());

@@ -55,6 +55,16 @@ impl CommunicationHookConfig {
             Self::PowerSgd { rank, start_after } => Box::new(PowerSgd::new(rank, start_after)),
         }
     }
+
+    /// The hook for gradients in host memory; `None` where they go as they are.
+    pub(crate) fn in_host_memory(self) -> Option<Box<dyn CommunicationHook>> {
+        (self != Self::None).then(|| self.build())
+    }
+
+    /// Whether gradients need not be in host memory: a GPU does the hook's work on its buckets.
+    pub(crate) fn takes_buckets_of_devices(self) -> bool {
+        !matches!(self, Self::PowerSgd { .. })
+    }
 }
 
 impl fmt::Display for CommunicationHookConfig {

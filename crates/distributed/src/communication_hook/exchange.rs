@@ -3,7 +3,7 @@
 use everburn_collectives::group::{CollectiveError, Element, ProcessGroup, ReduceOp};
 
 /// Replaces `values` by their sum over all ranks and returns their size in bytes.
-pub(super) fn sum_over_ranks<T: Element>(
+pub(crate) fn sum_over_ranks<T: Element>(
     group: &ProcessGroup,
     values: &mut [T],
 ) -> Result<u64, CollectiveError> {

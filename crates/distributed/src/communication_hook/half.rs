@@ -19,10 +19,13 @@
 //! costs one more all-reduce and never the gradients, unless within a single step a bucket's
 //! largest gradient shrinks below `2^-9` of what it was: then the least of its gradients lose
 //! digits early.
+//!
+//! [`HalfType`] is what both types differ in, [`sum_rounded`] what they have in common. Buckets that are on a GPU are
+//! rounded there, and take the same way from then on (`device/rounded.rs`).
 
 use std::collections::HashMap;
 
-use everburn_collectives::group::{CollectiveError, ProcessGroup};
+use everburn_collectives::group::{CollectiveError, Element, ProcessGroup};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
@@ -79,24 +82,10 @@ impl CommunicationHook for Fp16 {
         group: &ProcessGroup,
     ) -> Result<u64, CollectiveError> {
         let GradientBucket { index, values, .. } = bucket;
-        let mut bytes = 0;
-        if let Some(exponent) = self.exponents.get(&index).copied() {
-            narrow_scaled(values, power_of_two(exponent), &mut self.message);
-            bytes += sum_over_ranks(group, &mut self.message)?;
-            let unscale = power_of_two(-exponent);
-            let largest = largest_sum(&self.message, unscale);
-            if let Some(exponent) = largest.and_then(exponent_for) {
-                self.exponents.insert(index, exponent);
-                self.message.convert_to_f32_slice(values);
-                values.iter_mut().for_each(|value| *value *= unscale);
-                return Ok(bytes);
-            }
-        }
-        bytes += sum_over_ranks(group, values)?;
-        match largest_magnitude(values).and_then(exponent_for) {
-            Some(exponent) => self.exponents.insert(index, exponent),
-            None => self.exponents.remove(&index),
-        };
+        let mut exponent = self.exponents.remove(&index);
+        let bytes = sum_rounded(values, &mut exponent, &mut self.message, group)?;
+        self.exponents
+            .extend(exponent.map(|exponent| (index, exponent)));
         Ok(bytes)
     }
 }
@@ -131,34 +120,100 @@ impl CommunicationHook for Bf16 {
         bucket: GradientBucket<'_>,
         group: &ProcessGroup,
     ) -> Result<u64, CollectiveError> {
-        let values = bucket.values;
-        self.message.resize(values.len(), bf16::ZERO);
-        for (rounded, value) in self.message.iter_mut().zip(values.iter()) {
-            *rounded = round_to_bf16(*value);
-        }
-        let bytes = sum_over_ranks(group, &mut self.message)?;
-        if self.message.iter().all(|sum| is_finite(*sum)) {
-            for (value, sum) in values.iter_mut().zip(&self.message) {
-                *value = f32::from_bits(u32::from(sum.to_bits()) << 16);
-            }
-            return Ok(bytes);
-        }
-        Ok(bytes + sum_over_ranks(group, values)?)
+        sum_rounded(bucket.values, &mut Some(0), &mut self.message, group)
     }
 }
 
-/// Multiplies `values` by `scale` and rounds them into `message`. (With the processor's own
-/// instruction where it has one: that is why this goes through slices.)
-fn narrow_scaled(values: &[f32], scale: f32, message: &mut Vec<f16>) {
-    message.resize(values.len(), f16::ZERO);
-    let mut scaled = [0.0; BLOCK];
-    for (values, message) in values.chunks(BLOCK).zip(message.chunks_mut(BLOCK)) {
-        let scaled = &mut scaled[..values.len()];
-        for (scaled, value) in scaled.iter_mut().zip(values) {
-            *scaled = value * scale;
+/// A type of 16 bits in which a bucket travels. Numbers are multiplied by `2^exponent` before they are rounded.
+pub(crate) trait HalfType: Element {
+    /// Puts `values` into `message`, multiplied and rounded.
+    fn round(values: &[f32], exponent: i32, message: &mut Vec<Self>);
+
+    /// Puts the numbers of `message` into `values`, without the factor.
+    fn unround(message: &[Self], exponent: i32, values: &mut [f32]);
+
+    /// The exponent for the next step of a bucket with this sum; `None` if the type cannot hold the sum.
+    fn exponent_after(sum: &[Self], exponent: i32) -> Option<i32>;
+
+    /// The exponent for the next step of a bucket that was summed in `f32`; `None` if that step is to be as well.
+    fn exponent_after_wide(sum: &[f32]) -> Option<i32>;
+}
+
+impl HalfType for f16 {
+    /// With the processor's own instruction where it has one: that is why this goes through slices.
+    fn round(values: &[f32], exponent: i32, message: &mut Vec<f16>) {
+        let scale = power_of_two(exponent);
+        message.resize(values.len(), f16::ZERO);
+        let mut scaled = [0.0; BLOCK];
+        for (values, message) in values.chunks(BLOCK).zip(message.chunks_mut(BLOCK)) {
+            let scaled = &mut scaled[..values.len()];
+            for (scaled, value) in scaled.iter_mut().zip(values) {
+                *scaled = value * scale;
+            }
+            message.convert_from_f32_slice(scaled);
         }
-        message.convert_from_f32_slice(scaled);
     }
+
+    fn unround(message: &[f16], exponent: i32, values: &mut [f32]) {
+        let unscale = power_of_two(-exponent);
+        message.convert_to_f32_slice(values);
+        values.iter_mut().for_each(|value| *value *= unscale);
+    }
+
+    fn exponent_after(sum: &[f16], exponent: i32) -> Option<i32> {
+        largest_sum(sum, power_of_two(-exponent)).and_then(exponent_for)
+    }
+
+    fn exponent_after_wide(sum: &[f32]) -> Option<i32> {
+        largest_magnitude(sum).and_then(exponent_for)
+    }
+}
+
+/// Has the range of `f32`: the exponent is always zero.
+impl HalfType for bf16 {
+    fn round(values: &[f32], _: i32, message: &mut Vec<bf16>) {
+        message.resize(values.len(), bf16::ZERO);
+        for (rounded, value) in message.iter_mut().zip(values) {
+            *rounded = round_to_bf16(*value);
+        }
+    }
+
+    fn unround(message: &[bf16], _: i32, values: &mut [f32]) {
+        for (value, sum) in values.iter_mut().zip(message) {
+            *value = f32::from_bits(u32::from(sum.to_bits()) << 16);
+        }
+    }
+
+    fn exponent_after(sum: &[bf16], _: i32) -> Option<i32> {
+        sum.iter().all(|sum| is_finite(*sum)).then_some(0)
+    }
+
+    fn exponent_after_wide(_: &[f32]) -> Option<i32> {
+        Some(0)
+    }
+}
+
+/// Replaces `values` by their sum over all ranks, rounded to `T` on the way, and `exponent` by that of the next step.
+/// In `f32` where there is no exponent, or where `T` cannot hold the sum. Returns how many bytes collectives were handed.
+pub(crate) fn sum_rounded<T: HalfType>(
+    values: &mut [f32],
+    exponent: &mut Option<i32>,
+    message: &mut Vec<T>,
+    group: &ProcessGroup,
+) -> Result<u64, CollectiveError> {
+    let mut bytes = 0;
+    if let Some(used) = *exponent {
+        T::round(values, used, message);
+        bytes += sum_over_ranks(group, message)?;
+        *exponent = T::exponent_after(message, used);
+        if exponent.is_some() {
+            T::unround(message, used, values);
+            return Ok(bytes);
+        }
+    }
+    bytes += sum_over_ranks(group, values)?;
+    *exponent = T::exponent_after_wide(values);
+    Ok(bytes)
 }
 
 /// The largest magnitude; `None` if there is one that is not finite.
@@ -192,7 +247,7 @@ fn exponent_for(largest: f32) -> Option<i32> {
 }
 
 /// `2^exponent`, exactly, for an exponent within [`EXPONENT_LIMIT`].
-fn power_of_two(exponent: i32) -> f32 {
+pub(crate) fn power_of_two(exponent: i32) -> f32 {
     f32::from_bits(((127 + exponent) as u32) << 23)
 }
 

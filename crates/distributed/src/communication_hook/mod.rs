@@ -14,7 +14,8 @@
 //! | bf16 | 1; f32 as well where the half type could not hold the sum | 2 S |
 //! | power-sgd | 2 | 4 (rank (n + m) for each n x m matrix, and what is not compressed) |
 //!
-//! What is deliberately absent: Burn. A bucket is a slice of `f32`, wherever it came from.
+//! What is deliberately absent: Burn. A bucket is a slice of `f32`, wherever it came from. (With fp16 and bf16, buckets of
+//! GPUs are rounded before they come to host memory: `device/rounded.rs`.)
 
 mod all_reduce;
 mod config;
@@ -28,7 +29,9 @@ use everburn_collectives::group::{CollectiveError, ProcessGroup};
 
 pub use self::all_reduce::AllReduce;
 pub use self::config::{CommunicationHookConfig, DEFAULT_START_AFTER, InvalidCommunicationHook};
+pub(crate) use self::exchange::sum_over_ranks;
 pub use self::half::{Bf16, Fp16};
+pub(crate) use self::half::{HalfType, power_of_two, sum_rounded};
 pub use self::power_sgd::PowerSgd;
 
 /// A parameter's place in a bucket.

@@ -21,8 +21,9 @@ use crate::shared::Medium;
 
 /// How gradients are exchanged. As text, what all ranks must have in common.
 pub(crate) enum Way {
-    /// As they are: in host memory or through it.
+    /// In host memory or through it, by the configuration's hook.
     Automatic,
+    /// In host memory, by the caller's own hook.
     Hook(Box<dyn CommunicationHook>),
     Exchange(Arc<dyn DeviceExchange>),
     /// On its device, with nobody.
@@ -75,20 +76,31 @@ impl Way {
             #[cfg(test)]
             Self::Alone => on_device(device.expect("one device"), None),
             Self::Automatic => {
+                let hook = config.communication;
+                let in_host_memory = || Ok((Medium::Host, hook.in_host_memory()));
+                if !hook.takes_buckets_of_devices() {
+                    return in_host_memory();
+                }
                 let device = device.filter(gradients_stay_there);
                 // Ranks on the processor and on GPUs can train together: through host memory.
                 let stay = group.all_reduce(vec![u8::from(device.is_some())], ReduceOp::Min);
                 let all_stay = stay.wait()? == [1];
                 let Some(device) = device.filter(|_| all_stay) else {
-                    return Ok((Medium::Host, None));
+                    return in_host_memory();
                 };
                 let own = (group.world_size() > 1).then(|| whole_group(group, GROUPS[0]));
-                let own = own.transpose()?.flatten().map(HostExchange::start);
-                let exchange = own.transpose()?;
+                let own = own.transpose()?.flatten();
+                let exchange = own.map(|own| HostExchange::with_hook(own, hook));
+                let exchange = exchange.transpose()?;
                 let exchange = exchange.map(|own| Arc::new(own) as Arc<dyn DeviceExchange>);
                 on_device(device, exchange)
             }
         }
+    }
+
+    /// Whether gradients go through a communication hook.
+    pub(super) fn is_hooked(&self, config: &DdpConfig) -> bool {
+        matches!(self, Self::Hook(_)) || config.communication != CommunicationHookConfig::None
     }
 }
 
@@ -150,7 +162,7 @@ pub(super) fn trained(tensors: Vec<TensorDescription>) -> (Vec<BucketEntry>, boo
 fn elsewhere(wanted: &str, config: &DdpConfig) -> DdpError {
     let reason = match config.communication == CommunicationHookConfig::None {
         false => format!(
-            "`training.ddp.communication = {}` changes gradients in host memory; use `ranks.backend = host` with it",
+            "`training.ddp.communication = {}` changes what travels through host memory; use `ranks.backend = host` with it",
             config.communication
         ),
         true => {

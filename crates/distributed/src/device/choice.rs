@@ -3,6 +3,7 @@
 use std::fmt;
 
 use everburn_collectives::group::ProcessGroup;
+use everburn_nccl::Vendor;
 use serde::{Deserialize, Serialize};
 
 use crate::error::DdpError;
@@ -19,12 +20,12 @@ use crate::error::DdpError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GradientBackend {
-    /// NCCL if every rank has it and a GPU of its own, otherwise through host memory.
+    /// NCCL (RCCL on AMD's GPUs) if every rank has it and a GPU of its own, otherwise through host memory.
     #[default]
     Auto,
     /// Through host memory.
     Host,
-    /// NCCL, from GPU to GPU.
+    /// NCCL, from GPU to GPU; RCCL on AMD's.
     Nccl,
     /// Burn's own collective, between the GPUs of one process.
     Burn,
@@ -45,9 +46,9 @@ everburn_record::named!(GradientBackend, "none of auto, host, nccl, burn", Self:
 pub struct Abilities {
     /// The rank's device, as [`DeviceName`](crate::DeviceName) has it.
     pub device: String,
-    /// Identifies the rank's GPU among all machines, if NCCL can use it: an NVIDIA GPU.
+    /// Identifies the rank's GPU among all machines, if NCCL or RCCL can use it: NVIDIA's or AMD's.
     pub gpu: Option<String>,
-    /// NCCL's version, or why it is unavailable.
+    /// NCCL's version, or RCCL's on an AMD GPU, or why it is unavailable.
     pub nccl: Result<String, String>,
     /// What else in this run needs gradients in host memory: completes the sentence "gradients travel through host
     /// memory: ".
@@ -161,7 +162,13 @@ fn decide(wanted: GradientBackend, ranks: &[(usize, Abilities)]) -> Result<Choic
         reason: reason.to_string(),
     };
     let host = |reason: &str| Ok(choice(GradientBackend::Host, reason));
-    let version = |(_, abilities): &(usize, Abilities)| abilities.nccl.clone().unwrap_or_default();
+    let version = |(_, abilities): &(usize, Abilities)| {
+        let version = abilities.nccl.clone().unwrap_or_default();
+        match collectives(abilities) {
+            "NCCL" => version,
+            other => format!("{other} {version}"),
+        }
+    };
     match (wanted, unsupported(wanted, ranks)) {
         (GradientBackend::Host, _) => host("as requested"),
         (GradientBackend::Auto, _) if ranks.iter().all(|(_, rank)| rank.device == "flex") => {
@@ -194,7 +201,7 @@ fn unsupported(wanted: GradientBackend, ranks: &[(usize, Abilities)]) -> Option<
         }
         let Some(gpu) = &abilities.gpu else {
             let what = format!("rank {rank} is on {}", abilities.device);
-            return stop(what, "give each rank an NVIDIA GPU");
+            return stop(what, "give each rank an NVIDIA GPU, or each an AMD GPU");
         };
         let twin = ranks[..at]
             .iter()
@@ -203,18 +210,31 @@ fn unsupported(wanted: GradientBackend, ranks: &[(usize, Abilities)]) -> Option<
             let what = format!("ranks {twin} and {rank} share the GPU {gpu}");
             return stop(what, "give each rank a GPU of its own");
         }
+        let (first, first_abilities) = &ranks[0];
+        if api(abilities) != api(first_abilities) {
+            let what = format!(
+                "rank {first} is on {}, rank {rank} on {}",
+                first_abilities.device, abilities.device
+            );
+            return stop(what, "give all ranks GPUs of one vendor");
+        }
         // Burn loads NCCL itself.
         if wanted == GradientBackend::Burn {
+            if api(abilities) != Vendor::Nvidia.api() {
+                let what = format!("rank {rank} is on {}", abilities.device);
+                return stop(what, "give each rank an NVIDIA GPU");
+            }
             continue;
         }
+        let library = collectives(abilities);
         match (&abilities.nccl, &ranks[0].1.nccl) {
             (Err(reason), _) => {
-                let what = format!("rank {rank} has no NCCL: {reason}");
+                let what = format!("rank {rank} has no {library}: {reason}");
                 return stop(what, "install it on all machines");
             }
             (Ok(own), Ok(first)) if own != first => {
                 let what = format!(
-                    "rank {} has NCCL {first}, rank {rank} has NCCL {own}",
+                    "rank {} has {library} {first}, rank {rank} has {library} {own}",
                     ranks[0].0
                 );
                 return stop(what, "install the same on all machines");
@@ -223,6 +243,20 @@ fn unsupported(wanted: GradientBackend, ranks: &[(usize, Abilities)]) -> Option<
         }
     }
     None
+}
+
+/// `cuda` of `cuda:1`.
+fn api(abilities: &Abilities) -> &str {
+    let api = abilities.device.split_once(':');
+    api.map_or(&abilities.device, |(api, _)| api)
+}
+
+/// The library that connects GPUs like the rank's.
+fn collectives(abilities: &Abilities) -> &'static str {
+    match api(abilities) == Vendor::Amd.api() {
+        true => Vendor::Amd.collectives(),
+        false => Vendor::Nvidia.collectives(),
+    }
 }
 
 #[cfg(test)]
@@ -297,6 +331,25 @@ mod tests {
             assert!(nccl.starts_with(&format!("{what}; ")), "{nccl}");
             assert!(nccl.ends_with("or use `ranks.backend = auto`"), "{nccl}");
         }
+    }
+
+    #[test]
+    fn amds_gpus_take_rccl_and_not_with_nvidias() {
+        let on_amd = |gpu: &str| Abilities {
+            device: "rocm:0".to_string(),
+            ..able(gpu)
+        };
+        let two = [on_amd("a"), on_amd("b")];
+        let auto = GradientBackend::Auto;
+        assert_eq!(decided(auto, &two).unwrap(), "nccl (RCCL 2.21.5)");
+        let refused = decided(GradientBackend::Burn, &two).unwrap_err();
+        assert!(refused.starts_with("rank 0 is on rocm:0; "), "{refused}");
+        // The versions are equal, and the libraries do not speak to each other.
+        let both = [able("a"), on_amd("b")];
+        let choice = decided(auto, &both).unwrap();
+        assert_eq!(choice, "host (rank 0 is on cuda:0, rank 1 on rocm:0)");
+        let refused = decided(GradientBackend::Nccl, &both).unwrap_err();
+        assert!(refused.contains("GPUs of one vendor"), "{refused}");
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::error::DdpError;
 /// # Ok::<(), everburn_distributed::DdpError>(())
 /// ```
 pub trait DeviceExchange: Send + Sync + fmt::Debug {
-    /// `nccl`, `host`, `burn`: for agreement between ranks, logs and reports.
+    /// `nccl`, `host`, `host-bf16`, `burn`: for agreement between ranks, logs and reports.
     fn name(&self) -> &'static str;
 
     /// Begins the sum over all ranks of the numbers of bucket `bucket` in step `step`, and waits for no
@@ -42,6 +42,12 @@ pub trait DeviceExchange: Send + Sync + fmt::Debug {
         numbers: Tensor<1>,
         step: u64,
     ) -> Result<Box<dyn PendingSum>, DdpError>;
+
+    /// How many bytes of gradients the sums that were collected since the last call have handed to collectives; `None`
+    /// for as many as the buckets have.
+    fn take_bytes(&self) -> Option<u64> {
+        None
+    }
 
     /// Whether nothing has gone wrong by now; does not wait. Sums that nobody has waited for on the host
     /// may still go wrong, so this is asked again before what was computed with them counts.
@@ -91,7 +97,7 @@ pub trait PendingSum: Send {
 
 /// How the numbers of a tensor get into an operation of NCCL and back.
 ///
-/// `CudaMemory` is that of Burn's tensors on CUDA; tests have a stand-in.
+/// `CubeMemory` is that of Burn's tensors on CUDA and ROCm; tests have a stand-in.
 ///
 /// ```
 /// # mod everburn { pub use everburn_distributed as distributed; }

@@ -5,6 +5,7 @@
 //! the backward pass continues. On CUDA, CubeCL reads into memory that is pinned, in which the sum is then
 //! made, so that the way back is a copy by the GPU's own hands too.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use burn::prelude::*;
@@ -14,7 +15,9 @@ use everburn_collectives::sync::lock;
 use everburn_collectives::worker::{Answer, Worker};
 
 use super::exchange::{DeviceExchange, PendingSum};
+use super::rounded::{HostSum, Rounding};
 use super::staging::{Staged, stage};
+use crate::communication_hook::CommunicationHookConfig;
 use crate::error::DdpError;
 use crate::patience::{AT_THE_END, Patience, end};
 
@@ -37,6 +40,9 @@ pub struct HostExchange {
     group: ProcessGroup,
     worker: Worker<ProcessGroup>,
     failed: Failed,
+    rounding: Option<Arc<Rounding>>,
+    /// How many bytes collectives were handed.
+    bytes: Arc<AtomicU64>,
 }
 
 /// Why the first bucket that could not be added up was not.
@@ -48,6 +54,37 @@ impl HostExchange {
     /// # Errors
     /// [`DdpError::Reducer`] if there can be no thread.
     pub fn start(group: ProcessGroup) -> Result<Self, DdpError> {
+        Self::with_hook(group, CommunicationHookConfig::None)
+    }
+
+    /// The same, with buckets of `f32` that go the way as `hook` has it: [`CommunicationHookConfig::Fp16`] and
+    /// [`CommunicationHookConfig::Bf16`] are rounded by their devices before they are read.
+    ///
+    /// ```
+    /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
+    /// use burn::prelude::*;
+    /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+    /// use everburn::distributed::{CommunicationHookConfig, DeviceExchange, HostExchange};
+    ///
+    /// let alone = ProcessGroup::alone(GroupOptions::default());
+    /// let exchange = HostExchange::with_hook(alone, CommunicationHookConfig::Bf16)?;
+    /// let bucket = Tensor::<1>::from_floats([1.001, 2.0], &Device::flex());
+    /// let sum = exchange.begin(0, bucket, 1)?.collect()?;
+    /// assert_eq!(sum.into_data().to_vec::<f32>().unwrap(), [1.0, 2.0]);
+    /// assert_eq!(exchange.take_bytes(), Some(4));
+    /// # Ok::<(), everburn_distributed::DdpError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`DdpError::Config`] for another hook, which works in host memory; [`DdpError::Reducer`] if there can be no thread.
+    pub fn with_hook(group: ProcessGroup, hook: CommunicationHookConfig) -> Result<Self, DdpError> {
+        let rounding = Rounding::of(hook).map(Arc::new);
+        if rounding.is_none() && hook != CommunicationHookConfig::None {
+            return Err(DdpError::Config(format!(
+                "the communication hook {hook} is for gradients in host memory, not for buckets on devices: use \
+                 fp16 or bf16"
+            )));
+        }
         let failed = Failed::default();
         let (giving_up, told) = (group.clone(), failed.clone());
         let panicked = move |message: &str| {
@@ -61,13 +98,17 @@ impl HostExchange {
             group,
             worker,
             failed,
+            rounding,
+            bytes: Arc::default(),
         })
     }
 }
 
 impl DeviceExchange for HostExchange {
     fn name(&self) -> &'static str {
-        "host"
+        self.rounding
+            .as_ref()
+            .map_or("host", |rounding| rounding.name())
     }
 
     fn begin(
@@ -76,21 +117,36 @@ impl DeviceExchange for HostExchange {
         numbers: Tensor<1>,
         _step: u64,
     ) -> Result<Box<dyn PendingSum>, DdpError> {
-        let (numbers, failed) = (stage(numbers), self.failed.clone());
+        // Hooks are for f32.
+        let rounding = self.rounding.clone();
+        let rounding = rounding.filter(|_| numbers.dtype() == DType::F32);
+        let rounded = rounding.as_ref();
+        let rounded = rounded.map(|rounding| rounding.begin(bucket, &numbers));
+        let numbers = stage(numbers);
+        let failed = self.failed.clone();
         // The step may be given up, and nobody wait; the other ranks count on the exchange all the same.
         let sum = self.worker.ask(move |group: &mut ProcessGroup| {
             group.set_label(u32::try_from(bucket).ok());
-            let sum = sum(bucket, numbers, group);
+            let sum = match rounded {
+                Some(rounded) => rounded.sum(bucket, numbers, group),
+                None => sum(bucket, numbers, group),
+            };
             if let Err(error) = &sum {
                 lock(&failed).get_or_insert(error.clone());
             }
             sum
         });
-        Ok(Box::new(HostSum {
+        Ok(Box::new(Pending {
             sum,
             bucket,
+            rounding,
+            bytes: self.bytes.clone(),
             patience: Patience::in_step(&self.group),
         }))
+    }
+
+    fn take_bytes(&self) -> Option<u64> {
+        Some(self.bytes.swap(0, Ordering::Relaxed))
     }
 
     fn check(&self) -> Result<(), DdpError> {
@@ -118,35 +174,47 @@ impl Drop for HostExchange {
     }
 }
 
-struct HostSum {
-    sum: Answer<Result<Tensor<1>, DdpError>>,
+struct Pending {
+    sum: Answer<Result<HostSum, DdpError>>,
     bucket: usize,
+    rounding: Option<Arc<Rounding>>,
+    bytes: Arc<AtomicU64>,
     patience: Patience,
 }
 
-impl PendingSum for HostSum {
+impl PendingSum for Pending {
     fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
-        match self.sum.wait_within(self.patience.duration()) {
-            Ok(sum) => sum,
-            Err(lost) => {
-                let what = format!("the sum of bucket {} of the gradients", self.bucket);
-                Err(DdpError::Reducer(self.patience.lost(lost, &what)))
-            }
-        }
+        let Self {
+            sum,
+            bucket,
+            rounding,
+            bytes,
+            patience,
+        } = *self;
+        let sum = sum.wait_within(patience.duration()).map_err(|lost| {
+            let what = format!("the sum of bucket {bucket} of the gradients");
+            DdpError::Reducer(patience.lost(lost, &what))
+        })??;
+        bytes.fetch_add(sum.bytes, Ordering::Relaxed);
+        Ok(match rounding {
+            Some(rounding) => rounding.finish(bucket, sum),
+            None => sum.numbers,
+        })
     }
 }
 
-/// The sum of a bucket over all ranks of `group`.
-fn sum(bucket: usize, numbers: Staged, group: &ProcessGroup) -> Result<Tensor<1>, DdpError> {
+/// The sum of a bucket over all ranks of `group`, as it is.
+fn sum(bucket: usize, numbers: Staged, group: &ProcessGroup) -> Result<HostSum, DdpError> {
     let device = numbers.device();
-    let mut data = numbers.read().map_err(|reason| {
-        // The others wait for this bucket.
-        group.abort(format!("a bucket could not be read: {reason}"));
-        DdpError::DeviceMemory { bucket, reason }
-    })?;
+    let mut data = numbers.read(bucket, group)?;
     add_up(&mut data, group)?;
-    let dtype = data.dtype();
-    Ok(Tensor::from_data(data, (&device, dtype)))
+    let (dtype, bytes) = (data.dtype(), data.as_bytes().len() as u64);
+    Ok(HostSum {
+        numbers: Tensor::from_data(data, (&device, dtype)),
+        bytes,
+        exponent: 0,
+        next_exponent: None,
+    })
 }
 
 /// Replaces the numbers by their sum over all ranks.

@@ -7,8 +7,8 @@
 //! of gradients) are on the host: they go through the process group and wait for no GPU.
 //!
 //! `exchange.rs` has the seam: a [`DeviceExchange`] sums flat buffers ([`NcclExchange`], [`HostExchange`] through host
-//! memory, [`BurnExchange`]); a [`DeviceMemory`] gives NCCL access to a tensor's memory, on CUDA (`gpu/memory.rs`) or in a
-//! fake for tests, so that everything but a few CUDA calls is tested without a GPU. `choice.rs` agrees on one exchange
+//! memory, with `rounded.rs` in 16 bits, [`BurnExchange`]); a [`DeviceMemory`] gives NCCL access to a tensor's memory, on CUDA and ROCm (`gpu/memory.rs`) or in a
+//! fake for tests, so that everything but a few calls is tested without a GPU. `choice.rs` agrees on one exchange
 //! for all ranks, and `connect.rs` connects it.
 
 mod choice;
@@ -22,6 +22,7 @@ mod host;
 mod layout;
 mod name;
 mod nccl;
+mod rounded;
 mod staging;
 
 use burn::prelude::*;
@@ -32,8 +33,8 @@ pub use self::collective::BurnExchange;
 pub use self::connect::{ConnectExchange, Connector};
 pub use self::exchange::{DeviceExchange, DeviceMemory, Lent, PendingSum};
 pub(crate) use self::flat::{flatten, views};
-#[cfg(feature = "cuda")]
-pub use self::gpu::CudaMemory;
+#[cfg(any(feature = "cuda", feature = "rocm"))]
+pub use self::gpu::CubeMemory;
 pub use self::host::HostExchange;
 pub(crate) use self::layout::FlatLayout;
 pub use self::name::{DeviceName, DeviceUnavailable, UnknownDevice};

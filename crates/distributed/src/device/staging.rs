@@ -2,6 +2,9 @@
 
 use burn::prelude::*;
 use burn::tensor::{TensorData, try_read_sync};
+use everburn_collectives::group::ProcessGroup;
+
+use crate::error::DdpError;
 
 /// A tensor that another thread can read: what it waits for has been given to its device.
 #[cfg_attr(
@@ -35,8 +38,16 @@ impl Staged {
         }
     }
 
-    /// The numbers; waits for the device.
-    pub(crate) fn read(self) -> Result<TensorData, String> {
+    /// The numbers of bucket `bucket`; waits for the device. The other ranks of `group` wait for them: it is given up
+    /// where they cannot be read.
+    pub(crate) fn read(self, bucket: usize, group: &ProcessGroup) -> Result<TensorData, DdpError> {
+        self.data().map_err(|reason| {
+            group.abort(format!("a bucket could not be read: {reason}"));
+            DdpError::DeviceMemory { bucket, reason }
+        })
+    }
+
+    fn data(self) -> Result<TensorData, String> {
         match self {
             Self::Tensor(numbers) => match try_read_sync(numbers.into_data_async()) {
                 Some(Ok(data)) => Ok(data),

@@ -59,20 +59,18 @@ impl DeviceSum {
     /// Takes the sums. The device waits for them; the host waits only where it must.
     pub(super) fn collect(&mut self) -> Result<(), DdpError> {
         let under_way = std::mem::take(&mut self.under_way);
-        let exchanged = self.shared.exchange().is_some();
+        let mut bytes = 0;
         for (index, sum) in under_way.into_iter().enumerate() {
             let Some(sum) = sum else { continue };
             let bucket = &self.plan.buckets()[index];
-            if exchanged {
-                let bytes = FlatLayout::of(bucket).len() * bucket.dtype().size();
-                self.communication.bytes += bytes as u64;
-            }
+            bytes += (FlatLayout::of(bucket).len() * bucket.dtype().size()) as u64;
             self.sums[index] = Some(sum.collect()?);
         }
-        match self.shared.exchange() {
-            Some(exchange) => exchange.check(),
-            None => Ok(()),
-        }
+        let Some(exchange) = self.shared.exchange() else {
+            return Ok(());
+        };
+        self.communication.bytes += exchange.take_bytes().unwrap_or(bytes);
+        exchange.check()
     }
 
     /// Clips, and hands out the gradients of `model`.

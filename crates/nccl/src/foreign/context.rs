@@ -2,7 +2,8 @@
 //! host.
 //!
 //! CubeCL (and everything else that uses cudart) works in the primary context, so streams and events
-//! of this module and theirs can wait for each other.
+//! of this module and theirs can wait for each other. HIP has one context per GPU, which a thread selects by the GPU's
+//! number.
 
 #![expect(unsafe_code, reason = "the GPU's driver is a library of C")]
 
@@ -11,56 +12,87 @@ use std::fmt;
 use std::ptr;
 
 use super::driver::{Device, Driver};
-use super::dynamic::functions;
+use super::dynamic::{Opened, functions, functions_of_both};
 use crate::api::{Event, Stream};
 use crate::error::LibraryError;
+use crate::vendor::Vendor;
 
-/// `CU_STREAM_NON_BLOCKING`: not ordered with the stream of number 0, on which nobody here works.
+/// `CU_STREAM_NON_BLOCKING`, `hipStreamNonBlocking`: not ordered with the stream of number 0, on which nobody here works.
 const NON_BLOCKING: c_uint = 1;
 
-/// `CU_EVENT_DISABLE_TIMING`, which makes events cheap.
+/// `CU_EVENT_DISABLE_TIMING`, `hipEventDisableTiming`, which makes events cheap.
 const WITHOUT_TIME: c_uint = 2;
 
-/// `CUDA_ERROR_NOT_READY`: no error, but the answer that work is still under way.
+/// `CUDA_ERROR_NOT_READY`, `hipErrorNotReady`: no error, but the answer that work is still under way.
 const NOT_READY: c_int = 600;
 
 type Handle = *mut c_void;
 
-functions! {
+functions_of_both! {
     Functions {
-        retain: fn(*mut Handle, c_int) -> c_int = "cuDevicePrimaryCtxRetain";
-        release: fn(c_int) -> c_int = "cuDevicePrimaryCtxRelease_v2";
-        push: fn(Handle) -> c_int = "cuCtxPushCurrent_v2";
-        pop: fn(*mut Handle) -> c_int = "cuCtxPopCurrent_v2";
-        priorities: fn(*mut c_int, *mut c_int) -> c_int = "cuCtxGetStreamPriorityRange";
-        stream_create: fn(*mut Handle, c_uint, c_int) -> c_int = "cuStreamCreateWithPriority";
-        stream_destroy: fn(Handle) -> c_int = "cuStreamDestroy_v2";
-        stream_wait: fn(Handle, Handle, c_uint) -> c_int = "cuStreamWaitEvent";
-        event_create: fn(*mut Handle, c_uint) -> c_int = "cuEventCreate";
-        event_destroy: fn(Handle) -> c_int = "cuEventDestroy_v2";
-        event_record: fn(Handle, Handle) -> c_int = "cuEventRecord";
-        event_query: fn(Handle) -> c_int = "cuEventQuery";
-        allocate: fn(*mut u64, usize) -> c_int = "cuMemAlloc_v2";
-        free: fn(u64) -> c_int = "cuMemFree_v2";
-        upload: fn(u64, *const c_void, usize) -> c_int = "cuMemcpyHtoD_v2";
-        download: fn(*mut c_void, u64, usize) -> c_int = "cuMemcpyDtoH_v2";
+        priorities: fn(*mut c_int, *mut c_int) -> c_int = "cuCtxGetStreamPriorityRange" | "hipDeviceGetStreamPriorityRange";
+        stream_create: fn(*mut Handle, c_uint, c_int) -> c_int = "cuStreamCreateWithPriority" | "hipStreamCreateWithPriority";
+        stream_destroy: fn(Handle) -> c_int = "cuStreamDestroy_v2" | "hipStreamDestroy";
+        stream_wait: fn(Handle, Handle, c_uint) -> c_int = "cuStreamWaitEvent" | "hipStreamWaitEvent";
+        event_create: fn(*mut Handle, c_uint) -> c_int = "cuEventCreate" | "hipEventCreateWithFlags";
+        event_destroy: fn(Handle) -> c_int = "cuEventDestroy_v2" | "hipEventDestroy";
+        event_record: fn(Handle, Handle) -> c_int = "cuEventRecord" | "hipEventRecord";
+        event_query: fn(Handle) -> c_int = "cuEventQuery" | "hipEventQuery";
+        allocate: fn(*mut u64, usize) -> c_int = "cuMemAlloc_v2" | "hipMalloc";
+        free: fn(u64) -> c_int = "cuMemFree_v2" | "hipFree";
+        upload: fn(u64, *const c_void, usize) -> c_int = "cuMemcpyHtoD_v2" | "hipMemcpyHtoD";
+        download: fn(*mut c_void, u64, usize) -> c_int = "cuMemcpyDtoH_v2" | "hipMemcpyDtoH";
     }
 }
 
 functions! {
-    /// Events of all streams of a context at once: since CUDA 12.5.
+    ContextFunctions {
+        retain: fn(*mut Handle, c_int) -> c_int = "cuDevicePrimaryCtxRetain";
+        release: fn(c_int) -> c_int = "cuDevicePrimaryCtxRelease_v2";
+        push: fn(Handle) -> c_int = "cuCtxPushCurrent_v2";
+        pop: fn(*mut Handle) -> c_int = "cuCtxPopCurrent_v2";
+    }
+}
+
+functions! {
+    NumberFunctions {
+        get: fn(*mut c_int) -> c_int = "hipGetDevice";
+        set: fn(c_int) -> c_int = "hipSetDevice";
+    }
+}
+
+/// How a thread says which GPU its calls are about.
+#[derive(Clone, Copy)]
+pub(super) enum Selection {
+    /// By a context of CUDA.
+    Context(ContextFunctions),
+    /// By HIP's number of the GPU.
+    Number(NumberFunctions),
+}
+
+impl Selection {
+    pub(super) fn load(vendor: Vendor, opened: &Opened) -> Result<Self, &'static str> {
+        match vendor {
+            Vendor::Nvidia => ContextFunctions::load(opened).map(Self::Context),
+            Vendor::Amd => NumberFunctions::load(opened).map(Self::Number),
+        }
+    }
+}
+
+functions! {
+    /// Events of all streams of a context at once: since CUDA 12.5, and not in HIP.
     OrderFunctions {
         record: fn(Handle, Handle) -> c_int = "cuCtxRecordEvent";
         wait: fn(Handle, Handle) -> c_int = "cuCtxWaitEvent";
     }
 }
 
-/// `CUstream`.
+/// `CUstream`, `hipStream_t`.
 pub(super) fn stream_handle(stream: &Stream) -> Handle {
     ptr::with_exposed_provenance_mut(stream.handle())
 }
 
-/// `CUevent`.
+/// `CUevent`, `hipEvent_t`.
 fn event_handle(event: &Event) -> Handle {
     ptr::with_exposed_provenance_mut(event.handle())
 }
@@ -69,18 +101,29 @@ fn event_handle(event: &Event) -> Handle {
 pub(crate) struct Context {
     driver: Driver,
     device: Device,
+    /// Of CUDA; zero in HIP.
     context: usize,
 }
 
 /// While it lives, calls of this thread are about the context.
-struct Current<'a>(&'a Context);
+struct Current<'a> {
+    context: &'a Context,
+    /// HIP's number of the GPU that was selected before.
+    before: c_int,
+}
 
 impl Drop for Current<'_> {
     fn drop(&mut self) {
-        let mut popped = ptr::null_mut();
-        // SAFETY: the pointer is to a handle of this frame; what is popped was pushed by `enter` on
-        // this thread.
-        unsafe { (self.0.driver.contexts.pop)(&mut popped) };
+        // An error would be one of the GPU, which the calls in between have met too.
+        let _ = match self.context.driver.selection {
+            Selection::Context(calls) => {
+                let mut popped = ptr::null_mut();
+                // SAFETY: the pointer is to a handle of this frame; what is popped was pushed by `enter` on this thread.
+                unsafe { (calls.pop)(&mut popped) }
+            }
+            // SAFETY: it takes a number.
+            Selection::Number(calls) => unsafe { (calls.set)(self.before) },
+        };
     }
 }
 
@@ -89,9 +132,11 @@ impl Context {
     pub(crate) fn of(driver: Driver, number: usize) -> Result<Self, LibraryError> {
         let device = driver.device(number)?;
         let mut context = ptr::null_mut();
-        // SAFETY: the pointer is to a handle of this frame.
-        let result = unsafe { (driver.contexts.retain)(&mut context, device.0) };
-        driver.check("cuDevicePrimaryCtxRetain", result)?;
+        if let Selection::Context(calls) = driver.selection {
+            // SAFETY: the pointer is to a handle of this frame.
+            let result = unsafe { (calls.retain)(&mut context, device.0) };
+            driver.check("cuDevicePrimaryCtxRetain", result)?;
+        }
         Ok(Self {
             driver,
             device,
@@ -108,10 +153,26 @@ impl Context {
     }
 
     fn enter(&self) -> Result<Current<'_>, LibraryError> {
-        // SAFETY: the context is held.
-        let result = unsafe { (self.driver.contexts.push)(self.handle()) };
-        self.driver.check("cuCtxPushCurrent", result)?;
-        Ok(Current(self))
+        let mut before = 0;
+        match self.driver.selection {
+            Selection::Context(calls) => {
+                // SAFETY: the context is held.
+                let result = unsafe { (calls.push)(self.handle()) };
+                self.driver.check("cuCtxPushCurrent", result)?;
+            }
+            Selection::Number(calls) => {
+                // SAFETY: the pointer is to an `int` of this frame.
+                let result = unsafe { (calls.get)(&mut before) };
+                self.driver.check("hipGetDevice", result)?;
+                // SAFETY: it takes a number.
+                let result = unsafe { (calls.set)(self.device.0) };
+                self.driver.check("hipSetDevice", result)?;
+            }
+        }
+        Ok(Current {
+            context: self,
+            before,
+        })
     }
 
     /// Calls `body` with the context current on this thread, as NCCL needs it.
@@ -127,12 +188,14 @@ impl Context {
         let calls = &self.driver.contexts;
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: the pointers are to two `int`s of this frame.
-        let result = unsafe { (calls.priorities)(&mut least, &mut greatest) };
-        self.driver.check("cuCtxGetStreamPriorityRange", result)?;
+        let result = unsafe { (calls.priorities.call)(&mut least, &mut greatest) };
+        self.driver
+            .check(self.driver.contexts.priorities.name, result)?;
         let mut stream = ptr::null_mut();
         // SAFETY: the pointer is to a handle of this frame.
-        let result = unsafe { (calls.stream_create)(&mut stream, NON_BLOCKING, greatest) };
-        self.driver.check("cuStreamCreateWithPriority", result)?;
+        let result = unsafe { (calls.stream_create.call)(&mut stream, NON_BLOCKING, greatest) };
+        self.driver
+            .check(self.driver.contexts.stream_create.name, result)?;
         Ok(Stream::new(stream.expose_provenance()))
     }
 
@@ -141,16 +204,17 @@ impl Context {
     pub(crate) fn destroy_stream(&self, stream: Stream) {
         // SAFETY: the stream lives, and nobody has it after this. An error would be an earlier one
         // of the GPU, which whoever waits for its work has been told.
-        let _ =
-            self.with(|| unsafe { (self.driver.contexts.stream_destroy)(stream_handle(&stream)) });
+        let _ = self
+            .with(|| unsafe { (self.driver.contexts.stream_destroy.call)(stream_handle(&stream)) });
     }
 
     pub(crate) fn create_event(&self) -> Result<Event, LibraryError> {
         let _current = self.enter()?;
         let mut event = ptr::null_mut();
         // SAFETY: the pointer is to a handle of this frame.
-        let result = unsafe { (self.driver.contexts.event_create)(&mut event, WITHOUT_TIME) };
-        self.driver.check("cuEventCreate", result)?;
+        let result = unsafe { (self.driver.contexts.event_create.call)(&mut event, WITHOUT_TIME) };
+        self.driver
+            .check(self.driver.contexts.event_create.name, result)?;
         Ok(Event::new(event.expose_provenance()))
     }
 
@@ -158,7 +222,8 @@ impl Context {
     pub(crate) fn destroy_event(&self, event: Event) {
         // SAFETY: the event lives, and nobody has it after this; the driver keeps what it still
         // needs. For errors see `destroy_stream`.
-        let _ = self.with(|| unsafe { (self.driver.contexts.event_destroy)(event_handle(&event)) });
+        let _ = self
+            .with(|| unsafe { (self.driver.contexts.event_destroy.call)(event_handle(&event)) });
     }
 
     /// `event` is over when all that is on `stream` by now is.
@@ -166,9 +231,10 @@ impl Context {
         let _current = self.enter()?;
         // SAFETY: both live.
         let result = unsafe {
-            (self.driver.contexts.event_record)(event_handle(event), stream_handle(stream))
+            (self.driver.contexts.event_record.call)(event_handle(event), stream_handle(stream))
         };
-        self.driver.check("cuEventRecord", result)
+        self.driver
+            .check(self.driver.contexts.event_record.name, result)
     }
 
     /// What is put on `stream` from now on waits for `event`.
@@ -176,18 +242,22 @@ impl Context {
         let _current = self.enter()?;
         // SAFETY: both live; 0 is the usual way to wait.
         let result = unsafe {
-            (self.driver.contexts.stream_wait)(stream_handle(stream), event_handle(event), 0)
+            (self.driver.contexts.stream_wait.call)(stream_handle(stream), event_handle(event), 0)
         };
-        self.driver.check("cuStreamWaitEvent", result)
+        self.driver
+            .check(self.driver.contexts.stream_wait.name, result)
     }
 
     /// Whether `event` is over.
     pub(crate) fn query(&self, event: &Event) -> Result<bool, LibraryError> {
         let _current = self.enter()?;
         // SAFETY: the event lives.
-        match unsafe { (self.driver.contexts.event_query)(event_handle(event)) } {
+        match unsafe { (self.driver.contexts.event_query.call)(event_handle(event)) } {
             NOT_READY => Ok(false),
-            result => self.driver.check("cuEventQuery", result).map(|()| true),
+            result => self
+                .driver
+                .check(self.driver.contexts.event_query.name, result)
+                .map(|()| true),
         }
     }
 
@@ -223,8 +293,9 @@ impl Context {
         let _current = self.enter()?;
         let mut pointer = 0;
         // SAFETY: the pointer is to a `CUdeviceptr` of this frame.
-        let result = unsafe { (self.driver.contexts.allocate)(&mut pointer, bytes.max(1)) };
-        self.driver.check("cuMemAlloc", result)?;
+        let result = unsafe { (self.driver.contexts.allocate.call)(&mut pointer, bytes.max(1)) };
+        self.driver
+            .check(self.driver.contexts.allocate.name, result)?;
         Ok(pointer)
     }
 
@@ -232,7 +303,7 @@ impl Context {
     /// `pointer` is from [`Context::allocate`], and nothing uses that memory any more.
     pub(super) unsafe fn free(&self, pointer: u64) {
         // SAFETY: the caller's word. For errors see `destroy_stream`.
-        let _ = self.with(|| unsafe { (self.driver.contexts.free)(pointer) });
+        let _ = self.with(|| unsafe { (self.driver.contexts.free.call)(pointer) });
     }
 
     /// # Safety
@@ -241,8 +312,8 @@ impl Context {
         let _current = self.enter()?;
         let from = bytes.as_ptr().cast();
         // SAFETY: the caller's word for the one side, a slice for the other.
-        let result = unsafe { (self.driver.contexts.upload)(pointer, from, bytes.len()) };
-        self.driver.check("cuMemcpyHtoD", result)
+        let result = unsafe { (self.driver.contexts.upload.call)(pointer, from, bytes.len()) };
+        self.driver.check(self.driver.contexts.upload.name, result)
     }
 
     /// # Safety
@@ -255,13 +326,15 @@ impl Context {
         let _current = self.enter()?;
         let to = bytes.as_mut_ptr().cast();
         // SAFETY: the caller's word for the one side, a slice for the other.
-        let result = unsafe { (self.driver.contexts.download)(to, pointer, bytes.len()) };
-        self.driver.check("cuMemcpyDtoH", result)
+        let result = unsafe { (self.driver.contexts.download.call)(to, pointer, bytes.len()) };
+        self.driver
+            .check(self.driver.contexts.download.name, result)
     }
 }
 
 fn without(call: &'static str) -> LibraryError {
     LibraryError::Driver {
+        vendor: Vendor::Nvidia,
         call,
         name: "the driver has no such call (CUDA 12.5 has)".to_owned(),
         // CUDA_ERROR_NOT_FOUND
@@ -271,8 +344,10 @@ fn without(call: &'static str) -> LibraryError {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: it was retained once. For errors see `destroy_stream`.
-        unsafe { (self.driver.contexts.release)(self.device.0) };
+        if let Selection::Context(calls) = self.driver.selection {
+            // SAFETY: it was retained once. For errors see `destroy_stream`.
+            unsafe { (calls.release)(self.device.0) };
+        }
     }
 }
 

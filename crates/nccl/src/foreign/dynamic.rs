@@ -17,8 +17,8 @@ impl Opened {
     pub(super) fn first(names: impl IntoIterator<Item = PathBuf>) -> Result<Self, Vec<String>> {
         let mut tried = Vec::new();
         for name in names {
-            // SAFETY: opening runs the initialisers of a library that bears the name of NVIDIA's;
-            // they are sound on any thread. That it is NVIDIA's is the user's word, as with every
+            // SAFETY: opening runs the initialisers of a library that bears the name of NVIDIA's or AMD's;
+            // they are sound on any thread. That it is theirs is the user's word, as with every
             // library that the system's loader finds.
             match unsafe { libloading::Library::new(&name) } {
                 Ok(library) => {
@@ -97,6 +97,48 @@ macro_rules! functions {
 
 pub(super) use functions;
 
+/// A function that has another name in the library of each vendor.
+#[derive(Clone, Copy)]
+pub(super) struct Named<F> {
+    pub(super) name: &'static str,
+    pub(super) call: F,
+}
+
+/// As [`functions`], for what the libraries of both vendors have: `field: fn(types) -> type = "NVIDIA's" | "AMD's";`.
+macro_rules! functions_of_both {
+    ($(#[$attribute:meta])* $table:ident {
+        $($field:ident: fn($($argument:ty),*) -> $result:ty = $nvidia:literal | $amd:literal;)*
+    }) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy)]
+        pub(super) struct $table {
+            $(pub(super) $field: $crate::foreign::dynamic::Named<unsafe extern "C" fn($($argument),*) -> $result>,)*
+        }
+
+        impl $table {
+            /// All of them, or the name of one that is missing.
+            pub(super) fn load(
+                vendor: $crate::vendor::Vendor,
+                opened: &$crate::foreign::dynamic::Opened,
+            ) -> Result<Self, &'static str> {
+                Ok(Self {
+                    $($field: {
+                        let name = match vendor {
+                            $crate::vendor::Vendor::Nvidia => $nvidia,
+                            $crate::vendor::Vendor::Amd => $amd,
+                        };
+                        // SAFETY: the table repeats the signatures of both libraries' headers.
+                        let call = unsafe { opened.function(name) }.ok_or(name)?;
+                        $crate::foreign::dynamic::Named { name, call }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+pub(super) use functions_of_both;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,6 +163,27 @@ mod tests {
         Missing {
             _nothing: fn() -> i32 = "everburn_has_no_such_function";
         }
+    }
+
+    functions_of_both! {
+        OfEach {
+            magnitude: fn(i64) -> i64 = "labs" | "llabs";
+            _missing: fn() -> i32 = "abs" | "everburn_has_no_such_function";
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_function_of_both_vendors_is_found_by_the_name_of_one() {
+        use crate::vendor::Vendor;
+
+        let opened = Opened::first(["libc.so.6".into()]).ok().unwrap();
+        let table = OfEach::load(Vendor::Nvidia, &opened).unwrap();
+        assert_eq!(table.magnitude.name, "labs");
+        // SAFETY: `labs` takes and gives a `long`.
+        assert_eq!(unsafe { (table.magnitude.call)(-7) }, 7);
+        let missing = OfEach::load(Vendor::Amd, &opened).err();
+        assert_eq!(missing, Some("everburn_has_no_such_function"));
     }
 
     #[cfg(target_os = "linux")]

@@ -12,6 +12,7 @@ use super::context::Context;
 use super::driver::Driver;
 use crate::error::LibraryError;
 use crate::group::NcclError;
+use crate::vendor::Vendor;
 
 /// A piece of a GPU's memory, of one type of number.
 ///
@@ -51,7 +52,7 @@ impl Drop for Piece {
 }
 
 impl GpuMemory {
-    /// Room for `len` numbers of type `dtype` on the GPU with this number.
+    /// Room for `len` numbers of type `dtype` on NVIDIA's GPU with this number.
     ///
     /// # Errors
     /// [`NcclError::Library`] when there is no such GPU, or not so much memory;
@@ -61,7 +62,7 @@ impl GpuMemory {
         let bytes = bytes.ok_or_else(|| NcclError::Buffer {
             reason: format!("{dtype}[{len}] is longer than any memory"),
         })?;
-        let context = Context::of(Driver::load()?, device)?;
+        let context = Context::of(Driver::load(Vendor::Nvidia)?, device)?;
         let pointer = context.allocate(bytes)?;
         let piece = Arc::new(Piece { context, pointer });
         Ok(Self { piece, len, dtype })

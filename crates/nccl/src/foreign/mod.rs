@@ -1,7 +1,7 @@
-//! All that is not Rust's to check: NCCL's, the driver's and NVML's functions, found at run time,
+//! All that is not Rust's to check: NCCL's (and RCCL's), the drivers' and NVML's functions, found at run time,
 //! and memory of the GPU that others have allocated. What leaves this module is safe to call.
 //!
-//! Types and numbers are those of nccl.h (2.18 and later), cuda.h and nvml.h. Results are taken as
+//! Types and numbers are those of nccl.h (2.18 and later; rccl.h has the same), cuda.h, hip_runtime_api.h and nvml.h. Results are taken as
 //! plain integers, never as Rust enums: a newer library may say what these headers do not know.
 
 #[cfg(feature = "group")]

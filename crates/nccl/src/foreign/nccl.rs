@@ -11,6 +11,7 @@ use super::communicator::Functions;
 use super::dynamic::{Opened, functions};
 use crate::error::LibraryError;
 use crate::library_paths::LibraryPaths;
+use crate::vendor::Vendor;
 use crate::version::NcclVersion;
 
 /// The oldest NCCL that will do: `ncclConfig_t` has had its first nine fields, and communicators that
@@ -20,10 +21,6 @@ pub(crate) const OLDEST: NcclVersion = NcclVersion {
     minor: 18,
     patch: 0,
 };
-
-/// The names of the library: with the number of its interface, as it is installed, and without, as
-/// it is installed for development.
-const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
 /// The names that cudarc 0.19 has for it, whose number is that of CUDA: the number of NCCL is not among them.
 const NAMES_OF_CUBECL: [&str; 8] = [
@@ -43,7 +40,7 @@ functions! {
     }
 }
 
-/// NCCL, opened for as long as the process runs.
+/// NCCL, or RCCL, opened for as long as the process runs.
 ///
 /// ```
 /// # mod everburn { pub use everburn_nccl as nccl; }
@@ -55,6 +52,7 @@ functions! {
 /// }
 /// ```
 pub struct Library {
+    vendor: Vendor,
     path: PathBuf,
     version: NcclVersion,
     #[cfg(feature = "group")]
@@ -69,32 +67,42 @@ impl Library {
     /// [`LibraryError::NoNccl`], [`LibraryError::Named`] or [`LibraryError::TooOld`], with what to
     /// install; [`LibraryError::Symbol`] for what is no NCCL.
     pub fn load() -> Result<Self, LibraryError> {
-        Self::load_from(&LibraryPaths::of_this_process())
+        Self::load_of(Vendor::Nvidia)
     }
 
-    /// [`Library::load`] with other paths.
+    /// The same for the GPUs of `vendor`: RCCL for AMD's.
     ///
     /// # Errors
     /// As [`Library::load`].
-    pub fn load_from(library_paths: &LibraryPaths) -> Result<Self, LibraryError> {
+    pub fn load_of(vendor: Vendor) -> Result<Self, LibraryError> {
+        Self::load_from(vendor, &LibraryPaths::of_this_process())
+    }
+
+    /// [`Library::load_of`] with other paths.
+    ///
+    /// # Errors
+    /// As [`Library::load`].
+    pub fn load_from(vendor: Vendor, library_paths: &LibraryPaths) -> Result<Self, LibraryError> {
         let opened = match &library_paths.named {
             Some(path) => Opened::first([path.clone()]).map_err(|tried| LibraryError::Named {
+                vendor,
                 path: path.clone(),
                 reason: tried.join("; "),
             })?,
             None => {
-                let by_name = NAMES.map(PathBuf::from).into_iter();
+                let names = vendor.collectives_files();
+                let by_name = names.map(PathBuf::from).into_iter();
                 let files = library_paths
                     .folders
                     .iter()
-                    .map(|folder| folder.join(NAMES[0]));
+                    .map(|folder| folder.join(names[0]));
                 // What is not there need not be named in an error.
                 let files = files.filter(|file| file.exists());
                 Opened::first(by_name.chain(files))
-                    .map_err(|tried| LibraryError::NoNccl { tried })?
+                    .map_err(|tried| LibraryError::NoNccl { vendor, tried })?
             }
         };
-        Self::of(&opened)
+        Self::of(vendor, &opened)
     }
 
     /// Whether CubeCL finds NCCL, too, for Burn's own collective and for copies between the GPUs of a process: it
@@ -107,7 +115,7 @@ impl Library {
         opened.map(|_| ()).map_err(|_| LibraryError::NotForCubecl)
     }
 
-    fn of(opened: &Opened) -> Result<Self, LibraryError> {
+    fn of(vendor: Vendor, opened: &Opened) -> Result<Self, LibraryError> {
         let missing = |symbol| LibraryError::Symbol {
             path: opened.path.clone(),
             symbol,
@@ -120,17 +128,25 @@ impl Library {
         let found = NcclVersion::from_code(if status == 0 { code } else { 0 });
         if found < OLDEST {
             return Err(LibraryError::TooOld {
+                vendor,
                 found,
                 needed: OLDEST,
                 path: opened.path.clone(),
             });
         }
         Ok(Self {
+            vendor,
             path: opened.path.clone(),
             version: found,
             #[cfg(feature = "group")]
             functions: Functions::load(opened).map_err(missing)?,
         })
+    }
+
+    /// For whose GPUs it is.
+    #[must_use]
+    pub fn vendor(&self) -> Vendor {
+        self.vendor
     }
 
     /// Which version it is.
@@ -149,6 +165,7 @@ impl Library {
 impl fmt::Debug for Library {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Library")
+            .field("vendor", &self.vendor)
             .field("path", &self.path)
             .field("version", &self.version)
             .finish_non_exhaustive()
@@ -159,37 +176,72 @@ impl fmt::Debug for Library {
 mod tests {
     use super::*;
 
+    const VENDORS: [Vendor; 2] = [Vendor::Nvidia, Vendor::Amd];
+
+    fn named(file: &Path) -> LibraryPaths {
+        LibraryPaths {
+            named: Some(file.into()),
+            ..LibraryPaths::default()
+        }
+    }
+
     #[cfg(target_os = "linux")]
     #[test]
     fn a_library_that_is_no_nccl_is_refused_by_what_it_lacks() {
-        let library_paths = LibraryPaths {
-            named: Some("libc.so.6".into()),
-            ..LibraryPaths::default()
-        };
-        let error = Library::load_from(&library_paths).unwrap_err();
-        assert!(
-            matches!(
-                &error,
-                LibraryError::Symbol {
-                    symbol: "ncclGetVersion",
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        for vendor in VENDORS {
+            let error = Library::load_from(vendor, &named("libc.so.6".as_ref())).unwrap_err();
+            assert!(
+                matches!(
+                    &error,
+                    LibraryError::Symbol {
+                        symbol: "ncclGetVersion",
+                        ..
+                    }
+                ),
+                "{error}"
+            );
+        }
     }
 
     #[test]
     fn a_damaged_file_is_told_from_a_missing_one() {
+        for vendor in VENDORS {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join(vendor.collectives_files()[0]);
+            let missing = Library::load_from(vendor, &named(&file)).unwrap_err();
+            let missing = missing.to_string();
+            assert!(missing.contains("No such file"), "{missing}");
+            std::fs::write(&file, b"no library").unwrap();
+            let error = Library::load_from(vendor, &named(&file)).unwrap_err();
+            let error = error.to_string();
+            assert!(error.contains(&file.display().to_string()), "{error}");
+            let advice = format!("name the file {}", vendor.collectives_files()[0]);
+            assert!(error.contains(&advice), "{error}");
+            assert!(!error.contains("No such file"), "{error}");
+        }
+    }
+
+    /// A folder's file is tried after the names that the system's loader has, and only RCCL's is for AMD's GPUs.
+    #[test]
+    fn a_library_in_a_folder_is_looked_for_by_its_vendors_name() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join(NAMES[0]);
+        let file = folder.path().join("librccl.so.1");
         std::fs::write(&file, b"no library").unwrap();
         let library_paths = LibraryPaths {
-            named: Some(file.clone()),
+            folders: vec![folder.path().into()],
             ..LibraryPaths::default()
         };
-        let error = Library::load_from(&library_paths).unwrap_err().to_string();
-        assert!(error.contains(&file.display().to_string()), "{error}");
-        assert!(!error.contains("No such file"), "{error}");
+        for vendor in VENDORS {
+            match Library::load_from(vendor, &library_paths) {
+                // This machine has one.
+                Ok(library) => assert_eq!(library.vendor(), vendor),
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(text.starts_with(&format!("no {}: ", vendor.collectives())));
+                    let tried = text.contains(&file.display().to_string());
+                    assert_eq!(tried, vendor == Vendor::Amd, "{text}");
+                }
+            }
+        }
     }
 }

@@ -38,7 +38,7 @@ pub struct NcclConfig {
     pub rank: usize,
     /// The job rank of each member, by number in the group.
     pub job_ranks: Vec<usize>,
-    /// This rank's GPU, an index into `CUDA_VISIBLE_DEVICES`.
+    /// This rank's GPU, an index into `CUDA_VISIBLE_DEVICES` or `HIP_VISIBLE_DEVICES`.
     pub device: usize,
     /// The deadline of every operation, and of connecting.
     pub timeout: Duration,

@@ -17,7 +17,7 @@ pub(crate) struct Gpu {
 
 impl Gpu {
     pub(crate) fn new(library: Arc<Library>, device: usize) -> Result<Self, LibraryError> {
-        let context = Context::of(Driver::load()?, device)?;
+        let context = Context::of(Driver::load(library.vendor())?, device)?;
         let uuid = context.uuid()?;
         Ok(Self {
             library,

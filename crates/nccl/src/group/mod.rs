@@ -89,7 +89,7 @@ impl NcclGroup {
     /// group fails at once instead of after a deadline, and when this group fails, it is notified.
     ///
     /// # Errors
-    /// [`NcclError::Library`] without driver, GPU or NCCL; [`NcclError::Incomplete`] names the ranks that have not
+    /// [`NcclError::Library`] without driver, GPU, NCCL or RCCL; [`NcclError::Incomplete`] names the ranks that have not
     /// connected in time; [`NcclError::Refused`] says why the ranks cannot form a group.
     pub fn connect(
         library: &Arc<Library>,
@@ -179,7 +179,7 @@ impl NcclGroup {
     }
 
     /// Whether operations wait for what the GPU was given before, and [`Work::hold_device`] is available:
-    /// with drivers of CUDA 12.5 and later.
+    /// with drivers of CUDA 12.5 and later, not with HIP.
     #[must_use]
     pub fn orders_device(&self) -> bool {
         self.shared.core.api.orders_all()

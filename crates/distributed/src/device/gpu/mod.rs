@@ -1,7 +1,7 @@
 //! Burn's tensors on GPUs, from outside of Burn: many tensors copied into one flat buffer, many tensors that are views
 //! of one, and its memory for NCCL.
 //!
-//! One back end of Burn serves GPUs of all vendors (CUDA, ROCm, Metal, Vulkan, WebGPU), so only `memory` is about one
+//! One back end of Burn serves GPUs of all vendors (CUDA, ROCm, Metal, Vulkan, WebGPU), so only `memory` is about some
 //! of them. Burn's operations there are put off and fused. `resolve` has all run that a tensor still waits for,
 //! and yields CubeCL's own tensor, with its place in the GPU's memory; `adopt` gives such a tensor back to
 //! Burn. Neither waits for the GPU.
@@ -9,7 +9,7 @@
 mod adapters;
 mod kernel;
 mod kernel_timer;
-#[cfg(feature = "cuda")]
+#[cfg(any(feature = "cuda", feature = "rocm"))]
 mod memory;
 
 use burn::backend::fusion::custom::{CustomOpIr, HandleContainer, OperationIr, TensorIr};
@@ -29,8 +29,8 @@ use burn_cubecl::{CubeBackend, CubeDevice};
 
 pub(crate) use self::adapters::{describe, name_of, names, open};
 pub(crate) use self::kernel_timer::GpuKernelTimer;
-#[cfg(feature = "cuda")]
-pub use self::memory::CudaMemory;
+#[cfg(any(feature = "cuda", feature = "rocm"))]
+pub use self::memory::CubeMemory;
 use super::layout::FlatLayout;
 use crate::gradient::Gradient;
 

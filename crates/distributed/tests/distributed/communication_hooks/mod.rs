@@ -2,5 +2,5 @@
 
 mod half_precision;
 mod power_sgd;
-mod ranks;
+pub(crate) mod ranks;
 mod regression;

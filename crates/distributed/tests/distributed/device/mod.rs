@@ -7,4 +7,5 @@ mod connecting;
 mod exchanges;
 mod failures;
 mod results;
+mod rounded;
 mod ways;
