@@ -51,7 +51,7 @@ impl fmt::Display for Balance {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` does not say how ranks share samples: use equal, auto, or a whole number from 1 for each rank, as in 3,1"
+    "`{0}` is no way for ranks to share samples: use equal, auto, or a whole number from 1 for each rank, as in 3,1"
 )]
 pub struct InvalidBalance(String);
 

@@ -3,7 +3,7 @@
 //! Each rank measures how long it computes per sample: reading, forward and backward passes, without waiting for other
 //! ranks. After the first [`FIRST`] steps of a group, and at the begin of each epoch, all ranks gather the medians of
 //! all, and each derives the same shares from them. An engine reads its batches by one division; where the shares
-//! change, another engine continues behind the batches that are done. What is in a global batch does not depend on
+//! change, another engine continues after the batches that are done. What is in a global batch does not depend on
 //! the shares, so no sample is left out or read twice.
 
 use std::collections::VecDeque;
