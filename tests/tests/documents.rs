@@ -105,6 +105,7 @@ pages! {
     finders: "docs/finders.md",
     from_pytorch: "docs/from-pytorch.md",
     getting_started: "docs/getting-started.md",
+    gpus: "docs/gpus.md",
     launching: "docs/launching.md",
     long_runs: "docs/long-runs.md",
     losing_a_rank: "docs/losing-a-rank.md",

@@ -10,6 +10,7 @@ use everburn_collectives::store::SharedStore;
 use everburn_distributed::CubeMemory;
 use everburn_distributed::{Abilities, CommunicationHookConfig, Connector, GradientBackend, Waits};
 use everburn_nccl::{Library, Vendor, gpu_uuid};
+use everburn_train::Balance;
 
 use crate::arguments::Strategy;
 use crate::config::RunConfig;
@@ -20,6 +21,9 @@ fn keeps_to_host(config: &RunConfig) -> Option<String> {
     let training = &config.training;
     if training.virtual_ranks.is_some() {
         return Some("--virtual-ranks adds gradients up in an order of its own".to_string());
+    }
+    if training.balance == Balance::Auto {
+        return Some("--balance auto measures there how long a rank computes".to_string());
     }
     if training.ddp.communication != CommunicationHookConfig::None {
         let hook = training.ddp.communication;
@@ -229,6 +233,9 @@ mod tests {
         let mut exact = config(&["cuda:0", "cuda:1"], Nccl);
         exact.training.virtual_ranks = Some(4);
         assert!(refused(&exact).contains("--virtual-ranks"));
+        let mut balanced = config(&["cuda:0", "cuda:1"], Nccl);
+        balanced.training.balance = Balance::Auto;
+        assert!(refused(&balanced).contains("--balance auto measures"));
     }
 
     #[test]

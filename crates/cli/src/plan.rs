@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use crate::devices;
 use everburn_nn::ParameterPath;
 use everburn_schedules::{MemoryLimit, balance};
-use everburn_train::{Parallelism, TrainError};
+use everburn_train::{Balance, Parallelism, TrainError};
 
 use self::figures::Figures;
 use self::layers::SharedLayers;
@@ -93,7 +93,12 @@ impl MicroBatches {
             // Parts that follow each other on one rank are micro-batches too.
             parallelism.micro_batches = config.training.accumulate;
         }
-        let share = config.training.batch_size.div_ceil(parallelism.mesh.data);
+        let batch = config.training.batch_size;
+        let share = match &config.training.balance {
+            // That of the rank with the most.
+            Balance::Weights(weights) => weights.counts(batch).into_iter().max().unwrap_or(batch),
+            Balance::Equal | Balance::Auto => batch.div_ceil(parallelism.mesh.data),
+        };
         Ok(Self {
             samples: share.div_ceil(parallelism.micro_batches),
             parallelism,

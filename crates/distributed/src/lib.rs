@@ -4,7 +4,7 @@
 //!   samples of all ranks. It accompanies the model and does not wrap it, so parameter paths never change.
 //! - [`OuterLoop`] averages ranks that take many local steps: local SGD and DiLoCo.
 //! - [`ParameterShards`] shards optimizer state, gradients and parameters: ZeRO.
-//! - [`DistributedSampler`] splits the samples of each global batch over the ranks.
+//! - [`DistributedSampler`] splits the samples of each global batch over the ranks, equally or by [`RankWeights`].
 //! - [`DistributedLoader`] reads them, on threads of its own if asked to ([`Prefetch`]); [`Resident`] keeps whole data
 //!   sets on the device.
 //! - [`synchronize_batch_norms`] computes the batch norms of a model over the samples of all ranks.
@@ -84,6 +84,7 @@ mod outer_loop;
 mod patience;
 mod placement;
 mod probe;
+mod rank_weights;
 mod reducer;
 mod replicas;
 mod resident;
@@ -126,6 +127,7 @@ pub use outer_loop::{
 };
 pub use placement::{check_placement, name_of};
 pub use probe::Probe;
+pub use rank_weights::RankWeights;
 pub use replicas::Fingerprint;
 pub use resident::{Resident, ResidentSet, Row, Rows};
 pub use sampler::{DistributedSampler, SamplerConfig, SamplerError, Tail, share_of};

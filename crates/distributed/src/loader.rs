@@ -22,6 +22,7 @@ use self::augment::Augmentation;
 pub use self::augment::{Augment, SampleRng};
 pub use self::error::{BatchNumber, InputError};
 pub use self::weigh::Weigh;
+use crate::rank_weights::RankWeights;
 use crate::sampler::{DistributedSampler, SamplerError};
 
 /// Samples that go through the model together.
@@ -222,6 +223,20 @@ impl<I, B> DistributedLoader<I, B> {
     /// As [`DistributedSampler::on_rank`].
     pub fn on_rank(self, rank: usize, world_size: usize) -> Result<Self, SamplerError> {
         let sampler = self.sampler().clone().on_rank(rank, world_size)?;
+        Ok(self.map_assembly(|assembly| Assembly {
+            sampler,
+            ..assembly
+        }))
+    }
+
+    /// The loader of the same rank, where ranks share each global batch in proportion to `weights`: see
+    /// [`DistributedSampler::balanced`]. An epoch is continued with other shares behind the batches that are done:
+    /// [`EpochBatches::behind`].
+    ///
+    /// # Errors
+    /// As [`DistributedSampler::balanced`].
+    pub fn balanced(self, weights: RankWeights) -> Result<Self, SamplerError> {
+        let sampler = self.sampler().clone().balanced(weights)?;
         Ok(self.map_assembly(|assembly| Assembly {
             sampler,
             ..assembly

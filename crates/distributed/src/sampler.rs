@@ -6,6 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
+use crate::rank_weights::RankWeights;
 use crate::virtual_ranks::{TooFewVirtualRanks, VirtualRanks};
 
 /// What happens to the samples that do not fill the last global batch.
@@ -65,6 +66,17 @@ pub enum SamplerError {
     /// There are fewer virtual ranks than ranks.
     #[error(transparent)]
     TooFewVirtualRanks(#[from] TooFewVirtualRanks),
+    /// There is not one weight for each rank.
+    #[error(
+        "the weights {weights} are of {} ranks, and there are {world_size}: use a weight for each rank",
+        weights.ranks()
+    )]
+    OtherWeights {
+        /// The weights that were given.
+        weights: RankWeights,
+        /// How many ranks there are.
+        world_size: usize,
+    },
 }
 
 /// What a [`DistributedSampler`] is made from.
@@ -94,8 +106,9 @@ pub struct SamplerConfig {
 ///
 /// The unit is the *global* batch: batch `k` of epoch `e` holds the same samples whatever the world
 /// size, and each rank takes its contiguous share of it. Every rank makes the same number of steps;
-/// shares of a batch differ by one sample at the most. Over an epoch each sample is read once, by
-/// one rank: nothing is padded and nothing repeated.
+/// shares of a batch differ by one sample at the most, unless ranks are [balanced](Self::balanced).
+/// Over an epoch each sample is read once, by one rank: nothing is padded and nothing repeated. Shares
+/// may change between two batches, on all ranks at once: which samples a batch has does not depend on them.
 ///
 /// The epoch is an argument, so that it cannot be forgotten (PyTorch's `set_epoch`).
 ///
@@ -116,6 +129,7 @@ pub struct DistributedSampler {
     rank: usize,
     world_size: usize,
     virtual_ranks: Option<VirtualRanks>,
+    weights: Option<RankWeights>,
 }
 
 /// The contiguous share of `length` things that falls to `rank` of `world_size`.
@@ -152,6 +166,7 @@ impl DistributedSampler {
             rank,
             world_size,
             virtual_ranks: None,
+            weights: None,
         })
     }
 
@@ -159,14 +174,50 @@ impl DistributedSampler {
     /// into as many as there are, and these are the same on any number of ranks.
     #[must_use]
     pub fn over_virtual(self, ranks: VirtualRanks) -> Self {
+        let ranks = match &self.weights {
+            Some(weights) => ranks.balanced(weights),
+            None => ranks,
+        };
         Self {
             virtual_ranks: Some(ranks),
             ..self
         }
     }
 
+    /// The same rank's sampler, where ranks share each global batch in proportion to `weights`, the same on all of
+    /// them; virtual ranks are shared out whole.
+    ///
+    /// ```
+    /// # mod everburn { pub use everburn_distributed as distributed; }
+    /// use everburn::distributed::{DistributedSampler, RankWeights, SamplerConfig, Tail};
+    ///
+    /// let config = SamplerConfig { num_samples: 9, batch_size: 4, shuffle: None, tail: Tail::Keep };
+    /// let weights = RankWeights::of_speed(4, &[1.0, 3.0]);
+    /// let sampler = DistributedSampler::new(config, 0, 2)?.balanced(weights)?;
+    /// assert_eq!(sampler.local_batches(), [3, 1]);
+    /// assert_eq!(sampler.indices(1), [0, 1, 2, 4, 5, 6, 8]);
+    /// # Ok::<(), everburn_distributed::SamplerError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`SamplerError::OtherWeights`] if there is not one for each rank.
+    pub fn balanced(self, weights: RankWeights) -> Result<Self, SamplerError> {
+        if weights.ranks() != self.world_size {
+            return Err(SamplerError::OtherWeights {
+                weights,
+                world_size: self.world_size,
+            });
+        }
+        let virtual_ranks = self.virtual_ranks.map(|ranks| ranks.balanced(&weights));
+        Ok(Self {
+            virtual_ranks,
+            weights: Some(weights),
+            ..self
+        })
+    }
+
     /// The sampler of another rank, or of a rank in a world of another size: of the same samples in the same
-    /// batches.
+    /// batches, which ranks share equally.
     ///
     /// ```
     /// # mod everburn { pub use everburn_distributed as distributed; }
@@ -189,8 +240,47 @@ impl DistributedSampler {
     }
 
     /// The virtual ranks whose shares this rank reads, if it does.
-    pub fn virtual_ranks(&self) -> Option<VirtualRanks> {
-        self.virtual_ranks
+    pub fn virtual_ranks(&self) -> Option<&VirtualRanks> {
+        self.virtual_ranks.as_ref()
+    }
+
+    /// How ranks share a whole global batch, in what it is shared out by: virtual ranks, or else samples.
+    pub fn units(&self) -> Vec<usize> {
+        match &self.virtual_ranks {
+            Some(ranks) => ranks
+                .of_ranks()
+                .iter()
+                .map(ExactSizeIterator::len)
+                .collect(),
+            None => self.local_batches(),
+        }
+    }
+
+    /// How many samples of a whole global batch each rank has.
+    pub fn local_batches(&self) -> Vec<usize> {
+        let parts = (0..self.world_size).map(|rank| self.part(self.config.batch_size, rank).len());
+        parts.collect()
+    }
+
+    /// The contiguous part of a global batch of `length` samples that `rank` has.
+    fn part(&self, length: usize, rank: usize) -> Range<usize> {
+        match (&self.virtual_ranks, &self.weights) {
+            (Some(ranks), _) => {
+                let of = |virtual_rank| share_of(length, virtual_rank, ranks.count());
+                let own = &ranks.of_ranks()[rank];
+                of(own.start).start..of(own.end - 1).end
+            }
+            (None, Some(weights)) => weights.parts(length).swap_remove(rank),
+            (None, None) => share_of(length, rank, self.world_size),
+        }
+    }
+
+    /// How many samples of a global batch of `length` the rank with the most has.
+    pub(crate) fn largest_part(&self, length: usize) -> usize {
+        match &self.weights {
+            None => share_of(length, 0, self.world_size).len(),
+            Some(weights) => weights.counts(length).into_iter().max().unwrap_or(0),
+        }
     }
 
     /// The same rank's sampler over a part of the data set.
@@ -259,18 +349,12 @@ impl DistributedSampler {
         epoch: usize,
     ) -> impl ExactSizeIterator<Item = (Vec<usize>, usize)> + use<> {
         let order = self.permutation(epoch);
-        let (batch_size, rank, world_size) = (self.config.batch_size, self.rank, self.world_size);
-        let virtual_ranks = self.virtual_ranks;
+        let sampler = self.clone();
         (0..self.num_batches()).map(move |batch| {
-            let start = batch * batch_size;
-            let global = &order[start..order.len().min(start + batch_size)];
-            let share = match virtual_ranks {
-                None => share_of(global.len(), rank, world_size),
-                Some(ranks) => {
-                    let of = |virtual_rank| share_of(global.len(), virtual_rank, ranks.count());
-                    of(ranks.own().start).start..of(ranks.own().end - 1).end
-                }
-            };
+            let start = batch * sampler.config.batch_size;
+            let end = order.len().min(start + sampler.config.batch_size);
+            let global = &order[start..end];
+            let share = sampler.part(global.len(), sampler.rank);
             (global[share].to_vec(), global.len())
         })
     }
@@ -295,101 +379,4 @@ fn uniform_below(rng: &mut ChaCha8Rng, bound: u64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn config(num_samples: usize, batch_size: usize) -> SamplerConfig {
-        SamplerConfig {
-            num_samples,
-            batch_size,
-            shuffle: Some(3),
-            tail: Tail::Keep,
-        }
-    }
-
-    #[test]
-    fn every_sample_is_read_once_whatever_the_sizes() {
-        for world_size in [1, 2, 3, 4, 7] {
-            for num_samples in [0, 1, 6, 7, 50, 101] {
-                for batch_size in [7, 8, 20, 200] {
-                    let mut seen = Vec::new();
-                    for rank in 0..world_size {
-                        let sampler = DistributedSampler::new(
-                            config(num_samples, batch_size),
-                            rank,
-                            world_size,
-                        )
-                        .unwrap();
-                        seen.extend(sampler.indices(5));
-                        assert_eq!(sampler.batches(5).len(), num_samples.div_ceil(batch_size));
-                    }
-                    seen.sort_unstable();
-                    assert_eq!(seen, (0..num_samples).collect::<Vec<_>>());
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn the_global_batch_does_not_depend_on_the_world_size() {
-        let global_batches = |world_size: usize| {
-            let mut ranks = (0..world_size)
-                .map(|rank| DistributedSampler::new(config(50, 8), rank, world_size).unwrap())
-                .map(|sampler| sampler.batches(2))
-                .collect::<Vec<_>>();
-            (0..7)
-                .map(|_| {
-                    ranks
-                        .iter_mut()
-                        .flat_map(|r| r.next().unwrap().0)
-                        .collect::<Vec<_>>()
-                })
-                .collect::<Vec<_>>()
-        };
-        let alone = global_batches(1);
-        for world_size in [2, 3, 4, 7] {
-            assert_eq!(global_batches(world_size), alone);
-        }
-    }
-
-    #[test]
-    fn epochs_differ_and_repeat() {
-        let sampler = DistributedSampler::new(config(100, 10), 0, 1).unwrap();
-        assert_ne!(sampler.indices(1), sampler.indices(2));
-        assert_eq!(sampler.indices(1), sampler.indices(1));
-    }
-
-    #[test]
-    fn the_shuffle_is_the_same_for_ever() {
-        let sampler = DistributedSampler::new(config(10, 10), 0, 1).unwrap();
-        assert_eq!(sampler.indices(1), GOLDEN_ORDER);
-    }
-
-    const GOLDEN_ORDER: [usize; 10] = [5, 4, 7, 2, 8, 0, 6, 3, 1, 9];
-
-    #[test]
-    fn dropped_tail_leaves_whole_batches_only() {
-        let config = SamplerConfig {
-            tail: Tail::Drop,
-            ..config(10, 4)
-        };
-        let sampler = DistributedSampler::new(config, 0, 2).unwrap();
-        assert_eq!(sampler.num_batches(), 2);
-        assert_eq!(sampler.samples_per_epoch(), 8);
-        assert!(
-            sampler
-                .batches(1)
-                .all(|(share, global)| share.len() == 2 && global == 4)
-        );
-    }
-
-    #[test]
-    fn a_batch_smaller_than_the_world_is_refused_with_advice() {
-        let error = DistributedSampler::new(config(10, 2), 0, 4).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "a global batch of 2 samples cannot be shared by 4 ranks: \
-             use `training.batch_size = 4` or more, or fewer ranks"
-        );
-    }
-}
+mod tests;

@@ -6,9 +6,11 @@
 //! sums depend on their order, and this one is always the same.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use everburn_collectives::group::{CollectiveError, Element, ProcessGroup};
 
+use crate::rank_weights::RankWeights;
 use crate::sampler::share_of;
 
 /// Which virtual ranks this rank computes.
@@ -22,11 +24,12 @@ use crate::sampler::share_of;
 /// assert_eq!(own, [0..2, 2..3, 3..4]);
 /// assert!(VirtualRanks::new(2, 0, 3).is_err());
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VirtualRanks {
     count: usize,
     rank: usize,
-    world_size: usize,
+    /// By rank, those that it computes.
+    of_ranks: Arc<[Range<usize>]>,
 }
 
 /// Fewer virtual ranks than ranks.
@@ -63,16 +66,25 @@ impl VirtualRanks {
         if count < world_size {
             return Err(TooFewVirtualRanks { count, world_size });
         }
+        let of_ranks = (0..world_size).map(|rank| share_of(count, rank, world_size));
         Ok(Self {
             count,
             rank,
-            world_size,
+            of_ranks: of_ranks.collect(),
         })
+    }
+
+    /// The same virtual ranks, shared out in proportion to `weights`, of which there is one for each rank.
+    pub(crate) fn balanced(&self, weights: &RankWeights) -> Self {
+        Self {
+            of_ranks: weights.parts(self.count).into(),
+            ..self.clone()
+        }
     }
 
     /// As many virtual ranks, for another rank or a world of another size.
     pub(crate) fn on_rank(
-        self,
+        &self,
         rank: usize,
         world_size: usize,
     ) -> Result<Self, TooFewVirtualRanks> {
@@ -86,12 +98,12 @@ impl VirtualRanks {
 
     /// Those of this rank, in the order in which it computes them.
     pub fn own(&self) -> Range<usize> {
-        self.of(self.rank)
+        self.of_ranks[self.rank].clone()
     }
 
-    /// Those of `rank`.
-    fn of(&self, rank: usize) -> Range<usize> {
-        share_of(self.count, rank, self.world_size)
+    /// Those of each rank.
+    pub(crate) fn of_ranks(&self) -> &[Range<usize>] {
+        &self.of_ranks
     }
 
     /// The sum of what all virtual ranks have, in their order, along the tree.
@@ -131,7 +143,7 @@ impl VirtualRanks {
     /// The parts of the tree that the virtual ranks of `rank` make up, in order.
     fn nodes(&self, rank: usize) -> Vec<Range<usize>> {
         let mut sums = Sums::new(self.count);
-        for virtual_rank in self.of(rank) {
+        for virtual_rank in self.of_ranks[rank].clone() {
             sums.push(virtual_rank..virtual_rank + 1, (), &mut |(), ()| ());
         }
         sums.nodes.into_iter().map(|(node, ())| node).collect()
@@ -151,8 +163,9 @@ impl VirtualRanks {
         mut add: impl FnMut(&mut T, T),
     ) -> Result<(Vec<T>, u64), CollectiveError> {
         let length = nodes.first().map_or(0, |node| node.len());
-        let part = |rank| share_of(length, rank, self.world_size);
-        let lists = (0..self.world_size).map(|rank| {
+        let world_size = self.of_ranks.len();
+        let part = |rank| share_of(length, rank, world_size);
+        let lists = (0..world_size).map(|rank| {
             let parts = nodes.iter().flat_map(|node| &node[part(rank)]);
             parts.copied().collect()
         });
@@ -173,7 +186,7 @@ impl VirtualRanks {
             }
         }
         let sum = sums.nodes.pop().map(|(_, sum)| sum).unwrap_or_default();
-        let handed_over = nodes.len() * length + sum.len() * (self.world_size - 1);
+        let handed_over = nodes.len() * length + sum.len() * (world_size - 1);
         let parts = group.all_gather_varied(sum).wait()?;
         Ok((parts.concat(), (handed_over * size_of::<T>()) as u64))
     }
@@ -272,26 +285,34 @@ mod tests {
         for count in [1, 2, 4, 5, 6, 7, 12] {
             let mut expected: Option<Vec<f32>> = None;
             for world_size in 1..=count.min(5) {
-                let groups = ProcessGroup::over_threads(world_size, GroupOptions::default());
-                let ranks = groups.into_iter().map(|group| {
-                    std::thread::spawn(move || {
-                        let ranks = VirtualRanks::new(count, group.rank(), world_size).unwrap();
-                        let mut sums = Sums::new(count);
-                        for own in ranks.own() {
-                            let values = (0..LENGTH).map(|index| value(own, index));
-                            sums.push(own..own + 1, values.collect(), &mut add);
-                        }
-                        let nodes = sums.nodes.iter().map(|(_, sum)| sum.as_slice());
-                        let nodes = nodes.collect::<Vec<_>>();
-                        let plus = |a: &mut f32, b| *a += b;
-                        ranks.all_reduce(&nodes, &group, plus).unwrap().0
-                    })
-                });
-                for rank in ranks.collect::<Vec<_>>() {
-                    let sum = rank.join().unwrap();
-                    assert_eq!(sum.len(), LENGTH);
-                    let expected = expected.get_or_insert_with(|| sum.clone());
-                    assert_eq!(*expected, sum, "{count} on {world_size}");
+                // Equal parts, and the last rank four times as fast.
+                for slowest in [1.0, 4.0] {
+                    let mut seconds = vec![slowest; world_size];
+                    seconds[world_size - 1] = 1.0;
+                    let weights = RankWeights::of_speed(count, &seconds);
+                    let groups = ProcessGroup::over_threads(world_size, GroupOptions::default());
+                    let ranks = groups.into_iter().map(|group| {
+                        let weights = weights.clone();
+                        std::thread::spawn(move || {
+                            let ranks = VirtualRanks::new(count, group.rank(), world_size).unwrap();
+                            let ranks = ranks.balanced(&weights);
+                            let mut sums = Sums::new(count);
+                            for own in ranks.own() {
+                                let values = (0..LENGTH).map(|index| value(own, index));
+                                sums.push(own..own + 1, values.collect(), &mut add);
+                            }
+                            let nodes = sums.nodes.iter().map(|(_, sum)| sum.as_slice());
+                            let nodes = nodes.collect::<Vec<_>>();
+                            let plus = |a: &mut f32, b| *a += b;
+                            ranks.all_reduce(&nodes, &group, plus).unwrap().0
+                        })
+                    });
+                    for rank in ranks.collect::<Vec<_>>() {
+                        let sum = rank.join().unwrap();
+                        assert_eq!(sum.len(), LENGTH);
+                        let expected = expected.get_or_insert_with(|| sum.clone());
+                        assert_eq!(*expected, sum, "{count} on {world_size}, {weights}");
+                    }
                 }
             }
         }

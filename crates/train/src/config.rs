@@ -1,6 +1,7 @@
 //! The configuration of a training run, as in `config.toml`.
 
 pub(crate) mod activation_checkpointing;
+pub(crate) mod balance;
 pub(crate) mod best_by;
 pub(crate) mod chaos;
 pub(crate) mod checkpoint_every;
@@ -33,6 +34,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::ema::EmaConfig;
 use crate::config::activation_checkpointing::ActivationCheckpointing;
+use crate::config::balance::Balance;
 use crate::config::best_by::BestBy;
 use crate::config::chaos::Chaos;
 use crate::config::checkpoint_every::CheckpointEvery;
@@ -102,6 +104,10 @@ pub struct TrainingConfig {
     #[arg(long, value_name = "V", help_heading = "Gradients")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub virtual_ranks: Option<usize>,
+    /// How ranks share the samples of a global batch: equal, auto (in proportion to their measured speed), or a weight
+    /// for each rank, such as 3,1 [default: equal].
+    #[arg(long, value_name = "HOW", help_heading = "Gradients")]
+    pub balance: Balance,
     /// Write hashes of all parameters, buffers and optimizer states to hashes.jsonl every N steps, to compare runs to
     /// the bit [default: never].
     #[arg(long, value_name = "STEPS")]
@@ -236,6 +242,7 @@ impl Default for TrainingConfig {
             batch_size: 64,
             accumulate: 1,
             virtual_ranks: None,
+            balance: Balance::default(),
             hash_every: None,
             tensorboard: false,
             activation_checkpointing: ActivationCheckpointing::None,
@@ -326,6 +333,7 @@ impl TrainingConfig {
             return refuse("`training.hash_every` must be at least 1".to_string());
         }
         self.validate_virtual_ranks(world_size)?;
+        self.validate_balance(world_size)?;
         self.input.validate()?;
         if self.ddp.bucket_bytes == 0 {
             return refuse("`training.ddp.bucket_bytes` must be at least 1".to_string());

@@ -87,7 +87,7 @@ pub(crate) fn evaluate(
                 (reply.sums, reply.votes.stop)
             }
             Some(ranks) => {
-                let mut sums = VirtualSums::new(ranks, 0);
+                let mut sums = VirtualSums::new(ranks.clone(), 0);
                 for part in share.micro_batches {
                     let index = part.index;
                     sums.set(index, infer(part)?, std::iter::empty());

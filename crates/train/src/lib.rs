@@ -56,6 +56,7 @@ pub use checkpoint::weights::{load_averaged, load_safetensors, save_safetensors}
 pub use config::activation_checkpointing::{
     ActivationCheckpointing, InvalidActivationCheckpointing,
 };
+pub use config::balance::{Balance, InvalidBalance};
 pub use config::best_by::{BestBy, Direction, InvalidBestBy};
 pub use config::chaos::{Chaos, Fault, InvalidChaos};
 pub use config::checkpoint_every::{CheckpointEvery, InvalidCheckpointEvery};
@@ -116,6 +117,6 @@ pub use task::{
     PretrainedFormat, Scorer, Task, TaskData, TaskError, block_loss, settings_by_path,
 };
 pub use trainer::{
-    BatchSizeLimit, BatchSizeSearch, FreeMemory, LearningRateRange, LearningRateSweep,
-    PredictionInput, SweepPoint, Trainer, TrainingData, TriedBatchSize, WarmUp,
+    BatchSizeLimit, BatchSizeSearch, ComputeSeconds, FreeMemory, LearningRateRange,
+    LearningRateSweep, PredictionInput, SweepPoint, Trainer, TrainingData, TriedBatchSize, WarmUp,
 };

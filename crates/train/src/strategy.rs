@@ -1,6 +1,7 @@
 //! The training loop of one rank, as a burn-train strategy.
 
 mod averaged;
+mod balance;
 mod checkpoints;
 mod elastic;
 mod engine;
@@ -40,6 +41,7 @@ use everburn_profile::Recorder;
 use everburn_record::StopSignal;
 use everburn_record::sync::lock;
 
+use self::balance::Balancer;
 use self::hooks::HookState;
 use self::local_steps::InterruptedRound;
 use self::records::Recent;
@@ -70,6 +72,7 @@ use crate::record::run_directory::RunDirectory;
 use crate::record::tensor_board::TensorBoard;
 use crate::renderer::Display;
 use crate::seeds::mix;
+use crate::trainer::ComputeSeconds;
 
 /// What a rank's loop needs besides the model.
 pub(crate) struct RankSetup {
@@ -124,6 +127,8 @@ pub(crate) struct RankSetup {
     pub(crate) display: Display,
     /// Is told what the training thread does.
     pub(crate) recorder: Option<Recorder>,
+    /// In place of the host's clock, how long this rank has computed.
+    pub(crate) compute_seconds: Option<ComputeSeconds>,
     /// Where several ranks hold one model together.
     pub(crate) over: Option<AnyModelOverRanks>,
     /// The model is dropped at the end: nothing is saved, and it may diverge.
@@ -189,6 +194,7 @@ impl SupervisedLearningStrategy<AnyModel> for RankStrategy {
             shards: None,
             low_before: everburn_nn::low_products(),
             metrics: MetricAgreement::default(),
+            balancer: None,
         };
         let model = learner.model();
         // The loop alone holds the first values: they are gone with the first step, or when each rank has its shards.
@@ -252,6 +258,8 @@ pub(crate) struct RankLoop {
     low_before: u64,
     /// Which metrics the ranks of the group tell each other of.
     metrics: MetricAgreement,
+    /// How fast this rank is, where ranks share samples by that.
+    balancer: Option<Balancer>,
 }
 
 impl RankLoop {
@@ -292,6 +300,7 @@ impl RankLoop {
         if self.setup.regroup.is_some() {
             model = self.enter(model)?;
         }
+        self.begin_balancing()?;
         self.open_records()?;
         model = self.setup.config.activation_checkpointing.prepare(model);
         let mut config = self.setup.config.ddp;
@@ -327,6 +336,7 @@ impl RankLoop {
             Some(exchange) => exchange.connect(&replicas)?,
             None => None,
         };
+        self.check_balancing(exchange.is_some())?;
         let (ddp, model) = match exchange {
             Some(exchange) => Ddp::with_exchange(model, replicas, config, exchange)?,
             None => match self.setup.initial_values.take() {

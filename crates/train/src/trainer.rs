@@ -41,6 +41,20 @@ use crate::record::run_directory::RunDirectory;
 use crate::renderer::Display;
 use crate::task::ConfiguredTask;
 
+/// How long this rank has computed on a local batch, in seconds, by the number of its samples and the seconds that the
+/// host has measured.
+///
+/// ```
+/// # mod everburn { pub use everburn_train as train; }
+/// use std::sync::Arc;
+/// use everburn::train::ComputeSeconds;
+///
+/// // Of a simulated device.
+/// let seconds: ComputeSeconds = Arc::new(|samples, _measured| samples as f64 * 1e-3);
+/// assert_eq!(seconds(2, 0.5), 2e-3);
+/// ```
+pub type ComputeSeconds = Arc<dyn Fn(usize, f64) -> f64 + Send + Sync>;
+
 /// The usual batch size of an evaluation: no gradients, so larger than in training.
 const EVALUATION_BATCH: usize = 1_000;
 
@@ -102,6 +116,11 @@ pub struct Trainer {
     /// Records where each step's time goes; on all ranks or on none. On a device that computes by itself, each phase
     /// of a step is then waited for.
     pub recorder: Option<Recorder>,
+    /// What a rank's speed is found by where ranks share samples in proportion to it ([`Balance::Auto`]); `None` for the
+    /// host's clock.
+    ///
+    /// [`Balance::Auto`]: crate::Balance::Auto
+    pub compute_seconds: Option<ComputeSeconds>,
     /// Code of the user's own that is called after steps, epochs, checkpoints and failures; the same on all ranks.
     pub hooks: Hooks,
     /// Where each rank reads its part of the first model, which has none; where parameters are sharded, and for meshes.
@@ -133,6 +152,7 @@ impl Trainer {
             kernels: KernelCache::Nowhere("no folder was given".to_string()),
             task: None,
             recorder: None,
+            compute_seconds: None,
             hooks: Hooks::default(),
             initial_values: None,
             begins_with: String::new(),

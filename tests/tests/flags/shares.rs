@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use everburn_tests::{Everburn, Run};
+use serde_json::Value;
+
 use crate::{are_near, losses, train};
 
 /// The loss of the first step of a model with batch norms and without dropout.
@@ -47,4 +50,69 @@ fn running_statistics_are_the_mean_of_all_ranks_or_those_of_rank_0() {
     // In a training step nobody looks at them.
     assert_eq!(average.0, broadcast.0);
     assert_ne!(average.1, broadcast.1);
+}
+
+#[test]
+fn ranks_share_samples_by_weights_or_speed_and_learn_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let train = |name: &str, flags: &[&str]| {
+        let usual = ["--ranks", "2", "--lr-schedule", "constant"];
+        train(folder.path(), "mlp", name, &[&usual[..], flags].concat()).0
+    };
+    let samples = |run: &Run| {
+        let text = run.text("ranks.jsonl");
+        let line: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        [0, 1].map(|rank| line["ranks"][rank]["samples"].as_u64().unwrap())
+    };
+    let equal = train("equal", &["--epochs", "2"]);
+    assert_eq!(samples(&equal), [16, 16]);
+    let weighted = train("weighted", &["--epochs", "2", "--balance", "3,1"]);
+    assert_eq!(samples(&weighted), [24, 8]);
+    for kind in ["step", "validation"] {
+        let [ours, theirs] = [&equal, &weighted].map(|run| {
+            let losses = run.losses(kind).into_iter();
+            losses.map(|(_, loss)| loss).collect::<Vec<_>>()
+        });
+        assert!(are_near(&ours, &theirs), "{kind}: {ours:?} {theirs:?}");
+    }
+    // After step 20 shares may be any, and are those of all samples.
+    let auto = train("auto", &["--balance", "auto", "--epochs", "8"]);
+    assert_eq!(
+        losses(&auto)[..6],
+        losses(&equal),
+        "equal shares until then"
+    );
+    assert_eq!(losses(&auto).len(), 24);
+    for line in auto.text("ranks.jsonl").lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let samples = line["ranks"].as_array().unwrap().iter();
+        let samples = samples.map(|rank| rank["samples"].as_u64().unwrap());
+        assert_eq!(samples.sum::<u64>(), 32, "{line}");
+    }
+    let shards = ["--epochs", "1", "--virtual-ranks", "4"];
+    let equal = train("shards", &shards);
+    let weighted = train(
+        "weighted-shards",
+        &[&shards[..], &["--balance", "3,1"]].concat(),
+    );
+    assert_eq!(samples(&weighted), [24, 8]);
+    assert_eq!(losses(&weighted), losses(&equal), "to the bit");
+}
+
+#[test]
+fn shares_that_cannot_be_are_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |flags: &[&str], messages: &[&str]| {
+        let words = ["train", "mlp", "--data", "synthetic", "--ranks", "2"];
+        let ended = Everburn::new(folder.path(), words).args(flags).run();
+        ended.failed_with(2, messages);
+    };
+    refused(
+        &["--balance", "3,1,1"],
+        &["--balance 3,1,1 is for 3 ranks, and there are 2"],
+    );
+    refused(
+        &["--balance", "auto", "--local-steps", "4"],
+        &["--balance auto and --local-steps 4 do not go together"],
+    );
 }

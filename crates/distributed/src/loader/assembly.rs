@@ -71,7 +71,7 @@ impl<I, B> Assembly<I, B> {
         };
         let micro_batches = parts.into_iter().map(read);
         let micro_batches = micro_batches.collect::<Result<Vec<_>, _>>()?;
-        let largest = share_of(global_samples, 0, self.sampler.world_size()).len();
+        let largest = self.sampler.largest_part(global_samples);
         Ok(ShareOfBatch {
             weight: micro_batches.iter().map(|part| part.weight).sum(),
             micro_batches,

@@ -65,7 +65,7 @@ impl VirtualStep {
     }
 
     pub(super) fn ranks(&self) -> VirtualRanks {
-        self.ranks
+        self.ranks.clone()
     }
 
     /// How many samples the own virtual rank `own` has, and whether none after it has any.

@@ -9,8 +9,8 @@ use burn::data::dataset::{Dataset, DatasetError, InMemDataset};
 use burn::prelude::*;
 use burn::tensor::Int;
 use everburn_distributed::{
-    Augment, BatchNumber, DistributedLoader, DistributedSampler, InputError, Prefetch, Resident,
-    SamplerConfig, ShareOfBatch, Tail, VirtualRanks,
+    Augment, BatchNumber, DistributedLoader, DistributedSampler, InputError, Prefetch, RankWeights,
+    Resident, SamplerConfig, ShareOfBatch, Tail, VirtualRanks,
 };
 use rand_chacha::rand_core::Rng;
 
@@ -109,6 +109,47 @@ fn threads_change_nothing_but_the_time() {
             assert_eq!(read(&ahead, 0), alone, "{workers} workers, {depth} batches");
             assert_eq!(read(&ahead, 5), alone[5..], "resumed");
         }
+    }
+}
+
+#[test]
+fn an_epoch_continues_with_other_shares_and_each_sample_is_read_once() {
+    // After how many batches ranks of which speed share the rest of the epoch, of 7 batches.
+    let changes = [
+        (0, [1.0, 1.0, 1.0]),
+        (2, [1.0, 4.0, 2.0]),
+        (5, [9e9, 9e9, 1.0]),
+    ];
+    for workers in [0, 2] {
+        let mut read = Vec::new();
+        for rank in 0..3 {
+            let numbers = Arc::new(Numbers {
+                length: 53,
+                ..Numbers::default()
+            });
+            let sampler = sampler(53, rank, 3);
+            let loader = DistributedLoader::new(numbers, Arc::new(Listed), sampler, Device::flex())
+                .in_micro_batches(2)
+                .prefetching(ahead(workers, 3));
+            for (number, (done, seconds)) in changes.into_iter().enumerate() {
+                let weights = RankWeights::of_speed(8, &seconds);
+                let loader = loader.clone().balanced(weights.clone()).unwrap();
+                let until = changes.get(number + 1).map_or(7, |(done, _)| *done);
+                // What was read ahead of a change is read again by whichever rank has it then.
+                let shares = loader.epoch(4).behind(done).take(until - done);
+                for (batch, share) in (done..until).zip(shares) {
+                    let share = share.unwrap();
+                    let counts = weights.counts(share.global_samples);
+                    assert_eq!(share.samples, counts[rank], "rank {rank}, batch {batch}");
+                    assert_eq!(share.rounds, 2, "some rank has two samples or more");
+                    let parts = share.micro_batches.into_iter();
+                    read.extend(parts.flat_map(|part| part.batch));
+                }
+            }
+        }
+        read.sort_unstable();
+        let all = (0..53).map(|number| 10 * number);
+        assert_eq!(read, all.collect::<Vec<_>>(), "{workers} workers");
     }
 }
 

@@ -4,6 +4,7 @@ use everburn_distributed::{CommunicationHookConfig, ShardStage};
 
 use super::TrainingConfig;
 use crate::config::activation_checkpointing::ActivationCheckpointing;
+use crate::config::balance::Balance;
 use crate::config::divergence::OnDivergence;
 use crate::config::precision::Precision;
 use crate::config::sync_interval::SyncInterval;
@@ -46,6 +47,9 @@ pub struct RunFeatures {
 enum Feature {
     Accumulate,
     ActivationCheckpointing,
+    Balance,
+    BalanceAuto,
+    BalanceWeights,
     Chaos,
     CommunicationHook,
     Corrupt,
@@ -161,6 +165,39 @@ const CONFLICTS: &[(Feature, Feature, &str)] = &[
         F::CommunicationHook,
         "no gradients are exchanged; `training.outer.compression = int8` compresses the differences",
     ),
+    (
+        F::Balance,
+        F::LocalSteps,
+        "ranks that take steps by themselves do not wait for each other in each step; `training.outer_patience` is for \
+         slow ranks",
+    ),
+    (
+        F::Balance,
+        F::ParallelModel,
+        "ranks that hold one model have the same samples; shares are for ranks that each have the whole model",
+    ),
+    (
+        F::Balance,
+        F::SplitModel,
+        "shares are for ranks that each have the whole model on one device",
+    ),
+    (
+        F::BalanceAuto,
+        F::Shard,
+        "passes wait for the parameters of other ranks, so their times are not a rank's own; give weights, as in \
+         `training.balance = 3,1`",
+    ),
+    (
+        F::BalanceAuto,
+        F::SyncBatchNorm,
+        "passes wait for the statistics of other ranks, so their times are not a rank's own; give weights, as in \
+         `training.balance = 3,1`",
+    ),
+    (
+        F::BalanceWeights,
+        F::Elastic,
+        "weights are for as many ranks as there are at the start; use `training.balance = auto`, which measures again",
+    ),
     (F::Lora, F::Ema, "leave one of them out"),
     (F::Lora, F::ParameterGroups, "leave one of them out"),
     (F::Lora, F::ActivationCheckpointing, "leave one of them out"),
@@ -275,6 +312,11 @@ const CONFLICTS: &[(Feature, Feature, &str)] = &[
         "each rank must have the whole model on one device",
     ),
     (F::Trial, F::Profile, "its steps are not recorded"),
+    (
+        F::Trial,
+        F::Balance,
+        "ranks have as many samples each while they are measured",
+    ),
     (F::Trial, F::LocalSteps, "ranks measure each step together"),
     (F::Trial, F::Chaos, "faults would be measured"),
     (
@@ -311,6 +353,9 @@ impl TrainingConfig {
             F::ActivationCheckpointing => {
                 self.activation_checkpointing != ActivationCheckpointing::None
             }
+            F::Balance => self.balance != Balance::Equal,
+            F::BalanceAuto => self.balance == Balance::Auto,
+            F::BalanceWeights => matches!(self.balance, Balance::Weights(_)),
             F::Chaos => !self.chaos.is_none(),
             F::CommunicationHook => communication != CommunicationHookConfig::default(),
             F::Corrupt => self.chaos.corrupts(),
@@ -346,6 +391,9 @@ impl TrainingConfig {
         match feature {
             F::Accumulate => format!("`training.accumulate = {}`", self.accumulate),
             F::ActivationCheckpointing => key("training.activation_checkpointing"),
+            F::Balance | F::BalanceAuto | F::BalanceWeights => {
+                format!("`training.balance = {}`", self.balance)
+            }
             F::Chaos => key("training.chaos"),
             F::CommunicationHook | F::PowerSgd => {
                 format!("`training.ddp.communication = {}`", self.ddp.communication)

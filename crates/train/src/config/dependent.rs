@@ -3,6 +3,7 @@
 use everburn_distributed::VirtualRanks;
 
 use super::TrainingConfig;
+use crate::config::balance::Balance;
 use crate::config::optimizer::OptimizerKind;
 use crate::error::TrainError;
 
@@ -70,6 +71,19 @@ impl TrainingConfig {
                 self.batch_size
             ))),
             false => Ok(()),
+        }
+    }
+
+    pub(super) fn validate_balance(&self, world_size: usize) -> Result<(), TrainError> {
+        match &self.balance {
+            Balance::Weights(weights) if weights.ranks() != world_size => {
+                Err(TrainError::Config(format!(
+                    "`training.balance = {weights}` is for {} ranks, and there are {world_size}: use a weight for each \
+                     rank, or `training.balance = auto`",
+                    weights.ranks()
+                )))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -28,9 +28,9 @@ impl VirtualSums {
     /// Nothing found yet; each virtual rank may add this many numbers to its sums.
     pub(crate) fn new(ranks: VirtualRanks, others: usize) -> Self {
         Self {
-            ranks,
             others,
             found: vec![Default::default(); ranks.own().len()],
+            ranks,
         }
     }
 

@@ -16,23 +16,50 @@ use crate::model::erased::AnyModel;
 use crate::model::finite::require_finite_loss;
 use crate::record::outcome::stopped_by_user;
 
+/// Why the steps of a part of an epoch are over, on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PartEnd {
+    /// All of its batches are read.
+    Epoch,
+    /// The training ends before.
+    Stopped,
+    /// Ranks share the rest of it in other proportions.
+    Rebalanced,
+}
+
 impl RankLoop {
     /// Trains on every global batch of an epoch; also tells whether the epoch was read to its end.
     pub(super) fn train_epoch(
         &mut self,
-        model: AnyModel,
+        mut model: AnyModel,
         ddp: &Ddp,
         epoch: usize,
     ) -> Result<(AnyModel, bool), TrainError> {
         self.begin_epoch(epoch)?;
+        self.rebalance()?;
+        loop {
+            let end;
+            (model, end) = self.train_part(model, ddp, epoch)?;
+            if end != PartEnd::Rebalanced {
+                self.end_epoch(epoch)?;
+                return Ok((model, end == PartEnd::Epoch));
+            }
+        }
+    }
+
+    /// Trains on the global batches of an epoch that are left, until ranks share them in other proportions.
+    fn train_part(
+        &mut self,
+        model: AnyModel,
+        ddp: &Ddp,
+        epoch: usize,
+    ) -> Result<(AnyModel, PartEnd), TrainError> {
         let loader = self.setup.train.clone();
         let (mut engine, mut model) = self.engine(model, &loader, ddp, epoch)?;
         self.take_snapshot(&model)?;
-        let mut finished = true;
         while engine.left() > 0 {
             if self.limit_is_reached() {
-                finished = false;
-                break;
+                return Ok((model, PartEnd::Stopped));
             }
             let step = engine.step(self, model);
             // Threads of the engine end with it, and what they wait for ends with the group.
@@ -43,15 +70,20 @@ impl RankLoop {
             let votes = synced.votes;
             model = self.after_steps(model, ddp, epoch, synced, engine.left())?;
             if self.ends_after(votes)? {
-                finished = engine.left() == 0;
-                break;
+                let end = match engine.left() {
+                    0 => PartEnd::Epoch,
+                    _ => PartEnd::Stopped,
+                };
+                return Ok((model, end));
             }
             if votes.regroup && !self.limit_is_reached() {
                 return Err(TrainError::SomebodyWaits);
             }
+            if engine.left() > 0 && self.rebalance_after_step()? {
+                return Ok((model, PartEnd::Rebalanced));
+            }
         }
-        self.end_epoch(epoch)?;
-        Ok((model, finished))
+        Ok((model, PartEnd::Epoch))
     }
 
     /// Records steps whose metrics all ranks have, and calls the hooks.

@@ -111,6 +111,7 @@ impl RankLoop {
         let exact = setup.regroup.is_some()
             || setup.over.is_some()
             || config.virtual_ranks.is_some()
+            || self.balancer.is_some()
             || config.precision.scales_losses()
             || config.read_metrics == ReadMetrics::EachStep;
         if exact {

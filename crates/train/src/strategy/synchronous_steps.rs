@@ -64,6 +64,10 @@ impl Engine for SynchronousSteps<'_> {
             output,
             times: passes,
         } = ranks.passes(model, share, self.ddp, number)?;
+        ranks.measure(
+            samples,
+            data.as_secs_f64() + passes.forward + passes.backward,
+        );
         let skipped = ranks.unscale(&model, &mut synced, scaled, samples)?;
         ranks.profile(Doing::Other);
         let mut times = RankStep {
@@ -254,7 +258,8 @@ impl RankLoop {
         ddp: &Ddp,
         number: usize,
     ) -> Result<PassOutput, TrainError> {
-        let (synced, output, times) = match self.setup.train.sampler().virtual_ranks() {
+        let shards = self.setup.train.sampler().virtual_ranks().cloned();
+        let (synced, output, times) = match shards {
             Some(shards) => return self.step_of_virtual_ranks(model, share, ddp, shards, number),
             None if self.cuts_gradients() => self.forward_and_backward_cut(&model, share, ddp)?,
             None => self.forward_and_backward(&model, share, ddp)?,

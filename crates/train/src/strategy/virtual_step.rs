@@ -41,11 +41,12 @@ impl RankLoop {
                 usize::try_from(all[0]).unwrap_or_default()
             }
         };
-        let step = ddp.begin_virtual(ranks, &weights, all)?;
+        let step = ddp.begin_virtual(ranks.clone(), &weights, all)?;
+        let first = ranks.own().start;
         let mut sums = VirtualSums::new(ranks, before.len());
         let (mut model, mut times) = (model, PassTimes::default());
         for part in share.micro_batches {
-            self.seed_virtual(number, ranks.own().start + part.index);
+            self.seed_virtual(number, first + part.index);
             let watched = step.watch_virtual(&model, part.index);
             let mut own = MetricSums::default();
             let (index, samples) = (part.index, part.samples);

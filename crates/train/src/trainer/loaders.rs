@@ -10,6 +10,7 @@ use everburn_distributed::{
 };
 
 use super::Trainer;
+use crate::config::balance::Balance;
 use crate::error::TrainError;
 use crate::model::erased::{AnyData, AnyItem, AnyLoader};
 
@@ -56,7 +57,16 @@ impl Trainer {
         let validation = own.cloned();
         let validation = validation.or_else(|| (held_out > 0).then(|| part(all - held_out, all)));
         let validation = validation.map(|set| self.ordered_loader(set, data, readers));
-        Ok((train, validation.transpose()?))
+        let validation = validation.transpose()?;
+        match &self.config.balance {
+            Balance::Weights(weights) => Ok((
+                train.balanced(weights.clone())?,
+                validation
+                    .map(|loader| loader.balanced(weights.clone()))
+                    .transpose()?,
+            )),
+            Balance::Equal | Balance::Auto => Ok((train, validation)),
+        }
     }
 
     /// How many of the samples to learn from are held out to validate on: none where there is a set for that.

@@ -195,6 +195,7 @@ impl Trainer {
             hooks: Arc::default(),
             display: self.display(),
             recorder: self.recorder.clone(),
+            compute_seconds: self.compute_seconds.clone(),
             over: None,
             is_trial: false,
         }

@@ -8,6 +8,7 @@
 //! - The sampler of the CPU. One test of `profile` starts one; a second would have to take turns with it.
 //! - The peak of the memory, which each step sets back: no test compares it with a size of its own.
 
+mod balance;
 mod checkpoint_kills;
 mod devices;
 mod elastic;

@@ -34,7 +34,7 @@ const RANKS: [usize; 2] = [4, 3];
 const LAST: usize = 137;
 
 /// Numbers from here on are of samples to validate by.
-const HELD_OUT: i64 = 1 << 20;
+pub const HELD_OUT: i64 = 1 << 20;
 
 /// The tokens that a sample is ahead of the one before it.
 const CONTEXT: usize = 4;
@@ -152,7 +152,7 @@ fn open_token_shards(files: &[PathBuf]) -> Numbered {
 }
 
 /// Images of four pixels that are the number of the sample.
-struct Pixels;
+pub struct Pixels;
 
 impl Batcher<i64, LabeledBatch<4>> for Pixels {
     fn batch(&self, numbers: Vec<i64>, device: &Device) -> LabeledBatch<4> {

@@ -49,3 +49,62 @@ fn two_that_exclude_each_other_are_named_and_each_alone_is_fine() {
         "{error}"
     );
 }
+
+#[test]
+fn shares_by_speed_are_for_ranks_whose_times_are_their_own() {
+    type Change = fn(&mut TrainingConfig);
+    let refused = |balance: &str, change: Change, run: RunFeatures| {
+        let mut config = TrainingConfig {
+            balance: balance.parse().unwrap(),
+            ..TrainingConfig::default()
+        };
+        change(&mut config);
+        let error = config.check_conflicts(run).err();
+        error.map(|error| error.to_string())
+    };
+    let run = RunFeatures::default();
+    let elastic = RunFeatures {
+        elastic: true,
+        ..run
+    };
+    let mesh = RunFeatures {
+        parallel_model: true,
+        ..run
+    };
+    let nothing: Change = |_| {};
+    let synced: Change = |config| config.sync_batch_norm = true;
+    let local: Change = |config| config.sync = "4".parse().unwrap();
+    for (balance, change, run) in [
+        ("equal", local, run),
+        ("equal", nothing, mesh),
+        ("3,1", synced, run),
+        ("auto", nothing, elastic),
+    ] {
+        assert_eq!(refused(balance, change, run), None, "{balance}");
+    }
+    for (balance, change, run, other) in [
+        ("auto", synced, run, "`training.sync_batch_norm`"),
+        ("auto", local, run, "`training.sync = 4`"),
+        ("3,1", local, run, "`training.sync = 4`"),
+        ("3,1", nothing, elastic, "`ranks.elastic`"),
+        ("3,1", nothing, mesh, "`parallel.mesh`"),
+    ] {
+        let error = refused(balance, change, run).unwrap();
+        let named = format!("`training.balance = {balance}`");
+        assert!(error.contains(&named) && error.contains(other), "{error}");
+    }
+}
+
+#[test]
+fn there_is_a_weight_for_each_rank() {
+    let config = TrainingConfig {
+        balance: "3,1".parse().unwrap(),
+        ..TrainingConfig::default()
+    };
+    config.validate(2).unwrap();
+    let error = config.validate(3).unwrap_err().to_string();
+    assert!(
+        error.contains("`training.balance = 3,1` is for 2 ranks, and there are 3"),
+        "{error}"
+    );
+}
