@@ -15,7 +15,7 @@ use crate::failure::{RankReport, ReportKind, write_report};
 use crate::foreign::{self, EnvVariables};
 use crate::origin::{Origin, StartedBy};
 use crate::orphan;
-use crate::panic_place::place_of_panic;
+use crate::panic_place::{lost_device, place_of_panic};
 
 /// The environment variables between launcher and rank. The first eight are PyTorch's.
 pub mod variables {
@@ -447,8 +447,13 @@ impl RankEnvironment {
         let this = self.clone();
         let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            let place = place_of_panic().map_or_else(String::new, |place| format!("\n{place}"));
-            this.report(kind(), None, &format!("{panic}{place}"));
+            let mut report = panic.to_string();
+            let device = lost_device(&report).map(str::to_owned);
+            for more in [device, place_of_panic()].into_iter().flatten() {
+                report.push('\n');
+                report.push_str(&more);
+            }
+            this.report(kind(), None, &report);
             previous(panic);
         }));
     }

@@ -1,4 +1,5 @@
-//! Where in the user's code a panic began: Burn's own message about shapes names neither the layer nor the model.
+//! What the message of a panic leaves out: where in the user's code it began (Burn's own message about shapes names neither the
+//! layer nor the model), and that the device has failed.
 
 use std::backtrace::Backtrace;
 
@@ -7,6 +8,22 @@ use std::backtrace::Backtrace;
 /// symbols, and where there is neither.
 pub(crate) fn place_of_panic() -> Option<String> {
     named(&Backtrace::force_capture().to_string())
+}
+
+/// What to look at if `panic` is that of a GPU's runtime whose device has failed: neither wgpu nor CUDA says so in its message.
+pub(crate) fn lost_device(panic: &str) -> Option<&'static str> {
+    let signs = [
+        "Device is lost",
+        "device is poisoned",
+        "BufferAsyncError",
+        "CUDA_ERROR_",
+        "hipError",
+    ];
+    let is_lost = signs.iter().any(|sign| panic.contains(sign));
+    is_lost.then_some(
+        "the device of this rank has failed: its driver has reset it, or it is gone. Look at the driver's lines in `dmesg`; \
+         a new start opens the device again, and an elastic run does so by itself",
+    )
 }
 
 fn named(stack: &str) -> Option<String> {
@@ -58,6 +75,15 @@ fn without_hash(name: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_that_has_failed_is_called_that() {
+        let wgpu = "panicked at cubecl-wgpu/src/compute/timings.rs:510:22:\nFailed to map buffer: BufferAsyncError";
+        let cuda =
+            "called `Result::unwrap()` on an `Err` value: DriverError(CUDA_ERROR_ILLEGAL_ADDRESS)";
+        assert!([wgpu, cuda].map(lost_device).iter().all(Option::is_some));
+        assert_eq!(lost_device("index out of bounds: the len is 3"), None);
+    }
 
     #[test]
     fn the_layer_and_the_users_function_are_named() {
