@@ -1,6 +1,7 @@
 //! `everburn soak`: trains again and again while ranks are killed, stopped and cut off, and compares
 //! what was learnt with an undisturbed training, to the bit.
 
+mod minutes;
 mod plan;
 
 use std::ffi::OsString;
@@ -28,8 +29,11 @@ const LONGEST_MEDIAN: f64 = 3.0;
 /// must end with the same bits as an undisturbed one. If too few ranks remain, it must say so and leave a checkpoint
 /// from which a resumed run ends with these bits.
 ///
-/// Exits with 1 if a run hangs, differs, leaves a process running or loses its checkpoints, or if killed ranks
-/// interrupt the training for more than 3 s in the median.
+/// With `--minutes`, one long training instead: ranks are killed, stopped and frozen at random moments, and its throughput
+/// is compared with that of an undisturbed training before and after it.
+///
+/// Exits with 1 if a run hangs, differs, leaves a process running or loses its checkpoints, if killed ranks
+/// interrupt the training for more than 3 s in the median, or if less than 97 % of the throughput are kept.
 #[derive(Debug, Args)]
 pub(crate) struct SoakArguments {
     /// The model to train [default: that of a program with one, else mnist-bn].
@@ -38,6 +42,27 @@ pub(crate) struct SoakArguments {
     /// The number of runs.
     #[arg(long, default_value_t = 50)]
     runs: u64,
+
+    /// One training of this many minutes, in place of --runs.
+    #[arg(long, value_name = "MINUTES", conflicts_with_all = ["runs", "steps"], value_parser = clap::value_parser!(u64).range(1..))]
+    minutes: Option<u64>,
+
+    /// The number of faults in each of the --minutes.
+    #[arg(long, default_value_t = 2, requires = "minutes", value_parser = clap::value_parser!(u64).range(1..))]
+    faults_per_minute: u64,
+
+    /// The number of launchers, each of which has its share of the ranks, as if on a machine of its own. They are killed,
+    /// too, and started again. More than one needs --store.
+    #[arg(long, default_value_t = 1, requires = "minutes", value_parser = clap::value_parser!(u64).range(1..))]
+    machines: u64,
+
+    /// The etcd in which the launchers meet, as in etcd://127.0.0.1:2379.
+    #[arg(long, value_name = "ADDRESS", requires = "minutes")]
+    store: Option<String>,
+
+    /// Where to write the results of --minutes as JSON.
+    #[arg(long, value_name = "FILE", requires = "minutes")]
+    json: Option<PathBuf>,
 
     /// The seed of the faults [default: the time]. Run k of a soak has seed + k: `--runs 1 --seed S` repeats one of them.
     #[arg(long)]
@@ -81,7 +106,10 @@ pub(crate) fn run(options: &SoakArguments) -> Result<ExitCode, ToolError> {
         children: Children::listen()?,
         folder: tempfile::tempdir().map_err(failed)?,
     };
-    soak.run()
+    match options.minutes {
+        Some(minutes) => minutes::run(&soak, minutes),
+        None => soak.run(),
+    }
 }
 
 struct Soak<'a> {

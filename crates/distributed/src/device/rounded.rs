@@ -202,7 +202,7 @@ mod tests {
                             values: &mut values,
                         };
                         assert_eq!(bytes, on_host.reduce(bucket, &group).unwrap(), "{step}");
-                        assert_eq!(found.to_vec::<f32>().unwrap(), values, "{hook}, {step}");
+                        assert_eq!(found.try_to_vec::<f32>().unwrap(), values, "{hook}, {step}");
                     }
                 })
             });

@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub use self::worker_pool::WorkerPool;
@@ -184,28 +186,99 @@ impl Children {
         deadline: Duration,
     ) -> Result<EndedChild, ChildError> {
         self.check_interrupted()?;
+        forget_ranks(command);
+        self.start(name, command, folder)?.wait(deadline)
+    }
+
+    /// Starts `command` as the head of a process group of its own: a Ctrl-C of the terminal does not reach it. Both outputs
+    /// go to files in `folder`. [`forget_ranks`] before it is given what it is.
+    ///
+    /// # Errors
+    /// [`ChildError`] if it cannot be started.
+    pub fn start(
+        &self,
+        name: &str,
+        command: &mut Command,
+        folder: &Path,
+    ) -> Result<StartedChild, ChildError> {
         let output = Output::create(folder).map_err(|error| {
             ChildError::new(format!("cannot write {}: {error}", folder.display()))
         })?;
-        forget_ranks(command);
         command
             .stdin(Stdio::null())
             .stdout(output.stdout)
             .stderr(output.stderr)
-            // A group of its own: a Ctrl-C of the terminal reaches only us, and we reach all of it.
             .process_group(0);
         let child = command
             .spawn()
             .map_err(|error| ChildError::new(format!("{name} cannot be started: {error}")))?;
-        let status = Running::new(child).wait(name, deadline, &self.interrupted)?;
-        if !status.success() {
+        Ok(StartedChild {
+            name: name.to_owned(),
+            running: Running::new(child),
+            interrupted: Arc::clone(&self.interrupted),
+            stdout_path: output.stdout_path,
+            stderr_path: output.stderr_path,
+        })
+    }
+}
+
+/// A child that was started. Nothing of its process group outlives this value.
+///
+/// ```
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use std::process::Command;
+/// use std::time::Duration;
+/// use everburn::launch::Children;
+///
+/// let folder = tempfile::tempdir()?;
+/// let children = Children::listen()?;
+/// let sleeper = children.start("a sleeper", Command::new("sleep").arg("60"), folder.path())?;
+/// assert!(!sleeper.has_ended());
+/// sleeper.kill();
+/// assert!(!sleeper.wait(Duration::from_secs(30))?.status.success());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct StartedChild {
+    name: String,
+    running: Running,
+    interrupted: Arc<AtomicBool>,
+    stdout_path: PathBuf,
+    stderr_path: PathBuf,
+}
+
+impl StartedChild {
+    /// Whether it has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.running.has_ended()
+    }
+
+    /// Asks it to stop, as Ctrl-C would.
+    pub fn interrupt(&self) {
+        self.running.signal_head(Signal::INT);
+    }
+
+    /// Ends it at once, without the rest of its group: what a machine does that runs out of memory.
+    pub fn kill(&self) {
+        self.running.signal_head(Signal::KILL);
+    }
+
+    /// Waits for its end, then ends what is left of its group.
+    ///
+    /// # Errors
+    /// [`ChildError`] if it takes longer than `deadline`, or a signal comes.
+    pub fn wait(self, deadline: Duration) -> Result<EndedChild, ChildError> {
+        let interrupted = self.interrupted;
+        let status = self.running.wait(&self.name, deadline, &interrupted)?;
+        if !status.success() && interrupted.load(Ordering::Relaxed) {
             // Its own Ctrl-C may have ended the child before we looked.
-            self.check_interrupted()?;
+            return Err(ChildError::Interrupted);
         }
         Ok(EndedChild {
             status,
-            stdout: text_of(&output.stdout_path),
-            stderr: text_of(&output.stderr_path),
+            stdout: text_of(&self.stdout_path),
+            stderr: text_of(&self.stderr_path),
         })
     }
 }
@@ -313,6 +386,14 @@ impl Running {
         let start = Instant::now();
         while !self.has_ended() && start.elapsed() < GRACE {
             thread::sleep(LOOK);
+        }
+    }
+
+    /// Sends a signal to the child alone.
+    fn signal_head(&self, signal: Signal) {
+        if let (Some(head), false) = (self.group, self.has_ended()) {
+            // It is not reaped, so its number is still its own.
+            let _ = kill_process(head, signal);
         }
     }
 

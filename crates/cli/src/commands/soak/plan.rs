@@ -103,7 +103,7 @@ impl Plan {
 }
 
 /// SplitMix64 (Steele, Lea and Flood 2014, figure 15).
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -115,7 +115,7 @@ impl Random {
     }
 
     /// A number below `bound`; the bias is far too small to matter here.
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
 }
