@@ -11,6 +11,8 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::prelude::*;
 
+use crate::arguments::keys::with_flags;
+
 /// The messages' way out, which can be changed while the program runs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LogOutput(Arc<Mutex<Option<File>>>);
@@ -63,11 +65,14 @@ impl LogOutput {
 pub(crate) struct Message(LogOutput);
 
 impl Write for Message {
+    /// Takes a whole message, and writes flags in place of the settings that libraries name.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let message = with_flags(&String::from_utf8_lossy(bytes));
         match &mut *lock(&self.0.0) {
-            Some(file) => file.write(bytes),
-            None => io::stderr().write(bytes),
-        }
+            Some(file) => file.write_all(message.as_bytes()),
+            None => io::stderr().write_all(message.as_bytes()),
+        }?;
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

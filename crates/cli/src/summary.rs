@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use crate::arguments::TrainArguments;
-use crate::arguments::keys::with_flags;
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::prelude::*;
@@ -154,7 +153,7 @@ pub(crate) fn is_finished(config: &RunConfig, arguments: &TrainArguments, sample
     else {
         return false;
     };
-    tracing::warn!("{}", with_flags(&why));
+    tracing::warn!("{why}");
     print_report(&report, Some(&run));
     true
 }

@@ -225,7 +225,7 @@ fn a_bucket_that_the_gpu_rounds_has_the_bits_of_the_hook() {
                         };
                         let bytes = on_host.reduce(bucket, &group).unwrap();
                         assert_eq!(exchange.take_bytes(), Some(bytes), "{hook} {scale}");
-                        let found = sum.into_data().to_vec::<f32>().unwrap();
+                        let found: Vec<f32> = sum.into_data().iter().collect();
                         assert_eq!(found, values, "{hook} {scale}");
                     }
                 });

@@ -203,6 +203,9 @@ const OF_COMMANDS: [(&str, &str); 6] = [
 
 /// `text` of a library with the flags of the keys that it names: `` `training.epochs = 3` `` is `--epochs 3` here.
 pub(crate) fn with_flags(text: &str) -> String {
+    if !text.contains('`') {
+        return text.to_owned();
+    }
     let all = arguments(OfTraining::ALL);
     let mut told = String::new();
     let mut rest = text;

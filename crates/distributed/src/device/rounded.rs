@@ -202,7 +202,8 @@ mod tests {
                             values: &mut values,
                         };
                         assert_eq!(bytes, on_host.reduce(bucket, &group).unwrap(), "{step}");
-                        assert_eq!(found.try_to_vec::<f32>().unwrap(), values, "{hook}, {step}");
+                        let found: Vec<f32> = found.iter().collect();
+                        assert_eq!(found, values, "{hook}, {step}");
                     }
                 })
             });

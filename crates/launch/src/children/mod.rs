@@ -222,7 +222,7 @@ impl Children {
     }
 }
 
-/// A child that was started. Nothing of its process group outlives this value.
+/// A child that was started. No process of its group outlives this value.
 ///
 /// ```
 /// # mod everburn { pub use everburn_launch as launch; }

@@ -34,7 +34,7 @@ fn tensor(values: &[f32]) -> Tensor<1> {
 
 fn numbers(sum: Tensor<1>) -> Vec<f32> {
     assert_eq!(sum.dtype(), DType::F32);
-    sum.into_data().try_to_vec().unwrap()
+    sum.into_data().iter::<f32>().collect()
 }
 
 /// Usual numbers, those that leave the range of the type in both directions, and what is not finite.
