@@ -2,6 +2,7 @@
 //!
 //! Ranks are threads here; with processes, which are killed and stopped, see `tests/tests/elastic.rs`.
 
+mod balance;
 mod devices;
 mod lost;
 mod rounds;
@@ -35,6 +36,9 @@ const LONG: Duration = Duration::from_secs(120);
 
 /// How long too few ranks wait for those who never come; the others come within this time on a busy machine.
 const IN_VAIN: Duration = Duration::from_secs(4);
+
+/// The slot of a rank that takes three times as long as others, by what it measures.
+const SLOW: usize = 2;
 
 /// Samples of which the reading number `fails_at` fails, counted over all that are read for training.
 struct Failing {
@@ -118,11 +122,15 @@ fn metrics_without_times(folder: &Path) -> Vec<(String, u64, String)> {
 
 /// What one rank learns when nothing happens.
 fn undisturbed() -> (Vec<String>, Vec<(String, u64, String)>) {
+    undisturbed_by(config())
+}
+
+fn undisturbed_by(config: TrainingConfig) -> (Vec<String>, Vec<(String, u64, String)>) {
     let folder = tempfile::tempdir().unwrap();
     let group = ProcessGroup::alone(GroupOptions::default());
     let trainer = Trainer {
         run: Some(RunDirectory::create(folder.path()).unwrap()),
-        ..Trainer::new(config(), group)
+        ..Trainer::new(config, group)
     };
     trainer.fit(model(), &sound()).unwrap();
     (hashes(folder.path()), metrics_without_times(folder.path()))
@@ -214,6 +222,10 @@ impl Job<'_> {
             run: Some(RunDirectory::create(self.folder)?),
             begun_before: incarnation > 1,
             exchange: self.exchange.map(|exchange| exchange(slot)),
+            // Looked at where ranks share samples by their speed.
+            compute_seconds: Some(Arc::new(move |samples, _measured| {
+                samples as f64 * if slot == SLOW { 3e-3 } else { 1e-3 }
+            })),
             ..Trainer::new(self.config.clone(), group.group())
         };
         let trainer = Trainer {
