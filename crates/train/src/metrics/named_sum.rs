@@ -32,6 +32,15 @@ pub enum Amount {
 }
 
 impl Amount {
+    /// How many numbers it has.
+    fn values(&self) -> usize {
+        match self {
+            Self::Float(tensor) => tensor.dims()[0],
+            Self::Int(tensor) => tensor.dims()[0],
+            Self::Number(_) => 1,
+        }
+    }
+
     /// Adds it to what is read from the device, if it is there.
     pub(crate) fn register(&self, transaction: Transaction) -> Transaction {
         match self {
@@ -108,7 +117,7 @@ impl NamedSum {
     ///
     /// # Panics
     /// Panics if `name` is empty, longer than 64 bytes, has control characters, or is `loss`, which is that of the
-    /// objective.
+    /// objective, or if `sum` or `weight` has several values, as one of each sample.
     pub fn new(
         name: impl Into<Cow<'static, str>>,
         sum: impl Into<Amount>,
@@ -121,11 +130,15 @@ impl NamedSum {
             "{name:?} is no name for a metric: take another than `{LOSS}`, of 1 to {LONGEST_NAME} bytes without \
              control characters"
         );
-        Self {
-            name,
-            sum: sum.into(),
-            weight: weight.into(),
+        let (sum, weight) = (sum.into(), weight.into());
+        for (what, amount) in [("sum", &sum), ("weight", &weight)] {
+            let values = amount.values();
+            assert_eq!(
+                values, 1,
+                "the {what} of the metric `{name}` has {values} values, and is one number for the batch: add them up, `.sum()`"
+            );
         }
+        Self { name, sum, weight }
     }
 }
 
@@ -137,5 +150,20 @@ mod tests {
     #[should_panic(expected = "\"loss\" is no name for a metric")]
     fn the_loss_has_its_name_for_itself() {
         NamedSum::new(LOSS, 1.0, 1);
+    }
+
+    #[test]
+    #[should_panic(
+        expected = "the sum of the metric `mae` has 3 values, and is one number for the batch: add them up, \
+                               `.sum()`"
+    )]
+    fn a_number_of_each_sample_is_no_sum() {
+        NamedSum::new("mae", Tensor::<1>::ones([3], &Device::flex()), 3);
+    }
+
+    #[test]
+    #[should_panic(expected = "the weight of the metric `mae` has 3 values")]
+    fn a_weight_of_each_sample_is_no_weight() {
+        NamedSum::new("mae", 1.0, Tensor::<1, Int>::ones([3], &Device::flex()));
     }
 }

@@ -114,7 +114,7 @@ impl Loss {
     /// `weight`, both over all samples of all ranks. Where there is nothing to measure in a batch, both are zero.
     ///
     /// # Panics
-    /// Panics if `name` is none for a metric: see [`NamedSum::new`].
+    /// Panics if `name` is none for a metric, or an amount has several values: see [`NamedSum::new`].
     #[must_use]
     pub fn with_metric(
         mut self,
@@ -130,6 +130,9 @@ impl Loss {
     ///
     /// # Shapes
     /// - correct: `[1]`
+    ///
+    /// # Panics
+    /// Panics if `correct` has several values: `.sum()` makes one of them.
     #[must_use]
     pub fn with_accuracy(self, correct: Tensor<1, Int>) -> Self {
         let predictions = self.predictions;

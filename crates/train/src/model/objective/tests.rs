@@ -53,3 +53,11 @@ fn a_wrong_label_is_named_by_its_row_among_mixed_classes_and_masked_tokens() {
 fn a_loss_of_each_sample_is_refused() {
     let _ = Loss::new(Tensor::ones([3], &Device::flex()), 3);
 }
+
+#[test]
+#[should_panic(expected = "the sum of the metric `accuracy` has 3 values")]
+fn correct_answers_that_are_not_added_up_are_refused() {
+    let device = Device::flex();
+    let loss = Loss::new(Tensor::ones([1], &device), 3);
+    let _ = loss.with_accuracy(Tensor::from_ints([0, 1, 1], &device));
+}
