@@ -341,6 +341,7 @@ fn resolve_data(
     config.sections = task.sections()?;
     let (train, own) = (loaded.train_len, loaded.validation_len);
     config.training.check_validation(train, own)?;
+    config.training.check_test(loaded.test_len)?;
     if own.is_none() {
         let held_out = config.training.held_out_of(train);
         config.training.validation_samples = Some(held_out);

@@ -34,6 +34,21 @@ impl TrainingConfig {
         }
     }
 
+    /// Checks that there are test samples, before a training that ends with a test.
+    ///
+    /// # Errors
+    /// [`TrainError::Config`] if there are none.
+    pub fn check_test(&self, samples: usize) -> Result<(), TrainError> {
+        match samples {
+            0 => Err(TrainError::Config(
+                "the test set is empty, and a training ends with a test: give the data test samples, or the validation set \
+                 for both"
+                    .to_owned(),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses an optimizer that looks at whole parameters where ranks share layers, and have parts of some.
     ///
     /// # Errors

@@ -32,6 +32,8 @@ pub struct LoadedData {
     pub train_len: usize,
     /// How many samples the task has for validation only, if it has a set of its own for that.
     pub validation_len: Option<usize>,
+    /// How many samples there are to test on.
+    pub test_len: usize,
     inner: Box<dyn ErasedData>,
 }
 
@@ -69,6 +71,7 @@ impl LoadedData {
         } = loaded;
         let train_len = data.train.len();
         let validation_len = data.validation.as_ref().map(|set| set.len());
+        let test_len = data.test.len();
         let description = match description.is_empty() {
             true => in_words(&data),
             false => description,
@@ -79,6 +82,7 @@ impl LoadedData {
             name: data.name.clone(),
             train_len,
             validation_len,
+            test_len,
             inner: Box::new(DataOf { task, data }),
         }
     }

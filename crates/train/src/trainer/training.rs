@@ -73,6 +73,9 @@ impl Trainer {
         if self.regroup.is_none() {
             agreement.clone().check(&self.group)?;
         }
+        if trial.is_none() {
+            self.config.check_test(data.test.len())?;
+        }
         // Ranks of an elastic job read nothing before they have met, and a profile is of the training alone.
         if trial.is_none() && self.regroup.is_none() && self.recorder.is_none() {
             self.warn_of_sorted_classes(data);

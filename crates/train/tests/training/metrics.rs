@@ -307,6 +307,25 @@ fn the_best_epoch_and_an_early_stop_are_by_the_metric_that_is_named() {
 }
 
 #[test]
+fn an_empty_test_set_is_refused_before_the_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = TrainingData {
+        test: Arc::new(InMemDataset::new(Vec::new())),
+        ..data(37)
+    };
+    let failed = on_ranks(2, &config(), Some(folder.path()), |trainer| {
+        let model = LinearConfig::new(3, 1).init(&trainer.device);
+        let model = Supervised::<_, Regression>::new(model, Linear::forward);
+        trainer.fit(model, &data).err().unwrap().to_string()
+    });
+    for error in failed {
+        assert!(error.contains("the test set is empty"), "{error}");
+    }
+    let metrics = folder.path().join("metrics.jsonl");
+    assert!(!metrics.exists(), "a step was made");
+}
+
+#[test]
 fn a_metric_that_nobody_reports_is_refused_with_those_that_there_are() {
     let config = TrainingConfig {
         best_by: "max:iou".parse().unwrap(),
