@@ -257,6 +257,11 @@ impl<M: Module, O: Objective> TrainStep for Supervised<M, O> {
             seconds: start.elapsed().as_secs_f64(),
             operations: everburn_nn::operations_counted() - counted,
         });
+        assert!(
+            loss.mean.is_tracked(),
+            "the loss depends on no parameter of the model: is there a `detach` between them, or is the loss a constant? \
+             (Frozen parameters do not count.)"
+        );
         let gradients = scaled_loss(loss.mean).backward();
         if everburn_nn::has_parameter_source() {
             // They have gone to the exchange, and to look for them would gather all parameters.
@@ -325,5 +330,38 @@ impl<M: Module, O: Objective> Module for Supervised<M, O> {
 impl<M: Display, O: Objective> Display for Supervised<M, O> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.model.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+
+    use super::*;
+
+    /// A loss that the model does not influence.
+    #[derive(Debug, Clone)]
+    struct Detached;
+
+    impl Objective for Detached {
+        type Input = Tensor<2>;
+        type Output = Tensor<2>;
+        type Targets = ();
+
+        fn loss(output: Tensor<2>, (): ()) -> Loss {
+            let [samples, _] = output.dims();
+            Loss::new(output.detach().mean(), samples)
+        }
+    }
+
+    #[test]
+    #[should_panic(
+        expected = "the loss depends on no parameter of the model: is there a `detach` between them"
+    )]
+    fn a_loss_without_a_way_to_a_parameter_is_refused() {
+        let device = Device::flex().autodiff();
+        let model = LinearConfig::new(4, 3).init(&device);
+        let model = Supervised::<_, Detached>::new(model, Linear::forward);
+        TrainStep::step(&model, (Tensor::ones([2, 4], &device), ()));
     }
 }
