@@ -301,7 +301,7 @@ fn the_best_epoch_is_chosen_by_the_metric_that_is_named() {
     let ended = Everburn::train(folder.path(), "mlp")
         .args(["--best-by", "max:iou", "--ranks", "2", "--run-dir", "other"])
         .run();
-    let message = "`iou`, which the validation does not report; it reports: loss, accuracy";
+    let message = "`iou`, which is not reported; there are: loss, accuracy";
     ended.failed_with(1, &[message]);
 }
 

@@ -182,7 +182,7 @@ pub enum TrainError {
     },
     /// The best epoch is to be chosen by a metric that nobody reports.
     #[error(
-        "`training.best_by` names the metric `{metric}`, which the validation does not report; it reports: {}",
+        "`training.best_by` names the metric `{metric}`, which is not reported; there are: {}",
         .there.join(", ")
     )]
     UnknownMetric {

@@ -110,12 +110,18 @@ pub(crate) fn evaluate(
             total.samples
         )));
     }
+    require_possible_accuracy(&total)?;
+    Ok(Some(total))
+}
+
+/// Refuses more correct predictions than there were.
+pub(crate) fn require_possible_accuracy(sums: &MetricSums) -> Result<(), TrainError> {
     // Sums of shares may be rounded up where all were correct.
-    if let Some(accuracy) = total.accuracy().filter(|accuracy| *accuracy > 1.0 + 1e-6) {
-        return Err(TrainError::Config(format!(
+    match sums.accuracy().filter(|accuracy| *accuracy > 1.0 + 1e-6) {
+        Some(accuracy) => Err(TrainError::Config(format!(
             "the accuracy is {accuracy}: the task's loss counts more correct predictions than there were \
              (`Loss::with_accuracy` takes their number in the batch)"
-        )));
+        ))),
+        None => Ok(()),
     }
-    Ok(Some(total))
 }

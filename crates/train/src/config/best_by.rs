@@ -83,7 +83,7 @@ impl BestBy {
         }
     }
 
-    /// What the metric is in a validation.
+    /// What the metric is in these sums, of a validation or a step.
     ///
     /// # Errors
     /// [`TrainError::UnknownMetric`] if nothing of its name is reported.

@@ -9,6 +9,7 @@ use super::run::StepContext;
 use super::{RankLoop, items};
 use crate::config::checkpoint_every::Clock;
 use crate::error::TrainError;
+use crate::evaluation::require_possible_accuracy;
 use crate::metrics::line::{MetricKind, MetricLine};
 use crate::metrics::step_exchange::Votes;
 use crate::metrics::step_report::Report;
@@ -217,6 +218,11 @@ impl RankLoop {
         let is_trial = self.setup.is_trial;
         if !is_trial {
             require_finite_loss("training loss", loss, epoch, number)?;
+            require_possible_accuracy(&sums)?;
+            if self.setup.validation.is_some() {
+                // A validation reports the same metrics, an epoch later.
+                self.setup.config.best_by.value(&sums)?;
+            }
         }
         let logged = number.is_multiple_of(self.setup.config.log_every);
         let scaling = self.outcome.loss_scaling;

@@ -40,6 +40,7 @@ impl Objective for Regression {
             .with_metric("mae", absolute.clone().sum(), samples)
             .with_metric("mae_large", (absolute * large.clone()).sum(), large.sum());
         match MORE.get() {
+            Some("accuracy") => loss.with_metric("accuracy", 2.0 * samples as f64, samples),
             Some(name) => loss.with_metric(name, 1.0, samples),
             None => loss,
         }
@@ -325,19 +326,37 @@ fn an_empty_test_set_is_refused_before_the_training() {
     assert!(!metrics.exists(), "a step was made");
 }
 
+/// What each of two ranks says of a training, and that it did so in the first step.
+fn refused_at_once(config: &TrainingConfig, more: Option<&'static str>) -> Vec<String> {
+    let (folder, data) = (tempfile::tempdir().unwrap(), data(37));
+    let failed = on_ranks(2, config, Some(folder.path()), |trainer| {
+        MORE.set(more);
+        let model = LinearConfig::new(3, 1).init(&trainer.device);
+        let model = Supervised::<_, Regression>::new(model, Linear::forward);
+        trainer.fit(model, &data).err().unwrap().to_string()
+    });
+    let metrics = std::fs::read_to_string(folder.path().join("metrics.jsonl"));
+    assert_eq!(metrics.unwrap_or_default(), "", "a step was recorded");
+    failed
+}
+
 #[test]
-fn a_metric_that_nobody_reports_is_refused_with_those_that_there_are() {
+fn a_metric_that_nobody_reports_is_refused_in_the_first_step_with_those_that_there_are() {
     let config = TrainingConfig {
         best_by: "max:iou".parse().unwrap(),
         ..config()
     };
-    let failed = train(2, &config, 37).err().unwrap();
-    assert_eq!(failed.len(), 2);
-    for error in failed {
-        let error = error.to_string();
+    for error in refused_at_once(&config, None) {
         assert!(
             error.contains("`iou`") && error.contains("loss, mae, mae_large"),
             "{error}"
         );
+    }
+}
+
+#[test]
+fn an_accuracy_above_one_is_refused_in_the_first_step() {
+    for error in refused_at_once(&config(), Some("accuracy")) {
+        assert!(error.contains("the accuracy is 2: "), "{error}");
     }
 }

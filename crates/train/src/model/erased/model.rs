@@ -15,7 +15,7 @@ use super::visit::{AnyMapper, AnyVisitor, Mapping, Visiting};
 use crate::metrics::step_report::StepReport;
 
 /// A model that a [`Trainer`](crate::Trainer) trains: a Burn module with burn-train's steps of training and of
-/// inference, which take the same batches and yield [`StepReport`]s. It is implemented for all such models.
+/// inference, which take the same batches and yield [`StepReport`]s with the same metrics. It is implemented for all such models.
 ///
 /// ```
 /// # mod everburn { pub use everburn_train as train; }
