@@ -62,7 +62,8 @@ pub enum TrainError {
         match *.step {
             // Nothing has been learned yet.
             1 => "the model, the loss or the data make it (a logarithm or a root of a number below 0, a division by 0)",
-            _ => "the training has diverged; try a lower `training.optimizer.learning_rate`",
+            _ => "the training has diverged, or the data have a NaN or an infinite number; try a lower \
+                  `training.optimizer.learning_rate`, and look for such numbers in the inputs",
         }
     )]
     LossNotFinite {
