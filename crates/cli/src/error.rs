@@ -9,7 +9,10 @@ use everburn_collectives::group::CollectiveError;
 use everburn_collectives::rendezvous::RendezvousError;
 use everburn_collectives::store::StoreError;
 use everburn_distributed::DdpError;
-use everburn_launch::{LaunchError, RankEnvironmentError};
+use everburn_launch::{
+    EXIT_FAILS_AGAIN, EXIT_PANIC, EXIT_PEER_LOST, EXIT_STALLED, EXIT_UNAVAILABLE, LaunchError,
+    RankEnvironmentError,
+};
 use everburn_monitor::MonitorError;
 use everburn_record::invocation;
 use everburn_report::ReportError;
@@ -212,6 +215,30 @@ impl CliError {
         }
     }
 
+    /// How the process of a rank ends, `elastic` or not.
+    pub(crate) fn exit_code(&self, elastic: bool) -> u8 {
+        let code = match self {
+            _ if self.is_usage() => return EXIT_USAGE,
+            _ if self.is_panic() => EXIT_PANIC,
+            _ if elastic && self.is_unavailable() => EXIT_UNAVAILABLE,
+            _ if elastic && self.happens_again() => EXIT_FAILS_AGAIN,
+            _ if self.is_timeout() => EXIT_STALLED,
+            _ if self.is_secondary() => EXIT_PEER_LOST,
+            _ => return EXIT_FAILURE,
+        };
+        u8::try_from(code).unwrap_or(EXIT_FAILURE)
+    }
+
+    /// Whether a rank that is a thread of this process panicked. A panic of a data set or batcher is none: it is an error of
+    /// the sample that it names.
+    fn is_panic(&self) -> bool {
+        match self {
+            Self::Train(error) => matches!(error, TrainError::Panicked(_)),
+            Self::Failed { error, .. } => matches!(**error, TrainError::Panicked(_)),
+            _ => false,
+        }
+    }
+
     /// Whether an elastic job need not try again: the same would happen.
     pub(crate) fn happens_again(&self) -> bool {
         matches!(self, Self::Train(error) if error.happens_again())
@@ -269,6 +296,21 @@ mod tests {
         assert!(weights.contains("--init-from and --init-skip"), "{weights}");
         let seed = told("training.seed = 1", "training.seed = 2");
         assert!(!seed.contains("--init-from"), "{seed}");
+    }
+
+    #[test]
+    fn a_rank_that_panics_ends_with_another_code_than_a_sample_that_does() {
+        let panicked = || TrainError::Panicked("rank 0: broken".to_owned());
+        let after_a_checkpoint = CliError::Failed {
+            error: Box::new(panicked()),
+            help: String::new(),
+        };
+        for error in [panicked().into(), after_a_checkpoint] {
+            assert_eq!(error.exit_code(false), 101);
+        }
+        let sample = "sample 3 (batch 1 of epoch 1) made the data set panic: broken";
+        let of_sample = CliError::Train(TrainError::Data(sample.to_owned()));
+        assert_eq!(of_sample.exit_code(false), EXIT_FAILURE);
     }
 
     #[test]

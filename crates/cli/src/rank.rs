@@ -9,15 +9,14 @@ use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions};
 use everburn_collectives::rendezvous::{Rendezvous, variable};
 use everburn_collectives::store::SharedStore;
 use everburn_launch::{
-    EXIT_FAILS_AGAIN, EXIT_PEER_LOST, EXIT_STALLED, EXIT_UNAVAILABLE, EarlyStop, RankEnvironment,
-    RankEnvironmentError, ReportKind, StartedBy, variables,
+    EarlyStop, RankEnvironment, RankEnvironmentError, ReportKind, StartedBy, variables,
 };
 use everburn_train::{RunDirectory, TrainError, compute_on_this_thread};
 
 use crate::arguments::keys::Sections;
 use crate::arguments::{Command, Given, RankFlags};
 use crate::config::RanksConfig;
-use crate::error::{CliError, EXIT_FAILURE, EXIT_USAGE};
+use crate::error::CliError;
 use crate::recording;
 
 /// What a launcher has told this process, or `None` if a user started it. From then on the process
@@ -447,19 +446,6 @@ pub(crate) fn not_needed(environment: &RankEnvironment) -> ExitCode {
 pub(crate) fn fail(error: &CliError, environment: Option<&RankEnvironment>) -> ExitCode {
     let secondary = error.is_secondary();
     let elastic = environment.is_some_and(|environment| environment.elastic.is_some());
-    let code = if error.is_usage() {
-        ExitCode::from(EXIT_USAGE)
-    } else if elastic && error.is_unavailable() {
-        ExitCode::from(u8::try_from(EXIT_UNAVAILABLE).unwrap_or(EXIT_FAILURE))
-    } else if elastic && error.happens_again() {
-        ExitCode::from(u8::try_from(EXIT_FAILS_AGAIN).unwrap_or(EXIT_FAILURE))
-    } else if error.is_timeout() {
-        ExitCode::from(u8::try_from(EXIT_STALLED).unwrap_or(EXIT_FAILURE))
-    } else if secondary {
-        ExitCode::from(u8::try_from(EXIT_PEER_LOST).unwrap_or(EXIT_FAILURE))
-    } else {
-        ExitCode::from(EXIT_FAILURE)
-    };
     let shown = match environment {
         Some(environment) if secondary => {
             environment.report_peer_lost(error.lost_rank(), None, &error.to_string())
@@ -474,5 +460,5 @@ pub(crate) fn fail(error: &CliError, environment: Option<&RankEnvironment>) -> E
     if !shown {
         error.print();
     }
-    code
+    ExitCode::from(error.exit_code(elastic))
 }

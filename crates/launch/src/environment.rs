@@ -15,7 +15,7 @@ use crate::failure::{RankReport, ReportKind, write_report};
 use crate::foreign::{self, EnvVariables};
 use crate::origin::{Origin, StartedBy};
 use crate::orphan;
-use crate::panic_place::{lost_device, place_of_panic};
+use crate::panic_place::left_out;
 
 /// The environment variables between launcher and rank. The first eight are PyTorch's.
 pub mod variables {
@@ -448,8 +448,7 @@ impl RankEnvironment {
         let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             let mut report = panic.to_string();
-            let device = lost_device(&report).map(str::to_owned);
-            for more in [device, place_of_panic()].into_iter().flatten() {
+            for more in left_out(&report) {
                 report.push('\n');
                 report.push_str(&more);
             }

@@ -26,6 +26,9 @@ pub const EXIT_UNAVAILABLE: i32 = 69;
 /// It is `EX_CONFIG` of `sysexits.h`.
 pub const EXIT_FAILS_AGAIN: i32 = 78;
 
+/// The exit code of a rank that panicked: that of Rust's own runtime.
+pub const EXIT_PANIC: i32 = 101;
+
 /// How a rank's process ended.
 ///
 /// ```
@@ -86,7 +89,7 @@ impl fmt::Display for RankExit {
                     "ended with exit code {EXIT_STALLED} (a rank did not answer in time)"
                 )
             }
-            Self::Code(101) => f.write_str("ended with exit code 101 (a panic)"),
+            Self::Code(EXIT_PANIC) => write!(f, "ended with exit code {EXIT_PANIC} (a panic)"),
             Self::Code(code) => write!(f, "ended with exit code {code}"),
             Self::Signal(signal) => match explain(signal) {
                 Some((name, meaning)) => write!(f, "was ended by {name}: {meaning}"),

@@ -78,13 +78,16 @@ pub use early_stop::EarlyStop;
 pub use environment::{RankEnvironment, variables};
 pub use error::{JoinError, LaunchError, RankEnvironmentError};
 pub use event::LaunchEvent;
-pub use exit::{EXIT_FAILS_AGAIN, EXIT_PEER_LOST, EXIT_STALLED, EXIT_UNAVAILABLE, RankExit};
+pub use exit::{
+    EXIT_FAILS_AGAIN, EXIT_PANIC, EXIT_PEER_LOST, EXIT_STALLED, EXIT_UNAVAILABLE, RankExit,
+};
 pub use failure::{RankReport, ReportKind, write_report};
 pub use job_failure::JobFailure;
 pub use launcher::{HostedStore, Launcher};
 pub use lost_machine::LostMachine;
 pub use origin::{Origin, StartedBy};
 pub use outcome::{EndedRank, Outcome, Restart};
+pub use panic_place::PanicPlaces;
 pub use rank::Rank;
 pub use ranks::keep_freed_memory;
 pub use run::run;

@@ -2,16 +2,68 @@
 //! layer nor the model), and that the device has failed.
 
 use std::backtrace::Backtrace;
+use std::sync::{Arc, Mutex};
+
+use everburn_collectives::sync::lock;
+use everburn_collectives::worker::message_of;
+
+/// What the messages of this process's panics leave out, for ranks that are threads of it: no launcher shows it.
+///
+/// ```
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::PanicPlaces;
+///
+/// let places = PanicPlaces::watch();
+/// let ended = std::thread::spawn(|| panic!("Device is lost")).join();
+/// assert!(ended.is_err());
+/// let more = places.of("rank 0: Device is lost").unwrap();
+/// assert!(more.contains("dmesg"));
+/// assert_eq!(places.of("rank 0: out of memory"), None);
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct PanicPlaces(Arc<Mutex<Vec<(String, String)>>>);
+
+impl PanicPlaces {
+    /// Notes every panic of this process from now on, then does what was done before.
+    pub fn watch() -> Self {
+        let this = Self::default();
+        let noted = this.clone();
+        let previous = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let more = left_out(&panic.to_string()).join("\n");
+            lock(&noted.0).push((message_of(panic.payload()).to_owned(), more));
+            previous(panic);
+        }));
+        this
+    }
+
+    /// Where the panic began whose message `error` has, and whether its device has failed.
+    #[must_use]
+    pub fn of(&self, error: &str) -> Option<String> {
+        let places = lock(&self.0);
+        let (_, more) = places
+            .iter()
+            .rev()
+            .find(|(said, _)| error.ends_with(said))?;
+        (!more.is_empty()).then(|| more.clone())
+    }
+}
+
+/// The lines that the report of a panic lacks, asked for on the thread of the panic.
+pub(crate) fn left_out(report: &str) -> Vec<String> {
+    let device = lost_device(report).map(str::to_owned);
+    device.into_iter().chain(place_of_panic()).collect()
+}
 
 /// The layer in which this thread is, and the function of the user (or of one of our models) that has called it, from the
 /// symbols of the stack: "in `burn_nn::modules::linear::Linear::forward`, called by `images::Net::forward`". `None` without
 /// symbols, and where there is neither.
-pub(crate) fn place_of_panic() -> Option<String> {
+fn place_of_panic() -> Option<String> {
     named(&Backtrace::force_capture().to_string())
 }
 
 /// What to look at if `panic` is that of a GPU's runtime whose device has failed: neither wgpu nor CUDA says so in its message.
-pub(crate) fn lost_device(panic: &str) -> Option<&'static str> {
+fn lost_device(panic: &str) -> Option<&'static str> {
     let signs = [
         "Device is lost",
         "device is poisoned",
@@ -106,6 +158,16 @@ mod tests {
         );
         assert_eq!(named("   0: std::rt::lang_start\n   1: main\n"), None);
         assert_eq!(named("<unknown>"), None);
+    }
+
+    #[test]
+    fn a_panic_is_found_by_the_end_of_an_error() {
+        let places = PanicPlaces::default();
+        lock(&places.0).push(("broken".to_owned(), "in `a::b`".to_owned()));
+        lock(&places.0).push(("nowhere".to_owned(), String::new()));
+        assert_eq!(places.of("rank 0: broken").as_deref(), Some("in `a::b`"));
+        assert_eq!(places.of("rank 0: nowhere"), None);
+        assert_eq!(places.of("broken: something else"), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use burn::module::Module;
 use burn::prelude::Device;
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_distributed::{ShardStage, is_gpu};
+use everburn_launch::PanicPlaces;
 use everburn_train::{AnyModel, Patterns, WithInitialValues, open_state_dict_except};
 
 use super::RankJob;
@@ -100,6 +101,7 @@ pub(super) fn train_on_threads(
     let model = model.load_record(weights);
     let config = job.config;
     let store: SharedStore = Arc::new(HashStore::new());
+    let places = PanicPlaces::watch();
     let finished = data_parallel(
         devices,
         rank::group_options(&config.ranks),
@@ -119,7 +121,13 @@ pub(super) fn train_on_threads(
             }
         },
     );
-    Ok(finished?)
+    finished.map_err(|error| match error {
+        TrainError::Panicked(text) => {
+            let more = places.of(&text).map(|more| format!("\n{more}"));
+            TrainError::Panicked(text + &more.unwrap_or_default()).into()
+        }
+        error => error.into(),
+    })
 }
 
 #[cfg(test)]
