@@ -11,28 +11,28 @@ use crate::outcome::EndedRank;
 pub(crate) struct EndedAlike<'a> {
     first: &'a EndedRank,
     ranks: Vec<usize>,
-    /// The first line of the error, where it is the ranks' own.
-    error: Error<'a>,
+    /// The headline of the error, where it is the ranks' own.
+    error: Error,
 }
 
 /// What a group says about its error.
 #[derive(PartialEq, Eq)]
-enum Error<'a> {
+enum Error {
     /// Nothing: they have said nothing, or lost another rank.
     None,
     /// It is the error of the rank that is to blame.
     Same,
-    Another(&'a str),
+    Another(String),
 }
 
 impl<'a> EndedAlike<'a> {
     /// The groups of `others` in the order of their first ranks' ends; `cause` is the rank that is to blame.
     pub(crate) fn groups(cause: &'a EndedRank, others: &'a [EndedRank]) -> Vec<Self> {
-        let of_cause = own_error(cause).map(without_numbers);
+        let of_cause = own_error(cause).as_deref().map(without_numbers);
         let mut groups: Vec<(_, Self)> = Vec::new();
         for other in others {
             let line = own_error(other);
-            let key = (other.how(), line.map(without_numbers));
+            let key = (other.how(), line.as_deref().map(without_numbers));
             if let Some((_, group)) = groups.iter_mut().find(|(known, _)| *known == key) {
                 group.ranks.push(other.rank);
                 continue;
@@ -71,7 +71,7 @@ impl fmt::Display for EndedAlike<'_> {
                 write!(f, "{count} ranks ({list}) {how}")?;
             }
         }
-        match self.error {
+        match &self.error {
             Error::None => Ok(()),
             Error::Same => f.write_str(", with the same error"),
             Error::Another(line) => write!(f, ": {line}"),
@@ -79,10 +79,10 @@ impl fmt::Display for EndedAlike<'_> {
     }
 }
 
-/// The first line of the error, if the rank has failed by itself.
-fn own_error(ended: &EndedRank) -> Option<&str> {
+/// The headline of the error, if the rank has failed by itself.
+fn own_error(ended: &EndedRank) -> Option<String> {
     let failure = ended.failure().filter(|_| blame(ended) == Blame::Own)?;
-    failure.message.lines().next()
+    failure.headline()
 }
 
 /// `text` without what differs between ranks that see the same: the numbers after `rank` and `ranks`, and seconds.

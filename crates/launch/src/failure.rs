@@ -104,6 +104,17 @@ impl RankReport {
         }
     }
 
+    /// The first line of what it says; of a panic, whose first line is its place alone, with the message.
+    pub(crate) fn headline(&self) -> Option<String> {
+        let mut lines = self.message.lines();
+        let first = lines.next()?;
+        let message = lines.next().filter(|_| first.ends_with(':'));
+        Some(match message {
+            Some(message) => format!("{first} {message}"),
+            None => first.to_owned(),
+        })
+    }
+
     /// Reads a report; `None` where there is none, it cannot be understood or belongs to another user. A link is not
     /// followed, a pipe not waited for, and no more than a report's length is read.
     #[must_use]
@@ -142,6 +153,20 @@ mod tests {
         write_report(&path, &RankReport::new(0, ReportKind::PeerLost, "second")).unwrap();
         assert_eq!(RankReport::read(&path).unwrap().message, "first");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_headline_of_a_panic_has_its_message() {
+        let of = |message: &str| RankReport::new(1, ReportKind::Panic, message).headline();
+        let panic = "panicked at /src/linear.rs:191:31:\nmy model is broken\nin `Linear::forward`";
+        let headline = "panicked at /src/linear.rs:191:31: my model is broken";
+        assert_eq!(of(panic).as_deref(), Some(headline));
+        assert_eq!(of("loss is NaN\nat step 3").as_deref(), Some("loss is NaN"));
+        assert_eq!(
+            of("panicked at a.rs:1:1:").as_deref(),
+            Some("panicked at a.rs:1:1:")
+        );
+        assert_eq!(of(""), None);
     }
 
     #[test]

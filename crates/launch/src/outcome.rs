@@ -227,7 +227,7 @@ impl fmt::Display for Restart {
     }
 }
 
-/// Which process ended how, with the first line of what it said itself.
+/// Which process ended how, with the headline of what it said itself.
 pub(crate) fn loss(ended: &EndedRank, incarnation: u64, expelled: bool) -> String {
     let rank = ended.rank;
     let process = match incarnation {
@@ -242,7 +242,7 @@ pub(crate) fn loss(ended: &EndedRank, incarnation: u64, expelled: bool) -> Strin
         false => format!("rank {rank}{process} {}", ended.how()),
     };
     let failure = ended.failure();
-    if let Some(line) = failure.and_then(|failure| failure.message.lines().next()) {
+    if let Some(line) = failure.and_then(RankReport::headline) {
         text.push_str(&format!(": {line}"));
     }
     text
