@@ -12,6 +12,7 @@ mod guard;
 mod half_precision;
 mod hooks;
 mod local_steps;
+mod missing_gradients;
 mod pending_metrics;
 mod profiling;
 mod records;
@@ -44,6 +45,7 @@ use everburn_record::sync::lock;
 use self::balance::Balancer;
 use self::hooks::HookState;
 use self::local_steps::InterruptedRound;
+use self::missing_gradients::MissingGradients;
 use self::records::Recent;
 pub use self::run::Run;
 use crate::checkpoint::Checkpoint;
@@ -195,6 +197,7 @@ impl SupervisedLearningStrategy<AnyModel> for RankStrategy {
             low_before: everburn_nn::low_products(),
             metrics: MetricAgreement::default(),
             balancer: None,
+            missing_gradients: MissingGradients::default(),
         };
         let model = learner.model();
         // The loop alone holds the first values: they are gone with the first step, or when each rank has its shards.
@@ -260,6 +263,8 @@ pub(crate) struct RankLoop {
     metrics: MetricAgreement,
     /// How fast this rank is, where ranks share samples by that.
     balancer: Option<Balancer>,
+    /// Which parameters had a gradient in the first steps.
+    missing_gradients: MissingGradients,
 }
 
 impl RankLoop {

@@ -68,6 +68,7 @@ impl Engine for SynchronousSteps<'_> {
             samples,
             data.as_secs_f64() + passes.forward + passes.backward,
         );
+        ranks.look_for_gradients(&model, &synced.gradients, self.ddp);
         let skipped = ranks.unscale(&model, &mut synced, scaled, samples)?;
         ranks.profile(Doing::Other);
         let mut times = RankStep {

@@ -109,6 +109,51 @@ fn config() -> TrainingConfig {
     }
 }
 
+/// One layer is not connected with the loss, and one is not used.
+#[derive(Module, Debug)]
+struct Broken {
+    first: Linear,
+    unused: Linear,
+    last: Linear,
+}
+
+impl Broken {
+    fn forward(&self, inputs: Tensor<2>) -> Tensor<2> {
+        self.last.forward(self.first.forward(inputs).detach())
+    }
+}
+
+#[test]
+fn parameters_without_a_gradient_are_named_once_on_any_number_of_ranks() {
+    let config = TrainingConfig {
+        epochs: 8,
+        ..config()
+    };
+    let data = data(37);
+    for ranks in [1, 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let results = on_ranks(ranks, &config, Some(folder.path()), |trainer| {
+            let layer = |outputs: usize| LinearConfig::new(3, outputs).init(&trainer.device);
+            let model = Broken {
+                first: layer(3),
+                unused: layer(3),
+                last: layer(1),
+            };
+            let model = Supervised::<_, Regression>::new(model, Broken::forward);
+            trainer.fit(model, &data).map(drop)
+        });
+        for result in results {
+            result.unwrap();
+        }
+        let events = std::fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
+        assert_eq!(events.matches("had no gradient").count(), 1, "{events}");
+        for path in ["first.weight`", "unused.weight`", "unused.bias`"] {
+            assert!(events.contains(path), "{path}: {events}");
+        }
+        assert!(!events.contains("last.weight"), "{events}");
+    }
+}
+
 struct Trained {
     model: Vec<Vec<f32>>,
     report: TrainingReport,
