@@ -150,6 +150,18 @@ impl VerifyArguments {
         Ok(virtual_ranks)
     }
 
+    /// As many epochs as the steps may take, of one step each, unless the epochs are given.
+    fn epochs(&self) -> Vec<String> {
+        let given = |word: &OsString| {
+            let word = word.to_string_lossy();
+            word == "--epochs" || word.starts_with("--epochs=")
+        };
+        match self.train.iter().any(given) {
+            true => Vec::new(),
+            false => vec!["--epochs".to_string(), self.steps.to_string()],
+        }
+    }
+
     /// Transport makes no difference to one rank, which runs once.
     fn runs(&self) -> Vec<Run> {
         let mut runs = Vec::new();
@@ -292,6 +304,7 @@ impl Trainings<'_> {
                 .args(["--ranks", &run.ranks.to_string()])
                 .args(["--transport", &run.transport])
                 .args(["--steps", &options.steps.to_string(), "--no-dashboard"])
+                .args(options.epochs())
                 .arg("--run-dir")
                 .arg(&directory)
                 .args(flags)

@@ -52,3 +52,12 @@ fn numbers_that_do_not_fit_are_refused() {
     let flags = options("mnist -- --data synthetic").train;
     assert_eq!(flags, ["--data", "synthetic"]);
 }
+
+#[test]
+fn there_are_epochs_for_all_steps_unless_they_are_given() {
+    assert_eq!(options("mnist --steps 200").epochs(), ["--epochs", "200"]);
+    for given in ["--epochs 3", "--epochs=3"] {
+        let line = format!("mnist --steps 200 -- {given}");
+        assert!(options(&line).epochs().is_empty());
+    }
+}
