@@ -67,7 +67,7 @@ fn warning(missing: &[&str]) -> Option<String> {
     let named = named.collect::<Vec<_>>().join(", ");
     let more = match missing.len() {
         0 => return None,
-        0..=NAMED => String::new(),
+        1..=NAMED => String::new(),
         all => format!(" and {} more", all - NAMED),
     };
     Some(format!(
