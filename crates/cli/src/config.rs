@@ -5,6 +5,7 @@ mod evaluation;
 mod flags;
 mod layers;
 mod no_model;
+mod of_run;
 mod optimizer;
 
 use std::path::{Path, PathBuf};

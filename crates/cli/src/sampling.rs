@@ -21,7 +21,7 @@ const SAMPLE_TEMPERATURE: f64 = 0.8;
 /// What writes for `command`, and the model of the run.
 pub(crate) fn open(flags: &WritingFlags, command: &str) -> Result<(Writer, AnyModel), CliError> {
     let run = RunDirectory::open(&flags.run_dir)?;
-    let config = run.read_config::<RunConfig>()?;
+    let config = RunConfig::of_run(&run)?;
     let names = [flags.device.clone()];
     devices::check(&names, 1)?;
     let device = devices::of_rank(&names, 0)?;

@@ -66,7 +66,7 @@ impl TrainedFlags {
         quiet: bool,
     ) -> Result<Opened, CliError> {
         let run = RunDirectory::open(&self.run_dir)?;
-        let config = run.read_config::<RunConfig>()?;
+        let config = RunConfig::of_run(&run)?;
         let (config, other_data) = config.for_evaluation(&self.keys, &self.set, &self.ranks)?;
         let mut launch = None;
         if let Some(environment) = environment {

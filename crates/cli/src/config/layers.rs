@@ -10,6 +10,7 @@ use toml::{Table, Value};
 
 use super::flags::{flags_layer, key_of};
 use super::no_model::without_model;
+use super::of_run::task_of_run;
 use super::optimizer;
 use crate::arguments::TrainArguments;
 use crate::arguments::keys::nearest_key;
@@ -62,7 +63,10 @@ pub(super) fn layered(
             );
         }
     };
-    let task = tasks::find(&model).ok_or_else(|| unknown_model(&model))?;
+    let task = match &arguments.run_dir {
+        Some(folder) if arguments.resume => task_of_run(&model, folder)?,
+        _ => tasks::find(&model).ok_or_else(|| unknown_model(&model))?,
+    };
     let mut table = task.preset();
     let flags = flags_layer(arguments, &model)?;
     let folder = init_from.unwrap_or(Path::new(""));

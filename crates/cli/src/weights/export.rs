@@ -141,7 +141,7 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
             "leave --to out: the ending of --output says the format",
         ));
     }
-    let config = run.read_config::<RunConfig>()?;
+    let config = RunConfig::of_run(&run)?;
     let which = Which {
         checkpoint: arguments.checkpoint.as_deref(),
         ema: arguments.ema,
@@ -226,7 +226,7 @@ fn export_adapter(
     run: &RunDirectory,
     output: &Path,
 ) -> Result<ExitCode, CliError> {
-    let config = run.read_config::<RunConfig>()?;
+    let config = RunConfig::of_run(run)?;
     let Some(lora) = &config.training.lora else {
         return Err(CliError::usage_with_help(
             format!("{} was trained without --lora", run.path().display()),
