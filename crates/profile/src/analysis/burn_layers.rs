@@ -51,6 +51,16 @@ const KINDS: [(&str, &str); 19] = [
     ("gelu_backward", "activation"),
 ];
 
+/// How functions of layers begin that `everburn::nn` has from Burn alone: some compute by those of [`KINDS`].
+const BURNS_ALONE: [&str; 6] = [
+    "conv_transpose",
+    "conv1d",
+    "conv3d",
+    "max_pool1d",
+    "avg_pool1d",
+    "adaptive_avg_pool1d",
+];
+
 /// Our layers: what they call of Burn's they call because they must.
 const OURS: [&str; 3] = [
     "everburn_nn::layers",
@@ -82,7 +92,12 @@ fn layer_in(outermost_first: &[&str]) -> Option<&'static str> {
     let on_flex = outermost_first
         .iter()
         .any(|name| name.contains("burn_flex::"));
-    if !on_flex || outermost_first.iter().any(is_ours) {
+    let is_burns_alone = |name: &&str| {
+        let word = last_word(name);
+        BURNS_ALONE.iter().any(|begin| word.starts_with(begin))
+    };
+    let has_no_other = |name: &&str| is_ours(name) || is_burns_alone(name);
+    if !on_flex || outermost_first.iter().any(has_no_other) {
         return None;
     }
     let names = outermost_first.iter();
@@ -114,6 +129,16 @@ mod tests {
             "rayon_core::join::join_context",
         ];
         assert_eq!(layer_in(&backward), Some("pooling"));
+    }
+
+    #[test]
+    fn layers_without_a_faster_one_are_not_found() {
+        for function in ["conv_transpose2d_x_backward", "conv1d"] {
+            let layer =
+                format!("<burn_flex::backend::Flex as burn_backend::ModuleOps<_>>::{function}");
+            let inside = "<burn_flex::backend::Flex as burn_backend::ModuleOps<_>>::conv2d";
+            assert_eq!(layer_in(&[&layer, inside]), None);
+        }
     }
 
     #[test]
