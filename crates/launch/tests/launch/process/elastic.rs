@@ -39,8 +39,16 @@ pub fn be_rank(rank: &RankEnvironment) -> ! {
     };
     let mut membership =
         Membership::connect("env://", RendezvousRequest::default(), options).unwrap();
+    let end_if_done = || {
+        if folder.join("done").exists() {
+            rank.report_finished();
+            std::process::exit(0)
+        }
+    };
     let mut has_left = folder.join("leave").exists();
     loop {
+        // The others may have ended in the moment between the last look and that at the members.
+        end_if_done();
         let round = match membership.join(0) {
             Ok(round) => round,
             Err(ElasticError::Finished) => {
@@ -56,10 +64,7 @@ pub fn be_rank(rank: &RankEnvironment) -> ! {
         write("round", slots.join(" "));
         let store = round.rendezvous().store;
         super::wait_until("the end of a round", || {
-            if folder.join("done").exists() {
-                rank.report_finished();
-                std::process::exit(0)
-            }
+            end_if_done();
             if !has_left && folder.join("leave").exists() {
                 has_left = true;
                 return true;
