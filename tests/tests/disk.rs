@@ -81,7 +81,7 @@ fn on_a_full_disk_the_training_goes_on_and_the_earlier_checkpoint_stays() {
         "it needs ",
         " are free",
         "epoch-0001 is the newest good one",
-        "the training continues, because `training.on_checkpoint_failure` is not `stop`",
+        "the training continues, because --on-checkpoint-failure is not `stop`",
         // Said again at the end, where it is read.
         "was not written, the newest one is of step ",
     ] {
