@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::prelude::*;
@@ -149,12 +150,14 @@ fn lose_a_checkpoint(
         exchange: None,
     };
     let checkpoints = folder.join("checkpoints");
+    let events = folder.join("events.jsonl");
     std::thread::scope(|scope| {
-        let (job, checkpoints) = (&job, &checkpoints);
+        let (job, checkpoints, events) = (&job, &checkpoints, &events);
         let ranks = [0, 1].map(|slot| {
             scope.spawn(move || {
                 job.rank_with(slot, &sound(), model(), &|groups| {
                     let (broken, repaired) = (checkpoints.clone(), checkpoints.clone());
+                    let events = events.clone();
                     Arc::new(Told {
                         groups: Arc::new(groups),
                         regroups: AtomicUsize::new(0),
@@ -173,7 +176,11 @@ fn lose_a_checkpoint(
                                     std::fs::remove_dir(&broken).unwrap();
                                     std::fs::write(&broken, "a file in the way").unwrap();
                                 }
-                                4 => groups.group().break_connection(1),
+                                4 => {
+                                    // On a thread of its own, which may come late.
+                                    wait_for_event(&events, "unsaved");
+                                    groups.group().break_connection(1);
+                                }
                                 _ => {}
                             }
                             Some(false)
@@ -184,6 +191,15 @@ fn lose_a_checkpoint(
         });
         ranks.map(|rank| rank.join().unwrap())
     })
+}
+
+fn wait_for_event(events: &Path, kind: &str) {
+    let kind = format!(r#""kind":"{kind}","#);
+    let begun = Instant::now();
+    while !std::fs::read_to_string(events).is_ok_and(|text| text.contains(&kind)) {
+        assert!(begun.elapsed() < LONG, "no {kind}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 #[test]
