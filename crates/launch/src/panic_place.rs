@@ -7,6 +7,9 @@ use std::sync::{Arc, Mutex};
 use everburn_collectives::sync::lock;
 use everburn_collectives::worker::message_of;
 
+/// How many of the newest panics are remembered: the one that ends a rank is among the last.
+const REMEMBERED: usize = 16;
+
 /// What the messages of this process's panics leave out, for ranks that are threads of it: no launcher shows it.
 ///
 /// ```
@@ -31,7 +34,12 @@ impl PanicPlaces {
         let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             let more = left_out(&panic.to_string()).join("\n");
-            lock(&noted.0).push((message_of(panic.payload()).to_owned(), more));
+            let mut places = lock(&noted.0);
+            if places.len() == REMEMBERED {
+                places.remove(0);
+            }
+            places.push((message_of(panic.payload()).to_owned(), more));
+            drop(places);
             previous(panic);
         }));
         this
@@ -68,12 +76,16 @@ fn lost_device(panic: &str) -> Option<&'static str> {
         "Device is lost",
         "device is poisoned",
         "BufferAsyncError",
-        "CUDA_ERROR_",
-        "hipError",
+        "CUDA_ERROR_ILLEGAL_ADDRESS",
+        "CUDA_ERROR_LAUNCH_FAILED",
+        "CUDA_ERROR_ECC_UNCORRECTABLE",
+        "hipErrorIllegalAddress",
+        "hipErrorLaunchFailure",
+        "hipErrorECCNotCorrectable",
     ];
     let is_lost = signs.iter().any(|sign| panic.contains(sign));
     is_lost.then_some(
-        "the device of this rank has failed: its driver has reset it, or it is gone. Look at the driver's lines in `dmesg`; \
+        "the device of this rank has failed: its driver has reset it, it is gone, or a kernel has failed on it. Look at the driver's lines in `dmesg`; \
          a new start opens the device again, and an elastic run does so by itself",
     )
 }
@@ -134,7 +146,12 @@ mod tests {
         let cuda =
             "called `Result::unwrap()` on an `Err` value: DriverError(CUDA_ERROR_ILLEGAL_ADDRESS)";
         assert!([wgpu, cuda].map(lost_device).iter().all(Option::is_some));
-        assert_eq!(lost_device("index out of bounds: the len is 3"), None);
+        for other in [
+            "index out of bounds: the len is 3",
+            "DriverError(CUDA_ERROR_OUT_OF_MEMORY)",
+        ] {
+            assert_eq!(lost_device(other), None);
+        }
     }
 
     #[test]

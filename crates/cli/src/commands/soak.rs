@@ -33,7 +33,7 @@ const LONGEST_MEDIAN: f64 = 3.0;
 /// is compared with that of an undisturbed training before and after it.
 ///
 /// Exits with 1 if a run hangs, differs, leaves a process running or loses its checkpoints, if killed ranks
-/// interrupt the training for more than 3 s in the median, or if less than 97 % of the throughput are kept.
+/// interrupt the training for more than 3 s in the median, or if less than 97 % of the throughput is kept.
 #[derive(Debug, Args)]
 pub(crate) struct SoakArguments {
     /// The model to train [default: that of a program with one, else mnist-bn].

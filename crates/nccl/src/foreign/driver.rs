@@ -19,7 +19,7 @@ const SUCCESS: c_int = 0;
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `.._MINOR`.
 const COMPUTE_CAPABILITY: [c_int; 2] = [75, 76];
 
-/// The longest name of a GPU that is read, in bytes; the real ones have 30.
+/// The longest text of the driver that is read, in bytes: names of GPUs have 30.
 const TEXT_BYTES: usize = 256;
 
 functions_of_both! {

@@ -28,7 +28,7 @@ enum Kind {
     /// SIGKILL to a rank.
     Kill,
     /// SIGSTOP to a rank: its launcher kills it.
-    Stop,
+    Stall,
     /// SIGSTOP to a rank, and SIGCONT before it counts as stopped.
     Freeze,
     /// SIGKILL to a launcher, whose ranks end with it.
@@ -39,7 +39,7 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Kill => "kill",
-            Self::Stop => "stop",
+            Self::Stall => "stall",
             Self::Freeze => "freeze",
             Self::Machine => "machine",
         })
@@ -64,7 +64,7 @@ fn draw(seed: u64, length: Duration, per_minute: u64, machines: u64) -> Vec<Faul
         let within = random.below(every);
         let kind = match random.below(if machines > 1 { 10 } else { 9 }) {
             0..5 => Kind::Kill,
-            5..7 => Kind::Stop,
+            5..7 => Kind::Stall,
             7..9 => Kind::Freeze,
             _ => Kind::Machine,
         };
@@ -153,7 +153,7 @@ impl Found {
             .iter()
             .map(|(kind, count)| format!("{kind}: {count}"));
         say!(
-            "{:.1} % of the throughput are kept (at least {:.0} %); {}",
+            "{:.1} % of the throughput is kept (at least {:.0} %); {}",
             100.0 * self.kept(),
             100.0 * LEAST_KEPT,
             events.collect::<Vec<_>>().join(", ")
@@ -260,7 +260,7 @@ mod tests {
             let interval = 30 * number as u64..30 * (number as u64 + 1);
             assert!(interval.contains(&fault.after.as_secs()), "{fault:?}");
         }
-        for kind in [Kind::Kill, Kind::Stop, Kind::Freeze, Kind::Machine] {
+        for kind in [Kind::Kill, Kind::Stall, Kind::Freeze, Kind::Machine] {
             assert!(faults.iter().any(|fault| fault.kind == kind), "{kind}");
         }
         let one = draw(7, length, 2, 1);

@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{Fault, Kind};
 use crate::commands::soak::{Soak, left_behind};
 use crate::commands::{ToolError, failed};
+use crate::train::folder_of_machine;
 
 /// How often the training is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -41,12 +42,14 @@ impl Progress {
 }
 
 impl Soak<'_> {
-    /// The run folder of a training's machine.
+    /// What all machines of a training are given for a run folder.
+    fn run_dir(&self, training: &str) -> PathBuf {
+        self.folder.path().join(training).join("run")
+    }
+
+    /// Where a machine has its files of it.
     pub(super) fn machine(&self, training: &str, machine: u64) -> PathBuf {
-        self.folder
-            .path()
-            .join(training)
-            .join(format!("machine-{machine}"))
+        folder_of_machine(&self.run_dir(training), Some(machine as usize))
     }
 
     /// Whether ranks exchange their gradients in each step, so that bits can be compared.
@@ -119,7 +122,7 @@ impl<'a> Training<'a> {
         }
         command
             .arg("--run-dir")
-            .arg(self.soak.machine(self.name, machine))
+            .arg(self.soak.run_dir(self.name))
             .args(&options.train);
         let output = self
             .soak
@@ -238,7 +241,7 @@ impl<'a> Training<'a> {
         };
         match fault.kind {
             Kind::Kill | Kind::Machine => signal(Signal::KILL),
-            Kind::Stop => signal(Signal::STOP),
+            Kind::Stall => signal(Signal::STOP),
             Kind::Freeze => {
                 signal(Signal::STOP);
                 sleep(FROZEN);
@@ -248,7 +251,7 @@ impl<'a> Training<'a> {
         Ok(())
     }
 
-    /// Stops it as Ctrl-C would: it writes a checkpoint of its newest step.
+    /// Stops it as Ctrl-C would. Its newest checkpoint is of the last step, or of the last minute with local steps.
     fn stop(mut self) -> Result<(), ToolError> {
         while !self.comes_back.is_empty() {
             self.look()?;
