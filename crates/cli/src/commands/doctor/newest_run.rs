@@ -7,6 +7,8 @@ use everburn_monitor::Target;
 use everburn_record::{Finding, Live, plain};
 use everburn_report::Events;
 
+use crate::arguments::keys::with_flags;
+
 /// What is wrong with the newest run in `runs`, or the run that `runs` itself is.
 pub(super) fn findings(runs: &Path) -> Vec<Finding> {
     let newest = match Target::newest_in(runs) {
@@ -14,7 +16,8 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
         _ => runs.to_path_buf(),
     };
     let of_newest = |text: String, advice| {
-        let found = format!("{}: {}", newest.display(), plain::line(&text, 1500));
+        let text = plain::line(&with_flags(&text), 1500);
+        let found = format!("{}: {text}", newest.display());
         Finding::warn("newest run", found, advice)
     };
     let cut_off = Live::cut_off_in(&newest).map(|(_, text)| {
