@@ -48,6 +48,9 @@ fn built(name: &str) -> PathBuf {
     path
 }
 
+/// Flags that add to what they were given before.
+const REPEATED: [&str; 5] = ["--set", "--prompt", "--stop", "--init-skip", "--schedule"];
+
 /// A command line of `everburn` that runs in a folder of the test's.
 ///
 /// It inherits nothing of the environment but `PATH`: no data, no cache, no network, no ranks.
@@ -105,7 +108,7 @@ impl Everburn {
         Self::train(folder, model).args(["--epochs", "1000000", "--log-every", "1"])
     }
 
-    /// Adds arguments. A flag with a value that is there already is replaced: it may be given once.
+    /// Adds arguments. A flag with a value that is there already is replaced, but for those of [`REPEATED`].
     #[must_use]
     pub fn args<I>(mut self, arguments: I) -> Self
     where
@@ -114,8 +117,9 @@ impl Everburn {
         for argument in arguments {
             let argument = argument.as_ref();
             let is_flag = argument.as_encoded_bytes().starts_with(b"--");
+            let is_replaced = is_flag && REPEATED.iter().all(|flag| argument != *flag);
             let earlier = self.arguments.iter().position(|other| other == argument);
-            if let Some(at) = earlier.filter(|_| is_flag) {
+            if let Some(at) = earlier.filter(|_| is_replaced) {
                 self.arguments.drain(at..at + 2);
             }
             self.arguments.push(argument.to_os_string());
