@@ -86,28 +86,32 @@ pub(crate) fn found(recording: &Recording, phases: &[PhaseSpan], steps: f64) -> 
     layers
 }
 
-/// The kind of the outermost layer of a stack that burn-flex computes.
+/// The kind of the outermost layer of a stack, if burn-flex computes it and `everburn::nn` has it: what that calls in its
+/// turn does not count, as the `conv3d_f32` of every `conv2d`.
 fn layer_in(outermost_first: &[&str]) -> Option<&'static str> {
+    let names = || outermost_first.iter();
     let is_ours = |name: &&str| OURS.iter().any(|ours| name.contains(ours));
-    let on_flex = outermost_first
-        .iter()
-        .any(|name| name.contains("burn_flex::"));
-    let is_burns_alone = |name: &&str| {
-        let word = last_word(name);
-        BURNS_ALONE.iter().any(|begin| word.starts_with(begin))
-    };
-    let has_no_other = |name: &&str| is_ours(name) || is_burns_alone(name);
-    if !on_flex || outermost_first.iter().any(has_no_other) {
+    if !names().any(|name| name.contains("burn_flex::")) || names().any(is_ours) {
         return None;
     }
-    let names = outermost_first.iter();
-    let mut kinds = names
-        .filter(|name| name.trim_start_matches('<').starts_with("burn_"))
-        .filter_map(|name| {
-            let word = last_word(name);
-            KINDS.iter().find(|(function, _)| *function == word)
-        });
-    kinds.next().map(|(_, kind)| *kind)
+    names().find_map(|name| layer_of(name)).flatten()
+}
+
+/// The kind of layer that a function of Burn's computes; `Some(None)` where `everburn::nn` has none, `None` where the
+/// function is no layer.
+fn layer_of(name: &str) -> Option<Option<&'static str>> {
+    if !name.trim_start_matches('<').starts_with("burn_") {
+        return None;
+    }
+    let word = last_word(name);
+    let known = KINDS.iter().find(|(function, _)| *function == word);
+    match known {
+        Some((_, kind)) => Some(Some(kind)),
+        None => BURNS_ALONE
+            .iter()
+            .any(|begin| word.starts_with(begin))
+            .then_some(None),
+    }
 }
 
 #[cfg(test)]
@@ -121,6 +125,7 @@ mod tests {
             "<burn_nn::modules::conv::conv2d::Conv2d>::forward",
             "<burn_autodiff::backend::Autodiff<_> as burn_backend::ModuleOps<_>>::conv2d",
             "burn_flex::ops::conv::conv2d_f32",
+            "burn_flex::ops::conv::conv3d_f32",
         ];
         assert_eq!(layer_in(&forward), Some("convolution"));
         let backward = [
@@ -129,6 +134,12 @@ mod tests {
             "rayon_core::join::join_context",
         ];
         assert_eq!(layer_in(&backward), Some("pooling"));
+        let by_another_layer = [
+            "burn_backend::backend::ops::modules::conv::conv2d_x_backward",
+            "burn_flex::ops::module::<impl burn_backend::ModuleOps<_> for burn_flex::backend::Flex>::conv_transpose2d",
+            "burn_flex::ops::conv_transpose::conv_transpose3d_f32",
+        ];
+        assert_eq!(layer_in(&by_another_layer), Some("convolution"));
     }
 
     #[test]
