@@ -6,7 +6,7 @@ use crate::arguments::TrainArguments;
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::prelude::*;
-use everburn_launch::{EXIT_STALLED, JobFailure, Outcome, RankExit};
+use everburn_launch::{EXIT_STALLED, JobFailure, Outcome};
 use everburn_record::{invocation, units};
 use everburn_train::ShardingReport;
 use everburn_train::checkpoint::{CheckpointFolder, Place};
@@ -214,7 +214,7 @@ pub(crate) fn help_after(
 fn may_do_better(failure: &JobFailure) -> bool {
     let lost = failure.cause.failure().and_then(|it| it.lost_rank);
     // Of a pause of this machine a line of its own says how it continues.
-    let stalled = failure.cause.exit == RankExit::Code(EXIT_STALLED) && failure.own_pause.is_none();
+    let stalled = failure.exit_code == EXIT_STALLED && failure.own_pause.is_none();
     lost.is_some() || failure.lost_machine.is_some() || stalled
 }
 
@@ -305,7 +305,9 @@ pub(crate) fn counted(count: usize, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use everburn_launch::{EXIT_UNAVAILABLE, EndedRank, LostMachine, RankReport, ReportKind};
+    use everburn_launch::{
+        EXIT_UNAVAILABLE, EndedRank, LostMachine, RankExit, RankReport, ReportKind,
+    };
 
     use super::*;
 
@@ -332,6 +334,7 @@ mod tests {
             unproved: None,
             lost_machine: None,
             own_pause: None,
+            exit_code: code,
             out_of_memory: false,
         };
         assert!(may_do_better(&failure(EXIT_STALLED)));

@@ -171,6 +171,12 @@ pub enum LaunchError {
          `--rendezvous` for another job (in etcd another secret, or `--store etcd://HOST:2379,.../NAME` of another name)"
     )]
     FinishedBefore,
+    /// An elastic job has ended before a rank of this machine was started.
+    #[error("the job has ended before a rank of this machine was started: {reason}")]
+    NothingRan {
+        /// Why.
+        reason: String,
+    },
     /// A rank's process could not be started; those before it have been ended.
     #[error("rank {rank} could not be started: {source}; the ranks started before it were ended")]
     Spawn {

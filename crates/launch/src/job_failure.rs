@@ -35,6 +35,7 @@ use crate::outcome::{EndedRank, Restart};
 ///     lost_machine: None,
 ///     own_pause: None,
 ///     out_of_memory: true,
+///     exit_code: 137,
 /// };
 /// assert!(failure.to_string().contains("lack of memory"));
 /// ```
@@ -64,6 +65,8 @@ pub struct JobFailure {
     pub own_pause: Option<Duration>,
     /// Whether the kernel ended some process of this machine for lack of memory during the job.
     pub out_of_memory: bool,
+    /// What the launcher returns: the code of `cause`, unless its end alone would not have ended the job.
+    pub exit_code: i32,
 }
 
 impl JobFailure {
@@ -233,6 +236,7 @@ mod tests {
             lost_machine: None,
             own_pause: None,
             out_of_memory: false,
+            exit_code: code,
         }
     }
 

@@ -1,13 +1,19 @@
 //! Where the store of a job is.
 
+use std::io::ErrorKind;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use everburn_collectives::store::{
     EtcdAddress, EtcdStore, SharedStore, StoreError, StoreOptions, TcpStore,
 };
 
 use crate::environment::variables as v;
+
+/// How long the machine of a store may take to answer whether anybody listens: the launcher does nothing else meanwhile.
+const ANSWER: Duration = Duration::from_millis(500);
 
 /// Where the store of a job is.
 #[derive(Debug, Clone)]
@@ -42,11 +48,7 @@ impl JobStore {
     pub(crate) fn reach(&self, options: StoreOptions) -> Result<ReachedStore, StoreError> {
         match self {
             Self::Hosted(host, port) => {
-                let address = match host.contains(':') {
-                    true => format!("[{host}]:{port}"),
-                    false => format!("{host}:{port}"),
-                };
-                let store = TcpStore::connect(&address, options)?;
+                let store = TcpStore::connect(&address(host, *port), options)?;
                 Ok(ReachedStore::Hosted(Arc::new(store)))
             }
             Self::Etcd(address) => {
@@ -54,6 +56,26 @@ impl JobStore {
                 Ok(ReachedStore::Etcd(Arc::new(store)))
             }
         }
+    }
+
+    /// Whether the machine of a hosted store answers that nobody listens there any more. That of etcd outlives a job.
+    pub(crate) fn has_ended(&self) -> bool {
+        let Self::Hosted(host, port) = self else {
+            return false;
+        };
+        let found = address(host, *port).to_socket_addrs();
+        let Some(address) = found.ok().and_then(|mut found| found.next()) else {
+            return false;
+        };
+        let connected = TcpStream::connect_timeout(&address, ANSWER);
+        connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    }
+}
+
+fn address(host: &str, port: u16) -> String {
+    match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
     }
 }
 

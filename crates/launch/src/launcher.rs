@@ -27,6 +27,10 @@ use crate::terminal::{SavedTerminal, can_show_dashboard};
 /// How long output may still arrive after the last rank's end (a helper may hold the pipe open).
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long the store stays for launchers of other machines after a request to stop: several times as long as is between two
+/// of their looks at it.
+const TO_LEARN_OF_A_STOP: Duration = Duration::from_secs(1);
+
 /// A running store; it ends when this is dropped.
 ///
 /// ```no_run
@@ -208,6 +212,9 @@ impl Launcher {
         };
         if let Some(server) = server.filter(|_| others_finish) {
             let_other_machines_finish(&config, server);
+        } else if let Some(server) = server.filter(|_| by_signal && config.elastic.is_some()) {
+            // They learn from the store that the job is to stop.
+            let _ = server.wait_until_unused(TO_LEARN_OF_A_STOP);
         }
         Ok(outcome)
     }

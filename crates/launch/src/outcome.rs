@@ -35,14 +35,14 @@ pub enum Outcome {
 
 impl Outcome {
     /// What the launcher's process should return: 0; 128 + the signal after an interruption (130
-    /// for Ctrl-C), though the ranks themselves stopped with 0; else the root cause's own code.
+    /// for Ctrl-C), though the ranks themselves stopped with 0; else [`JobFailure::exit_code`].
     /// Never 0 unless all went well.
     #[must_use]
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::Succeeded => 0,
             Self::Interrupted { signal } => 128 + signal,
-            Self::Failed(failure) => match failure.cause.exit.exit_code() {
+            Self::Failed(failure) => match failure.exit_code {
                 0 => 1,
                 code => code,
             },

@@ -25,6 +25,8 @@ pub struct News {
     pub is_finished: bool,
     /// The reason of a launcher that has given up.
     pub given_up: Option<String>,
+    /// The launcher that was asked to stop the job, and how.
+    pub stop_requested: Option<String>,
     /// The generation after the one that was asked about has formed.
     pub next_has_formed: bool,
 }
@@ -94,6 +96,14 @@ impl MembershipCoordinator {
         self.store.set(&keys::given_up(), reason.as_bytes())
     }
 
+    /// Records that a launcher was asked to stop the job, so that those of other machines stop, too; `by` says which and how.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached.
+    pub fn request_stop(&self, by: &str) -> Result<(), StoreError> {
+        self.store.set(&keys::stop_requested(), by.as_bytes())
+    }
+
     /// Records that the launcher of machine `node` has begun, for the first time or again.
     ///
     /// # Errors
@@ -121,13 +131,19 @@ impl MembershipCoordinator {
     /// [`StoreError`] when the store cannot be reached.
     pub fn news(&self, generation: u64) -> Result<News, StoreError> {
         let next = keys::closed(generation.saturating_add(1));
-        let keys = [keys::finished(), keys::given_up(), next];
+        let keys = [
+            keys::finished(),
+            keys::given_up(),
+            keys::stop_requested(),
+            next,
+        ];
         let found = entry::values(&*self.store, &keys)?;
-        let [finished, given_up, closed] = [0, 1, 2].map(|place| found[place].as_ref());
+        let [finished, given_up, stop, closed] = [0, 1, 2, 3].map(|place| found[place].as_ref());
         let shown = |reason: &Vec<u8>| printable(&String::from_utf8_lossy(reason), LONGEST_REASON);
         Ok(News {
             is_finished: finished.is_some(),
             given_up: given_up.map(shown),
+            stop_requested: stop.map(shown),
             next_has_formed: closed.is_some(),
         })
     }

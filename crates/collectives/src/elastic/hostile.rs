@@ -64,7 +64,7 @@ fn launcher(store: &SharedStore, max: usize) {
     coordinator.newest().map_or_else(told, drop);
     coordinator.joined(1, max - 1).map_or_else(told, drop);
     let news = coordinator.news(0).expect("a store in memory");
-    if let Some(reason) = news.given_up {
+    for reason in [news.given_up, news.stop_requested].into_iter().flatten() {
         shown(&reason);
     }
 }
@@ -83,7 +83,7 @@ fn entry(script: &mut Script<'_>, max: usize) -> (String, Vec<u8>) {
         true => 1 + script.below(3) as u64,
         false => script.number(),
     };
-    match script.below(10) {
+    match script.below(11) {
         0 => (keys::finished(), b"1".to_vec()),
         1 => (keys::given_up(), script.bytes().to_vec()),
         2 => (keys::incarnation(slot), number(script)),
@@ -94,7 +94,8 @@ fn entry(script: &mut Script<'_>, max: usize) -> (String, Vec<u8>) {
             let counter = format!("{}/everburn/mesh/last", keys::group(generation));
             (counter, number(script))
         }
-        7 | 8 => (keys::joined(generation, slot), record(script, slot)),
+        7 => (keys::stop_requested(), script.bytes().to_vec()),
+        8 | 9 => (keys::joined(generation, slot), record(script, slot)),
         _ => (keys::newest(), newest(script, generation)),
     }
 }

@@ -26,6 +26,10 @@ pub(super) fn given_up() -> String {
     key("given_up")
 }
 
+pub(super) fn stop_requested() -> String {
+    key("stop_requested")
+}
+
 pub(super) fn incarnation(slot: usize) -> String {
     key(&format!("slot/{slot}/incarnation"))
 }

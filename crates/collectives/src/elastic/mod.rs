@@ -41,6 +41,7 @@
 //! | `launcher/<node>/ended` | set by a launcher that ends; the last one deletes all keys of a store in etcd |
 //! | `finished` | set by a launcher when a rank has finished |
 //! | `given_up` | the reason of a launcher that has stopped restarting ranks |
+//! | `stop_requested` | set by a launcher that was asked to stop the job: which machine's, and how |
 //!
 //! One `newest` key for all generations prevents a process that was stopped for long from closing an old
 //! round again. The keys of generation `g` are deleted when `g + 2` closes.

@@ -5,6 +5,7 @@ mod state;
 use std::time::Instant;
 
 use rustix::process::Signal;
+use signal_hook::consts::SIGINT;
 
 pub(super) use self::state::Elastic;
 use self::state::{EXIT_USAGE, Next};
@@ -96,7 +97,8 @@ impl Supervisor<'_> {
         let elastic = self.elastic.as_ref();
         matches!(self.plan, Plan::Train)
             && !self.was_interrupted()
-            && elastic.is_some_and(|it| !it.finished && it.given_up.is_none() && !it.store_lost)
+            && elastic
+                .is_some_and(|it| !it.finished && it.given_up.is_none() && it.store_lost.is_none())
     }
 
     pub(super) fn take(&mut self, event: StoreEvent) -> Result<(), LaunchError> {
@@ -111,6 +113,11 @@ impl Supervisor<'_> {
             } => self.expel(local_rank, incarnation),
             StoreEvent::Finished => self.finish(),
             StoreEvent::GivenUp(reason) => self.give_up(reason),
+            StoreEvent::StopRequested(by) => {
+                if !self.was_interrupted() {
+                    self.stop(SIGINT, &by);
+                }
+            }
             StoreEvent::Lost(reason) => return self.lose_store(reason),
         }
         Ok(())
@@ -143,9 +150,7 @@ impl Supervisor<'_> {
                 if let Some(elastic) = &mut self.elastic {
                     elastic.store_client.note_end(local_rank, incarnation);
                     elastic.slots[local_rank].away = true;
-                    let last = elastic.restarts.iter().rev().map(|restart| &restart.ended);
-                    let last = last.filter(|ended| ended.rank == rank).take(1).cloned();
-                    elastic.away.extend(last);
+                    elastic.away.extend(elastic.last_end(local_rank));
                 }
                 self.give_up_if_hopeless();
                 Ok(())
@@ -254,7 +259,7 @@ impl Supervisor<'_> {
         if !elastic.finished {
             tracing::warn!("ranks are not started again from now on: {reason}");
         }
-        elastic.store_lost = true;
+        elastic.store_lost = Some(reason);
         elastic.cancel();
         Ok(())
     }

@@ -53,11 +53,20 @@ impl Supervisor<'_> {
             }
             return;
         }
+        if let Some(elastic) = &self.elastic {
+            let machine = self.config.node_rank;
+            elastic.request_stop(format!("{name} at machine {machine}"));
+        }
+        self.stop(signal, name);
+    }
+
+    /// Asks the ranks to stop after their step, because of `signal`, `by` which the user knows it.
+    pub(super) fn stop(&mut self, signal: i32, by: &str) {
         self.interrupted = Some((signal, Instant::now()));
         self.cancel_restarts();
         let patience = self.config.stop_patience.as_secs_f64();
         self.say_stopping(format!(
-            "stopping on {name}, after the step that is under way if there is one: ranks that still run in {patience:.0} s are \
+            "stopping on {by}, after the step that is under way if there is one: ranks that still run in {patience:.0} s are \
              ended; once more ends all ranks at once"
         ));
         self.signal_all(Signal::TERM);

@@ -41,6 +41,8 @@ pub enum StoreEvent {
     Finished,
     /// The launcher of another machine has given up.
     GivenUp(String),
+    /// The launcher of another machine was asked to stop the job.
+    StopRequested(String),
     /// The store cannot be reached.
     Lost(String),
 }
@@ -72,8 +74,10 @@ pub struct MachineProcesses {
     first_rank: usize,
     /// By local rank.
     processes: BTreeMap<usize, Process>,
-    /// The supervisor has been told that the job has finished or was given up.
+    /// The supervisor knows that the job has finished or was given up.
     end_is_known: bool,
+    /// The supervisor knows that the job is to stop.
+    stop_is_known: bool,
     /// The generation that was read last, and how many looks ago.
     newest: Option<Generation>,
     unread: u32,
@@ -88,6 +92,7 @@ impl MachineProcesses {
             first_rank,
             processes: BTreeMap::new(),
             end_is_known: false,
+            stop_is_known: false,
             newest: None,
             unread: 0,
         }
@@ -147,6 +152,15 @@ impl MachineProcesses {
         self.coordinator.give_up(reason)
     }
 
+    /// Notes that the launcher of this machine was asked to stop the job.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached.
+    pub fn request_stop(&mut self, by: &str) -> Result<(), StoreError> {
+        self.stop_is_known = true;
+        self.coordinator.request_stop(by)
+    }
+
     /// Reads what is new.
     ///
     /// # Errors
@@ -162,6 +176,11 @@ impl MachineProcesses {
                 events.push(StoreEvent::GivenUp(reason));
             }
             self.end_is_known = !events.is_empty();
+        }
+        if let Some(by) = news.stop_requested
+            && !std::mem::replace(&mut self.stop_is_known, true)
+        {
+            events.push(StoreEvent::StopRequested(by));
         }
         self.unread += 1;
         let some_are_missing = self.processes.values().any(|process| process.missed > 0);

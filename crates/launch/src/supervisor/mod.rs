@@ -3,6 +3,7 @@
 mod elastic;
 mod interrupt;
 pub(crate) mod machine_processes;
+mod outcome;
 mod own_pause;
 pub(crate) mod stopped;
 mod store_client;
@@ -16,26 +17,19 @@ use std::time::{Duration, Instant};
 use everburn_collectives::store::TcpStoreServer;
 use everburn_record::proc;
 use rustix::process::Signal;
-use signal_hook::consts::{SIGINT, SIGKILL};
 
 use self::elastic::Elastic;
 use self::machine_processes::StoreEvent;
 use self::own_pause::OwnPause;
 use self::stopped::{AllStopped, Process};
 use self::store_client::{Machine, StoreClient};
-use crate::cause::{Blame, blame, root_cause};
+use crate::cause::{Blame, blame};
 use crate::config::LaunchConfig;
 use crate::error::LaunchError;
 use crate::event::{LaunchEvent, Tell};
-use crate::exit::{EXIT_STALLED, RankExit};
-use crate::job_failure::JobFailure;
-use crate::lost_machine::LostMachine;
-use crate::outcome::{EndedRank, Outcome};
-use crate::output::last_lines;
+use crate::exit::RankExit;
+use crate::outcome::EndedRank;
 use crate::ranks::{Job, PumpAlive, RunningRank};
-
-/// How many lines of the log of the rank to blame are shown.
-const LOG_TAIL_LINES: usize = 15;
 
 /// How often the launcher that holds the store looks whether other machines are still there, once no rank of
 /// its own is.
@@ -149,7 +143,7 @@ impl<'a> Supervisor<'a> {
             };
             let client = StoreClient::start(job.store.clone(), access, machine, client_events)
                 .map_err(|source| system("start the store client", source))?;
-            self.elastic = Some(Elastic::new(limits, client, logs));
+            self.elastic = Some(Elastic::new(limits, client, machine.first_rank, logs));
             return Ok(());
         }
         for (local_rank, log) in logs.into_iter().enumerate() {
@@ -310,13 +304,31 @@ impl<'a> Supervisor<'a> {
                  (SIGCONT)"
             );
         }
-        if ends_where_all_are_stopped(self.config).is_some_and(|limit| long >= limit) {
-            self.gave_up = Some(format!(
-                "all ranks of this machine have been stopped (SIGSTOP, a debugger) for {:.0} s, so the other machines have \
-                 given them up",
-                long.as_secs_f64()
-            ));
-            self.kill_all();
+        let Some(limit) = ends_where_all_are_stopped(self.config) else {
+            return;
+        };
+        let beats_timeout = self.config.heartbeat_timeout.unwrap_or(limit);
+        let others = match long {
+            long if long >= limit => "the other machines have given them up",
+            long if long >= beats_timeout && self.others_are_gone() => {
+                "the other machines have ended the job without them"
+            }
+            _ => return,
+        };
+        self.gave_up = Some(format!(
+            "all ranks of this machine have been stopped (SIGSTOP, a debugger) for {:.0} s, so {others}",
+            long.as_secs_f64()
+        ));
+        self.kill_all();
+    }
+
+    /// Whether no other machine has a part in a job that is not elastic: the ranks of this one alone are connected to the
+    /// store, or it has ended.
+    fn others_are_gone(&self) -> bool {
+        match (self.hosted, &self.starter) {
+            (Some(store), _) => store.connections() <= self.running.iter().flatten().count(),
+            (None, Some(starter)) => starter.job.store.has_ended(),
+            (None, None) => false,
         }
     }
 
@@ -381,82 +393,6 @@ impl<'a> Supervisor<'a> {
         for rank in self.running.iter_mut().flatten() {
             rank.signal(signal);
         }
-    }
-
-    /// # Errors
-    /// [`LaunchError::FinishedBefore`] when no rank was started because the job is said to have finished.
-    pub(crate) fn outcome(mut self, memory_kills_before: u64) -> Result<Outcome, LaunchError> {
-        let story = self.elastic.take().map(Elastic::end);
-        let mut failed = std::mem::take(&mut self.ended);
-        // Ranks that were stopped have obeyed, and the job has not finished.
-        let stopped = failed.iter().any(EndedRank::was_stopped).then_some(SIGINT);
-        let mut unproved = None;
-        match &story {
-            Some(story) if story.finished && !self.was_interrupted() => {
-                unproved = story.judge(&mut failed, self.config.stop_patience);
-                if unproved.is_some() && failed.is_empty() {
-                    return Err(LaunchError::FinishedBefore);
-                }
-            }
-            story => {
-                failed.retain(|rank| !self.ends_well(rank));
-                if let (Some(story), false) = (story, self.was_interrupted()) {
-                    failed.splice(0..0, story.away.iter().cloned());
-                }
-            }
-        }
-        let Some(position) = root_cause(&failed) else {
-            return Ok(match self.interrupted_by().or(stopped) {
-                Some(signal) => Outcome::Interrupted { signal },
-                None => Outcome::Succeeded,
-            });
-        };
-        // One that waited in vain for another says who has not stopped.
-        let stalled = failed[position].exit == RankExit::Code(EXIT_STALLED);
-        if let Some(signal) = self.interrupted_by()
-            && blame(&failed[position]) != Blame::Own
-            && !stalled
-        {
-            return Ok(Outcome::Interrupted { signal });
-        }
-        let mut cause = failed.remove(position);
-        let (mut restarts, mut given_up) = (Vec::new(), self.gave_up.take());
-        let mut lost_machine = LostMachine::of(self.config, &cause, &failed);
-        if let Some(story) = story {
-            // Else a launcher that has ended in good order has taken its store with it.
-            let of_store = story.store_lost && !story.finished && story.given_up.is_none();
-            if of_store && blame(&cause) == Blame::Victim {
-                lost_machine = lost_machine.or_else(|| LostMachine::with_the_store(self.config));
-            }
-            cause = story.first_error_of(cause);
-            (restarts, given_up) = (story.restarts, story.given_up);
-        }
-        let lost = cause.lost_rank();
-        let has_log = |rank: &usize| {
-            let log = std::fs::metadata(self.config.log_path(*rank));
-            log.is_ok_and(|log| log.len() > 0)
-        };
-        // Where a dashboard had the terminal, the report of a stall is in the log of who waited, and nowhere else.
-        let is_report = cause.exit == RankExit::Code(EXIT_STALLED);
-        let lost = lost.filter(|lost| has_log(lost) && !(self.dashboard && is_report));
-        let logged = lost.unwrap_or(cause.rank);
-        let log = self.config.log_path(logged);
-        let own_pause = self.own_pause.before_failure(Instant::now());
-        let was_shown = is_report && logged == cause.rank && !self.dashboard;
-        Ok(Outcome::Failed(Box::new(JobFailure {
-            log_tail: (!was_shown).then(|| last_lines(&log, LOG_TAIL_LINES)),
-            logged,
-            log,
-            out_of_memory: cause.exit == RankExit::Signal(SIGKILL)
-                && proc::memory_kills().unwrap_or(0) > memory_kills_before,
-            lost_machine,
-            own_pause: own_pause.filter(|_| self.config.nodes > 1),
-            others: failed,
-            restarts,
-            given_up,
-            unproved,
-            cause,
-        })))
     }
 }
 

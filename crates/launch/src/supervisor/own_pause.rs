@@ -7,13 +7,18 @@ use std::time::{Duration, Instant};
 /// machine may keep it from its cores for a second.
 const LEAST: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(5)];
 
-/// What fails later than this has other reasons: no wait for a rank is usually as long.
-const MATTERS_FOR: Duration = Duration::from_secs(600);
+/// Ranks that were given up meanwhile find that out within twice a heartbeat timeout, and at least within this: what fails
+/// later has other reasons.
+const MATTERS_FOR: Duration = Duration::from_secs(10);
+
+/// The same where there is no heartbeat timeout.
+const MATTERS_WITHOUT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The last time for which the launcher did not run.
 #[derive(Debug)]
 pub(super) struct OwnPause {
     least: Duration,
+    matters_for: Duration,
     last: Option<(Instant, Duration)>,
 }
 
@@ -24,6 +29,9 @@ impl OwnPause {
         let half = heartbeat_timeout.map(|timeout| (timeout / 2).clamp(least, most));
         Self {
             least: half.unwrap_or(most),
+            matters_for: heartbeat_timeout.map_or(MATTERS_WITHOUT_TIMEOUT, |timeout| {
+                (2 * timeout).max(MATTERS_FOR)
+            }),
             last: None,
         }
     }
@@ -46,7 +54,7 @@ impl OwnPause {
     /// How long the launcher did not run, if a failure at `now` may be due to that.
     pub(super) fn before_failure(&self, now: Instant) -> Option<Duration> {
         let (ended, pause) = self.last?;
-        (now.saturating_duration_since(ended) <= MATTERS_FOR).then_some(pause)
+        (now.saturating_duration_since(ended) <= self.matters_for).then_some(pause)
     }
 }
 
@@ -65,8 +73,14 @@ mod tests {
         assert_eq!(own.before_failure(begin), None);
         own.waited(seconds(101), seconds(148), begin);
         own.waited(seconds(148), seconds(149), begin + Duration::from_secs(1));
-        assert_eq!(own.before_failure(begin + MATTERS_FOR), seconds(47));
-        assert_eq!(own.before_failure(begin + 2 * MATTERS_FOR), None);
+        assert_eq!(
+            own.before_failure(begin + MATTERS_WITHOUT_TIMEOUT),
+            seconds(47)
+        );
+        assert_eq!(
+            own.before_failure(begin + 2 * MATTERS_WITHOUT_TIMEOUT),
+            None
+        );
     }
 
     #[test]
@@ -83,5 +97,18 @@ mod tests {
             (1..=10).find(counts)
         };
         assert_eq!([60, 10, 6, 1].map(least), [5, 5, 3, 2].map(Some));
+    }
+
+    #[test]
+    fn a_pause_that_the_job_has_survived_is_not_blamed() {
+        let matters = |timeout: u64, after: u64| {
+            let mut own = OwnPause::new(Some(Duration::from_secs(timeout)));
+            let begin = Instant::now();
+            own.waited(Some(Duration::ZERO), Some(Duration::from_secs(47)), begin);
+            own.before_failure(begin + Duration::from_secs(after))
+                .is_some()
+        };
+        assert!(matters(30, 60) && matters(1, 10));
+        assert!(!matters(30, 61) && !matters(1, 11));
     }
 }

@@ -30,6 +30,7 @@ enum StoreRequest {
     NoteEnd { local_rank: usize, incarnation: u64 },
     Finish,
     GiveUp(String),
+    Stop(String),
 }
 
 /// This machine among those of the job.
@@ -106,6 +107,11 @@ impl StoreClient {
 
     pub(crate) fn give_up(&self, reason: &str) {
         self.request(StoreRequest::GiveUp(reason.to_owned()));
+    }
+
+    /// Has the launchers of the other machines stop the job, too.
+    pub(crate) fn request_stop(&self, by: String) {
+        self.request(StoreRequest::Stop(by));
     }
 
     /// After it has lost the store, and reported that, the thread takes no requests.
@@ -189,6 +195,7 @@ impl StoreClientThread {
             } => self.processes.note_end(local_rank, incarnation),
             StoreRequest::Finish => self.processes.finish(),
             StoreRequest::GiveUp(reason) => self.processes.give_up(&reason),
+            StoreRequest::Stop(by) => self.processes.request_stop(&by),
         }
     }
 

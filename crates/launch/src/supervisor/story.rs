@@ -12,10 +12,12 @@ pub(super) struct Story {
     /// A rank has ended well or the store says so, and nobody has interrupted the job before.
     pub(super) finished: bool,
     pub(super) given_up: Option<String>,
-    /// The store could not be reached any more.
-    pub(super) store_lost: bool,
+    /// Why the store could not be reached any more.
+    pub(super) store_lost: Option<String>,
     pub(super) restarts: Vec<Restart>,
     pub(super) away: Vec<EndedRank>,
+    /// The last ends of ranks that were to be started again when the job ended.
+    pub(super) cancelled: Vec<EndedRank>,
 }
 
 impl Story {
@@ -42,7 +44,7 @@ impl Story {
         }
         ended.splice(0..0, self.away.iter().cloned());
         if ended.is_empty() {
-            ended.extend(self.restarts.iter().map(|restart| restart.ended.clone()));
+            ended.extend(self.cancelled.iter().cloned());
         }
         let killed = killed.map_or(String::new(), |killed| format!(" ({killed})"));
         Some(format!(
@@ -51,6 +53,35 @@ impl Story {
              of other machines have finished, by their launchers; whether another job meets at the same \
              address; and who can reach the store, if it is open, or has its token"
         ))
+    }
+
+    /// Leaves in `ended` the ranks because of which a job that has not finished has failed, and yields whether there is
+    /// any. A job in which no rank of this machine has ended well is no success: then those are to blame that were to be
+    /// started again.
+    pub(super) fn has_failed(
+        &self,
+        ended: &mut Vec<EndedRank>,
+        ends_well: impl Fn(&EndedRank) -> bool,
+    ) -> bool {
+        let one_is_well = ended.iter().any(&ends_well);
+        ended.retain(|it| !ends_well(it));
+        ended.splice(0..0, self.away.iter().cloned());
+        if ended.is_empty() && !one_is_well {
+            ended.extend(self.cancelled.iter().cloned());
+        }
+        !ended.is_empty() || one_is_well
+    }
+
+    /// Whether the end of a rank was to be followed by another start of it.
+    pub(super) fn was_to_start_again(&self, ended: &EndedRank) -> bool {
+        self.cancelled.contains(ended)
+    }
+
+    /// Why nobody is started any more, if that is known.
+    pub(super) fn reason(&self) -> Option<String> {
+        let lost = self.store_lost.as_ref().filter(|_| !self.finished);
+        let lost = || lost.map(|reason| format!("no rank is started again: {reason}"));
+        self.given_up.clone().or_else(lost)
     }
 
     /// The end to show for a rank that stays away: that of its first process which has said what was wrong.
@@ -105,13 +136,14 @@ mod tests {
         );
     }
 
-    fn story(restarts: Vec<Restart>, away: Vec<EndedRank>) -> Story {
+    fn story(cancelled: Vec<EndedRank>, away: Vec<EndedRank>) -> Story {
         Story {
             finished: true,
             given_up: None,
-            store_lost: false,
-            restarts,
+            store_lost: None,
+            restarts: Vec::new(),
             away,
+            cancelled,
         }
     }
 
@@ -142,15 +174,7 @@ mod tests {
 
     #[test]
     fn ranks_that_wait_for_a_restart_have_not_finished() {
-        let restart = Restart {
-            ended: ended(1, 3, None),
-            incarnation: 1,
-            expelled: false,
-            number: 1,
-            of: 3,
-            after: Duration::ZERO,
-        };
-        let story = story(vec![restart], Vec::new());
+        let story = story(vec![ended(1, 3, None)], Vec::new());
         assert_eq!(judged(&story, Vec::new()), (vec![1], true));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use everburn_collectives::elastic::MembershipCoordinator;
-use everburn_collectives::store::{Store, StoreAccess, StoreOptions, TcpStore};
+use everburn_collectives::store::{Store, StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
 use everburn_launch::{ElasticLaunch, LaunchConfig, Outcome, RankReport};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -205,6 +205,60 @@ fn machine_0_without_ranks(folder: &Path) -> (LauncherProcess, Arc<TcpStore>) {
         return (launcher, Arc::new(store));
     }
     panic!("one of five free ports stays free for a moment");
+}
+
+/// Machine 1 of two, whose rank has ended and is to be started again in an hour, and the store that the test hosts.
+fn machine_1_that_waits(folder: &Path) -> (LauncherProcess, TcpStoreServer, Arc<TcpStore>) {
+    let options = || StoreOptions {
+        timeout: Duration::from_secs(10),
+        ..StoreOptions::new(StoreAccess::Token(TOKEN.parse().unwrap()))
+    };
+    let server = TcpStoreServer::bind((Ipv4Addr::LOCALHOST, 0).into(), options()).unwrap();
+    let port = server.local_addr().port();
+    let script = "exit 3";
+    let launcher = LauncherProcess::start_second_of_two_machines(folder, port, 3_600_000, script);
+    let store = TcpStore::connect(&format!("127.0.0.1:{port}"), options()).unwrap();
+    store
+        .wait_within(&["everburn/elastic/slot/1/ended"], DEADLINE)
+        .unwrap();
+    (launcher, server, Arc::new(store))
+}
+
+#[test]
+fn a_machine_without_living_ranks_has_not_succeeded_when_the_store_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut launcher, server, store) = machine_1_that_waits(folder.path());
+    drop((store, server));
+    assert_eq!(launcher.wait().code(), Some(69));
+    let outcome = fs::read_to_string(folder.path().join("outcome")).unwrap();
+    for part in [
+        "rank 1 ended with exit code 3",
+        "machine 0 (127.0.0.1), whose launcher hosts the store of the job, is lost",
+        "the job cannot continue: no rank is started again: the store at ",
+    ] {
+        assert!(outcome.contains(part), "{part} not in\n{outcome}");
+    }
+}
+
+#[test]
+fn a_machine_without_living_ranks_stops_when_another_one_is_asked_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut launcher, _server, store) = machine_1_that_waits(folder.path());
+    let coordinator = MembershipCoordinator::new(store);
+    coordinator.request_stop("SIGINT at machine 0").unwrap();
+    assert_eq!(launcher.wait().code(), Some(130));
+}
+
+#[test]
+fn a_machine_that_is_asked_to_stop_tells_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut launcher, store) = machine_0_without_ranks(folder.path());
+    launcher.signal(Signal::INT);
+    let key = "everburn/elastic/stop_requested";
+    store.wait_within(&[key], DEADLINE).unwrap();
+    assert_eq!(store.get(key).unwrap(), b"SIGINT at machine 0");
+    drop(store);
+    launcher.wait();
 }
 
 #[test]

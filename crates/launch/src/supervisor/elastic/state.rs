@@ -27,6 +27,8 @@ pub(super) enum Next {
 
 /// A rank of this machine, over all its processes.
 pub(super) struct RankSlot {
+    /// Its number over all machines.
+    pub(super) rank: usize,
     /// For its first process.
     pub(super) log: Option<File>,
     pub(super) incarnation: u64,
@@ -50,9 +52,12 @@ pub(in crate::supervisor) struct Elastic {
     pub(super) restarts: Vec<Restart>,
     /// The last ends of ranks that stay away.
     pub(super) away: Vec<EndedRank>,
+    /// The last ends of ranks that were to be started again when the job ended.
+    pub(super) cancelled: Vec<EndedRank>,
     pub(super) finished: bool,
     pub(super) given_up: Option<String>,
-    pub(super) store_lost: bool,
+    /// Why the store could not be reached any more.
+    pub(super) store_lost: Option<String>,
 }
 
 impl Elastic {
@@ -60,11 +65,13 @@ impl Elastic {
     pub(in crate::supervisor) fn new(
         limits: ElasticLaunch,
         store_client: StoreClient,
+        first_rank: usize,
         logs: Vec<File>,
     ) -> Self {
         let slot = |(local_rank, log)| {
             store_client.number(local_rank);
             RankSlot {
+                rank: first_rank + local_rank,
                 log: Some(log),
                 incarnation: 0,
                 restarts: 0,
@@ -82,10 +89,16 @@ impl Elastic {
             store_client,
             restarts: Vec::new(),
             away: Vec::new(),
+            cancelled: Vec::new(),
             finished: false,
             given_up: None,
-            store_lost: false,
+            store_lost: None,
         }
+    }
+
+    /// Has the launchers of the other machines stop the job, too; `by` says which launcher was asked, and how.
+    pub(in crate::supervisor) fn request_stop(&self, by: String) {
+        self.store_client.request_stop(by);
     }
 
     /// Whether some rank is yet to be started.
@@ -125,10 +138,22 @@ impl Elastic {
 
     /// Starts nobody any more.
     pub(in crate::supervisor) fn cancel(&mut self) {
-        for slot in &mut self.slots {
-            slot.away |= !matches!(slot.next, Next::Nothing);
-            slot.next = Next::Nothing;
+        for local_rank in 0..self.slots.len() {
+            let slot = &mut self.slots[local_rank];
+            if !matches!(slot.next, Next::Nothing) {
+                slot.next = Next::Nothing;
+                slot.away = true;
+                let last = self.last_end(local_rank);
+                self.cancelled.extend(last);
+            }
         }
+    }
+
+    /// How the process of a rank ended before its last restart.
+    pub(super) fn last_end(&self, local_rank: usize) -> Option<EndedRank> {
+        let rank = self.slots[local_rank].rank;
+        let ends = self.restarts.iter().map(|restart| &restart.ended);
+        ends.rev().find(|ended| ended.rank == rank).cloned()
     }
 
     /// All processes that have ended and are not among the supervisor's.
@@ -194,6 +219,7 @@ impl Elastic {
             store_lost: self.store_lost,
             restarts: self.restarts,
             away: self.away,
+            cancelled: self.cancelled,
         }
     }
 }

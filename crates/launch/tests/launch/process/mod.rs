@@ -176,6 +176,21 @@ impl LauncherProcess {
         Self::spawn(command, folder, 1, "", script)
     }
 
+    /// The same for machine 1 of such a job, whose store is at `port`: its shell is restarted after `backoff_ms`.
+    pub fn start_second_of_two_machines(
+        folder: &Path,
+        port: u16,
+        backoff_ms: u64,
+        script: &str,
+    ) -> Self {
+        let mut command = elastic_command(1, backoff_ms);
+        command
+            .env(RENDEZVOUS, format!("127.0.0.1:{port}"))
+            .env(NODE_RANK, "1")
+            .env(variables::JOB_TOKEN, TOKEN);
+        Self::spawn(command, folder, 1, "", script)
+    }
+
     /// The same for one of two machines that meet in etcd, with one rank each that is in groups.
     pub fn start_at_etcd(folder: &Path, endpoints: &str, node_rank: usize) -> Self {
         let mut command = elastic_command(1, 10);

@@ -1,0 +1,122 @@
+//! How a job has ended, once no rank runs.
+
+use std::time::Instant;
+
+use everburn_record::proc;
+use signal_hook::consts::{SIGINT, SIGKILL};
+
+use super::Supervisor;
+use super::elastic::Elastic;
+use super::story::Story;
+use crate::cause::{Blame, blame, root_cause};
+use crate::error::LaunchError;
+use crate::exit::{EXIT_STALLED, EXIT_UNAVAILABLE, RankExit};
+use crate::job_failure::JobFailure;
+use crate::lost_machine::LostMachine;
+use crate::outcome::{EndedRank, Outcome};
+use crate::output::last_lines;
+
+/// How many lines of the log of the rank to blame are shown.
+const LOG_TAIL_LINES: usize = 15;
+
+impl Supervisor<'_> {
+    /// # Errors
+    /// When no rank was started: [`LaunchError::FinishedBefore`] because the job is said to have finished,
+    /// [`LaunchError::NothingRan`] for another reason.
+    pub(crate) fn outcome(mut self, memory_kills_before: u64) -> Result<Outcome, LaunchError> {
+        let story = self.elastic.take().map(Elastic::end);
+        let mut failed = std::mem::take(&mut self.ended);
+        // Ranks that were stopped have obeyed, and the job has not finished.
+        let stopped = failed.iter().any(EndedRank::was_stopped).then_some(SIGINT);
+        let ends_well = |rank: &EndedRank| self.ends_well(rank);
+        let mut unproved = None;
+        match story.as_ref().filter(|_| !self.was_interrupted()) {
+            None => failed.retain(|rank| !ends_well(rank)),
+            Some(story) if story.finished => {
+                unproved = story.judge(&mut failed, self.config.stop_patience);
+                if unproved.is_some() && failed.is_empty() {
+                    return Err(LaunchError::FinishedBefore);
+                }
+            }
+            Some(story) if story.has_failed(&mut failed, ends_well) => {}
+            Some(story) => {
+                let reason = story.reason().unwrap_or_default();
+                return Err(LaunchError::NothingRan { reason });
+            }
+        }
+        let Some(position) = root_cause(&failed) else {
+            return Ok(match self.interrupted_by().or(stopped) {
+                Some(signal) => Outcome::Interrupted { signal },
+                None => Outcome::Succeeded,
+            });
+        };
+        // One that waited in vain for another says who has not stopped.
+        let stalled = failed[position].exit == RankExit::Code(EXIT_STALLED);
+        if let Some(signal) = self.interrupted_by()
+            && blame(&failed[position]) != Blame::Own
+            && !stalled
+        {
+            return Ok(Outcome::Interrupted { signal });
+        }
+        let cause = failed.remove(position);
+        let mut failure = self.failure(cause, failed, story);
+        failure.unproved = unproved;
+        failure.out_of_memory = failure.cause.exit == RankExit::Signal(SIGKILL)
+            && proc::memory_kills().unwrap_or(0) > memory_kills_before;
+        Ok(Outcome::Failed(Box::new(failure)))
+    }
+
+    /// The failure of a job because of `cause`, after which `others` have ended badly, too.
+    fn failure(
+        &mut self,
+        mut cause: EndedRank,
+        others: Vec<EndedRank>,
+        story: Option<Story>,
+    ) -> JobFailure {
+        let (mut restarts, mut given_up) = (Vec::new(), self.gave_up.take());
+        let mut exit_code = given_up.as_ref().map(|_| EXIT_STALLED);
+        let mut lost_machine = LostMachine::of(self.config, &cause, &others);
+        if let Some(story) = story {
+            given_up.clone_from(&story.given_up);
+            // Else a launcher that has ended in good order has taken its store with it.
+            let of_store =
+                story.store_lost.is_some() && !story.finished && story.given_up.is_none();
+            let was_to_start_again = of_store && story.was_to_start_again(&cause);
+            if was_to_start_again {
+                given_up = story.reason();
+                exit_code = Some(EXIT_UNAVAILABLE);
+            }
+            if was_to_start_again || of_store && blame(&cause) == Blame::Victim {
+                lost_machine = lost_machine.or_else(|| LostMachine::with_the_store(self.config));
+            }
+            cause = story.first_error_of(cause);
+            restarts = story.restarts;
+        }
+        let lost = cause.lost_rank();
+        let has_log = |rank: &usize| {
+            let log = std::fs::metadata(self.config.log_path(*rank));
+            log.is_ok_and(|log| log.len() > 0)
+        };
+        // Where a dashboard had the terminal, the report of a stall is in the log of who waited, and nowhere else.
+        let is_report = cause.exit == RankExit::Code(EXIT_STALLED);
+        let lost = lost.filter(|lost| has_log(lost) && !(self.dashboard && is_report));
+        let logged = lost.unwrap_or(cause.rank);
+        let log = self.config.log_path(logged);
+        let own_pause = self.own_pause.before_failure(Instant::now());
+        let was_shown = is_report && logged == cause.rank && !self.dashboard;
+        JobFailure {
+            log_tail: (!was_shown).then(|| last_lines(&log, LOG_TAIL_LINES)),
+            logged,
+            log,
+            out_of_memory: false,
+            lost_machine,
+            own_pause: own_pause.filter(|_| self.config.nodes > 1),
+            others,
+            restarts,
+            given_up,
+            unproved: None,
+            exit_code: exit_code.unwrap_or_else(|| cause.exit.exit_code()),
+            cause,
+        }
+    }
+}
