@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use everburn_auth::AuthError;
+use everburn_collectives::elastic::LauncherIdentity;
 use everburn_collectives::group::CollectiveError;
 use everburn_collectives::rendezvous::RendezvousError;
 
@@ -32,6 +33,17 @@ pub enum LaunchError {
         nodes: usize,
         /// The number that was given.
         node_rank: usize,
+    },
+    /// Another launcher of the elastic job has the number of this machine, and lives.
+    #[error(
+        "another launcher ({other}) runs as machine {node_rank} already: check `--node-rank`, each machine of a job has one \
+         of its own"
+    )]
+    NodeRankTaken {
+        /// The number that was given.
+        node_rank: usize,
+        /// The launcher that has it.
+        other: LauncherIdentity,
     },
     /// Several machines, and no address to meet at.
     #[error(

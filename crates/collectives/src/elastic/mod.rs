@@ -10,7 +10,8 @@
 //! 3. [`Round::rendezvous`] is the argument of [`ProcessGroup::connect`](crate::group::ProcessGroup::connect).
 //! 4. When the group has failed, or [`Membership::has_pending_members`], all abort it and join again.
 //!
-//! Launchers use a [`MembershipCoordinator`], which numbers incarnations and records which have ended.
+//! Launchers use a [`MembershipCoordinator`], which numbers incarnations and records which have ended, and a
+//! [`LauncherPlace`], which keeps a second launcher of the same machine out.
 //!
 //! # When a round closes
 //! Any participant closes it, by one compare-and-set, so that a generation has one list of members:
@@ -38,6 +39,7 @@
 //! | `<g>/group/...` | the keys of the process group of generation `g` |
 //! | `slot/<slot>/incarnation` | the number of processes of the slot so far, set by its launcher |
 //! | `slot/<slot>/ended` | the last incarnation that has ended, set by its launcher |
+//! | `launcher/<node>/place` | who the launcher of the machine is, and a count that it raises ([`LauncherPlace`]) |
 //! | `launcher/<node>/ended` | set by a launcher that ends; the last one deletes all keys of a store in etcd |
 //! | `finished` | set by a launcher when a rank has finished |
 //! | `given_up` | the reason of a launcher that has stopped restarting ranks |
@@ -50,6 +52,7 @@ mod error;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
 mod keys;
+mod launcher_place;
 mod member;
 mod membership;
 mod options;
@@ -59,6 +62,7 @@ mod round_view;
 
 pub use coordinator::{MembershipCoordinator, News};
 pub use error::{ElasticError, MissingSlot, SlotState};
+pub use launcher_place::{LauncherIdentity, LauncherPlace, PlaceState};
 pub use member::{Generation, Member};
 pub use membership::Membership;
 pub use options::ElasticOptions;

@@ -111,6 +111,12 @@ impl Supervisor<'_> {
             } => self.expel(local_rank, incarnation),
             StoreEvent::Finished => self.finish(),
             StoreEvent::GivenUp(reason) => self.give_up(reason),
+            StoreEvent::PlaceTaken(other) => {
+                return Err(LaunchError::NodeRankTaken {
+                    node_rank: self.config.node_rank,
+                    other,
+                });
+            }
             StoreEvent::Lost(reason) => return self.lose_store(reason),
         }
         Ok(())

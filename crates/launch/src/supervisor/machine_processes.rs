@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use everburn_collectives::elastic::{Generation, Member, MembershipCoordinator};
+use everburn_collectives::elastic::{Generation, LauncherIdentity, Member, MembershipCoordinator};
 use everburn_collectives::store::{SharedStore, StoreError};
 
 /// A process must be missing in this many polls before it is killed: one that came a moment too late for a round joins
@@ -41,6 +41,8 @@ pub enum StoreEvent {
     Finished,
     /// The launcher of another machine has given up.
     GivenUp(String),
+    /// Another launcher runs with the number of this machine.
+    PlaceTaken(LauncherIdentity),
     /// The store cannot be reached.
     Lost(String),
 }

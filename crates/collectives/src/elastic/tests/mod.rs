@@ -1,6 +1,7 @@
 //! Processes as threads, over a store in memory.
 
 mod decisions;
+mod launcher_places;
 mod random;
 mod rounds;
 mod stubborn;
