@@ -4,9 +4,8 @@ use std::io;
 use std::path::PathBuf;
 
 use everburn_auth::AuthError;
-use everburn_collectives::elastic::LauncherIdentity;
 use everburn_collectives::group::CollectiveError;
-use everburn_collectives::rendezvous::RendezvousError;
+use everburn_collectives::rendezvous::{ProcessIdentity, RendezvousError};
 
 /// Why nothing was started, or why what was started has been ended again.
 ///
@@ -43,7 +42,7 @@ pub enum LaunchError {
         /// The number that was given.
         node_rank: usize,
         /// The launcher that has it.
-        other: LauncherIdentity,
+        other: ProcessIdentity,
     },
     /// Several machines, and no address to meet at.
     #[error(

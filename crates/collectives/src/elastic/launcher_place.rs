@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::keys;
-use crate::runtime;
-use crate::store::{SharedStore, StoreError, entry, random_u64};
+use crate::rendezvous::ProcessIdentity;
+use crate::store::{SharedStore, StoreError, entry};
 
 /// A launcher whose count is the same in so many reads is dead. Reads are counted, not time: while the store does not
 /// answer, nobody's count changes.
@@ -24,41 +24,10 @@ const HOLDING: Duration = Duration::from_secs(1);
 /// [`HOLDING`].
 const WAITING: Duration = Duration::from_millis(500);
 
-/// The launcher that has the number of a machine.
-///
-/// ```
-/// # mod everburn { pub use everburn_collectives as collectives; }
-/// use everburn::collectives::elastic::LauncherIdentity;
-///
-/// let named = |identity: &LauncherIdentity| format!("another launcher ({identity}) is there");
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LauncherIdentity {
-    /// Its process id on its machine.
-    pub process: u32,
-    /// The name of its machine, if it has one.
-    pub host: Option<String>,
-    /// Process numbers repeat on other machines, and names of machines may.
-    nonce: u64,
-}
-
-impl std::fmt::Display for LauncherIdentity {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "process {}", self.process)?;
-        match &self.host {
-            Some(host) => write!(f, " on {}", crate::printable(host, LONGEST_HOST)),
-            None => Ok(()),
-        }
-    }
-}
-
-/// How much is shown of the name of a machine: the most that Linux allows.
-const LONGEST_HOST: usize = 64;
-
 /// What the store has for a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Holder {
-    launcher: LauncherIdentity,
+    launcher: ProcessIdentity,
     count: u64,
 }
 
@@ -77,7 +46,7 @@ pub enum PlaceState {
     /// Another launcher had it last, and may be dead.
     Waiting,
     /// Another launcher has it, and lives.
-    Taken(LauncherIdentity),
+    Taken(ProcessIdentity),
 }
 
 /// The place of a launcher among those of a job.
@@ -111,11 +80,7 @@ impl LauncherPlace {
     /// The place of machine `node`, which this process does not have yet.
     #[must_use]
     pub fn new(store: SharedStore, node: usize) -> Self {
-        let launcher = LauncherIdentity {
-            process: runtime::process_id(),
-            host: runtime::host_name(),
-            nonce: random_u64(),
-        };
+        let launcher = ProcessIdentity::here();
         Self {
             store,
             key: keys::launcher_place(node),
@@ -165,7 +130,7 @@ impl LauncherPlace {
     fn look_at(
         &mut self,
         there: Vec<u8>,
-        other: LauncherIdentity,
+        other: ProcessIdentity,
     ) -> Result<PlaceState, StoreError> {
         let looks = match &self.seen {
             _ if self.is_held => return Ok(PlaceState::Taken(other)),

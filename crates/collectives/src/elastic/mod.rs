@@ -13,6 +13,9 @@
 //! Launchers use a [`MembershipCoordinator`], which numbers incarnations and records which have ended, and a
 //! [`LauncherPlace`], which keeps a second launcher of the same machine out.
 //!
+//! Before the first round, ranks compare their bounds with the first of all ranks at the store, elastic or not; in it,
+//! they end with an error when one comes that is not elastic.
+//!
 //! # When a round closes
 //! Any participant closes it, by one compare-and-set, so that a generation has one list of members:
 //! 1. All slots have joined: at once.
@@ -62,7 +65,7 @@ mod round_view;
 
 pub use coordinator::{MembershipCoordinator, News};
 pub use error::{ElasticError, MissingSlot, SlotState};
-pub use launcher_place::{LauncherIdentity, LauncherPlace, PlaceState};
+pub use launcher_place::{LauncherPlace, PlaceState};
 pub use member::{Generation, Member};
 pub use membership::Membership;
 pub use options::ElasticOptions;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use everburn_collectives::elastic::{Generation, LauncherIdentity, Member, MembershipCoordinator};
+use everburn_collectives::elastic::{Generation, Member, MembershipCoordinator};
+use everburn_collectives::rendezvous::ProcessIdentity;
 use everburn_collectives::store::{SharedStore, StoreError};
 
 /// A process must be missing in this many polls before it is killed: one that came a moment too late for a round joins
@@ -42,7 +43,7 @@ pub enum StoreEvent {
     /// The launcher of another machine has given up.
     GivenUp(String),
     /// Another launcher runs with the number of this machine.
-    PlaceTaken(LauncherIdentity),
+    PlaceTaken(ProcessIdentity),
     /// The store cannot be reached.
     Lost(String),
 }

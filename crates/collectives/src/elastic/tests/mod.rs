@@ -4,6 +4,7 @@ mod decisions;
 mod launcher_places;
 mod random;
 mod rounds;
+mod starts;
 mod stubborn;
 
 use std::sync::Arc;
