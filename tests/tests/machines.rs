@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use everburn_tests::{Ended, Everburn, Job, Run, TOKEN, on_a_free_port};
+use rustix::process::Signal;
 
 /// How long ranks wait for each other here.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -293,4 +294,59 @@ fn machines_with_different_seeds_are_told_the_seeds() {
 fn machines_with_different_data_are_told_how_much_each_has() {
     let difference = ["--train-samples 700 there", "--train-samples 600 on rank 0"];
     machines_differ("--train-samples", ["600", "700"], difference);
+}
+
+#[test]
+fn elastic_on_one_machine_only_is_told_on_both() {
+    for elastic in [0, 1] {
+        let (_folder, ended, took) = on_a_free_port(|port| {
+            let address = format!("127.0.0.1:{port}");
+            let start = Instant::now();
+            let (folder, ended) = both(|folder, number| {
+                let machine = Everburn::train(folder, "mlp")
+                    .args(["--epochs", "1", "--run-dir", "run", "--ranks", "1"])
+                    .args(["--nodes", "2", "--node-rank", &number.to_string()])
+                    .args(["--rendezvous", &address])
+                    .env("EVERBURN_JOB_TOKEN", TOKEN)
+                    .args(["--timeout", &PATIENCE.as_secs().to_string()]);
+                match number == elastic {
+                    true => machine.args(["--elastic", "1:2"]),
+                    false => machine,
+                }
+            });
+            (!lost_the_port(&ended[0])).then_some((folder, ended, start.elapsed()))
+        });
+        for ended in ended {
+            ended.failed_with(2, &["with `--elastic 1:2`", "without `--elastic`"]);
+            ended.failed_with(2, &["machine 0", "machine 1"]);
+        }
+        assert!(took < PATIENCE, "only the deadline ended it: {took:?}");
+    }
+}
+
+#[test]
+fn a_machine_that_is_started_twice_in_one_folder_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    // Nobody is machine 0, so that it waits.
+    let machine = || {
+        Everburn::train(folder.path(), "mlp")
+            .args(["--run-dir", "run", "--ranks", "1", "--nodes", "2"])
+            .args(["--node-rank", "1", "--rendezvous", "127.0.0.1:1"])
+            .env("EVERBURN_JOB_TOKEN", TOKEN)
+            .args(["--timeout", &PATIENCE.as_secs().to_string()])
+    };
+    let mut first = machine().start();
+    let log = folder.path().join("run-node-1/logs/rank-1.log");
+    first.wait_for("its rank's log", || log.exists());
+    let second = machine().run();
+    assert!(!second.stderr.contains("rank 0"), "{second}");
+    second.failed_with(
+        2,
+        &[
+            "run-node-1 cannot be used: another run is using it",
+            "no other launcher was started with --node-rank 1",
+        ],
+    );
+    first.signal(Signal::KILL);
+    first.wait();
 }

@@ -194,6 +194,7 @@ impl CliError {
                 error,
                 TrainError::Config(_)
                     | TrainError::File { .. }
+                    | TrainError::RunInUse { .. }
                     | TrainError::Checkpoint { .. }
                     | TrainError::Weights { .. }
                     | TrainError::DifferentRuns { .. }

@@ -6,6 +6,7 @@ pub(crate) mod hostile;
 pub(crate) mod join;
 mod rank_store;
 mod settings;
+mod started_rank;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 pub use error::RendezvousError;
 pub use settings::{SWITCH, switch, variable};
+pub use started_rank::{ProcessIdentity, StartedRank};
 
 use everburn_auth::{JobToken, Key};
 
@@ -127,7 +129,7 @@ pub struct Rendezvous {
 ///
 /// # Errors
 /// [`RendezvousError`], which names every missing or malformed setting; the ranks that disagree
-/// about the world size or were started twice (on all ranks alike); those who did not come in
+/// about the world size or `--elastic`, or were started twice (on all ranks alike); those who did not come in
 /// time; or what the store says.
 #[doc(alias = "init_process_group")]
 #[expect(

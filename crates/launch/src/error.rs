@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use everburn_auth::AuthError;
 use everburn_collectives::group::CollectiveError;
-use everburn_collectives::rendezvous::RendezvousError;
+use everburn_collectives::rendezvous::{ProcessIdentity, RendezvousError};
 
 /// Why nothing was started, or why what was started has been ended again.
 ///
@@ -32,6 +32,17 @@ pub enum LaunchError {
         nodes: usize,
         /// The number that was given.
         node_rank: usize,
+    },
+    /// Another launcher of the elastic job has the number of this machine, and lives.
+    #[error(
+        "another launcher ({other}) runs as machine {node_rank} already: check `--node-rank`, each machine of a job has one \
+         of its own"
+    )]
+    NodeRankTaken {
+        /// The number that was given.
+        node_rank: usize,
+        /// The launcher that has it.
+        other: ProcessIdentity,
     },
     /// Several machines, and no address to meet at.
     #[error(

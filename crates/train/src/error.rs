@@ -116,6 +116,12 @@ pub enum TrainError {
         /// The cause, with what to check.
         reason: String,
     },
+    /// The folder of a run belongs to another process.
+    #[error("{path} cannot be used: another run is using it; choose another `run_dir`")]
+    RunInUse {
+        /// The folder.
+        path: PathBuf,
+    },
     /// What came of a training could not be written; it is not lost altogether.
     #[error("{reason}")]
     NotRecorded {

@@ -37,7 +37,10 @@ pub(super) fn check_resume(
     }
     let run = RunDirectory::open(arguments.run_dir.clone().unwrap_or_default())?;
     // The checkpoints of a run that is under way come and go.
-    drop(run.lock()?);
+    drop(
+        run.lock()
+            .map_err(|error| started_twice(error, arguments))?,
+    );
     check_same_weights(&run, config, arguments)?;
     let training = &config.training;
     require_begun(&run, config)?;
@@ -151,7 +154,8 @@ pub(crate) fn prepare_run_directory(
     let mut replacing = lock(&replaced.0);
     let mut earlier = None;
     if !arguments.resume
-        && let Some(aside) = RunDirectory::move_aside(&path)?
+        && let Some(aside) =
+            RunDirectory::move_aside(&path).map_err(|error| started_twice(error, arguments))?
     {
         say!(
             "{} contained a run, which is now in {}",
@@ -161,7 +165,9 @@ pub(crate) fn prepare_run_directory(
         earlier = Some(EarlierRun::Aside(aside));
     }
     let run = RunDirectory::create(path)?;
-    let held = run.lock()?;
+    let held = run
+        .lock()
+        .map_err(|error| started_twice(error, arguments))?;
     // Machine 1 may be new to the run.
     if arguments.resume && run.config_path().is_file() {
         if let Some((_, text)) = Live::cut_off_in(run.path()) {
@@ -184,6 +190,18 @@ pub(crate) fn prepare_run_directory(
     };
     written?;
     Ok(prepared)
+}
+
+/// The error of a folder that cannot be taken, with what may have been started twice.
+fn started_twice(error: TrainError, arguments: &TrainArguments) -> CliError {
+    if !matches!(error, TrainError::RunInUse { .. }) {
+        return error.into();
+    }
+    let help = match arguments.ranks.node_rank {
+        Some(node) => format!("check that no other launcher was started with --node-rank {node}"),
+        None => "check that neither this command nor rank 0 was started twice".to_string(),
+    };
+    CliError::usage_with_help(error.to_string(), help)
 }
 
 /// Refuses weights that a new training would move aside with the run that has them.

@@ -154,7 +154,7 @@ pub enum ElasticError {
         /// What is wrong.
         reason: String,
     },
-    /// The store's address could not be determined.
+    /// The store's address could not be determined, or others at the store were started with another `--elastic`.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
     /// The store failed.

@@ -38,6 +38,10 @@ pub(super) fn ended(slot: usize) -> String {
     key(&format!("slot/{slot}/ended"))
 }
 
+pub(super) fn launcher_place(node: usize) -> String {
+    key(&format!("launcher/{node}/place"))
+}
+
 pub(super) fn launcher_ended(node: usize) -> String {
     key(&format!("launcher/{node}/ended"))
 }

@@ -16,7 +16,8 @@ use super::options::ElasticOptions;
 use super::round::Round;
 use super::round_view::{Assessment, RoundView};
 use crate::printable;
-use crate::rendezvous::{RendezvousRequest, reach_launchers_store};
+use crate::rendezvous::join::{compare_elastic, first_verdict_key, refuse_contradiction};
+use crate::rendezvous::{RendezvousRequest, StartedRank, reach_launchers_store};
 use crate::runtime;
 use crate::store::{SharedStore, StoreError, entry};
 use crate::sync::lock;
@@ -106,10 +107,22 @@ impl Membership {
             reached.timeout,
             options,
         )?;
+        own.compare_start()?;
         Ok(Self {
             key: reached.key,
             ..own
         })
+    }
+
+    /// Fails if the first rank at the store was started without `--elastic`, or with another range.
+    pub(super) fn compare_start(&self) -> Result<(), ElasticError> {
+        let options = &self.options;
+        let me = StartedRank {
+            machine: options.ranks_per_machine.map(|_| options.node),
+            elastic: Some((options.min, options.max)),
+            ..StartedRank::here(options.slot, options.max)
+        };
+        Ok(compare_elastic(&*self.store, &me)?)
     }
 
     /// A membership in the job whose processes share `store`. Groups listen on `local_address` and use
@@ -225,7 +238,7 @@ impl Membership {
         expected: usize,
     ) -> Result<Option<Generation>, ElasticError> {
         let failed = |source| self.failed(source);
-        self.refuse_if_over(me)?;
+        self.refuse_if_over(me, number)?;
         let own = entry::written("join", me).map_err(failed)?;
         let store = &*self.store;
         store
@@ -241,7 +254,7 @@ impl Membership {
             self.wait_for_close(place, number).map_err(failed)?;
         }
         loop {
-            self.refuse_if_over(me)?;
+            self.refuse_if_over(me, number)?;
             let newest = Generation::newest(store).map_err(failed)?;
             let (newest, bytes) = newest.unzip();
             if let Some(newest) = newest.as_ref().filter(|newest| newest.number >= number) {
@@ -342,13 +355,14 @@ impl Membership {
         undeleted.drain(..excess);
     }
 
-    /// Fails if the job is over or this process was replaced.
-    fn refuse_if_over(&self, me: &Member) -> Result<(), ElasticError> {
+    /// Fails if the job is over, this process was replaced, or a rank without `--elastic` has come to the first round.
+    fn refuse_if_over(&self, me: &Member, number: u64) -> Result<(), ElasticError> {
         let wanted = [
             keys::finished(),
             keys::given_up(),
             keys::incarnation(me.slot),
             keys::ended(me.slot),
+            first_verdict_key(),
         ];
         let found = entry::values(&*self.store, &wanted).map_err(|error| self.failed(error))?;
         if found[0].is_some() {
@@ -357,6 +371,10 @@ impl Membership {
         if let Some(reason) = &found[1] {
             let reason = printable(&String::from_utf8_lossy(reason), LONGEST_REASON);
             return Err(ElasticError::GivenUp { reason });
+        }
+        // Later the job goes on without it.
+        if let Some(verdict) = found[4].as_ref().filter(|_| number == 1) {
+            refuse_contradiction(&*self.store, verdict)?;
         }
         let number = |place: usize| {
             let number = keys::number_in(&wanted[place], found[place].as_deref());

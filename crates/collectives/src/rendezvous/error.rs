@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use everburn_auth::AuthError;
 
+use super::StartedRank;
 use crate::store::StoreError;
 
 /// Why a rank could not join.
@@ -88,22 +89,31 @@ pub enum RendezvousError {
     },
     /// Two processes were started with one rank number.
     #[error(
-        "rank {rank} was started twice: by process {process} with world size {world_size} and by \
-         process {other_process} with world size {other_world_size}; give each rank a number of \
-         its own{} (or, if the store is left from an earlier run, a new store)",
-        if world_size == other_world_size { "" } else { ", and start all machines with the same --ranks and --nodes" }
+        "rank {} was started twice: by {first} and by {other}; {}{} (or, if the store is left from an earlier run, use a \
+         new store)",
+        first.rank,
+        match (first.machine, other.machine) {
+            (Some(_), Some(_)) => "give each machine a number of its own (by Everburn's launcher: `--node-rank`)",
+            _ => "give each rank a number of its own",
+        },
+        if first.world_size == other.world_size { "" } else { ", and start all machines with the same --ranks and --nodes" }
     )]
     RankTaken {
-        /// The number that was claimed twice.
-        rank: usize,
-        /// The process that came first, on its machine.
-        process: u32,
-        /// Its world size.
-        world_size: usize,
-        /// The process that came second, on its machine.
-        other_process: u32,
-        /// The world size of that one.
-        other_world_size: usize,
+        /// The process that came first.
+        first: Box<StartedRank>,
+        /// The process that came second.
+        other: Box<StartedRank>,
+    },
+    /// Ranks of an elastic job and of one that is not, or of two ranges, have met.
+    #[error(
+        "{} was started {}, {} {}: start all machines with the same",
+        first.place(), first.elasticity(), other.place(), other.elasticity()
+    )]
+    ElasticMismatch {
+        /// The rank that came first.
+        first: Box<StartedRank>,
+        /// The rank that differs.
+        other: Box<StartedRank>,
     },
     /// Some ranks did not come in time.
     #[error(
@@ -181,6 +191,28 @@ mod tests {
         let what = "job token, host and port (by Everburn's launcher: this machine's command";
         assert!(of_machines.contains(what), "{of_machines}");
         assert!(!text(None).contains("--node-rank"), "{}", text(None));
+    }
+
+    #[test]
+    fn a_rank_that_two_machines_have_started_is_told_with_its_machines_and_what_to_check() {
+        let text = |machine| {
+            let started = |host: &str, id| {
+                let mut rank = StartedRank::here(1, 2);
+                (rank.process.id, rank.process.host) = (id, Some(host.to_owned()));
+                Box::new(StartedRank { machine, ..rank })
+            };
+            let (first, other) = (started("node07", 21), started("node08", 22));
+            RendezvousError::RankTaken { first, other }.to_string()
+        };
+        let of_machines = text(Some(1));
+        for part in [
+            "by process 21 on node07 (machine 1, world size 2) and by process 22 on node08 (machine 1, world size 2)",
+            "give each machine a number of its own (by Everburn's launcher: `--node-rank`)",
+        ] {
+            assert!(of_machines.contains(part), "{part} not in {of_machines}");
+        }
+        let by_hand = text(None);
+        assert!(by_hand.contains("each rank a number") && !by_hand.contains("--node-rank"));
     }
 
     #[test]

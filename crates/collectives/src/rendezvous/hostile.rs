@@ -57,18 +57,20 @@ pub fn join_entries(bytes: &[u8]) {
 fn value(script: &mut Script<'_>) -> Vec<u8> {
     let member = |script: &mut Script<'_>| {
         format!(
-            r#"{{"rank":{},"world_size":{},"process":{},"nonce":{}}}"#,
+            r#"{{"rank":{},"world_size":{},"process":{{"id":{},"host":"\u001b","nonce":{}}},"elastic":{}}}"#,
             script.number(),
             script.number(),
             script.number(),
-            script.number()
+            script.number(),
+            ["null", "[1,2]"][script.below(2)]
         )
     };
     match script.below(6) {
         0 => member(script).into_bytes(),
         1 => br#""Agreed""#.to_vec(),
         2 => format!(
-            r#"{{"WorldSizes":{{"first":{},"other":{}}}}}"#,
+            r#"{{"{}":{{"first":{},"other":{}}}}}"#,
+            ["WorldSizes", "RankTaken", "Elastic"][script.below(3)],
             member(script),
             member(script)
         )

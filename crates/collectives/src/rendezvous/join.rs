@@ -5,41 +5,50 @@
 //! | key | value |
 //! |---|---|
 //! | `left/<rank>` | how often this rank has joined and left before: the generation `<g>` |
-//! | `<g>/<rank>` | the [`Member`] who claimed the rank, by compare-and-set |
-//! | `<g>/first` | the [`Member`] with whom all others compare their world size |
+//! | `<g>/<rank>` | the [`StartedRank`] who claimed the rank, by compare-and-set |
+//! | `<g>/first` | the [`StartedRank`] with whom all others compare their world size and `--elastic` |
 //! | `<g>/joined` | how many have joined |
 //! | `<g>/decided` | the first [`Verdict`], by compare-and-set |
 //! | `<g>/verdict` | the same, by `set`, which wakes those who wait on every server |
+//! | `0/told` | set by a rank of an elastic job that has read a contradiction there |
 //!
 //! Every rank waits for one key only, the verdict. The rank that completes the world sets it, or
 //! the first to see a contradiction, so all learn of it at once and none runs into its deadline.
+//!
+//! Ranks of an elastic job meet elsewhere ([`elastic`](crate::elastic)); before that they compare themselves with
+//! `0/first`, and in their first round they look for a contradiction at `0/verdict`.
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::RendezvousError;
 use super::error::located;
-use crate::runtime;
-use crate::store::{Deadline, Store, StoreError, entry, random_u64};
+use super::{RendezvousError, StartedRank};
+use crate::store::{Deadline, Store, StoreError, entry};
 use crate::wait_notice::WaitNotice;
 
 const KEYS: &str = "everburn/join";
 
-/// A rank that joins.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Member {
-    rank: usize,
-    world_size: usize,
-    process: u32,
-    /// Process numbers repeat on other machines, and ranks may be threads.
-    nonce: u64,
-}
+/// How long a rank that ends of a contradiction waits until a rank of an elastic job has read it: a few of its looks. The
+/// store may end with the one that waits.
+const TOLD: Duration = Duration::from_secs(1);
 
 /// What the ranks have found out about their world.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum Verdict {
     Agreed,
-    WorldSizes { first: Member, other: Member },
-    RankTaken { first: Member, other: Member },
+    WorldSizes {
+        first: StartedRank,
+        other: StartedRank,
+    },
+    RankTaken {
+        first: StartedRank,
+        other: StartedRank,
+    },
+    Elastic {
+        first: StartedRank,
+        other: StartedRank,
+    },
 }
 
 impl Verdict {
@@ -53,11 +62,12 @@ impl Verdict {
                 other_world_size: other.world_size,
             }),
             Self::RankTaken { first, other } => Err(RendezvousError::RankTaken {
-                rank: first.rank,
-                process: first.process,
-                world_size: first.world_size,
-                other_process: other.process,
-                other_world_size: other.world_size,
+                first: Box::new(first),
+                other: Box::new(other),
+            }),
+            Self::Elastic { first, other } => Err(RendezvousError::ElasticMismatch {
+                first: Box::new(first),
+                other: Box::new(other),
             }),
         }
     }
@@ -66,6 +76,50 @@ impl Verdict {
 /// The counter that a rank moves when it leaves, so that it can join again on the same store.
 pub(super) fn left_key(rank: usize) -> String {
     format!("{KEYS}/left/{rank}")
+}
+
+fn key_of(generation: i64, name: &str) -> String {
+    format!("{KEYS}/{generation}/{name}")
+}
+
+/// Where a rank of an elastic job finds what others have found out before any group has formed.
+pub(crate) fn first_verdict_key() -> String {
+    key_of(0, "verdict")
+}
+
+/// Fails if the first verdict is that a rank was started without `--elastic`.
+pub(crate) fn refuse_contradiction(
+    store: &dyn Store,
+    verdict: &[u8],
+) -> Result<(), RendezvousError> {
+    // Ranks that are not elastic may be at odds with each other; what cannot be read is theirs, too.
+    let Ok(verdict @ Verdict::Elastic { .. }) = serde_json::from_slice(verdict) else {
+        return Ok(());
+    };
+    // Whoever waits for it does so for a moment only.
+    let _ = store.set(&key_of(0, "told"), b"1");
+    verdict.into_result()
+}
+
+/// Compares how a rank of an elastic job was started with the first of all ranks, and waits for nobody. Ranks without
+/// `--elastic` that wait are told; a first rank of another range may have gone on without this one.
+pub(crate) fn compare_elastic(store: &dyn Store, me: &StartedRank) -> Result<(), RendezvousError> {
+    let failed = |source| RendezvousError::Store {
+        rank: me.rank,
+        source,
+    };
+    let key = |name: &str| key_of(0, name);
+    let first = first_of_all(store, me, &key).map_err(failed)?;
+    if first.elastic == me.elastic {
+        return Ok(());
+    }
+    let is_elastic = first.elastic.is_some();
+    let other = me.clone();
+    let verdict = Verdict::Elastic { first, other };
+    if !is_elastic {
+        decide(store, &verdict, &key).map_err(failed)?;
+    }
+    verdict.into_result()
 }
 
 /// Joins and waits until all ranks have; who is missing is told with its machine, given how many ranks each has.
@@ -80,16 +134,18 @@ pub(crate) fn join(
 ) -> Result<(), RendezvousError> {
     let failed = |source| RendezvousError::Store { rank, source };
     let generation = store.add(&left_key(rank), 0).map_err(failed)?;
-    let key = |name: &str| format!("{KEYS}/{generation}/{name}");
-    let me = Member {
-        rank,
-        world_size,
-        process: runtime::process_id(),
-        nonce: random_u64(),
+    let key = |name: &str| key_of(generation, name);
+    let me = StartedRank {
+        machine: ranks_per_machine.map(|ranks| rank / ranks),
+        ..StartedRank::here(rank, world_size)
     };
     let objection = object(store, &me, &key, claimed).map_err(failed)?;
     if let Some(verdict) = objection {
         decide(store, &verdict, &key).map_err(failed)?;
+        if let Verdict::Elastic { .. } = verdict {
+            // An elastic job that has begun goes on, and says nothing.
+            let _ = store.wait_within(&[&key_of(0, "told")], deadline.left().min(TOLD));
+        }
         return verdict.into_result();
     }
     let joined = store.add(&key("joined"), 1).map_err(failed)?;
@@ -134,25 +190,38 @@ pub(crate) fn join(
     }
 }
 
-/// Claims the rank and compares the world size; returns what contradicts this rank.
+/// Claims the rank and compares world size and `--elastic`; returns what contradicts this rank.
 fn object(
     store: &dyn Store,
-    me: &Member,
+    me: &StartedRank,
     key: &impl Fn(&str) -> String,
     claimed: impl FnOnce(),
 ) -> Result<Option<Verdict>, StoreError> {
     let mine = entry::written("join", me)?;
     let holder = store.compare_set(&key(&me.rank.to_string()), b"", &mine)?;
     if holder != mine {
-        let first = entry::read::<Member>(KEYS, &holder)?;
+        let first = entry::read::<StartedRank>(KEYS, &holder)?;
         let other = me.clone();
         return Ok(Some(Verdict::RankTaken { first, other }));
     }
     claimed();
-    let first = entry::read::<Member>(KEYS, &store.compare_set(&key("first"), b"", &mine)?)?;
-    let differs = first.world_size != me.world_size;
+    let first = first_of_all(store, me, key)?;
     let other = me.clone();
-    Ok(differs.then_some(Verdict::WorldSizes { first, other }))
+    Ok(match () {
+        () if first.elastic != me.elastic => Some(Verdict::Elastic { first, other }),
+        () if first.world_size != me.world_size => Some(Verdict::WorldSizes { first, other }),
+        () => None,
+    })
+}
+
+/// The rank that came first, which this one is if no other has come.
+fn first_of_all(
+    store: &dyn Store,
+    me: &StartedRank,
+    key: &impl Fn(&str) -> String,
+) -> Result<StartedRank, StoreError> {
+    let mine = entry::written("join", me)?;
+    entry::read(KEYS, &store.compare_set(&key("first"), b"", &mine)?)
 }
 
 /// Publishes a verdict unless another came first, in which case that one is published again.
@@ -168,7 +237,6 @@ fn decide(
 #[cfg(test)]
 mod tests {
     use std::thread;
-    use std::time::Duration;
 
     use super::*;
     use crate::store::HashStore;
@@ -231,6 +299,57 @@ mod tests {
             assert!(message.contains("rank 1 was started twice"), "{message}");
             assert!(message.contains("world size 3"), "{message}");
         }
+    }
+
+    #[test]
+    fn ranks_with_and_without_elastic_are_told_at_once_whoever_came_first() {
+        let elastic = |range| StartedRank {
+            machine: Some(1),
+            elastic: Some(range),
+            ..StartedRank::here(1, 2)
+        };
+        let without_first = HashStore::new();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| join_alone(&without_first, 0, 2, LONG));
+            without_first.wait(&[&key_of(0, "joined")]).unwrap();
+            let refused = compare_elastic(&without_first, &elastic((1, 2))).unwrap_err();
+            let told = waits.join().unwrap().unwrap_err();
+            let expected = "rank 0 was started without `--elastic`, machine 1 with `--elastic 1:2`";
+            assert!(refused.to_string().contains(expected), "{refused}");
+            assert_eq!(refused.to_string(), told.to_string());
+        });
+        let elastic_first = HashStore::new();
+        compare_elastic(&elastic_first, &elastic((1, 2))).unwrap();
+        let refused = join_alone(&elastic_first, 0, 2, LONG).unwrap_err();
+        assert!(
+            matches!(refused, RendezvousError::ElasticMismatch { .. }),
+            "{refused}"
+        );
+        let verdict = elastic_first.get(&first_verdict_key()).unwrap();
+        let told = refuse_contradiction(&elastic_first, &verdict).unwrap_err();
+        assert_eq!(refused.to_string(), told.to_string());
+        compare_elastic(&elastic_first, &elastic((1, 2))).unwrap();
+    }
+
+    #[test]
+    fn ranks_of_two_elastic_ranges_are_refused_and_a_world_that_has_met_is_left_alone() {
+        let elastic = |range| StartedRank {
+            elastic: Some(range),
+            ..StartedRank::here(0, 2)
+        };
+        let store = HashStore::new();
+        compare_elastic(&store, &elastic((1, 2))).unwrap();
+        let message = compare_elastic(&store, &elastic((2, 2)))
+            .unwrap_err()
+            .to_string();
+        assert!(message.contains("with `--elastic 1:2`"), "{message}");
+        assert!(message.contains("with `--elastic 2:2`"), "{message}");
+        assert!(!store.check(&[&first_verdict_key()]).unwrap());
+        let met = HashStore::new();
+        join_alone(&met, 0, 1, LONG).unwrap();
+        compare_elastic(&met, &elastic((1, 2))).unwrap_err();
+        let verdict = met.get(&first_verdict_key()).unwrap();
+        assert!(refuse_contradiction(&met, &verdict).is_ok());
     }
 
     #[test]

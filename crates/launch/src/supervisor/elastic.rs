@@ -118,6 +118,12 @@ impl Supervisor<'_> {
                     self.stop(SIGINT, &by);
                 }
             }
+            StoreEvent::PlaceTaken(other) => {
+                return Err(LaunchError::NodeRankTaken {
+                    node_rank: self.config.node_rank,
+                    other,
+                });
+            }
             StoreEvent::Lost(reason) => return self.lose_store(reason),
         }
         Ok(())

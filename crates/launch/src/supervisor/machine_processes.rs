@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use everburn_collectives::elastic::{Generation, Member, MembershipCoordinator};
+use everburn_collectives::rendezvous::ProcessIdentity;
 use everburn_collectives::store::{SharedStore, StoreError};
 
 /// A process must be missing in this many polls before it is killed: one that came a moment too late for a round joins
@@ -43,6 +44,8 @@ pub enum StoreEvent {
     GivenUp(String),
     /// The launcher of another machine was asked to stop the job.
     StopRequested(String),
+    /// Another launcher runs with the number of this machine.
+    PlaceTaken(ProcessIdentity),
     /// The store cannot be reached.
     Lost(String),
 }

@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use everburn_collectives::elastic::{LauncherPlace, PlaceState};
 use everburn_collectives::store::{StoreAccess, StoreError, StoreOptions};
 
 use super::Event;
@@ -71,6 +72,7 @@ impl StoreClient {
                 let work = store.reach(options).and_then(|store| {
                     let thread = StoreClientThread {
                         processes: MachineProcesses::new(store.shared(), machine.first_rank),
+                        place: LauncherPlace::new(store.shared(), machine.node_rank),
                         store,
                         machine,
                         events: events.clone(),
@@ -130,6 +132,7 @@ impl StoreClient {
 /// The state of the thread.
 struct StoreClientThread {
     processes: MachineProcesses,
+    place: LauncherPlace,
     store: ReachedStore,
     machine: Machine,
     events: Sender<Event>,
@@ -137,6 +140,9 @@ struct StoreClientThread {
 
 impl StoreClientThread {
     fn run(mut self, requests: &Receiver<StoreRequest>) -> Result<(), StoreError> {
+        let Some(pending) = self.take_place(requests)? else {
+            return Ok(());
+        };
         let interval = match self.store {
             ReachedStore::Hosted(_) => LOOK,
             ReachedStore::Etcd(_) => {
@@ -145,12 +151,23 @@ impl StoreClientThread {
                 LOOK_AT_ETCD
             }
         };
+        for request in pending {
+            self.handle(request)?;
+        }
         let mut next_look = Instant::now();
+        let mut next_look_at_place = Instant::now() + self.place.interval();
         loop {
             match requests.recv_timeout(next_look.saturating_duration_since(Instant::now())) {
                 Ok(request) => self.handle(request)?,
                 Err(RecvTimeoutError::Disconnected) => return self.leave(),
                 Err(RecvTimeoutError::Timeout) => {
+                    if Instant::now() >= next_look_at_place {
+                        if let PlaceState::Taken(other) = self.place.look()? {
+                            self.send(StoreEvent::PlaceTaken(other));
+                            return Ok(());
+                        }
+                        next_look_at_place = Instant::now() + self.place.interval();
+                    }
                     for event in self.processes.look()? {
                         self.send(event);
                     }
@@ -160,9 +177,34 @@ impl StoreClientThread {
         }
     }
 
-    /// A hosted store ends with its launcher. What is in etcd is deleted by the last launcher; where one was lost for
+    /// Waits until this launcher has the number of its machine; returns the requests that have come meanwhile. `None`:
+    /// another launcher has it, or this one ends.
+    fn take_place(
+        &mut self,
+        requests: &Receiver<StoreRequest>,
+    ) -> Result<Option<Vec<StoreRequest>>, StoreError> {
+        let mut pending = Vec::new();
+        let mut next_look = Instant::now();
+        loop {
+            match requests.recv_timeout(next_look.saturating_duration_since(Instant::now())) {
+                Ok(request) => pending.push(request),
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => match self.place.look()? {
+                    PlaceState::Held => return Ok(Some(pending)),
+                    PlaceState::Waiting => next_look = Instant::now() + self.place.interval(),
+                    PlaceState::Taken(other) => {
+                        self.send(StoreEvent::PlaceTaken(other));
+                        return Ok(None);
+                    }
+                },
+            }
+        }
+    }
+
+    /// Lets another launcher have the place. A hosted store ends with its launcher; what is in etcd is deleted by the last launcher; where one was lost for
     /// good, etcd deletes it later.
     fn leave(&self) -> Result<(), StoreError> {
+        self.place.leave()?;
         let ReachedStore::Etcd(store) = &self.store else {
             return Ok(());
         };

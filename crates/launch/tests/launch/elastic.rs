@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use everburn_collectives::elastic::MembershipCoordinator;
 use everburn_collectives::store::{Store, StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
-use everburn_launch::{ElasticLaunch, LaunchConfig, Outcome, RankReport};
+use everburn_launch::{ElasticLaunch, LaunchConfig, LaunchError, Launcher, Outcome, RankReport};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::{
@@ -183,7 +183,7 @@ fn machine_0_without_ranks(folder: &Path) -> (LauncherProcess, Arc<TcpStore>) {
         let port = free.local_addr().unwrap().port();
         drop(free);
         let mut launcher =
-            LauncherProcess::start_first_of_two_machines(folder, port, TOKEN, script);
+            LauncherProcess::start_one_of_two_machines(folder, 0, port, TOKEN, script);
         let mut store = None;
         wait_until(
             "the store, or the end because of a port that is taken",
@@ -270,6 +270,46 @@ fn the_store_serves_other_machines_though_no_rank_is_left_on_its_own() {
     assert_eq!(launcher.wait().code(), Some(2));
     let outcome = fs::read_to_string(folder.path().join("outcome")).unwrap();
     assert!(outcome.contains(UNPROVED), "{outcome}");
+}
+
+#[test]
+fn a_second_launcher_of_a_machine_is_refused_until_the_first_is_dead() {
+    let options = StoreOptions::new(StoreAccess::Token(TOKEN.parse().unwrap()));
+    let address = (Ipv4Addr::LOCALHOST, 0);
+    let server = TcpStoreServer::bind(address.into(), options).unwrap();
+    let port = server.local_addr().port();
+    let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let [first, second, third] = folders.each_ref().map(tempfile::TempDir::path);
+    let script = "echo $$ > $DIR/new; mv $DIR/new $DIR/pid; exec sleep 1000";
+    let start = |folder| LauncherProcess::start_one_of_two_machines(folder, 1, port, TOKEN, script);
+    let mut launcher = start(first);
+    number_in(first, "pid");
+    let refused = Launcher::new(LaunchConfig {
+        nodes: 2,
+        node_rank: 1,
+        rendezvous: Some(format!("127.0.0.1:{port}")),
+        job_token: Some(TOKEN.parse().unwrap()),
+        elastic: Some(ElasticLaunch::new(1, 2)),
+        ..job(second, 1, script)
+    });
+    let error = refused.run().unwrap_err();
+    assert!(
+        matches!(error, LaunchError::NodeRankTaken { node_rank: 1, .. }),
+        "{error}"
+    );
+    let (error, named) = (
+        error.to_string(),
+        format!("(process {} on ", launcher.0.id()),
+    );
+    assert!(
+        error.contains(&named) && error.contains("--node-rank"),
+        "{error}"
+    );
+    assert!(!second.join("pid").exists() && launcher.is_running());
+    launcher.signal(Signal::KILL);
+    let mut again = start(third);
+    number_in(third, "pid");
+    assert!(again.is_running());
 }
 
 const UNPROVED: &str = "no rank of this machine has reported that it had";

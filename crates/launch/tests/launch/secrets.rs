@@ -47,7 +47,7 @@ fn several_machines_start_nothing_without_a_token() {
     for (token, why) in [("", "NoJobToken"), ("short", "TokenLength")] {
         let script = "touch $DIR/started";
         let mut launcher =
-            LauncherProcess::start_first_of_two_machines(folder.path(), 1, token, script);
+            LauncherProcess::start_one_of_two_machines(folder.path(), 0, 1, token, script);
         assert_eq!(
             launcher.wait().code(),
             Some(101),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use everburn_collectives::elastic::{ElasticError, Membership, Round};
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
 use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions, RankStatus};
-use everburn_collectives::rendezvous::Rendezvous;
+use everburn_collectives::rendezvous::{Rendezvous, RendezvousError};
 use everburn_collectives::store::SharedStore;
 use everburn_collectives::transport::TcpMesh;
 use everburn_record::ranges;
@@ -307,6 +307,7 @@ impl TrainError {
     /// reach may be there again when the rank is started again.
     pub fn from_first_contact(error: ElasticError) -> Self {
         match error {
+            ElasticError::Rendezvous(RendezvousError::ElasticMismatch { .. }) => error.into(),
             ElasticError::Rendezvous(_) | ElasticError::Store { .. } => {
                 Self::NotMember(error.to_string())
             }
@@ -319,6 +320,9 @@ impl From<ElasticError> for TrainError {
     fn from(error: ElasticError) -> Self {
         match error {
             ElasticError::Finished => Self::JobFinished,
+            ElasticError::Rendezvous(RendezvousError::ElasticMismatch { .. }) => {
+                Self::Config(error.to_string())
+            }
             ElasticError::NotAdmitted { .. } | ElasticError::Expelled { .. } => {
                 Self::NotMember(error.to_string())
             }
@@ -332,6 +336,7 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
     use everburn_collectives::elastic::{ElasticOptions, Member};
+    use everburn_collectives::rendezvous::StartedRank;
     use everburn_collectives::store::{HashStore, StoreError};
 
     use super::*;
@@ -425,6 +430,11 @@ mod tests {
         assert!(!first.happens_again() && first.is_secondary());
         let later = TrainError::from(error());
         assert!(matches!(later, TrainError::Elastic(_)), "{later:?}");
+        let started = |rank| Box::new(StartedRank::here(rank, 2));
+        let (first, other) = (started(0), started(1));
+        let mismatch = RendezvousError::ElasticMismatch { first, other };
+        let refused = TrainError::from_first_contact(mismatch.into());
+        assert!(matches!(refused, TrainError::Config(_)), "{refused:?}");
         let over = TrainError::from_first_contact(ElasticError::Finished);
         assert!(matches!(over, TrainError::JobFinished), "{over:?}");
     }

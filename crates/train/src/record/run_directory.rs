@@ -88,17 +88,15 @@ impl RunDirectory {
     /// Takes the folder for this process, until the lock is dropped or the process ends.
     ///
     /// # Errors
-    /// [`TrainError::File`] if another process has it.
+    /// [`TrainError::RunInUse`] if another process has it.
     pub fn lock(&self) -> Result<RunLock, TrainError> {
         let path = self.path.join(Live::LOCK);
         let file = file::lock_file(&path);
         let file = file.map_err(|error| TrainError::file("opening", &path, &error))?;
         match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(RunLock { _file: file }),
-            Err(_) => Err(TrainError::File {
-                action: "taking",
+            Err(_) => Err(TrainError::RunInUse {
                 path: self.path.clone(),
-                reason: "another run is using it; choose another `run_dir`, or check that no second process was started as rank 0".to_string(),
             }),
         }
     }

@@ -1,8 +1,10 @@
 //! Processes as threads, over a store in memory.
 
 mod decisions;
+mod launcher_places;
 mod random;
 mod rounds;
+mod starts;
 mod stubborn;
 
 use std::sync::Arc;

@@ -162,9 +162,10 @@ impl LauncherProcess {
         Self::spawn(command, folder, ranks, "", script)
     }
 
-    /// The same for machine 0 of an elastic job of two machines with one shell each, of which one is enough.
-    pub fn start_first_of_two_machines(
+    /// The same for a machine of an elastic job of two machines with one shell each, of which one is enough.
+    pub fn start_one_of_two_machines(
         folder: &Path,
+        node_rank: usize,
         port: u16,
         token: &str,
         script: &str,
@@ -172,6 +173,7 @@ impl LauncherProcess {
         let mut command = elastic_command(1, 10);
         command
             .env(RENDEZVOUS, format!("127.0.0.1:{port}"))
+            .env(NODE_RANK, node_rank.to_string())
             .env(variables::JOB_TOKEN, token);
         Self::spawn(command, folder, 1, "", script)
     }

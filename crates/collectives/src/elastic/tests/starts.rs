@@ -1,0 +1,62 @@
+//! Processes that were started with different flags.
+
+use super::*;
+use crate::rendezvous::RendezvousError;
+use crate::rendezvous::join::join;
+use crate::store::Deadline;
+
+/// A rank without `--elastic` comes to the store of `job`.
+fn come_without_elastic(job: &Job) -> RendezvousError {
+    let deadline = Deadline::within(LONG);
+    join(&*job.store, 1, 2, Some(1), deadline, || ()).unwrap_err()
+}
+
+fn is_mismatch(error: &ElasticError) -> bool {
+    matches!(
+        error,
+        ElasticError::Rendezvous(RendezvousError::ElasticMismatch { .. })
+    )
+}
+
+#[test]
+fn a_rank_without_elastic_ends_the_wait_of_those_with_it() {
+    let job = Job::of(1, 2);
+    let mut first = job.start(0);
+    first.compare_start().unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| first.join(0));
+        job.wait_for_join(1, 0);
+        let refused = come_without_elastic(&job).to_string();
+        assert!(
+            refused.contains("machine 1 without `--elastic`"),
+            "{refused}"
+        );
+        let told = waits.join().unwrap().unwrap_err();
+        assert!(is_mismatch(&told), "{told}");
+        assert_eq!(told.to_string(), refused);
+    });
+}
+
+#[test]
+fn a_job_that_has_begun_goes_on_when_a_rank_without_elastic_comes() {
+    let job = Job::of(1, 1);
+    let mut only = job.start(0);
+    only.compare_start().unwrap();
+    assert_eq!(only.join(0).unwrap().generation, 1);
+    come_without_elastic(&job);
+    assert_eq!(only.join(1).unwrap().generation, 2);
+}
+
+#[test]
+fn a_process_of_another_range_is_refused() {
+    let job = Job::of(1, 2);
+    job.start(0).compare_start().unwrap();
+    job.start(1).compare_start().unwrap();
+    let other = job.process(1, 1, |options| {
+        (options.min, options.node, options.ranks_per_machine) = (2, 1, Some(1));
+    });
+    let error = other.compare_start().unwrap_err();
+    assert!(is_mismatch(&error), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("machine 1 with `--elastic 2:2`"), "{text}");
+}

@@ -1,0 +1,118 @@
+//! Which process a rank is, and how it was started.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::store::random_u64;
+use crate::{printable, runtime};
+
+/// How much is shown of the name of a machine: the most that Linux allows.
+const LONGEST_HOST: usize = 64;
+
+/// A process among those of all machines.
+///
+/// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::rendezvous::ProcessIdentity;
+///
+/// let here = ProcessIdentity::here();
+/// assert!(here.to_string().starts_with(&format!("process {}", std::process::id())));
+/// assert_ne!(here, ProcessIdentity::here(), "ranks may be threads");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessIdentity {
+    /// Its number on its machine.
+    pub id: u32,
+    /// The name of its machine, if it has one.
+    pub host: Option<String>,
+    /// Process numbers repeat on other machines, and names of machines may.
+    nonce: u64,
+}
+
+impl ProcessIdentity {
+    /// This process, another each time.
+    #[must_use]
+    pub fn here() -> Self {
+        Self {
+            id: runtime::process_id(),
+            host: runtime::host_name(),
+            nonce: random_u64(),
+        }
+    }
+}
+
+impl fmt::Display for ProcessIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}", self.id)?;
+        match &self.host {
+            Some(host) => write!(f, " on {}", printable(host, LONGEST_HOST)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A rank as it was started, for comparison with others.
+///
+/// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::rendezvous::StartedRank;
+///
+/// let rank = StartedRank { machine: Some(1), ..StartedRank::here(2, 4) };
+/// assert_eq!(rank.place(), "machine 1");
+/// assert!(rank.to_string().ends_with(" (machine 1, world size 4)"));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartedRank {
+    /// Its number.
+    pub rank: usize,
+    /// How many ranks it was told there are.
+    pub world_size: usize,
+    /// Its process.
+    pub process: ProcessIdentity,
+    /// The number of its machine, if there are several and it is known.
+    pub machine: Option<usize>,
+    /// The fewest and the most ranks of its job, if that is elastic.
+    pub elastic: Option<(usize, usize)>,
+}
+
+impl StartedRank {
+    /// This process as `rank` of `world_size`; its machine's number is not known, and its job not elastic.
+    #[must_use]
+    pub fn here(rank: usize, world_size: usize) -> Self {
+        Self {
+            rank,
+            world_size,
+            process: ProcessIdentity::here(),
+            machine: None,
+            elastic: None,
+        }
+    }
+
+    /// What a user has started: the machine, if its number is known, or the rank.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match self.machine {
+            Some(machine) => format!("machine {machine}"),
+            None => format!("rank {}", self.rank),
+        }
+    }
+
+    /// `with --elastic 1:2`, or without.
+    pub(super) fn elasticity(&self) -> String {
+        match self.elastic {
+            Some((min, max)) => format!("with `--elastic {min}:{max}`"),
+            None => "without `--elastic`".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for StartedRank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (", self.process)?;
+        if let Some(machine) = self.machine {
+            write!(f, "machine {machine}, ")?;
+        }
+        write!(f, "world size {})", self.world_size)
+    }
+}
