@@ -16,7 +16,7 @@ use super::options::ElasticOptions;
 use super::round::Round;
 use super::round_view::{Assessment, RoundView};
 use crate::printable;
-use crate::rendezvous::{RendezvousRequest, reach_launchers_store};
+use crate::rendezvous::{RendezvousRequest, WaitListener, reach_launchers_store};
 use crate::runtime;
 use crate::store::{SharedStore, StoreError, entry};
 use crate::sync::lock;
@@ -72,6 +72,7 @@ pub struct Membership {
     generation: u64,
     /// Old generations whose keys are still to be deleted.
     undeleted: Mutex<Vec<u64>>,
+    on_wait: WaitListener,
 }
 
 impl Membership {
@@ -108,6 +109,7 @@ impl Membership {
         )?;
         Ok(Self {
             key: reached.key,
+            on_wait: request.on_wait,
             ..own
         })
     }
@@ -135,6 +137,7 @@ impl Membership {
             key: None,
             generation: 0,
             undeleted: Mutex::default(),
+            on_wait: WaitListener::default(),
         })
     }
 
@@ -276,8 +279,9 @@ impl Membership {
                 let left = limit.saturating_sub(runtime::elapsed(since));
                 let looked = (&assessment, self.options.min);
                 let waited = runtime::elapsed(began);
-                let line = wait_line(&mut notice, me.slot, waited, left, looked);
-                line.inspect(|line| tracing::warn!("{line}"));
+                if let Some(awaited) = wait_line(&mut notice, me.slot, waited, left, looked) {
+                    self.on_wait.tell(&awaited);
+                }
             }
             let turn = match self.options.max > SLOTS {
                 true => place,
