@@ -50,6 +50,15 @@ fn two_machines_train_one_model() {
     let other = Run::new(folder.path().join("run-node-1"));
     other.text("logs/rank-1.log");
     assert!(!other.path.join("report.json").exists(), "rank 0 records");
+    let resumed = Everburn::train(folder.path(), "mlp")
+        .args(["--resume", "--run-dir", "run-node-1"])
+        .run();
+    let said = [
+        "run-node-1 is the folder of machine 1",
+        "the checkpoints of the run are in run on machine 0",
+        "`--run-dir run`",
+    ];
+    resumed.failed_with(2, &said);
 }
 
 #[test]
@@ -219,6 +228,40 @@ fn a_rank_that_nobody_joins_gives_up_and_names_who_is_missing() {
             "this machine's command with another `--node-rank`",
         ],
     );
+}
+
+/// Starts machine `number` of three.
+fn one_of_three(folder: &Path, number: &str, address: &str) -> Everburn {
+    Everburn::train(folder, "mlp")
+        .args(["--run-dir", "run", "--ranks", "1", "--nodes", "3"])
+        .args(["--node-rank", number, "--rendezvous", address])
+        .args(["--timeout", &PATIENCE.as_secs().to_string()])
+        .env("EVERBURN_JOB_TOKEN", TOKEN)
+}
+
+#[test]
+fn machines_that_wait_for_another_say_so_and_are_told_where_the_first_is_stopped() {
+    let (first, second) = on_a_free_port(|port| {
+        let folder = tempfile::tempdir().unwrap();
+        let address = format!("127.0.0.1:{port}");
+        let mut first = one_of_three(folder.path(), "0", &address).start();
+        let second = one_of_three(folder.path(), "1", &address).start();
+        let run = Run::new(folder.path().join("run"));
+        let waits = first.holds_before_its_end("the third machine", || {
+            let events = run.text_if_there("events.jsonl");
+            let waits = events.contains("waiting for rank 2 of machine 2, ");
+            waits && events.contains(r#""ranks":[0,1],"waits_until_ms":"#)
+        });
+        if waits {
+            let doctor = Everburn::new(folder.path(), ["doctor", "--run-dir", "run"]).run();
+            assert!(doctor.stdout.contains("waiting for rank 2"), "{doctor}");
+            first.signal(Signal::INT);
+        }
+        let first = first.wait();
+        (waits || !lost_the_port(&first)).then(|| (first, second.wait()))
+    });
+    first.failed_with(130, &["stopped on request"]);
+    second.failed_with(130, &["the job was stopped on request (on machine 0)"]);
 }
 
 #[test]

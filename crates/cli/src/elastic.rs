@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use everburn_collectives::elastic::{ElasticOptions, Membership};
-use everburn_collectives::rendezvous::RendezvousRequest;
+use everburn_collectives::rendezvous::{RendezvousRequest, WaitListener};
 use everburn_launch::{ElasticLaunch, RankEnvironment};
 use everburn_train::{ElasticGroup, TrainError};
 
@@ -157,11 +157,12 @@ pub(crate) fn check_launcher(
     Ok(())
 }
 
-/// Meets the other ranks, of which some may be lost, or come later.
+/// Meets the other ranks, of which some may be lost, or come later. `on_wait` is told of those that are waited for.
 pub(crate) fn join(
     environment: &RankEnvironment,
     config: &RunConfig,
     range: ElasticRange,
+    on_wait: WaitListener,
 ) -> Result<Arc<ElasticGroup>, CliError> {
     let run =
         toml::to_string(&config.training).map_err(|error| CliError::usage(error.to_string()))?;
@@ -174,6 +175,7 @@ pub(crate) fn join(
         timeout: options.timeout,
         job_token: environment.job_token.clone(),
         open_store: environment.open_store,
+        on_wait,
     };
     let elastic = ElasticOptions {
         min: range.min,

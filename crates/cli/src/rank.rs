@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions};
-use everburn_collectives::rendezvous::{Rendezvous, variable};
+use everburn_collectives::rendezvous::{RendezvousError, WaitListener, variable};
 use everburn_collectives::store::SharedStore;
 use everburn_launch::{
     EarlyStop, RankEnvironment, RankEnvironmentError, ReportKind, StartedBy, variables,
@@ -234,21 +234,25 @@ pub(crate) fn join(
 ) -> Result<ProcessGroup, CliError> {
     match environment {
         None => Ok(ProcessGroup::alone(group_options(config))),
-        Some(environment) => Ok(ProcessGroup::connect(
-            meet(environment, config)?,
-            group_options(config),
-        )?),
+        Some(environment) => {
+            let options = group_options(config);
+            let meeting = environment.rendezvous(options.timeout)?;
+            Ok(ProcessGroup::connect(meeting, options)?)
+        }
     }
 }
 
-/// Joins the group of all ranks and starts the heartbeat monitor. Returns the store too.
+/// Joins the group of all ranks and starts the heartbeat monitor. Returns the store too. `on_wait` is told of ranks that are
+/// waited for.
 pub(crate) fn join_with_heartbeat(
     environment: &RankEnvironment,
     config: &RanksConfig,
+    on_wait: WaitListener,
 ) -> Result<(ProcessGroup, Option<HeartbeatMonitor>, SharedStore), CliError> {
-    let meeting = meet(environment, config)?;
+    let options = group_options(config);
+    let meeting = environment.rendezvous_telling(options.timeout, on_wait)?;
     let store = meeting.store.clone();
-    let group = ProcessGroup::connect(meeting, group_options(config))?;
+    let group = ProcessGroup::connect(meeting, options)?;
     let options = heartbeat_options(config).filter(|_| group.world_size() > 1);
     let Some(options) = options else {
         return Ok((group, None, store));
@@ -304,10 +308,6 @@ fn listen_until_joined(
     EarlyStop::listen_in_a_rank(code, tell)
         .map(Some)
         .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))
-}
-
-fn meet(environment: &RankEnvironment, config: &RanksConfig) -> Result<Rendezvous, CliError> {
-    Ok(environment.rendezvous(group_options(config).timeout)?)
 }
 
 /// The options of the heartbeat monitor; `None` if it is turned off.
@@ -444,6 +444,13 @@ pub(crate) fn not_needed(environment: &RankEnvironment) -> ExitCode {
 
 /// Says what went wrong, to the user and to the launcher, and how the process should end.
 pub(crate) fn fail(error: &CliError, environment: Option<&RankEnvironment>) -> ExitCode {
+    if matches!(error, CliError::Rendezvous(RendezvousError::Stopped)) {
+        say_error!("{error}");
+        if let Some(environment) = environment {
+            environment.report(ReportKind::Stopped, None, "");
+        }
+        return ExitCode::SUCCESS;
+    }
     let secondary = error.is_secondary();
     let elastic = environment.is_some_and(|environment| environment.elastic.is_some());
     let shown = match environment {

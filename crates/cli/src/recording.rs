@@ -4,8 +4,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use everburn_collectives::heartbeat::{HangReport, HeartbeatMonitor};
+use everburn_collectives::rendezvous::WaitListener;
 use everburn_launch::{LaunchEvent, Outcome, RankEnvironment};
-use everburn_record::{Environment, Event, EventKind, Live};
+use everburn_record::{Environment, Event, EventKind, Live, unix_time_ms};
 use everburn_report::{CompareCommand, ReportCommand};
 use everburn_train::{ElasticGroup, RankStatuses, RunDirectory, StopSignal};
 
@@ -55,6 +56,20 @@ pub(crate) fn note_launch_event(run: &RunDirectory, event: &LaunchEvent) {
         rank: event.rank(),
         ..Event::new(kind, event.text())
     });
+}
+
+/// Notes in `run` that ranks are waited for, for those who monitor it, besides the warning in the log.
+pub(crate) fn wait_listener(run: &RunDirectory) -> WaitListener {
+    let run = run.clone();
+    WaitListener::new(move |awaited| {
+        tracing::warn!("{}", awaited.text);
+        let left = u64::try_from(awaited.left.as_millis()).unwrap_or(u64::MAX);
+        run.note(Event {
+            ranks: Some(awaited.joined.clone()),
+            waits_until_ms: Some(unix_time_ms().saturating_add(left)),
+            ..Event::new(EventKind::Warning, &*awaited.text)
+        });
+    })
 }
 
 /// Notes who has stalled.

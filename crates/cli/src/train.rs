@@ -222,7 +222,7 @@ fn train_as_rank(
         elastic,
         heartbeat,
         store,
-    } = match join(&config, environment) {
+    } = match join(&config, environment, run.as_ref()) {
         Err(CliError::Train(TrainError::JobFinished)) => return Ok(rank::not_needed(environment)),
         joined => joined?,
     };

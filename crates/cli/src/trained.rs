@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use burn::module::Module;
 use clap::Args;
 use everburn_collectives::heartbeat::HeartbeatMonitor;
+use everburn_collectives::rendezvous::WaitListener;
 use everburn_launch::{LaunchConfig, RankEnvironment};
 use everburn_train::checkpoint::{Checkpoint, CheckpointFolder, Place};
 use everburn_train::{
@@ -200,7 +201,7 @@ impl<'a> TrainedRank<'a> {
             None => (rank::join(None, &config.ranks)?, None),
             Some(environment) => {
                 let (group, heartbeat, _store) =
-                    rank::join_with_heartbeat(environment, &config.ranks)?;
+                    rank::join_with_heartbeat(environment, &config.ranks, WaitListener::default())?;
                 (group, heartbeat)
             }
         };

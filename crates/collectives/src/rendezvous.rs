@@ -7,6 +7,7 @@ pub(crate) mod join;
 mod rank_store;
 mod settings;
 mod started_rank;
+mod wait;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -14,11 +15,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use error::RendezvousError;
+pub use join::stop_joining;
 pub use settings::{SWITCH, switch, variable};
 pub use started_rank::{ProcessIdentity, StartedRank};
+pub use wait::{RanksAwaited, WaitListener};
 
 use everburn_auth::{JobToken, Key};
 
+use self::join::Joining;
 use self::rank_store::{Backend, Host, RankStore};
 use self::settings::{Environment, Settings, StoreAddress};
 use crate::store::{
@@ -53,6 +57,8 @@ pub struct RendezvousRequest {
     /// The store is one of PyTorch's, or open to its clients: nobody has to prove anything there. The
     /// token, if there is one, still protects what goes between ranks.
     pub open_store: bool,
+    /// Who is told that ranks are waited for.
+    pub on_wait: WaitListener,
 }
 
 /// A rank that has reached the store: everything that a process group is built from.
@@ -156,10 +162,15 @@ fn rendezvous_in(
     let reached = reach(&settings, timeout, deadline)
         .map_err(|source| RendezvousError::Store { rank, source })?;
     let store = RankStore::new(reached.backend, settings.prefix, reached.host);
-    let per_machine = settings.ranks_per_machine;
-    join::join(&store, rank, world_size, per_machine, deadline, || {
-        store.claim(rank);
-    })?;
+    let joining = Joining {
+        store: &store,
+        rank,
+        world_size,
+        ranks_per_machine: settings.ranks_per_machine,
+        deadline,
+        on_wait: &request.on_wait,
+    };
+    joining.join(|| store.claim(rank))?;
     let one_machine = reached.local_address.is_loopback();
     Ok(Rendezvous {
         store: Arc::new(store),

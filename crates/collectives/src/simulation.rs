@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::group::{CollectiveError, ProcessGroup, WORLD};
-use crate::rendezvous::{Rendezvous, RendezvousError};
+use crate::rendezvous::join::Joining;
+use crate::rendezvous::{Rendezvous, RendezvousError, WaitListener};
 use crate::store::{Deadline, Store};
 use crate::transport::Inbox;
 
@@ -18,8 +19,15 @@ pub fn join(
     world_size: usize,
     limit: Duration,
 ) -> Result<(), RendezvousError> {
-    let deadline = Deadline::within(limit);
-    crate::rendezvous::join::join(store, rank, world_size, None, deadline, || ())
+    let joining = Joining {
+        store,
+        rank,
+        world_size,
+        ranks_per_machine: None,
+        deadline: Deadline::within(limit),
+        on_wait: &WaitListener::default(),
+    };
+    joining.join(|| ())
 }
 
 /// Exchanges addresses as a mesh does, and waits for `connected` in place of its connections.

@@ -17,6 +17,11 @@ impl WaitNotice {
         Self(FIRST)
     }
 
+    #[cfg(test)]
+    pub(crate) const fn first_after(waited: Duration) -> Self {
+        Self(waited)
+    }
+
     /// Whether one is due after `waited`; if so, the next is due later.
     pub(crate) fn is_due(&mut self, waited: Duration) -> bool {
         let is_due = waited >= self.0;

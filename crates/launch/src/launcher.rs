@@ -8,6 +8,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
 
+use everburn_collectives::rendezvous::stop_joining;
 use everburn_collectives::store::{
     StoreAccess, StoreOptions, TcpStoreServer, raise_descriptor_limit,
 };
@@ -27,9 +28,9 @@ use crate::terminal::{SavedTerminal, can_show_dashboard};
 /// How long output may still arrive after the last rank's end (a helper may hold the pipe open).
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long the store stays for launchers of other machines after a request to stop: several times as long as is between two
-/// of their looks at it.
-const TO_LEARN_OF_A_STOP: Duration = Duration::from_secs(1);
+/// How long other machines may take to end, once they are told that the job was stopped: those of which ranks have not
+/// joined do nothing but wait for that.
+const TOLD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A running store; it ends when this is dropped.
 ///
@@ -211,10 +212,9 @@ impl Launcher {
             Outcome::Interrupted { .. } => !by_signal,
         };
         if let Some(server) = server.filter(|_| others_finish) {
-            let_other_machines_finish(&config, server);
-        } else if let Some(server) = server.filter(|_| by_signal && config.elastic.is_some()) {
-            // They learn from the store that the job is to stop.
-            let _ = server.wait_until_unused(TO_LEARN_OF_A_STOP);
+            let_other_machines_finish(&config, server, config.stop_patience);
+        } else if let Some(server) = server.filter(|_| by_signal && tells_of_a_stop(&job)) {
+            let_other_machines_finish(&config, server, TOLD_PATIENCE);
         }
         Ok(outcome)
     }
@@ -232,11 +232,30 @@ fn our_store(hosted: &HostedStore) -> Option<&TcpStoreServer> {
 }
 
 /// Ranks of other machines may still need the store for a moment after ours have ended.
-fn let_other_machines_finish(config: &LaunchConfig, server: &TcpStoreServer) {
-    if config.nodes > 1 && !server.wait_until_unused(config.stop_patience) {
+fn let_other_machines_finish(config: &LaunchConfig, server: &TcpStoreServer, patience: Duration) {
+    if config.nodes > 1 && !server.wait_until_unused(patience) {
         let others = server.connections();
         tracing::warn!("the store ends though other machines still hold {others} connections");
     }
+}
+
+/// Tells the ranks of other machines that still wait for the rest that the job was stopped; whether they may have to read
+/// it. Launchers of an elastic job read it too, and were told before.
+fn tells_of_a_stop(job: &Job<'_>) -> bool {
+    let config = job.config;
+    if config.nodes == 1 || config.elastic.is_some() {
+        return config.nodes > 1;
+    }
+    let options = StoreOptions {
+        timeout: TOLD_PATIENCE,
+        ..StoreOptions::new(config.store_access(&job.token))
+    };
+    let store = job.store.reach(options);
+    let told = store.and_then(|store| stop_joining(&*store.shared()));
+    told.unwrap_or_else(|error| {
+        tracing::debug!("other machines are not told of the stop: {error}");
+        false
+    })
 }
 
 /// Binds and hosts the store where it belongs on this machine; returns where it is.

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
+use everburn_collectives::rendezvous::RendezvousError;
 use everburn_collectives::sync::lock;
 
 use crate::environment::RankEnvironment;
@@ -164,7 +165,14 @@ impl Rank {
     /// The work has failed: tells launcher, user and the other ranks, in this order, so that what the others
     /// say of it is later than what this rank says.
     pub(crate) fn fail(self, error: &(dyn Error + 'static)) -> ExitCode {
-        let (text, collective) = (with_causes(error), collective_behind(error));
+        if let Some(RendezvousError::Stopped) = behind(error) {
+            if let Some(environment) = &self.environment {
+                environment.report(ReportKind::Stopped, None, "");
+            }
+            say(error);
+            return ExitCode::SUCCESS;
+        }
+        let (text, collective) = (with_causes(error), behind::<CollectiveError>(error));
         let is_secondary = collective.is_some_and(CollectiveError::is_secondary)
             || others_have_failed(&self.group_slot);
         let code = match collective {
@@ -216,8 +224,8 @@ fn others_have_failed(group_slot: &GroupSlot) -> bool {
     })
 }
 
-/// The error of a process group that `error` is, or comes from.
-fn collective_behind<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a CollectiveError> {
+/// The error of this type that `error` is, or comes from.
+fn behind<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref() {
@@ -264,7 +272,7 @@ mod tests {
         other.abort("out of memory");
         let lost = own.barrier().wait().unwrap_err();
         let error = OfAnotherCrate(lost.into());
-        assert!(collective_behind(&error).unwrap().is_secondary());
+        assert!(behind::<CollectiveError>(&error).unwrap().is_secondary());
         let text = with_causes(&error);
         assert!(
             text.starts_with("the training failed\n  because: rank 1 aborted"),
@@ -272,6 +280,16 @@ mod tests {
         );
         // The group's own error is after the one that repeats it.
         assert_eq!(text.matches("because").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn a_rank_that_learns_of_a_stop_while_it_joins_has_not_failed() {
+        let stopped = || OfAnotherCrate(RendezvousError::Stopped.into());
+        let code = |rank: Rank, error| format!("{:?}", rank.fail(&error));
+        let success = format!("{:?}", ExitCode::SUCCESS);
+        assert_eq!(code(Rank::alone(), stopped()), success);
+        let other = OfAnotherCrate(RendezvousError::EmptyWorld.into());
+        assert_ne!(code(Rank::alone(), other), success);
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod ranks;
 
 use std::collections::VecDeque;
 
-use everburn_record::{Event, EventKind, Live, MetricRecord, Phase, units};
+use everburn_record::{Event, EventKind, Live, MetricRecord, Phase, located, units};
 
 use self::bounds::MOST_RANKS;
 pub use self::history::{Column, History};
@@ -43,6 +43,8 @@ pub struct RunState {
     pub(crate) model: String,
     /// How many ranks the configuration asks for.
     pub(crate) planned_ranks: usize,
+    /// How many of them each machine has, where there are several.
+    ranks_per_machine: Option<usize>,
     pub(crate) live: Live,
     pub(crate) running: Option<bool>,
     pub(crate) reached: Option<bool>,
@@ -177,7 +179,9 @@ impl RunState {
             let value = ranks.and_then(|ranks| ranks.get(key));
             value.and_then(toml::Value::as_integer).unwrap_or(1).max(1) as usize
         };
-        let planned = number("ranks").saturating_mul(number("nodes"));
+        let (per_machine, machines) = (number("ranks"), number("nodes"));
+        self.ranks_per_machine = (machines > 1).then_some(per_machine);
+        let planned = per_machine.saturating_mul(machines);
         self.ranks_left_out |= planned > MOST_RANKS;
         self.planned_ranks = planned.min(MOST_RANKS);
     }
@@ -286,6 +290,17 @@ impl RunState {
         format!("cut off, last seen {} ago: --resume", units::clock(ago))
     }
 
+    /// For whom the others wait, while a job starts or regroups, and how long they still do.
+    fn wait(&self) -> Option<String> {
+        let meets = matches!(self.live.phase, Phase::Starting | Phase::Regrouping);
+        let (joined, until_ms) = self.ranks.waits.as_ref().filter(|_| meets)?;
+        let missing = (0..self.planned_ranks).filter(|rank| !joined.contains(rank));
+        let missing: Vec<usize> = missing.collect();
+        let left = until_ms.saturating_sub(self.now_ms) / 1000;
+        let missing = located(&missing, self.ranks_per_machine);
+        Some(format!("waiting for {missing}, {left} s more"))
+    }
+
     /// What the run is doing, in words.
     #[must_use]
     pub fn doing(&self) -> String {
@@ -307,7 +322,10 @@ impl RunState {
         let doing = match (self.silence(), self.stall()) {
             (Some(seconds), _) => return format!("no heartbeat for {seconds:.0} s"),
             (None, Some(seconds)) => format!("training, no step for {seconds:.0} s"),
-            (None, None) => self.live.phase.text().to_string(),
+            (None, None) => match self.wait() {
+                Some(wait) => format!("{}, {wait}", self.live.phase.text()),
+                None => self.live.phase.text().to_string(),
+            },
         };
         match self.live.store_silent_seconds {
             // What is shown of the ranks is as old.

@@ -128,9 +128,12 @@ pub struct Event {
     /// Which rank it befell: its number at the start of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<usize>,
-    /// The ranks that make steps from now on; of [`EventKind::Regroup`].
+    /// The ranks that make steps from now on; of [`EventKind::Regroup`]. Where others are waited for, those that have joined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks: Option<Vec<usize>>,
+    /// Of a warning that ranks are waited for: until when, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_until_ms: Option<u64>,
     /// What happened, in words.
     #[serde(default)]
     pub text: String,
@@ -145,6 +148,7 @@ impl Event {
             step: None,
             rank: None,
             ranks: None,
+            waits_until_ms: None,
             text: text.into(),
         }
     }

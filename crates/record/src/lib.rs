@@ -61,7 +61,7 @@ pub use finding::{Finding, Verdict};
 pub use live::{Live, LiveRank, Phase, Vitals};
 pub use metric_record::MetricRecord;
 pub use number::{number_or_nan, numbers_or_nan};
-pub use ranges::{ranges, ranks};
+pub use ranges::{located, ranges, ranks};
 pub use rank_line::{RankLine, RankStep};
 pub use runs::runs_in;
 pub use stop::{EXIT_INTERRUPTED, StopSignal};

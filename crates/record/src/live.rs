@@ -164,14 +164,21 @@ impl Live {
         found.host.clone()
     }
 
+    /// Whether a process of this machine has the folder of a run, as far as that can be known.
+    #[must_use]
+    pub fn has_owner(run: &Path) -> bool {
+        let is_locked = |lock: fs::Metadata| proc::is_locked(lock.ino());
+        fs::metadata(run.join(Self::LOCK)).map_or(true, is_locked)
+    }
+
     /// The file in a run's folder and [what is to be said of it](Self::cut_off), if the run was cut off on this machine.
     /// `None` too while a launcher that has the folder may still be about to conclude the run.
     #[must_use]
     pub fn cut_off_in(run: &Path) -> Option<(Self, String)> {
         let live = Self::read(run)?;
-        let is_locked = |lock: fs::Metadata| proc::is_locked(lock.ino());
-        let has_owner = fs::metadata(run.join(Self::LOCK)).map_or(true, is_locked);
-        if has_owner && unix_time_ms().saturating_sub(live.unix_time_ms) < CONCLUDED_WITHIN_MS {
+        if Self::has_owner(run)
+            && unix_time_ms().saturating_sub(live.unix_time_ms) < CONCLUDED_WITHIN_MS
+        {
             return None;
         }
         let text = live.cut_off_here()?;

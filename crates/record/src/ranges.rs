@@ -49,3 +49,31 @@ pub fn ranks(ranks: &[usize]) -> String {
         many => format!("ranks {}", ranges(many)),
     }
 }
+
+/// The same with their machines, where each has `per_machine` ranks: `ranks 2, 3 of machine 1`. Of many, the first are named.
+///
+/// ```
+/// use everburn_record::located;
+///
+/// assert_eq!(located(&[1, 3], None), "ranks 1, 3");
+/// assert_eq!(located(&[2, 3], Some(2)), "ranks 2, 3 of machine 1");
+/// assert_eq!(located(&[1, 2, 4], Some(2)), "ranks 1, 2, 4 of machines 0, 1, 2");
+/// ```
+#[must_use]
+pub fn located(missing: &[usize], per_machine: Option<usize>) -> String {
+    const SHOWN: usize = 16;
+    let mut listed = ranks(&missing[..missing.len().min(SHOWN)]);
+    if missing.len() > SHOWN {
+        listed.push_str(&format!(" and {} more", missing.len() - SHOWN));
+    }
+    let Some(per_machine) = per_machine.filter(|ranks| *ranks > 0) else {
+        return listed;
+    };
+    let mut machines: Vec<usize> = missing.iter().map(|rank| rank / per_machine).collect();
+    machines.sort_unstable();
+    machines.dedup();
+    match &*machines {
+        [machine] => format!("{listed} of machine {machine}"),
+        several => format!("{listed} of machines {}", ranges(several)),
+    }
+}

@@ -108,6 +108,7 @@ fn a_line_of_ranks_holds_every_field() {
 fn an_event_holds_every_field_and_every_kind_has_its_word() {
     for kind in EventKind::ALL {
         let event = Event {
+            waits_until_ms: None,
             kind,
             unix_time_ms: Some(1_795_447_260_403),
             step: Some(120),

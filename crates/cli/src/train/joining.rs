@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use crate::prelude::ProcessGroup;
 use everburn_collectives::heartbeat::HeartbeatMonitor;
+use everburn_collectives::rendezvous::WaitListener;
 use everburn_collectives::store::SharedStore;
 use everburn_launch::RankEnvironment;
-use everburn_train::{ElasticGroup, Regroup};
+use everburn_train::{ElasticGroup, Regroup, RunDirectory};
 
 use crate::config::RunConfig;
 use crate::error::CliError;
-use crate::{elastic, rank};
+use crate::{elastic, rank, recording};
 
 /// The ranks that this one has met.
 pub(super) struct Joined {
@@ -61,9 +62,16 @@ pub(super) fn agree(group: &ProcessGroup, found: Result<(), CliError>) -> Result
     }
 }
 
-pub(super) fn join(config: &RunConfig, environment: &RankEnvironment) -> Result<Joined, CliError> {
+/// Meets the other ranks; `run` gets an event where they are waited for.
+pub(super) fn join(
+    config: &RunConfig,
+    environment: &RankEnvironment,
+    run: Option<&RunDirectory>,
+) -> Result<Joined, CliError> {
+    let on_wait = run.map_or_else(WaitListener::default, recording::wait_listener);
     let Some(range) = config.ranks.elastic else {
-        let (group, heartbeat, store) = rank::join_with_heartbeat(environment, &config.ranks)?;
+        let (group, heartbeat, store) =
+            rank::join_with_heartbeat(environment, &config.ranks, on_wait)?;
         return Ok(Joined {
             group,
             elastic: None,
@@ -71,7 +79,7 @@ pub(super) fn join(config: &RunConfig, environment: &RankEnvironment) -> Result<
             store,
         });
     };
-    let elastic = elastic::join(environment, config, range)?;
+    let elastic = elastic::join(environment, config, range, on_wait)?;
     Ok(Joined {
         group: elastic.group(),
         store: elastic.store(),

@@ -43,7 +43,7 @@ pub(super) fn check_resume(
     );
     check_same_weights(&run, config, arguments)?;
     let training = &config.training;
-    require_begun(&run, config)?;
+    require_checkpoints(&run, config)?;
     let newest =
         CheckpointFolder::new(run.checkpoints(), training.keep_checkpoints).load_newest()?;
     if choose_display(arguments) == renderer::Display::Dashboard {
@@ -91,9 +91,22 @@ pub(super) fn check_resume(
     .into())
 }
 
-/// Refuses a run that has parameters and has never trained: `import` has made it.
-fn require_begun(run: &RunDirectory, config: &RunConfig) -> Result<(), CliError> {
+/// Refuses the folder of another machine than the first, which has no checkpoints; and a run that has parameters and has
+/// never trained: `import` has made it.
+fn require_checkpoints(run: &RunDirectory, config: &RunConfig) -> Result<(), CliError> {
     let checkpoints = CheckpointFolder::new(run.checkpoints(), 1).places()?;
+    if checkpoints.is_empty()
+        && let Some((machine, first)) = other_machine(run)
+    {
+        let (path, first) = (run.path().display(), first.display());
+        return Err(CliError::usage_with_help(
+            format!(
+                "{path} is the folder of machine {machine}, with the logs of its ranks; the checkpoints of the run are in {first} \
+                 on machine 0"
+            ),
+            format!("use `--run-dir {first}` on every machine"),
+        ));
+    }
     let has_trained = !checkpoints.is_empty() || run.report_path().is_file();
     if has_trained || !run.model_path().is_file() {
         return Ok(());
@@ -233,6 +246,17 @@ pub(crate) fn folder_of_machine(path: &Path, node_rank: Option<usize>) -> PathBu
     let mut name = path.file_name().unwrap_or(path.as_os_str()).to_os_string();
     name.push(format!("-node-{node}"));
     path.with_file_name(name)
+}
+
+/// Which machine has made this folder, and where the first one has that run; `None` for the first, and where the folder's
+/// configuration says that there are not so many machines.
+fn other_machine(run: &RunDirectory) -> Option<(usize, PathBuf)> {
+    let name = run.path().file_name()?.to_str()?;
+    let (first, machine) = name.rsplit_once("-node-")?;
+    let machine: usize = machine.parse().ok()?;
+    let machines = run.read_config::<RunConfig>().ok()?.ranks.nodes;
+    let is_other = (1..machines).contains(&machine);
+    is_other.then(|| (machine, run.path().with_file_name(first)))
 }
 
 /// Refuses --init-from and --init-skip that say something else than the run began with: a resume continues with its

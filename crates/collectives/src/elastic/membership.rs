@@ -17,7 +17,7 @@ use super::round::Round;
 use super::round_view::{Assessment, RoundView};
 use crate::printable;
 use crate::rendezvous::join::{compare_elastic, first_verdict_key, refuse_contradiction};
-use crate::rendezvous::{RendezvousRequest, StartedRank, reach_launchers_store};
+use crate::rendezvous::{RendezvousRequest, StartedRank, WaitListener, reach_launchers_store};
 use crate::runtime;
 use crate::store::{SharedStore, StoreError, entry};
 use crate::sync::lock;
@@ -73,6 +73,7 @@ pub struct Membership {
     generation: u64,
     /// Old generations whose keys are still to be deleted.
     undeleted: Mutex<Vec<u64>>,
+    on_wait: WaitListener,
 }
 
 impl Membership {
@@ -110,6 +111,7 @@ impl Membership {
         own.compare_start()?;
         Ok(Self {
             key: reached.key,
+            on_wait: request.on_wait,
             ..own
         })
     }
@@ -148,6 +150,7 @@ impl Membership {
             key: None,
             generation: 0,
             undeleted: Mutex::default(),
+            on_wait: WaitListener::default(),
         })
     }
 
@@ -289,8 +292,9 @@ impl Membership {
                 let left = limit.saturating_sub(runtime::elapsed(since));
                 let looked = (&assessment, self.options.min);
                 let waited = runtime::elapsed(began);
-                let line = wait_line(&mut notice, me.slot, waited, left, looked);
-                line.inspect(|line| tracing::warn!("{line}"));
+                if let Some(awaited) = wait_line(&mut notice, me.slot, waited, left, looked) {
+                    self.on_wait.tell(&awaited);
+                }
             }
             let turn = match self.options.max > SLOTS {
                 true => place,

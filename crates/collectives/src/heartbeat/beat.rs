@@ -44,6 +44,9 @@ pub(super) struct Beat {
     pub(super) unix_seconds: u64,
     /// In a hang report: the job ranks that this rank waited for.
     pub(super) waiting_for: Vec<usize>,
+    /// In a hang report: how long ago the group failed on this rank. A call after that came too late.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) failed_for: Option<Duration>,
     /// In a hang report: the ranks of the group that this rank watches, and that send no beats.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) silent: Vec<usize>,

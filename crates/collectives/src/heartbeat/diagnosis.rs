@@ -5,6 +5,7 @@
 //! is outdated. All ranks decide from the same answers, ties included, so all name the same rank.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 use crate::group::{FlightEntry, FlightState};
 
@@ -21,6 +22,8 @@ pub(super) struct RankState {
     pub(super) stopped: bool,
     /// The job ranks that it waited for, by its error.
     pub(super) waiting_for: Vec<usize>,
+    /// How long ago the group failed on it, as it has reported.
+    pub(super) failed_for: Option<Duration>,
     pub(super) records: Vec<FlightEntry>,
 }
 
@@ -46,9 +49,16 @@ impl RankState {
         edges
     }
 
-    /// The number of collectives of `group` that it has called.
+    /// How long after the failure of the group it called `entry`; `None` if it did so before.
+    fn late(&self, entry: &FlightEntry) -> Option<Duration> {
+        let late = self.failed_for?.checked_sub(entry.began)?;
+        (!late.is_zero()).then_some(late)
+    }
+
+    /// The number of collectives of `group` that it has called in time.
     fn progress(&self, group: u64) -> u64 {
-        let of_group = self.records.iter().filter(|entry| entry.group == group);
+        let in_time = |entry: &&FlightEntry| entry.group == group && self.late(entry).is_none();
+        let of_group = self.records.iter().filter(in_time);
         let called = of_group.filter(|entry| entry.collective);
         called
             .map(|entry| entry.sequence.saturating_add(1))
@@ -108,13 +118,23 @@ pub(super) fn wanted_in(ranks: &[RankState], rank: usize) -> Option<&FlightEntry
     waiting.min_by_key(|entry| (entry.step, !entry.collective, entry.sequence, entry.group))
 }
 
-/// Whether `state` contains the call that others wait in, or a later one of the same group; `None` if
-/// unknown.
+/// Whether `state` contains the call that others wait in, or a later one of the same group, before the group failed;
+/// `None` if unknown.
 pub(super) fn has_called(state: &RankState, wanted: &FlightEntry) -> Option<bool> {
     if !wanted.collective || state.records.is_empty() {
         return None;
     }
     Some(state.progress(wanted.group) > wanted.sequence)
+}
+
+/// How long after the failure of the group `state` came to the call that others had waited in; `None` if it has not, or
+/// came in time.
+pub(super) fn late(state: &RankState, wanted: &FlightEntry) -> Option<Duration> {
+    let is_wanted = |entry: &&FlightEntry| {
+        let collective = wanted.collective && entry.collective;
+        collective && (entry.group, entry.sequence) == (wanted.group, wanted.sequence)
+    };
+    state.late(state.records.iter().find(is_wanted)?)
 }
 
 /// The running operation of a rank, else the failed one, else the last.
@@ -132,8 +152,6 @@ pub(super) fn doing(records: &[FlightEntry]) -> Option<&FlightEntry> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn entry(sequence: u64, state: FlightState, waiting_for: &[usize]) -> FlightEntry {
@@ -160,6 +178,7 @@ mod tests {
             alive: answered,
             stopped: false,
             waiting_for: Vec::new(),
+            failed_for: None,
             records,
         }
     }

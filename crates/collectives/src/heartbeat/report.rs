@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::asked::Asked;
 use super::beat::{Beat, Found, beat_key, hang_key, read_many, reporter_key};
-use super::diagnosis::{RankState, doing, has_called, stalled, wanted_in};
+use super::diagnosis::{RankState, doing, has_called, late, stalled, wanted_in};
 use super::log::last_lines;
 use super::machine::SilentMachine;
 use super::thread::{Followed, Heartbeat, WATCH_ALL};
@@ -108,8 +108,12 @@ pub struct HangReport {
     pub wanted: Option<FlightEntry>,
     /// The ranks that wait in it.
     pub waiting: Vec<usize>,
-    /// Whether the stalled rank has called that operation; `None` if unknown.
+    /// Whether the stalled rank has called that operation before the group failed; `None` if unknown.
     pub has_called: Option<bool>,
+    /// How long after that the stalled rank came to the operation, if it has.
+    pub late: Option<Duration>,
+    /// How long operations may wait.
+    pub timeout: Option<Duration>,
     /// The ranks that were asked, in order: those that others wait for, and a sample of the rest.
     pub ranks: Vec<RankActivity>,
     /// How many ranks were not asked.
@@ -185,6 +189,10 @@ pub(super) fn report(
     let followed = lock(&heartbeat.state).followed.clone()?;
     let own = Beat {
         waiting_for: waited_for(error.root_cause()),
+        failed_for: followed
+            .core
+            .upgrade()
+            .and_then(|core| core.mailbox.failed_for()),
         silent: heartbeat.known_silent(),
         stopped: heartbeat.known_stopped(),
         ..heartbeat.beat_of(Some(&followed))
@@ -237,6 +245,7 @@ pub(super) fn diagnose(
         .collect();
     let stalled = stalled(&states);
     let wanted = stalled.and_then(|rank| wanted_in(&states, rank));
+    let of_stalled = stalled.map(|rank| &states[rank]).zip(wanted);
     let log = stalled.and_then(|rank| log_of(*followed.members.get(rank)?));
     let waits = |rank: &usize| {
         let mut records = states[*rank].records.iter();
@@ -255,9 +264,9 @@ pub(super) fn diagnose(
         machine: stalled
             .and_then(|rank| SilentMachine::of(rank, &followed.members, per_machine, is_silent)),
         waiting: (0..states.len()).filter(waits).collect(),
-        has_called: stalled
-            .zip(wanted)
-            .and_then(|(rank, wanted)| has_called(&states[rank], wanted)),
+        has_called: of_stalled.and_then(|(state, wanted)| has_called(state, wanted)),
+        late: of_stalled.and_then(|(state, wanted)| late(state, wanted)),
+        timeout: followed.core.upgrade().map(|core| core.timeout()),
         wanted: wanted.cloned(),
         lines: log.as_deref().map_or(Ok(Vec::new()), last_lines),
         log,
@@ -416,19 +425,15 @@ fn state_of(
     let silent_for = heartbeat.silence_of(followed.members[rank]);
     // Allows for one late beat and one polling interval.
     let beats = silent_for.is_some_and(|silence| silence < 3 * heartbeat.options.interval);
-    let mut waiting_for = Vec::new();
-    let mut records = Vec::new();
-    if let Some(beat) = &report.beat {
-        waiting_for.clone_from(&beat.waiting_for);
-        records.clone_from(&beat.records);
-    }
+    let beat = report.beat.clone().unwrap_or_default();
     RankState {
         asked: report.evidence != Evidence::NotAsked,
         answered,
         alive: answered || beats || report.beats,
         stopped: false,
-        waiting_for,
-        records,
+        waiting_for: beat.waiting_for,
+        failed_for: beat.failed_for,
+        records: beat.records,
     }
 }
 

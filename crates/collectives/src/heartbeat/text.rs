@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::report::{Evidence, HangReport, RankActivity};
 use super::thread::did_not_run;
-use crate::group::ranks;
+use crate::group::{FlightEntry, ranks};
 
 impl fmt::Display for HangReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -121,22 +121,57 @@ impl HangReport {
                 } else {
                     String::new()
                 };
-                let called = match self.has_called {
-                    Some(true) => "is stuck in",
-                    Some(false) => "has not called",
-                    None => "has not completed",
-                };
-                write!(
-                    f,
-                    " at step {}: {it} {called} {}{number}, in which {} waited for it",
-                    wanted.step,
-                    wanted.operation,
-                    ranks(&self.waiting)
-                )?;
+                let call = format!("{}{number}", wanted.operation);
+                write!(f, " at step {}: {it} ", wanted.step)?;
+                match self.late {
+                    Some(late) => self.write_late(f, wanted, &call, late)?,
+                    None => {
+                        let called = match self.has_called {
+                            Some(true) => "is stuck in",
+                            Some(false) => "has not called",
+                            None => "has not completed",
+                        };
+                        let waiting = ranks(&self.waiting);
+                        write!(f, "{called} {call}, in which {waiting} waited for it")?;
+                    }
+                }
             }
             None => write!(f, ": others waited for it")?,
         }
         self.write_state(f, stalled)
+    }
+
+    /// That the stalled rank came to `call` after all, `late` after the others had given it up.
+    fn write_late(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        wanted: &FlightEntry,
+        call: &str,
+        late: Duration,
+    ) -> fmt::Result {
+        let ended = wanted.ended.unwrap_or_default();
+        let waited = wanted.began.saturating_sub(ended);
+        let passed = match self.timeout.filter(|timeout| waited >= *timeout) {
+            Some(timeout) => format!("after --timeout ({} s) had passed", timeout.as_secs_f64()),
+            None => "after they had given it up".to_owned(),
+        };
+        write!(
+            f,
+            "came to {call} {:.1} s after {}, and {:.1} s {passed}: raise --timeout if steps may take so long, or look at what \
+             it did in step {}",
+            waited.saturating_add(late).as_secs_f64(),
+            ranks(&self.waiting),
+            late.as_secs_f64(),
+            wanted.step,
+        )
+    }
+
+    /// What to do where the stalled rank was only slow.
+    fn longer_steps(&self) -> String {
+        let timeout = self.timeout.map(|timeout| timeout.as_secs_f64());
+        timeout.map_or(String::new(), |timeout| {
+            format!("; where a step may take longer than {timeout} s, raise --timeout")
+        })
     }
 
     /// Whether the stalled rank still beats, and what to check.
@@ -160,7 +195,8 @@ impl HangReport {
             (_, true) => {
                 format!(
                     "its heartbeats arrive, so it is busy or stuck in other work (an endless loop, a slow or full \
-                     disk): look at its log, or attach a debugger to its process{process}"
+                     disk): look at its log, or attach a debugger to its process{process}{}",
+                    self.longer_steps()
                 )
             }
             (_, false) => {

@@ -1,9 +1,9 @@
 //! What can go wrong while ranks find each other.
 
-use everburn_record::{ranges, ranks};
 use std::time::Duration;
 
 use everburn_auth::AuthError;
+use everburn_record::located;
 
 use super::StartedRank;
 use crate::store::StoreError;
@@ -132,6 +132,9 @@ pub enum RendezvousError {
         /// How long this rank waited.
         waited: Duration,
     },
+    /// The job was stopped on request before all ranks had joined.
+    #[error("the job was stopped on request (on machine 0) before all ranks had joined")]
+    Stopped,
     /// The store could not be served or reached.
     #[error("rank {rank} cannot join: {source}")]
     Store {
@@ -145,32 +148,6 @@ pub enum RendezvousError {
 /// How the ranks of other machines are started, where there are several.
 const OF_OTHER_MACHINES: &str =
     " (by Everburn's launcher: this machine's command with another `--node-rank`)";
-
-/// `ranks 2, 3 of machine 1`, or ranks alone where it is not known on which machines they are.
-pub(super) fn located(ranks: &[usize], per_machine: Option<usize>) -> String {
-    let listed = listed(ranks);
-    let Some(per_machine) = per_machine else {
-        return listed;
-    };
-    let mut machines: Vec<usize> = ranks.iter().map(|rank| rank / per_machine).collect();
-    machines.sort_unstable();
-    machines.dedup();
-    match &*machines {
-        [machine] => format!("{listed} of machine {machine}"),
-        several => format!("{listed} of machines {}", ranges(several)),
-    }
-}
-
-/// Rank numbers for a message, which stays readable for a thousand of them.
-pub(super) fn listed(missing: &[usize]) -> String {
-    const SHOWN: usize = 16;
-    let shown = &missing[..missing.len().min(SHOWN)];
-    let mut text = ranks(shown);
-    if missing.len() > SHOWN {
-        text.push_str(&format!(" and {} more", missing.len() - SHOWN));
-    }
-    text
-}
 
 #[cfg(test)]
 mod tests {
@@ -213,15 +190,5 @@ mod tests {
         }
         let by_hand = text(None);
         assert!(by_hand.contains("each rank a number") && !by_hand.contains("--node-rank"));
-    }
-
-    #[test]
-    fn ranks_are_named_with_their_machines() {
-        assert_eq!(located(&[1, 3], None), "ranks 1, 3");
-        assert_eq!(located(&[2, 3], Some(2)), "ranks 2, 3 of machine 1");
-        assert_eq!(
-            located(&[1, 2, 4], Some(2)),
-            "ranks 1, 2, 4 of machines 0, 1, 2"
-        );
     }
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::RendezvousRequest;
-use super::join::{join, left_key};
+use super::join::{Joining, left_key};
 use super::settings::Settings;
+use super::{RendezvousRequest, WaitListener};
 use crate::hostile::Script;
 use crate::store::{Deadline, HashStore, Store};
 
@@ -37,16 +37,15 @@ pub fn join_entries(bytes: &[u8]) {
         }
     }
     let mut claimed = false;
-    let outcome = join(
-        &store,
+    let joining = Joining {
+        store: &store,
         rank,
         world_size,
-        None,
-        Deadline::within(PATIENCE),
-        || {
-            claimed = true;
-        },
-    );
+        ranks_per_machine: None,
+        deadline: Deadline::within(PATIENCE),
+        on_wait: &WaitListener::default(),
+    };
+    let outcome = joining.join(|| claimed = true);
     match outcome {
         Ok(()) => assert!(claimed, "joined without its rank: {entries:?}"),
         Err(error) => assert!(!error.to_string().is_empty()),

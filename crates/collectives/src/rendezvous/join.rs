@@ -22,8 +22,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::error::located;
-use super::{RendezvousError, StartedRank};
+use super::{RanksAwaited, RendezvousError, StartedRank, WaitListener};
 use crate::store::{Deadline, Store, StoreError, entry};
 use crate::wait_notice::WaitNotice;
 
@@ -49,12 +48,14 @@ enum Verdict {
         first: StartedRank,
         other: StartedRank,
     },
+    Stopped,
 }
 
 impl Verdict {
     fn into_result(self) -> Result<(), RendezvousError> {
         match self {
             Self::Agreed => Ok(()),
+            Self::Stopped => Err(RendezvousError::Stopped),
             Self::WorldSizes { first, other } => Err(RendezvousError::WorldSizeMismatch {
                 rank: first.rank,
                 world_size: first.world_size,
@@ -122,70 +123,114 @@ pub(crate) fn compare_elastic(store: &dyn Store, me: &StartedRank) -> Result<(),
     verdict.into_result()
 }
 
-/// Joins and waits until all ranks have; who is missing is told with its machine, given how many ranks each has.
-/// `claimed` is called once the rank is this process's.
-pub(crate) fn join(
-    store: &dyn Store,
-    rank: usize,
-    world_size: usize,
-    ranks_per_machine: Option<usize>,
-    deadline: Deadline,
-    claimed: impl FnOnce(),
-) -> Result<(), RendezvousError> {
-    let failed = |source| RendezvousError::Store { rank, source };
-    let generation = store.add(&left_key(rank), 0).map_err(failed)?;
-    let key = |name: &str| key_of(generation, name);
-    let me = StartedRank {
-        machine: ranks_per_machine.map(|ranks| rank / ranks),
-        ..StartedRank::here(rank, world_size)
-    };
-    let objection = object(store, &me, &key, claimed).map_err(failed)?;
-    if let Some(verdict) = objection {
-        decide(store, &verdict, &key).map_err(failed)?;
-        if let Verdict::Elastic { .. } = verdict {
-            // An elastic job that has begun goes on, and says nothing.
-            let _ = store.wait_within(&[&key_of(0, "told")], deadline.left().min(TOLD));
-        }
-        return verdict.into_result();
-    }
-    let joined = store.add(&key("joined"), 1).map_err(failed)?;
-    if usize::try_from(joined) == Ok(world_size) {
-        decide(store, &Verdict::Agreed, &key).map_err(failed)?;
-    }
-    let mut notice = WaitNotice::new();
-    loop {
-        let until = notice.in_how_long(deadline.elapsed());
-        match store.get_within(&key("verdict"), deadline.left().min(until)) {
-            Ok(verdict) => {
-                return entry::read::<Verdict>(KEYS, &verdict)
-                    .map_err(failed)?
-                    .into_result();
+/// Tells the ranks that wait in `store` for others to join, and those that join later, that the job was stopped on request.
+/// Whether it has: `false` where all ranks had joined before, or have found out why they cannot. For launchers, whose ranks
+/// join once per process.
+///
+/// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::rendezvous::stop_joining;
+/// use everburn::collectives::store::HashStore;
+///
+/// assert!(stop_joining(&HashStore::new())?);
+/// # Ok::<(), everburn_collectives::store::StoreError>(())
+/// ```
+///
+/// # Errors
+/// [`StoreError`] of a store that is out of reach.
+pub fn stop_joining(store: &dyn Store) -> Result<bool, StoreError> {
+    let key = |name: &str| key_of(0, name);
+    decide(store, &Verdict::Stopped, &key)?;
+    let decided = entry::read::<Verdict>(KEYS, &store.get(&key("decided"))?)?;
+    Ok(decided == Verdict::Stopped)
+}
+
+/// A rank that joins.
+pub(crate) struct Joining<'a> {
+    pub(crate) store: &'a dyn Store,
+    pub(crate) rank: usize,
+    pub(crate) world_size: usize,
+    /// How many ranks each machine has, where that is known: missing ones are named with theirs.
+    pub(crate) ranks_per_machine: Option<usize>,
+    pub(crate) deadline: Deadline,
+    pub(crate) on_wait: &'a WaitListener,
+}
+
+impl Joining<'_> {
+    /// Joins and waits until all ranks have. `claimed` is called once the rank is this process's.
+    pub(crate) fn join(&self, claimed: impl FnOnce()) -> Result<(), RendezvousError> {
+        let Self {
+            store,
+            rank,
+            world_size,
+            ..
+        } = *self;
+        let failed = |source| RendezvousError::Store { rank, source };
+        let generation = store.add(&left_key(rank), 0).map_err(failed)?;
+        let key = |name: &str| key_of(generation, name);
+        let me = StartedRank {
+            machine: self.ranks_per_machine.map(|ranks| rank / ranks),
+            ..StartedRank::here(rank, world_size)
+        };
+        let objection = object(store, &me, &key, claimed).map_err(failed)?;
+        if let Some(verdict) = objection {
+            decide(store, &verdict, &key).map_err(failed)?;
+            if let Verdict::Elastic { .. } = verdict {
+                // An elastic job that has begun goes on, and says nothing.
+                let _ = store.wait_within(&[&key_of(0, "told")], self.deadline.left().min(TOLD));
             }
-            Err(StoreError::Timeout { .. }) => {}
-            Err(error) => return Err(failed(error)),
+            return verdict.into_result();
         }
-        let keys: Vec<String> = (0..world_size).map(|rank| key(&rank.to_string())).collect();
-        let found = entry::values(store, &keys).map_err(failed)?;
-        let missing = (0..world_size).filter(|rank| found[*rank].is_none());
-        let missing: Vec<usize> = missing.collect();
-        if deadline.left().is_zero() {
-            return Err(RendezvousError::NotAllJoined {
-                missing,
-                world_size,
-                ranks_per_machine,
-                waited: deadline.elapsed(),
-            });
+        let joined = store.add(&key("joined"), 1).map_err(failed)?;
+        if usize::try_from(joined) == Ok(world_size) {
+            decide(store, &Verdict::Agreed, &key).map_err(failed)?;
         }
-        // One of those that wait says so.
-        let is_first = (0..rank).all(|lower| missing.contains(&lower));
-        if notice.is_due(deadline.elapsed()) && is_first && !missing.is_empty() {
-            let located = located(&missing, ranks_per_machine);
-            tracing::warn!(
-                "{} of {world_size} ranks have joined after {:.0?}; missing: {located}. They are waited for, {:.0?} more",
-                world_size - missing.len(),
-                deadline.elapsed(),
-                deadline.left()
-            );
+        self.wait(&key, WaitNotice::new())
+    }
+
+    /// Waits for the verdict.
+    fn wait(
+        &self,
+        key: &impl Fn(&str) -> String,
+        mut notice: WaitNotice,
+    ) -> Result<(), RendezvousError> {
+        let (rank, world_size, deadline) = (self.rank, self.world_size, &self.deadline);
+        let failed = |source| RendezvousError::Store { rank, source };
+        loop {
+            let until = notice.in_how_long(deadline.elapsed());
+            let verdict = self
+                .store
+                .get_within(&key("verdict"), deadline.left().min(until));
+            match verdict {
+                Ok(verdict) => {
+                    return entry::read::<Verdict>(KEYS, &verdict)
+                        .map_err(failed)?
+                        .into_result();
+                }
+                Err(StoreError::Timeout { .. }) => {}
+                Err(error) => return Err(failed(error)),
+            }
+            let keys: Vec<String> = (0..world_size).map(|rank| key(&rank.to_string())).collect();
+            let found = entry::values(self.store, &keys).map_err(failed)?;
+            let (joined, missing): (Vec<usize>, Vec<usize>) =
+                (0..world_size).partition(|rank| found[*rank].is_some());
+            let per_machine = self.ranks_per_machine;
+            if deadline.left().is_zero() {
+                return Err(RendezvousError::NotAllJoined {
+                    missing,
+                    world_size,
+                    ranks_per_machine: per_machine,
+                    waited: deadline.elapsed(),
+                });
+            }
+            // One of those that wait says so.
+            let is_first = joined.first() == Some(&rank);
+            let waited = deadline.elapsed();
+            if notice.is_due(waited) && is_first && !missing.is_empty() {
+                let times = [waited, deadline.left()];
+                self.on_wait
+                    .tell(&RanksAwaited::new(joined, &missing, per_machine, times));
+            }
         }
     }
 }
@@ -236,6 +281,7 @@ fn decide(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
     use std::thread;
 
     use super::*;
@@ -249,14 +295,24 @@ mod tests {
         world_size: usize,
         limit: Duration,
     ) -> Result<(), RendezvousError> {
-        join(
+        joining(store, rank, world_size, limit, &WaitListener::default()).join(|| ())
+    }
+
+    fn joining<'a>(
+        store: &'a HashStore,
+        rank: usize,
+        world_size: usize,
+        limit: Duration,
+        on_wait: &'a WaitListener,
+    ) -> Joining<'a> {
+        Joining {
             store,
             rank,
             world_size,
-            None,
-            Deadline::within(limit),
-            || (),
-        )
+            ranks_per_machine: Some(2),
+            deadline: Deadline::within(limit),
+            on_wait,
+        }
     }
 
     /// The outcome of ranks that join at the same time.
@@ -293,6 +349,25 @@ mod tests {
     }
 
     #[test]
+    fn ranks_that_wait_or_come_later_are_told_that_the_job_was_stopped() {
+        let store = HashStore::new();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| join_alone(&store, 1, 3, LONG));
+            store
+                .wait_within(&[&format!("{KEYS}/0/joined")], LONG)
+                .unwrap();
+            assert!(stop_joining(&store).unwrap());
+            for outcome in [waits.join().unwrap(), join_alone(&store, 2, 3, LONG)] {
+                let error = outcome.unwrap_err();
+                assert!(matches!(error, RendezvousError::Stopped), "{error}");
+            }
+        });
+        let all = HashStore::new();
+        join_alone(&all, 0, 1, LONG).unwrap();
+        assert!(!stop_joining(&all).unwrap(), "all had joined");
+    }
+
+    #[test]
     fn a_rank_claimed_twice_is_told_to_every_rank_at_once() {
         for outcome in join_all(&[(0, 3), (1, 3), (1, 3)]) {
             let message = outcome.unwrap_err().to_string();
@@ -314,7 +389,8 @@ mod tests {
             without_first.wait(&[&key_of(0, "joined")]).unwrap();
             let refused = compare_elastic(&without_first, &elastic((1, 2))).unwrap_err();
             let told = waits.join().unwrap().unwrap_err();
-            let expected = "rank 0 was started without `--elastic`, machine 1 with `--elastic 1:2`";
+            let expected =
+                "machine 0 was started without `--elastic`, machine 1 with `--elastic 1:2`";
             assert!(refused.to_string().contains(expected), "{refused}");
             assert_eq!(refused.to_string(), told.to_string());
         });
@@ -358,6 +434,40 @@ mod tests {
         let message = outcome.unwrap_err().to_string();
         assert!(message.contains("only 1 of 4 ranks"), "{message}");
         assert!(message.contains("missing: ranks 0, 2, 3"), "{message}");
+    }
+
+    #[test]
+    fn who_has_joined_and_who_is_waited_for_is_told_by_the_first_that_waits() {
+        let store = HashStore::new();
+        let key = |name: &str| format!("{KEYS}/0/{name}");
+        for rank in ["1", "2"] {
+            store.set(&key(rank), b"joined").unwrap();
+        }
+        let (told, heard) = mpsc::channel();
+        let agree = store.clone();
+        let on_wait = WaitListener::new(move |awaited| {
+            told.send(awaited.clone()).unwrap();
+            decide(&agree, &Verdict::Agreed, &key).unwrap();
+        });
+        let wait = |rank: usize, limit| {
+            let notice = WaitNotice::first_after(Duration::ZERO);
+            joining(&store, rank, 4, limit, &on_wait).wait(&key, notice)
+        };
+        let others = wait(2, Duration::from_millis(20)).unwrap_err().to_string();
+        assert!(others.contains("missing: ranks 0, 3 of"), "{others}");
+        assert!(heard.try_recv().is_err(), "rank 1 tells it");
+        wait(1, LONG).unwrap();
+        let awaited = heard.try_recv().unwrap();
+        assert_eq!(awaited.joined, [1, 2]);
+        let text = &awaited.text;
+        assert!(
+            text.starts_with("waiting for ranks 0, 3 of machines 0, 1, "),
+            "{text}"
+        );
+        assert!(
+            text.contains(" s more; 2 of 4 ranks have joined after "),
+            "{text}"
+        );
     }
 
     #[test]

@@ -26,7 +26,7 @@ fn request(rank: usize, world_size: usize) -> RendezvousRequest {
         world_size: Some(world_size),
         timeout: Some(LONG),
         job_token: Some(token()),
-        open_store: false,
+        ..RendezvousRequest::default()
     }
 }
 

@@ -300,6 +300,11 @@ impl Mailbox {
         lock(&self.state).failure.clone()
     }
 
+    /// How long ago the group has failed here, if it has.
+    pub(crate) fn failed_for(&self) -> Option<Duration> {
+        lock(&self.state).failed_at.map(runtime::elapsed)
+    }
+
     /// The failure of the group, or of which the news comes within a moment: another rank's end is often
     /// seen before its reason.
     pub(crate) fn failure_of_late(&self) -> Option<Failure> {

@@ -158,6 +158,35 @@ fn a_rank_that_never_calls_is_named_by_all_others_with_step_operation_and_log() 
 }
 
 #[test]
+fn a_rank_that_calls_after_the_others_gave_it_up_says_that_it_came_late() {
+    in_parallel(WIRES.to_vec(), |wire| {
+        let store: SharedStore = Arc::new(HashStore::new());
+        let meeting = Meeting::of(2);
+        on_all_ranks(wire, 2, options(), |group| {
+            let monitor = start_monitor(&store, &group, SELDOM, None);
+            group.set_step(7);
+            if group.rank() == 0 {
+                let error = error(group.barrier().wait_within(MOMENT));
+                let report = monitor.report(&error, &|_| None).unwrap();
+                assert_eq!((report.has_called, report.late), (None, None), "{report}");
+                meeting.wait();
+                return;
+            }
+            meeting.wait();
+            wait_for("failure", || group.failure());
+            let error = error(group.barrier().wait());
+            let report = monitor.report(&error, &|_| None).unwrap();
+            let text = report.to_string();
+            let said = "rank 1 stalled at step 7: it came to barrier (collective 0) ";
+            assert!(text.starts_with(said), "{text}");
+            assert!(text.contains("raise --timeout if"), "{text}");
+            assert!(!text.contains("stuck in"), "{text}");
+            assert_eq!(report.has_called, Some(false), "{text}");
+        });
+    });
+}
+
+#[test]
 fn what_a_failed_sub_group_did_is_recorded_after_its_handles_are_gone() {
     let meeting = Meeting::of(2);
     let recorded = on_all_ranks(Wire::Threads, 2, options(), |group| {

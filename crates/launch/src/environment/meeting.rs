@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use everburn_collectives::rendezvous::{
-    Rendezvous, RendezvousError, RendezvousRequest, rendezvous,
+    Rendezvous, RendezvousError, RendezvousRequest, WaitListener, rendezvous,
 };
 
 use super::RankEnvironment;
@@ -26,12 +26,25 @@ impl RankEnvironment {
     /// # Errors
     /// As [`rendezvous`]: the error names the ranks that have not come.
     pub fn rendezvous(&self, timeout: Option<Duration>) -> Result<Rendezvous, RendezvousError> {
+        self.rendezvous_telling(timeout, WaitListener::default())
+    }
+
+    /// The same; `on_wait` is told of ranks that are waited for.
+    ///
+    /// # Errors
+    /// As [`rendezvous`].
+    pub fn rendezvous_telling(
+        &self,
+        timeout: Option<Duration>,
+        on_wait: WaitListener,
+    ) -> Result<Rendezvous, RendezvousError> {
         let request = RendezvousRequest {
             rank: Some(self.rank),
             world_size: Some(self.world_size),
             timeout,
             job_token: self.job_token.clone(),
             open_store: self.open_store,
+            on_wait,
         };
         // Under torchrun the variables say more: which part of its store belongs to this attempt.
         let init_method = match self.origin.started_by.is_foreign() {

@@ -1,12 +1,16 @@
 //! Signals that reach a launcher before it has ranks.
 
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
+use std::thread;
 
+use everburn_collectives::rendezvous::{RendezvousError, RendezvousRequest, rendezvous};
+use everburn_collectives::store::{Store as _, StoreAccess};
 use everburn_launch::{EarlyStop, HostedStore, Launcher};
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::process::LauncherProcess;
+use crate::process::{DEADLINE, LauncherProcess, TOKEN, connect, wait_until};
 
 /// Says to a launcher of this binary when it gets a signal.
 pub const WHEN: &str = "TEST_SIGNAL_WHEN";
@@ -32,7 +36,7 @@ pub fn before_ranks_are_started(launcher: Launcher, folder: &Path) -> Launcher {
             let _early = listen();
             kill_process(getpid(), Signal::INT).unwrap();
             loop {
-                std::thread::park();
+                thread::park();
             }
         }
         "the launcher has taken over" => {
@@ -66,4 +70,49 @@ fn a_signal_before_the_first_rank_is_a_request_to_stop() {
         assert!(told.starts_with("None stopping on SIGTERM"), "{told}");
         assert!(!folder.path().join("said").exists(), "{when}");
     }
+}
+
+/// Machine 0 of two, whose rank runs.
+fn machine_0(folder: &Path) -> LauncherProcess {
+    let script = "echo $MASTER_PORT > $DIR/new; mv $DIR/new $DIR/port; exec sleep 600";
+    for _ in 0..5 {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let mut launcher = LauncherProcess::start_first_of_two(folder, port, script);
+        wait_until("the rank, or the end for a port that is taken", || {
+            folder.join("port").exists() || !launcher.is_running()
+        });
+        if launcher.is_running() {
+            return launcher;
+        }
+    }
+    panic!("one of five free ports stays free for a moment");
+}
+
+#[test]
+fn ranks_of_another_machine_that_still_join_are_told_that_the_job_was_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut launcher = machine_0(folder.path());
+    let store = connect(folder.path(), StoreAccess::Token(TOKEN.parse().unwrap())).unwrap();
+    let port = fs::read_to_string(folder.path().join("port")).unwrap();
+    let init_method = format!("tcp://127.0.0.1:{}", port.trim());
+    let joins = thread::spawn(move || {
+        let request = RendezvousRequest {
+            rank: Some(1),
+            world_size: Some(2),
+            timeout: Some(DEADLINE),
+            job_token: Some(TOKEN.parse().unwrap()),
+            ..RendezvousRequest::default()
+        };
+        rendezvous(&init_method, request).map(drop)
+    });
+    store
+        .wait_within(&["everburn/join/0/joined"], DEADLINE)
+        .unwrap();
+    drop(store);
+    launcher.signal(Signal::INT);
+    let error = joins.join().unwrap().unwrap_err();
+    assert!(matches!(error, RendezvousError::Stopped), "{error}");
+    assert_eq!(launcher.wait().code(), Some(130));
 }

@@ -91,6 +91,8 @@ pub(super) struct Ranks {
     members: BTreeSet<usize>,
     /// Since when, in milliseconds since 1970, ranks are known to be lost.
     lost: BTreeMap<usize, u64>,
+    /// Who has joined, where others are waited for, and until when, in milliseconds since 1970.
+    pub(super) waits: Option<(BTreeSet<usize>, u64)>,
 }
 
 impl Ranks {
@@ -119,6 +121,10 @@ impl Ranks {
 
     /// `members` are the ranks that the event names.
     pub(super) fn event(&mut self, event: &Event, members: Option<BTreeSet<usize>>) {
+        if let Some(until_ms) = event.waits_until_ms {
+            self.waits = members.map(|joined| (joined, until_ms));
+            return;
+        }
         match (event.kind, event.rank) {
             (EventKind::Loss | EventKind::Restart, Some(rank)) => {
                 self.lost.insert(rank, event.unix_time_ms.unwrap_or(0));
@@ -128,6 +134,7 @@ impl Ranks {
                     self.lost.retain(|rank, _| !members.contains(rank));
                     self.members = members;
                 }
+                self.waits = None;
             }
             _ => {}
         }
@@ -148,7 +155,8 @@ impl Ranks {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let of_rank = |rank: &LiveRank| text(&rank.doing) + text(&rank.host);
         let texts: usize = self.live.values().map(of_rank).sum();
-        let numbers = self.recorded.len() + self.lost.len() + self.members.len();
+        let joined = self.waits.as_ref().map_or(0, |(joined, _)| joined.len());
+        let numbers = self.recorded.len() + self.lost.len() + self.members.len() + joined;
         let live = self.live.len() * size_of::<LiveRank>();
         recent * size_of::<RankStep>() + texts + live + 16 * numbers
     }
@@ -176,6 +184,8 @@ impl Ranks {
                 let work = own_work(times);
                 median.is_some_and(|median| work > STRAGGLER * median && work > median + NOISE)
             };
+            let waits = |(joined, _): &(BTreeSet<usize>, u64)| joined.contains(&rank);
+            let has_joined = self.waits.as_ref().is_some_and(waits);
             let is_member = self.members.is_empty() || self.members.contains(&rank);
             let status = if !state.goes_on() {
                 RankStatus::Ended
@@ -187,7 +197,7 @@ impl Ranks {
                 RankStatus::Lost
             } else if times.as_ref().is_some_and(is_slow) {
                 RankStatus::Straggling
-            } else if live.is_some() || times.is_some() {
+            } else if live.is_some() || times.is_some() || has_joined {
                 RankStatus::Working
             } else {
                 RankStatus::Unknown

@@ -155,3 +155,31 @@ fn a_run_that_was_cut_off_is_shown_as_one_and_one_that_was_resumed_is_not() {
     assert_eq!(state.cut_off(), None);
     assert_ne!(state.doing(), "cut off, last seen 0:09 ago: --resume");
 }
+
+#[test]
+fn ranks_that_are_waited_for_are_named_with_their_machine_until_the_training_begins() {
+    let mut state = RunState::default();
+    let run = Update::Run {
+        name: "a".into(),
+        config: "[ranks]\nranks = 2\nnodes = 2\n".into(),
+    };
+    state.take(&run, 1_000);
+    let wait = Event {
+        ranks: Some(vec![0, 1]),
+        waits_until_ms: Some(291_000),
+        ..Event::new(EventKind::Warning, "waiting for ranks 2, 3 of machine 1")
+    };
+    state.take(&Update::Event(wait), 1_000);
+    state.tick(41_000);
+    let doing = "starting, waiting for ranks 2, 3 of machine 1, 250 s more";
+    assert_eq!(state.doing(), doing);
+    let status = |rank: usize| state.ranks()[rank].status;
+    assert_eq!([0, 1].map(status), [RankStatus::Working; 2]);
+    assert_eq!([2, 3].map(status), [RankStatus::Unknown; 2]);
+    let start = Event {
+        ranks: Some((0..4).collect()),
+        ..Event::new(EventKind::Start, "mlp begins, on 4 ranks")
+    };
+    state.take(&Update::Event(start), 42_000);
+    assert_eq!(state.doing(), "starting");
+}

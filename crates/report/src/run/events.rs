@@ -109,6 +109,29 @@ impl Events {
         ))
     }
 
+    /// What is to be said of ranks that are waited for at this time, if that is what happened last.
+    ///
+    /// ```
+    /// use everburn_record::{Event, EventKind};
+    /// use everburn_report::Events;
+    ///
+    /// let text = "waiting for rank 1 of machine 1, 290 s more";
+    /// let wait = Event {
+    ///     unix_time_ms: Some(10_000),
+    ///     waits_until_ms: Some(300_000),
+    ///     ..Event::new(EventKind::Warning, text)
+    /// };
+    /// let events = Events::new(vec![wait]);
+    /// assert_eq!(events.awaited(20_000), Some(text));
+    /// assert_eq!(events.awaited(300_000), None);
+    /// ```
+    #[must_use]
+    pub fn awaited(&self, now_ms: u64) -> Option<&str> {
+        let last = self.list.iter().max_by_key(|event| event.unix_time_ms)?;
+        let waits = last.waits_until_ms.is_some_and(|until| until > now_ms);
+        waits.then_some(&*last.text)
+    }
+
     /// Reads `events.jsonl` of a run directory, or where there is none its logs; then its checkpoints. What could not be
     /// read is noted.
     ///

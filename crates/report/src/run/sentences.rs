@@ -25,14 +25,13 @@ pub(super) fn event(line: &str, rank: usize) -> Option<Event> {
     let (time, level, text) = message(line)?;
     let (kind, about) = judged(level, text, rank)?;
     Some(Event {
-        kind,
         unix_time_ms: time,
         step: step_at(text),
         rank: about,
         ranks: (kind == EventKind::Regroup)
             .then(|| ranks_in(text))
             .flatten(),
-        text: plain::line(text, LONGEST_TEXT),
+        ..Event::new(kind, plain::line(text, LONGEST_TEXT))
     })
 }
 

@@ -1,10 +1,10 @@
-//! What the newest run lacks: it was cut off, killed with its launcher so that nobody was left to say so, or checkpoints
-//! could not be written.
+//! What the newest run lacks: it waits for ranks that have not joined; it was cut off, killed with its launcher so that
+//! nobody was left to say so; or checkpoints could not be written.
 
 use std::path::Path;
 
 use everburn_monitor::Target;
-use everburn_record::{Finding, Live, plain};
+use everburn_record::{Finding, Live, plain, unix_time_ms};
 use everburn_report::Events;
 
 use crate::arguments::keys::with_flags;
@@ -26,13 +26,21 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
             "`train --resume --run-dir` and this folder continue the run",
         )
     });
-    let unsaved = Events::read(&newest, &mut Vec::new()).unsaved().map(|text| {
+    let events = Events::read(&newest, &mut Vec::new());
+    let awaited = events.awaited(unix_time_ms());
+    let awaited = awaited.filter(|_| Live::has_owner(&newest)).map(|text| {
+        of_newest(
+            text.to_owned(),
+            "start the missing machines, or read their output: the command of machine 0 with another --node-rank",
+        )
+    });
+    let unsaved = events.unsaved().map(|text| {
         of_newest(
             text,
             "make room on the disk of this folder; a run that continues writes the next checkpoint that is due",
         )
     });
-    cut_off.into_iter().chain(unsaved).collect()
+    [cut_off, awaited, unsaved].into_iter().flatten().collect()
 }
 
 #[cfg(test)]
@@ -70,6 +78,25 @@ mod tests {
             "{line}"
         );
         assert!(line.contains("-> make room"), "{line}");
+    }
+
+    #[test]
+    fn ranks_that_the_newest_run_waits_for_are_named_while_a_process_has_it() {
+        let (runs, run) = one_run();
+        let text = "waiting for rank 1 of machine 1, 290 s more";
+        let event = Event {
+            unix_time_ms: Some(unix_time_ms()),
+            waits_until_ms: Some(unix_time_ms() + 290_000),
+            ..Event::new(EventKind::Warning, text)
+        };
+        let line = serde_json::to_string(&event).unwrap() + "\n";
+        std::fs::write(run.join("events.jsonl"), line).unwrap();
+        let lock = std::fs::File::create(run.join(Live::LOCK)).unwrap();
+        assert_eq!(findings(runs.path()), [], "it has ended");
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let line = findings(runs.path())[0].to_string();
+        assert!(line.starts_with("warn  newest run"), "{line}");
+        assert!(line.contains(text), "{line}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::elastic::error::listed;
 use crate::elastic::round_view::Assessment;
+use crate::rendezvous::RanksAwaited;
 use crate::wait_notice::WaitNotice;
 
 /// The line of process `slot` that is due after it has `waited`, `left` before the round closes, or the wait for `min`
@@ -14,7 +15,7 @@ pub(super) fn wait_line(
     waited: Duration,
     left: Duration,
     (assessment, min): (&Assessment, usize),
-) -> Option<String> {
+) -> Option<RanksAwaited> {
     let (present, missing) = (&assessment.present, &assessment.missing);
     let is_first = present.first().is_some_and(|first| first.slot == slot);
     if missing.is_empty() || !is_first || !notice.is_due(waited) {
@@ -25,11 +26,13 @@ pub(super) fn wait_line(
         true => format!("the others continue without them in {left:.0?}"),
         false => format!("at least {min} are needed, and are waited for, {left:.0?} more"),
     };
-    Some(format!(
+    let text = format!(
         "{} of {all} ranks have joined after {waited:.0?}; missing: {}; {what_next}",
         present.len(),
         listed(missing)
-    ))
+    );
+    let joined = present.iter().map(|member| member.slot).collect();
+    Some(RanksAwaited { joined, left, text })
 }
 
 #[cfg(test)]
@@ -68,6 +71,8 @@ mod tests {
         assert_eq!(line(0, 9, 1), None);
         assert_eq!(line(1, 10, 1), None, "rank 0 says it");
         let first = line(0, 10, 1).unwrap();
+        assert_eq!((first.joined, first.left), (vec![0, 1], seconds(50)));
+        let first = first.text;
         assert!(
             first.starts_with("2 of 4 ranks have joined after 10s; missing: slot 2"),
             "{first}"
@@ -77,7 +82,7 @@ mod tests {
             "{first}"
         );
         assert_eq!(line(0, 69, 1), None);
-        let second = line(0, 70, 3).unwrap();
+        let second = line(0, 70, 3).unwrap().text;
         assert!(
             second.ends_with("at least 3 are needed, and are waited for, 50s more"),
             "{second}"

@@ -2,13 +2,21 @@
 
 use super::*;
 use crate::rendezvous::RendezvousError;
-use crate::rendezvous::join::join;
+use crate::rendezvous::WaitListener;
+use crate::rendezvous::join::Joining;
 use crate::store::Deadline;
 
 /// A rank without `--elastic` comes to the store of `job`.
 fn come_without_elastic(job: &Job) -> RendezvousError {
-    let deadline = Deadline::within(LONG);
-    join(&*job.store, 1, 2, Some(1), deadline, || ()).unwrap_err()
+    let joining = Joining {
+        store: &*job.store,
+        rank: 1,
+        world_size: 2,
+        ranks_per_machine: Some(1),
+        deadline: Deadline::within(LONG),
+        on_wait: &WaitListener::new(|_| ()),
+    };
+    joining.join(|| ()).unwrap_err()
 }
 
 fn is_mismatch(error: &ElasticError) -> bool {

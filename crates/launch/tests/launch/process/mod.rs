@@ -193,6 +193,16 @@ impl LauncherProcess {
         Self::spawn(command, folder, 1, "", script)
     }
 
+    /// The same for machine 0 of two with one shell each.
+    pub fn start_first_of_two(folder: &Path, port: u16, script: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(act_arguments())
+            .env(RENDEZVOUS, format!("127.0.0.1:{port}"))
+            .env(variables::JOB_TOKEN, TOKEN);
+        Self::spawn(command, folder, 1, "", script)
+    }
+
     /// The same for one of two machines that meet in etcd, with one rank each that is in groups.
     pub fn start_at_etcd(folder: &Path, endpoints: &str, node_rank: usize) -> Self {
         let mut command = elastic_command(1, 10);

@@ -1,0 +1,89 @@
+//! Who is told of ranks that have not joined yet.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use everburn_record::located;
+
+/// Ranks that are waited for, while a job starts.
+///
+/// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use std::time::Duration;
+/// use everburn::collectives::rendezvous::RanksAwaited;
+///
+/// let awaited = RanksAwaited::new(vec![0, 1], &[2, 3], Some(2), [10, 290].map(Duration::from_secs));
+/// let text = "waiting for ranks 2, 3 of machine 1, 290 s more; 2 of 4 ranks have joined after 10 s";
+/// assert_eq!(awaited.text, text);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RanksAwaited {
+    /// The ranks that have joined.
+    pub joined: Vec<usize>,
+    /// How long the others are waited for, from now.
+    pub left: Duration,
+    /// For whom, how long, and what comes then.
+    pub text: String,
+}
+
+impl RanksAwaited {
+    /// Those that have `joined` and waited, and still wait, for the `missing` ones; `ranks_per_machine` where it is known.
+    #[must_use]
+    pub fn new(
+        joined: Vec<usize>,
+        missing: &[usize],
+        ranks_per_machine: Option<usize>,
+        [waited, left]: [Duration; 2],
+    ) -> Self {
+        let text = format!(
+            "waiting for {}, {:.0} s more; {} of {} ranks have joined after {:.0} s",
+            located(missing, ranks_per_machine),
+            left.as_secs_f64(),
+            joined.len(),
+            joined.len() + missing.len(),
+            waited.as_secs_f64()
+        );
+        Self { joined, left, text }
+    }
+}
+
+/// Who is told that ranks are waited for: by default the log, as a warning. Of those that wait, the first tells it, after
+/// ten seconds and then once per minute.
+///
+/// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::rendezvous::{RendezvousRequest, WaitListener};
+///
+/// let request = RendezvousRequest {
+///     on_wait: WaitListener::new(|awaited| eprintln!("{}", awaited.text)),
+///     ..RendezvousRequest::default()
+/// };
+/// assert_eq!(request.rank, None);
+/// ```
+#[derive(Clone)]
+pub struct WaitListener(Arc<dyn Fn(&RanksAwaited) + Send + Sync>);
+
+impl WaitListener {
+    /// `told` is called where the rank waits, and must not wait itself.
+    pub fn new(told: impl Fn(&RanksAwaited) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(told))
+    }
+
+    pub(crate) fn tell(&self, awaited: &RanksAwaited) {
+        (self.0)(awaited);
+    }
+}
+
+impl Default for WaitListener {
+    fn default() -> Self {
+        Self::new(|awaited| tracing::warn!("{}", awaited.text))
+    }
+}
+
+impl fmt::Debug for WaitListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaitListener").finish_non_exhaustive()
+    }
+}
