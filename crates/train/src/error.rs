@@ -192,6 +192,9 @@ pub enum TrainError {
         /// Those that there are.
         there: Vec<String>,
     },
+    /// A finder has made its trials, and they say nothing.
+    #[error("{0}")]
+    NothingFound(String),
     /// A hook failed on one of the ranks.
     #[error(
         "the hook `{hook}` of rank {rank} failed after step {step}: {reason}; all steps are in the newest checkpoint of \
