@@ -177,6 +177,15 @@ fn where_files_may_not_be_so_long_the_training_goes_on() {
         "nothing unfinished is left: {ended}"
     );
     assert!(folder.path().join("kept/model.safetensors").is_file());
+    // There is nothing to resume from, and the advice can be followed.
+    let warned = "was not written, there is none; what was trained is in kept/model.safetensors, and `everburn train mlp \
+                  --init-from kept` begins a training with it";
+    assert!(ended.stderr.contains(warned), "{ended}");
+    let flags = ["--epochs", "1", "--init-from", "kept"];
+    Everburn::train(folder.path(), "mlp")
+        .args(flags)
+        .run()
+        .succeeded();
 }
 
 #[test]
