@@ -188,7 +188,7 @@ fn write(trainer: &Trainer, files: &[(&str, Vec<u8>)]) -> Result<(), TrainError>
         let path = run.path().join(name);
         everburn_record::file::write(&path, bytes).map_err(|error| TrainError::Write {
             path: path.clone(),
-            reason: error.to_string(),
+            reason: everburn_record::file::with_hint(&error, "--run-dir"),
         })?;
         say!("written: {}", path.display());
     }

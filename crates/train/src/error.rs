@@ -374,18 +374,9 @@ impl TrainError {
     }
 }
 
-/// An error of the system, with what to do.
+/// An error of the system about a file of a run, with what to do.
 pub(crate) fn with_hint(error: &std::io::Error) -> String {
-    let hint = match error.kind() {
-        std::io::ErrorKind::PermissionDenied => "; choose another `run_dir`",
-        std::io::ErrorKind::StorageFull => "; free some space or choose another `run_dir`",
-        std::io::ErrorKind::ReadOnlyFilesystem => "; choose another `run_dir`",
-        std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotADirectory => {
-            "; a file is in the way: choose another `run_dir`"
-        }
-        _ => "",
-    };
-    format!("{error}{hint}")
+    everburn_record::file::with_hint(error, "`run_dir`")
 }
 
 /// `rank 1 does`, `ranks 0, 2 do`
