@@ -53,8 +53,8 @@ pub fn configuration_fault(error: &toml::de::Error, text: &str) -> String {
     format!("line {line}: {}", printable(&message, LONGEST))
 }
 
-/// The configuration of a table, or [what is wrong with it](configuration_fault). Of a number in the place of a name, the
-/// parser does not say which names there are, so it is read again as a name.
+/// The configuration of a table, or [what is wrong with it](configuration_fault). The parser's words
+/// for a number in the place of a name lack the names, so it is read again as a name.
 ///
 /// ```
 /// # mod everburn { pub use everburn_train as train; }
@@ -75,7 +75,8 @@ pub fn configuration_of<T: DeserializeOwned>(table: Table) -> Result<T, String> 
         Err(error) => error,
     };
     let fault = configuration_fault(&error, "");
-    let path = key_of(&error.to_string()).filter(|_| error.message().contains("string only"));
+    let whole = error.to_string();
+    let path = key_of(&whole).filter(|_| error.message().contains("string only"));
     let place = path.and_then(|path| {
         let mut keys = path.split('.');
         keys.try_fold(&mut table, |table, key| table.get_mut(key))
