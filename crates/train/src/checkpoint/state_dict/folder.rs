@@ -216,9 +216,12 @@ fn read_shards(folder: &Path, index: &Path) -> Result<BTreeMap<String, PackedTen
 
 #[cfg(test)]
 mod tests {
+    use burn::nn::LinearConfig;
+    use burn::prelude::Device;
     use burn::tensor::TensorData;
 
     use super::*;
+    use crate::checkpoint::state_dict::save_state_dict;
 
     fn tensor(name: &str, numbers: usize) -> NamedTensor {
         (name.to_string(), TensorData::zeros::<f32, _>([numbers]))
@@ -272,15 +275,6 @@ mod tests {
             "{error}"
         );
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use burn::nn::LinearConfig;
-    use burn::prelude::*;
-
-    use super::*;
-    use crate::checkpoint::state_dict::save_state_dict;
 
     #[test]
     fn what_cannot_be_written_is_named_by_its_own_path_and_has_help() {
