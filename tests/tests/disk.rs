@@ -177,6 +177,15 @@ fn where_files_may_not_be_so_long_the_training_goes_on() {
         "nothing unfinished is left: {ended}"
     );
     assert!(folder.path().join("kept/model.safetensors").is_file());
+    // There is nothing to resume from, and the advice can be followed.
+    let warned = "was not written, there is none; what was trained is in kept/model.safetensors, and `everburn train mlp \
+                  --init-from kept` begins a training with it";
+    assert!(ended.stderr.contains(warned), "{ended}");
+    let flags = ["--epochs", "1", "--init-from", "kept"];
+    Everburn::train(folder.path(), "mlp")
+        .args(flags)
+        .run()
+        .succeeded();
 }
 
 #[test]
@@ -191,4 +200,38 @@ fn what_the_test_has_found_is_told_where_the_model_cannot_be_written() {
     assert!(ended.stdout.contains("test accuracy "), "{ended}");
     assert!(!ended.stdout.contains("recorded in"), "{ended}");
     ended.failed_with(1, &["model.safetensors", "failed: File too large"]);
+}
+
+#[test]
+fn an_output_on_a_full_disk_leads_to_its_flag() {
+    let test = "an output on a full disk";
+    if !can_mount(test) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--epochs", "1", "--run-dir", "run"];
+    let trained = Everburn::train(folder.path(), "mlp").args(flags).run();
+    trained.succeeded();
+    let script = "mkdir -p full; mount -t tmpfs -o size=4k tmpfs full; exec \"$0\" \"$@\"";
+    for words in [
+        ["export", "run", "--output", "full/a.pt"].as_slice(),
+        &["export", "run", "--output", "full/a.safetensors"],
+        &["predict", "run", "--output", "full/a.jsonl"],
+        &["report", "run", "--output", "full/a.html"],
+        &["compare", "run", "run", "--html", "full/a.html"],
+    ] {
+        let command = Everburn::new(folder.path(), words);
+        let behind = ["--mount", "sh", "-c", script];
+        let ended = command
+            .by(folder.path(), Path::new("unshare"), behind)
+            .run();
+        let [.., flag, output] = words else {
+            panic!("{words:?}")
+        };
+        let told = format!(
+            "writing {output} failed: No space left on device (os error 28); free some space or choose another {flag}"
+        );
+        ended.failed_with(1, &[&told]);
+        assert!(!ended.stderr.contains(".everburn-"), "{ended}");
+    }
 }

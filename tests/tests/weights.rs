@@ -321,6 +321,23 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
     let export = ["export", "a", "--to", "safetensors", "--output", "a.pt"];
     let ended = Everburn::new(here, export).run();
     ended.failed_with(2, &["a.pt does not end in .safetensors"]);
+    let export = ["export", "a", "--to", "pytorch", "--output", "a.weights"];
+    let ended = Everburn::new(here, export).run();
+    ended.failed_with(2, &["a.weights does not end in .safetensors, .pt"]);
+    for flags in [
+        ["--output", "a.onnx"].as_slice(),
+        &["--to", "pytorch", "--output", "a.onnx"],
+    ] {
+        let ended = Everburn::new(here, ["export", "a"]).args(flags).run();
+        ended.failed_with(
+            2,
+            &[
+                "ONNX is not written",
+                "export to a .pt file",
+                "torch.onnx.export",
+            ],
+        );
+    }
 }
 
 /// An archive as `torch.save` makes one of `pickle` and `storage`; checksums are not compared.

@@ -16,11 +16,11 @@ use everburn_collectives::group::TransportKind;
 use everburn_distributed::GradientBackend;
 use everburn_launch::RankEnvironment;
 use everburn_train::{
-    Chaos, ConfiguredTask, ParallelConfig, Parallelism, Patterns, TrainingConfig,
-    configuration_fault, nearest_name,
+    Chaos, ConfiguredTask, ParallelConfig, Parallelism, Patterns, TrainingConfig, configuration_of,
+    nearest_name,
 };
 use serde::{Deserialize, Serialize};
-use toml::{Table, Value};
+use toml::Table;
 
 use self::checks::refuse_flags_of_rounds;
 pub(crate) use self::flags::key_of;
@@ -224,8 +224,7 @@ impl RunConfig {
             .unwrap_or_default();
         let (task, table) = layered(arguments, file_layer)?;
         let fault = |reason: String| fault(&reason, &arguments.set, file.as_deref());
-        let mut config = Self::deserialize(Value::Table(table))
-            .map_err(|error| fault(configuration_fault(&error, "")))?;
+        let mut config: Self = configuration_of(table).map_err(fault)?;
         let foreign = config.refuse_foreign_sections(&task.sections());
         foreign.map_err(|error| match error {
             CliError::Usage {

@@ -122,9 +122,12 @@ impl From<TaskError> for CliError {
 
 impl From<ReportError> for CliError {
     fn from(error: ReportError) -> Self {
-        Self::Usage {
-            message: error.to_string(),
-            help: error.missing_run().map(missing_run::help),
+        match error {
+            ReportError::Write { path, reason } => TrainError::Write { path, reason }.into(),
+            error => Self::Usage {
+                message: error.to_string(),
+                help: error.missing_run().map(missing_run::help),
+            },
         }
     }
 }

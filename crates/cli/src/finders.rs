@@ -75,19 +75,14 @@ fn find_learning_rate(
         say!("finding a learning rate: {from:e} to {to} in {steps} steps");
     }
     let sweep = trainer.find_learning_rate(model, data, range)?;
+    let suggestion = sweep.suggestion();
     if speaks && !sweep.interrupted {
-        let suggestion = sweep.suggestion();
         say!("{}", sweep_table(&sweep));
         if sweep.exploded {
             say!("the loss has exploded: the sweep ended there");
         }
-        match suggestion {
-            Some(rate) => {
-                say!("suggested learning rate: {rate:.2e} (the loss falls most steeply there)");
-            }
-            None => say!(
-                "no suggestion: the loss never fell; more samples, another optimizer or another batch size may help"
-            ),
+        if let Some(rate) = suggestion {
+            say!("suggested learning rate: {rate:.2e} (the loss falls most steeply there)");
         }
         let found = json!({ "suggestion": suggestion, "sweep": sweep });
         let plot = plot::svg(&sweep);
@@ -98,6 +93,15 @@ fn find_learning_rate(
                 ("learning-rate.svg", plot.into_bytes()),
             ],
         )?;
+    }
+    if suggestion.is_none() && !sweep.interrupted {
+        // No rank ends before the files are written.
+        trainer.group.clone().destroy()?;
+        return Err(TrainError::NothingFound(
+            "no learning rate can be suggested: the smoothed loss never falls before it rises (see learning-rate.svg in the \
+             run directory); more samples, another optimizer or another batch size may help"
+                .to_owned(),
+        ));
     }
     Ok(!sweep.interrupted)
 }
@@ -184,7 +188,7 @@ fn write(trainer: &Trainer, files: &[(&str, Vec<u8>)]) -> Result<(), TrainError>
         let path = run.path().join(name);
         everburn_record::file::write(&path, bytes).map_err(|error| TrainError::Write {
             path: path.clone(),
-            reason: error.to_string(),
+            reason: everburn_record::file::with_hint(&error, "--run-dir"),
         })?;
         say!("written: {}", path.display());
     }

@@ -163,24 +163,27 @@ fn write_to(
     output: &Path,
     predictions: impl FnOnce(&mut dyn FnMut(&[u8]) -> io::Result<()>) -> Result<usize, CliError>,
 ) -> Result<(), CliError> {
-    let mut failed = None;
+    let unwritten = |error: &io::Error| TrainError::Write {
+        path: output.to_path_buf(),
+        reason: files::with_hint(error, "--output"),
+    };
+    let (mut failed, mut refused) = (None, None);
     let written = files::replace(output, |file| {
-        predictions(&mut |lines| file.write_all(lines)).map_or_else(
-            |error| {
-                let cause = io::Error::other(error.to_string());
-                failed = Some(error);
-                Err(cause)
-            },
-            |_samples| Ok(()),
-        )
+        let mut write = |lines: &[u8]| {
+            let written = file.write_all(lines);
+            written.inspect_err(|error| refused = Some(unwritten(error)))
+        };
+        let samples = predictions(&mut write).map_err(|error| {
+            let cause = io::Error::other(error.to_string());
+            failed = Some(error);
+            cause
+        });
+        samples.map(drop)
     });
-    match (failed, written) {
-        (Some(error), _) => Err(error),
-        (None, Err(error)) => Err(CliError::usage(format!(
-            "writing {} failed: {error}",
-            output.display()
-        ))),
-        (None, Ok(())) => Ok(()),
+    match (refused, failed, written) {
+        (Some(refused), ..) => Err(refused.into()),
+        (None, Some(error), _) => Err(error),
+        (None, None, written) => written.map_err(|error| unwritten(&error).into()),
     }
 }
 

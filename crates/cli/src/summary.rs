@@ -117,13 +117,21 @@ fn warn_of_a_missing_end(report: &TrainingReport, run: &RunDirectory) {
             );
             return;
         }
+        let (program, folder) = (invocation::name(), run.path().display());
+        let continued = match steps {
+            Some(_) => format!(
+                "`{program} train --resume --run-dir {folder}` makes the steps since the newest checkpoint once more, and \
+                 writes it: make room first"
+            ),
+            None => {
+                let model = &report.model;
+                format!("`{program} train {model} --init-from {folder}` begins a training with it")
+            }
+        };
         tracing::warn!(
-            "the checkpoint of the last step, {}, was not written, {newest}; what was trained is in {}, and `{} train \
-             --resume --run-dir {}` makes the steps since the newest checkpoint once more, and writes it: make room first",
+            "the checkpoint of the last step, {}, was not written, {newest}; what was trained is in {}, and {continued}",
             report.steps,
             run.model_path().display(),
-            invocation::name(),
-            run.path().display()
         );
     }
 }

@@ -12,9 +12,9 @@
 //! | [`append_to`], [`create`], [`lock_file`] | what is written so far | no | refused |
 //! | [`open`], [`read`], [`read_text`] | | | refused |
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rustix::fs::OFlags;
@@ -26,7 +26,8 @@ use tempfile::NamedTempFile;
 /// The system's error. What was at `path` before is then still there.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = aside(path)?;
-    file.write_all(bytes)?;
+    // By the file: an error of the other has its random name.
+    file.as_file_mut().write_all(bytes)?;
     file.as_file().sync_all()?;
     file.persist(path)?;
     sync_folder(folder_of(path))
@@ -66,7 +67,7 @@ pub fn replace(
 /// The system's error, other than that a file is there.
 pub fn write_once(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     let mut file = aside(path)?;
-    file.write_all(bytes)?;
+    file.as_file_mut().write_all(bytes)?;
     // A link is nobody's file.
     if path.is_symlink() {
         fs::remove_file(path)?;
@@ -147,13 +148,24 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// A file of a random name beside `path`, which is removed unless it gets that name.
+/// An error of the system with what to do; `other` names what another place is given by, such as `--output`.
+#[must_use]
+pub fn with_hint(error: &io::Error, other: &str) -> String {
+    use io::ErrorKind;
+    let hint = match error.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => "",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free some space or ",
+        ErrorKind::AlreadyExists | ErrorKind::NotADirectory => "a file is in the way: ",
+        _ => return error.to_string(),
+    };
+    format!("{error}; {hint}choose another {other}")
+}
+
+/// A file of a random name beside `path`, which is removed unless it gets that name. Errors do not have the random name.
 fn aside(path: &Path) -> io::Result<NamedTempFile> {
     tempfile::Builder::new()
         .prefix(".everburn-")
-        // Before the umask.
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder_of(path))
+        .make_in(folder_of(path), |path| File::create_new(path))
 }
 
 fn folder_of(path: &Path) -> &Path {
@@ -259,8 +271,21 @@ mod tests {
         assert_eq!(read(&path("a"), 3).unwrap(), b"two");
         fs::create_dir(path("b")).unwrap();
         write(&path("b"), b"three").unwrap_err();
-        write(&path("none/c"), b"three").unwrap_err();
+        let failed = write(&path("none/c"), b"three").unwrap_err();
+        let told = "No such file or directory (os error 2)";
+        assert_eq!(failed.to_string(), told, "no random name");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn an_error_says_what_to_do_by_the_name_of_the_place() {
+        let told = |number| with_hint(&io::Error::from_raw_os_error(number), "--output");
+        let full =
+            "No space left on device (os error 28); free some space or choose another --output";
+        assert_eq!(told(28), full);
+        let denied = "Permission denied (os error 13); choose another --output";
+        assert_eq!(told(13), denied);
+        assert_eq!(told(5), "Input/output error (os error 5)");
     }
 
     #[test]

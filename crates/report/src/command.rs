@@ -82,11 +82,11 @@ impl CompareCommand {
     /// Writes the table to `output`, and the page where it is wanted.
     ///
     /// # Errors
-    /// As [`compare`], and [`ReportError::File`] if the page cannot be written.
+    /// As [`compare`], and [`ReportError::Write`] if the page cannot be written.
     pub fn run(&self, output: &mut dyn Write) -> Result<(), ReportError> {
         let comparison = compare(&self.runs)?;
         if let Some(path) = &self.html {
-            crate::writing::write(path, &comparison.to_html())?;
+            crate::writing::write(path, &comparison.to_html(), "--html")?;
         }
         // Nobody is left to tell when the output is closed.
         let _ = write!(output, "{}", comparison.to_text());

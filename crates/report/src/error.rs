@@ -20,6 +20,14 @@ pub enum ReportError {
         /// Why it failed.
         reason: String,
     },
+    /// A report or a page cannot be written.
+    #[error("writing {} failed: {reason}", path.display())]
+    Write {
+        /// Where.
+        path: PathBuf,
+        /// The cause, with what to do.
+        reason: String,
+    },
     /// The folder is not that of a run.
     #[error(
         "there is no run in {}: it has neither config.toml nor metrics.jsonl nor report.json; give the folder that \
@@ -47,7 +55,7 @@ impl ReportError {
         match self {
             Self::NoRun { path } => Some(path),
             Self::File { action, path, .. } => (*action == READING_RUN).then_some(path),
-            Self::Runs { .. } => None,
+            Self::Runs { .. } | Self::Write { .. } => None,
         }
     }
 

@@ -198,6 +198,9 @@ pub enum TrainError {
         /// Those that there are.
         there: Vec<String>,
     },
+    /// A finder has made its trials, and they say nothing.
+    #[error("{0}")]
+    NothingFound(String),
     /// A hook failed on one of the ranks.
     #[error(
         "the hook `{hook}` of rank {rank} failed after step {step}: {reason}; all steps are in the newest checkpoint of \
@@ -377,18 +380,9 @@ impl TrainError {
     }
 }
 
-/// An error of the system, with what to do.
+/// An error of the system about a file of a run, with what to do.
 pub(crate) fn with_hint(error: &std::io::Error) -> String {
-    let hint = match error.kind() {
-        std::io::ErrorKind::PermissionDenied => "; choose another `run_dir`",
-        std::io::ErrorKind::StorageFull => "; free some space or choose another `run_dir`",
-        std::io::ErrorKind::ReadOnlyFilesystem => "; choose another `run_dir`",
-        std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotADirectory => {
-            "; a file is in the way: choose another `run_dir`"
-        }
-        _ => "",
-    };
-    format!("{error}{hint}")
+    everburn_record::file::with_hint(error, "`run_dir`")
 }
 
 /// `rank 1 does`, `ranks 0, 2 do`

@@ -63,7 +63,7 @@ pub use config::checkpoint_every::{CheckpointEvery, InvalidCheckpointEvery};
 pub use config::checkpoint_failure::OnCheckpointFailure;
 pub use config::conflicts::RunFeatures;
 pub use config::divergence::OnDivergence;
-pub use config::fault::{configuration_fault, nearest_name, unknown_key};
+pub use config::fault::{configuration_fault, configuration_of, nearest_name, unknown_key};
 pub use config::input::InputConfig;
 pub use config::lora::LoraConfig;
 pub use config::loss_scaling::{

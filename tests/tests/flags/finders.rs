@@ -37,6 +37,8 @@ fn a_learning_rate_is_found_by_all_ranks_together_and_nothing_is_trained() {
         let line = format!("suggested learning rate: {suggestion:.2e} ");
         assert!(ended.stdout.contains(&line), "{line} is not in {ended}");
         assert!(ended.stdout.contains("learning rate  "), "{ended}");
+        let warned = "96 training samples are only ";
+        assert!(ranks != "1" || ended.stderr.contains(warned), "{ended}");
         let plot = run.text("learning-rate.svg");
         assert!(
             plot.starts_with("<svg ") && plot.contains("suggested: "),
@@ -55,6 +57,28 @@ fn a_learning_rate_is_found_by_all_ranks_together_and_nothing_is_trained() {
     }
     let factor = number(&one[1], "learning_rate") / number(&one[0], "learning_rate");
     assert!((factor - 1e7_f64.powf(1.0 / 99.0)).abs() < 1e-9, "{factor}");
+}
+
+#[test]
+fn where_the_loss_never_falls_no_learning_rate_is_suggested() {
+    let folder = tempfile::tempdir().unwrap();
+    for ranks in ["1", "2"] {
+        // Each batch has all samples, and no step changes a weight.
+        let ended = Everburn::new(folder.path(), ["train", "mlp", "--find-learning-rate"])
+            .args(["--data", "synthetic", "--train-samples", "106"])
+            .args(["--validation-samples", "10", "--test-samples", "10"])
+            .args(["--batch-size", "96", "--optimizer", "sgd"])
+            .args(["--max-gradient-norm", "1e-20"])
+            .args(["--run-dir", ranks, "--ranks", ranks])
+            .run();
+        let told =
+            "no learning rate can be suggested: the smoothed loss never falls before it rises";
+        ended.failed_with(1, &[told]);
+        let found = Run::new(folder.path().join(ranks)).text("learning-rate.json");
+        let found: Value = serde_json::from_str(&found).unwrap();
+        assert!(found["suggestion"].is_null(), "{found}");
+        assert_eq!(found["sweep"]["points"].as_array().unwrap().len(), 100);
+    }
 }
 
 #[test]

@@ -192,10 +192,11 @@ impl<S: Sections> FromArgMatches for Given<S> {
 }
 
 /// What libraries name that has a flag and is no key of a section, and the flag.
-const OF_COMMANDS: [(&str, &str); 6] = [
+const OF_COMMANDS: [(&str, &str); 7] = [
     ("checkpoint", "--checkpoint"),
     ("init_from", "--init-from"),
     ("init_skip", "--init-skip"),
+    ("output", "--output"),
     ("run_dir", "--run-dir"),
     ("save_pretrained", "--to hugging-face"),
     ("Trainer::resume", "--resume"),

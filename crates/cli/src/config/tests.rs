@@ -141,3 +141,21 @@ fn gpus_mean_one_rank_each() {
     assert_eq!(config.ranks.ranks, 2);
     assert_eq!(config.ranks.devices, ["cuda:0", "cuda:1"]);
 }
+
+#[test]
+fn a_number_in_the_place_of_a_name_is_answered_as_another_name_is() {
+    let told = |words: &str| {
+        let resolved = RunConfig::resolve(&arguments(words), None);
+        let configured = resolved.and_then(|config| config.task().map(drop));
+        configured.unwrap_err().to_string()
+    };
+    for (set, names) in [
+        ("data.channels", "`rgb`, `gray`, `grey`"),
+        ("training.precision", "`f32`, `tf32`, `bf16`, `f16`"),
+    ] {
+        let of_name = told(&format!("resnet18 --set {set}=blue"));
+        assert!(of_name.contains(names), "{of_name}");
+        let of_number = told(&format!("resnet18 --set {set}=1"));
+        assert_eq!(of_number, of_name.replace("blue", "1"));
+    }
+}

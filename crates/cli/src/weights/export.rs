@@ -69,6 +69,7 @@ pub(crate) struct ExportArguments {
 impl ExportArguments {
     /// The format that --to names, or the ending of --output.
     fn format(&self) -> Result<ExportFormat, CliError> {
+        self.refuse_onnx()?;
         let by_ending = self.output.as_deref().and_then(StateDictFile::of);
         match (self.to, by_ending) {
             (Some(format), _) => Ok(format),
@@ -84,6 +85,38 @@ impl ExportArguments {
                 ),
             )),
         }
+    }
+
+    fn refuse_onnx(&self) -> Result<(), CliError> {
+        match &self.output {
+            Some(output) if output.extension().is_some_and(|ending| ending == "onnx") => {
+                Err(CliError::usage_with_help(
+                    format!("--output {}: ONNX is not written", output.display()),
+                    "export to a .pt file, load it into the same model in PyTorch by load_state_dict, and write that by \
+                     torch.onnx.export",
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a file whose ending is not one of the format's.
+    fn check_ending(&self, format: Option<ExportFormat>) -> Result<(), CliError> {
+        let Some(output) = &self.output else {
+            return Ok(());
+        };
+        let by_ending = StateDictFile::of(output);
+        let endings = match format {
+            Some(ExportFormat::Safetensors) if by_ending != Some(StateDictFile::Safetensors) => {
+                ".safetensors".to_owned()
+            }
+            Some(ExportFormat::PyTorch) if by_ending.is_none() => StateDictFile::endings(),
+            _ => return Ok(()),
+        };
+        Err(CliError::usage_with_help(
+            format!("{} does not end in {endings}", output.display()),
+            "leave --to out: the ending of --output says the format",
+        ))
     }
 }
 
@@ -108,6 +141,7 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
         true => None,
         false => Some(arguments.format()?),
     };
+    arguments.check_ending(format)?;
     let output = arguments.output.clone().unwrap_or_else(|| {
         run.path().join(match format {
             Some(ExportFormat::Safetensors) => "state-dict.safetensors",
@@ -132,15 +166,6 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
     let Some(to) = format else {
         return export_adapter(arguments, &run, &output);
     };
-    let is_safetensors = output
-        .extension()
-        .is_some_and(|ending| ending == "safetensors");
-    if to == ExportFormat::Safetensors && !is_safetensors {
-        return Err(CliError::usage_with_help(
-            format!("{} does not end in .safetensors", output.display()),
-            "leave --to out: the ending of --output says the format",
-        ));
-    }
     let config = RunConfig::of_run(&run)?;
     let which = Which {
         checkpoint: arguments.checkpoint.as_deref(),

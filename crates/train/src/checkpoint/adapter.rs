@@ -18,7 +18,7 @@ use crate::checkpoint::tensor_file::{self, NamedTensor};
 use crate::checkpoint::weights::require_newest;
 use crate::config::lora::LoraConfig;
 use crate::error::TrainError;
-use crate::record::run_directory::{RunDirectory, write_file};
+use crate::record::run_directory::{RunDirectory, write_file, write_output};
 
 /// The ends of the paths of factors, behind the path of their weight.
 const ENDS: [&str; 2] = [".lora.a", ".lora.b"];
@@ -141,8 +141,8 @@ impl Adapter {
         let bytes = bytes.map_err(|reason| TrainError::write(folder, reason))?;
         let json = format!("{config:#}\n").into_bytes();
         write_folder(folder, |written| {
-            write_file(&written.join("adapter_model.safetensors"), &bytes)?;
-            write_file(&written.join("adapter_config.json"), &json)
+            write_output(&written.join("adapter_model.safetensors"), &bytes)?;
+            write_output(&written.join("adapter_config.json"), &json)
         })
     }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use everburn_record::file::sync_folder;
 
 use super::manifest::{MANIFEST, Manifest, SEAL};
+use super::training_state::MODEL;
 use super::{Checkpoint, Loaded, Place, Progress};
 use crate::config::checkpoint_failure::explain;
 use crate::error::TrainError;
@@ -309,6 +310,20 @@ impl CheckpointFolder {
         Some(read.next()?.progress)
     }
 
+    /// What is said of a run without a checkpoint. It may have its model, where the disk took that and no checkpoint.
+    fn without_checkpoint(&self) -> String {
+        let run = self.path.parent().filter(|run| run.join(MODEL).is_file());
+        match run {
+            Some(run) => format!(
+                "it contains no checkpoint, and the run has its model: start without `Trainer::resume`; `init_from = {}` begins \
+                 with that model",
+                run.display()
+            ),
+            None => "it contains no checkpoint: the run ended before its first one; start without `Trainer::resume`"
+                .to_owned(),
+        }
+    }
+
     /// Reads the newest checkpoint that is good.
     ///
     /// # Errors
@@ -328,8 +343,7 @@ impl CheckpointFolder {
             }
         }
         let reason = if refused.is_empty() {
-            "it contains no checkpoint: the run ended before its first one; start without `Trainer::resume`"
-                .to_string()
+            self.without_checkpoint()
         } else {
             let list = refused
                 .iter()

@@ -35,7 +35,7 @@ use crate::checkpoint::tensor_file::{self, NamedTensor};
 use crate::checkpoint::weights::run_tensors;
 use crate::config::parameter_groups::Patterns;
 use crate::error::TrainError;
-use crate::record::run_directory::write_file;
+use crate::record::run_directory::write_output;
 
 pub use file::StateDictFile;
 pub use fit::WeightsMismatch;
@@ -90,7 +90,7 @@ pub fn save_state_dict<M: Module>(model: &M, batches: u64, path: &Path) -> Resul
         StateDictFile::PyTorch => pytorch::to_bytes(&parts),
     };
     let bytes = bytes.map_err(|error| TrainError::write(path, error))?;
-    write_file(path, &bytes)
+    write_output(path, &bytes)
 }
 
 /// The tensors of a model by PyTorch's names.

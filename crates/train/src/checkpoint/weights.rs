@@ -13,9 +13,20 @@ use crate::checkpoint::{CheckpointFolder, Place};
 use crate::error::TrainError;
 use crate::record::run_directory::{RunDirectory, write_file};
 
-/// Why a run may have no parameters.
-const UNFINISHED: &str = "the training has not ended, or was a search for a learning rate or a batch size. `eval`, `predict` and \
-     `export` take a checkpoint by `checkpoint`, and `init_from` takes its folder, RUN/checkpoints/NAME";
+/// Why a run may not have its parameters, which are at `path`, and what to take instead.
+fn why_none(path: &Path) -> &'static str {
+    let checkpoints = CheckpointFolder::new(path.with_file_name("checkpoints"), 1);
+    match checkpoints.places() {
+        Ok(places) if !places.is_empty() => {
+            "the training has not ended, or has failed. `eval`, `predict` and `export` take a checkpoint by `checkpoint`, and \
+             `init_from` takes its folder, RUN/checkpoints/NAME"
+        }
+        _ => {
+            "nor is there a checkpoint: the training has not come to its first one, has failed before it, or was a search for a \
+             learning rate or a batch size. There is nothing to take: train again"
+        }
+    }
+}
 
 /// Writes the parameters by path, atomically: a run's `model.safetensors`.
 ///
@@ -65,7 +76,7 @@ pub(crate) fn with_safetensors<M: Module>(mut model: M, bytes: Vec<u8>) -> Resul
 /// [`TrainError::File`] if the file is missing or damaged, and [`TrainError::Weights`] if it is of another model.
 pub fn load_safetensors<M: Module>(model: M, run: &RunDirectory) -> Result<M, TrainError> {
     require_newest(run, &run.model_path())?;
-    load(model, run, &run.model_path(), UNFINISHED)
+    load(model, run, &run.model_path(), why_none(&run.model_path()))
 }
 
 /// Refuses the parameters of a run's end that the run has gone beyond: it was resumed since, and has not ended again.
@@ -186,15 +197,36 @@ type Tensors = BTreeMap<String, PackedTensor>;
 /// The tensors of the model of a run, none of them read yet, by its folder or a file in it.
 pub(super) fn run_tensors(path: &Path) -> Result<Tensors, TrainError> {
     if !path.is_dir() {
-        return Ok(tensors_of(path, UNFINISHED)?.1);
+        return Ok(tensors_of(path, why_none(path))?.1);
     }
     let run = RunDirectory::open(path)?;
     require_newest(&run, &run.model_path())?;
-    let read = tensors_of(&run.model_path(), UNFINISHED);
+    let read = tensors_of(&run.model_path(), why_none(&run.model_path()));
     let read = read.map_err(|error| {
         with_good_checkpoint(error, &run, |_, folder| {
             format!("name it, {}", folder.display())
         })
     });
     Ok(read?.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_without_its_parameters_leads_to_a_checkpoint_if_there_is_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = folder.path().join("model.safetensors");
+        let told = || {
+            let read = tensors_of(&model, why_none(&model));
+            read.err().unwrap().to_string()
+        };
+        let failed = "there is none; nor is there a checkpoint: the training has not come to its first one, has failed before it";
+        assert!(told().contains(failed), "{}", told());
+        let checkpoint = folder.path().join("checkpoints/epoch-0001");
+        std::fs::create_dir_all(checkpoint).unwrap();
+        let has_one = "there is none; the training has not ended, or has failed. `eval`, `predict` and `export` take a checkpoint";
+        assert!(told().contains(has_one), "{}", told());
+    }
 }

@@ -1,6 +1,8 @@
 //! What is wrong with a configuration, in words for its author.
 
 use everburn_collectives::printable;
+use serde::de::DeserializeOwned;
+use toml::{Table, Value};
 
 /// The longest message of the parser that is shown, in characters.
 const LONGEST: usize = 400;
@@ -40,12 +42,7 @@ const MOST_LISTED: usize = 12;
 #[must_use]
 pub fn configuration_fault(error: &toml::de::Error, text: &str) -> String {
     let whole = error.to_string();
-    // Of values that are no text, the second line names the section.
-    let section = whole.lines().find_map(|line| {
-        let section = line.strip_prefix("in `")?;
-        section.strip_suffix('`')
-    });
-    let message = of_serde(error.message(), section);
+    let message = of_serde(error.message(), key_of(&whole));
     let Some(span) = error.span() else {
         let all: Vec<&str> = whole.lines().collect();
         return printable(&message.unwrap_or_else(|| all.join(" ")), LONGEST);
@@ -54,6 +51,48 @@ pub fn configuration_fault(error: &toml::de::Error, text: &str) -> String {
     let before = text.as_bytes().iter().take(span.start);
     let line = 1 + before.filter(|byte| **byte == b'\n').count();
     format!("line {line}: {}", printable(&message, LONGEST))
+}
+
+/// The configuration of a table, or [what is wrong with it](configuration_fault). The parser's words
+/// for a number in the place of a name lack the names, so it is read again as a name.
+///
+/// ```
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::{TrainingConfig, configuration_of};
+///
+/// let read = |text: &str| configuration_of::<TrainingConfig>(text.parse().unwrap());
+/// assert_eq!(read("epochs = 3").unwrap().epochs, 3);
+/// let fault = read("precision = 1").unwrap_err();
+/// assert!(fault.starts_with("unknown variant `1`, expected one of `f32`"), "{fault}");
+/// ```
+///
+/// # Errors
+/// What is wrong, in one line.
+pub fn configuration_of<T: DeserializeOwned>(table: Table) -> Result<T, String> {
+    let mut table = Value::Table(table);
+    let error = match T::deserialize(table.clone()) {
+        Ok(configuration) => return Ok(configuration),
+        Err(error) => error,
+    };
+    let fault = configuration_fault(&error, "");
+    let whole = error.to_string();
+    let path = key_of(&whole).filter(|_| error.message().contains("string only"));
+    let place = path.and_then(|path| {
+        let mut keys = path.split('.');
+        keys.try_fold(&mut table, |table, key| table.get_mut(key))
+    });
+    let Some(place) = place else {
+        return Err(fault);
+    };
+    *place = Value::String(place.to_string());
+    let again = T::deserialize(table).err();
+    Err(again.map_or(fault, |error| configuration_fault(&error, "")))
+}
+
+/// The path of the key that an error about values is about: its second line.
+fn key_of(error: &str) -> Option<&str> {
+    let mut lines = error.lines();
+    lines.find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'))
 }
 
 /// The one of `names` that is most like `name`, if one is like it at all.
@@ -135,6 +174,37 @@ pub fn unknown_key<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_in_the_place_of_a_name_is_answered_with_the_names() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        enum Channels {
+            Rgb,
+            Grey,
+        }
+        #[derive(Debug, serde::Deserialize)]
+        struct Data {
+            channels: Channels,
+        }
+        #[derive(Debug, serde::Deserialize)]
+        struct Config {
+            data: Data,
+        }
+        let told = |value: &str| {
+            let text = format!("data.channels = {value}");
+            configuration_of::<Config>(text.parse().unwrap()).unwrap_err()
+        };
+        let of_name = told("'1'");
+        assert!(of_name.contains("`rgb` or `grey`"), "{of_name}");
+        for number in ["1", "1.5", "true", "[]"] {
+            assert_eq!(told(number), of_name.replace('1', number));
+        }
+        let read = configuration_of::<Config>("data.channels = 'grey'".parse().unwrap());
+        assert!(matches!(read.unwrap().data.channels, Channels::Grey));
+        let read = configuration_of::<Config>("data.channels = 'rgb'".parse().unwrap());
+        assert!(matches!(read.unwrap().data.channels, Channels::Rgb));
+    }
 
     #[test]
     fn a_key_like_none_is_answered_with_some_of_those_that_exist() {

@@ -364,6 +364,16 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
     file::write(path, bytes).map_err(|error| TrainError::write(path, with_hint(&error)))
 }
 
+/// As [`write_file`], of a file that is none of a run.
+pub(crate) fn write_output(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
+    file::write(path, bytes).map_err(|error| not_output(path, &error))
+}
+
+/// The error of a file or folder that is none of a run.
+pub(crate) fn not_output(path: &Path, error: &std::io::Error) -> TrainError {
+    TrainError::write(path, file::with_hint(error, "`output`"))
+}
+
 /// A run directory that belongs to this process; see [`RunDirectory::lock`].
 ///
 /// ```no_run

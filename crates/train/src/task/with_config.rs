@@ -11,7 +11,6 @@ use burn::optim::ModuleOptimizer;
 use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
 use everburn_nn::{AnyActivation, DeviceSplit, ParameterShard};
-use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::blocks::{BlockTask, DrawnBlocks};
@@ -22,7 +21,7 @@ use super::{
 };
 use crate::checkpoint::state_dict::{PRETRAINED_CONFIG, StateDictLayout};
 use crate::config::activation_checkpointing::ActivationCheckpointing;
-use crate::config::fault::configuration_fault;
+use crate::config::fault::configuration_of;
 use crate::config::parameter_groups::Patterns;
 use crate::error::TrainError;
 use crate::model::erased::{AnyBatch, AnyItem, AnyModel};
@@ -49,8 +48,7 @@ pub(super) fn configure<T: Task>(
                 .collect()
         }
     };
-    let config = T::Config::deserialize(Value::Table(own))
-        .map_err(|error| TaskError::new(configuration_fault(&error, "")))?;
+    let config: T::Config = configuration_of(own).map_err(TaskError::new)?;
     task.check(&config)?;
     Ok(Box::new(WithConfig {
         name: name.to_string(),

@@ -14,8 +14,12 @@ use crate::model::erased::{AnyModel, Trainable, erase_data};
 /// How much of the smoothed loss is that of the steps before; fastai's and Lightning's.
 const SMOOTHING: f64 = 0.98;
 
-/// The sweep ends when the smoothed loss is this many times the best one.
+/// The sweep ends when the mean of the newest losses is this many times the best smoothed one.
 const EXPLODED: f64 = 4.0;
+
+/// How many losses that mean has. The smoothed loss of a short sweep follows a divergence too late; one batch of three may
+/// be hard by chance.
+const NEWEST: usize = 3;
 
 /// How many steps at the beginning say nothing: the average has just begun.
 const FIRST: usize = 10;
@@ -98,7 +102,7 @@ pub struct SweepPoint {
 /// ```
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct LearningRateSweep {
-    /// Its steps, up to the one at which the loss was no longer finite or four times the best.
+    /// Its steps, up to the one at which the loss was no longer finite or four times the best smoothed one.
     pub points: Vec<SweepPoint>,
     /// The loss has exploded before the last rate.
     pub exploded: bool,
@@ -127,8 +131,8 @@ impl LearningRateSweep {
         }
     }
 
-    /// The rate at which the smoothed loss falls most steeply over equal factors of the rate; `None` if it never falls,
-    /// or there are too few points.
+    /// The rate at which the smoothed loss falls most steeply over equal factors of the rate, before it is lowest; `None` if
+    /// it never falls before it rises, or there are too few points.
     #[must_use]
     pub fn suggestion(&self) -> Option<f64> {
         let count = self.points.len();
@@ -138,14 +142,16 @@ impl LearningRateSweep {
             false => (0, count),
         };
         let points = &self.points[first..last];
+        // After it the training diverges, and a batch that is easy by chance falls more steeply than any slope before.
+        let by_loss = |a: &usize, b: &usize| points[*a].smoothed.total_cmp(&points[*b].smoothed);
+        let lowest = (0..points.len()).min_by(by_loss)?;
         let slope = |at: usize| {
-            let before = &points[at.saturating_sub(1)];
-            let after = &points[(at + 1).min(points.len() - 1)];
+            let (before, after) = (&points[at.saturating_sub(1)], &points[at + 1]);
             let factor = (after.learning_rate / before.learning_rate).ln();
             (after.smoothed - before.smoothed) / factor
         };
         let falls = |at: &usize| slope(*at) < -ROUNDING * points[*at].smoothed.abs();
-        let falling = (0..points.len()).filter(falls);
+        let falling = (0..lowest).filter(falls);
         let falling = falling.map(|at| (slope(at), points[at].learning_rate));
         let steepest = falling.min_by(|(a, _), (b, _)| a.total_cmp(b));
         steepest.map(|(_, rate)| rate)
@@ -164,13 +170,24 @@ fn smoothed(losses: impl Iterator<Item = f64>) -> impl Iterator<Item = (f64, f64
 
 /// Whether the newest loss ends a sweep.
 fn has_exploded(lines: &[MetricLine]) -> bool {
-    let mut best = f64::INFINITY;
-    let mut newest = f64::NAN;
-    for (_, average) in smoothed(lines.iter().map(|line| line.loss)) {
-        newest = average;
-        best = best.min(average);
-    }
-    !newest.is_finite() || (lines.len() > 1 && newest > EXPLODED * best)
+    let losses = || lines.iter().map(|line| line.loss);
+    let best = smoothed(losses())
+        .map(|(_, average)| average)
+        .fold(f64::INFINITY, f64::min);
+    let count = lines.len().min(NEWEST);
+    let newest = losses().rev().take(count).sum::<f64>() / count as f64;
+    !newest.is_finite() || newest > EXPLODED * best
+}
+
+/// What is said where a sweep has more steps than there are batches.
+fn repeats(samples: usize, trial: &Trial) -> Option<String> {
+    let (batches, steps) = (samples.div_ceil(trial.batch_size.max(1)), trial.rates.len());
+    (batches < steps).then(|| {
+        format!(
+            "{samples} training samples are only {batches} batches for {steps} steps: the same samples come again and again, \
+             and the sweep says little; use more samples, or a smaller `training.batch_size`"
+        )
+    })
 }
 
 impl Trainer {
@@ -212,8 +229,13 @@ impl Trainer {
             batch_size: self.config.batch_size,
             rates: range.rates(),
         };
+        let data = erase_data(data);
+        let samples = self.data_of_trials(&data).train.len();
+        if let Some(warning) = repeats(samples, &trial).filter(|_| self.group.rank() == 0) {
+            tracing::warn!("{warning}");
+        }
         let model = AnyModel::new(model).materialize();
-        let made = self.try_steps(&model, &erase_data(data), &trial, has_exploded)?;
+        let made = self.try_steps(&model, &data, &trial, has_exploded)?;
         Ok(LearningRateSweep::of(&made.lines, made.interrupted))
     }
 }
@@ -252,6 +274,9 @@ mod tests {
         assert!(!has_exploded(&lines(&[2.0])));
         assert!(!has_exploded(&lines(&[2.0, 1.9, 7.0])));
         assert!(has_exploded(&lines(&[2.0, 1.9, 30.0])));
+        // The smoothed loss is still low.
+        let after = |loss: f64| lines(&[[2.0; 60].as_slice(), &[loss]].concat());
+        assert!(has_exploded(&after(30.0)) && !has_exploded(&after(9.0)));
         assert!(has_exploded(&lines(&[2.0, f64::NAN])));
         assert!(has_exploded(&lines(&[f64::INFINITY])));
         let sweep = LearningRateSweep::of(&lines(&[2.0, 1.9, f64::NAN]), false);
@@ -280,5 +305,45 @@ mod tests {
             suggested > rates[55] && suggested < rates[75],
             "{suggested}"
         );
+    }
+    #[test]
+    fn a_rate_at_which_the_training_has_diverged_is_not_suggested() {
+        let rates = LearningRateRange::default().rates();
+        // Diverged, with batches that are easy by chance: they fall more steeply than all before.
+        let diverged = |step: usize| if step % 4 < 2 { 6.0 } else { 0.0 };
+        let loss = |step: usize| match step {
+            0..50 => 2.0,
+            50..70 => 2.0 - 0.08 * (step - 49) as f64,
+            70..76 => 6.0,
+            _ => diverged(step),
+        };
+        let losses: Vec<f64> = (0..100).map(loss).collect();
+        let sweep = LearningRateSweep::of(&lines(&losses), false);
+        let suggested = sweep.suggestion().unwrap();
+        assert!(
+            suggested > rates[55] && suggested < rates[70],
+            "{suggested}"
+        );
+        // It never falls before it rises.
+        let loss = |step: usize| match step {
+            0..50 => 2.0 + 0.01 * step as f64,
+            50..60 => 6.0,
+            _ => diverged(step),
+        };
+        let losses: Vec<f64> = (0..100).map(loss).collect();
+        let sweep = LearningRateSweep::of(&lines(&losses), false);
+        assert_eq!(sweep.suggestion(), None);
+    }
+
+    #[test]
+    fn a_sweep_with_more_steps_than_batches_is_warned_of() {
+        let trial = Trial {
+            batch_size: 10,
+            rates: LearningRateRange::default().rates(),
+        };
+        assert_eq!(repeats(991, &trial), None);
+        let warning = repeats(990, &trial).unwrap();
+        let told = "990 training samples are only 99 batches for 100 steps";
+        assert!(warning.starts_with(told), "{warning}");
     }
 }

@@ -109,9 +109,8 @@ impl Trainer {
             if self.group.rank() == 0 {
                 for lines in all {
                     let lines = names.before(lines)?;
-                    write(&lines).map_err(|error| {
-                        TrainError::Data(format!("writing predictions failed: {error}"))
-                    })?;
+                    let written = write(&lines);
+                    written.map_err(|error| TrainError::write("predictions".as_ref(), error))?;
                 }
             }
         }

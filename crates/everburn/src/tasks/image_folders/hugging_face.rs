@@ -286,10 +286,17 @@ impl ResNetKeys {
 
     fn to_json(&self, stem: Stem, layer: &str, expansion: usize) -> Result<Value, TaskError> {
         if stem != Stem::ImageNet {
+            let of_setting = match stem {
+                Stem::Cifar => " (data.stem=small, the default for CIFAR)",
+                Stem::ImageNet | Stem::Mnist => "",
+            };
             return Err(TaskError::new(format!(
-                "a ResNet of Hugging Face's begins with a convolution of 7 x 7, and this one has the stem {stem:?}"
+                "a ResNet of Hugging Face's begins with a convolution of 7 x 7, and this one with one of 3 x 3{of_setting}"
             ))
-            .with_help("`--to safetensors` writes its weights by torchvision's names"));
+            .with_help(
+                "`--to safetensors` writes its weights by torchvision's names; a model that is trained with data.stem=large \
+                 can be exported",
+            ));
         }
         let hidden_sizes = [1, 2, 4, 8].map(|stage| stage * expansion * self.width);
         Ok(json!({

@@ -78,17 +78,10 @@ impl StateDictFile {
 
 pub(super) fn kind_of(path: &Path) -> Result<StateDictFile, String> {
     StateDictFile::of(path).ok_or_else(|| {
-        let kinds = format!(
+        format!(
             "its kind is known by its name, which must end in {}",
             StateDictFile::endings()
-        );
-        let is_onnx = path.extension().is_some_and(|ending| ending == "onnx");
-        match is_onnx {
-            true => format!(
-                "{kinds}; ONNX is none of these: save the weights in PyTorch by torch.save(model.state_dict(), \"model.pt\")"
-            ),
-            false => kinds,
-        }
+        )
     })
 }
 
@@ -134,7 +127,13 @@ pub(super) fn refuse_plain_folder(path: &Path) -> Result<(), TrainError> {
 /// The tensors of a file.
 pub(super) fn read_file(path: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
     let failed = |error: &dyn std::fmt::Display| refuse("reading", path, error);
-    let kind = kind_of(path).map_err(|reason| failed(&reason))?;
+    let is_onnx = path.extension().is_some_and(|ending| ending == "onnx");
+    let kind = kind_of(path).map_err(|mut reason| {
+        if is_onnx {
+            reason += "; ONNX is none of these: save the weights in PyTorch by torch.save(model.state_dict(), \"model.pt\")";
+        }
+        failed(&reason)
+    })?;
     match kind {
         StateDictFile::PyTorch => {
             pytorch::read(path).map_err(|error| match why_not_pytorch(path) {
@@ -370,8 +369,14 @@ mod tests {
                 "no name before it"
             );
             assert!(told.contains(ending), "{told}");
+            assert!(
+                !told.contains("torch.save"),
+                "not of a file that is written"
+            );
             assert!(supported.contains(&format!("`{ending}`")), "{supported}");
         }
+        let read = read_file(Path::new("weights.onnx")).unwrap_err();
+        assert!(read.to_string().contains("torch.save("), "{read}");
         let listed = supported.matches("`.").count();
         assert_eq!(listed, ENDINGS.len(), "{supported}");
     }

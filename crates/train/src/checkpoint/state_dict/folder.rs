@@ -15,7 +15,7 @@ use super::layout::StateDictLayout;
 use super::{named_tensors, read_file, refuse, safetensors, without_wrappers};
 use crate::checkpoint::tensor_file::NamedTensor;
 use crate::error::TrainError;
-use crate::record::run_directory::write_file;
+use crate::record::run_directory::{not_output, write_output};
 
 /// The weights of such a folder, and of older ones.
 const WEIGHTS: [&str; 2] = ["model.safetensors", "pytorch_model.bin"];
@@ -49,7 +49,7 @@ pub fn save_pretrained<M: Module>(
             .map_err(|error| TrainError::write(folder, error))?;
         write_weights(tensors, written, max_shard_size)?;
         for (name, bytes) in files {
-            write_file(&written.join(name), bytes)?;
+            write_output(&written.join(name), bytes)?;
         }
         Ok(())
     })
@@ -71,11 +71,19 @@ pub(crate) fn write_folder(
     }
     let folder = std::path::absolute(folder).map_err(|error| failed(&error))?;
     let beside = folder.parent().unwrap_or(Path::new("/"));
-    let written = tempfile::tempdir_in(beside).map_err(|error| failed(&error))?;
-    write(written.path())?;
+    // Of the kind alone: the other error has the random name.
+    let written =
+        tempfile::tempdir_in(beside).map_err(|error| not_output(&folder, &error.kind().into()))?;
+    write(written.path()).map_err(|error| match error {
+        TrainError::Write { path, reason } => match path.strip_prefix(written.path()) {
+            Ok(name) => TrainError::write(&folder.join(name), reason),
+            Err(_) => TrainError::Write { path, reason },
+        },
+        error => error,
+    })?;
     fs::set_permissions(written.path(), fs::Permissions::from_mode(0o755))
         .and_then(|()| fs::rename(written.path(), &folder))
-        .map_err(|error| failed(&error))?;
+        .map_err(|error| not_output(&folder, &error))?;
     let _ = written.keep(); // it is elsewhere now
     Ok(())
 }
@@ -98,7 +106,7 @@ fn write_weights(
         };
         let path = folder.join(&name);
         let bytes = safetensors(&shard).map_err(|error| TrainError::write(&path, error))?;
-        write_file(&path, &bytes)?;
+        write_output(&path, &bytes)?;
         for (tensor, data) in shard {
             total_size += data.as_bytes().len();
             weight_map.insert(tensor, name.clone());
@@ -108,7 +116,7 @@ fn write_weights(
         return Ok(());
     }
     let index = json!({"metadata": {"total_size": total_size}, "weight_map": weight_map});
-    write_file(
+    write_output(
         &folder.join(format!("{single}{INDEX}")),
         format!("{index:#}\n").as_bytes(),
     )
@@ -208,9 +216,12 @@ fn read_shards(folder: &Path, index: &Path) -> Result<BTreeMap<String, PackedTen
 
 #[cfg(test)]
 mod tests {
+    use burn::nn::LinearConfig;
+    use burn::prelude::Device;
     use burn::tensor::TensorData;
 
     use super::*;
+    use crate::checkpoint::state_dict::save_state_dict;
 
     fn tensor(name: &str, numbers: usize) -> NamedTensor {
         (name.to_string(), TensorData::zeros::<f32, _>([numbers]))
@@ -263,5 +274,28 @@ mod tests {
             error.contains("index.json") && error.contains("1.bin has net.a"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_named_by_its_own_path_and_has_help() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("model");
+        let full = |written: &Path| Err(TrainError::write(&written.join("a.json"), "it is full"));
+        let error = write_folder(&target, full).unwrap_err();
+        let told = format!("writing {}/a.json failed: it is full", target.display());
+        assert_eq!(error.to_string(), told);
+
+        fs::write(folder.path().join("file"), "").unwrap();
+        let (inside, help) = (
+            folder.path().join("file/a"),
+            "a file is in the way: choose another `output`",
+        );
+        let model = LinearConfig::new(3, 2).init(&Device::flex());
+        let of_file = save_state_dict(&model, 0, &inside.with_extension("pt")).unwrap_err();
+        let of_folder = write_folder(&inside, |_| Ok(())).unwrap_err();
+        for error in [of_file, of_folder] {
+            assert!(matches!(error, TrainError::Write { .. }), "{error:?}");
+            assert!(error.to_string().ends_with(help), "{error}");
+        }
     }
 }

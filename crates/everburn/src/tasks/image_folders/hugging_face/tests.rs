@@ -33,8 +33,9 @@ fn what_is_written_is_taken_again() {
     is_taken_again(&ResNet18Config::new().with_channels(Some(1)));
     is_taken_again(&ResNet50Config::new().with_width(8));
     let cifar = ResNet18Config::new().with_stem(Stem::Cifar);
-    let error = cifar.config_json().unwrap_err().to_string();
-    assert!(error.contains("stem Cifar"), "{error}");
+    let error = cifar.config_json().unwrap_err();
+    assert!(error.to_string().contains("data.stem=small"), "{error}");
+    assert!(error.help().unwrap().contains("data.stem=large"));
 }
 
 #[test]
