@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use burn::prelude::*;
 use burn::store::bridge;
-use burn::store::burn_pack::{Error as PackError, Tensor as PackedTensor};
+use burn::store::burn_pack::Tensor as PackedTensor;
 use burn::tensor::{DType, TensorData};
 
 use super::stated::StatedSize;
@@ -200,8 +200,7 @@ impl TensorSource {
         }
         let source = source.clone();
         let numbers = move || {
-            let data = bridge::into_data(source.clone())
-                .map_err(|error| PackError::ValidationError(error.to_string()))?;
+            let data = bridge::into_data(source.clone())?;
             Ok(part(data.convert::<f32>(), transposed, rows.clone()))
         };
         let shape = Shape::from(shape);
