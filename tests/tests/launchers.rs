@@ -177,6 +177,61 @@ fn the_only_task_of_srun_says_that_it_starts_the_ranks_of_a_run() {
     }
 }
 
+/// What a person sets for the only rank of a world, and a shell may have left over.
+const ALONE: [(&str, &str); 4] = [
+    ("RANK", "0"),
+    ("WORLD_SIZE", "1"),
+    ("MASTER_ADDR", "127.0.0.1"),
+    ("MASTER_PORT", "0"),
+];
+
+#[test]
+fn a_world_of_one_starts_the_ranks_that_are_asked_for_and_one_of_torchrun_stays_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |command: Everburn, ranks: u64| {
+        let command = ALONE
+            .iter()
+            .fold(command, |command, (name, value)| command.env(name, value));
+        let ended = command.run().succeeded();
+        let report = Run::new(folder.path().join("run")).report();
+        assert_eq!(report["world_size"], ranks, "{ended}");
+        ended
+    };
+    let resume = |steps: &str| {
+        let arguments = ["train", "--resume", "--run-dir", "run", "--steps", steps];
+        Everburn::new(folder.path(), arguments)
+    };
+    run(three_steps(folder.path()).args(["--ranks", "2"]), 2);
+    let ended = run(resume("5"), 2);
+    let line = "the run has 2 ranks, which this process starts, the only one by WORLD_SIZE=1";
+    assert!(ended.stderr.contains(line), "{ended}");
+    let ended = run(resume("7").env("TORCHELASTIC_RUN_ID", "x"), 1);
+    let line = "the run has 2 ranks, and continues on 1, as many as torchrun has started";
+    assert!(ended.stderr.contains(line), "{ended}");
+}
+
+#[test]
+fn flags_that_start_ranks_are_refused_in_torchruns_with_what_works() {
+    let folder = tempfile::tempdir().unwrap();
+    let machines = ["--nodes", "2", "--node-rank", "0"];
+    for (world_size, flags) in [("2", &["--ranks", "2"][..]), ("1", &machines[..])] {
+        let command = three_steps(folder.path()).args(flags.iter().copied());
+        let command = ALONE
+            .iter()
+            .fold(command, |command, (name, value)| command.env(name, value));
+        let command = command
+            .env("WORLD_SIZE", world_size)
+            .env("MASTER_PORT", "29500");
+        let command = command
+            .env("TORCHELASTIC_RUN_ID", "x")
+            .env("EVERBURN_OPEN_STORE", "1");
+        let ended = command.env("EVERBURN_LAUNCHER", "none").run();
+        let help = "leave them out, for torchrun has started the ranks; or start everburn without torchrun";
+        ended.failed_with(2, &["this is a rank already", help]);
+        assert!(!ended.stderr.contains("EVERBURN_LAUNCHER"), "{ended}");
+    }
+}
+
 #[test]
 fn weights_and_folders_that_rank_0_refuses_end_all_ranks_of_srun_alike() {
     refused_on_rank_0(["--init-from", "none.safetensors"], "none.safetensors");
