@@ -286,7 +286,7 @@ mod tests {
         let device = Device::flex();
         let config = LinearConfig::new(3, 2);
         let saved = config.init(&device);
-        let tensors = super::super::named_tensors(&saved, 0, folder.path()).unwrap();
+        let tensors = named_tensors(&saved, 0, folder.path()).unwrap();
         write_weights(tensors, folder.path(), 8).unwrap();
         let index = folder.path().join("model.safetensors.index.json");
         for path in [folder.path(), &index] {
