@@ -1,10 +1,11 @@
 //! Ranks that other launchers start: the variables that `mpirun` and `srun` set, made up, and the real
 //! `torchrun`.
 
+#[path = "launchers/batch_script.rs"]
+mod batch_script;
+
 use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use everburn_tests::{Ended, Everburn, Job, ORPHAN_DEADLINE, Run, TOKEN, on_a_free_port, skip};
 use rustix::process::Signal;
@@ -177,6 +178,61 @@ fn the_only_task_of_srun_says_that_it_starts_the_ranks_of_a_run() {
     }
 }
 
+/// What a person sets for the only rank of a world, and a shell may have left over.
+const ALONE: [(&str, &str); 4] = [
+    ("RANK", "0"),
+    ("WORLD_SIZE", "1"),
+    ("MASTER_ADDR", "127.0.0.1"),
+    ("MASTER_PORT", "0"),
+];
+
+#[test]
+fn a_world_of_one_starts_the_ranks_that_are_asked_for_and_one_of_torchrun_stays_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |command: Everburn, ranks: u64| {
+        let command = ALONE
+            .iter()
+            .fold(command, |command, (name, value)| command.env(name, value));
+        let ended = command.run().succeeded();
+        let report = Run::new(folder.path().join("run")).report();
+        assert_eq!(report["world_size"], ranks, "{ended}");
+        ended
+    };
+    let resume = |steps: &str| {
+        let arguments = ["train", "--resume", "--run-dir", "run", "--steps", steps];
+        Everburn::new(folder.path(), arguments)
+    };
+    run(three_steps(folder.path()).args(["--ranks", "2"]), 2);
+    let ended = run(resume("5"), 2);
+    let line = "the run has 2 ranks, which this process starts, the only one by WORLD_SIZE=1";
+    assert!(ended.stderr.contains(line), "{ended}");
+    let ended = run(resume("7").env("TORCHELASTIC_RUN_ID", "x"), 1);
+    let line = "the run has 2 ranks, and continues on 1, as many as torchrun has started";
+    assert!(ended.stderr.contains(line), "{ended}");
+}
+
+#[test]
+fn flags_that_start_ranks_are_refused_in_torchruns_with_what_works() {
+    let folder = tempfile::tempdir().unwrap();
+    let machines = ["--nodes", "2", "--node-rank", "0"];
+    for (world_size, flags) in [("2", &["--ranks", "2"][..]), ("1", &machines[..])] {
+        let command = three_steps(folder.path()).args(flags.iter().copied());
+        let command = ALONE
+            .iter()
+            .fold(command, |command, (name, value)| command.env(name, value));
+        let command = command
+            .env("WORLD_SIZE", world_size)
+            .env("MASTER_PORT", "29500");
+        let command = command
+            .env("TORCHELASTIC_RUN_ID", "x")
+            .env("EVERBURN_OPEN_STORE", "1");
+        let ended = command.env("EVERBURN_LAUNCHER", "none").run();
+        let help = "leave them out, for torchrun has started the ranks; or start everburn without torchrun";
+        ended.failed_with(2, &["this is a rank already", help]);
+        assert!(!ended.stderr.contains("EVERBURN_LAUNCHER"), "{ended}");
+    }
+}
+
 #[test]
 fn weights_and_folders_that_rank_0_refuses_end_all_ranks_of_srun_alike() {
     refused_on_rank_0(["--init-from", "none.safetensors"], "none.safetensors");
@@ -221,85 +277,6 @@ fn flags_of_the_launcher_that_are_variables_under_srun_are_named() {
             .run()
             .failed_with(2, &["EVERBURN_JOB_TOKEN is not set", help]);
     }
-}
-
-/// What docs/launching/train.sbatch makes of how its step has ended: its code, and what it asked of Slurm.
-fn turn_of_the_batch_script(
-    folder: &Path,
-    step: &str,
-    variables: &[(&str, &str)],
-) -> (i32, String) {
-    let stub = |name: &str, text: &str| {
-        let path = folder.join(name);
-        std::fs::write(&path, format!("#!/bin/bash\n{text}\n")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    };
-    stub("openssl", "echo a-secret-of-the-job");
-    stub("scontrol", "echo \"$*\" >>requeued");
-    stub("srun", step);
-    let script = std::path::absolute("../docs/launching/train.sbatch").unwrap();
-    let path = std::env::var("PATH").unwrap();
-    let status = Command::new("bash")
-        .arg(script)
-        .current_dir(folder)
-        .env("PATH", format!("{}:{path}", folder.display()))
-        .env("SLURM_JOB_NAME", "job")
-        .env("SLURM_JOB_ID", "7")
-        .envs(variables.iter().copied())
-        .status()
-        .unwrap();
-    let requeued = std::fs::read_to_string(folder.join("requeued")).unwrap_or_default();
-    let _ = std::fs::remove_file(folder.join("requeued"));
-    (status.code().unwrap(), requeued)
-}
-
-#[test]
-fn the_batch_script_asks_for_another_turn_after_a_stop_and_for_none_after_a_failure() {
-    let folder = tempfile::tempdir().unwrap();
-    let turn = |step: &str| turn_of_the_batch_script(folder.path(), step, &[]);
-    let report = |stopped: &str, number: u32| {
-        let finished = stopped == "null";
-        let text =
-            format!("{{\"seconds\": {number}, \"finished\": {finished}, \"stopped\": {stopped}}}");
-        format!("mkdir -p runs/job/checkpoints; echo '{text}' >runs/job/report.json")
-    };
-    let none = String::new();
-    // A task that waited for one that was refused.
-    assert_eq!(turn("exit 143"), (143, none.clone()));
-    let stopped = report("\"on request after step 7\"", 1);
-    let requeued = "requeue 7\n".to_owned();
-    assert_eq!(turn(&stopped), (0, requeued.clone()));
-    // The report is that of the turn before.
-    assert_eq!(turn("exit 143"), (143, none.clone()));
-    let stopped = report("\"on request after step 9\"", 2);
-    assert_eq!(turn(&format!("{stopped}; exit 143")), (0, requeued.clone()));
-    let failed = report("\"rank 1 was lost\"", 3);
-    assert_eq!(turn(&format!("{failed}; exit 75")), (75, none.clone()));
-    // All tasks were stopped while they joined; and one was refused meanwhile.
-    assert_eq!(turn("exit 0"), (0, requeued));
-    assert_eq!(turn("exit 2"), (2, none.clone()));
-    assert_eq!(turn(&report("null", 4)), (0, none.clone()));
-    // Nothing is left to train.
-    assert_eq!(turn("exit 0"), (0, none));
-}
-
-#[test]
-fn the_batch_script_asks_for_a_bounded_number_of_turns_and_knows_the_end_of_its_time() {
-    let folder = tempfile::tempdir().unwrap();
-    let turn = |step: &str, variables: &[(&str, &str)]| {
-        let (code, requeued) = turn_of_the_batch_script(folder.path(), step, variables);
-        (code, !requeued.is_empty())
-    };
-    let count = "SLURM_RESTART_COUNT";
-    assert_eq!(turn("exit 0", &[(count, "18")]), (0, true));
-    assert_eq!(turn("exit 0", &[(count, "19")]), (1, false));
-    assert_eq!(turn("exit 0", &[(count, "19"), ("TURNS", "50")]), (0, true));
-    assert_eq!(turn("exit 0", &[("TURNS", "1")]), (1, false));
-    // Some of the tasks that joined had the signal before others.
-    let end = "SLURM_JOB_END_TIME";
-    assert_eq!(turn("exit 75", &[(end, "1")]), (0, true));
-    assert_eq!(turn("exit 75", &[(end, "99999999999")]), (75, false));
-    assert_eq!(turn("exit 2", &[(end, "1")]), (2, false));
 }
 
 #[test]

@@ -340,7 +340,7 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
     }
 }
 
-/// An archive as `torch.save` makes one of `pickle` and `storage`; checksums are not compared.
+/// An archive as `torch.save` makes one of `pickle` and `storage`, without checksums.
 fn saved(pickle: &[u8], storage: &[u8]) -> Vec<u8> {
     let (mut archive, mut directory) = (Vec::new(), Vec::new());
     for (name, content) in [("a/data.pkl", pickle), ("a/data/0", storage)] {

@@ -248,6 +248,9 @@ impl RunConfig {
     fn settle_ranks(&mut self, arguments: &TrainArguments, environment: Option<&RankEnvironment>) {
         if let Some(environment) = environment.filter(|rank| rank.launcher_pid.is_none()) {
             // Machines need not have equal numbers of ranks; the product must be right.
+            if arguments.resume {
+                rank::say_who_has_started(environment, self.world_size());
+            }
             let (all, here) = (environment.world_size, environment.local_world_size.max(1));
             let (ranks, nodes) = match all % here {
                 0 => (here, all / here),

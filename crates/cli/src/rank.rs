@@ -30,23 +30,30 @@ pub(crate) fn from_environment(command: &Command) -> Result<Option<RankEnvironme
         return Ok(None);
     }
     let given = AboutRanks::of(command);
-    let found = if RankEnvironment::is_present() {
+    let by_variables = if RankEnvironment::is_present() {
         let launches = given
             .as_ref()
             .is_some_and(|given| given.launch_ranks() || given.is_launcher());
         let environment = match RankEnvironment::from_env() {
+            Err(error @ RankEnvironmentError::StoreOfTorchrun { .. }) if launches => {
+                return Err(CliError::usage_with_help(error.to_string(), IN_TORCHRUN));
+            }
             Err(error) if launches && !matches!(error, RankEnvironmentError::Incomplete { .. }) => {
                 return Err(CliError::usage_with_help(error.to_string(), LEFT_OVER));
             }
             found => found.map_err(|error| with_flags_of_trust(error, given.as_ref()))?,
         };
         let is_ours = environment.origin.started_by == StartedBy::Everburn;
-        if launches && !is_ours {
+        if launches && !is_ours && !environment.is_alone() {
             return Err(launches_in_a_rank(&environment));
         }
-        Some(environment)
+        Some(environment).filter(|rank| !rank.is_alone())
     } else {
-        given.map_or(Ok(None), |given| by_another_launcher(&given))?
+        None
+    };
+    let found = match (by_variables, given) {
+        (None, Some(given)) => by_another_launcher(&given)?,
+        (found, _) => found,
     };
     let Some(environment) = found else {
         return Ok(None);
@@ -157,9 +164,27 @@ fn by_another_launcher(given: &AboutRanks) -> Result<Option<RankEnvironment>, Cl
 /// Says that the only task of `srun` and its like starts the ranks of a run that it resumes.
 pub(crate) fn say_who_starts_ranks(ranks: usize) {
     if let Some(started_by) = RankEnvironment::only_task(variable).filter(|_| ranks > 1) {
+        let this = match started_by {
+            StartedBy::Variables => "the only one by WORLD_SIZE=1".to_owned(),
+            launcher => format!("the only task of {launcher}"),
+        };
         say_error!(
-            "the run has {ranks} ranks, which this process starts, the only task of {started_by}; --ranks 1 continues it on one"
+            "the run has {ranks} ranks, which this process starts, {this}; --ranks 1 continues it on one"
         );
+    }
+}
+
+/// Says that a run of `ranks` ranks continues on as many as another launcher has started.
+pub(crate) fn say_who_has_started(environment: &RankEnvironment, ranks: usize) {
+    let RankEnvironment {
+        rank, world_size, ..
+    } = environment;
+    if *rank == 0 && *world_size != ranks {
+        let why = match environment.origin.started_by {
+            StartedBy::Variables => "as WORLD_SIZE says".to_owned(),
+            launcher => format!("as many as {launcher} has started"),
+        };
+        say_error!("the run has {ranks} ranks, and continues on {world_size}, {why}");
     }
 }
 
@@ -202,6 +227,10 @@ fn refuse_several_tasks() -> Result<(), CliError> {
 const LEFT_OVER: &str = "unset RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT if they are left over from another job; else leave \
                          --ranks, --gpus and the flags of several machines out";
 
+/// What to do about flags that start ranks in a rank of torchrun.
+const IN_TORCHRUN: &str =
+    "leave them out, for torchrun has started the ranks; or start everburn without torchrun";
+
 fn launches_in_a_rank(environment: &RankEnvironment) -> CliError {
     CliError::usage_with_help(
         format!(
@@ -210,6 +239,7 @@ fn launches_in_a_rank(environment: &RankEnvironment) -> CliError {
         ),
         match environment.origin.started_by {
             StartedBy::Variables => LEFT_OVER,
+            StartedBy::Torchrun => IN_TORCHRUN,
             _ => {
                 "leave them out; or start one process per machine, with --nodes, --node-rank and --rendezvous; or set \
                  EVERBURN_LAUNCHER=none"

@@ -8,6 +8,7 @@ use everburn_collectives::rendezvous::variable;
 use everburn_collectives::store::EtcdAddress;
 use rustix::process::{Pid, Signal, kill_process};
 
+use self::local_rank::local_place;
 use self::present_step::PresentStep;
 use self::store_place::StorePlace;
 use crate::error::RankEnvironmentError;
@@ -128,14 +129,16 @@ pub struct RankEnvironment {
 }
 
 impl RankEnvironment {
-    /// Whether RANK is set: by our launcher, `torchrun`, or a person.
+    /// Whether RANK is set, and not empty: by our launcher, `torchrun`, or a person.
     #[must_use]
     pub fn is_present() -> bool {
-        std::env::var_os(variables::RANK).is_some()
+        let env = EnvVariables { lookup: &variable };
+        env.text(variables::RANK).is_some()
     }
 
     /// Finds out whether this process is a rank: by RANK and its companions where that is set, else
-    /// by the variables of `srun`, `mpirun` and their kin, or of a Kubernetes job.
+    /// by the variables of `srun`, `mpirun` and their kin, or of a Kubernetes job. A world of one rank does not count,
+    /// unless it is one of our launcher or of `torchrun`, whose restarts may leave one of several.
     ///
     /// `None`: nobody has started it as one of several ranks. See the documents, docs/launching.md, for
     /// what counts where there are variables of several launchers.
@@ -167,14 +170,25 @@ impl RankEnvironment {
     pub fn detect(
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Self>, RankEnvironmentError> {
-        if lookup(variables::RANK).is_some() {
-            return Self::from_lookup(lookup).map(Some);
+        let env = EnvVariables { lookup: &lookup };
+        if env.text(variables::RANK).is_some() {
+            let rank = Self::from_lookup(&lookup)?;
+            if !rank.is_alone() {
+                return Ok(Some(rank));
+            }
         }
-        foreign::find(&EnvVariables { lookup: &lookup })
+        foreign::find(&env)
     }
 
-    /// The launcher, `srun` say, whose only task this process is. Such a process is no rank: it may train alone, or start
-    /// ranks.
+    /// Whether it is the only rank of a world that a person has set, or that is left over: to
+    /// [`detect`](Self::detect) it is no rank.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        self.world_size == 1 && self.origin.started_by == StartedBy::Variables
+    }
+
+    /// The launcher, `srun` say, whose only task this process is, or [`StartedBy::Variables`] where they say so. Such a
+    /// process is no rank: it may train alone, or start ranks.
     pub fn only_task(lookup: impl Fn(&str) -> Option<String>) -> Option<StartedBy> {
         foreign::only_task(&EnvVariables { lookup: &lookup })
     }
@@ -207,17 +221,13 @@ impl RankEnvironment {
                 expected: format!("below WORLD_SIZE, which is {world_size}"),
             });
         }
+        let (local_rank, local_world_size) = local_place(&env, (rank, world_size))?;
         let launcher_pid =
             env.parsed(v::LAUNCHER_PID, "a process id", |value| value.parse().ok())?;
         let incarnation = env.parsed(v::INCARNATION, "a number from 1", |value| {
             value.parse().ok().filter(|&number| number > 0)
         })?;
-        let expected = format!("MIN:MAX with 1 <= MIN <= MAX and MAX the WORLD_SIZE, {world_size}");
-        let elastic = env.parsed(v::ELASTIC, &expected, |value| {
-            let (min, max) = value.split_once(':')?;
-            let (min, max) = (min.parse().ok()?, max.parse().ok()?);
-            (0 < min && min <= max && max == world_size).then_some((min, max))
-        })?;
+        let elastic = elastic_range(&env, world_size)?;
         let started_by = if launcher_pid.is_some() {
             StartedBy::Everburn
         } else if env.text(v::TORCHRUN_ID).is_some() {
@@ -245,8 +255,8 @@ impl RankEnvironment {
         Ok(Self {
             rank,
             world_size,
-            local_rank: number_or(v::LOCAL_RANK, rank)?,
-            local_world_size: number_or(v::LOCAL_WORLD_SIZE, world_size)?,
+            local_rank,
+            local_world_size,
             node_rank: number_or(v::NODE_RANK, 0)?,
             master_addr: place.host,
             master_port: place.port,
@@ -458,6 +468,20 @@ impl RankEnvironment {
     }
 }
 
+/// The fewest and the most ranks of an elastic job of this many slots.
+fn elastic_range(
+    env: &EnvVariables<'_>,
+    slots: usize,
+) -> Result<Option<(usize, usize)>, RankEnvironmentError> {
+    let expected = format!("MIN:MAX with 1 <= MIN <= MAX and MAX the WORLD_SIZE, {slots}");
+    env.parsed(variables::ELASTIC, &expected, |value| {
+        let (min, max) = value.split_once(':')?;
+        let (min, max) = (min.parse().ok()?, max.parse().ok()?);
+        (0 < min && min <= max && max == slots).then_some((min, max))
+    })
+}
+
+mod local_rank;
 mod meeting;
 mod present_step;
 mod store_place;

@@ -8,6 +8,8 @@ mod write;
 
 use std::io::{Read, Seek, SeekFrom};
 
+use crc32fast::Hasher;
+
 use crate::error::{Shown, WeightsError, archive as refuse};
 
 pub(crate) use write::write;
@@ -37,6 +39,9 @@ const ENCRYPTED: u16 = 1;
 
 /// The longest directory, that of millions of tensors.
 const LONGEST_DIRECTORY: u64 = 256 << 20;
+
+/// How many bytes are read at a time where only their checksum counts.
+const HASHED: u64 = 1 << 20;
 
 const TOO_EARLY: &str = "it ends too early; was it copied whole?";
 const DAMAGED: &str = "its directory is damaged; was it copied whole?";
@@ -80,6 +85,8 @@ struct Entry {
     stored: u64,
     size: u64,
     compressed: bool,
+    /// The CRC-32 that its content must have; `None` once it was compared, or if the archive has none (0).
+    checksum: Option<u32>,
 }
 
 /// An archive whose directory was read and checked.
@@ -158,7 +165,10 @@ impl<R: Read + Seek> Archive<R> {
         Ok(entry.size)
     }
 
-    /// A part of a file.
+    /// A part of a file. With the first, what is before and after it is read too, for the checksum of the whole.
+    ///
+    /// # Errors
+    /// [`WeightsError::Checksum`] with the file's name.
     pub(crate) fn part(
         &mut self,
         file: usize,
@@ -167,11 +177,29 @@ impl<R: Read + Seek> Archive<R> {
     ) -> Result<Vec<u8>, WeightsError> {
         let content = self.content(file)?;
         let whole = self.size(file)?;
-        let inside = begin.checked_add(size).is_some_and(|end| end <= whole);
-        if !inside {
-            return Err(refuse(TOO_EARLY));
+        let end = begin.checked_add(size).filter(|end| *end <= whole);
+        let end = end.ok_or_else(|| refuse(TOO_EARLY))?;
+        let expected = self.entries[file].checksum.filter(|_| size > 0);
+        let Some(expected) = expected else {
+            return read(&mut self.source, content + begin, size);
+        };
+        let mut hasher = Hasher::new();
+        hash(&mut self.source, content, begin, &mut hasher)?;
+        let bytes = read(&mut self.source, content + begin, size)?;
+        hasher.update(&bytes);
+        hash(&mut self.source, content + end, whole - end, &mut hasher)?;
+        let found = hasher.finalize();
+        let entry = &mut self.entries[file];
+        if found != expected {
+            let name = Shown(name_of(&self.directory, entry)).to_string();
+            return Err(WeightsError::Checksum {
+                name,
+                found,
+                expected,
+            });
         }
-        read(&mut self.source, content + begin, size)
+        entry.checksum = None;
+        Ok(bytes)
     }
 
     /// Where the content of a file begins, after its local header.
@@ -222,6 +250,20 @@ fn read<R: Read + Seek>(source: &mut R, begin: u64, size: u64) -> Result<Vec<u8>
             _ => WeightsError::Io(error),
         })?;
     Ok(bytes)
+}
+
+/// Adds a part of the file to a checksum, a little at a time.
+fn hash<R: Read + Seek>(
+    source: &mut R,
+    begin: u64,
+    size: u64,
+    hasher: &mut Hasher,
+) -> Result<(), WeightsError> {
+    let end = begin + size;
+    for at in (begin..end).step_by(HASHED as usize) {
+        hasher.update(&read(source, at, HASHED.min(end - at))?);
+    }
+    Ok(())
 }
 
 /// Where the central directory is.
@@ -370,7 +412,8 @@ fn central_entry(directory: &[u8], rest: &mut Bytes<'_>) -> Option<Entry> {
     }
     rest.take(4)?;
     let (flags, method) = (rest.u16()?, rest.u16()?);
-    rest.take(8)?;
+    rest.take(4)?;
+    let checksum = Some(rest.u32()?).filter(|checksum| *checksum != 0);
     let (stored, size) = (rest.u32()?, rest.u32()?);
     let [name, extra, comment] = [rest.u16()?, rest.u16()?, rest.u16()?].map(usize::from);
     rest.take(8)?;
@@ -386,6 +429,7 @@ fn central_entry(directory: &[u8], rest: &mut Bytes<'_>) -> Option<Entry> {
         stored: stored.into(),
         size: size.into(),
         compressed: method != 0,
+        checksum,
     };
     while extra.0.len() >= 4 {
         let (kind, length) = (extra.u16()?, extra.u16()?);

@@ -25,6 +25,19 @@ pub enum WeightsError {
     #[error("{0}")]
     Archive(String),
 
+    /// A part of it has other bytes than were written.
+    #[error(
+        "{name} in it is damaged: its checksum is {found:08x}, not {expected:08x}; copy or download the file again"
+    )]
+    Checksum {
+        /// The tensor, or the file in the archive, escaped.
+        name: String,
+        /// The CRC-32 of what is there.
+        found: u32,
+        /// The CRC-32 of what was written.
+        expected: u32,
+    },
+
     /// The pickle in it is damaged, or is not as PyTorch writes state dicts.
     #[error("{0}")]
     Pickle(String),

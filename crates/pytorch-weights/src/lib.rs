@@ -43,7 +43,8 @@
 //! - **Texts of the file** are in errors escaped and cut. Names of tensors are what the file says: escape them
 //!   where they are shown.
 //!
-//! Checksums are not compared: a file whose numbers were changed is another file.
+//! The checksum of each part that is read is compared, where the file has one: it finds what a disk or a copy has changed,
+//! and not what somebody has.
 //!
 //! # Why not the crate `pytorch-reader`
 //!
@@ -219,16 +220,26 @@ impl<R: Read + Seek> WeightsFile<R> {
         Some(TensorInfo { name, view })
     }
 
-    /// Reads the numbers of a tensor. No more is read than it shows, and nothing is kept.
+    /// Reads the numbers of a tensor; with the first of a storage, all of that, for its checksum. Nothing is kept.
     ///
     /// # Errors
-    /// [`WeightsError::NoTensor`], and what reading may fail with.
+    /// [`WeightsError::NoTensor`], [`WeightsError::Checksum`], and what reading may fail with.
     pub fn load(&mut self, name: &str) -> Result<Tensor, WeightsError> {
         let view = self.tensors.get(name);
         let view =
             view.ok_or_else(|| WeightsError::NoTensor(Shown(name.as_bytes()).to_string()))?;
         let (begin, size) = view.range();
-        let bytes = self.archive.part(view.file, begin, size)?;
+        let part = self.archive.part(view.file, begin, size);
+        let bytes = part.map_err(|error| match error {
+            WeightsError::Checksum {
+                found, expected, ..
+            } => WeightsError::Checksum {
+                name: Shown(name.as_bytes()).to_string(),
+                found,
+                expected,
+            },
+            error => error,
+        })?;
         Ok(Tensor {
             dtype: view.dtype,
             shape: view.shape.clone(),

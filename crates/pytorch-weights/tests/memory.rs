@@ -89,7 +89,7 @@ fn tensor(key: &str, count: i32) -> Vec<u8> {
     parts.concat()
 }
 
-/// An archive of stored files, without checksums, which are not compared.
+/// An archive of stored files, without checksums.
 fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
     let (mut archive, mut directory) = (Vec::new(), Vec::new());
     for (name, content) in files {

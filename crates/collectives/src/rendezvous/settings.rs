@@ -347,7 +347,7 @@ impl Variables<'_> {
     }
 
     fn port(&self, name: &'static str) -> Result<Option<u16>, RendezvousError> {
-        self.parsed(name, "a port from 0 to 65535")
+        self.parsed(name, "a port from 1 to 65535")
     }
 }
 

@@ -290,7 +290,7 @@ fn a_client_with_a_token_does_not_use_an_open_store() {
     let server = serve(open());
     let error = TcpStore::connect(&server.local_addr().to_string(), with_token(TOKEN)).unwrap_err();
     let text = error.to_string();
-    for part in ["the store is open", "--open-store", "address"] {
+    for part in ["the store is open", "EVERBURN_OPEN_STORE=1", "address"] {
         assert!(text.contains(part), "{part} in: {text}");
     }
     assert_serves(&server);

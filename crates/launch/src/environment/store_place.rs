@@ -45,8 +45,10 @@ impl StorePlace {
                 from: v::STORE.to_owned(),
             });
         }
-        let port = env.parsed(v::MASTER_PORT, "a port from 0 to 65535", |port| {
-            port.parse().ok()
+        // A world of one rank may have a port of the system's choice.
+        let alone = env.number(v::WORLD_SIZE)? == Some(1);
+        let port = env.parsed(v::MASTER_PORT, "a port from 1 to 65535", |port| {
+            port.parse().ok().filter(|&port| port > 0 || alone)
         })?;
         Ok(Self {
             etcd: None,

@@ -71,7 +71,24 @@ fn what_is_wrong_is_named() {
     assert!(message(&[("MASTER_ADDR", "")]).contains("MASTER_ADDR is not set"));
     assert!(message(&[("RANK", "x")]).contains("RANK is `x`"));
     assert!(message(&[("RANK", "2")]).contains("below WORLD_SIZE"));
-    assert!(message(&[("MASTER_PORT", "70000")]).contains("MASTER_PORT"));
+    for port in ["70000", "0"] {
+        let told = message(&[("MASTER_PORT", port)]);
+        assert!(told.contains("a port from 1 to 65535"), "{told}");
+    }
+    let alone = [("MASTER_PORT", "0"), ("RANK", "0"), ("WORLD_SIZE", "1")];
+    assert_eq!(with(&alone).unwrap().master_port, 0);
+}
+
+#[test]
+fn a_local_rank_is_one_of_its_machines() {
+    let message = |changes: &[(&str, &str)]| with(changes).unwrap_err().to_string();
+    let told = message(&[("LOCAL_RANK", "5"), ("LOCAL_WORLD_SIZE", "2")]);
+    let expected = "LOCAL_RANK is `5`, but must be below LOCAL_WORLD_SIZE, which is 2";
+    assert!(told.contains(expected), "{told}");
+    let told = message(&[("LOCAL_RANK", "5")]);
+    assert!(told.contains("below WORLD_SIZE, which is 2"), "{told}");
+    let rank = with(&[("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")]).unwrap();
+    assert_eq!((rank.local_rank, rank.local_world_size), (0, 1));
 }
 
 #[test]

@@ -10,7 +10,8 @@
 //!    `srun --mpi=pmi2`, and Slurm has more.
 //! 3. Slurm comes before Kubernetes: there are Slurm clusters in pods, and no pods in Slurm jobs.
 //!
-//! A claim to be the only rank is none: the process trains as if started by hand, and may launch ranks.
+//! A claim to be the only rank is none, by RANK too where a person has set it: the process trains as if started by hand,
+//! and may launch ranks.
 //! `EVERBURN_LAUNCHER` names the claim to take, or `none`.
 
 mod kubernetes;
@@ -178,8 +179,12 @@ pub(crate) fn find(
 
 /// The launcher whose only task this process is.
 pub(crate) fn only_task(env: &EnvVariables<'_>) -> Option<StartedBy> {
-    let claim = claim(env).ok().flatten()?;
-    (claim.world_size.value == 1).then_some(claim.started_by)
+    if let Some(claim) = claim(env).ok()? {
+        return (claim.world_size.value == 1).then_some(claim.started_by);
+    }
+    let number = |name| env.number(name).ok().flatten();
+    let alone = (number(v::RANK), number(v::WORLD_SIZE)) == (Some(0), Some(1));
+    alone.then_some(StartedBy::Variables)
 }
 
 /// What a launcher's variables say of this process.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use everburn_pytorch_weights::{WeightsError, WeightsFile};
+use everburn_pytorch_weights::{Tensor, WeightsError, WeightsFile};
 
 fn here() -> PathBuf {
     std::path::absolute("tests/torch").unwrap()
@@ -157,9 +157,24 @@ fn an_unknown_tensor_is_no_panic() {
     assert!(!error.to_string().contains('\x1b'), "{error}");
 }
 
+/// All tensors of a file, or why it or one of them is refused.
+fn all_tensors(file: &[u8]) -> Result<BTreeMap<String, Tensor>, WeightsError> {
+    let mut file = WeightsFile::new(std::io::Cursor::new(file))?;
+    let names: Vec<String> = file
+        .tensors()
+        .map(|tensor| tensor.name().to_string())
+        .collect();
+    let tensors = names.into_iter().map(|name| {
+        let tensor = file.load(&name)?;
+        Ok((name, tensor))
+    });
+    tensors.collect()
+}
+
 #[test]
-fn a_damaged_file_is_refused_or_holds_as_many_numbers() {
+fn a_damaged_file_is_refused_or_holds_the_same_numbers() {
     let good = std::fs::read(here().join("files/checkpoint.pt")).unwrap();
+    let tensors = all_tensors(&good).unwrap();
     for length in 0..good.len() {
         let cut = std::io::Cursor::new(&good[..length]);
         assert!(WeightsFile::new(cut).is_err(), "{length} bytes");
@@ -167,17 +182,27 @@ fn a_damaged_file_is_refused_or_holds_as_many_numbers() {
     for place in 0..good.len() {
         let mut bad = good.clone();
         bad[place] ^= 0xff;
-        let Ok(mut file) = WeightsFile::new(std::io::Cursor::new(bad)) else {
-            continue;
-        };
-        let names: Vec<String> = file
-            .tensors()
-            .map(|tensor| tensor.name().to_string())
-            .collect();
-        for name in names {
-            let _ = file.load(&name);
+        if let Ok(found) = all_tensors(&bad) {
+            assert_eq!(found, tensors, "byte {place}");
         }
     }
+}
+
+#[test]
+fn damage_anywhere_in_a_storage_is_told_by_the_tensor_that_shows_a_part_of_it() {
+    let mut file = std::fs::read(here().join("files/views.pt")).unwrap();
+    let base = all_tensors(&file).unwrap()["base"].bytes.clone();
+    let place = file.windows(base.len()).position(|bytes| bytes == base);
+    // The last of its 24 numbers, of which `slice` shows some in the middle.
+    file[place.unwrap() + base.len() - 1] ^= 1;
+    let mut file = WeightsFile::new(std::io::Cursor::new(file)).unwrap();
+    let told = file.load("slice").unwrap_err().to_string();
+    assert!(
+        told.starts_with("slice in it is damaged: its checksum is "),
+        "{told}"
+    );
+    assert!(told.ends_with("copy or download the file again"), "{told}");
+    file.load("channels_last").unwrap();
 }
 
 #[test]

@@ -26,8 +26,8 @@ use burn::store::{
 use burn::tensor::{DType, TensorData};
 use everburn_record::sync::lock;
 
+use self::file::kind_of;
 pub(super) use self::file::{BURNS_TERMS, why_not_safetensors};
-use self::file::{kind_of, read_file};
 use self::fit::check_patterns;
 pub(super) use self::fit::{differences, mismatch};
 use crate::checkpoint::pretrained_values::hollow;
@@ -138,8 +138,8 @@ pub fn load_state_dict<M: Module>(model: M, path: &Path) -> Result<M, TrainError
 
 /// As [`load_state_dict`], but for tensors whose names match `skip`: those of the model stay as they are, and those of the
 /// file are not read. A pretrained model gets a new head this way. The file may have its tensors as `layout` says. `path`
-/// may also be a folder of Hugging Face's transformers, with one file of weights or several, or the folder of a run, whose
-/// model has this project's names and layouts.
+/// may also be a folder of Hugging Face's transformers, with one file of weights or several, or such an index of several
+/// (`model.safetensors.index.json`), or the folder of a run, whose model has this project's names and layouts.
 ///
 /// # Errors
 /// As [`load_state_dict`]; also if a pattern matches no tensor of the model or the file, and if a run has no model yet.
@@ -209,14 +209,13 @@ pub(super) fn fitting_tensors<M: Module>(
     layout: &StateDictLayout,
 ) -> Result<Fitting, TrainError> {
     let of_pytorch = match path.is_dir() {
-        true => path.join(PRETRAINED_CONFIG).is_file(),
+        true => path.join(PRETRAINED_CONFIG).is_file() || !path.join("config.toml").is_file(),
         false => !file::is_in_burns_terms(path),
     };
     file::refuse_plain_folder(path)?;
-    let (all, mut read) = match (of_pytorch, path.is_dir()) {
-        (false, _) => (model.collect(None, None, true), run_tensors(path)?),
-        (true, true) => (in_pytorch_terms(model), folder::read(path)?),
-        (true, false) => (in_pytorch_terms(model), without_wrappers(read_file(path)?)),
+    let (all, mut read) = match of_pytorch {
+        false => (model.collect(None, None, true), run_tensors(path)?),
+        true => (in_pytorch_terms(model), folder::read(path)?),
     };
     let names: Vec<String> = read.keys().cloned().collect();
     // What is no part of the model keeps others from sharing a prefix, in a Lightning module say.
@@ -242,14 +241,14 @@ pub(super) fn fitting_tensors<M: Module>(
     let (skipped, ours): (Vec<_>, Vec<_>) = all.into_iter().partition(|tensor| {
         skip.fit(&tensor.name) || skip.fit(&format!("{prefix}{}", tensor.name))
     });
+    let their_name = layout.names_in(&names);
     let mismatch = mismatch(&ours, &tensors, &|name| match of_pytorch {
-        true => layout.name_in(&names, name),
+        true => their_name(name),
         false => name.to_string(),
     });
     if let Some(mismatch) = mismatch {
-        let is_factor = |name: &String| name.contains(".lora_A.") && !skip.fit(name);
-        if of_pytorch && names.iter().any(is_factor) {
-            return Err(refuse("reading", path, &file::WRAPPED_BY_PEFT));
+        if of_pytorch {
+            refuse_others(path, &names, skip, layout)?;
         }
         // The layout may have added one.
         let shared = match prefix.is_empty() || !names.iter().all(|name| name.starts_with(&prefix))
@@ -279,6 +278,30 @@ pub(super) fn fitting_tensors<M: Module>(
         of_pytorch,
         wrong_numbers,
     })
+}
+
+/// Refuses files that cannot be the model's whatever its size: factors of PEFT, one of several files, another library's.
+fn refuse_others(
+    path: &Path,
+    names: &[String],
+    skip: &Patterns,
+    layout: &StateDictLayout,
+) -> Result<(), TrainError> {
+    let is_factor = |name: &String| name.contains(".lora_A.") && !skip.fit(name);
+    if names.iter().any(is_factor) {
+        return Err(refuse("reading", path, &file::WRAPPED_BY_PEFT));
+    }
+    if let Some(index) = folder::index_of(path) {
+        let reason = format!(
+            "it is one of several files of weights: name their folder, or {}, which says what is in which",
+            index.display().to_string().escape_debug()
+        );
+        return Err(refuse("reading", path, &reason));
+    }
+    match layout.other_library(names) {
+        Some(what) => Err(refuse("reading", path, &what)),
+        None => Ok(()),
+    }
 }
 
 /// The names of the model's tensors that [`load_state_dict_except`] would leave as they are, for the same arguments. No
@@ -332,11 +355,7 @@ pub fn state_dict_shapes(
     layout: &StateDictLayout,
 ) -> Result<BTreeMap<String, Vec<usize>>, TrainError> {
     file::refuse_plain_folder(path)?;
-    let read = match path.is_dir() {
-        true => folder::read(path)?,
-        false => without_wrappers(read_file(path)?),
-    };
-    let tensors = layout.arrange(read).into_iter();
+    let tensors = layout.arrange(folder::read(path)?).into_iter();
     Ok(tensors
         .map(|(name, tensor)| (name, tensor.shape.to_vec()))
         .collect())

@@ -45,6 +45,7 @@ fn answers(options: &DoctorArguments, program: &Path) -> Result<Vec<Value>, Tool
             (variables::RANK, rank),
             (variables::WORLD_SIZE, options.world_size()),
             (variables::LOCAL_RANK, local_rank),
+            (variables::LOCAL_WORLD_SIZE, options.ranks_here()),
         ] {
             command.env(name, value.to_string());
         }

@@ -83,8 +83,8 @@ pub(crate) enum Fault {
     )]
     WrongSecret,
     #[error(
-        "the store is open (like PyTorch's) and has no job token; give no token for the store \
-         (`--open-store`), or correct the address"
+        "the store is open (like PyTorch's) and has no job token, and this process expects one of it; set \
+         EVERBURN_OPEN_STORE=1 here too (`--open-store` for Everburn's launcher), or correct the address"
     )]
     OpenStore,
 }

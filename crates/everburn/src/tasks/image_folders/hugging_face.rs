@@ -134,6 +134,13 @@ const SIZES_OF_RESNET: &[StatedSize] = &[
     StatedSize::new("/id2label", ShownBy::Dimension("classifier.1.weight", 0)),
 ];
 
+/// A name in each file of torchvision's ViT, and why it is not read.
+const OF_TORCHVISION: (&str, &str) = (
+    "*encoder.layers.encoder_layer_0.*",
+    "it is a ViT of torchvision, and only the names of Hugging Face's ViTForImageClassification are read: take the same weights \
+     from a folder of transformers",
+);
+
 /// Names of a ViT's parts in `state_dict()` of transformers since version 5, and before: what `save_pretrained` writes still.
 const SINCE_VERSION_5: [(&str, &str); 7] = [
     (".layers.", ".encoder.layer."),
@@ -215,6 +222,7 @@ impl PretrainedImageModel for ViTConfig {
             renamed: SINCE_VERSION_5
                 .map(|(theirs, ours)| (theirs.to_string(), ours.to_string()))
                 .to_vec(),
+            other_libraries: &[OF_TORCHVISION],
             sizes: SIZES_OF_VIT,
             ..StateDictLayout::default()
         }

@@ -66,6 +66,8 @@ const SIZES_OF_LLAMA: &[StatedSize] = &[
         ShownBy::Dimension("mlp.up_proj.weight", 0),
     ),
     StatedSize::new("/num_hidden_layers", ShownBy::Parts("layers")),
+    StatedSize::new("/num_attention_heads", ShownBy::Heads("q_proj.weight")),
+    StatedSize::new("/num_key_value_heads", ShownBy::Heads("k_proj.weight")),
 ];
 
 impl PretrainedDecoder for GptConfig {

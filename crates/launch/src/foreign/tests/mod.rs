@@ -90,11 +90,38 @@ const TORCH: Variables<'_> = &[
 fn nobody_has_started_an_ordinary_process() {
     no_rank(&[]);
     no_rank(&[&[("WORLD_SIZE", "1")]]);
+    no_rank(&[&[("RANK", ""), ("WORLD_SIZE", "")]]);
     no_rank(&[&[
         ("MASTER_ADDR", "h"),
         ("MASTER_PORT", "1"),
         ("LOCAL_RANK", "0"),
     ]]);
+}
+
+#[test]
+fn a_world_of_one_rank_does_not_count_but_for_torchrun() {
+    let alone: Variables<'_> = &[
+        ("RANK", "0"),
+        ("WORLD_SIZE", "1"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "29500"),
+    ];
+    no_rank(&[alone]);
+    let only_task = |variables: Variables<'_>| {
+        RankEnvironment::only_task(|name| {
+            let found = variables.iter().find(|(key, _)| *key == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    };
+    assert_eq!(only_task(alone), Some(StartedBy::Variables));
+    assert_eq!(only_task(&alone[1..]), None);
+    let of_torchrun = rank_of(&[alone, &[("TORCHELASTIC_RUN_ID", "x")]]);
+    assert_eq!(of_torchrun.world_size, 1);
+    // It is left over: `mpirun` has started this one.
+    refused(
+        &[alone, OPEN_MPI],
+        &["WORLD_SIZE=1, OMPI_COMM_WORLD_SIZE=2"],
+    );
 }
 
 #[test]

@@ -9,7 +9,7 @@ use burn::store::burn_pack::Tensor as PackedTensor;
 use burn::store::{ModuleStore, SafetensorsStore};
 use serde_json::Value;
 
-use super::{PRETRAINED_CONFIG, pytorch, refuse};
+use super::{PRETRAINED_CONFIG, folder, pytorch, refuse};
 use crate::checkpoint::CheckpointFolder;
 use crate::error::TrainError;
 
@@ -85,14 +85,14 @@ pub(super) fn kind_of(path: &Path) -> Result<StateDictFile, String> {
     })
 }
 
-/// Refuses what is not there, and a folder that is neither one of transformers nor one of a run.
+/// Refuses what is not there, and a folder that is none of transformers, of a run, or of files with an index.
 pub(super) fn refuse_plain_folder(path: &Path) -> Result<(), TrainError> {
     let has = |name: &str| path.join(name).is_file();
     if !path.exists() {
         let reason = "there is no such file or folder";
         return Err(refuse("reading", path, &reason));
     }
-    if !path.is_dir() || has(PRETRAINED_CONFIG) || has("config.toml") {
+    if !path.is_dir() || has(PRETRAINED_CONFIG) || has("config.toml") || folder::has_index(path) {
         return Ok(());
     }
     let mut files = Vec::new();

@@ -1,5 +1,5 @@
-//! Weights that are NaN or infinite are refused when they are read. Otherwise the training that begins with them would be
-//! reported as diverged, and not the training that wrote them. What a training computes itself is checked in
+//! Weights that are damaged, NaN or infinite are refused when they are read. Otherwise the training that begins with them
+//! would be reported as diverged, and not the training that wrote them. What a training computes itself is checked in
 //! `model/finite.rs`.
 
 use std::sync::{Arc, Mutex};
@@ -12,32 +12,35 @@ use everburn_record::sync::lock;
 /// What was wrong with the numbers of tensors that have been read, by their names in PyTorch.
 pub(super) type WrongNumbers = Arc<Mutex<Vec<String>>>;
 
-/// The same tensor. Reading it fails if one of its numbers is NaN or infinite, or too large for `f32`; what is wrong is
-/// also in `wrong_numbers` then.
+/// The same tensor. Reading it fails if it is damaged, or one of its numbers is NaN or infinite, or too large for `f32`;
+/// what is wrong is also in `wrong_numbers` then.
 pub(super) fn checked(tensor: PackedTensor, wrong_numbers: &WrongNumbers) -> PackedTensor {
-    if !tensor.dtype.is_float() {
-        return tensor;
-    }
     let (name, dtype, shape) = (tensor.name.clone(), tensor.dtype, tensor.shape.clone());
     let wrong_numbers = wrong_numbers.clone();
     bridge::deferred(name.clone(), dtype, shape, tensor.param_id, move || {
-        let data = bridge::to_data(&tensor)?;
-        match not_finite(&data) {
+        let data = bridge::to_data(&tensor).and_then(|data| match not_finite(&data) {
             0 => Ok(data),
             wrong => {
                 let all = data.num_elements();
-                let reason = format!(
+                Err(PackError::ValidationError(format!(
                     "{wrong} of the {all} numbers of {name} are NaN or infinite: the training that wrote the file had diverged"
-                );
-                lock(&wrong_numbers).push(reason.clone());
-                Err(PackError::ValidationError(reason))
+                )))
             }
-        }
+        });
+        data.inspect_err(|error| {
+            lock(&wrong_numbers).push(match error {
+                PackError::ValidationError(reason) => reason.clone(),
+                error => format!("{name}: {error}"),
+            });
+        })
     })
 }
 
 /// How many numbers are NaN or infinite.
 fn not_finite(data: &TensorData) -> usize {
+    if !data.dtype().is_float() {
+        return 0;
+    }
     match (data.dtype(), data.as_slice::<f32>()) {
         (DType::F32, Ok(numbers)) => numbers.iter().filter(|it| !it.is_finite()).count(),
         _ => data.iter::<f32>().filter(|it| !it.is_finite()).count(),
@@ -83,5 +86,28 @@ mod tests {
             values.value("bias").unwrap();
             crate::load_state_dict_except(config.init(&device), &path, &skip, &layout).unwrap();
         }
+    }
+
+    #[test]
+    fn a_damaged_file_of_pytorch_is_refused_by_the_tensors_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights.pt");
+        let device = Device::flex();
+        let config = LinearConfig::new(3, 2);
+        let mut model = config.init(&device);
+        model.weight = model.weight.map(|_| Tensor::full([3, 2], 1.5, &device));
+        save_state_dict(&model, 0, &path).unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let numbers = 1.5_f32.to_le_bytes().repeat(6);
+        let place = bytes.windows(numbers.len()).position(|it| it == numbers);
+        bytes[place.unwrap()] ^= 0xff;
+        std::fs::write(&path, bytes).unwrap();
+        let told = load_state_dict(config.init(&device), &path).unwrap_err();
+        let told = told.to_string();
+        assert!(told.starts_with("reading "), "{told}");
+        assert!(
+            told.contains("weights.pt failed: weight in it is damaged: its checksum is"),
+            "{told}"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Folders of Hugging Face's transformers: `config.json`, and weights in one file or in several with an index.
+//! Folders of Hugging Face's transformers: `config.json`, and weights in one file or in several with an index. Such files
+//! and their index are read without a `config.json`, too.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -11,8 +12,9 @@ use burn::store::burn_pack::Tensor as PackedTensor;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::file::read_file;
 use super::layout::StateDictLayout;
-use super::{named_tensors, read_file, refuse, safetensors, without_wrappers};
+use super::{named_tensors, refuse, safetensors, without_wrappers};
 use crate::checkpoint::tensor_file::NamedTensor;
 use crate::error::TrainError;
 use crate::record::run_directory::{not_output, write_output};
@@ -147,15 +149,44 @@ pub(super) fn weights_of(folder: &Path) -> Option<PathBuf> {
     paths.find(|path| path.exists())
 }
 
-/// The tensors of a folder's files of weights.
-pub(super) fn read(folder: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
-    if let Some(path) = weights_of(folder) {
-        let is_index = path.to_str().is_some_and(|path| path.ends_with(INDEX));
-        return Ok(without_wrappers(match is_index {
-            true => read_shards(folder, &path)?,
-            false => read_file(&path)?,
-        }));
-    }
+/// Whether `path` is the index of several files.
+pub(super) fn is_index(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.ends_with(INDEX))
+}
+
+/// Whether `folder` has the index of several files.
+pub(super) fn has_index(folder: &Path) -> bool {
+    weights_of(folder).is_some_and(|weights| is_index(&weights))
+}
+
+/// The tensors of a file, of the files that an index names, or of a folder's files of weights.
+pub(super) fn read(path: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
+    let weights = match path.is_dir() {
+        true => weights_of(path).ok_or_else(|| without_weights(path))?,
+        false => path.to_path_buf(),
+    };
+    Ok(without_wrappers(match is_index(&weights) {
+        true => read_shards(&weights)?,
+        false => read_file(&weights)?,
+    }))
+}
+
+/// The index that names `file` as one of several in its folder.
+pub(super) fn index_of(file: &Path) -> Option<PathBuf> {
+    let folder = std::path::absolute(file).ok()?;
+    let entries = fs::read_dir(folder.parent()?).ok()?;
+    let mut paths = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
+    paths.find_map(|name| {
+        let path = file.with_file_name(name);
+        let named = is_index(&path).then(|| read_index(&path).ok())??;
+        let is_file = |name: &String| file.file_name() == Some(name.as_ref());
+        named.values().any(is_file).then_some(path)
+    })
+}
+
+/// Why there are no weights in `folder`.
+fn without_weights(folder: &Path) -> TrainError {
     let [single, older] = WEIGHTS;
     let part = fs::read_dir(folder).ok().and_then(|entries| {
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -168,7 +199,7 @@ pub(super) fn read(folder: &Path) -> Result<BTreeMap<String, PackedTensor>, Trai
         ),
         None => format!("there is no {single} in it, and no {older}, nor an index of several"),
     };
-    Err(refuse("reading", folder, &reason))
+    refuse("reading", folder, &reason)
 }
 
 /// Which file has which tensor.
@@ -177,8 +208,7 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// The tensors that an index names.
-fn read_shards(folder: &Path, index: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
+fn read_index(index: &Path) -> Result<BTreeMap<String, String>, TrainError> {
     let failed = |reason: &dyn std::fmt::Display| refuse("reading", index, reason);
     let size = fs::metadata(index).map_or(0, |file| file.len());
     if size > LARGEST_INDEX {
@@ -187,16 +217,28 @@ fn read_shards(folder: &Path, index: &Path) -> Result<BTreeMap<String, PackedTen
     }
     let text = fs::read(index).map_err(|error| failed(&error))?;
     let Index { weight_map } = serde_json::from_slice(&text).map_err(|error| failed(&error))?;
+    Ok(weight_map)
+}
+
+/// The tensors that an index names.
+fn read_shards(index: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
+    let failed = |reason: &dyn std::fmt::Display| refuse("reading", index, reason);
     let mut files: BTreeMap<PathBuf, BTreeMap<String, PackedTensor>> = BTreeMap::new();
     let mut tensors = BTreeMap::new();
-    for (name, file) in weight_map {
+    for (name, file) in read_index(index)? {
         // Only files of this folder are read, whatever the index says.
         if Path::new(&file).file_name() != Some(file.as_ref()) {
             let reason =
                 format!("weight_map has {file:?}, which does not name a file in this folder");
             return Err(failed(&reason));
         }
-        let path = folder.join(&file);
+        let path = index.with_file_name(&file);
+        if !path.exists() {
+            let file = file.escape_debug();
+            let reason =
+                format!("it names {file}, which is not there: copy or download that file, too");
+            return Err(failed(&reason));
+        }
         let found = match files.entry(path.clone()) {
             Entry::Occupied(found) => found.into_mut(),
             Entry::Vacant(place) => place.insert(read_file(&path)?),
@@ -222,6 +264,7 @@ mod tests {
 
     use super::*;
     use crate::checkpoint::state_dict::save_state_dict;
+    use crate::load_state_dict;
 
     fn tensor(name: &str, numbers: usize) -> NamedTensor {
         (name.to_string(), TensorData::zeros::<f32, _>([numbers]))
@@ -244,6 +287,34 @@ mod tests {
         assert_eq!(divided(20), ["ab", "c", "d"]);
         assert_eq!(divided(1), ["a", "b", "c", "d"]);
         assert_eq!(shards(Vec::new(), 1).len(), 1);
+    }
+
+    #[test]
+    fn several_files_without_a_config_are_one_state_dict_by_folder_or_index() {
+        let folder = tempfile::tempdir().unwrap();
+        let device = Device::flex();
+        let config = LinearConfig::new(3, 2);
+        let saved = config.init(&device);
+        let tensors = named_tensors(&saved, 0, folder.path()).unwrap();
+        write_weights(tensors, folder.path(), 8).unwrap();
+        let index = folder.path().join("model.safetensors.index.json");
+        for path in [folder.path(), &index] {
+            let loaded = load_state_dict(config.init(&device), path).unwrap();
+            assert_eq!(loaded.weight.to_data(), saved.weight.to_data());
+        }
+        let refused = |path: &Path| {
+            let error = load_state_dict(config.init(&device), path).unwrap_err();
+            error.to_string()
+        };
+        let part = folder.path().join("model-00002-of-00002.safetensors");
+        let told = refused(&part);
+        assert!(told.contains("it is one of several files"), "{told}");
+        assert!(told.contains("model.safetensors.index.json"), "{told}");
+        fs::remove_file(&part).unwrap();
+        let told = refused(folder.path());
+        let expected =
+            "index.json failed: it names model-00002-of-00002.safetensors, which is not there";
+        assert!(told.contains(expected), "{told}");
     }
 
     #[test]

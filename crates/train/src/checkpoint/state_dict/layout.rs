@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use burn::prelude::*;
 use burn::store::bridge;
-use burn::store::burn_pack::{Error as PackError, Tensor as PackedTensor};
+use burn::store::burn_pack::Tensor as PackedTensor;
 use burn::tensor::{DType, TensorData};
 
 use super::stated::StatedSize;
@@ -45,6 +45,8 @@ pub struct StateDictLayout {
     pub ignored: Vec<String>,
     /// Parts of names in files of other versions of the library, and what they are in those of this layout.
     pub renamed: Vec<(String, String)>,
+    /// Patterns of names in files of other libraries, and why such a file is not read.
+    pub other_libraries: &'static [(&'static str, &'static str)],
     /// Sizes that the `config.json` beside the file states too.
     pub sizes: &'static [StatedSize],
 }
@@ -87,20 +89,12 @@ impl StateDictLayout {
         if !self.tensors.is_empty() && own.all(|tensor| theirs.contains_key(&tensor.name)) {
             return theirs;
         }
-        // In the files of a Lightning module, another name comes before it.
-        let nested = format!(".{}", self.prefix);
-        let has_prefix = |name: &String| name.starts_with(&self.prefix) || name.contains(&nested);
-        if !theirs.keys().any(has_prefix) {
-            let named = theirs.into_iter();
-            theirs = named
-                .map(|(name, tensor)| renamed(format!("{}{name}", self.prefix), tensor))
-                .collect();
-        }
-        if !self.renamed.is_empty() {
-            let named = theirs.into_iter();
-            theirs = named
-                .map(|(name, tensor)| renamed(self.in_this_version(&name), tensor))
-                .collect();
+        let prefix = self.prefix_missing(theirs.keys());
+        if !(prefix.is_empty() && self.renamed.is_empty()) {
+            let named = theirs.into_iter().map(|(name, tensor)| {
+                renamed(self.in_this_version(&format!("{prefix}{name}")), tensor)
+            });
+            theirs = named.collect();
         }
         let ignored = |name: &str| {
             let fits = |pattern: &String| Patterns::from(pattern.as_str()).fit(name);
@@ -119,6 +113,16 @@ impl StateDictLayout {
         arranged
     }
 
+    /// The prefix, if none of a file's names has it.
+    fn prefix_missing<'a>(&self, mut names: impl Iterator<Item = &'a String>) -> &str {
+        // In the files of a Lightning module, another name comes before it.
+        let nested = format!(".{}", self.prefix);
+        match names.any(|name| name.starts_with(&self.prefix) || name.contains(&nested)) {
+            true => "",
+            false => &self.prefix,
+        }
+    }
+
     /// A name of another version as this layout has it.
     pub(super) fn in_this_version(&self, name: &str) -> String {
         let parts = self.renamed.iter();
@@ -127,22 +131,33 @@ impl StateDictLayout {
         })
     }
 
-    /// What a file with these names, which ascend, calls the tensor `name`, and that name, where it is the model's.
-    pub(super) fn name_in(&self, names: &[String], name: &str) -> String {
-        let tensor = self.tensors.iter().find(|tensor| tensor.name == name);
-        match tensor.filter(|_| names.iter().any(|their| self.is_of_file(their))) {
-            Some(tensor) if tensor.source != name => {
-                format!("{} (here {name})", tensor.source)
-            }
-            Some(_) => name.to_string(),
-            // The prefix may have been added.
-            None => {
-                let is_there = |name: &str| names.binary_search_by(|it| (**it).cmp(name)).is_ok();
-                let without = name.strip_prefix(&*self.prefix);
-                let without = without.filter(|without| !is_there(name) && is_there(without));
-                without.unwrap_or(name).to_string()
+    /// What a file with these names calls a tensor, and that name, where it is the model's.
+    pub(super) fn names_in<'a>(&'a self, names: &'a [String]) -> impl Fn(&str) -> String + 'a {
+        let is_of_file = names.iter().any(|their| self.is_of_file(their));
+        let prefix = self.prefix_missing(names.iter());
+        let arranged = |their: &String| self.in_this_version(&format!("{prefix}{their}"));
+        let theirs = names.iter().map(|their| (arranged(their), their));
+        let theirs: BTreeMap<String, &String> = theirs.collect();
+        move |name| {
+            let tensor = self.tensors.iter().find(|tensor| tensor.name == name);
+            match tensor.filter(|_| is_of_file) {
+                Some(tensor) if tensor.source != name => {
+                    format!("{} (here {name})", tensor.source)
+                }
+                Some(_) => name.to_string(),
+                None => theirs
+                    .get(name)
+                    .map_or(name, |their| their.as_str())
+                    .to_string(),
             }
         }
+    }
+
+    /// What a file with these names is, if it is of a library that calls tensors otherwise.
+    pub(super) fn other_library(&self, names: &[String]) -> Option<&'static str> {
+        let mut others = self.other_libraries.iter();
+        let has = |pattern: &str| names.iter().any(|name| Patterns::from(pattern).fit(name));
+        others.find_map(|(pattern, what)| has(pattern).then_some(*what))
     }
 
     /// Whether a file with this name has the names of the layout.
@@ -200,8 +215,7 @@ impl TensorSource {
         }
         let source = source.clone();
         let numbers = move || {
-            let data = bridge::into_data(source.clone())
-                .map_err(|error| PackError::ValidationError(error.to_string()))?;
+            let data = bridge::into_data(source.clone())?;
             Ok(part(data.convert::<f32>(), transposed, rows.clone()))
         };
         let shape = Shape::from(shape);
@@ -344,6 +358,29 @@ mod tests {
         // A file with the model's own names is taken as it is.
         let own = unpacked(layout().arrange(packed(&file())));
         assert_eq!(unpacked(layout().arrange(packed(&own))), own);
+    }
+
+    #[test]
+    fn a_name_of_another_version_is_shown_as_the_file_has_it() {
+        let layout = StateDictLayout {
+            renamed: vec![(".layers.".to_string(), ".layer.".to_string())],
+            ..layout()
+        };
+        let shown = |names: &[&str], name: &str| {
+            let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+            layout.names_in(&names)(name)
+        };
+        assert_eq!(shown(&["a.layers.b"], "net.a.layer.b"), "a.layers.b");
+        assert_eq!(
+            shown(&["net.a.layers.b"], "net.a.layer.b"),
+            "net.a.layers.b"
+        );
+        assert_eq!(shown(&["a.layers.b"], "net.missing"), "net.missing");
+        let of_file = ["both.weight", "a.layers.b"];
+        assert_eq!(
+            shown(&of_file, "q.weight"),
+            "net.both.weight (here q.weight)"
+        );
     }
 
     #[test]

@@ -40,12 +40,51 @@ pub enum ShownBy {
     Dimension(&'static str, usize),
     /// How many parts of this name there are: `h` for `h.0` and `h.1`.
     Parts(&'static str),
+    /// As many rows of the tensor of this name as heads have, each of `head_dim`, or of `hidden_size` through
+    /// `num_attention_heads`. Where the size is not stated, it is `num_attention_heads`.
+    Heads(&'static str),
 }
 
 impl StatedSize {
     /// The size at `key`, a JSON pointer as in `/depths/0`: a number, or a list or object with as many entries.
     pub const fn new(key: &'static str, shown_by: ShownBy) -> Self {
         Self { key, shown_by }
+    }
+
+    /// What contradicts the `config.json` in tensors of these names and shapes, each with a dot before it, of the file `weights`.
+    fn contradiction(
+        &self,
+        config_json: &Value,
+        shapes: &BTreeMap<String, Vec<usize>>,
+        weights: &str,
+    ) -> Option<String> {
+        let key = self.key[1..].replace('/', ".");
+        if let ShownBy::Heads(name) = self.shown_by {
+            let number = |key: &str| config_json[key].as_u64().and_then(|it| it.try_into().ok());
+            let all: usize = number("num_attention_heads")?;
+            let width = match number("head_dim") {
+                Some(width) => width,
+                None => number("hidden_size")?.checked_div(all)?,
+            };
+            let heads = self.stated(config_json).unwrap_or(all);
+            let rows = heads.checked_mul(width)?;
+            let (found, shape) = named(name, shapes)?;
+            // Where the columns are others, that is what is wrong.
+            if shape.get(1).copied() != number("hidden_size") {
+                return None;
+            }
+            return (*shape.first()? != rows).then(|| {
+                format!(
+                    "\n  {key} is {heads} of {all} heads in {PRETRAINED_CONFIG}, {rows} rows of {name}, and in {weights} {found} has \
+                     shape {shape:?}"
+                )
+            });
+        }
+        let stated = self.stated(config_json)?;
+        let (shown, by) = self.shown_by.size(shapes)?;
+        (stated != shown).then(|| {
+            format!("\n  {key} is {stated} in {PRETRAINED_CONFIG}, and {shown} in {weights} ({by})")
+        })
     }
 
     fn stated(&self, config_json: &Value) -> Option<usize> {
@@ -63,12 +102,12 @@ impl ShownBy {
     fn size(&self, shapes: &BTreeMap<String, Vec<usize>>) -> Option<(usize, String)> {
         match self {
             Self::Dimension(name, dimension) => {
-                let end = format!(".{name}");
-                let (found, shape) = shapes.iter().find(|(name, _)| name.ends_with(&end))?;
+                let (found, shape) = named(name, shapes)?;
                 let size = shape.get(*dimension)?;
-                let found = found[1..].escape_debug();
                 Some((*size, format!("{found} has shape {shape:?}")))
             }
+            // Two sizes show it.
+            Self::Heads(_) => None,
             Self::Parts(name) => {
                 let before = format!(".{name}.");
                 let numbers = shapes.keys().filter_map(|name| {
@@ -81,6 +120,16 @@ impl ShownBy {
             }
         }
     }
+}
+
+/// The first tensor whose name ends so, as it is shown, and its shape.
+fn named<'a>(
+    name: &str,
+    shapes: &'a BTreeMap<String, Vec<usize>>,
+) -> Option<(String, &'a Vec<usize>)> {
+    let end = format!(".{name}");
+    let (found, shape) = shapes.iter().find(|(name, _)| name.ends_with(&end))?;
+    Some((found[1..].escape_debug().to_string(), shape))
 }
 
 /// What a model of `folder` differs in from its weights, after the contradictions between its `config.json` and the
@@ -116,15 +165,9 @@ fn contradictions(
         (name, tensor.shape.to_vec())
     });
     let shapes = shapes.collect();
-    let contradictions = layout.sizes.iter().filter_map(|size| {
-        let stated = size.stated(&config_json)?;
-        let (shown, by) = size.shown_by.size(&shapes)?;
-        let key = size.key[1..].replace('/', ".");
-        let line = format!(
-            "\n  {key} is {stated} in {PRETRAINED_CONFIG}, and {shown} in {weights} ({by})"
-        );
-        (stated != shown).then_some(line)
-    });
+    let sizes = layout.sizes.iter();
+    let contradictions =
+        sizes.filter_map(|size| size.contradiction(&config_json, &shapes, weights));
     let contradictions = contradictions.collect::<String>();
     (!contradictions.is_empty()).then(|| {
         format!(
@@ -199,6 +242,46 @@ mod tests {
             let (mismatch, error) = refused(name, config_json);
             assert_ne!(mismatch, WeightsMismatch::OtherConfig);
             assert!(!error.contains("contradict"), "{error}");
+        }
+    }
+
+    #[test]
+    fn heads_are_compared_by_the_rows_that_they_have() {
+        let shapes = [
+            ("q_proj.weight", vec![16, 16]),
+            ("k_proj.weight", vec![8, 16]),
+        ];
+        let shapes = shapes.map(|(name, shape)| (format!(".layers.0.{name}"), shape));
+        let shapes = BTreeMap::from(shapes);
+        let told = |config_json: &str, key: &'static str, name: &'static str| {
+            let config_json = serde_json::from_str(config_json).unwrap();
+            let size = StatedSize::new(key, ShownBy::Heads(name));
+            size.contradiction(&config_json, &shapes, "model.safetensors")
+        };
+        let of_keys =
+            |config_json: &str| told(config_json, "/num_key_value_heads", "k_proj.weight");
+        let right = r#"{"hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2}"#;
+        assert_eq!(of_keys(right), None);
+        let wrong = of_keys(&right.replace("heads\": 2", "heads\": 4")).unwrap();
+        let expected = "num_key_value_heads is 4 of 4 heads in config.json, 16 rows of k_proj.weight, and in \
+                        model.safetensors layers.0.k_proj.weight has shape [8, 16]";
+        assert!(wrong.contains(expected), "{wrong}");
+        let wrong = of_keys(&right.replace("heads\": 4", "heads\": 8")).unwrap();
+        assert!(
+            wrong.contains("is 2 of 8 heads in config.json, 4 rows"),
+            "{wrong}"
+        );
+        // Without the key there are as many as heads.
+        let silent = r#"{"hidden_size": 16, "num_attention_heads": 4, "head_dim": 8}"#;
+        let wrong = of_keys(silent).unwrap();
+        assert!(
+            wrong.contains("num_key_value_heads is 4 of 4 heads"),
+            "{wrong}"
+        );
+        let of_all = told(silent, "/num_attention_heads", "q_proj.weight").unwrap();
+        assert!(of_all.contains("32 rows of q_proj.weight"), "{of_all}");
+        for odd in ["{}", r#"{"hidden_size": 16, "num_attention_heads": 0}"#] {
+            assert_eq!(of_keys(odd), None);
         }
     }
 }

@@ -96,6 +96,30 @@ fn a_size_that_contradicts_the_weights_is_named() {
 }
 
 #[test]
+fn a_vit_of_torchvision_is_refused_as_such() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("vit.safetensors");
+    let model = vit().build(&Device::flex());
+    save_state_dict(&model, 0, &path).unwrap();
+    // One of its names is torchvision's, of the same length.
+    let mut bytes = std::fs::read(&path).unwrap();
+    let ours = b"vit.encoder.layer.0.layernorm_before.bias";
+    let theirs = b"encoder.layers.encoder_layer_0.ln_1.scale";
+    let place = bytes.windows(ours.len()).position(|name| name == ours);
+    bytes[place.unwrap()..][..ours.len()].copy_from_slice(theirs);
+    std::fs::write(&path, bytes).unwrap();
+    let nothing = Patterns::default();
+    let loaded = load_state_dict_except(
+        vit().build(&Device::flex()),
+        &path,
+        &nothing,
+        &vit().layout(),
+    );
+    let told = loaded.err().unwrap().to_string();
+    assert!(told.contains("it is a ViT of torchvision"), "{told}");
+}
+
+#[test]
 fn what_a_model_cannot_do_is_refused_by_its_key() {
     let refused = |config: &Value, key: &str, value: Value| {
         let mut json = config.clone();

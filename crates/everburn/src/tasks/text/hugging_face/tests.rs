@@ -1,4 +1,5 @@
 use burn::prelude::Device;
+use everburn_train::{Patterns, load_state_dict_except, save_pretrained};
 
 use super::*;
 use crate::tasks::json_keys::tests::each_contradiction_is_named;
@@ -76,6 +77,28 @@ fn a_size_that_contradicts_the_weights_is_named() {
     check(&llama(), &llama().with_width(16), &keys);
     let untied = llama().with_tied(false).with_biases(true);
     check(&untied, &untied.clone().with_width(16), &keys);
+}
+
+#[test]
+fn heads_that_contradict_the_weights_are_named() {
+    let here = tempfile::tempdir().unwrap();
+    let folder = here.path().join("model");
+    let layout = llama().layout();
+    let model = llama().build(&Device::flex());
+    save_pretrained(&model, &layout, &[], &folder, u64::MAX).unwrap();
+    let mut json = llama().config_json().unwrap();
+    json["num_key_value_heads"] = json!(4);
+    std::fs::write(folder.join("config.json"), json.to_string()).unwrap();
+    let other = llama().with_kv_heads(4).build(&Device::flex());
+    let loaded = load_state_dict_except(other, &folder, &Patterns::default(), &layout);
+    let told = loaded.err().unwrap().to_string();
+    for expected in [
+        "config.json and model.safetensors contradict each other",
+        "num_key_value_heads is 4 of 4 heads in config.json, 32 rows of k_proj.weight",
+    ] {
+        assert!(told.contains(expected), "{expected}: {told}");
+    }
+    assert!(!told.contains("num_attention_heads is"), "{told}");
 }
 
 #[test]
