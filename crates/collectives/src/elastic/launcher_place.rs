@@ -13,7 +13,7 @@ use super::keys;
 use crate::rendezvous::ProcessIdentity;
 use crate::store::{SharedStore, StoreError, entry};
 
-/// A launcher whose count is the same in so many reads is dead. Reads are counted, not time: while the store does not
+/// A launcher whose count is the same in this many reads is dead. Reads are counted, not time: while the store does not
 /// answer, nobody's count changes.
 const SILENT_LOOKS: u32 = 8;
 

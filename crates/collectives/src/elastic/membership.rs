@@ -376,7 +376,7 @@ impl Membership {
             let reason = printable(&String::from_utf8_lossy(reason), LONGEST_REASON);
             return Err(ElasticError::GivenUp { reason });
         }
-        // Later the job goes on without it.
+        // Later the job continues without it.
         if let Some(verdict) = found[4].as_ref().filter(|_| number == 1) {
             refuse_contradiction(&*self.store, verdict)?;
         }

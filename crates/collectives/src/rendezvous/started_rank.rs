@@ -66,7 +66,7 @@ impl fmt::Display for ProcessIdentity {
 pub struct StartedRank {
     /// Its number.
     pub rank: usize,
-    /// How many ranks it was told there are.
+    /// The world size that it was started with.
     pub world_size: usize,
     /// Its process.
     pub process: ProcessIdentity,
