@@ -176,7 +176,7 @@ impl Joining<'_> {
         if let Some(verdict) = objection {
             decide(store, &verdict, &key).map_err(failed)?;
             if let Verdict::Elastic { .. } = verdict {
-                // An elastic job that has begun goes on, and says nothing.
+                // An elastic job that has begun continues, and says nothing.
                 let _ = store.wait_within(&[&key_of(0, "told")], self.deadline.left().min(TOLD));
             }
             return verdict.into_result();
