@@ -364,26 +364,24 @@ pub(crate) fn report_stall(
     let report = cause
         .collective()
         .and_then(|cause| heartbeat.report(cause, &*log_of));
-    match report {
-        None => error,
-        Some(report) => {
-            // All ranks make the same one.
-            if report.is_printed_here {
-                say_error!("{report}");
-            }
-            if let Some(run) = run {
-                recording::note_stall(run, &report);
-            }
-            let stalled = report.stalled_member();
-            if report.own_pause.is_some() || stalled == Some(environment.rank) {
-                let text = report.to_string();
-                let first = text.lines().next().unwrap_or_default();
-                return CliError::StalledItself(first.to_owned());
-            }
-            let error = Box::new(error);
-            CliError::Stalled { error, stalled }
-        }
+    let Some(report) = report else {
+        return error;
+    };
+    // All ranks make the same one.
+    if report.is_printed_here {
+        say_error!("{report}");
     }
+    if let Some(run) = run {
+        recording::note_stall(run, &report);
+    }
+    let stalled = report.stalled_member();
+    if report.own_pause.is_some() || stalled == Some(environment.rank) {
+        let text = report.to_string();
+        let first = text.lines().next().unwrap_or_default();
+        return CliError::StalledItself(first.to_owned());
+    }
+    let error = Box::new(error);
+    CliError::Stalled { error, stalled }
 }
 
 /// Where the logs of this machine's ranks are: beside this rank's report.

@@ -2,6 +2,7 @@
 
 mod earlier_run;
 mod joining;
+mod machine_folder;
 mod preparation;
 mod ranks;
 mod warm_up;
@@ -26,10 +27,9 @@ use everburn_train::{
 
 pub(crate) use self::earlier_run::Replaced;
 use self::joining::{Joined, agree, join, watched};
+pub(crate) use self::machine_folder::folder_of_machine;
 use self::preparation::{announce, announce_as_rank, check, check_groups, check_resume};
-pub(crate) use self::preparation::{
-    changed_settings, claim_first_free, folder_of_machine, prepare_run_directory,
-};
+pub(crate) use self::preparation::{changed_settings, claim_first_free, prepare_run_directory};
 use self::preparation::{load_data, rank_arguments};
 use self::ranks::{train_on_threads, train_one_rank};
 use crate::arguments::TrainArguments;

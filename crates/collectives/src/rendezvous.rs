@@ -57,7 +57,7 @@ pub struct RendezvousRequest {
     /// The store is one of PyTorch's, or open to its clients: nobody has to prove anything there. The
     /// token, if there is one, still protects what goes between ranks.
     pub open_store: bool,
-    /// Who is told that ranks are waited for.
+    /// Who learns that ranks are waited for.
     pub on_wait: WaitListener,
 }
 

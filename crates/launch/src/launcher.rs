@@ -253,7 +253,7 @@ fn tells_of_a_stop(job: &Job<'_>) -> bool {
     let store = job.store.reach(options);
     let told = store.and_then(|store| stop_joining(&*store.shared()));
     told.unwrap_or_else(|error| {
-        tracing::debug!("other machines are not told of the stop: {error}");
+        tracing::debug!("other machines do not learn of the stop: {error}");
         false
     })
 }

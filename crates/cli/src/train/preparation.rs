@@ -16,6 +16,7 @@ use toml::Table;
 
 use super::choose_display;
 use super::earlier_run::{EarlierRun, Prepared, Replaced};
+use super::machine_folder::{folder_of_machine, other_machine};
 use crate::arguments::{RankFlags, TrainArguments};
 use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
@@ -236,27 +237,6 @@ fn refuse_weights_of_the_same_run(arguments: &TrainArguments) -> Result<(), CliE
         ),
         "name another --run-dir for the new run; to continue the run that is there, use --resume in place of --init-from",
     ))
-}
-
-/// Where machine `node_rank` has its files of the run in `path`: machine 0 there, others in a folder beside it.
-pub(crate) fn folder_of_machine(path: &Path, node_rank: Option<usize>) -> PathBuf {
-    let Some(node) = node_rank.filter(|node| *node > 0) else {
-        return path.to_owned();
-    };
-    let mut name = path.file_name().unwrap_or(path.as_os_str()).to_os_string();
-    name.push(format!("-node-{node}"));
-    path.with_file_name(name)
-}
-
-/// Which machine has made this folder, and where the first one has that run; `None` for the first, and where the folder's
-/// configuration says that there are not so many machines.
-fn other_machine(run: &RunDirectory) -> Option<(usize, PathBuf)> {
-    let name = run.path().file_name()?.to_str()?;
-    let (first, machine) = name.rsplit_once("-node-")?;
-    let machine: usize = machine.parse().ok()?;
-    let machines = run.read_config::<RunConfig>().ok()?.ranks.nodes;
-    let is_other = (1..machines).contains(&machine);
-    is_other.then(|| (machine, run.path().with_file_name(first)))
 }
 
 /// Refuses --init-from and --init-skip that say something else than the run began with: a resume continues with its

@@ -123,7 +123,7 @@ pub(crate) fn compare_elastic(store: &dyn Store, me: &StartedRank) -> Result<(),
     verdict.into_result()
 }
 
-/// Tells the ranks that wait in `store` for others to join, and those that join later, that the job was stopped on request.
+/// Has the ranks that wait in `store` for others to join, and those that join later, learn that the job was stopped on request.
 /// Whether it has: `false` where all ranks had joined before, or have found out why they cannot. For launchers, whose ranks
 /// join once per process.
 ///

@@ -1,4 +1,4 @@
-//! Who is told of ranks that have not joined yet.
+//! Who learns of ranks that have not joined yet.
 
 use std::fmt;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl RanksAwaited {
     }
 }
 
-/// Who is told that ranks are waited for: by default the log, as a warning. Of those that wait, the first tells it, after
+/// Who learns that ranks are waited for: by default the log, as a warning. Of those that wait, the first reports it, after
 /// ten seconds and then once per minute.
 ///
 /// ```

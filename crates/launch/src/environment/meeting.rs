@@ -29,7 +29,7 @@ impl RankEnvironment {
         self.rendezvous_telling(timeout, WaitListener::default())
     }
 
-    /// The same; `on_wait` is told of ranks that are waited for.
+    /// The same; `on_wait` learns of ranks that are waited for.
     ///
     /// # Errors
     /// As [`rendezvous`].
