@@ -342,9 +342,8 @@ fn machines_with_different_data_are_told_how_much_each_has() {
 #[test]
 fn elastic_on_one_machine_only_is_told_on_both() {
     for elastic in [0, 1] {
-        let (_folder, ended, took) = on_a_free_port(|port| {
+        let (_folder, ended) = on_a_free_port(|port| {
             let address = format!("127.0.0.1:{port}");
-            let start = Instant::now();
             let (folder, ended) = both(|folder, number| {
                 let machine = Everburn::train(folder, "mlp")
                     .args(["--epochs", "1", "--run-dir", "run", "--ranks", "1"])
@@ -357,13 +356,12 @@ fn elastic_on_one_machine_only_is_told_on_both() {
                     false => machine,
                 }
             });
-            (!lost_the_port(&ended[0])).then_some((folder, ended, start.elapsed()))
+            (!lost_the_port(&ended[0])).then_some((folder, ended))
         });
         for ended in ended {
             ended.failed_with(2, &["with `--elastic 1:2`", "without `--elastic`"]);
             ended.failed_with(2, &["machine 0", "machine 1"]);
         }
-        assert!(took < PATIENCE, "only the deadline ended it: {took:?}");
     }
 }
 

@@ -44,10 +44,10 @@ pub(crate) fn from_environment(command: &Command) -> Result<Option<RankEnvironme
             found => found.map_err(|error| with_flags_of_trust(error, given.as_ref()))?,
         };
         let is_ours = environment.origin.started_by == StartedBy::Everburn;
-        if launches && !is_ours && !environment.is_alone() {
+        if launches && !is_ours {
             return Err(launches_in_a_rank(&environment));
         }
-        Some(environment).filter(|rank| !rank.is_alone())
+        Some(environment)
     } else {
         None
     };

@@ -129,11 +129,17 @@ pub struct RankEnvironment {
 }
 
 impl RankEnvironment {
-    /// Whether RANK is set, and not empty: by our launcher, `torchrun`, or a person.
+    /// Whether RANK is set, by our launcher, `torchrun`, or a person: not empty, and not for a world of one rank, as
+    /// [`detect`](Self::detect) has it.
     #[must_use]
     pub fn is_present() -> bool {
-        let env = EnvVariables { lookup: &variable };
-        env.text(variables::RANK).is_some()
+        Self::is_set(&EnvVariables { lookup: &variable })
+    }
+
+    fn is_set(env: &EnvVariables<'_>) -> bool {
+        let launched = [variables::LAUNCHER_PID, variables::TORCHRUN_ID];
+        let by_a_launcher = launched.iter().any(|name| env.text(name).is_some());
+        env.text(variables::RANK).is_some() && (by_a_launcher || !foreign::is_world_of_one(env))
     }
 
     /// Finds out whether this process is a rank: by RANK and its companions where that is set, else
@@ -171,20 +177,10 @@ impl RankEnvironment {
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Self>, RankEnvironmentError> {
         let env = EnvVariables { lookup: &lookup };
-        if env.text(variables::RANK).is_some() {
-            let rank = Self::from_lookup(&lookup)?;
-            if !rank.is_alone() {
-                return Ok(Some(rank));
-            }
+        match Self::is_set(&env) {
+            true => Self::from_lookup(&lookup).map(Some),
+            false => foreign::find(&env),
         }
-        foreign::find(&env)
-    }
-
-    /// Whether it is the only rank of a world that a person has set, or that is left over: to
-    /// [`detect`](Self::detect) it is no rank.
-    #[must_use]
-    pub fn is_alone(&self) -> bool {
-        self.world_size == 1 && self.origin.started_by == StartedBy::Variables
     }
 
     /// The launcher, `srun` say, whose only task this process is, or [`StartedBy::Variables`] where they say so. Such a

@@ -1,7 +1,7 @@
 //! Where the store of a job is.
 
 use std::io::ErrorKind;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use everburn_collectives::store::{
 
 use crate::environment::variables as v;
 
-/// How long the machine of a store may take to answer whether anybody listens: the launcher does nothing else meanwhile.
+/// How long an address of a store may take to answer whether anybody listens: the launcher does nothing else meanwhile.
 const ANSWER: Duration = Duration::from_millis(500);
 
 /// Where the store of a job is.
@@ -58,17 +58,19 @@ impl JobStore {
         }
     }
 
-    /// Whether the machine of a hosted store answers that nobody listens there any more. That of etcd outlives a job.
+    /// Whether the machine of a hosted store answers at all of its addresses that nobody listens there any more. That of etcd
+    /// outlives a job.
     pub(crate) fn has_ended(&self) -> bool {
         let Self::Hosted(host, port) = self else {
             return false;
         };
         let found = address(host, *port).to_socket_addrs();
-        let Some(address) = found.ok().and_then(|mut found| found.next()) else {
-            return false;
+        let refuses = |address: SocketAddr| {
+            let connected = TcpStream::connect_timeout(&address, ANSWER);
+            connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
         };
-        let connected = TcpStream::connect_timeout(&address, ANSWER);
-        connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+        let mut addresses = found.into_iter().flatten().peekable();
+        addresses.peek().is_some() && addresses.all(refuses)
     }
 }
 

@@ -27,7 +27,8 @@ pub enum WeightsError {
 
     /// A part of it has other bytes than were written.
     #[error(
-        "{name} in it is damaged: its checksum is {found:08x}, not {expected:08x}; copy or download the file again"
+        "{name} in it is damaged: its checksum is {found:08x}, not {expected:08x}; copy or download the file again, or \
+         save it anew by torch.save if another program has changed it"
     )]
     Checksum {
         /// The tensor, or the file in the archive, escaped.

@@ -23,6 +23,8 @@ pub(super) fn other_machine(run: &RunDirectory) -> Option<(usize, PathBuf)> {
     let (first, machine) = name.rsplit_once("-node-")?;
     let machine: usize = machine.parse().ok()?;
     let machines = run.read_config::<RunConfig>().ok()?.ranks.nodes;
-    let is_other = (1..machines).contains(&machine);
+    // Only rank 0 writes these.
+    let is_first = run.path().join("metrics.jsonl").exists();
+    let is_other = (1..machines).contains(&machine) && !is_first;
     is_other.then(|| (machine, run.path().with_file_name(first)))
 }

@@ -110,13 +110,19 @@ impl ExportArguments {
             Some(ExportFormat::Safetensors) if by_ending != Some(StateDictFile::Safetensors) => {
                 ".safetensors".to_owned()
             }
-            Some(ExportFormat::PyTorch) if by_ending.is_none() => StateDictFile::endings(),
+            Some(ExportFormat::PyTorch) if by_ending != Some(StateDictFile::PyTorch) => {
+                ".pt, .pth, .pth.tar, .ckpt or .bin".to_owned()
+            }
             _ => return Ok(()),
         };
-        Err(CliError::usage_with_help(
-            format!("{} does not end in {endings}", output.display()),
-            "leave --to out: the ending of --output says the format",
-        ))
+        let what = format!("{} does not end in {endings}", output.display());
+        Err(match by_ending {
+            Some(_) => CliError::usage_with_help(
+                what,
+                "leave --to out: the ending of --output says the format",
+            ),
+            None => CliError::usage(what),
+        })
     }
 }
 

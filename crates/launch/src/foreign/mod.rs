@@ -182,9 +182,13 @@ pub(crate) fn only_task(env: &EnvVariables<'_>) -> Option<StartedBy> {
     if let Some(claim) = claim(env).ok()? {
         return (claim.world_size.value == 1).then_some(claim.started_by);
     }
+    is_world_of_one(env).then_some(StartedBy::Variables)
+}
+
+/// Whether RANK and WORLD_SIZE are those of the only rank.
+pub(crate) fn is_world_of_one(env: &EnvVariables<'_>) -> bool {
     let number = |name| env.number(name).ok().flatten();
-    let alone = (number(v::RANK), number(v::WORLD_SIZE)) == (Some(0), Some(1));
-    alone.then_some(StartedBy::Variables)
+    (number(v::RANK), number(v::WORLD_SIZE)) == (Some(0), Some(1))
 }
 
 /// What a launcher's variables say of this process.

@@ -172,18 +172,20 @@ impl MachineProcesses {
         let read = self.newest.as_ref().map_or(0, |newest| newest.number);
         let news = self.coordinator.news(read)?;
         let mut events = Vec::new();
-        if !self.end_is_known {
-            if news.is_finished {
-                events.push(StoreEvent::Finished);
-            } else if let Some(reason) = news.given_up {
-                events.push(StoreEvent::GivenUp(reason));
-            }
-            self.end_is_known = !events.is_empty();
-        }
+        // First: ranks that have obeyed may have ended the job by now.
         if let Some(by) = news.stop_requested
             && !std::mem::replace(&mut self.stop_is_known, true)
         {
             events.push(StoreEvent::StopRequested(by));
+        }
+        if !self.end_is_known {
+            if news.is_finished {
+                events.push(StoreEvent::Finished);
+                self.end_is_known = true;
+            } else if let Some(reason) = news.given_up {
+                events.push(StoreEvent::GivenUp(reason));
+                self.end_is_known = true;
+            }
         }
         self.unread += 1;
         let some_are_missing = self.processes.values().any(|process| process.missed > 0);
@@ -217,5 +219,26 @@ impl MachineProcesses {
             }
         }
         Ok(events)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use everburn_collectives::store::HashStore;
+
+    use super::*;
+
+    #[test]
+    fn a_request_to_stop_comes_before_the_end_that_it_has_brought_about_and_each_once() {
+        let store: SharedStore = Arc::new(HashStore::new());
+        let mut processes = MachineProcesses::new(store.clone(), 1);
+        let other = MembershipCoordinator::new(store);
+        other.request_stop("SIGINT at machine 0").unwrap();
+        other.finish().unwrap();
+        let stop = StoreEvent::StopRequested("SIGINT at machine 0".to_owned());
+        assert_eq!(processes.look().unwrap(), [stop, StoreEvent::Finished]);
+        assert!(processes.look().unwrap().is_empty());
     }
 }

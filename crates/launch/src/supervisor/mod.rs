@@ -310,7 +310,7 @@ impl<'a> Supervisor<'a> {
         let beats_timeout = self.config.heartbeat_timeout.unwrap_or(limit);
         let others = match long {
             long if long >= limit => "the other machines have given them up",
-            long if long >= beats_timeout && self.others_are_gone() => {
+            long if long >= beats_timeout && self.store_has_ended() => {
                 "the other machines have ended the job without them"
             }
             _ => return,
@@ -322,14 +322,10 @@ impl<'a> Supervisor<'a> {
         self.kill_all();
     }
 
-    /// Whether no other machine has a part in a job that is not elastic: the ranks of this one alone are connected to the
-    /// store, or it has ended.
-    fn others_are_gone(&self) -> bool {
-        match (self.hosted, &self.starter) {
-            (Some(store), _) => store.connections() <= self.running.iter().flatten().count(),
-            (None, Some(starter)) => starter.job.store.has_ended(),
-            (None, None) => false,
-        }
+    /// Whether the launcher of machine 0 has gone with the store. This one cannot know it where it hosts that itself.
+    fn store_has_ended(&self) -> bool {
+        let elsewhere = self.starter.as_ref().filter(|_| self.hosted.is_none());
+        elsewhere.is_some_and(|starter| starter.job.store.has_ended())
     }
 
     /// Kills the ranks that are left after a failure where all their processes are stopped: none ends by itself, nor by

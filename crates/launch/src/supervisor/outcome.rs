@@ -38,7 +38,7 @@ impl Supervisor<'_> {
                     return Err(LaunchError::FinishedBefore);
                 }
             }
-            Some(story) if story.has_failed(&mut failed, ends_well) => {}
+            Some(story) if story.blames(&mut failed, ends_well) => {}
             Some(story) => {
                 let reason = story.reason().unwrap_or_default();
                 return Err(LaunchError::NothingRan { reason });

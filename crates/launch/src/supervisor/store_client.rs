@@ -201,9 +201,13 @@ impl StoreClientThread {
         }
     }
 
-    /// Lets another launcher have the place. A hosted store ends with its launcher; what is in etcd is deleted by the last launcher; where one was lost for
-    /// good, etcd deletes it later.
-    fn leave(&self) -> Result<(), StoreError> {
+    /// Lets another launcher have the place. A hosted store ends with its launcher; what is in etcd is deleted by the last
+    /// launcher; where one was lost for good, etcd deletes it later.
+    fn leave(&mut self) -> Result<(), StoreError> {
+        if self.place.look()? != PlaceState::Held {
+            // Another launcher speaks for this machine now.
+            return Ok(());
+        }
         self.place.leave()?;
         let ReachedStore::Etcd(store) = &self.store else {
             return Ok(());

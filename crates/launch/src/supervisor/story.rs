@@ -55,10 +55,10 @@ impl Story {
         ))
     }
 
-    /// Leaves in `ended` the ranks because of which a job that has not finished has failed, and yields whether there is
-    /// any. A job in which no rank of this machine has ended well is no success: then those are to blame that were to be
-    /// started again.
-    pub(super) fn has_failed(
+    /// Leaves in `ended` the ranks because of which a job that has not finished has failed: none where a rank of this machine
+    /// has ended well and no other has failed. Where none has ended well, those are to blame that were to be started again.
+    /// `false` where no rank of this machine has run.
+    pub(super) fn blames(
         &self,
         ended: &mut Vec<EndedRank>,
         ends_well: impl Fn(&EndedRank) -> bool,

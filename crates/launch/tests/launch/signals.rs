@@ -1,4 +1,4 @@
-//! Signals that reach a launcher before it has ranks.
+//! Signals that reach a launcher before it has ranks, and those that stop the ranks that it has.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -6,11 +6,12 @@ use std::path::Path;
 use std::thread;
 
 use everburn_collectives::rendezvous::{RendezvousError, RendezvousRequest, rendezvous};
-use everburn_collectives::store::{Store as _, StoreAccess};
+use everburn_collectives::store::{Store as _, StoreAccess, StoreOptions, TcpStoreServer};
 use everburn_launch::{EarlyStop, HostedStore, Launcher};
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::process::{DEADLINE, LauncherProcess, TOKEN, connect, wait_until};
+use crate::elastic::signal;
+use crate::process::{DEADLINE, LauncherProcess, TOKEN, connect, number_in, wait_until};
 
 /// Says to a launcher of this binary when it gets a signal.
 pub const WHEN: &str = "TEST_SIGNAL_WHEN";
@@ -79,7 +80,7 @@ fn machine_0(folder: &Path) -> LauncherProcess {
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = free.local_addr().unwrap().port();
         drop(free);
-        let mut launcher = LauncherProcess::start_first_of_two(folder, port, script);
+        let mut launcher = LauncherProcess::start_one_of_two(folder, 0, port, script);
         wait_until("the rank, or the end for a port that is taken", || {
             folder.join("port").exists() || !launcher.is_running()
         });
@@ -115,4 +116,21 @@ fn ranks_of_another_machine_that_still_join_are_told_that_the_job_was_stopped() 
     let error = joins.join().unwrap().unwrap_err();
     assert!(matches!(error, RendezvousError::Stopped), "{error}");
     assert_eq!(launcher.wait().code(), Some(130));
+}
+
+#[test]
+fn a_stopped_rank_of_another_machine_ends_with_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let options = StoreOptions::new(StoreAccess::Token(TOKEN.parse().unwrap()));
+    let server = TcpStoreServer::bind((Ipv4Addr::LOCALHOST, 0).into(), options).unwrap();
+    let port = server.local_addr().port();
+    let script = "echo $$ > $DIR/new; mv $DIR/new $DIR/pid; exec sleep 600";
+    let mut launcher = LauncherProcess::start_one_of_two(folder, 1, port, script);
+    signal(number_in(folder, "pid"), Signal::STOP);
+    drop(server);
+    assert_eq!(launcher.wait().code(), Some(76));
+    let outcome = fs::read_to_string(folder.join("outcome")).unwrap();
+    let why = "so the other machines have ended the job without them";
+    assert!(outcome.contains(why), "{outcome}");
 }

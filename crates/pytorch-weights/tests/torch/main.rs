@@ -201,7 +201,7 @@ fn damage_anywhere_in_a_storage_is_told_by_the_tensor_that_shows_a_part_of_it() 
         told.starts_with("slice in it is damaged: its checksum is "),
         "{told}"
     );
-    assert!(told.ends_with("copy or download the file again"), "{told}");
+    assert!(told.contains("copy or download the file again"), "{told}");
     file.load("channels_last").unwrap();
 }
 

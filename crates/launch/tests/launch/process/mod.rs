@@ -25,6 +25,7 @@ const FOLDER: &str = "DIR";
 const RENDEZVOUS: &str = "TEST_RENDEZVOUS";
 const STORE: &str = "TEST_STORE";
 const NODE_RANK: &str = "TEST_NODE_RANK";
+const HEARTBEAT: &str = "TEST_HEARTBEAT_TIMEOUT";
 const PATIENCE: &str = "TEST_PATIENCE";
 const OPEN: &str = "TEST_OPEN";
 
@@ -193,11 +194,13 @@ impl LauncherProcess {
         Self::spawn(command, folder, 1, "", script)
     }
 
-    /// The same for machine 0 of two with one shell each.
-    pub fn start_first_of_two(folder: &Path, port: u16, script: &str) -> Self {
+    /// The same for machine `node_rank` of two with one shell each, which are given up after a second without heartbeats.
+    pub fn start_one_of_two(folder: &Path, node_rank: usize, port: u16, script: &str) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(act_arguments())
+            .env(HEARTBEAT, "1")
+            .env(NODE_RANK, node_rank.to_string())
             .env(RENDEZVOUS, format!("127.0.0.1:{port}"))
             .env(variables::JOB_TOKEN, TOKEN);
         Self::spawn(command, folder, 1, "", script)
@@ -383,6 +386,8 @@ fn be_launcher() -> ! {
     let several = rendezvous.is_some() || store.is_some();
     let nodes = if several { 2 } else { 1 };
     let node_rank = std::env::var(NODE_RANK).ok();
+    let seconds = |text: String| Duration::from_secs(text.parse().unwrap());
+    let heartbeat = std::env::var(HEARTBEAT).ok().map(seconds);
     let patience = std::env::var(PATIENCE).ok();
     let patience = patience.map(|ms| Duration::from_millis(ms.parse().unwrap()));
     let config = LaunchConfig {
@@ -394,6 +399,8 @@ fn be_launcher() -> ! {
         node_rank: node_rank.map_or(0, |number| number.parse().unwrap()),
         rendezvous,
         store,
+        heartbeat_timeout: heartbeat,
+        all_stopped_limit: heartbeat.map(|_| 10 * DEADLINE),
         ..config
     };
     let told = folder.join("told");

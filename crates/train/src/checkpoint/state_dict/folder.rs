@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -210,12 +211,17 @@ struct Index {
 
 fn read_index(index: &Path) -> Result<BTreeMap<String, String>, TrainError> {
     let failed = |reason: &dyn std::fmt::Display| refuse("reading", index, reason);
-    let size = fs::metadata(index).map_or(0, |file| file.len());
-    if size > LARGEST_INDEX {
-        let reason = format!("it has {size} bytes, and an index at most {LARGEST_INDEX}");
+    if !index.is_file() {
+        return Err(failed(&"it is not a file"));
+    }
+    let file = File::open(index).map_err(|error| failed(&error))?;
+    let mut text = Vec::new();
+    let read = file.take(LARGEST_INDEX + 1).read_to_end(&mut text);
+    read.map_err(|error| failed(&error))?;
+    if text.len() as u64 > LARGEST_INDEX {
+        let reason = format!("an index has at most {LARGEST_INDEX} bytes, and it has more");
         return Err(failed(&reason));
     }
-    let text = fs::read(index).map_err(|error| failed(&error))?;
     let Index { weight_map } = serde_json::from_slice(&text).map_err(|error| failed(&error))?;
     Ok(weight_map)
 }
