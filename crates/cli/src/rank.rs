@@ -228,8 +228,8 @@ const LEFT_OVER: &str = "unset RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT if 
                          --ranks, --gpus and the flags of several machines out";
 
 /// What to do about flags that start ranks in a rank of torchrun.
-const IN_TORCHRUN: &str =
-    "leave them out, for torchrun has started the ranks; or start everburn without torchrun";
+const IN_TORCHRUN: &str = "leave --ranks and the flags of machines out, for torchrun has started the ranks (EVERBURN_OPEN_STORE=1 torchrun ... \
+     --no-python everburn ...); or start everburn without torchrun";
 
 fn launches_in_a_rank(environment: &RankEnvironment) -> CliError {
     CliError::usage_with_help(

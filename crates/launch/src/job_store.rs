@@ -58,6 +58,11 @@ impl JobStore {
         }
     }
 
+    /// Whether a launcher hosts it, so that it ends with the job.
+    pub(crate) fn is_hosted(&self) -> bool {
+        matches!(self, Self::Hosted(..))
+    }
+
     /// Whether the machine of a hosted store answers at all of its addresses that nobody listens there any more. That of etcd
     /// outlives a job.
     pub(crate) fn has_ended(&self) -> bool {

@@ -211,10 +211,18 @@ impl Launcher {
             Outcome::Failed(failure) => failure.unproved.is_some(),
             Outcome::Interrupted { .. } => !by_signal,
         };
-        if let Some(server) = server.filter(|_| others_finish) {
-            let_other_machines_finish(&config, server, config.stop_patience);
-        } else if let Some(server) = server.filter(|_| by_signal && tells_of_a_stop(&job)) {
-            let_other_machines_finish(&config, server, TOLD_PATIENCE);
+        match server {
+            Some(server) if others_finish => {
+                let_other_machines_finish(&config, server, config.stop_patience);
+            }
+            Some(server) if by_signal && tells_of_a_stop(&job) => {
+                let_other_machines_finish(&config, server, TOLD_PATIENCE);
+            }
+            // That of machine 0, which may wait for this one.
+            None if by_signal && job.store.is_hosted() && !job.store.has_ended() => {
+                tells_of_a_stop(&job);
+            }
+            _ => {}
         }
         Ok(outcome)
     }

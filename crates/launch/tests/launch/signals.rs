@@ -91,23 +91,49 @@ fn machine_0(folder: &Path) -> LauncherProcess {
     panic!("one of five free ports stays free for a moment");
 }
 
+/// A rank of another machine, which waits for the rest.
+fn joining(rank: usize, port: u16) -> thread::JoinHandle<Result<(), RendezvousError>> {
+    thread::spawn(move || {
+        let request = RendezvousRequest {
+            rank: Some(rank),
+            world_size: Some(2),
+            timeout: Some(DEADLINE),
+            job_token: Some(TOKEN.parse().unwrap()),
+            ..RendezvousRequest::default()
+        };
+        rendezvous(&format!("tcp://127.0.0.1:{port}"), request).map(drop)
+    })
+}
+
+#[test]
+fn the_rank_of_machine_0_that_still_joins_learns_that_another_machine_was_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let access = || StoreAccess::Token(TOKEN.parse().unwrap());
+    let at = (Ipv4Addr::LOCALHOST, 0).into();
+    let server = TcpStoreServer::bind(at, StoreOptions::new(access())).unwrap();
+    let port = server.local_addr().port();
+    let script = "echo $MASTER_PORT > $DIR/new; mv $DIR/new $DIR/port; exec sleep 600";
+    let mut launcher = LauncherProcess::start_one_of_two(folder, 1, port, script);
+    wait_until("the rank of machine 1", || folder.join("port").exists());
+    let joins = joining(0, port);
+    let store = connect(folder, access()).unwrap();
+    store
+        .wait_within(&["everburn/join/0/joined"], DEADLINE)
+        .unwrap();
+    launcher.signal(Signal::INT);
+    let error = joins.join().unwrap().unwrap_err();
+    assert!(matches!(error, RendezvousError::Stopped), "{error}");
+    assert_eq!(launcher.wait().code(), Some(130));
+}
+
 #[test]
 fn ranks_of_another_machine_that_still_join_are_told_that_the_job_was_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let mut launcher = machine_0(folder.path());
     let store = connect(folder.path(), StoreAccess::Token(TOKEN.parse().unwrap())).unwrap();
     let port = fs::read_to_string(folder.path().join("port")).unwrap();
-    let init_method = format!("tcp://127.0.0.1:{}", port.trim());
-    let joins = thread::spawn(move || {
-        let request = RendezvousRequest {
-            rank: Some(1),
-            world_size: Some(2),
-            timeout: Some(DEADLINE),
-            job_token: Some(TOKEN.parse().unwrap()),
-            ..RendezvousRequest::default()
-        };
-        rendezvous(&init_method, request).map(drop)
-    });
+    let joins = joining(1, port.trim().parse().unwrap());
     store
         .wait_within(&["everburn/join/0/joined"], DEADLINE)
         .unwrap();

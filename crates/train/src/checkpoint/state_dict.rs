@@ -5,6 +5,7 @@
 //! batches, `num_batches_tracked`, which PyTorch needs only where there is no momentum: it is written, as the
 //! steps of the run, and not read.
 
+mod copies;
 mod file;
 mod finite;
 mod fit;
@@ -220,6 +221,7 @@ pub(super) fn fitting_tensors<M: Module>(
     let names: Vec<String> = read.keys().cloned().collect();
     // What is no part of the model keeps others from sharing a prefix, in a Lightning module say.
     read.retain(|name, _| !skip.fit(name) || layout.is_of_file(name));
+    layout.check_copies(path, &read, skip)?;
     let mut tensors = match of_pytorch {
         true => layout.arrange(read),
         false => read,
@@ -296,6 +298,11 @@ fn refuse_others(
             "it is one of several files of weights: name their folder, or {}, which says what is in which",
             index.display().to_string().escape_debug()
         );
+        return Err(refuse("reading", path, &reason));
+    }
+    if file::is_part(path) {
+        let reason = "it is one of several files of weights, by its name, and no index is beside it, which says what is in \
+                      which: copy model.safetensors.index.json, too, and name the folder";
         return Err(refuse("reading", path, &reason));
     }
     match layout.other_library(names) {

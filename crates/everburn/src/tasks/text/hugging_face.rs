@@ -193,6 +193,7 @@ impl PretrainedDecoder for GptConfig {
             ignored: ["*.attn.bias", "*.attn.masked_bias", "*lm_head.weight"]
                 .map(str::to_string)
                 .to_vec(),
+            copies: &[("lm_head.weight", "wte.weight")],
             sizes: SIZES_OF_GPT,
             ..StateDictLayout::default()
         }
@@ -291,6 +292,10 @@ impl PretrainedDecoder for LlamaConfig {
         StateDictLayout {
             prefix: "model.".to_string(),
             ignored: ignored.into_iter().map(str::to_string).collect(),
+            copies: match self.tied {
+                true => &[("lm_head.weight", "embed_tokens.weight")],
+                false => &[],
+            },
             sizes: SIZES_OF_LLAMA,
             ..StateDictLayout::default()
         }

@@ -85,6 +85,17 @@ pub(super) fn kind_of(path: &Path) -> Result<StateDictFile, String> {
     })
 }
 
+/// Whether a file is named as one of several: `model-00001-of-00003.safetensors`.
+pub(super) fn is_part(file: &Path) -> bool {
+    let name = file.file_stem().and_then(|name| name.to_str());
+    let parts = name.and_then(|name| name.rsplit_once("-of-"));
+    parts.is_some_and(|(before, count)| {
+        let number = before.rsplit('-').next().unwrap_or_default();
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+        is_number(number) && is_number(count)
+    })
+}
+
 /// Refuses what is not there, and a folder that is none of transformers, of a run, or of files with an index.
 pub(super) fn refuse_plain_folder(path: &Path) -> Result<(), TrainError> {
     let has = |name: &str| path.join(name).is_file();
@@ -111,6 +122,11 @@ pub(super) fn refuse_plain_folder(path: &Path) -> Result<(), TrainError> {
         return Err(refuse("reading", path, &reason));
     }
     let reason = match files.into_iter().min() {
+        Some(file) if is_part(&file) => format!(
+            "it has parts of a state dict, such as {}, and no index, which says what is in which: copy \
+             model.safetensors.index.json, too",
+            file.display().to_string().escape_debug()
+        ),
         Some(file) => format!(
             "it is a folder, and no state dict: name a file in it, such as {}",
             file.display().to_string().escape_debug()
@@ -395,6 +411,10 @@ mod tests {
         );
         assert!(told_now.contains("a.pth"), "{told_now}");
         assert!(told(&folder.path().join("none")).contains("no such file or folder"));
+        std::fs::write(folder.path().join("a-00001-of-00002.pt"), "").unwrap();
+        let of_parts = told(folder.path());
+        assert!(of_parts.contains("parts of a state dict"), "{of_parts}");
+        assert!(!is_part(Path::new("best-of-10.pt")) && !is_part(Path::new("a.pt")));
         std::fs::write(folder.path().join("config.toml"), "").unwrap();
         refuse_plain_folder(folder.path()).unwrap();
     }

@@ -43,6 +43,9 @@ pub struct StateDictLayout {
     pub tensors: Vec<TensorSource>,
     /// Patterns of names in the file that are no parameters of the model: masks, copies of tied weights.
     pub ignored: Vec<String>,
+    /// How names of copies of tied weights end, and those of what they are copies of. A file in which they differ is
+    /// refused.
+    pub copies: &'static [(&'static str, &'static str)],
     /// Parts of names in files of other versions of the library, and what they are in those of this layout.
     pub renamed: Vec<(String, String)>,
     /// Patterns of names in files of other libraries, and why such a file is not read.

@@ -1,0 +1,87 @@
+//! Copies of tied weights, which a file has beside them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use burn::store::bridge;
+use burn::store::burn_pack::Tensor as PackedTensor;
+
+use super::{StateDictLayout, refuse};
+use crate::config::parameter_groups::Patterns;
+use crate::error::TrainError;
+
+impl StateDictLayout {
+    /// Refuses a file of which a tensor differs from the one that it is a copy of to the model, unless it is skipped: the
+    /// model has no place for it.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] that names both.
+    pub(super) fn check_copies(
+        &self,
+        path: &Path,
+        tensors: &BTreeMap<String, PackedTensor>,
+        skip: &Patterns,
+    ) -> Result<(), TrainError> {
+        let find = |end: &str| {
+            let is_it = |name: &str| {
+                let before = name.strip_suffix(end);
+                before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
+            };
+            tensors.iter().find(|(name, _)| is_it(name))
+        };
+        for (copy, of) in self.copies {
+            let (Some((copy, copied)), Some((of, tensor))) = (find(copy), find(of)) else {
+                continue;
+            };
+            if skip.fit(copy) {
+                continue;
+            }
+            let [copied, tensor] = [copied, tensor].map(|tensor| {
+                bridge::into_data(tensor.clone()).map_err(|error| refuse("reading", path, &error))
+            });
+            if copied? != tensor? {
+                let reason = format!(
+                    "{copy} has other numbers than {of}, and the model has one tensor for both (`tie_word_embeddings` in \
+                     config.json): correct config.json if the model has a head of its own, or leave the head out by \
+                     `init_skip = '{copy}'`"
+                );
+                return Err(refuse("reading", path, &reason));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::TensorData;
+
+    use super::*;
+
+    fn checked(head: &[f32], skip: &[&str]) -> Result<(), TrainError> {
+        let layout = StateDictLayout {
+            copies: &[("lm_head.weight", "wte.weight")],
+            ..StateDictLayout::default()
+        };
+        let numbers: [(&str, &[f32]); 2] =
+            [("lm_head.weight", head), ("net.wte.weight", &[1.0, 2.0])];
+        let tensors = numbers.map(|(name, numbers)| {
+            let data = TensorData::from(numbers);
+            (
+                name.to_owned(),
+                bridge::from_data(data, name.to_owned(), None),
+            )
+        });
+        let skip = Patterns::from(skip.concat().as_str());
+        layout.check_copies(Path::new("a.pt"), &tensors.into(), &skip)
+    }
+
+    #[test]
+    fn a_head_of_its_own_is_refused_where_the_model_has_none_unless_it_is_skipped() {
+        checked(&[1.0, 2.0], &[]).unwrap();
+        let error = checked(&[1.0, 3.0], &[]).unwrap_err().to_string();
+        let both = "lm_head.weight has other numbers than net.wte.weight";
+        assert!(error.contains(both), "{error}");
+        checked(&[1.0, 3.0], &["lm_head.*"]).unwrap();
+    }
+}
