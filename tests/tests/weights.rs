@@ -323,7 +323,7 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
     ended.failed_with(2, &["a.pt does not end in .safetensors"]);
     let export = ["export", "a", "--to", "pytorch", "--output", "a.weights"];
     let ended = Everburn::new(here, export).run();
-    ended.failed_with(2, &["a.weights does not end in .safetensors, .pt"]);
+    ended.failed_with(2, &["a.weights does not end in .pt, .pth"]);
     for flags in [
         ["--output", "a.onnx"].as_slice(),
         &["--to", "pytorch", "--output", "a.onnx"],
