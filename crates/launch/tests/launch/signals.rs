@@ -91,7 +91,7 @@ fn machine_0(folder: &Path) -> LauncherProcess {
     panic!("one of five free ports stays free for a moment");
 }
 
-/// A rank of another machine, which waits for the rest.
+/// A rank that waits for the rest.
 fn joining(rank: usize, port: u16) -> thread::JoinHandle<Result<(), RendezvousError>> {
     thread::spawn(move || {
         let request = RendezvousRequest {
@@ -106,7 +106,7 @@ fn joining(rank: usize, port: u16) -> thread::JoinHandle<Result<(), RendezvousEr
 }
 
 #[test]
-fn the_rank_of_machine_0_that_still_joins_learns_that_another_machine_was_stopped() {
+fn a_rank_that_still_joins_learns_that_a_machine_without_the_store_was_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let access = || StoreAccess::Token(TOKEN.parse().unwrap());
@@ -116,7 +116,7 @@ fn the_rank_of_machine_0_that_still_joins_learns_that_another_machine_was_stoppe
     let script = "echo $MASTER_PORT > $DIR/new; mv $DIR/new $DIR/port; exec sleep 600";
     let mut launcher = LauncherProcess::start_one_of_two(folder, 1, port, script);
     wait_until("the rank of machine 1", || folder.join("port").exists());
-    let joins = joining(0, port);
+    let joins = joining(1, port);
     let store = connect(folder, access()).unwrap();
     store
         .wait_within(&["everburn/join/0/joined"], DEADLINE)
