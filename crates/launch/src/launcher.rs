@@ -218,7 +218,7 @@ impl Launcher {
             Some(server) if by_signal && tells_of_a_stop(&job) => {
                 let_other_machines_finish(&config, server, TOLD_PATIENCE);
             }
-            // That of machine 0, which may wait for this one.
+            // Machine 0 hosts it, and may wait for ranks of this one.
             None if by_signal && job.store.is_hosted() && !job.store.has_ended() => {
                 tells_of_a_stop(&job);
             }

@@ -133,7 +133,7 @@ pub enum RendezvousError {
         waited: Duration,
     },
     /// The job was stopped on request before all ranks had joined.
-    #[error("the job was stopped on request (on machine 0) before all ranks had joined")]
+    #[error("the job was stopped on request, on another machine, before all ranks had joined")]
     Stopped,
     /// The store could not be served or reached.
     #[error("rank {rank} cannot join: {source}")]
