@@ -227,7 +227,8 @@ fn flags_that_start_ranks_are_refused_in_torchruns_with_what_works() {
             .env("TORCHELASTIC_RUN_ID", "x")
             .env("EVERBURN_OPEN_STORE", "1");
         let ended = command.env("EVERBURN_LAUNCHER", "none").run();
-        let help = "leave them out, for torchrun has started the ranks; or start everburn without torchrun";
+        let help =
+            "leave --ranks and the flags of machines out, for torchrun has started the ranks";
         ended.failed_with(2, &["this is a rank already", help]);
         assert!(!ended.stderr.contains("EVERBURN_LAUNCHER"), "{ended}");
     }
