@@ -330,6 +330,7 @@ impl Core {
             first: None,
             destroyed: true,
             hang: false,
+            waiting_for: Vec::new(),
         };
         // If this rank leaves because of another rank's abort, it forwards the abort first, so that the others
         // receive the cause before they see this rank leave.

@@ -176,7 +176,7 @@ impl Core {
             CollectiveError::PeerLost { peer, .. } => (Some(*peer), Notify::Peers),
             _ => (None, Notify::Peers),
         };
-        self.fail(None, lost, reason, notify);
+        self.fail_waiting_for(None, lost, reason, notify, waited_for(error));
     }
 
     /// Fails the group because no heartbeat of job rank `peer` arrives, and sends aborts to the others.
@@ -196,11 +196,11 @@ impl Core {
         self.fail(Some(&error), Some(peer), cause, Notify::PeersOfHang);
     }
 
-    /// Whether this group or one of its sub-groups has failed because a rank hangs.
-    pub(crate) fn hangs(&self) -> bool {
-        let failure = self.mailbox.failure();
-        failure.is_some_and(|failure| failure.hang)
-            || self.living_children().iter().any(|child| child.hangs())
+    /// The failure of this group, or of one of its sub-groups, because a rank hangs.
+    pub(crate) fn hang(&self) -> Option<Failure> {
+        let failure = self.mailbox.failure().filter(|failure| failure.hang);
+        let of_children = || self.living_children().iter().find_map(|child| child.hang());
+        failure.or_else(of_children)
     }
 
     fn fail(
@@ -209,6 +209,18 @@ impl Core {
         lost: Option<usize>,
         reason: String,
         notify: Notify,
+    ) {
+        let waiting_for = error.map_or(Vec::new(), waited_for);
+        self.fail_waiting_for(error, lost, reason, notify, waiting_for);
+    }
+
+    fn fail_waiting_for(
+        &self,
+        error: Option<&CollectiveError>,
+        lost: Option<usize>,
+        reason: String,
+        notify: Notify,
+        waiting_for: Vec<usize>,
     ) {
         let late = matches!(error, Some(CollectiveError::Timeout { .. }));
         let hang = late || notify == Notify::PeersOfHang;
@@ -220,6 +232,7 @@ impl Core {
             first,
             destroyed: false,
             hang,
+            waiting_for,
         };
         if self.mailbox.fail(&failure) && notify != Notify::None {
             let step = self.step.load(Ordering::Relaxed);
@@ -227,5 +240,14 @@ impl Core {
                 self.send(peer, step, FrameKind::Abort, encode_abort(&failure));
             }
         }
+    }
+}
+
+/// The job ranks that this rank waited for, by its error.
+pub(crate) fn waited_for(error: &CollectiveError) -> Vec<usize> {
+    match error.root_cause() {
+        CollectiveError::Timeout { waiting_for, .. } => waiting_for.clone(),
+        CollectiveError::PeerLost { peer, .. } => vec![*peer],
+        _ => Vec::new(),
     }
 }

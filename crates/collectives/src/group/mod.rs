@@ -62,6 +62,7 @@ pub(crate) use self::collective::Collective;
 use self::communication::Shared;
 pub(crate) use self::core::Core;
 use self::engine::WaitPolicy;
+pub(crate) use self::failing::waited_for;
 use self::flight::NO_LABEL;
 pub(crate) use self::signature::SIGNATURE_BYTES;
 pub(crate) use self::tuning::Path;

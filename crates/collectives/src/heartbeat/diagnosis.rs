@@ -35,7 +35,8 @@ impl RankState {
         }
         let waits = |entry: &&FlightEntry| {
             let ended = self.answered && entry.state == FlightState::Failed;
-            ended || entry.state == FlightState::Running
+            // A call that fails at once, because it comes too late, waits for nobody.
+            ended && self.late(entry).is_none() || entry.state == FlightState::Running
         };
         let of_records = self.records.iter().filter(waits);
         let mut edges: Vec<usize> = of_records

@@ -11,9 +11,10 @@ use super::diagnosis::{RankState, doing, has_called, late, stalled, wanted_in};
 use super::log::last_lines;
 use super::machine::SilentMachine;
 use super::thread::{Followed, Heartbeat, WATCH_ALL};
-use crate::group::{CollectiveError, FlightEntry};
+use crate::group::{CollectiveError, FlightEntry, waited_for};
 use crate::runtime::{self, Condition};
 use crate::sync::lock;
+use crate::transport::Failure;
 
 /// The timeout for the reports of the other ranks.
 const ANSWERS: Duration = Duration::from_secs(2);
@@ -188,7 +189,7 @@ pub(super) fn report(
 ) -> Option<HangReport> {
     let followed = lock(&heartbeat.state).followed.clone()?;
     let own = Beat {
-        waiting_for: waited_for(error.root_cause()),
+        waiting_for: waited_for(error),
         failed_for: followed
             .core
             .upgrade()
@@ -197,7 +198,8 @@ pub(super) fn report(
         stopped: heartbeat.known_stopped(),
         ..heartbeat.beat_of(Some(&followed))
     };
-    let hangs = error.is_timeout() || followed.core.upgrade().is_some_and(|core| core.hangs());
+    let hang = followed.core.upgrade().and_then(|core| core.hang());
+    let hangs = error.is_timeout() || hang.is_some();
     // Of those that have neither failed nor wait, nobody is waited for.
     let waits = |entry: &&FlightEntry| !entry.waiting_for.is_empty();
     let waited = own.records.iter().filter(waits).map(|entry| entry.began);
@@ -207,7 +209,10 @@ pub(super) fn report(
     if !hangs && own_pause.is_none() {
         return None;
     }
-    let gathered = gather(heartbeat, &followed, &own);
+    let mut gathered = gather(heartbeat, &followed, &own);
+    if let Some(hang) = hang {
+        hear_abort(&mut gathered.reports, &hang);
+    }
     Some(HangReport {
         is_printed_here: gathered.is_printed_here,
         own_pause,
@@ -286,12 +291,19 @@ fn said_by_answers(reports: &[RankReport], of: impl Fn(&Beat) -> &Vec<usize>) ->
     beats.flat_map(|beat| of(beat).iter().copied()).collect()
 }
 
-/// The ranks that this rank waited for, by its error.
-fn waited_for(error: &CollectiveError) -> Vec<usize> {
-    match error {
-        CollectiveError::Timeout { waiting_for, .. } => waiting_for.clone(),
-        CollectiveError::PeerLost { peer, .. } => vec![*peer],
-        _ => Vec::new(),
+/// Takes the abort of the rank that gave up as its answer, where it has none: it and its machine may have ended, and the
+/// store with them.
+pub(super) fn hear_abort(reports: &mut [RankReport], hang: &Failure) {
+    let Some(report) = reports.get_mut(hang.by) else {
+        return;
+    };
+    if report.evidence != Evidence::Answer && !hang.waiting_for.is_empty() {
+        let said = Beat {
+            rank: hang.by,
+            waiting_for: hang.waiting_for.clone(),
+            ..report.beat.take().unwrap_or_default()
+        };
+        *report = RankReport::answer(said);
     }
 }
 

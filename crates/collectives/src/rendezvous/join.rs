@@ -49,6 +49,13 @@ enum Verdict {
         other: StartedRank,
     },
     Stopped,
+    /// The deadline of a rank passed.
+    Missing {
+        ranks: Vec<usize>,
+        world_size: usize,
+        ranks_per_machine: Option<usize>,
+        waited: Duration,
+    },
 }
 
 impl Verdict {
@@ -56,6 +63,17 @@ impl Verdict {
         match self {
             Self::Agreed => Ok(()),
             Self::Stopped => Err(RendezvousError::Stopped),
+            Self::Missing {
+                ranks,
+                world_size,
+                ranks_per_machine,
+                waited,
+            } => Err(RendezvousError::NotAllJoined {
+                missing: ranks,
+                world_size,
+                ranks_per_machine,
+                waited,
+            }),
             Self::WorldSizes { first, other } => Err(RendezvousError::WorldSizeMismatch {
                 rank: first.rank,
                 world_size: first.world_size,
@@ -140,9 +158,7 @@ pub(crate) fn compare_elastic(store: &dyn Store, me: &StartedRank) -> Result<(),
 /// [`StoreError`] of a store that is out of reach.
 pub fn stop_joining(store: &dyn Store) -> Result<bool, StoreError> {
     let key = |name: &str| key_of(0, name);
-    decide(store, &Verdict::Stopped, &key)?;
-    let decided = entry::read::<Verdict>(KEYS, &store.get(&key("decided"))?)?;
-    Ok(decided == Verdict::Stopped)
+    Ok(decide(store, &Verdict::Stopped, &key)? == Verdict::Stopped)
 }
 
 /// A rank that joins.
@@ -216,12 +232,15 @@ impl Joining<'_> {
                 (0..world_size).partition(|rank| found[*rank].is_some());
             let per_machine = self.ranks_per_machine;
             if deadline.left().is_zero() {
-                return Err(RendezvousError::NotAllJoined {
-                    missing,
+                // Ranks of other machines hear of it, too: the store may end with this one.
+                let verdict = Verdict::Missing {
+                    ranks: missing,
                     world_size,
                     ranks_per_machine: per_machine,
                     waited: deadline.elapsed(),
-                });
+                };
+                let decided = decide(self.store, &verdict, key).map_err(failed)?;
+                return decided.into_result();
             }
             // One of those that wait says so.
             let is_first = joined.first() == Some(&rank);
@@ -269,14 +288,15 @@ fn first_of_all(
     entry::read(KEYS, &store.compare_set(&key("first"), b"", &mine)?)
 }
 
-/// Publishes a verdict unless another came first, in which case that one is published again.
+/// Publishes a verdict unless another came first, in which case that one is published again. The verdict that stands.
 fn decide(
     store: &dyn Store,
     verdict: &Verdict,
     key: &impl Fn(&str) -> String,
-) -> Result<(), StoreError> {
+) -> Result<Verdict, StoreError> {
     let decided = store.compare_set(&key("decided"), b"", &entry::written("join", verdict)?)?;
-    store.set(&key("verdict"), &decided)
+    store.set(&key("verdict"), &decided)?;
+    entry::read(KEYS, &decided)
 }
 
 #[cfg(test)]
@@ -437,26 +457,48 @@ mod tests {
     }
 
     #[test]
-    fn who_has_joined_and_who_is_waited_for_is_told_by_the_first_that_waits() {
+    fn ranks_with_time_left_and_late_ones_learn_who_was_missing_from_the_first_that_gives_up() {
         let store = HashStore::new();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| join_alone(&store, 2, 4, LONG));
+            store.wait_within(&[&key_of(0, "joined")], LONG).unwrap();
+            let first = join_alone(&store, 0, 4, Duration::from_millis(20)).unwrap_err();
+            let waited = waits.join().unwrap().unwrap_err();
+            let late = join_alone(&store, 3, 4, LONG).unwrap_err();
+            for error in [first, waited, late] {
+                let error = error.to_string();
+                let missing = "missing: ranks 1, 3 of machines 0, 1;";
+                assert!(error.contains(missing), "{error}");
+            }
+        });
+    }
+
+    #[test]
+    fn who_has_joined_and_who_is_waited_for_is_told_by_the_first_that_waits() {
         let key = |name: &str| format!("{KEYS}/0/{name}");
-        for rank in ["1", "2"] {
-            store.set(&key(rank), b"joined").unwrap();
-        }
+        let with_two = || {
+            let store = HashStore::new();
+            for rank in ["1", "2"] {
+                store.set(&key(rank), b"joined").unwrap();
+            }
+            store
+        };
+        let store = with_two();
         let (told, heard) = mpsc::channel();
         let agree = store.clone();
         let on_wait = WaitListener::new(move |awaited| {
             told.send(awaited.clone()).unwrap();
             decide(&agree, &Verdict::Agreed, &key).unwrap();
         });
-        let wait = |rank: usize, limit| {
+        let wait = |store: &HashStore, rank: usize, limit| {
             let notice = WaitNotice::first_after(Duration::ZERO);
-            joining(&store, rank, 4, limit, &on_wait).wait(&key, notice)
+            joining(store, rank, 4, limit, &on_wait).wait(&key, notice)
         };
-        let others = wait(2, Duration::from_millis(20)).unwrap_err().to_string();
+        let others = wait(&with_two(), 2, Duration::from_millis(20));
+        let others = others.unwrap_err().to_string();
         assert!(others.contains("missing: ranks 0, 3 of"), "{others}");
         assert!(heard.try_recv().is_err(), "rank 1 tells it");
-        wait(1, LONG).unwrap();
+        wait(&store, 1, LONG).unwrap();
         let awaited = heard.try_recv().unwrap();
         assert_eq!(awaited.joined, [1, 2]);
         let text = &awaited.text;

@@ -14,6 +14,9 @@ use crate::sync::lock;
 /// The longest reason that travels with an abort, in bytes.
 const MAX_REASON_BYTES: usize = 4096;
 
+/// The most ranks that an abort says were waited for.
+const MAX_WAITED_FOR: usize = 1024;
+
 /// The most groups that frames can make a place for. A peer may be ahead by a few groups that this
 /// rank has not made yet, never by this many.
 const MAX_GROUPS: usize = 1 << 16;
@@ -187,7 +190,8 @@ impl Inbox {
 }
 
 /// The payload of an abort: who noticed (4 bytes), which rank was lost (4 bytes, all ones for
-/// none), whether a rank hangs (1 byte), the reason in UTF-8. The sender may forward another rank's abort.
+/// none), whether a rank hangs (1 byte), how many ranks were waited for (4 bytes) and which (4 bytes each), the reason in
+/// UTF-8. The sender may forward another rank's abort.
 pub(crate) fn encode_abort(failure: &Failure) -> Payload {
     let lost = failure.lost.map_or(u32::MAX, |rank| rank as u32);
     let mut end = failure.reason.len().min(MAX_REASON_BYTES);
@@ -197,6 +201,13 @@ pub(crate) fn encode_abort(failure: &Failure) -> Payload {
     let mut bytes = (failure.by as u32).to_le_bytes().to_vec();
     bytes.extend(lost.to_le_bytes());
     bytes.push(u8::from(failure.hang));
+    let waiting_for = &failure.waiting_for[..failure.waiting_for.len().min(MAX_WAITED_FOR)];
+    bytes.extend((waiting_for.len() as u32).to_le_bytes());
+    bytes.extend(
+        waiting_for
+            .iter()
+            .flat_map(|rank| (*rank as u32).to_le_bytes()),
+    );
     bytes.extend(&failure.reason.as_bytes()[..end]);
     Payload::from_vec(bytes)
 }
@@ -208,10 +219,15 @@ fn decode_abort(payload: &Payload) -> Result<Failure, String> {
         .ok_or("an abort that is not made of bytes")?;
     let cut = bytes.split_first_chunk().and_then(|(by, rest)| {
         let (lost, rest) = rest.split_first_chunk()?;
-        let (hang, reason) = rest.split_first()?;
-        Some((by, lost, *hang != 0, reason))
+        let (hang, rest) = rest.split_first()?;
+        let (count, rest) = rest.split_first_chunk()?;
+        let ranks = 4 * (u32::from_le_bytes(*count) as usize).min(MAX_WAITED_FOR);
+        let (ranks, reason) = rest.split_at_checked(ranks)?;
+        Some((by, lost, *hang != 0, ranks, reason))
     });
-    let (by, lost, hang, reason) = cut.ok_or("an abort without a reason")?;
+    let (by, lost, hang, ranks, reason) = cut.ok_or("an abort without a reason")?;
+    let (ranks, _) = ranks.as_chunks();
+    let waiting_for = ranks.iter().map(|rank| u32::from_le_bytes(*rank) as usize);
     let (by, lost) = (u32::from_le_bytes(*by) as usize, u32::from_le_bytes(*lost));
     let lost = (lost != u32::MAX).then_some(lost as usize);
     let reason = &reason[..reason.len().min(MAX_REASON_BYTES)];
@@ -223,6 +239,7 @@ fn decode_abort(payload: &Payload) -> Result<Failure, String> {
         first: None,
         destroyed: false,
         hang,
+        waiting_for: waiting_for.collect(),
     })
 }
 
@@ -240,10 +257,12 @@ mod tests {
             first: None,
             destroyed: false,
             hang: true,
+            waiting_for: vec![1, 2],
         };
         let received = decode_abort(&encode_abort(&sent)).unwrap();
         assert_eq!((received.by, received.lost), (3, Some(1)));
         assert!(received.hang);
+        assert_eq!(received.waiting_for, [1, 2]);
         assert!(sent.reason.starts_with(&received.reason) && !received.reason.is_empty());
         let reason = "\u{1b}[2J".to_owned();
         let shown = decode_abort(&encode_abort(&Failure { reason, ..sent })).unwrap();

@@ -26,6 +26,8 @@ pub(crate) struct Failure {
     pub(crate) destroyed: bool,
     /// A rank missed a deadline or its heartbeat timeout.
     pub(crate) hang: bool,
+    /// The job ranks that `by` waited for, where its deadline passed.
+    pub(crate) waiting_for: Vec<usize>,
 }
 
 /// How a rank went.

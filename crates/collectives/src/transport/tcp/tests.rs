@@ -52,6 +52,7 @@ fn abort() -> Frame {
         first: None,
         destroyed: false,
         hang: false,
+        waiting_for: Vec::new(),
     };
     frame(FrameKind::Abort, encode_abort(&failure))
 }
