@@ -225,6 +225,7 @@ impl CliError {
             _ if self.is_usage() => return EXIT_USAGE,
             _ if self.is_panic() => EXIT_PANIC,
             _ if elastic && self.is_unavailable() => EXIT_UNAVAILABLE,
+            _ if self.has_lost_store() => EXIT_UNAVAILABLE,
             _ if elastic && self.happens_again() => EXIT_FAILS_AGAIN,
             _ if self.is_timeout() => EXIT_STALLED,
             _ if self.is_secondary() => EXIT_PEER_LOST,
@@ -251,6 +252,15 @@ impl CliError {
     /// Whether the other ranks of an elastic job, or its store, were waited for as long as allowed.
     pub(crate) fn is_unavailable(&self) -> bool {
         matches!(self, Self::Train(TrainError::Elastic(_)))
+    }
+
+    /// Whether the store was lost while the ranks met.
+    fn has_lost_store(&self) -> bool {
+        match self {
+            Self::Rendezvous(RendezvousError::Store { source, .. })
+            | Self::Collective(CollectiveError::Store(source)) => source.is_lost(),
+            _ => false,
+        }
     }
 
     /// Whether this rank gave up because another one did not answer within the deadline.

@@ -15,7 +15,8 @@ pub const EXIT_PEER_LOST: i32 = 75;
 pub const EXIT_STALLED: i32 = 76;
 
 /// The exit code by which a rank of an elastic job says "too few others came, or the store did not answer, for as long as I
-/// may wait". Its launcher does not start it again; the same command may work another time.
+/// may wait", and a rank of any job "the store was lost while the ranks met". Its launcher does not start it again; the
+/// same command may work another time.
 ///
 /// It is `EX_UNAVAILABLE` of `sysexits.h`.
 pub const EXIT_UNAVAILABLE: i32 = 69;

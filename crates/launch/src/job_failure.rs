@@ -58,8 +58,8 @@ pub struct JobFailure {
     pub given_up: Option<String>,
     /// Why an elastic job that is said to have finished has not succeeded.
     pub unproved: Option<String>,
-    /// The other machine whose ranks were lost, if `cause` lost one of them; or machine 0 of an elastic job, if its launcher
-    /// hosts the store and that was lost.
+    /// The other machine whose ranks were lost, if `cause` lost one of them; or machine 0, if its launcher hosts the store and
+    /// that was lost, in a job that is not elastic while the ranks met.
     pub lost_machine: Option<LostMachine>,
     /// In a job of several machines: how long this machine's launcher did not run shortly before.
     pub own_pause: Option<Duration>,

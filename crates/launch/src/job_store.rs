@@ -1,18 +1,16 @@
 //! Where the store of a job is.
 
-use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use everburn_collectives::store::{
-    EtcdAddress, EtcdStore, SharedStore, StoreError, StoreOptions, TcpStore,
+    EtcdAddress, EtcdStore, SharedStore, StoreError, StoreOptions, TcpStore, nobody_listens,
 };
 
 use crate::environment::variables as v;
 
-/// How long an address of a store may take to answer whether anybody listens: the launcher does nothing else meanwhile.
+/// How long the addresses of a store may take to be found and to answer whether anybody listens: the launcher does nothing else meanwhile.
 const ANSWER: Duration = Duration::from_millis(500);
 
 /// Where the store of a job is.
@@ -69,13 +67,7 @@ impl JobStore {
         let Self::Hosted(host, port) = self else {
             return false;
         };
-        let found = address(host, *port).to_socket_addrs();
-        let refuses = |address: SocketAddr| {
-            let connected = TcpStream::connect_timeout(&address, ANSWER);
-            connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
-        };
-        let mut addresses = found.into_iter().flatten().peekable();
-        addresses.peek().is_some() && addresses.all(refuses)
+        nobody_listens(&address(host, *port), ANSWER)
     }
 }
 

@@ -32,6 +32,10 @@ const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
 /// joined do nothing but wait for that.
 const TOLD_PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long ranks of other machines may use the store after a failure: each looks there who is to blame, which takes three
+/// seconds at most.
+const BLAME_PATIENCE: Duration = Duration::from_secs(4);
+
 /// A running store; it ends when this is dropped.
 ///
 /// ```no_run
@@ -218,6 +222,10 @@ impl Launcher {
             Some(server) if by_signal && tells_of_a_stop(&job) => {
                 let_other_machines_finish(&config, server, TOLD_PATIENCE);
             }
+            Some(server) if config.nodes > 1 && matches!(outcome, Outcome::Failed(_)) => {
+                // Those that hang do not keep it.
+                let _ = server.wait_until_unused(BLAME_PATIENCE);
+            }
             // Machine 0 hosts it, and may wait for ranks of this one.
             None if by_signal && job.store.is_hosted() && !job.store.has_ended() => {
                 tells_of_a_stop(&job);
@@ -254,11 +262,7 @@ fn tells_of_a_stop(job: &Job<'_>) -> bool {
     if config.nodes == 1 || config.elastic.is_some() {
         return config.nodes > 1;
     }
-    let options = StoreOptions {
-        timeout: TOLD_PATIENCE,
-        ..StoreOptions::new(config.store_access(&job.token))
-    };
-    let store = job.store.reach(options);
+    let store = job.reach_store(TOLD_PATIENCE);
     let told = store.and_then(|store| stop_joining(&*store.shared()));
     told.unwrap_or_else(|error| {
         tracing::debug!("other machines do not learn of the stop: {error}");

@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex};
 
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
 use everburn_collectives::rendezvous::RendezvousError;
+use everburn_collectives::store::StoreError;
 use everburn_collectives::sync::lock;
 
 use crate::environment::RankEnvironment;
 use crate::error::{JoinError, RankEnvironmentError};
-use crate::exit::{EXIT_PEER_LOST, EXIT_STALLED};
+use crate::exit::{EXIT_PEER_LOST, EXIT_STALLED, EXIT_UNAVAILABLE};
 use crate::failure::ReportKind;
 use crate::origin::StartedBy;
 
@@ -178,6 +179,7 @@ impl Rank {
         let code = match collective {
             _ if is_secondary => EXIT_PEER_LOST,
             Some(error) if error.is_timeout() => EXIT_STALLED,
+            _ if has_lost_store(error) => EXIT_UNAVAILABLE,
             _ => EXIT_FAILURE,
         };
         let group = self.leave_seat();
@@ -234,6 +236,17 @@ fn behind<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'
         next = error.source();
     }
     None
+}
+
+/// Whether the store was lost while the ranks met.
+fn has_lost_store(error: &(dyn Error + 'static)) -> bool {
+    let of_group = match behind(error) {
+        Some(CollectiveError::Store(error)) => Some(error),
+        _ => None,
+    };
+    of_group
+        .or_else(|| behind(error))
+        .is_some_and(StoreError::is_lost)
 }
 
 /// The error, and what it comes from where it does not say so itself.

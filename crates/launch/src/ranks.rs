@@ -9,8 +9,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread;
+use std::time::Duration;
 
 use everburn_auth::JobToken;
+use everburn_collectives::store::{StoreError, StoreOptions};
 use everburn_record::{file, unix_time_ms};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
@@ -21,7 +23,7 @@ use crate::environment::variables as v;
 use crate::error::LaunchError;
 use crate::exit::RankExit;
 use crate::failure::{RankReport, ReportKind};
-use crate::job_store::JobStore;
+use crate::job_store::{JobStore, ReachedStore};
 use crate::outcome::EndedRank;
 use crate::output::{ProgressLine, Screen, ShownErrors, pump};
 
@@ -39,6 +41,17 @@ pub(crate) struct Job<'a> {
     pub(crate) progress: Option<Arc<ProgressLine>>,
     /// The errors that ranks have printed.
     pub(crate) errors: Arc<ShownErrors>,
+}
+
+impl Job<'_> {
+    /// Reaches the store of the job as its ranks do; each request may take `timeout`.
+    pub(crate) fn reach_store(&self, timeout: Duration) -> Result<ReachedStore, StoreError> {
+        let access = self.config.store_access(&self.token);
+        self.store.reach(StoreOptions {
+            timeout,
+            ..StoreOptions::new(access)
+        })
+    }
 }
 
 /// mallopt(3): glibc hands freed memory back to the system where more than this many bytes are free, and

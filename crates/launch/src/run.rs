@@ -56,7 +56,8 @@ const EXIT_USAGE: u8 = 2;
 /// An error is printed to standard error, and makes the exit code:
 /// - of `work`: 1; where it comes from a [`CollectiveError`](everburn_collectives::group::CollectiveError), also by
 ///   its [`source`](Error::source), [`EXIT_PEER_LOST`](crate::EXIT_PEER_LOST) if another rank is to blame, and
-///   [`EXIT_STALLED`](crate::EXIT_STALLED) if another rank did not answer in time;
+///   [`EXIT_STALLED`](crate::EXIT_STALLED) if another rank did not answer in time; where the store is lost while ranks
+///   meet, [`EXIT_UNAVAILABLE`](crate::EXIT_UNAVAILABLE);
 /// - of the launcher ([`LaunchError`], as for 0 ranks) or of the environment ([`RankEnvironmentError`]): 2, and
 ///   nothing was done.
 ///

@@ -29,13 +29,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use self::beat::hang_key;
 pub use self::machine::SilentMachine;
 pub use self::report::{Evidence, HangReport, RankActivity};
 pub use self::status::RankStatus;
 use self::thread::{Followed, Heartbeat};
 use crate::group::{CollectiveError, ProcessGroup};
 use crate::runtime;
-use crate::store::SharedStore;
+use crate::store::{SharedStore, Store, StoreError, entry};
 use crate::sync::lock;
 
 /// How long a drop waits for the thread. If the store does not answer, the thread ends later by itself.
@@ -231,6 +232,30 @@ impl HeartbeatMonitor {
     ) -> Option<HangReport> {
         report::report(&self.heartbeat, error, log_of)
     }
+}
+
+/// Whether one of `members` has reported to `store` that the group of all ranks hangs, so that it ends: see
+/// [`HeartbeatMonitor::report`]. For launchers whose own ranks cannot notice it.
+///
+/// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::heartbeat::hang_is_reported;
+/// use everburn::collectives::store::HashStore;
+///
+/// assert!(!hang_is_reported(&HashStore::new(), 2..4)?);
+/// # Ok::<(), everburn_collectives::store::StoreError>(())
+/// ```
+///
+/// # Errors
+/// [`StoreError`] of a store that is out of reach.
+pub fn hang_is_reported(
+    store: &dyn Store,
+    members: impl IntoIterator<Item = usize>,
+) -> Result<bool, StoreError> {
+    let keys = members.into_iter().map(|member| hang_key(0, member));
+    let keys: Vec<String> = keys.collect();
+    let found = entry::values(store, &keys)?;
+    Ok(found.iter().any(Option::is_some))
 }
 
 impl fmt::Debug for HeartbeatMonitor {

@@ -24,7 +24,7 @@ pub use etcd::{EtcdAddress, EtcdStore};
 pub use file::FileStore;
 pub use hash::HashStore;
 pub use prefix::PrefixStore;
-pub use tcp::{AUTH_OPCODE, StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
+pub use tcp::{AUTH_OPCODE, StoreAccess, StoreOptions, TcpStore, TcpStoreServer, nobody_listens};
 pub(crate) use tcp::{Deadline, random_u64, resolve, split};
 pub(crate) use view::StoreView;
 
@@ -153,6 +153,14 @@ pub enum StoreError {
         /// The address that was asked for.
         address: String,
     },
+}
+
+impl StoreError {
+    /// Whether the connection to a store broke that had been reached, as it does when its process or machine is lost.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Unreachable { operation, .. } if !matches!(*operation, "connect" | "listen"))
+    }
 }
 
 /// A user's key as PyTorch's stores have it, apart from keys of their own.

@@ -14,6 +14,7 @@ use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
+use everburn_collectives::heartbeat::hang_is_reported;
 use everburn_collectives::store::TcpStoreServer;
 use everburn_record::proc;
 use rustix::process::Signal;
@@ -310,7 +311,7 @@ impl<'a> Supervisor<'a> {
         let beats_timeout = self.config.heartbeat_timeout.unwrap_or(limit);
         let others = match long {
             long if long >= limit => "the other machines have given them up",
-            long if long >= beats_timeout && self.store_has_ended() => {
+            long if long >= beats_timeout && self.others_have_ended() => {
                 "the other machines have ended the job without them"
             }
             _ => return,
@@ -322,10 +323,24 @@ impl<'a> Supervisor<'a> {
         self.kill_all();
     }
 
-    /// Whether the launcher of machine 0 has gone with the store. This one cannot know it where it hosts that itself.
-    fn store_has_ended(&self) -> bool {
-        let elsewhere = self.starter.as_ref().filter(|_| self.hosted.is_none());
-        elsewhere.is_some_and(|starter| starter.job.store.has_ended())
+    /// Whether the launcher of machine 0 has gone with the store; where this one hosts it, whether ranks of other machines
+    /// have reported there that they end.
+    fn others_have_ended(&self) -> bool {
+        let Some(starter) = &self.starter else {
+            return false;
+        };
+        if self.hosted.is_none() {
+            return starter.job.store.has_ended();
+        }
+        let first = self.config.global_rank(0);
+        let own = first..first + self.config.ranks;
+        let others = (0..self.config.world_size()).filter(|rank| !own.contains(rank));
+        let store = starter.job.reach_store(LOOK);
+        let reported = store.and_then(|store| hang_is_reported(&*store.shared(), others));
+        reported.unwrap_or_else(|error| {
+            tracing::debug!("whether other machines have ended is not known: {error}");
+            false
+        })
     }
 
     /// Kills the ranks that are left after a failure where all their processes are stopped: none ends by itself, nor by

@@ -76,6 +76,9 @@ impl Supervisor<'_> {
         let (mut restarts, mut given_up) = (Vec::new(), self.gave_up.take());
         let mut exit_code = given_up.as_ref().map(|_| EXIT_STALLED);
         let mut lost_machine = LostMachine::of(self.config, &cause, &others);
+        if story.is_none() && cause.exit == RankExit::Code(EXIT_UNAVAILABLE) {
+            lost_machine = lost_machine.or_else(|| LostMachine::with_the_store(self.config));
+        }
         if let Some(story) = story {
             given_up.clone_from(&story.given_up);
             // Else a launcher that has ended in good order has taken its store with it.

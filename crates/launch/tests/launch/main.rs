@@ -3,6 +3,7 @@
 mod crowd;
 mod elastic;
 mod etcd;
+mod machines;
 mod process;
 mod reports;
 mod run;

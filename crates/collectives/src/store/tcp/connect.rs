@@ -1,7 +1,7 @@
 //! The first connection to a store, from the address that the user gave.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -217,6 +217,36 @@ pub(crate) fn split(address: &str) -> Result<(&str, u16), StoreError> {
     }
 }
 
+/// Whether the machine of a store at `address` (`host:port`) answers within `limit`, at all of its addresses, that nobody
+/// listens there: the store has ended, or has not begun.
+///
+/// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use std::net::TcpListener;
+/// use std::time::Duration;
+/// use everburn::collectives::store::nobody_listens;
+///
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// let address = listener.local_addr()?.to_string();
+/// assert!(!nobody_listens(&address, Duration::from_secs(1)));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[must_use]
+pub fn nobody_listens(address: &str, limit: Duration) -> bool {
+    let deadline = Deadline::within(limit);
+    let found = split(address).map(|(host, port)| resolve(host, port, deadline));
+    let Ok(Ok(found)) = found else {
+        return false;
+    };
+    let refuses = |address: &SocketAddr| {
+        let left = deadline.left();
+        let connected = || TcpStream::connect_timeout(address, left);
+        !left.is_zero()
+            && connected().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    };
+    !found.is_empty() && found.iter().all(refuses)
+}
+
 /// The addresses of a host. The system's resolver has no deadline, so it runs in a thread that may
 /// outlive the call.
 pub(crate) fn resolve(host: &str, port: u16, deadline: Deadline) -> Result<Vec<SocketAddr>, Fault> {
@@ -249,11 +279,28 @@ pub(crate) fn resolve(host: &str, port: u16, deadline: Deadline) -> Result<Vec<S
 
 #[cfg(test)]
 mod tests {
-    use super::{Deadline, split, unreachable};
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::time::Duration;
+
+    use super::{Deadline, nobody_listens, split, unreachable};
+
+    #[test]
+    fn a_store_has_ended_where_its_address_refuses_and_not_where_no_time_is_left_to_ask() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let long = Duration::from_secs(60);
+        assert!(!nobody_listens(&address, long));
+        drop(listener);
+        assert!(nobody_listens(&address, long));
+        let by_name = address.replace("127.0.0.1", "localhost");
+        for unknown in [&address, &by_name, &"a host:1".to_owned()] {
+            assert!(!nobody_listens(unknown, Duration::ZERO), "{unknown}");
+        }
+    }
 
     #[test]
     fn of_a_store_that_is_not_reached_the_port_may_be_another() {
-        let over = Deadline::within(std::time::Duration::ZERO);
+        let over = Deadline::within(Duration::ZERO);
         let error = unreachable("node1:29500", None, 3, over, "connection refused");
         let what = "another port where one was taken, perhaps; and that no firewall is in between";
         assert!(error.to_string().ends_with(what), "{error}");

@@ -21,6 +21,7 @@ use std::time::Duration;
 use everburn_auth::{JobToken, Key};
 
 pub use client::TcpStore;
+pub use connect::nobody_listens;
 pub(crate) use connect::{resolve, split};
 pub(crate) use connection::{Deadline, random_u64};
 #[cfg(any(test, fuzzing))]

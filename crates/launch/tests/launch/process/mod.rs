@@ -2,6 +2,7 @@
 
 pub mod crowd;
 pub mod elastic;
+pub mod machines;
 
 use std::ffi::OsString;
 use std::fs;
@@ -196,6 +197,17 @@ impl LauncherProcess {
 
     /// The same for machine `node_rank` of two with one shell each, which are given up after a second without heartbeats.
     pub fn start_one_of_two(folder: &Path, node_rank: usize, port: u16, script: &str) -> Self {
+        Self::start_machine(folder, node_rank, port, 1, ("", script))
+    }
+
+    /// The same for machine `node_rank` of two with `ranks` shells each, or ranks with a role.
+    pub fn start_machine(
+        folder: &Path,
+        node_rank: usize,
+        port: u16,
+        ranks: usize,
+        (role, script): (&str, &str),
+    ) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(act_arguments())
@@ -203,7 +215,7 @@ impl LauncherProcess {
             .env(NODE_RANK, node_rank.to_string())
             .env(RENDEZVOUS, format!("127.0.0.1:{port}"))
             .env(variables::JOB_TOKEN, TOKEN);
-        Self::spawn(command, folder, 1, "", script)
+        Self::spawn(command, folder, ranks, role, script)
     }
 
     /// The same for one of two machines that meet in etcd, with one rank each that is in groups.
@@ -320,8 +332,10 @@ fn act_arguments() -> Vec<OsString> {
 /// What this binary does when a test starts it as a process.
 pub fn act() {
     let role = std::env::var(ROLE).expect("another test starts this one");
-    if role == "launcher" {
-        be_launcher();
+    match role.as_str() {
+        "launcher" => be_launcher(),
+        "joins, and rank 3 does not" => machines::be_rank(),
+        _ => {}
     }
     let rank = RankEnvironment::from_env().unwrap();
     rank.guard_against_orphaning().unwrap();

@@ -1,0 +1,98 @@
+//! Several machines, of which ranks or launchers are late, lost or stopped.
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::Path;
+
+use everburn_collectives::store::{Store as _, StoreAccess, StoreOptions, TcpStore};
+use everburn_tests::on_a_free_port;
+use rustix::process::Signal;
+
+use crate::elastic::signal;
+use crate::process::{DEADLINE, LauncherProcess, TOKEN, number_in, wait_until};
+
+/// What ranks do that meet; of four, rank 3 is late.
+const MEET: (&str, &str) = ("joins, and rank 3 does not", "");
+
+fn outcome(folder: &Path) -> String {
+    fs::read_to_string(folder.join("outcome")).unwrap_or_default()
+}
+
+fn connect(port: u16) -> TcpStore {
+    let options = StoreOptions::new(StoreAccess::Token(TOKEN.parse().unwrap()));
+    TcpStore::connect(&format!("127.0.0.1:{port}"), options).unwrap()
+}
+
+/// Whether the launcher of machine 0 has its store; otherwise another process has its port.
+fn has_its_port(machine_0: &mut LauncherProcess, port: u16) -> bool {
+    wait_until("the store, or the end for a port that is taken", || {
+        !machine_0.is_running() || TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
+    machine_0.is_running()
+}
+
+#[test]
+fn a_rank_of_another_machine_that_is_late_is_named_on_every_machine() {
+    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let folder = |machine: usize| folders[machine].path();
+    let codes = on_a_free_port(|port| {
+        let start =
+            |machine| LauncherProcess::start_machine(folder(machine), machine, port, 2, MEET);
+        let mut first = start(0);
+        has_its_port(&mut first, port).then(|| [first, start(1)].map(|mut it| it.wait().code()))
+    });
+    for machine in [0, 1] {
+        let outcome = outcome(folder(machine));
+        assert_eq!(codes[machine], Some(1), "{outcome}");
+        let missing = "only 3 of 4 ranks joined within ";
+        assert!(outcome.contains(missing), "{outcome}");
+        assert!(
+            outcome.contains("missing: rank 3 of machine 1;"),
+            "{outcome}"
+        );
+    }
+}
+
+#[test]
+fn machine_0_that_is_killed_while_ranks_meet_is_named_with_its_address() {
+    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let folder = |machine: usize| folders[machine].path();
+    let code = on_a_free_port(|port| {
+        let sleeps = ("", "exec sleep 600");
+        let mut first = LauncherProcess::start_machine(folder(0), 0, port, 1, sleeps);
+        has_its_port(&mut first, port).then(|| {
+            let mut second = LauncherProcess::start_machine(folder(1), 1, port, 1, MEET);
+            let joined = connect(port).wait_within(&["everburn/join/0/joined"], DEADLINE);
+            joined.unwrap();
+            first.signal(Signal::KILL);
+            second.wait().code()
+        })
+    });
+    let outcome = outcome(folder(1));
+    assert_eq!(code, Some(69), "{outcome}");
+    for part in [
+        "rank 1 cannot join: the store at 127.0.0.1:",
+        "machine 0 (127.0.0.1), whose launcher hosts the store of the job, is lost: look at the output of that launcher",
+    ] {
+        assert!(outcome.contains(part), "{part} not in\n{outcome}");
+    }
+}
+
+#[test]
+fn stopped_ranks_of_machine_0_end_once_another_machine_has_given_them_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let script = "echo $$ > $DIR/new; mv $DIR/new $DIR/pid; exec sleep 600";
+    let code = on_a_free_port(|port| {
+        let mut launcher = LauncherProcess::start_machine(folder, 0, port, 1, ("", script));
+        has_its_port(&mut launcher, port).then(|| {
+            signal(number_in(folder, "pid"), Signal::STOP);
+            connect(port).set("watch/hang/0/1", b"{}").unwrap();
+            launcher.wait().code()
+        })
+    });
+    let outcome = outcome(folder);
+    assert_eq!(code, Some(76), "{outcome}");
+    let why = "so the other machines have ended the job without them";
+    assert!(outcome.contains(why), "{outcome}");
+}
