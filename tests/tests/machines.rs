@@ -366,6 +366,33 @@ fn elastic_on_one_machine_only_is_told_on_both() {
 }
 
 #[test]
+fn two_ranges_of_elastic_are_told_on_both_machines() {
+    for ranges in [["1:2", "2:2"], ["2:2", "1:2"]] {
+        let (_folder, ended) = on_a_free_port(|port| {
+            let address = format!("127.0.0.1:{port}");
+            let (folder, ended) = both(|folder, number| {
+                Everburn::train(folder, "mlp")
+                    .args(["--epochs", "1", "--run-dir", "run", "--ranks", "1"])
+                    .args(["--nodes", "2", "--node-rank", &number.to_string()])
+                    .args(["--rendezvous", &address, "--elastic", ranges[number]])
+                    .env("EVERBURN_JOB_TOKEN", TOKEN)
+                    .args(["--timeout", &PATIENCE.as_secs().to_string()])
+            });
+            (!lost_the_port(&ended[0])).then_some((folder, ended))
+        });
+        for ended in ended {
+            for (machine, range) in ranges.iter().enumerate() {
+                let what = [
+                    format!("machine {machine} "),
+                    format!("with `--elastic {range}`"),
+                ];
+                ended.failed_with(2, &what.each_ref().map(String::as_str));
+            }
+        }
+    }
+}
+
+#[test]
 fn a_machine_that_is_started_twice_in_one_folder_is_named() {
     let folder = tempfile::tempdir().unwrap();
     // Nobody is machine 0, so that it waits.

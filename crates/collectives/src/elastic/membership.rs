@@ -359,7 +359,8 @@ impl Membership {
         undeleted.drain(..excess);
     }
 
-    /// Fails if the job is over, this process was replaced, or a rank without `--elastic` has come to the first round.
+    /// Fails if the job is over, this process was replaced, or a rank without `--elastic`, or of another range, has come to the first
+    /// round.
     fn refuse_if_over(&self, me: &Member, number: u64) -> Result<(), ElasticError> {
         let wanted = [
             keys::finished(),
@@ -372,13 +373,13 @@ impl Membership {
         if found[0].is_some() {
             return Err(ElasticError::Finished);
         }
+        // Before the launcher's words: it may give up because of that. Later the job continues without that rank.
+        if let Some(verdict) = found[4].as_ref().filter(|_| number == 1) {
+            refuse_contradiction(&*self.store, verdict)?;
+        }
         if let Some(reason) = &found[1] {
             let reason = printable(&String::from_utf8_lossy(reason), LONGEST_REASON);
             return Err(ElasticError::GivenUp { reason });
-        }
-        // Later the job continues without it.
-        if let Some(verdict) = found[4].as_ref().filter(|_| number == 1) {
-            refuse_contradiction(&*self.store, verdict)?;
         }
         let number = |place: usize| {
             let number = keys::number_in(&wanted[place], found[place].as_deref());

@@ -106,7 +106,7 @@ pub(crate) fn first_verdict_key() -> String {
     key_of(0, "verdict")
 }
 
-/// Fails if the first verdict is that a rank was started without `--elastic`.
+/// Fails if the first verdict is that a rank was started without `--elastic`, or with another range.
 pub(crate) fn refuse_contradiction(
     store: &dyn Store,
     verdict: &[u8],
@@ -120,8 +120,9 @@ pub(crate) fn refuse_contradiction(
     verdict.into_result()
 }
 
-/// Compares how a rank of an elastic job was started with the first of all ranks, and waits for nobody. Ranks without
-/// `--elastic` that wait are told; a first rank of another range may have gone on without this one.
+/// Compares how a rank of an elastic job was started with the first of all ranks. Where they differ, ranks that wait learn
+/// it, and are waited for for a moment if they are elastic, too: their store may end with this rank. A job that has begun
+/// continues, and says nothing.
 pub(crate) fn compare_elastic(store: &dyn Store, me: &StartedRank) -> Result<(), RendezvousError> {
     let failed = |source| RendezvousError::Store {
         rank: me.rank,
@@ -135,8 +136,9 @@ pub(crate) fn compare_elastic(store: &dyn Store, me: &StartedRank) -> Result<(),
     let is_elastic = first.elastic.is_some();
     let other = me.clone();
     let verdict = Verdict::Elastic { first, other };
-    if !is_elastic {
-        decide(store, &verdict, &key).map_err(failed)?;
+    decide(store, &verdict, &key).map_err(failed)?;
+    if is_elastic {
+        let _ = store.wait_within(&[&key("told")], TOLD);
     }
     verdict.into_result()
 }
@@ -440,7 +442,9 @@ mod tests {
             .to_string();
         assert!(message.contains("with `--elastic 1:2`"), "{message}");
         assert!(message.contains("with `--elastic 2:2`"), "{message}");
-        assert!(!store.check(&[&first_verdict_key()]).unwrap());
+        let verdict = store.get(&first_verdict_key()).unwrap();
+        let told = refuse_contradiction(&store, &verdict).unwrap_err();
+        assert_eq!(message, told.to_string());
         let met = HashStore::new();
         join_alone(&met, 0, 1, LONG).unwrap();
         compare_elastic(&met, &elastic((1, 2))).unwrap_err();

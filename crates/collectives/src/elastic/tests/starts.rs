@@ -68,3 +68,28 @@ fn a_process_of_another_range_is_refused() {
     let text = error.to_string();
     assert!(text.contains("machine 1 with `--elastic 2:2`"), "{text}");
 }
+
+#[test]
+fn a_process_of_another_range_ends_the_wait_of_the_first_before_its_launcher_gives_up() {
+    let job = Job::of(1, 2);
+    let mut first = job.start(0);
+    first.compare_start().unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| first.join(0));
+        job.wait_for_join(1, 0);
+        let other = job.process(1, 1, |options| options.min = 2);
+        let refused = other.compare_start().unwrap_err().to_string();
+        job.coordinator.give_up("slot 1 stays away").unwrap();
+        let told = waits.join().unwrap().unwrap_err();
+        assert!(is_mismatch(&told), "{told}");
+        assert_eq!(told.to_string(), refused);
+    });
+    // It has begun without the other.
+    let begun = Job::of(1, 1);
+    let mut only = begun.start(0);
+    only.compare_start().unwrap();
+    assert_eq!(only.join(0).unwrap().generation, 1);
+    let other = begun.process(0, 1, |options| options.max = 2);
+    assert!(is_mismatch(&other.compare_start().unwrap_err()));
+    assert_eq!(only.join(1).unwrap().generation, 2);
+}
