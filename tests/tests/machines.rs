@@ -366,7 +366,7 @@ fn elastic_on_one_machine_only_is_told_on_both() {
 }
 
 #[test]
-fn two_ranges_of_elastic_are_told_on_both_machines() {
+fn two_ranges_of_elastic_are_named_on_both_machines() {
     for ranges in [["1:2", "2:2"], ["2:2", "1:2"]] {
         let (_folder, ended) = on_a_free_port(|port| {
             let address = format!("127.0.0.1:{port}");

@@ -328,6 +328,23 @@ mod tests {
     }
 
     #[test]
+    fn a_store_that_is_lost_while_ranks_meet_ends_them_with_another_code_than_one_that_is_not_reached()
+     {
+        let code = |operation: &'static str| {
+            let source = StoreError::Unreachable {
+                address: "node1:29500".to_owned(),
+                operation,
+                reason: String::new(),
+            };
+            let of_group = CliError::Collective(source.clone().into()).exit_code(false);
+            let error = RendezvousError::Store { rank: 1, source };
+            [CliError::Rendezvous(error).exit_code(false), of_group]
+        };
+        assert_eq!(code("get"), [69, 69]);
+        assert_eq!(code("connect"), [1, 1]);
+    }
+
+    #[test]
     fn a_full_disk_is_not_the_request_and_a_missing_file_is() {
         let (path, reason) = (PathBuf::from("run"), String::new());
         let missing = TrainError::File {

@@ -50,6 +50,8 @@ pub(crate) fn note_launch_event(run: &RunDirectory, event: &LaunchEvent) {
         LaunchEvent::Lost { .. } => EventKind::Loss,
         LaunchEvent::Stopping { .. } => EventKind::Stop,
         LaunchEvent::NotStopped { .. } => EventKind::Stall,
+        // The ranks say themselves that they have lost others.
+        LaunchEvent::MachineLost { .. } => EventKind::Warning,
         _ => EventKind::Failure,
     };
     run.note(Event {

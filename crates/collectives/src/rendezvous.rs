@@ -4,6 +4,7 @@ mod error;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
 pub(crate) mod join;
+pub(crate) mod place;
 mod rank_store;
 mod settings;
 mod started_rank;

@@ -4,6 +4,7 @@
 //! one's time; all others have the system's. So a simulation runs the same code as a job, with a clock of its own.
 
 use std::cell::RefCell;
+use std::fs;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
@@ -114,6 +115,20 @@ pub(crate) fn process_id() -> u32 {
 /// Whether a process of this machine is stopped; those of a simulation have no state.
 pub(crate) fn is_stopped(process: u32) -> bool {
     simulated().is_none() && everburn_record::proc::is_stopped(process)
+}
+
+/// Where process numbers of this process count: on this machine since it was started, or in one container of it. `None` where
+/// that is not known, and in a simulation.
+pub(crate) fn process_space() -> Option<String> {
+    if simulated().is_some() {
+        return None;
+    }
+    let numbers = fs::read_link("/proc/thread-self/ns/pid").ok()?;
+    // `/proc` may be that of another container.
+    let own = fs::read_link("/proc/self").ok()?;
+    let is_ours = own.to_str() == Some(&std::process::id().to_string());
+    let boot = everburn_record::proc::boot_id().filter(|_| is_ours)?;
+    Some(format!("{boot} {}", numbers.display()))
 }
 
 /// The name of this machine.

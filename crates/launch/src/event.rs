@@ -39,6 +39,13 @@ pub enum LaunchEvent {
         /// What happened, in words.
         text: String,
     },
+    /// An elastic job continues without any rank of another machine.
+    MachineLost {
+        /// The number of that machine.
+        machine: usize,
+        /// Which ranks were lost and which continue, in words.
+        text: String,
+    },
     /// The job is given up.
     GivenUp {
         /// Why, in words.
@@ -56,7 +63,7 @@ impl LaunchEvent {
                 [rank] => Some(rank),
                 _ => None,
             },
-            Self::Stopping { .. } | Self::GivenUp { .. } => None,
+            Self::Stopping { .. } | Self::MachineLost { .. } | Self::GivenUp { .. } => None,
         }
     }
 
@@ -68,6 +75,7 @@ impl LaunchEvent {
             | Self::Restart { text, .. }
             | Self::Stopping { text }
             | Self::NotStopped { text, .. }
+            | Self::MachineLost { text, .. }
             | Self::GivenUp { text } => text,
         }
     }

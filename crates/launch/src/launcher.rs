@@ -223,7 +223,7 @@ impl Launcher {
                 let_other_machines_finish(&config, server, TOLD_PATIENCE);
             }
             Some(server) if config.nodes > 1 && matches!(outcome, Outcome::Failed(_)) => {
-                // Those that hang do not keep it.
+                // Ranks that hang do not keep it.
                 let _ = server.wait_until_unused(BLAME_PATIENCE);
             }
             // Machine 0 hosts it, and may wait for ranks of this one.

@@ -66,11 +66,13 @@ mod round_view;
 
 pub use coordinator::{MembershipCoordinator, News};
 pub use error::{ElasticError, MissingSlot, SlotState};
-pub use launcher_place::{LauncherPlace, PlaceState};
+pub use launcher_place::LauncherPlace;
 pub use member::{Generation, Member};
 pub use membership::Membership;
 pub use options::ElasticOptions;
 pub use round::Round;
+
+pub use crate::rendezvous::place::PlaceState;
 
 #[cfg(test)]
 mod tests;

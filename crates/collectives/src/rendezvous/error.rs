@@ -104,6 +104,15 @@ pub enum RendezvousError {
         /// The process that came second.
         other: Box<StartedRank>,
     },
+    /// A process came for a rank after all ranks had joined.
+    #[error(
+        "rank {} comes too late: all ranks have met before, with {first} in its place; a job that has begun takes no other \
+         process, so end it on all machines and start it again", first.rank
+    )]
+    HasBegun {
+        /// The process that was this rank, and has ended or cannot be seen from here.
+        first: Box<StartedRank>,
+    },
     /// Ranks of an elastic job and of one that is not, or of two ranges, have met.
     #[error(
         "{} was started {}, {} {}: start all machines with the same",

@@ -5,15 +5,17 @@
 //! | key | value |
 //! |---|---|
 //! | `left/<rank>` | how often this rank has joined and left before: the generation `<g>` |
-//! | `<g>/<rank>` | the [`StartedRank`] who claimed the rank, by compare-and-set |
+//! | `<g>/<rank>` | the [`StartedRank`] whose [`Place`] the rank is; with a count of two or more it has joined |
 //! | `<g>/first` | the [`StartedRank`] with whom all others compare their world size and `--elastic` |
-//! | `<g>/joined` | how many have joined |
+//! | `<g>/joined` | how many have joined, some of which may be dead, and others have their places |
 //! | `<g>/decided` | the first [`Verdict`], by compare-and-set |
 //! | `<g>/verdict` | the same, by `set`, which wakes those who wait on every server |
 //! | `0/told` | set by a rank of an elastic job that has read a contradiction there |
 //!
 //! Every rank waits for one key only, the verdict. The rank that completes the world sets it, or
-//! the first to see a contradiction, so all learn of it at once and none runs into its deadline.
+//! the first to see a contradiction, so all learn of it at once and none runs into its deadline; or the first whose
+//! deadline passes, with the ranks that are missing. While ranks wait they keep their places. That of a process which was
+//! killed is free until all have joined.
 //!
 //! Ranks of an elastic job meet elsewhere ([`elastic`](crate::elastic)); before that they compare themselves with
 //! `0/first`, and in their first round they look for a contradiction at `0/verdict`.
@@ -22,6 +24,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::place::{Holder, Place, PlaceState};
 use super::{RanksAwaited, RendezvousError, StartedRank, WaitListener};
 use crate::store::{Deadline, Store, StoreError, entry};
 use crate::wait_notice::WaitNotice;
@@ -190,35 +193,154 @@ impl Joining<'_> {
             machine: self.ranks_per_machine.map(|ranks| rank / ranks),
             ..StartedRank::here(rank, world_size)
         };
-        let objection = object(store, &me, &key, claimed).map_err(failed)?;
-        if let Some(verdict) = objection {
-            decide(store, &verdict, &key).map_err(failed)?;
-            if let Verdict::Elastic { .. } = verdict {
-                // An elastic job that has begun continues, and says nothing.
-                let _ = store.wait_within(&[&key_of(0, "told")], self.deadline.left().min(TOLD));
+        let mut place = Place::new(key(&rank.to_string()), me.clone(), world_size);
+        self.claim(&mut place, &me, &key)?;
+        claimed();
+        if let Some(verdict) = object(store, &me, &key).map_err(failed)? {
+            return self.refuse(&verdict, &key);
+        }
+        // It has joined once it has looked again.
+        self.keep(&mut place, &me)?;
+        let joined = store.add(&key("joined"), 1).map_err(failed)?;
+        if usize::try_from(joined).is_ok_and(|joined| joined >= world_size) {
+            let found = self.found(&key).map_err(failed)?;
+            if found.iter().all(Found::has_joined) {
+                decide(store, &Verdict::Agreed, &key).map_err(failed)?;
             }
+        }
+        self.wait(&key, (&mut place, &me), WaitNotice::new())
+    }
+
+    /// Waits until the rank is this process's. It is not while another process that has it lives, nor once all ranks have
+    /// joined.
+    fn claim(
+        &self,
+        place: &mut Place<StartedRank>,
+        me: &StartedRank,
+        key: &impl Fn(&str) -> String,
+    ) -> Result<(), RendezvousError> {
+        let failed = |source| RendezvousError::Store {
+            rank: self.rank,
+            source,
+        };
+        loop {
+            let decided = self.store.try_get(&key("decided")).map_err(failed)?;
+            if let Some(decided) = decided {
+                return self.come_after(&decided, me, key);
+            }
+            match place.look(self.store).map_err(failed)? {
+                PlaceState::Held => return Ok(()),
+                PlaceState::Taken(first) => {
+                    let other = me.clone();
+                    return self.refuse(&Verdict::RankTaken { first, other }, key);
+                }
+                PlaceState::Waiting => {}
+            }
+            let pause = place.interval().min(self.deadline.left());
+            match self.store.get_within(&key("verdict"), pause) {
+                Err(StoreError::Timeout { .. }) if !self.deadline.left().is_zero() => {}
+                Err(StoreError::Timeout { .. }) => {
+                    return Err(failed(StoreError::Timeout {
+                        operation: "join",
+                        keys: vec![key(&self.rank.to_string())],
+                        waited: self.deadline.elapsed(),
+                    }));
+                }
+                other => drop(other.map_err(failed)?),
+            }
+        }
+    }
+
+    /// A verdict was found before this process had its rank.
+    fn come_after(
+        &self,
+        decided: &[u8],
+        me: &StartedRank,
+        key: &impl Fn(&str) -> String,
+    ) -> Result<(), RendezvousError> {
+        let rank = self.rank;
+        let failed = |source| RendezvousError::Store { rank, source };
+        entry::read::<Verdict>(KEYS, decided)
+            .map_err(failed)?
+            .into_result()?;
+        if let Some(verdict) = object(self.store, me, key).map_err(failed)? {
             return verdict.into_result();
         }
-        let joined = store.add(&key("joined"), 1).map_err(failed)?;
-        if usize::try_from(joined) == Ok(world_size) {
-            decide(store, &Verdict::Agreed, &key).map_err(failed)?;
+        let own = key(&rank.to_string());
+        let holder = self.store.try_get(&own).map_err(failed)?;
+        let holder = holder.ok_or_else(|| failed(entry::unreadable(&own, "it is gone")))?;
+        let holder = entry::read::<Holder<StartedRank>>(&own, &holder).map_err(failed)?;
+        let first = Box::new(holder.holder);
+        Err(match first.process.is_alive() {
+            Some(true) => RendezvousError::RankTaken {
+                first,
+                other: Box::new(me.clone()),
+            },
+            _ => RendezvousError::HasBegun { first },
+        })
+    }
+
+    /// Says to all ranks why they cannot meet.
+    fn refuse(
+        &self,
+        verdict: &Verdict,
+        key: &impl Fn(&str) -> String,
+    ) -> Result<(), RendezvousError> {
+        let rank = self.rank;
+        decide(self.store, verdict, key)
+            .map_err(|source| RendezvousError::Store { rank, source })?;
+        if let Verdict::Elastic { .. } = verdict {
+            // An elastic job that has begun continues, and says nothing.
+            let told = key_of(0, "told");
+            let _ = self
+                .store
+                .wait_within(&[&told], self.deadline.left().min(TOLD));
         }
-        self.wait(&key, WaitNotice::new())
+        verdict.clone().into_result()
+    }
+
+    /// Keeps the place of this process. Another one has it if this one did not run for long.
+    fn keep(
+        &self,
+        place: &mut Place<StartedRank>,
+        me: &StartedRank,
+    ) -> Result<(), RendezvousError> {
+        let rank = self.rank;
+        let state = place.look(self.store);
+        match state.map_err(|source| RendezvousError::Store { rank, source })? {
+            PlaceState::Taken(first) => Err(RendezvousError::RankTaken {
+                first: Box::new(first),
+                other: Box::new(me.clone()),
+            }),
+            PlaceState::Held | PlaceState::Waiting => Ok(()),
+        }
+    }
+
+    /// What the store has of each rank.
+    fn found(&self, key: &impl Fn(&str) -> String) -> Result<Vec<Found>, StoreError> {
+        let ranks = 0..self.world_size;
+        let keys: Vec<String> = ranks.map(|rank| key(&rank.to_string())).collect();
+        let values = entry::values(self.store, &keys)?.into_iter();
+        let found = values.map(|value| match value {
+            Some(value) => entry::read(KEYS, &value).map(Found),
+            None => Ok(Found(None)),
+        });
+        found.collect()
     }
 
     /// Waits for the verdict.
     fn wait(
         &self,
         key: &impl Fn(&str) -> String,
+        (place, me): (&mut Place<StartedRank>, &StartedRank),
         mut notice: WaitNotice,
     ) -> Result<(), RendezvousError> {
         let (rank, world_size, deadline) = (self.rank, self.world_size, &self.deadline);
         let failed = |source| RendezvousError::Store { rank, source };
         loop {
             let until = notice.in_how_long(deadline.elapsed());
-            let verdict = self
-                .store
-                .get_within(&key("verdict"), deadline.left().min(until));
+            let pause = deadline.left().min(until).min(place.interval());
+            let verdict = self.store.get_within(&key("verdict"), pause);
             match verdict {
                 Ok(verdict) => {
                     return entry::read::<Verdict>(KEYS, &verdict)
@@ -228,26 +350,29 @@ impl Joining<'_> {
                 Err(StoreError::Timeout { .. }) => {}
                 Err(error) => return Err(failed(error)),
             }
-            let keys: Vec<String> = (0..world_size).map(|rank| key(&rank.to_string())).collect();
-            let found = entry::values(self.store, &keys).map_err(failed)?;
+            self.keep(place, me)?;
+            let (waited, is_over) = (deadline.elapsed(), deadline.left().is_zero());
+            if !notice.is_due(waited) && !is_over {
+                continue;
+            }
+            let found = self.found(key).map_err(failed)?;
             let (joined, missing): (Vec<usize>, Vec<usize>) =
-                (0..world_size).partition(|rank| found[*rank].is_some());
+                (0..world_size).partition(|rank| found[*rank].is_there());
             let per_machine = self.ranks_per_machine;
-            if deadline.left().is_zero() {
+            if is_over {
                 // Ranks of other machines hear of it, too: the store may end with this one.
                 let verdict = Verdict::Missing {
                     ranks: missing,
                     world_size,
                     ranks_per_machine: per_machine,
-                    waited: deadline.elapsed(),
+                    waited,
                 };
                 let decided = decide(self.store, &verdict, key).map_err(failed)?;
                 return decided.into_result();
             }
             // One of those that wait says so.
             let is_first = joined.first() == Some(&rank);
-            let waited = deadline.elapsed();
-            if notice.is_due(waited) && is_first && !missing.is_empty() {
+            if is_first && !missing.is_empty() {
                 let times = [waited, deadline.left()];
                 self.on_wait
                     .tell(&RanksAwaited::new(joined, &missing, per_machine, times));
@@ -256,21 +381,28 @@ impl Joining<'_> {
     }
 }
 
-/// Claims the rank and compares world size and `--elastic`; returns what contradicts this rank.
+/// The process that has a rank, if one has.
+struct Found(Option<Holder<StartedRank>>);
+
+impl Found {
+    /// Whether it has joined, and is there: it has looked again after it had compared itself.
+    fn has_joined(&self) -> bool {
+        self.is_there() && self.0.as_ref().is_some_and(|holder| holder.count > 1)
+    }
+
+    /// Whether it has come, and is not known to be dead.
+    fn is_there(&self) -> bool {
+        let holder = self.0.as_ref();
+        holder.is_some_and(|holder| holder.holder.process.is_alive() != Some(false))
+    }
+}
+
+/// Compares world size and `--elastic`; returns what contradicts this rank.
 fn object(
     store: &dyn Store,
     me: &StartedRank,
     key: &impl Fn(&str) -> String,
-    claimed: impl FnOnce(),
 ) -> Result<Option<Verdict>, StoreError> {
-    let mine = entry::written("join", me)?;
-    let holder = store.compare_set(&key(&me.rank.to_string()), b"", &mine)?;
-    if holder != mine {
-        let first = entry::read::<StartedRank>(KEYS, &holder)?;
-        let other = me.clone();
-        return Ok(Some(Verdict::RankTaken { first, other }));
-    }
-    claimed();
     let first = first_of_all(store, me, key)?;
     let other = me.clone();
     Ok(match () {
@@ -290,7 +422,7 @@ fn first_of_all(
     entry::read(KEYS, &store.compare_set(&key("first"), b"", &mine)?)
 }
 
-/// Publishes a verdict unless another came first, in which case that one is published again. The verdict that stands.
+/// Publishes a verdict unless another came first, in which case that one is published again. Returns the published one.
 fn decide(
     store: &dyn Store,
     verdict: &Verdict,
@@ -302,232 +434,4 @@ fn decide(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-    use std::thread;
-
-    use super::*;
-    use crate::store::HashStore;
-
-    const LONG: Duration = Duration::from_secs(60);
-
-    fn join_alone(
-        store: &HashStore,
-        rank: usize,
-        world_size: usize,
-        limit: Duration,
-    ) -> Result<(), RendezvousError> {
-        joining(store, rank, world_size, limit, &WaitListener::default()).join(|| ())
-    }
-
-    fn joining<'a>(
-        store: &'a HashStore,
-        rank: usize,
-        world_size: usize,
-        limit: Duration,
-        on_wait: &'a WaitListener,
-    ) -> Joining<'a> {
-        Joining {
-            store,
-            rank,
-            world_size,
-            ranks_per_machine: Some(2),
-            deadline: Deadline::within(limit),
-            on_wait,
-        }
-    }
-
-    /// The outcome of ranks that join at the same time.
-    fn join_all(members: &[(usize, usize)]) -> Vec<Result<(), RendezvousError>> {
-        let store = HashStore::new();
-        thread::scope(|scope| {
-            let ranks: Vec<_> = members
-                .iter()
-                .map(|&(rank, size)| {
-                    let store = store.clone();
-                    scope.spawn(move || join_alone(&store, rank, size, LONG))
-                })
-                .collect();
-            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-        })
-    }
-
-    #[test]
-    fn all_ranks_join() {
-        let outcomes = join_all(&[(2, 3), (0, 3), (1, 3)]);
-        assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
-    }
-
-    #[test]
-    fn a_world_size_mismatch_is_told_to_every_rank_at_once() {
-        for outcome in join_all(&[(0, 3), (1, 3), (3, 4)]) {
-            let message = outcome.unwrap_err().to_string();
-            assert!(message.contains("rank 3"), "{message}");
-            assert!(
-                message.contains("with 3") && message.contains("with 4"),
-                "{message}"
-            );
-        }
-    }
-
-    #[test]
-    fn ranks_that_wait_or_come_later_are_told_that_the_job_was_stopped() {
-        let store = HashStore::new();
-        thread::scope(|scope| {
-            let waits = scope.spawn(|| join_alone(&store, 1, 3, LONG));
-            store
-                .wait_within(&[&format!("{KEYS}/0/joined")], LONG)
-                .unwrap();
-            assert!(stop_joining(&store).unwrap());
-            for outcome in [waits.join().unwrap(), join_alone(&store, 2, 3, LONG)] {
-                let error = outcome.unwrap_err();
-                assert!(matches!(error, RendezvousError::Stopped), "{error}");
-            }
-        });
-        let all = HashStore::new();
-        join_alone(&all, 0, 1, LONG).unwrap();
-        assert!(!stop_joining(&all).unwrap(), "all had joined");
-    }
-
-    #[test]
-    fn a_rank_claimed_twice_is_told_to_every_rank_at_once() {
-        for outcome in join_all(&[(0, 3), (1, 3), (1, 3)]) {
-            let message = outcome.unwrap_err().to_string();
-            assert!(message.contains("rank 1 was started twice"), "{message}");
-            assert!(message.contains("world size 3"), "{message}");
-        }
-    }
-
-    #[test]
-    fn ranks_with_and_without_elastic_are_told_at_once_whoever_came_first() {
-        let elastic = |range| StartedRank {
-            machine: Some(1),
-            elastic: Some(range),
-            ..StartedRank::here(1, 2)
-        };
-        let without_first = HashStore::new();
-        thread::scope(|scope| {
-            let waits = scope.spawn(|| join_alone(&without_first, 0, 2, LONG));
-            without_first.wait(&[&key_of(0, "joined")]).unwrap();
-            let refused = compare_elastic(&without_first, &elastic((1, 2))).unwrap_err();
-            let told = waits.join().unwrap().unwrap_err();
-            let expected =
-                "machine 0 was started without `--elastic`, machine 1 with `--elastic 1:2`";
-            assert!(refused.to_string().contains(expected), "{refused}");
-            assert_eq!(refused.to_string(), told.to_string());
-        });
-        let elastic_first = HashStore::new();
-        compare_elastic(&elastic_first, &elastic((1, 2))).unwrap();
-        let refused = join_alone(&elastic_first, 0, 2, LONG).unwrap_err();
-        assert!(
-            matches!(refused, RendezvousError::ElasticMismatch { .. }),
-            "{refused}"
-        );
-        let verdict = elastic_first.get(&first_verdict_key()).unwrap();
-        let told = refuse_contradiction(&elastic_first, &verdict).unwrap_err();
-        assert_eq!(refused.to_string(), told.to_string());
-        compare_elastic(&elastic_first, &elastic((1, 2))).unwrap();
-    }
-
-    #[test]
-    fn ranks_of_two_elastic_ranges_are_refused_and_a_world_that_has_met_is_left_alone() {
-        let elastic = |range| StartedRank {
-            elastic: Some(range),
-            ..StartedRank::here(0, 2)
-        };
-        let store = HashStore::new();
-        compare_elastic(&store, &elastic((1, 2))).unwrap();
-        let message = compare_elastic(&store, &elastic((2, 2)))
-            .unwrap_err()
-            .to_string();
-        assert!(message.contains("with `--elastic 1:2`"), "{message}");
-        assert!(message.contains("with `--elastic 2:2`"), "{message}");
-        let verdict = store.get(&first_verdict_key()).unwrap();
-        let told = refuse_contradiction(&store, &verdict).unwrap_err();
-        assert_eq!(message, told.to_string());
-        let met = HashStore::new();
-        join_alone(&met, 0, 1, LONG).unwrap();
-        compare_elastic(&met, &elastic((1, 2))).unwrap_err();
-        let verdict = met.get(&first_verdict_key()).unwrap();
-        assert!(refuse_contradiction(&met, &verdict).is_ok());
-    }
-
-    #[test]
-    fn those_who_did_not_come_are_named() {
-        let outcome = join_alone(&HashStore::new(), 1, 4, Duration::from_millis(20));
-        let message = outcome.unwrap_err().to_string();
-        assert!(message.contains("only 1 of 4 ranks"), "{message}");
-        assert!(message.contains("missing: ranks 0, 2, 3"), "{message}");
-    }
-
-    #[test]
-    fn ranks_with_time_left_and_late_ones_learn_who_was_missing_from_the_first_that_gives_up() {
-        let store = HashStore::new();
-        thread::scope(|scope| {
-            let waits = scope.spawn(|| join_alone(&store, 2, 4, LONG));
-            store.wait_within(&[&key_of(0, "joined")], LONG).unwrap();
-            let first = join_alone(&store, 0, 4, Duration::from_millis(20)).unwrap_err();
-            let waited = waits.join().unwrap().unwrap_err();
-            let late = join_alone(&store, 3, 4, LONG).unwrap_err();
-            for error in [first, waited, late] {
-                let error = error.to_string();
-                let missing = "missing: ranks 1, 3 of machines 0, 1;";
-                assert!(error.contains(missing), "{error}");
-            }
-        });
-    }
-
-    #[test]
-    fn who_has_joined_and_who_is_waited_for_is_told_by_the_first_that_waits() {
-        let key = |name: &str| format!("{KEYS}/0/{name}");
-        let with_two = || {
-            let store = HashStore::new();
-            for rank in ["1", "2"] {
-                store.set(&key(rank), b"joined").unwrap();
-            }
-            store
-        };
-        let store = with_two();
-        let (told, heard) = mpsc::channel();
-        let agree = store.clone();
-        let on_wait = WaitListener::new(move |awaited| {
-            told.send(awaited.clone()).unwrap();
-            decide(&agree, &Verdict::Agreed, &key).unwrap();
-        });
-        let wait = |store: &HashStore, rank: usize, limit| {
-            let notice = WaitNotice::first_after(Duration::ZERO);
-            joining(store, rank, 4, limit, &on_wait).wait(&key, notice)
-        };
-        let others = wait(&with_two(), 2, Duration::from_millis(20));
-        let others = others.unwrap_err().to_string();
-        assert!(others.contains("missing: ranks 0, 3 of"), "{others}");
-        assert!(heard.try_recv().is_err(), "rank 1 tells it");
-        wait(&store, 1, LONG).unwrap();
-        let awaited = heard.try_recv().unwrap();
-        assert_eq!(awaited.joined, [1, 2]);
-        let text = &awaited.text;
-        assert!(
-            text.starts_with("waiting for ranks 0, 3 of machines 0, 1, "),
-            "{text}"
-        );
-        assert!(
-            text.contains(" s more; 2 of 4 ranks have joined after "),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn a_rank_that_has_left_may_join_again() {
-        let store = HashStore::new();
-        for _ in 0..3 {
-            join_alone(&store, 0, 1, LONG).unwrap();
-            store.add(&left_key(0), 1).unwrap();
-        }
-        join_alone(&store, 0, 1, LONG).unwrap();
-        let twice = join_alone(&store, 0, 1, LONG).unwrap_err();
-        assert!(
-            matches!(twice, RendezvousError::RankTaken { .. }),
-            "{twice}"
-        );
-    }
-}
+mod tests;

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use everburn_record::proc;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::store::random_u64;
@@ -28,16 +31,78 @@ pub struct ProcessIdentity {
     pub host: Option<String>,
     /// Process numbers repeat on other machines, and names of machines may.
     nonce: u64,
+    /// Where its number counts, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    space: Option<String>,
+    /// When it was started: its number may come again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    start: Option<u64>,
 }
 
 impl ProcessIdentity {
     /// This process, another each time.
     #[must_use]
     pub fn here() -> Self {
+        let (id, space) = (runtime::process_id(), runtime::process_space());
         Self {
-            id: runtime::process_id(),
+            id,
             host: runtime::host_name(),
             nonce: random_u64(),
+            start: space.as_ref().and_then(|_| proc::start_of(id)),
+            space,
+        }
+    }
+
+    /// Whether the process lives; `None` of a process of another machine or container, which this one cannot see.
+    ///
+    /// ```
+    /// # mod everburn { pub use everburn_collectives as collectives; }
+    /// use everburn::collectives::rendezvous::ProcessIdentity;
+    ///
+    /// assert_ne!(ProcessIdentity::here().is_alive(), Some(false));
+    /// ```
+    #[must_use]
+    pub fn is_alive(&self) -> Option<bool> {
+        let space = self.space.as_ref()?;
+        if runtime::process_space().as_ref() != Some(space) {
+            return None;
+        }
+        let pid = Pid::from_raw(i32::try_from(self.id).ok()?)?;
+        // `/proc` may hide processes of other users.
+        if test_kill_process(pid) == Err(Errno::SRCH) {
+            return Some(false);
+        }
+        let start = proc::start_of(self.id);
+        let is_another = start.is_some() && start != self.start;
+        Some(!is_another && !(start.is_some() && proc::has_ended(self.id)))
+    }
+
+    /// A child of this process.
+    #[cfg(test)]
+    pub(crate) fn of_child(id: u32) -> Self {
+        Self {
+            id,
+            start: proc::start_of(id),
+            ..Self::here()
+        }
+    }
+
+    /// An earlier process with the number of this one.
+    #[cfg(test)]
+    pub(crate) fn started_before() -> Self {
+        let here = Self::here();
+        Self {
+            start: here.start.map(|start| start - 1),
+            ..here
+        }
+    }
+
+    /// A process that this one cannot see.
+    #[cfg(test)]
+    pub(crate) fn elsewhere() -> Self {
+        Self {
+            space: None,
+            ..Self::here()
         }
     }
 }

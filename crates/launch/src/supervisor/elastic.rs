@@ -4,6 +4,7 @@ mod state;
 
 use std::time::Instant;
 
+use everburn_record::ranks;
 use rustix::process::Signal;
 use signal_hook::consts::SIGINT;
 
@@ -17,6 +18,17 @@ use crate::event::LaunchEvent;
 use crate::exit::{EXIT_FAILS_AGAIN, EXIT_UNAVAILABLE, RankExit};
 use crate::outcome::{EndedRank, loss};
 use crate::ranks::continue_log;
+
+/// What is said of another machine without ranks in the job.
+fn machine_lost(machine: usize, lost: &[usize], left: &[usize]) -> String {
+    let were = if lost.len() == 1 { "was" } else { "were" };
+    format!(
+        "machine {machine} is lost: {} {were} its last in the job, which continues with {}; its launcher starts ranks again, if \
+         that still runs: look at its output",
+        ranks(lost),
+        ranks(left)
+    )
+}
 
 impl Supervisor<'_> {
     /// The process of a rank has ended.
@@ -111,6 +123,17 @@ impl Supervisor<'_> {
                 local_rank,
                 incarnation,
             } => self.expel(local_rank, incarnation),
+            StoreEvent::MachineLost {
+                machine,
+                ranks: lost,
+                left,
+            } => {
+                if machine != self.config.node_rank && self.goes_on() {
+                    let text = machine_lost(machine, &lost, &left);
+                    tracing::warn!("{text}");
+                    (self.tell)(&LaunchEvent::MachineLost { machine, text });
+                }
+            }
             StoreEvent::Finished => self.finish(),
             StoreEvent::GivenUp(reason) => self.give_up(reason),
             StoreEvent::StopRequested(by) => {

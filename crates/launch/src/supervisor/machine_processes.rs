@@ -1,6 +1,6 @@
 //! What a launcher does at the store of an elastic job for the ranks of its machine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use everburn_collectives::elastic::{Generation, Member, MembershipCoordinator};
 use everburn_collectives::rendezvous::ProcessIdentity;
@@ -37,6 +37,15 @@ pub enum StoreEvent {
         local_rank: usize,
         /// Its number.
         incarnation: u64,
+    },
+    /// Ranks have formed a group without any of a machine that was in the group before.
+    MachineLost {
+        /// Its number.
+        machine: usize,
+        /// Its ranks that were in the group.
+        ranks: Vec<usize>,
+        /// The ranks of the new group.
+        left: Vec<usize>,
     },
     /// A rank of another machine has finished.
     Finished,
@@ -190,7 +199,13 @@ impl MachineProcesses {
         self.unread += 1;
         let some_are_missing = self.processes.values().any(|process| process.missed > 0);
         if news.next_has_formed || some_are_missing || self.unread >= LONGEST_UNREAD {
-            self.newest = self.coordinator.newest()?;
+            let newest = self.coordinator.newest()?;
+            let before = std::mem::replace(&mut self.newest, newest);
+            if let (Some(before), Some(newest)) = (&before, &self.newest)
+                && !(self.end_is_known || self.stop_is_known)
+            {
+                events.extend(lost_machines(before, newest));
+            }
             self.unread = 0;
         }
         let Some(newest) = &self.newest else {
@@ -222,6 +237,25 @@ impl MachineProcesses {
     }
 }
 
+/// The machines that had ranks in `before`, and have none in `newest`.
+fn lost_machines(before: &Generation, newest: &Generation) -> Vec<StoreEvent> {
+    let machines = |it: &Generation| -> BTreeSet<usize> {
+        it.members.iter().map(|member| member.node).collect()
+    };
+    let slots = |it: &Generation, of: &dyn Fn(&Member) -> bool| -> Vec<usize> {
+        let members = it.members.iter().filter(|member| of(member));
+        members.map(|member| member.slot).collect()
+    };
+    let lost = machines(before).into_iter();
+    let lost = lost.filter(|machine| !machines(newest).contains(machine));
+    let event = |machine: usize| StoreEvent::MachineLost {
+        machine,
+        ranks: slots(before, &|member| member.node == machine),
+        left: slots(newest, &|_| true),
+    };
+    lost.map(event).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -229,6 +263,31 @@ mod tests {
     use everburn_collectives::store::HashStore;
 
     use super::*;
+
+    #[test]
+    fn a_machine_of_which_no_rank_is_in_the_group_any_more_is_lost_with_its_ranks() {
+        let member = |slot: usize| Member {
+            slot,
+            incarnation: 1,
+            committed_step: 0,
+            process: 1,
+            node: slot / 2,
+        };
+        let generation = |slots: &[usize]| Generation {
+            number: 1,
+            members: slots.iter().copied().map(member).collect(),
+            lost: Vec::new(),
+        };
+        let lost =
+            |slots: &[usize]| lost_machines(&generation(&[0, 1, 2, 3, 5]), &generation(slots));
+        assert_eq!(lost(&[0, 2, 5]), []);
+        let of = |machine: usize, ranks: &[usize]| StoreEvent::MachineLost {
+            machine,
+            ranks: ranks.to_vec(),
+            left: vec![1, 4],
+        };
+        assert_eq!(lost(&[1, 4]), [of(1, &[2, 3])]);
+    }
 
     #[test]
     fn a_request_to_stop_comes_before_the_end_that_it_has_brought_about_and_each_once() {

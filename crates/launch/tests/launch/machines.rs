@@ -8,7 +8,7 @@ use everburn_collectives::store::{Store as _, StoreAccess, StoreOptions, TcpStor
 use everburn_tests::on_a_free_port;
 use rustix::process::Signal;
 
-use crate::elastic::signal;
+use crate::elastic::{signal, wait_for_round};
 use crate::process::{DEADLINE, LauncherProcess, TOKEN, number_in, wait_until};
 
 /// What ranks do that meet; of four, rank 3 is late.
@@ -95,4 +95,85 @@ fn stopped_ranks_of_machine_0_end_once_another_machine_has_given_them_up() {
     assert_eq!(code, Some(76), "{outcome}");
     let why = "so the other machines have ended the job without them";
     assert!(outcome.contains(why), "{outcome}");
+}
+
+#[test]
+fn the_launcher_of_an_elastic_job_names_another_machine_that_is_lost_and_its_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let mut first = on_a_free_port(|port| {
+        let start = |machine| LauncherProcess::start_elastic_machine(folder, machine, port, 1);
+        let mut first = start(0);
+        let second = has_its_port(&mut first, port).then(|| start(1))?;
+        wait_for_round(folder, "round.0.1", "0 1");
+        wait_for_round(folder, "round.1.1", "0 1");
+        second.signal(Signal::KILL);
+        drop(second);
+        Some(first)
+    });
+    fs::write(folder.join("leave"), "").unwrap();
+    wait_for_round(folder, "round.0.1", "0");
+    let line =
+        "None machine 1 is lost: rank 1 was its last in the job, which continues with rank 0; ";
+    wait_until("the line of the launcher", || {
+        let told = fs::read_to_string(folder.join("told")).unwrap_or_default();
+        told.contains(line)
+    });
+    fs::write(folder.join("done"), "").unwrap();
+    assert!(first.wait().success());
+}
+
+#[test]
+fn a_machine_that_was_killed_while_ranks_meet_takes_its_place_again() {
+    let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let folder = |machine: usize| folders[machine].path();
+    let again = on_a_free_port(|port| {
+        let sleeps = ("", "exec sleep 600");
+        let mut first = LauncherProcess::start_machine(folder(0), 0, port, 1, sleeps);
+        has_its_port(&mut first, port).then(|| {
+            let start = |at| LauncherProcess::start_machine(folder(at), 1, port, 1, MEET);
+            let mut killed = start(1);
+            let store = connect(port);
+            store
+                .wait_within(&["everburn/join/0/joined"], DEADLINE)
+                .unwrap();
+            killed.signal(Signal::KILL);
+            killed.wait();
+            let mut again = start(2);
+            wait_until("the rank to join again", || {
+                store.add("everburn/join/0/joined", 0).unwrap() == 2 || !again.is_running()
+            });
+            let verdict = store.check(&["everburn/join/0/verdict"]).unwrap();
+            (again.is_running(), verdict)
+        })
+    });
+    assert_eq!(again, (true, false), "{}", outcome(folder(2)));
+}
+
+#[test]
+fn machines_with_two_ranges_of_elastic_are_both_named_on_both() {
+    for fewest in [[1, 2], [2, 1]] {
+        let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let folder = |machine: usize| folders[machine].path();
+        let codes = on_a_free_port(|port| {
+            let start = |machine: usize| {
+                let fewest = fewest[machine];
+                LauncherProcess::start_elastic_machine(folder(machine), machine, port, fewest)
+            };
+            let mut first = start(0);
+            has_its_port(&mut first, port).then(|| [first, start(1)].map(|mut it| it.wait().code()))
+        });
+        for machine in [0, 1] {
+            let outcome = outcome(folder(machine));
+            assert_eq!(codes[machine], Some(2), "{outcome}");
+            for (other, fewest) in fewest.iter().enumerate() {
+                let of = format!("machine {other} ");
+                let range = format!("with `--elastic {fewest}:2`");
+                assert!(
+                    outcome.contains(&of) && outcome.contains(&range),
+                    "{outcome}"
+                );
+            }
+        }
+    }
 }

@@ -1,11 +1,45 @@
 //! Several launchers with the number of one machine.
 
-use super::*;
+use std::process::Command;
 
+use super::*;
+use crate::rendezvous::ProcessIdentity;
+
+/// Those of launchers that cannot see each other.
 fn two_places() -> (SharedStore, LauncherPlace, LauncherPlace) {
     let store: SharedStore = Arc::new(HashStore::new());
-    let [first, second] = [0, 0].map(|node| LauncherPlace::new(Arc::clone(&store), node));
+    let place = || LauncherPlace::of(Arc::clone(&store), 0, ProcessIdentity::elsewhere());
+    let [first, second] = [place(), place()];
     (store, first, second)
+}
+
+#[test]
+fn on_one_machine_a_launcher_that_lives_is_refused_and_a_dead_one_followed_at_once() {
+    let (store, ..) = two_places();
+    let place = |launcher| LauncherPlace::of(Arc::clone(&store), 0, launcher);
+    let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+    let of_child = ProcessIdentity::of_child(child.id());
+    assert_eq!(place(of_child).look().unwrap(), PlaceState::Held);
+    let mut second = place(ProcessIdentity::here());
+    // It says nothing, as one that is stopped.
+    let (waited, PlaceState::Taken(other)) = look_until_decided(&mut second) else {
+        panic!("the child lives");
+    };
+    assert!(waited > 0);
+    let named = other.to_string();
+    let begin = format!("process {} on ", child.id());
+    assert!(named.starts_with(&begin), "{named}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(second.look().unwrap(), PlaceState::Held);
+}
+
+#[test]
+fn a_number_that_another_process_has_now_is_that_of_a_dead_one() {
+    let earlier = ProcessIdentity::started_before();
+    assert_eq!(earlier.is_alive(), Some(false));
+    assert_eq!(ProcessIdentity::here().is_alive(), Some(true));
+    assert_eq!(ProcessIdentity::elsewhere().is_alive(), None);
 }
 
 /// Looks until the place is free or taken; how often it was neither.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use everburn_collectives::elastic::{ElasticError, ElasticOptions, Membership};
-use everburn_collectives::rendezvous::RendezvousRequest;
+use everburn_collectives::rendezvous::{RendezvousError, RendezvousRequest};
 use everburn_launch::{ElasticLaunch, RankEnvironment, ReportKind};
 
 pub const MIN: &str = "TEST_ELASTIC_MIN";
@@ -35,10 +35,21 @@ pub fn be_rank(rank: &RankEnvironment) -> ! {
     write("pid", std::process::id().to_string());
     let options = ElasticOptions {
         patience: Duration::from_millis(500),
+        node: rank.node_rank,
+        ranks_per_machine: Some(rank.local_world_size),
         ..ElasticOptions::new(rank.elastic.unwrap(), slot, incarnation)
     };
-    let mut membership =
-        Membership::connect("env://", RendezvousRequest::default(), options).unwrap();
+    let membership = Membership::connect("env://", RendezvousRequest::default(), options);
+    let fail = |error: ElasticError| -> ! {
+        rank.report(ReportKind::Own, None, &error.to_string());
+        // As one of other flags, where that is so.
+        let differs = matches!(
+            error,
+            ElasticError::Rendezvous(RendezvousError::ElasticMismatch { .. })
+        );
+        std::process::exit(if differs { 2 } else { 1 })
+    };
+    let mut membership = membership.unwrap_or_else(|error| fail(error));
     let end_if_done = || {
         if folder.join("done").exists() {
             rank.report_finished();
@@ -55,10 +66,7 @@ pub fn be_rank(rank: &RankEnvironment) -> ! {
                 rank.report(ReportKind::NotNeeded, None, "");
                 std::process::exit(0)
             }
-            Err(error) => {
-                rank.report(ReportKind::Own, None, &error.to_string());
-                std::process::exit(1)
-            }
+            Err(error) => fail(error),
         };
         let slots: Vec<_> = round.members.iter().map(|it| it.slot.to_string()).collect();
         write("round", slots.join(" "));

@@ -180,6 +180,16 @@ impl LauncherProcess {
         Self::spawn(command, folder, 1, "", script)
     }
 
+    /// The same for a machine with one rank that is in groups, of a job that needs `min` ranks.
+    pub fn start_elastic_machine(folder: &Path, node_rank: usize, port: u16, min: usize) -> Self {
+        let mut command = elastic_command(min, 10);
+        command
+            .env(RENDEZVOUS, format!("127.0.0.1:{port}"))
+            .env(NODE_RANK, node_rank.to_string())
+            .env(variables::JOB_TOKEN, TOKEN);
+        Self::spawn(command, folder, 1, "elastic", "")
+    }
+
     /// The same for machine 1 of such a job, whose store is at `port`: its shell is restarted after `backoff_ms`.
     pub fn start_second_of_two_machines(
         folder: &Path,

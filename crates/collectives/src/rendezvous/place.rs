@@ -1,0 +1,188 @@
+//! Which process has a place that only one may have: the number of a rank, or of a launcher's machine.
+//!
+//! A process that has the place writes who it is to the store, with a count that it raises once a second. A process that
+//! finds another there reads until the count has changed, which only a process that lives does, or has stood still for
+//! [`SILENT_LOOKS`] reads: that process was killed, and its place is free. Where both are on one machine, the system says
+//! whether the other lives: the place of a dead process is free at once, and one that is stopped keeps its own. Every write
+//! is a compare-and-set, so that one process at most has the place, and one that was stopped for long learns that another
+//! has it now.
+
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::{ProcessIdentity, StartedRank};
+use crate::store::{Store, StoreError, entry};
+
+/// A process whose count is the same in this many reads is dead. Reads are counted, not time: while the store does not
+/// answer, nobody's count changes.
+const SILENT_LOOKS: u32 = 8;
+
+/// How often a process that has its place raises its count.
+const HOLDING: Duration = Duration::from_secs(1);
+
+/// How often a process that waits for its place reads the other's count. With [`SILENT_LOOKS`] it is several times
+/// [`HOLDING`].
+const WAITING: Duration = Duration::from_millis(500);
+
+/// This many processes that raise their counts every [`HOLDING`] are no burden to the store. More do it less often.
+const OFTEN_FOR: usize = 256;
+
+/// What is written of a process that has a place.
+pub(crate) trait Holding: Clone + PartialEq + Serialize + DeserializeOwned {
+    fn process(&self) -> &ProcessIdentity;
+}
+
+impl Holding for ProcessIdentity {
+    fn process(&self) -> &ProcessIdentity {
+        self
+    }
+}
+
+impl Holding for StartedRank {
+    fn process(&self) -> &ProcessIdentity {
+        &self.process
+    }
+}
+
+/// What the store has for a place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Holder<H> {
+    pub(crate) holder: H,
+    /// How often it has looked, from 1.
+    pub(crate) count: u64,
+}
+
+/// What a process has found out about its place.
+///
+/// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::elastic::PlaceState;
+///
+/// assert_ne!(PlaceState::Held, PlaceState::Waiting);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlaceState<H = ProcessIdentity> {
+    /// It has the place.
+    Held,
+    /// Another process had it last, and may be dead.
+    Waiting,
+    /// Another process has it, and lives.
+    Taken(H),
+}
+
+/// The place of a process.
+#[derive(Debug)]
+pub(crate) struct Place<H> {
+    key: String,
+    own: Holder<H>,
+    is_held: bool,
+    /// What another process has written, and in how many reads in a row.
+    seen: Option<(Vec<u8>, u32)>,
+    /// How many times less often it looks.
+    factor: u32,
+}
+
+impl<H: Holding> Place<H> {
+    /// The place at `key`, one of `places`, which `holder` does not have yet.
+    pub(crate) fn new(key: String, holder: H, places: usize) -> Self {
+        let factor = places.div_ceil(OFTEN_FOR).max(1);
+        Self {
+            key,
+            own: Holder { holder, count: 0 },
+            is_held: false,
+            seen: None,
+            factor: u32::try_from(factor).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Takes the place if it is free, keeps it if it is this process's, and finds out whether another process lives. Call it
+    /// every [`interval`](Self::interval).
+    pub(crate) fn look(&mut self, store: &dyn Store) -> Result<PlaceState<H>, StoreError> {
+        let mut expected = match self.is_held {
+            true => entry::written("hold", &self.own)?,
+            false => Vec::new(),
+        };
+        // Where a write went through whose answer was lost, or the key has vanished, the second try says what is so.
+        for _ in 0..2 {
+            let next = Holder {
+                count: self.own.count + 1,
+                ..self.own.clone()
+            };
+            let bytes = entry::written("hold", &next)?;
+            let there = store.compare_set(&self.key, &expected, &bytes)?;
+            if there == bytes {
+                (self.own, self.is_held) = (next, true);
+                return Ok(PlaceState::Held);
+            }
+            if there == expected {
+                expected = Vec::new();
+                continue;
+            }
+            let other: Holder<H> = entry::read(&self.key, &there)?;
+            if other.holder == self.own.holder {
+                (self.own, expected) = (other, there);
+                continue;
+            }
+            return self.look_at(store, there, other.holder);
+        }
+        Ok(PlaceState::Waiting)
+    }
+
+    /// Another process has written `there`.
+    fn look_at(
+        &mut self,
+        store: &dyn Store,
+        there: Vec<u8>,
+        other: H,
+    ) -> Result<PlaceState<H>, StoreError> {
+        let is_alive = other.process().is_alive();
+        let looks = match &self.seen {
+            _ if self.is_held => return Ok(PlaceState::Taken(other)),
+            _ if is_alive == Some(false) => SILENT_LOOKS,
+            None => 1,
+            Some((seen, looks)) if *seen == there => looks + 1,
+            Some(_) => return Ok(PlaceState::Taken(other)),
+        };
+        if looks < SILENT_LOOKS {
+            // One that lives may be dying: it is taken for alive once it has shown that.
+            self.seen = Some((there, looks));
+            return Ok(PlaceState::Waiting);
+        }
+        if is_alive == Some(true) {
+            return Ok(PlaceState::Taken(other));
+        }
+        let next = Holder {
+            count: self.own.count + 1,
+            ..self.own.clone()
+        };
+        let bytes = entry::written("hold", &next)?;
+        self.is_held = store.compare_set(&self.key, &there, &bytes)? == bytes;
+        Ok(match self.is_held {
+            true => {
+                self.own = next;
+                PlaceState::Held
+            }
+            // It has moved at the last moment, or has left: the next look says which.
+            false => PlaceState::Waiting,
+        })
+    }
+
+    /// The time to the next [`look`](Self::look).
+    pub(crate) fn interval(&self) -> Duration {
+        self.factor
+            * match self.is_held {
+                true => HOLDING,
+                false => WAITING,
+            }
+    }
+
+    /// Leaves the place, if this process has it, so that the next one need not wait.
+    pub(crate) fn leave(&self, store: &dyn Store) -> Result<(), StoreError> {
+        match self.is_held {
+            true => store.delete(&self.key).map(drop),
+            false => Ok(()),
+        }
+    }
+}
