@@ -210,28 +210,7 @@ impl Launcher {
         supervised?;
         let by_signal = supervisor.was_interrupted();
         let outcome = supervisor.outcome(memory_kills)?;
-        let others_finish = match &outcome {
-            Outcome::Succeeded => true,
-            Outcome::Failed(failure) => failure.unproved.is_some(),
-            Outcome::Interrupted { .. } => !by_signal,
-        };
-        match server {
-            Some(server) if others_finish => {
-                let_other_machines_finish(&config, server, config.stop_patience);
-            }
-            Some(server) if by_signal && tells_of_a_stop(&job) => {
-                let_other_machines_finish(&config, server, TOLD_PATIENCE);
-            }
-            Some(server) if config.nodes > 1 && matches!(outcome, Outcome::Failed(_)) => {
-                // Ranks that hang do not keep it.
-                let _ = server.wait_until_unused(BLAME_PATIENCE);
-            }
-            // Machine 0 hosts it, and may wait for ranks of this one.
-            None if by_signal && job.store.is_hosted() && !job.store.has_ended() => {
-                tells_of_a_stop(&job);
-            }
-            _ => {}
-        }
+        let_others_end(&job, server, &outcome, by_signal);
         Ok(outcome)
     }
 }
@@ -245,6 +224,36 @@ fn host_our_store(listener: TcpListener, access: StoreAccess) -> Result<HostedSt
 
 fn our_store(hosted: &HostedStore) -> Option<&TcpStoreServer> {
     hosted.downcast_ref()
+}
+
+/// Does what the ranks of other machines need for their end, where they have not ended with those of this one.
+fn let_others_end(
+    job: &Job<'_>,
+    server: Option<&TcpStoreServer>,
+    outcome: &Outcome,
+    by_signal: bool,
+) {
+    let config = job.config;
+    let (finish, failed) = match outcome {
+        Outcome::Succeeded => (true, false),
+        Outcome::Failed(failure) => (failure.unproved.is_some(), true),
+        Outcome::Interrupted { .. } => (!by_signal, false),
+    };
+    match server {
+        Some(server) if finish => let_other_machines_finish(config, server, config.stop_patience),
+        Some(server) if by_signal && tells_of_a_stop(job) => {
+            let_other_machines_finish(config, server, TOLD_PATIENCE);
+        }
+        Some(server) if failed && config.nodes > 1 => {
+            // Ranks that hang do not keep it.
+            let _ = server.wait_until_unused(BLAME_PATIENCE);
+        }
+        // Machine 0 hosts it, and may wait for ranks of this one.
+        None if by_signal && job.store.is_hosted() && !job.store.has_ended() => {
+            tells_of_a_stop(job);
+        }
+        _ => {}
+    }
 }
 
 /// Ranks of other machines may still need the store for a moment after ours have ended.

@@ -72,9 +72,10 @@ impl ProcessIdentity {
         if test_kill_process(pid) == Err(Errno::SRCH) {
             return Some(false);
         }
-        let start = proc::start_of(self.id);
-        let is_another = start.is_some() && start != self.start;
-        Some(!is_another && !(start.is_some() && proc::has_ended(self.id)))
+        let Some(start) = proc::start_of(self.id) else {
+            return Some(true);
+        };
+        Some(self.start == Some(start) && !proc::has_ended(self.id))
     }
 
     /// A child of this process.
