@@ -91,6 +91,9 @@ pub struct Rendezvous {
     /// From LOCAL_RANK; without it, the rank where the store shows that all ranks are on one
     /// machine, else 0.
     pub local_rank: usize,
+    /// How many ranks each machine has, in their order, so that errors can name the machine of a missing one; `None` where
+    /// there is one machine, the numbers differ, or they are not known.
+    pub ranks_per_machine: Option<usize>,
     /// The address on which this rank's listeners bind and which peers connect to.
     pub local_address: IpAddr,
     /// The deadline of operations that are given none.
@@ -180,6 +183,7 @@ fn rendezvous_in(
         local_rank: settings
             .local_rank
             .unwrap_or(if one_machine { rank } else { 0 }),
+        ranks_per_machine: settings.ranks_per_machine,
         local_address: reached.local_address,
         timeout,
         key: settings.job_token.as_ref().map(job_key),

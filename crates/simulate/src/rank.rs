@@ -50,6 +50,7 @@ pub(crate) fn meet(world: &Arc<World>, rank: usize, process: usize) -> Result<()
         rank,
         world_size: size,
         local_rank: rank % world.settings.ranks_per_machine,
+        ranks_per_machine: Some(world.settings.ranks_per_machine),
         local_address: ADDRESS,
         timeout: TIMEOUT,
         key: None,

@@ -69,6 +69,8 @@ impl Round {
             rank: self.rank,
             world_size: self.world_size(),
             local_rank: before.filter(|member| member.node == this.node).count(),
+            // Not of the ranks of this round.
+            ranks_per_machine: None,
             local_address: self.local_address,
             timeout: self.timeout,
             key: self.key.clone(),

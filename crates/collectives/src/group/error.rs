@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use everburn_record::ranks;
+use everburn_record::{located, ranks};
 
 use crate::store::StoreError;
 
@@ -209,7 +209,7 @@ pub enum CollectiveError {
         "rank {rank} of {world_size} waited {} for {} to connect: {reason}; check that every rank \
          was started with the same world size and that {local_address} can be reached from \
          the other machines; or two processes were started as the same rank",
-        seconds(*.waited), ranks(.missing)
+        seconds(*.waited), located(.missing, *.ranks_per_machine)
     )]
     Incomplete {
         /// This rank.
@@ -218,6 +218,8 @@ pub enum CollectiveError {
         world_size: usize,
         /// The ranks that have not come.
         missing: Vec<usize>,
+        /// How many ranks each machine has, if that is known and there are several.
+        ranks_per_machine: Option<usize>,
         /// The address on which this rank listens.
         local_address: String,
         /// How long it waited.

@@ -49,6 +49,7 @@ pub fn rendezvous(store: SharedStore, rank: usize, world_size: usize) -> Rendezv
         rank,
         world_size,
         local_rank: rank,
+        ranks_per_machine: None,
         local_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
         timeout: GENEROUS,
         key: None,

@@ -353,6 +353,7 @@ mod tests {
             rank: rendezvous.rank,
             world_size: 2,
             missing: vec![1],
+            ranks_per_machine: None,
             local_address: rendezvous.local_address.to_string(),
             waited: Duration::ZERO,
             reason: "no route to host".to_string(),

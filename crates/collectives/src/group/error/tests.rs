@@ -97,13 +97,14 @@ fn an_incomplete_world_names_the_usual_causes() {
         rank: 0,
         world_size: 3,
         missing: vec![2],
+        ranks_per_machine: Some(2),
         local_address: "10.0.0.1:4711".to_owned(),
         waited: Duration::from_millis(250),
         reason: "rank 2 has not published an address".to_owned(),
     };
     assert_eq!(
         error.to_string(),
-        "rank 0 of 3 waited 0.250 s for rank 2 to connect: rank 2 has not published an \
+        "rank 0 of 3 waited 0.250 s for rank 2 of machine 1 to connect: rank 2 has not published an \
          address; check that every rank was started with the same world size and that \
          10.0.0.1:4711 can be reached from the other machines; or two processes were \
          started as the same rank"

@@ -311,6 +311,7 @@ impl<'a> Handshake<'a> {
             rank: *rank,
             world_size: *world_size,
             missing,
+            ranks_per_machine: self.rendezvous.ranks_per_machine,
             local_address: local_address.to_string(),
             waited: self.started.elapsed(),
             reason: self.last_attempt.clone(),

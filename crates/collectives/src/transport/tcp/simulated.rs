@@ -37,6 +37,7 @@ pub(crate) fn exchange_addresses(
                 rank: rendezvous.rank,
                 world_size: rendezvous.world_size,
                 missing: addresses.unpublished(&others),
+                ranks_per_machine: rendezvous.ranks_per_machine,
                 local_address: rendezvous.local_address.to_string(),
                 waited: deadline.elapsed(),
                 reason: "they have not published an address in the store".to_owned(),

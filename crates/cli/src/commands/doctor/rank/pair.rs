@@ -102,6 +102,7 @@ fn exchange(
         store: Arc::new(PrefixStore::new(prefix, Arc::clone(&joined.store))),
         rank: usize::from(joined.rank == b),
         world_size: 2,
+        ranks_per_machine: None,
         timeout: patience,
         ..joined.clone()
     };
