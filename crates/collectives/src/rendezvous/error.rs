@@ -107,7 +107,9 @@ pub enum RendezvousError {
     /// A process came for a rank after all ranks had joined.
     #[error(
         "rank {} comes too late: all ranks have met before, with {first} in its place; a job that has begun takes no other \
-         process, so end it on all machines and start it again", first.rank
+         process, so end it on all machines and start it again (or, if the store is left from an earlier run, use a new \
+         store)",
+        first.rank
     )]
     HasBegun {
         /// The process that was this rank, and has ended or cannot be seen from here.
