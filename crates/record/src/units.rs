@@ -88,6 +88,23 @@ pub fn clock(seconds: f64) -> String {
     }
 }
 
+/// How long something is still waited for at `now_ms`, in whole seconds: a deadline may have passed before anybody looks.
+/// Both times are in milliseconds since 1970.
+///
+/// ```
+/// use everburn_record::units::left;
+///
+/// assert_eq!(left(300_000, 50_000), "250 s more");
+/// assert_eq!(left(300_000, 305_400), "the time was over 5 s ago");
+/// ```
+#[must_use]
+pub fn left(until_ms: u64, now_ms: u64) -> String {
+    match until_ms.checked_sub(now_ms) {
+        Some(left) => format!("{} s more", left / 1000),
+        None => format!("the time was over {} s ago", (now_ms - until_ms) / 1000),
+    }
+}
+
 /// A count with commas.
 ///
 /// ```
