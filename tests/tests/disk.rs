@@ -92,7 +92,11 @@ fn on_a_full_disk_the_training_goes_on_and_the_earlier_checkpoint_stays() {
     assert_eq!(kept.epochs(), 3);
     assert!(kept.path.join("model.safetensors").is_file());
     let events = kept.text("events.jsonl");
-    assert_eq!(events.matches(r#""kind":"unsaved""#).count(), 2, "{events}");
+    assert_eq!(
+        events.matches(r#""kind":"checkpoint-failed""#).count(),
+        2,
+        "{events}"
+    );
     let doctor = Everburn::new(folder.path(), ["doctor", "--run-dir", "kept"]).run();
     let told = "2 checkpoints could not be written; the first, after step ";
     assert!(doctor.stdout.contains(told), "{doctor}");

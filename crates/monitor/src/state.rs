@@ -60,7 +60,7 @@ pub struct RunState {
     /// How often a rank was started again.
     pub(crate) restarts: u64,
     /// How many checkpoints could not be written.
-    pub(crate) unsaved: u64,
+    pub(crate) failed_checkpoints: u64,
     pub(crate) finished: bool,
     /// Why it ended before its time.
     pub(crate) stopped: Option<String>,
@@ -196,7 +196,7 @@ impl RunState {
             self.ranks.event(event, members.map(|(members, _)| members));
         }
         self.restarts += u64::from(event.kind == EventKind::Restart);
-        self.unsaved += u64::from(event.kind == EventKind::Unsaved);
+        self.failed_checkpoints += u64::from(event.kind == EventKind::CheckpointFailed);
         if self.events.len() == MOST_EVENTS {
             self.events.pop_front();
         }

@@ -83,19 +83,19 @@ impl Events {
     /// use everburn_record::{Event, EventKind};
     /// use everburn_report::Events;
     ///
-    /// let full = Event { step: Some(20), ..Event::new(EventKind::Unsaved, "no space left") };
+    /// let full = Event { step: Some(20), ..Event::new(EventKind::CheckpointFailed, "no space left") };
     /// let told = "1 checkpoint could not be written; the first, after step 20: no space left; no good one is there";
-    /// assert_eq!(Events::new(vec![full]).unsaved().as_deref(), Some(told));
+    /// assert_eq!(Events::new(vec![full]).failed_checkpoints().as_deref(), Some(told));
     /// ```
     #[must_use]
-    pub fn unsaved(&self) -> Option<String> {
-        let first = |event: &&Event| event.kind == EventKind::Unsaved;
+    pub fn failed_checkpoints(&self) -> Option<String> {
+        let first = |event: &&Event| event.kind == EventKind::CheckpointFailed;
         let first = self.list.iter().find(first)?;
         let after = |event: &Event| match event.step {
             Some(step) => format!(", after step {}", units::count(step)),
             None => String::new(),
         };
-        let count = self.count(EventKind::Unsaved);
+        let count = self.count(EventKind::CheckpointFailed);
         let ending = if count == 1 { "" } else { "s" };
         let newest = match &self.newest_checkpoint {
             Some(newest) => format!("the newest good one now: {}{}", newest.text, after(newest)),

@@ -34,13 +34,16 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
             "start the missing machines, or read their output: the command of machine 0 with another --node-rank",
         )
     });
-    let unsaved = events.unsaved().map(|text| {
+    let failed_checkpoints = events.failed_checkpoints().map(|text| {
         of_newest(
             text,
             "make room on the disk of this folder; a run that continues writes the next checkpoint that is due",
         )
     });
-    [cut_off, awaited, unsaved].into_iter().flatten().collect()
+    [cut_off, awaited, failed_checkpoints]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 #[cfg(test)]
@@ -63,7 +66,7 @@ mod tests {
         let (runs, run) = one_run();
         let lines = [20, 40].map(|step| {
             let text = format!("epoch-000{} failed: no space", step / 20);
-            let event = Event::new(EventKind::Unsaved, text);
+            let event = Event::new(EventKind::CheckpointFailed, text);
             let event = Event {
                 step: Some(step),
                 ..event
