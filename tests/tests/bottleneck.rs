@@ -44,7 +44,7 @@ fn two_ranks_are_laid_open() {
         "of peak",
         "trace.json",
         "flame.svg",
-        "1 threads of --workers",
+        "1 thread of --workers",
     ] {
         assert!(ended.stdout.contains(text), "no {text}: {ended}");
     }

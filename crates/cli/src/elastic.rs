@@ -1,5 +1,6 @@
 //! `--elastic MIN:MAX`
 
+use everburn_record::units::counted;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -90,7 +91,8 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
     if max != world_size {
         return Err(CliError::usage_with_help(
             format!(
-                "--elastic {min}:{max} is for {max} ranks, and {} to be started",
+                "--elastic {min}:{max} is for {}, and {} to be started",
+                counted(max, "rank"),
                 match world_size {
                     1 => "1 is".to_string(),
                     several => format!("{several} are"),

@@ -15,8 +15,9 @@ use crate::error::CliError;
 use crate::files;
 use crate::launching::Work;
 use crate::prelude::*;
-use crate::summary::{counted, tested};
+use crate::summary::tested;
 use crate::trained::{Opened, Samples, TrainedFlags, TrainedRank, remove_stale};
+use everburn_record::units::counted;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EvalArguments {

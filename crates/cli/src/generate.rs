@@ -1,5 +1,6 @@
 //! `everburn generate`
 
+use everburn_record::units::counted;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -116,7 +117,7 @@ fn several(arguments: &GenerateArguments, prompts: &[String]) -> Result<String, 
 /// The last line: how many tokens were drawn since then, and how fast.
 pub(crate) fn rate(drawn: usize, begin: Instant) -> String {
     let rate = drawn as f64 / begin.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
-    format!("{drawn} tokens, {rate:.0} a second")
+    format!("{}, {rate:.0} a second", counted(drawn, "token"))
 }
 
 /// The prompts of a file.

@@ -13,8 +13,8 @@ use crate::error::CliError;
 use crate::files;
 use crate::launching::Work;
 use crate::prelude::*;
-use crate::summary::counted;
 use crate::trained::{Opened, Samples, TrainedFlags, TrainedRank, remove_stale};
+use everburn_record::units::counted;
 
 /// Endings of files that promise what is not written.
 const OTHER_FORMATS: [&str; 4] = ["csv", "tsv", "parquet", "xlsx"];

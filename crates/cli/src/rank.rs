@@ -1,5 +1,6 @@
 //! This process as one of several ranks.
 
+use everburn_record::units::counted;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -152,7 +153,7 @@ fn by_another_launcher(given: &AboutRanks) -> Result<Option<RankEnvironment>, Cl
             if let Some(tasks) = tasks_of_slurm().filter(|_| !launches) {
                 say_error!(
                     "SLURM_NTASKS is {tasks}, but srun has not started this process: it trains alone; start it by srun \
-                     for {tasks} ranks, give --ranks, or set EVERBURN_LAUNCHER=none"
+                     for as many ranks, give --ranks, or set EVERBURN_LAUNCHER=none"
                 );
             }
             Ok(None)
@@ -184,7 +185,10 @@ pub(crate) fn say_who_has_started(environment: &RankEnvironment, ranks: usize) {
             StartedBy::Variables => "as WORLD_SIZE says".to_owned(),
             launcher => format!("as many as {launcher} has started"),
         };
-        say_error!("the run has {ranks} ranks, and continues on {world_size}, {why}");
+        say_error!(
+            "the run has {}, and continues on {world_size}, {why}",
+            counted(ranks, "rank")
+        );
     }
 }
 

@@ -7,6 +7,7 @@ use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::prelude::*;
 use everburn_launch::{EXIT_STALLED, JobFailure, Outcome};
+use everburn_record::units::counted;
 use everburn_record::{invocation, units};
 use everburn_train::ShardingReport;
 use everburn_train::checkpoint::{CheckpointFolder, Place};
@@ -303,12 +304,6 @@ fn time_taken(report: &TrainingReport) -> String {
         _ => "",
     };
     units::seconds(report.seconds) + since
-}
-
-/// `1 rank`, `2 ranks`
-pub(crate) fn counted(count: usize, what: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{plural}")
 }
 
 #[cfg(test)]

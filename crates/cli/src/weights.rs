@@ -26,8 +26,8 @@ use crate::arguments::{Given, OfImport, OfTraining, TrainArguments};
 use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
 use crate::pretrained::{folder_of, is_pretrained, require_tokenizer};
-use crate::summary::counted;
 use crate::train::{Replaced, prepare_run_directory};
+use everburn_record::units::counted;
 
 /// The most tensors that are named.
 const MOST_NAMED: usize = 6;

@@ -161,8 +161,8 @@ impl RunState {
         let parts: Vec<String> = parts
             .map(|(word, ranks)| format!("{word}: {}", ranks.join(", ")))
             .collect();
-        let all = ranks.len();
-        (!parts.is_empty()).then(|| format!("{there} of {all} ranks, {}", parts.join(", ")))
+        let all = units::counted(ranks.len(), "rank");
+        (!parts.is_empty()).then(|| format!("{there} of {all}, {}", parts.join(", ")))
     }
 
     /// Time has gone by.

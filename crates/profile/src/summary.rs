@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use everburn_record::units::counted;
 use everburn_record::{plain, ranks};
 
 use crate::analysis::{Analysis, RankProfile};
@@ -39,7 +40,8 @@ impl Display for Summary<'_> {
         };
         writeln!(
             f,
-            "{steps} steps of {:.2} ms, the first {left_out} not counted{timed}; milliseconds per step by rank:",
+            "{} of {:.2} ms, the first {left_out} not counted{timed}; milliseconds per step by rank:",
+            counted(steps, "step"),
             analysis.step_seconds * 1e3
         )?;
         if !analysis.missing.is_empty() {
@@ -69,7 +71,10 @@ fn device(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
     writeln!(
         f,
         "{:<46}{:>10}{:>10}{:>8}  asked for in",
-        format!("kernels of rank {number}, {} steps timed", device.steps),
+        format!(
+            "kernels of rank {number}, {} timed",
+            counted(device.steps, "step")
+        ),
         "a step",
         "ms / step",
         "share",
@@ -103,8 +108,8 @@ fn device(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
     if device.dropped > 0 {
         writeln!(
             f,
-            "  {} kernels did not fit and are missing at the end",
-            device.dropped
+            "  missing at the end, for they did not fit: {}",
+            counted(device.dropped as usize, "kernel")
         )?;
     }
     Ok(())
@@ -258,8 +263,8 @@ fn layers(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
     if rank.samples_dropped > 0 {
         writeln!(
             f,
-            "  {} samples of the CPU did not fit and are missing at the end",
-            rank.samples_dropped
+            "  missing at the end, for they did not fit: {} of the CPU",
+            counted(rank.samples_dropped as usize, "sample")
         )?;
     }
     Ok(())

@@ -123,6 +123,25 @@ pub fn count(count: u64) -> String {
     grouped
 }
 
+/// How many things of a name there are: `1 rank`, `2 ranks`.
+///
+/// ```
+/// use everburn_record::units::counted;
+///
+/// assert_eq!([0, 1, 2].map(|count| counted(count, "rank")), ["0 ranks", "1 rank", "2 ranks"]);
+/// assert_eq!([counted(1, "batch"), counted(3, "batch")], ["1 batch", "3 batches"]);
+/// ```
+#[must_use]
+pub fn counted(count: usize, noun: &str) -> String {
+    let hisses = ["s", "x", "ch", "sh"];
+    let ending = match count {
+        1 => "",
+        _ if hisses.iter().any(|end| noun.ends_with(end)) => "es",
+        _ => "s",
+    };
+    format!("{count} {noun}{ending}")
+}
+
 /// How many of something there are per second: a whole number with commas from 100 on, thousands and millions with
 /// three digits from 10,000 on.
 ///

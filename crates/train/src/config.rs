@@ -21,6 +21,7 @@ pub(crate) mod read_metrics;
 pub(crate) mod schedule;
 pub(crate) mod sync_interval;
 
+use everburn_record::units::counted;
 use std::ops::RangeInclusive;
 
 use burn::lr_scheduler::LrSchedulerConfig;
@@ -321,9 +322,9 @@ impl TrainingConfig {
         }
         if self.batch_size < world_size {
             return refuse(format!(
-                "a global batch of {} samples cannot be shared by {world_size} ranks: \
+                "a global batch of {} cannot be shared by {world_size} ranks: \
                  use `training.batch_size = {world_size}` or more, or fewer ranks",
-                self.batch_size
+                counted(self.batch_size, "sample")
             ));
         }
         if self.accumulate == 0 {

@@ -4,6 +4,7 @@
 mod minutes;
 mod plan;
 
+use everburn_record::units::counted;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -140,8 +141,10 @@ impl Soak<'_> {
         let now = everburn_record::unix_time_ms();
         let seed = self.options.seed.unwrap_or(now);
         say!(
-            "{}: {runs} runs of {steps} steps on {ranks} ranks, at least {min}; seed {seed}",
-            self.model
+            "{}: {} of {} on {ranks} ranks, at least {min}; seed {seed}",
+            self.model,
+            counted(runs as usize, "run"),
+            counted(steps as usize, "step")
         );
         let reference = self.folder.path().join("undisturbed");
         self.train("the undisturbed run", &reference, &["--ranks", "1"])
@@ -195,7 +198,11 @@ impl Soak<'_> {
                 self.options.heartbeat_timeout
             );
         }
-        say!("{} of {runs} runs ended as they should", runs - failed);
+        say!(
+            "{} of {} ended as they should",
+            runs - failed,
+            counted(runs as usize, "run")
+        );
         Ok(match failed == 0 && !is_slow {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,

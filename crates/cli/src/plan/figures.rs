@@ -1,5 +1,6 @@
 //! What the blocks of a model cost, measured or given.
 
+use everburn_record::units::counted;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -62,7 +63,10 @@ impl Figures {
     /// Measured ones.
     pub(super) fn measured(blocks: Vec<BlockFigures>, samples: usize) -> Self {
         Self {
-            origin: format!("measured here, each block on {samples} samples"),
+            origin: format!(
+                "measured here, each block on {}",
+                counted(samples, "sample")
+            ),
             link: LOCAL_LINK,
             blocks,
         }

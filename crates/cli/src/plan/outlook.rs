@@ -19,7 +19,7 @@ use super::figures::Figures;
 use super::{MicroBatches, ModelInBlocks};
 use crate::config::RunConfig;
 use crate::error::CliError;
-use crate::summary::counted;
+use everburn_record::units::counted;
 
 /// What a run would take.
 pub(super) struct Outlook {

@@ -20,11 +20,11 @@ use super::machine_folder::{folder_of_machine, other_machine};
 use crate::arguments::{RankFlags, TrainArguments};
 use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
-use crate::summary::counted;
 use crate::trained::{decided_otherwise, require_settings_of_run};
 use crate::{
     devices, gradient_exchange, launching, mesh, model_parallel, monitor, recording, weights,
 };
+use everburn_record::units::counted;
 
 /// Checks that there is a checkpoint and that it belongs to this configuration.
 pub(super) fn check_resume(
@@ -438,14 +438,16 @@ fn warn_of_few_steps(config: &RunConfig, samples: usize) {
     let (total, epochs) = (config.training.total_steps(samples), config.training.epochs);
     if let Some(steps) = config.training.steps.filter(|steps| *steps > total) {
         tracing::warn!(
-            "the training ends after {total} steps, those of {}, before --steps {steps}: more need more --epochs",
+            "the training ends after {}, those of {}, before --steps {steps}: more need more --epochs",
+            counted(total, "step"),
             counted(epochs, "epoch")
         );
     }
     let batch_size = config.training.batch_size;
     if samples > 0 && samples < batch_size {
         tracing::warn!(
-            "a step has {samples} samples, all that there are, and not the --batch-size {batch_size}"
+            "a step has {}, all that there are, and not the --batch-size {batch_size}",
+            counted(samples, "sample")
         );
     }
 }

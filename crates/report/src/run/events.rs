@@ -96,14 +96,13 @@ impl Events {
             None => String::new(),
         };
         let count = self.count(EventKind::CheckpointFailed);
-        let ending = if count == 1 { "" } else { "s" };
         let newest = match &self.newest_checkpoint {
             Some(newest) => format!("the newest good one now: {}{}", newest.text, after(newest)),
             None => "no good one is there".to_owned(),
         };
         Some(format!(
-            "{} checkpoint{ending} could not be written; the first{}: {}; {newest}",
-            units::count(count),
+            "{} could not be written; the first{}: {}; {newest}",
+            units::counted(count as usize, "checkpoint"),
             after(first),
             first.text
         ))

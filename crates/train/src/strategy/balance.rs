@@ -6,6 +6,7 @@
 //! change, another engine continues after the batches that are done. What is in a global batch does not depend on
 //! the shares, so no sample is left out or read twice.
 
+use everburn_record::units::counted;
 use std::collections::VecDeque;
 
 use everburn_distributed::RankWeights;
@@ -102,7 +103,10 @@ fn message(members: &[usize], samples: &[usize], per_sample: &[f64]) -> String {
     let ranks = ranks.collect::<Vec<_>>().join(", ");
     match samples.len().saturating_sub(NAMED) {
         0 => format!("samples are shared by speed: {ranks}"),
-        more => format!("samples are shared by speed: {ranks}, and {more} ranks more"),
+        more => format!(
+            "samples are shared by speed: {ranks}, and {} more",
+            counted(more, "rank")
+        ),
     }
 }
 

@@ -5,6 +5,7 @@
 //! hand, the optimizer and the running statistics: survivors of a failure set the round aside, and take the outer step
 //! in the next group, with those who are left.
 
+use everburn_record::units::counted;
 use std::time::{Duration, Instant};
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
@@ -332,7 +333,8 @@ impl RankLoop {
             let member = members.get(rank).copied().unwrap_or(rank);
             if *made < most && self.late.insert(member) && self.is_first() {
                 tracing::warn!(
-                    "rank {member} has joined an outer step with {made} of {most} steps, after step {}; its samples for the other steps are skipped",
+                    "rank {member} has joined an outer step with {made} of {}, after step {}; its samples for the other steps are skipped",
+                    counted(most, "step"),
                     self.outcome.step
                 );
             }
