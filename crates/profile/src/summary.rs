@@ -54,6 +54,7 @@ impl Display for Summary<'_> {
         }
         writeln!(f)?;
         phases(f, analysis)?;
+        raised_peaks(f, analysis)?;
         for rank in &analysis.ranks {
             layers(f, rank)?;
             device(f, rank)?;
@@ -165,7 +166,7 @@ fn phases(f: &mut Formatter<'_>, analysis: &Analysis) -> fmt::Result {
         )
     })?;
     line(f, "GFLOP/s of passes", &|rank| {
-        let peak = rank.facts.peak_operations;
+        let peak = rank.peak_operations;
         match (rank.operations_a_second(), peak) {
             (None, _) => "-      ".to_owned(),
             (Some(reached), None) => format!("{:.1}      ", reached / 1e9),
@@ -175,18 +176,31 @@ fn phases(f: &mut Formatter<'_>, analysis: &Analysis) -> fmt::Result {
             }
         }
     })?;
-    line(
-        f,
-        "  at its peak",
-        &|rank| match rank.facts.peak_operations {
-            Some(peak) => format!("{:.1} 100 %", peak / 1e9),
-            None => "-      ".to_owned(),
-        },
-    )?;
+    line(f, "  at its peak", &|rank| match rank.peak_operations {
+        Some(peak) => format!("{:.1} 100 %", peak / 1e9),
+        None => "-      ".to_owned(),
+    })?;
     line(f, "peak memory, MiB", &|rank| match rank.peak_memory {
         Some(bytes) => format!("{:.0}      ", bytes as f64 / f64::from(1 << 20)),
         None => "-      ".to_owned(),
     })
+}
+
+/// Which peaks are not those that were measured, and why.
+fn raised_peaks(f: &mut Formatter<'_>, analysis: &Analysis) -> fmt::Result {
+    for rank in &analysis.ranks {
+        let measured = rank.facts.peak_operations.zip(rank.peak_raised_by.as_ref());
+        if let Some((measured, raised_by)) = measured {
+            writeln!(
+                f,
+                "the peak of rank {} is what {raised_by} reached: before the training {:.1} GFLOP/s were measured, beside other \
+                 programs or at a lower clock",
+                rank.facts.rank,
+                measured / 1e9
+            )?;
+        }
+    }
+    Ok(())
 }
 
 fn or_dash(text: Option<String>) -> String {
