@@ -1,6 +1,5 @@
 //! `everburn bottleneck`, and what `train --profile` records.
 
-use everburn_record::units::counted;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,6 +9,7 @@ use everburn_profile::{
     Analysis, CountingAllocator, FOLDER, Facts, ProfileError, Recorder, Results, Sampler, Summary,
     write_results,
 };
+use everburn_record::units::counted;
 use everburn_record::{Environment, units};
 use everburn_train::RunDirectory;
 

@@ -1,6 +1,5 @@
 //! `--elastic MIN:MAX`
 
-use everburn_record::units::counted;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -9,6 +8,7 @@ use std::time::Duration;
 use everburn_collectives::elastic::{ElasticOptions, Membership};
 use everburn_collectives::rendezvous::{RendezvousRequest, WaitListener};
 use everburn_launch::{ElasticLaunch, RankEnvironment};
+use everburn_record::units::counted;
 use everburn_train::{ElasticGroup, TrainError};
 
 use crate::config::{RanksConfig, RunConfig};

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::Args;
 use everburn_launch::{LaunchConfig, RankEnvironment};
 use everburn_record::numbers_or_nan;
+use everburn_record::units::counted;
 use serde::{Deserialize, Serialize};
 
 use crate::config::RunConfig;
@@ -17,7 +18,6 @@ use crate::launching::Work;
 use crate::prelude::*;
 use crate::summary::tested;
 use crate::trained::{Opened, Samples, TrainedFlags, TrainedRank, remove_stale};
-use everburn_record::units::counted;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EvalArguments {

@@ -1,6 +1,5 @@
 //! `everburn generate`
 
-use everburn_record::units::counted;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -8,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
+use everburn_record::units::counted;
 use serde_json::json;
 
 use crate::arguments::{WritingFlags, show};

@@ -1,6 +1,5 @@
 //! `--backend`: by which way gradients travel.
 
-use everburn_record::units::counted;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use everburn_collectives::store::SharedStore;
 use everburn_distributed::CubeMemory;
 use everburn_distributed::{Abilities, CommunicationHookConfig, Connector, GradientBackend, Waits};
 use everburn_nccl::{Library, Vendor, gpu_uuid};
+use everburn_record::units::counted;
 use everburn_train::Balance;
 
 use crate::arguments::Strategy;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use everburn_launch::{LaunchConfig, RankEnvironment};
+use everburn_record::units::counted;
 use everburn_train::PredictionInput;
 
 use crate::config::RunConfig;
@@ -14,7 +15,6 @@ use crate::files;
 use crate::launching::Work;
 use crate::prelude::*;
 use crate::trained::{Opened, Samples, TrainedFlags, TrainedRank, remove_stale};
-use everburn_record::units::counted;
 
 /// Endings of files that promise what is not written.
 const OTHER_FORMATS: [&str; 4] = ["csv", "tsv", "parquet", "xlsx"];

@@ -1,6 +1,5 @@
 //! This process as one of several ranks.
 
-use everburn_record::units::counted;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use everburn_collectives::store::SharedStore;
 use everburn_launch::{
     EarlyStop, RankEnvironment, RankEnvironmentError, ReportKind, StartedBy, variables,
 };
+use everburn_record::units::counted;
 use everburn_train::{RunDirectory, TrainError, compute_on_this_thread};
 
 use crate::arguments::keys::Sections;

@@ -21,7 +21,6 @@ pub(crate) mod read_metrics;
 pub(crate) mod schedule;
 pub(crate) mod sync_interval;
 
-use everburn_record::units::counted;
 use std::ops::RangeInclusive;
 
 use burn::lr_scheduler::LrSchedulerConfig;
@@ -29,6 +28,7 @@ use burn::lr_scheduler::module_lr_scheduler::{ModuleLrScheduler, ModuleLrSchedul
 use burn::prelude::Device;
 use clap::{ArgAction, Args};
 use everburn_distributed::{DdpConfig, OuterConfig};
+use everburn_record::units::counted;
 use serde::de::DeserializeOwned;
 use serde::de::value::{Error, StrDeserializer};
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,6 @@
 mod minutes;
 mod plan;
 
-use everburn_record::units::counted;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -13,6 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use everburn_launch::{ChildError, Children, EndedChild};
 use everburn_record::statistics::median;
+use everburn_record::units::counted;
 use serde_json::Value;
 
 use self::plan::{Bounds, Kind, Plan};

@@ -3,7 +3,6 @@
 
 pub(super) mod compare;
 
-use everburn_record::units::counted;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -12,6 +11,7 @@ use std::time::Duration;
 use clap::Args;
 use everburn_launch::{Children, EndedChild};
 use everburn_record::units;
+use everburn_record::units::counted;
 use serde_json::Value;
 
 use self::compare::{Difference, compare};

@@ -1,10 +1,10 @@
 //! What the blocks of a model cost, measured or given.
 
-use everburn_record::units::counted;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use everburn_record::units::counted;
 use everburn_schedules::Link;
 use serde::Deserialize;
 

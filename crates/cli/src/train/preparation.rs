@@ -7,6 +7,7 @@ use crate::prelude::*;
 use burn::prelude::Device;
 use everburn_launch::LaunchConfig;
 use everburn_record::sync::lock;
+use everburn_record::units::counted;
 use everburn_record::{Live, invocation};
 use everburn_train::checkpoint::{CheckpointFolder, Progress};
 use everburn_train::{
@@ -22,9 +23,9 @@ use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
 use crate::trained::{decided_otherwise, require_settings_of_run};
 use crate::{
-    devices, gradient_exchange, launching, mesh, model_parallel, monitor, recording, weights,
+    devices, gradient_exchange, launching, mesh, model_parallel, monitor, recording, summary,
+    weights,
 };
-use everburn_record::units::counted;
 
 /// Checks that there is a checkpoint and that it belongs to this configuration.
 pub(super) fn check_resume(
@@ -44,7 +45,7 @@ pub(super) fn check_resume(
     );
     check_same_weights(&run, config, arguments)?;
     let training = &config.training;
-    require_checkpoints(&run, config)?;
+    require_checkpoints(&run)?;
     let newest =
         CheckpointFolder::new(run.checkpoints(), training.keep_checkpoints).load_newest()?;
     if choose_display(arguments) == renderer::Display::Dashboard {
@@ -94,7 +95,7 @@ pub(super) fn check_resume(
 
 /// Refuses the folder of another machine than the first, which has no checkpoints; and a run that has parameters and has
 /// never trained: `import` has made it.
-fn require_checkpoints(run: &RunDirectory, config: &RunConfig) -> Result<(), CliError> {
+fn require_checkpoints(run: &RunDirectory) -> Result<(), CliError> {
     let checkpoints = CheckpointFolder::new(run.checkpoints(), 1).places()?;
     if checkpoints.is_empty()
         && let Some((machine, first)) = other_machine(run)
@@ -116,9 +117,8 @@ fn require_checkpoints(run: &RunDirectory, config: &RunConfig) -> Result<(), Cli
     Err(CliError::usage_with_help(
         format!("{path} has the weights of an import, and no training to resume"),
         format!(
-            "`{} train {} --init-from {path}` trains from these weights, in a run of its own",
-            invocation::name(),
-            config.model
+            "`{}` trains from these weights, in a run of its own",
+            summary::new_training_from(run)
         ),
     ))
 }

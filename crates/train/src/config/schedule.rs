@@ -1,6 +1,5 @@
 //! How the learning rate changes over the steps.
 
-use everburn_record::units::counted;
 use std::fmt;
 
 use burn::lr_scheduler::LrSchedulerConfig;
@@ -10,6 +9,7 @@ use burn::lr_scheduler::module_lr_scheduler::{ModuleLrScheduler, ModuleLrSchedul
 use burn::lr_scheduler::sequential::SequentialLrSchedulerConfig;
 use burn::lr_scheduler::step::StepLrSchedulerConfig;
 use clap::Args;
+use everburn_record::units::counted;
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;

@@ -4,7 +4,6 @@ mod groups;
 mod pass;
 mod shards;
 
-use everburn_record::units::counted;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -22,6 +21,7 @@ use everburn_pipeline::{
     Pipeline, PipelineError, SharedParameters, Stages, distribute, distribute_initial_values,
     gather,
 };
+use everburn_record::units::counted;
 use everburn_schedules::ScheduleKind;
 
 use self::groups::Groups;

@@ -6,10 +6,10 @@
 //! change, another engine continues after the batches that are done. What is in a global batch does not depend on
 //! the shares, so no sample is left out or read twice.
 
-use everburn_record::units::counted;
 use std::collections::VecDeque;
 
 use everburn_distributed::RankWeights;
+use everburn_record::units::counted;
 use everburn_record::units::seconds;
 
 use super::RankLoop;

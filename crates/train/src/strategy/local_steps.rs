@@ -5,7 +5,6 @@
 //! hand, the optimizer and the running statistics: survivors of a failure set the round aside, and take the outer step
 //! in the next group, with those who are left.
 
-use everburn_record::units::counted;
 use std::time::{Duration, Instant};
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
@@ -13,6 +12,7 @@ use burn_train::TrainStep;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{Buffers, Communication, Ddp, EpochBatches, OuterLoop, OuterStep};
 use everburn_record::RankStep;
+use everburn_record::units::counted;
 
 use super::RankLoop;
 use super::engine::{Engine, EngineStep, LocalStep, SyncedStep, SyncedSteps};

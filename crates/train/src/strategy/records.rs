@@ -1,8 +1,8 @@
 //! What rank 0 records, and what another needs to record in its place.
 
-use everburn_record::units::counted;
 use std::ops::RangeInclusive;
 
+use everburn_record::units::counted;
 use everburn_record::{Event, EventKind, Live, Phase, RankStep};
 use serde::{Deserialize, Serialize};
 

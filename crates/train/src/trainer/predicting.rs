@@ -1,6 +1,5 @@
 //! Predictions of all ranks, in the order of the samples.
 
-use everburn_record::units::counted;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -9,6 +8,7 @@ use std::sync::Arc;
 use burn::data::dataset::Dataset;
 use burn::data::dataset::transform::PartialDataset;
 use burn::module::Module;
+use everburn_record::units::counted;
 
 use super::Trainer;
 use crate::error::TrainError;

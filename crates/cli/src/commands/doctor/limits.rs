@@ -1,8 +1,8 @@
 //! What the system allows a rank: open files, memory to share, room for its run.
 
-use everburn_record::units::counted;
 use std::path::Path;
 
+use everburn_record::units::counted;
 use everburn_record::{Finding, units};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Resource, getrlimit};
