@@ -177,18 +177,14 @@ pub(crate) fn say_who_starts_ranks(ranks: usize) {
 
 /// Says that a run of `ranks` ranks continues on as many as another launcher has started.
 pub(crate) fn say_who_has_started(environment: &RankEnvironment, ranks: usize) {
-    let RankEnvironment {
-        rank, world_size, ..
-    } = environment;
-    if *rank == 0 && *world_size != ranks {
+    let world_size = environment.world_size;
+    if environment.rank == 0 && world_size != ranks {
         let why = match environment.origin.started_by {
             StartedBy::Variables => "as WORLD_SIZE says".to_owned(),
             launcher => format!("as many as {launcher} has started"),
         };
-        say_error!(
-            "the run has {}, and continues on {world_size}, {why}",
-            counted(ranks, "rank")
-        );
+        let had = counted(ranks, "rank");
+        say_error!("the run has {had}, and continues on {world_size}, {why}");
     }
 }
 

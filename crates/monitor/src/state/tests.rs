@@ -175,7 +175,7 @@ fn ranks_that_are_waited_for_are_named_with_their_machine_until_the_training_beg
     state.tick(41_000);
     let doing = "starting, waiting for ranks 2, 3 of machine 1, 250 s more";
     assert_eq!(state.doing(), doing);
-    // The first page, burn-train's dashboard, has it too, of a run that is monitored and of one's own training.
+    // The first page, burn-train's dashboard, has it too, of a run that is monitored and of a training.
     let awaited = "waiting for ranks 2, 3 of machine 1, 250 s more";
     for monitors in [true, false] {
         assert_eq!(state.news(monitors).as_deref(), Some(awaited));
