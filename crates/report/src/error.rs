@@ -41,7 +41,7 @@ pub enum ReportError {
         path: PathBuf,
     },
     /// This many runs cannot be compared.
-    #[error("{} cannot be compared: give 2 to {most}", counted(*given, "run"))]
+    #[error("{} cannot be compared: give 2 to {most}", counted(*.given, "run"))]
     Runs {
         /// How many were given.
         given: usize,

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use data_encoding::HEXLOWER;
+use everburn_record::units;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -59,8 +60,8 @@ pub struct ShardsRecord {
 
 impl std::fmt::Display for ShardsRecord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let plural = if self.files == 1 { "" } else { "s" };
-        write!(f, "{} file{plural} of {} tokens", self.files, self.tokens)
+        let files = units::counted(self.files, "file");
+        write!(f, "{files} of {}", units::counted(self.tokens, "token"))
     }
 }
 
