@@ -358,15 +358,15 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
             "--output folder.pt is a folder",
         ),
         (
-            &[],
+            [].as_slice(),
             "name a file in it, such as folder.pt/state-dict.safetensors",
         ),
         (
-            &["--to", "hugging-face"],
+            ["--to", "hugging-face"].as_slice(),
             "--output folder.pt: there is something already",
         ),
         (
-            &["--adapter"],
+            ["--adapter"].as_slice(),
             "--output folder.pt: there is something already",
         ),
     ] {

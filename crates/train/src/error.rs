@@ -79,7 +79,8 @@ pub enum TrainError {
     },
     /// Gradients are too large for `f16`, whatever the loss is multiplied by.
     #[error(
-        "step {step} overflows f16 with a loss scale of only {scale}, after {} that had to be skipped: the training has diverged, or its activations need more range; try `training.precision = bf16`, a lower \
+        "step {step} overflows f16 with a loss scale of only {scale}, after {} that had to be skipped: the \
+         training has diverged, or its activations need more range; try `training.precision = bf16`, a lower \
          `training.optimizer.learning_rate` or `training.ddp.max_gradient_norm = 1`",
         counted(*.skipped_steps as usize, "step")
     )]

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use crate::prelude::*;
 use burn::prelude::Device;
 use everburn_launch::LaunchConfig;
+use everburn_record::Live;
 use everburn_record::sync::lock;
 use everburn_record::units::counted;
-use everburn_record::{Live, invocation};
 use everburn_train::checkpoint::{CheckpointFolder, Progress};
 use everburn_train::{
     ConfiguredTask, LoadedData, parameter_differences, renderer, settings_by_path,

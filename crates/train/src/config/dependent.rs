@@ -30,7 +30,7 @@ impl TrainingConfig {
             )),
             _ if samples == 0 => refuse("the training set is empty".to_owned()),
             (None, Some(held_out)) if held_out >= samples => refuse(format!(
-                "`training.validation_samples = {held_out}` leaves none of {}",
+                "`training.validation_samples = {held_out}` leaves none of the {}",
                 counted(samples, "training sample")
             )),
             _ => Ok(()),
