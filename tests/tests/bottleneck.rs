@@ -44,7 +44,7 @@ fn two_ranks_are_laid_open() {
         "of peak",
         "trace.json",
         "flame.svg",
-        "1 threads of --workers",
+        "1 thread of --workers",
     ] {
         assert!(ended.stdout.contains(text), "no {text}: {ended}");
     }
@@ -165,9 +165,7 @@ fn a_layer_is_counted_for_what_it_computes() {
         assert_eq!(layer["name"], name, "{ended}");
         assert_eq!(found, [forward, times * forward], "{name}: {ended}");
         let share = layer["share_of_peak"].as_f64().unwrap();
-        // Our convolution may be faster than the product by which the peak is measured, on a machine that is not
-        // alone even twice so.
-        assert!(share > 0.0 && share < 3.0, "{name}: {share}: {ended}");
+        assert!(share > 0.0 && share <= 1.0, "{name}: {share}: {ended}");
     }
 }
 

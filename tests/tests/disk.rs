@@ -92,7 +92,11 @@ fn on_a_full_disk_the_training_goes_on_and_the_earlier_checkpoint_stays() {
     assert_eq!(kept.epochs(), 3);
     assert!(kept.path.join("model.safetensors").is_file());
     let events = kept.text("events.jsonl");
-    assert_eq!(events.matches(r#""kind":"unsaved""#).count(), 2, "{events}");
+    assert_eq!(
+        events.matches(r#""kind":"checkpoint-failed""#).count(),
+        2,
+        "{events}"
+    );
     let doctor = Everburn::new(folder.path(), ["doctor", "--run-dir", "kept"]).run();
     let told = "2 checkpoints could not be written; the first, after step ";
     assert!(doctor.stdout.contains(told), "{doctor}");
@@ -166,6 +170,7 @@ fn where_files_may_not_be_so_long_the_training_goes_on() {
     let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
     let ended = Everburn::train(folder.path(), "mlp")
         .args(["--run-dir", "kept", "--epochs", "2"])
+        .args(["--set", "training.seed=77"])
         .by(folder.path(), Path::new("dash"), ["-c", &script])
         .run()
         .succeeded();
@@ -178,14 +183,21 @@ fn where_files_may_not_be_so_long_the_training_goes_on() {
     );
     assert!(folder.path().join("kept/model.safetensors").is_file());
     // There is nothing to resume from, and the advice can be followed.
-    let warned = "was not written, there is none; what was trained is in kept/model.safetensors, and `everburn train mlp \
-                  --init-from kept` begins a training with it";
-    assert!(ended.stderr.contains(warned), "{ended}");
-    let flags = ["--epochs", "1", "--init-from", "kept"];
-    Everburn::train(folder.path(), "mlp")
-        .args(flags)
-        .run()
-        .succeeded();
+    let warned = "was not written, there is none; what was trained is in kept/model.safetensors, and `everburn ";
+    let (_, advised) = ended.stderr.split_once(warned).expect("advice");
+    let (command, what_it_does) = advised.split_once('`').unwrap();
+    let expected = " begins a training with it, with the data and settings of this one";
+    assert!(what_it_does.starts_with(expected), "{ended}");
+    // As it is copied.
+    let begun = Everburn::new(folder.path(), command.split(' ')).run();
+    begun.succeeded();
+    let config = |run: &str| Run::new(folder.path().join(run)).text("config.toml");
+    let (before, now) = (config("kept"), config("runs/mlp-1"));
+    let weights = |line: &&str| line.starts_with("init_from = ");
+    let (of_weights, rest): (Vec<&str>, Vec<&str>) = now.lines().partition(weights);
+    assert!(of_weights.concat().ends_with("/kept\""), "{now}");
+    assert_eq!(before.lines().collect::<Vec<_>>(), rest);
+    assert!(now.contains("seed = 77"), "{now}");
 }
 
 #[test]

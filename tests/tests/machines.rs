@@ -4,7 +4,9 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use everburn_tests::{Ended, Everburn, Job, Run, TOKEN, on_a_free_port};
+use everburn_tests::{
+    Ended, Everburn, Job, Run, TOKEN, Terminal, binary, on_a_free_port, skip_missing,
+};
 use rustix::process::Signal;
 
 /// How long ranks wait for each other here.
@@ -239,6 +241,21 @@ fn one_of_three(folder: &Path, number: &str, address: &str) -> Everburn {
         .env("EVERBURN_JOB_TOKEN", TOKEN)
 }
 
+/// Monitors the run in a terminal, where no key was pressed.
+fn the_first_page_shows(folder: &Path, text: &str) {
+    let Some(terminal) = Terminal::open(folder) else {
+        skip_missing("the first page of a monitor", "there is no tmux", "tmux");
+        return;
+    };
+    let program = std::path::absolute(binary()).unwrap();
+    terminal.wait_for("a prompt", |screen| !screen.trim().is_empty());
+    terminal.enter(&format!("'{}' monitor run", program.display()));
+    terminal.wait_for(text, |screen| {
+        screen.contains("r ranks") && screen.contains(text)
+    });
+    terminal.close();
+}
+
 #[test]
 fn machines_that_wait_for_another_say_so_and_are_told_where_the_first_is_stopped() {
     let (first, second) = on_a_free_port(|port| {
@@ -255,6 +272,7 @@ fn machines_that_wait_for_another_say_so_and_are_told_where_the_first_is_stopped
         if waits {
             let doctor = Everburn::new(folder.path(), ["doctor", "--run-dir", "run"]).run();
             assert!(doctor.stdout.contains("waiting for rank 2"), "{doctor}");
+            the_first_page_shows(folder.path(), "waiting for rank 2 of machine 2, ");
             first.signal(Signal::INT);
         }
         let first = first.wait();

@@ -327,6 +327,7 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
     for flags in [
         ["--output", "a.onnx"].as_slice(),
         &["--to", "pytorch", "--output", "a.onnx"],
+        &["--output", "M.ONNX"],
     ] {
         let ended = Everburn::new(here, ["export", "a"]).args(flags).run();
         ended.failed_with(
@@ -337,6 +338,41 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
                 "torch.onnx.export",
             ],
         );
+    }
+    // Letters of either case, in what is read and what is written.
+    let export = ["export", "a", "--output", "CAPITALS.PT"];
+    Everburn::new(here, export).run().succeeded();
+    let import = ["import", "CAPITALS.PT", "mlp", "--run-dir", "of-capitals"];
+    Everburn::new(here, import).run().succeeded();
+    std::fs::write(here.join("M.ONNX"), b"any").unwrap();
+    let import = ["import", "M.ONNX", "mlp", "--run-dir", "of-onnx"];
+    Everburn::new(here, import)
+        .run()
+        .failed_with(2, &["ONNX is none of these", "torch.save("]);
+    // What is there is refused before the model is read.
+    std::fs::create_dir(here.join("folder.pt")).unwrap();
+    std::fs::write(here.join("a/model.safetensors"), b"damaged").unwrap();
+    for (flags, told) in [
+        (
+            ["--to", "pytorch"].as_slice(),
+            "--output folder.pt is a folder",
+        ),
+        (
+            [].as_slice(),
+            "name a file in it, such as folder.pt/state-dict.safetensors",
+        ),
+        (
+            ["--to", "hugging-face"].as_slice(),
+            "--output folder.pt: there is something already",
+        ),
+        (
+            ["--adapter"].as_slice(),
+            "--output folder.pt: there is something already",
+        ),
+    ] {
+        let export = ["export", "a", "--output", "folder.pt"];
+        let ended = Everburn::new(here, export).args(flags).run();
+        ended.failed_with(2, &[told]);
     }
 }
 

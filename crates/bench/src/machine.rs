@@ -1,5 +1,6 @@
 //! What a measurement was made on, and who else used it meanwhile.
 
+use everburn_record::units::counted;
 use serde_json::{Value, json};
 
 /// Above this share, others have shifted what we measured.
@@ -30,7 +31,7 @@ impl Machine {
     /// Says how far the numbers are to be trusted.
     pub(super) fn describe(&self, others: Option<f64>) -> String {
         let Self { cores, cpu } = self;
-        let plural = if *cores == 1 { "" } else { "s" };
+        let cores = counted(*cores, "core");
         let trust = match others {
             None => "how busy others were is not known; expect noise".to_owned(),
             Some(share) if share <= DISTURBING => format!(
@@ -45,7 +46,7 @@ impl Machine {
                 share * 100.0
             ),
         };
-        format!("machine: {cores} core{plural}, {cpu}\n         {trust}")
+        format!("machine: {cores}, {cpu}\n         {trust}")
     }
 }
 

@@ -9,6 +9,7 @@ use everburn_profile::{
     Analysis, CountingAllocator, FOLDER, Facts, ProfileError, Recorder, Results, Sampler, Summary,
     write_results,
 };
+use everburn_record::units::counted;
 use everburn_record::{Environment, units};
 use everburn_train::RunDirectory;
 
@@ -101,7 +102,7 @@ fn environment(run: &Path, analysis: &Analysis) -> Vec<String> {
         let memory = known
             .memory_bytes
             .map(|bytes| format!("{} of memory", units::bytes(bytes)));
-        let cores = known.cores.map(|cores| format!("{cores} cores"));
+        let cores = known.cores.map(|cores| counted(cores, "core"));
         let machine = [
             known.host,
             known.processor,
@@ -126,13 +127,14 @@ fn environment(run: &Path, analysis: &Analysis) -> Vec<String> {
         lines.extend(known.command);
     }
     let facts = &analysis.ranks[0].facts;
-    let threads = match facts.threads {
-        1 => "1 thread".to_owned(),
-        threads => format!("{threads} threads"),
-    };
     lines.push(format!(
-        "{} on {} ranks, each on {} with {threads}; a batch of {} over all ranks, {} threads of --workers",
-        facts.model, facts.world_size, facts.device, facts.batch_size, facts.workers
+        "{} on {}, each on {} with {}; a batch of {} over all ranks, {} of --workers",
+        facts.model,
+        counted(facts.world_size, "rank"),
+        facts.device,
+        counted(facts.threads, "thread"),
+        facts.batch_size,
+        counted(facts.workers, "thread")
     ));
     lines
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use everburn_collectives::elastic::{ElasticOptions, Membership};
 use everburn_collectives::rendezvous::{RendezvousRequest, WaitListener};
 use everburn_launch::{ElasticLaunch, RankEnvironment};
+use everburn_record::units::counted;
 use everburn_train::{ElasticGroup, TrainError};
 
 use crate::config::{RanksConfig, RunConfig};
@@ -90,7 +91,8 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
     if max != world_size {
         return Err(CliError::usage_with_help(
             format!(
-                "--elastic {min}:{max} is for {max} ranks, and {} to be started",
+                "--elastic {min}:{max} is for {}, and {} to be started",
+                counted(max, "rank"),
                 match world_size {
                     1 => "1 is".to_string(),
                     several => format!("{several} are"),

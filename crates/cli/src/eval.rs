@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::Args;
 use everburn_launch::{LaunchConfig, RankEnvironment};
 use everburn_record::numbers_or_nan;
+use everburn_record::units::counted;
 use serde::{Deserialize, Serialize};
 
 use crate::config::RunConfig;
@@ -15,7 +16,7 @@ use crate::error::CliError;
 use crate::files;
 use crate::launching::Work;
 use crate::prelude::*;
-use crate::summary::{counted, tested};
+use crate::summary::tested;
 use crate::trained::{Opened, Samples, TrainedFlags, TrainedRank, remove_stale};
 
 #[derive(Debug, Clone, Args)]

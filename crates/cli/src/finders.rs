@@ -2,6 +2,7 @@
 
 mod plot;
 
+use everburn_record::units::counted;
 use everburn_record::{table, units};
 use everburn_train::{
     AnyData, AnyModel, BatchSizeSearch, LearningRateRange, LearningRateSweep, TrainError, Trainer,
@@ -72,7 +73,10 @@ fn find_learning_rate(
     let speaks = trainer.group.rank() == 0;
     if speaks {
         let LearningRateRange { from, to, steps } = range;
-        say!("finding a learning rate: {from:e} to {to} in {steps} steps");
+        say!(
+            "finding a learning rate: {from:e} to {to} in {}",
+            counted(steps, "step")
+        );
     }
     let sweep = trainer.find_learning_rate(model, data, range)?;
     let suggestion = sweep.suggestion();

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
+use everburn_record::units::counted;
 use serde_json::json;
 
 use crate::arguments::{WritingFlags, show};
@@ -116,7 +117,7 @@ fn several(arguments: &GenerateArguments, prompts: &[String]) -> Result<String, 
 /// The last line: how many tokens were drawn since then, and how fast.
 pub(crate) fn rate(drawn: usize, begin: Instant) -> String {
     let rate = drawn as f64 / begin.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
-    format!("{drawn} tokens, {rate:.0} a second")
+    format!("{}, {rate:.0} a second", counted(drawn, "token"))
 }
 
 /// The prompts of a file.

@@ -10,6 +10,7 @@ use everburn_collectives::store::SharedStore;
 use everburn_distributed::CubeMemory;
 use everburn_distributed::{Abilities, CommunicationHookConfig, Connector, GradientBackend, Waits};
 use everburn_nccl::{Library, Vendor, gpu_uuid};
+use everburn_record::units::counted;
 use everburn_train::Balance;
 
 use crate::arguments::Strategy;
@@ -85,7 +86,11 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
     }
     let own = own.len();
     if own < ranks.ranks {
-        let what = format!("{} ranks share {own} GPUs", ranks.ranks);
+        let what = format!(
+            "{} share {}",
+            counted(ranks.ranks, "rank"),
+            counted(own, "GPU")
+        );
         return refuse(
             what,
             "give each rank a GPU of its own, or use --backend auto",
@@ -218,9 +223,9 @@ mod tests {
             "{text}"
         );
         let text = refused(&config(&["rocm:0", "rocm:0"], Nccl));
-        assert!(text.contains("2 ranks share 1 GPUs"), "{text}");
+        assert!(text.contains("2 ranks share 1 GPU"), "{text}");
         let text = refused(&config(&["cuda:0", "cuda:0"], Nccl));
-        assert!(text.contains("2 ranks share 1 GPUs"), "{text}");
+        assert!(text.contains("2 ranks share 1 GPU"), "{text}");
         let text = refused(&config(&["cuda:0", "cuda:1"], Burn));
         assert!(text.contains("between threads of one process"), "{text}");
         let mut hooked = config(&["cuda:0", "cuda:1"], Nccl);

@@ -1,5 +1,6 @@
 //! `--mesh` and `--pipeline`: a model shared out over ranks.
 
+use everburn_record::units::counted;
 use everburn_train::{Mesh, ParallelError, Parallelism};
 
 use crate::arguments::{ScheduleFlag, TrainArguments};
@@ -145,7 +146,10 @@ fn refusal(error: &ParallelError) -> CliError {
             "use --micro-batches 1 or more".to_string()
         }
         ParallelError::TooFewBlocks { blocks, .. } => {
-            format!("use a pipeline of {blocks} ranks or fewer, or fewer chunks")
+            format!(
+                "use a pipeline of {} or fewer, or fewer chunks",
+                counted(*blocks, "rank")
+            )
         }
         ParallelError::StageCount { .. } => {
             "name the blocks that begin a stage, or use --stages auto".to_string()

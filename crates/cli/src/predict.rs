@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use everburn_launch::{LaunchConfig, RankEnvironment};
+use everburn_record::units::counted;
 use everburn_train::PredictionInput;
 
 use crate::config::RunConfig;
@@ -13,7 +14,6 @@ use crate::error::CliError;
 use crate::files;
 use crate::launching::Work;
 use crate::prelude::*;
-use crate::summary::counted;
 use crate::trained::{Opened, Samples, TrainedFlags, TrainedRank, remove_stale};
 
 /// Endings of files that promise what is not written.

@@ -11,6 +11,7 @@ use everburn_collectives::store::SharedStore;
 use everburn_launch::{
     EarlyStop, RankEnvironment, RankEnvironmentError, ReportKind, StartedBy, variables,
 };
+use everburn_record::units::counted;
 use everburn_train::{RunDirectory, TrainError, compute_on_this_thread};
 
 use crate::arguments::keys::Sections;
@@ -152,7 +153,7 @@ fn by_another_launcher(given: &AboutRanks) -> Result<Option<RankEnvironment>, Cl
             if let Some(tasks) = tasks_of_slurm().filter(|_| !launches) {
                 say_error!(
                     "SLURM_NTASKS is {tasks}, but srun has not started this process: it trains alone; start it by srun \
-                     for {tasks} ranks, give --ranks, or set EVERBURN_LAUNCHER=none"
+                     for as many ranks, give --ranks, or set EVERBURN_LAUNCHER=none"
                 );
             }
             Ok(None)
@@ -176,15 +177,14 @@ pub(crate) fn say_who_starts_ranks(ranks: usize) {
 
 /// Says that a run of `ranks` ranks continues on as many as another launcher has started.
 pub(crate) fn say_who_has_started(environment: &RankEnvironment, ranks: usize) {
-    let RankEnvironment {
-        rank, world_size, ..
-    } = environment;
-    if *rank == 0 && *world_size != ranks {
+    let world_size = environment.world_size;
+    if environment.rank == 0 && world_size != ranks {
         let why = match environment.origin.started_by {
             StartedBy::Variables => "as WORLD_SIZE says".to_owned(),
             launcher => format!("as many as {launcher} has started"),
         };
-        say_error!("the run has {ranks} ranks, and continues on {world_size}, {why}");
+        let had = counted(ranks, "rank");
+        say_error!("the run has {had}, and continues on {world_size}, {why}");
     }
 }
 

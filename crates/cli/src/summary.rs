@@ -7,9 +7,10 @@ use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::prelude::*;
 use everburn_launch::{EXIT_STALLED, JobFailure, Outcome};
+use everburn_record::units::counted;
 use everburn_record::{invocation, units};
-use everburn_train::ShardingReport;
 use everburn_train::checkpoint::{CheckpointFolder, Place};
+use everburn_train::{Patterns, ShardingReport};
 
 /// Prints what came of a training.
 pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
@@ -123,10 +124,11 @@ fn warn_of_a_missing_end(report: &TrainingReport, run: &RunDirectory) {
                 "`{program} train --resume --run-dir {folder}` makes the steps since the newest checkpoint once more, and \
                  writes it: make room first"
             ),
-            None => {
-                let model = &report.model;
-                format!("`{program} train {model} --init-from {folder}` begins a training with it")
-            }
+            None => format!(
+                "`{}` begins a training with it, with the data and settings of this one{}",
+                new_training_from(run),
+                on_machines_as_before(run, &format!("--init-from {folder} and another --run-dir"))
+            ),
         };
         tracing::warn!(
             "the checkpoint of the last step, {}, was not written, {newest}; what was trained is in {}, and {continued}",
@@ -166,19 +168,40 @@ pub(crate) fn is_finished(config: &RunConfig, arguments: &TrainArguments, sample
     true
 }
 
+/// The command of a new training that begins with the weights of `run`, on its data and with all of its settings.
+pub(crate) fn new_training_from(run: &RunDirectory) -> String {
+    let config = run.read_config::<RunConfig>();
+    // What the run left out of its first weights is in its own.
+    let all = match config.is_ok_and(|config| config.init_skip != Patterns::default()) {
+        true => " --set 'init_skip=[]'",
+        false => "",
+    };
+    format!(
+        "{} train --config {} --init-from {}{all}",
+        invocation::name(),
+        run.config_path().display(),
+        run.path().display()
+    )
+}
+
+/// What else there is to say of a run on several machines: how the command of each is changed.
+fn on_machines_as_before(run: &RunDirectory, more: &str) -> String {
+    let config = run.read_config::<RunConfig>();
+    match config.map_or(1, |config| config.ranks.nodes) {
+        0 | 1 => String::new(),
+        _ => format!("; on several machines, the command of each machine as before, with {more}"),
+    }
+}
+
 /// How a run that has not finished is continued.
 pub(crate) fn how_to_continue(run: &RunDirectory) -> String {
     let folder = run.path().display();
     match newest_checkpoint(run) {
         Some(place) => {
-            let config = run.read_config::<RunConfig>();
-            let machines = match config.map_or(1, |config| config.ranks.nodes) {
-                0 | 1 => "",
-                _ => "; on several machines, the command of each machine as before, with --resume",
-            };
             format!(
-                "`{} train --resume --run-dir {folder}` continues from the checkpoint {place}, on any number of ranks{machines}",
-                invocation::name()
+                "`{} train --resume --run-dir {folder}` continues from the checkpoint {place}, on any number of ranks{}",
+                invocation::name(),
+                on_machines_as_before(run, "--resume")
             )
         }
         None => {
@@ -303,12 +326,6 @@ fn time_taken(report: &TrainingReport) -> String {
         _ => "",
     };
     units::seconds(report.seconds) + since
-}
-
-/// `1 rank`, `2 ranks`
-pub(crate) fn counted(count: usize, what: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{plural}")
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::devices;
 use clap::Args;
 use everburn_datasets::{Tokenizer, TokenizerKind};
 use everburn_record::invocation;
+use everburn_record::units::counted;
 use everburn_train::{
     AnyModel, ConfiguredTask, Patterns, StateDictFile, TrainError, WeightsMismatch,
     load_state_dict_except, missing_keys, save_safetensors, state_dict_names, state_dict_shapes,
@@ -26,7 +27,6 @@ use crate::arguments::{Given, OfImport, OfTraining, TrainArguments};
 use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
 use crate::pretrained::{folder_of, is_pretrained, require_tokenizer};
-use crate::summary::counted;
 use crate::train::{Replaced, prepare_run_directory};
 
 /// The most tensors that are named.

@@ -67,12 +67,15 @@ impl Shape {
         check_length(ATTENTION, what, expected, actual)
     }
 
-    /// What `products` of all tokens by all tokens cost, in values moved; they are counted, too.
+    /// What `products` of tokens by tokens cost, in values moved. Counted are the pairs of a token and one that it sees:
+    /// a tile computes few others.
     fn count(&self, products: usize) -> usize {
-        let scores = self.batch * self.heads * self.tokens * self.tokens;
+        let heads = self.batch * self.heads;
+        let seen = heads * (self.tokens * (self.tokens + 1) / 2);
         for _ in 0..products {
-            add_operations(scores, self.width);
+            add_operations(seen, self.width);
         }
+        let scores = heads * self.tokens * self.tokens;
         multiply_adds(scores.saturating_mul(self.width).saturating_mul(products))
     }
 

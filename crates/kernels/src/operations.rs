@@ -2,7 +2,8 @@
 //!
 //! Counted are products of matrices and convolutions, forward and backward, as everybody counts them: a multiplication
 //! and an addition for each pair of numbers that meet, also where one is a zero of the padding. So `[m, k]` by `[k, n]`
-//! is `2 m n k`. What is done number by number (activations, norms, sums of biases) is not counted: it moves memory.
+//! is `2 m n k`. Causal attention multiplies the pairs of a token and one that it sees. What is done number by number
+//! (activations, norms, sums of biases) is not counted: it moves memory.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -4,9 +4,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use everburn_kernels::{
-    Conv2dShape, KernelError, Matrices, Matrix, add_operations, conv2d, conv2d_bias_grad,
-    conv2d_input_grad, conv2d_weight_grad, count_operations, matmul, matmul_each,
-    operations_counted, peak_operations, relu,
+    Conv2dShape, KernelError, Matrices, Matrix, add_operations, causal_attention,
+    causal_attention_backward, conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad,
+    count_operations, matmul, matmul_each, operations_counted, peak_operations, relu,
 };
 
 /// Lets one test count at a time.
@@ -103,6 +103,34 @@ fn products_are_counted_and_their_biases_are_not() {
         Ok(())
     });
     assert_eq!(elsewhere, product);
+}
+
+#[test]
+fn causal_attention_is_counted_for_the_pairs_that_see_each_other() {
+    let _alone = alone();
+    // Two texts of three heads of 100 tokens, which are several tiles: the first token sees one, the last one hundred.
+    let (tokens, width) = (100, 4);
+    let all = vec![0.5; 2 * 3 * tokens * width];
+    let of = || {
+        let strides = [3 * tokens * width, tokens * width];
+        Matrices::new(&all, [2, 3], strides, [tokens, width], [width, 1]).unwrap()
+    };
+    let mut output = vec![0.0; all.len()];
+    let mut logarithms = vec![0.0; 2 * 3 * tokens];
+    let product = 2 * (2 * 3) * (tokens * (tokens + 1) / 2 * width) as u64;
+    let forward =
+        counted(|| causal_attention([of(), of(), of()], 0.5, &mut output, &mut logarithms));
+    assert_eq!(forward, 2 * product);
+    let [mut q, mut k, mut v] = [(); 3].map(|()| vec![0.0; all.len()]);
+    let backward = counted(|| {
+        let grads = [&mut q[..], &mut k, &mut v];
+        causal_attention_backward([of(), of(), of()], 0.5, [&output, &logarithms], &all, grads)
+    });
+    assert_eq!(
+        backward,
+        4 * product,
+        "scores that are computed anew are not counted"
+    );
 }
 
 #[test]

@@ -206,10 +206,14 @@ impl RankEnvironment {
     ) -> Result<Self, RankEnvironmentError> {
         use variables as v;
         let env = EnvVariables { lookup: &lookup };
+        // A wrong value comes before what is missing: more variables would not make it right.
+        let number = |name| -> Result<usize, RankEnvironmentError> {
+            let expected = "a number from 0; unset it if it is left over";
+            let number = env.parsed(name, expected, |value| value.parse().ok())?;
+            Ok(number.unwrap_or(0))
+        };
+        let (rank, world_size) = (number(v::RANK)?, number(v::WORLD_SIZE)?);
         let place = StorePlace::of(&env, &[v::RANK, v::WORLD_SIZE])?;
-        let number_or = |name, default| Ok(env.number(name)?.unwrap_or(default));
-        let rank = number_or(v::RANK, 0)?;
-        let world_size = number_or(v::WORLD_SIZE, 0)?;
         if rank >= world_size {
             return Err(RankEnvironmentError::Invalid {
                 name: v::RANK,
@@ -253,7 +257,7 @@ impl RankEnvironment {
             world_size,
             local_rank,
             local_world_size,
-            node_rank: number_or(v::NODE_RANK, 0)?,
+            node_rank: env.number(v::NODE_RANK)?.unwrap_or(0),
             master_addr: place.host,
             master_port: place.port,
             launcher_hosts_store,

@@ -70,9 +70,7 @@ mod stop;
 mod supervisor;
 mod terminal;
 
-pub use children::{
-    ChildError, Children, EndedChild, StartedChild, WorkerPool, forget_ranks, last_lines,
-};
+pub use children::{ChildError, Children, EndedChild, StartedChild, WorkerPool, forget_ranks};
 pub use config::{ElasticLaunch, LaunchConfig};
 pub use early_stop::EarlyStop;
 pub use environment::{RankEnvironment, variables};

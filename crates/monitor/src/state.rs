@@ -10,6 +10,7 @@ use everburn_record::{Event, EventKind, Live, MetricRecord, Phase, located, unit
 
 use self::bounds::MOST_RANKS;
 pub use self::history::{Column, History};
+use self::ranks::Wait;
 pub use self::ranks::{RankState, RankStatus};
 use crate::update::Update;
 
@@ -59,7 +60,7 @@ pub struct RunState {
     /// How often a rank was started again.
     pub(crate) restarts: u64,
     /// How many checkpoints could not be written.
-    pub(crate) unsaved: u64,
+    pub(crate) failed_checkpoints: u64,
     pub(crate) finished: bool,
     /// Why it ended before its time.
     pub(crate) stopped: Option<String>,
@@ -160,8 +161,8 @@ impl RunState {
         let parts: Vec<String> = parts
             .map(|(word, ranks)| format!("{word}: {}", ranks.join(", ")))
             .collect();
-        let all = ranks.len();
-        (!parts.is_empty()).then(|| format!("{there} of {all} ranks, {}", parts.join(", ")))
+        let all = units::counted(ranks.len(), "rank");
+        (!parts.is_empty()).then(|| format!("{there} of {all}, {}", parts.join(", ")))
     }
 
     /// Time has gone by.
@@ -195,7 +196,7 @@ impl RunState {
             self.ranks.event(event, members.map(|(members, _)| members));
         }
         self.restarts += u64::from(event.kind == EventKind::Restart);
-        self.unsaved += u64::from(event.kind == EventKind::Unsaved);
+        self.failed_checkpoints += u64::from(event.kind == EventKind::CheckpointFailed);
         if self.events.len() == MOST_EVENTS {
             self.events.pop_front();
         }
@@ -259,14 +260,15 @@ impl RunState {
     /// Whether a process has the run, as far as anybody knows.
     #[must_use]
     pub fn goes_on(&self) -> bool {
-        self.running.unwrap_or(true) && !(self.finished && self.live.phase == Phase::Ended)
+        let has_ended = self.finished && self.live.phase == Phase::Ended && !self.starts_again();
+        self.running.unwrap_or(true) && !has_ended
     }
 
     /// For how many seconds rank 0 has said nothing, where that is too long.
     pub(crate) fn silence(&self) -> Option<f64> {
         let silent = self.now_ms.saturating_sub(self.heard_ms);
-        let waits = self.goes_on() && self.heard_ms > 0 && self.live.phase != Phase::Ended;
-        (waits && silent >= SILENCE_MS).then_some(silent as f64 / 1e3)
+        let beats = self.goes_on() && self.heard_ms > 0 && self.live.phase != Phase::Ended;
+        (beats && !self.starts_again() && silent >= SILENCE_MS).then_some(silent as f64 / 1e3)
     }
 
     /// For how many seconds a training has made no step, where that is too long.
@@ -274,7 +276,8 @@ impl RunState {
         let seconds = self.now_ms.saturating_sub(self.moved_ms) as f64 / 1e3;
         let usual = self.live.seconds_a_step.unwrap_or_default();
         let trains = self.goes_on() && self.live.phase == Phase::Training;
-        (trains && seconds >= STALL_SECONDS.max(STALL_STEPS * usual)).then_some(seconds)
+        (trains && !self.starts_again() && seconds >= STALL_SECONDS.max(STALL_STEPS * usual))
+            .then_some(seconds)
     }
 
     /// What is to be said of a run that was cut off: where, when and how to continue it.
@@ -290,15 +293,37 @@ impl RunState {
         format!("cut off, last seen {} ago: --resume", units::clock(ago))
     }
 
-    /// For whom the others wait, while a job starts or regroups, and how long they still do.
-    fn wait(&self) -> Option<String> {
+    /// Who is waited for, while a job starts or regroups. A run that starts again has the `live.json` of its earlier end.
+    fn wait(&self) -> Option<&Wait> {
         let meets = matches!(self.live.phase, Phase::Starting | Phase::Regrouping);
-        let (joined, until_ms) = self.ranks.waits.as_ref().filter(|_| meets)?;
-        let missing = (0..self.planned_ranks).filter(|rank| !joined.contains(rank));
+        let wait = self.ranks.wait.as_ref()?;
+        (meets || self.starts_again()).then_some(wait)
+    }
+
+    /// Whether ranks are waited for since a later time than that of `live.json`.
+    fn starts_again(&self) -> bool {
+        let wait = self.ranks.wait.as_ref();
+        wait.is_some_and(|wait| wait.since_ms > self.live.unix_time_ms)
+    }
+
+    /// For whom the others wait, and how long they still do.
+    fn awaited(&self) -> Option<String> {
+        let wait = self.wait()?;
+        let missing = (0..self.planned_ranks).filter(|rank| !wait.joined.contains(rank));
         let missing: Vec<usize> = missing.collect();
-        let left = until_ms.saturating_sub(self.now_ms) / 1000;
+        let left = units::left(wait.until_ms, self.now_ms);
         let missing = located(&missing, self.ranks_per_machine);
-        Some(format!("waiting for {missing}, {left} s more"))
+        Some(format!("waiting for {missing}, {left}"))
+    }
+
+    /// What a dashboard of metrics does not show: how a run has ended that is only monitored, for whom ranks wait, or which
+    /// ranks are in trouble.
+    pub(crate) fn news(&self, monitors: bool) -> Option<String> {
+        if monitors && !self.goes_on() {
+            return Some(format!("the run: {}", self.doing()));
+        }
+        let awaited = || self.goes_on().then(|| self.awaited()).flatten();
+        awaited().or_else(|| self.trouble())
     }
 
     /// What the run is doing, in words.
@@ -322,10 +347,15 @@ impl RunState {
         let doing = match (self.silence(), self.stall()) {
             (Some(seconds), _) => return format!("no heartbeat for {seconds:.0} s"),
             (None, Some(seconds)) => format!("training, no step for {seconds:.0} s"),
-            (None, None) => match self.wait() {
-                Some(wait) => format!("{}, {wait}", self.live.phase.text()),
-                None => self.live.phase.text().to_string(),
-            },
+            (None, None) => {
+                let phase = match self.starts_again() {
+                    true => Phase::Starting,
+                    false => self.live.phase,
+                };
+                let awaited = self.awaited();
+                let awaited = awaited.map_or(String::new(), |awaited| format!(", {awaited}"));
+                format!("{}{awaited}", phase.text())
+            }
         };
         match self.live.store_silent_seconds {
             // What is shown of the ranks is as old.

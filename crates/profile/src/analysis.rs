@@ -78,6 +78,11 @@ pub struct RankProfile {
     pub kept_waiting: Option<f64>,
     /// The most memory, in bytes, if it is known.
     pub peak_memory: Option<u64>,
+    /// The most operations a second that its threads could compute: [`Facts::peak_operations`], or what a layer reached in
+    /// a pass, where that is more.
+    pub peak_operations: Option<f64>,
+    /// The layer and the pass that reached more than was measured, if one did.
+    pub peak_raised_by: Option<String>,
     /// The modules of the model that have parameters, in the order in which the forward pass came to them.
     pub layers: Vec<Layer>,
     /// Copies between device and host within the passes, the longest first.
@@ -215,6 +220,9 @@ impl RankProfile {
         let exposed = phases.iter().filter(|span| span.phase == Phase::Exchange);
         let exposed: Vec<(u64, u64)> = exposed.map(|span| (span.begin, span.end)).collect();
         let segments = layers::segments(recording, &phases);
+        let mut layers = layers::sums(recording, &segments, steps);
+        let measured = recording.facts.peak_operations;
+        let (peak_operations, peak_raised_by) = layers::share_out(&mut layers, measured);
         Self {
             facts: recording.facts.clone(),
             step_seconds: seconds(whole),
@@ -223,7 +231,9 @@ impl RankProfile {
             loading: seconds(loading),
             kept_waiting: (kept_waiting > 0).then(|| seconds(kept_waiting)),
             peak_memory: peak_memory.filter(|bytes| *bytes > 0),
-            layers: layers::sums(recording, &segments, steps),
+            peak_operations,
+            peak_raised_by,
+            layers,
             copies: copies::found(recording, &phases, &segments, steps),
             burn_layers: burn_layers::found(recording, &phases, steps),
             passes,

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use everburn_record::units::counted;
 use everburn_record::{plain, ranks};
 
 use crate::analysis::{Analysis, RankProfile};
@@ -39,7 +40,8 @@ impl Display for Summary<'_> {
         };
         writeln!(
             f,
-            "{steps} steps of {:.2} ms, the first {left_out} not counted{timed}; milliseconds per step by rank:",
+            "{} of {:.2} ms, the first {left_out} not counted{timed}; milliseconds per step by rank:",
+            counted(steps, "step"),
             analysis.step_seconds * 1e3
         )?;
         if !analysis.missing.is_empty() {
@@ -52,6 +54,7 @@ impl Display for Summary<'_> {
         }
         writeln!(f)?;
         phases(f, analysis)?;
+        raised_peaks(f, analysis)?;
         for rank in &analysis.ranks {
             layers(f, rank)?;
             device(f, rank)?;
@@ -69,7 +72,10 @@ fn device(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
     writeln!(
         f,
         "{:<46}{:>10}{:>10}{:>8}  asked for in",
-        format!("kernels of rank {number}, {} steps timed", device.steps),
+        format!(
+            "kernels of rank {number}, {} timed",
+            counted(device.steps, "step")
+        ),
         "a step",
         "ms / step",
         "share",
@@ -103,8 +109,8 @@ fn device(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
     if device.dropped > 0 {
         writeln!(
             f,
-            "  {} kernels did not fit and are missing at the end",
-            device.dropped
+            "  missing at the end, for they did not fit: {}",
+            counted(device.dropped as usize, "kernel")
         )?;
     }
     Ok(())
@@ -160,7 +166,7 @@ fn phases(f: &mut Formatter<'_>, analysis: &Analysis) -> fmt::Result {
         )
     })?;
     line(f, "GFLOP/s of passes", &|rank| {
-        let peak = rank.facts.peak_operations;
+        let peak = rank.peak_operations;
         match (rank.operations_a_second(), peak) {
             (None, _) => "-      ".to_owned(),
             (Some(reached), None) => format!("{:.1}      ", reached / 1e9),
@@ -170,18 +176,31 @@ fn phases(f: &mut Formatter<'_>, analysis: &Analysis) -> fmt::Result {
             }
         }
     })?;
-    line(
-        f,
-        "  at its peak",
-        &|rank| match rank.facts.peak_operations {
-            Some(peak) => format!("{:.1} 100 %", peak / 1e9),
-            None => "-      ".to_owned(),
-        },
-    )?;
+    line(f, "  at its peak", &|rank| match rank.peak_operations {
+        Some(peak) => format!("{:.1} 100 %", peak / 1e9),
+        None => "-      ".to_owned(),
+    })?;
     line(f, "peak memory, MiB", &|rank| match rank.peak_memory {
         Some(bytes) => format!("{:.0}      ", bytes as f64 / f64::from(1 << 20)),
         None => "-      ".to_owned(),
     })
+}
+
+/// Which peaks are not those that were measured, and why.
+fn raised_peaks(f: &mut Formatter<'_>, analysis: &Analysis) -> fmt::Result {
+    for rank in &analysis.ranks {
+        let measured = rank.facts.peak_operations.zip(rank.peak_raised_by.as_ref());
+        if let Some((measured, raised_by)) = measured {
+            writeln!(
+                f,
+                "the peak of rank {} is what {raised_by} reached: before the training {:.1} GFLOP/s were measured, beside other \
+                 programs or at a lower clock",
+                rank.facts.rank,
+                measured / 1e9
+            )?;
+        }
+    }
+    Ok(())
 }
 
 fn or_dash(text: Option<String>) -> String {
@@ -258,8 +277,8 @@ fn layers(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
     if rank.samples_dropped > 0 {
         writeln!(
             f,
-            "  {} samples of the CPU did not fit and are missing at the end",
-            rank.samples_dropped
+            "  missing at the end, for they did not fit: {} of the CPU",
+            counted(rank.samples_dropped as usize, "sample")
         )?;
     }
     Ok(())

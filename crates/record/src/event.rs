@@ -12,8 +12,9 @@ pub enum EventKind {
     Resume,
     /// A checkpoint was written.
     Checkpoint,
-    /// A checkpoint could not be written.
-    Unsaved,
+    /// A checkpoint could not be written. Earlier files call it `unsaved`.
+    #[serde(alias = "unsaved")]
+    CheckpointFailed,
     /// The others lost a rank.
     Loss,
     /// A rank was started again.
@@ -43,7 +44,7 @@ impl EventKind {
         Self::Start,
         Self::Resume,
         Self::Checkpoint,
-        Self::Unsaved,
+        Self::CheckpointFailed,
         Self::Loss,
         Self::Restart,
         Self::Regroup,
@@ -69,7 +70,7 @@ impl EventKind {
             Self::Start => "start",
             Self::Resume => "resume",
             Self::Checkpoint => "checkpoint",
-            Self::Unsaved => "unsaved",
+            Self::CheckpointFailed => "checkpoint-failed",
             Self::Loss => "loss",
             Self::Restart => "restart",
             Self::Regroup => "regroup",
@@ -90,7 +91,7 @@ impl EventKind {
             Self::Start => '▸',
             Self::Resume => '↻',
             Self::Checkpoint => '◆',
-            Self::Unsaved => '◇',
+            Self::CheckpointFailed => '◇',
             Self::Loss => '×',
             Self::Restart => '▲',
             Self::Regroup => '●',

@@ -123,6 +123,8 @@ fn an_event_holds_every_field_and_every_kind_has_its_word() {
         let json = serde_json::to_value(&event).unwrap();
         assert_eq!(json["kind"], kind.name());
     }
+    let earlier: Event = serde_json::from_str(r#"{"kind":"unsaved"}"#).unwrap();
+    assert_eq!(earlier.kind, EventKind::CheckpointFailed);
 }
 
 #[test]

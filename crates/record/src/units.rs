@@ -88,6 +88,23 @@ pub fn clock(seconds: f64) -> String {
     }
 }
 
+/// How long something is still waited for at `now_ms`, in whole seconds: a deadline may have passed before anybody looks.
+/// Both times are in milliseconds since 1970.
+///
+/// ```
+/// use everburn_record::units::left;
+///
+/// assert_eq!(left(300_000, 50_000), "250 s more");
+/// assert_eq!(left(300_000, 305_400), "the time was over 5 s ago");
+/// ```
+#[must_use]
+pub fn left(until_ms: u64, now_ms: u64) -> String {
+    match until_ms.checked_sub(now_ms) {
+        Some(left) => format!("{} s more", left / 1000),
+        None => format!("the time was over {} s ago", (now_ms - until_ms) / 1000),
+    }
+}
+
 /// A count with commas.
 ///
 /// ```
@@ -104,6 +121,25 @@ pub fn count(count: u64) -> String {
         grouped.push(digit);
     }
     grouped
+}
+
+/// How many things of a name there are: `1 rank`, `2 ranks`.
+///
+/// ```
+/// use everburn_record::units::counted;
+///
+/// assert_eq!([0, 1, 2].map(|count| counted(count, "rank")), ["0 ranks", "1 rank", "2 ranks"]);
+/// assert_eq!([counted(1, "batch"), counted(3, "batch")], ["1 batch", "3 batches"]);
+/// ```
+#[must_use]
+pub fn counted(count: usize, noun: &str) -> String {
+    let hisses = ["s", "x", "ch", "sh"];
+    let ending = match count {
+        1 => "",
+        _ if hisses.iter().any(|end| noun.ends_with(end)) => "es",
+        _ => "s",
+    };
+    format!("{count} {noun}{ending}")
 }
 
 /// How many of something there are per second: a whole number with commas from 100 on, thousands and millions with

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use everburn_record::units::counted;
+
 /// What is tried first with the folder of a run.
 pub(crate) const READING_RUN: &str = "reading the run directory";
 
@@ -39,7 +41,7 @@ pub enum ReportError {
         path: PathBuf,
     },
     /// This many runs cannot be compared.
-    #[error("{given} runs cannot be compared: give 2 to {most}")]
+    #[error("{} cannot be compared: give 2 to {most}", counted(*.given, "run"))]
     Runs {
         /// How many were given.
         given: usize,

@@ -28,6 +28,7 @@ use burn::lr_scheduler::module_lr_scheduler::{ModuleLrScheduler, ModuleLrSchedul
 use burn::prelude::Device;
 use clap::{ArgAction, Args};
 use everburn_distributed::{DdpConfig, OuterConfig};
+use everburn_record::units::counted;
 use serde::de::DeserializeOwned;
 use serde::de::value::{Error, StrDeserializer};
 use serde::{Deserialize, Serialize};
@@ -321,9 +322,9 @@ impl TrainingConfig {
         }
         if self.batch_size < world_size {
             return refuse(format!(
-                "a global batch of {} samples cannot be shared by {world_size} ranks: \
+                "a global batch of {} cannot be shared by {world_size} ranks: \
                  use `training.batch_size = {world_size}` or more, or fewer ranks",
-                self.batch_size
+                counted(self.batch_size, "sample")
             ));
         }
         if self.accumulate == 0 {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use everburn_collectives::group::{CollectiveError, ProcessGroup};
 use everburn_distributed::{DdpError, SamplerError};
+use everburn_record::units::counted;
 
 use crate::checkpoint::state_dict::WeightsMismatch;
 use crate::device::verification::WrongNumbers;
@@ -78,9 +79,10 @@ pub enum TrainError {
     },
     /// Gradients are too large for `f16`, whatever the loss is multiplied by.
     #[error(
-        "step {step} overflows f16 with a loss scale of only {scale}, and {skipped_steps} steps were skipped \
-         before: the training has diverged, or its activations need more range; try `training.precision = bf16`, a lower \
-         `training.optimizer.learning_rate` or `training.ddp.max_gradient_norm = 1`"
+        "step {step} overflows f16 with a loss scale of only {scale}, after {} that had to be skipped: the \
+         training has diverged, or its activations need more range; try `training.precision = bf16`, a lower \
+         `training.optimizer.learning_rate` or `training.ddp.max_gradient_norm = 1`",
+        counted(*.skipped_steps as usize, "step")
     )]
     LossScaleTooLow {
         /// What the loss was multiplied by.

@@ -1,6 +1,5 @@
 //! The documents of files that are larger than memory.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -152,7 +151,8 @@ impl<'a> DocumentReader<'a> {
 impl Open {
     fn new(path: PathBuf) -> Result<Self, DatasetError> {
         let file = File::open(&path).map_err(|source| unreadable(&path, source))?;
-        let is_packed = path.extension() == Some(OsStr::new("gz"));
+        let ending = path.extension();
+        let is_packed = ending.is_some_and(|ending| ending.eq_ignore_ascii_case("gz"));
         let from: Box<dyn Read + Send> = match is_packed {
             true => Box::new(MultiGzDecoder::new(file)),
             false => Box::new(file),

@@ -1,6 +1,5 @@
 //! Instructions: prompts with the answers that a model is to learn.
 
-use std::ffi::OsStr;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -143,7 +142,8 @@ enum Sample {
 
 /// Whether a file has instructions, by its name.
 pub(super) fn are_at(path: &Path) -> bool {
-    path.extension() == Some(OsStr::new("jsonl")) && path.is_file()
+    let ending = path.extension();
+    ending.is_some_and(|ending| ending.eq_ignore_ascii_case("jsonl")) && path.is_file()
 }
 
 /// Reads a file of instructions. The last tenth of its lines is the test set.

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use data_encoding::HEXLOWER;
+use everburn_record::units;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -59,8 +60,8 @@ pub struct ShardsRecord {
 
 impl std::fmt::Display for ShardsRecord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let plural = if self.files == 1 { "" } else { "s" };
-        write!(f, "{} file{plural} of {} tokens", self.files, self.tokens)
+        let files = units::counted(self.files, "file");
+        write!(f, "{files} of {}", units::counted(self.tokens, "token"))
     }
 }
 
@@ -74,7 +75,7 @@ impl TokenFiles {
         if format != TokenFormat::Detect || path.is_dir() || has_header(path)? {
             return Ok(true);
         }
-        match path.extension() == Some(OsStr::new("bin")) {
+        match is_bin(path) {
             // Says what is missing.
             true => TokenShards::open(&[path.to_owned()], format).map(|_| true),
             false => Ok(false),
@@ -144,6 +145,11 @@ impl TokenFiles {
     }
 }
 
+fn is_bin(path: &Path) -> bool {
+    let ending = path.extension();
+    ending.is_some_and(|ending| ending.eq_ignore_ascii_case("bin"))
+}
+
 /// The files `*.bin` of a folder, in the order of their names.
 fn token_files(folder: &Path) -> Result<Vec<PathBuf>, DatasetError> {
     let unreadable = |source| DatasetError::Read {
@@ -155,7 +161,7 @@ fn token_files(folder: &Path) -> Result<Vec<PathBuf>, DatasetError> {
         let path = entry.map_err(unreadable)?.path();
         let hidden = path.file_name().unwrap_or_default();
         let hidden = hidden.as_encoded_bytes().starts_with(b".");
-        if path.extension() == Some(OsStr::new("bin")) && !hidden {
+        if is_bin(&path) && !hidden {
             files.push(path);
         }
     }

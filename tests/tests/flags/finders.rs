@@ -37,7 +37,7 @@ fn a_learning_rate_is_found_by_all_ranks_together_and_nothing_is_trained() {
         let line = format!("suggested learning rate: {suggestion:.2e} ");
         assert!(ended.stdout.contains(&line), "{line} is not in {ended}");
         assert!(ended.stdout.contains("learning rate  "), "{ended}");
-        let warned = "96 training samples are only ";
+        let warned = "a sweep of 100 steps has only ";
         assert!(ranks != "1" || ended.stderr.contains(warned), "{ended}");
         let plot = run.text("learning-rate.svg");
         assert!(

@@ -60,7 +60,7 @@ fn a_warm_up_trains_nothing_and_says_where_it_keeps_what_it_has_compiled() {
         .args(["--kernel-cache", "kernels", "--run-dir", "run"])
         .run()
         .succeeded();
-    let ready = "kernels for 2 shapes of batches are ready";
+    let ready = "kernels for 2 batch shapes, ready after";
     assert!(ended.stdout.contains(ready), "{ended}");
     assert!(!ended.stdout.contains("epoch"), "{ended}");
     assert!(!folder.path().join("run").exists(), "{ended}");

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use everburn::launch::{Children, WorkerPool, forget_ranks, keep_freed_memory};
+use everburn_record::units::counted;
 use serde_json::{Value, json};
 
 use super::layer::{Answer, Order};
@@ -54,8 +55,7 @@ impl<'a> Side<'a> {
         threads: usize,
         folder: &Path,
     ) -> Result<Self, Failure> {
-        let plural = if threads == 1 { "" } else { "s" };
-        let name = format!("{name} with {threads} thread{plural}");
+        let name = format!("{name} with {}", counted(threads, "thread"));
         let pool = WorkerPool::start(children, name.clone(), vec![command], folder)?;
         pool.pause();
         Ok(Self {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
+use everburn_record::units::counted;
 
 use super::ours::Data;
 use crate::bench::{Common, at_least_1};
@@ -112,12 +113,11 @@ impl fmt::Display for Case {
             threads,
             batch,
         } = self;
-        let plural = |count: usize| if count == 1 { "" } else { "s" };
         write!(
             f,
-            "{model}, {ranks} rank{} x {threads} thread{}, batch {batch}",
-            plural(*ranks),
-            plural(*threads)
+            "{model}, {} x {}, batch {batch}",
+            counted(*ranks, "rank"),
+            counted(*threads, "thread")
         )
     }
 }

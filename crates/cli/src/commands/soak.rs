@@ -10,8 +10,9 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use everburn_launch::{ChildError, Children, EndedChild, last_lines};
+use everburn_launch::{ChildError, Children, EndedChild};
 use everburn_record::statistics::median;
+use everburn_record::units::counted;
 use serde_json::Value;
 
 use self::plan::{Bounds, Kind, Plan};
@@ -140,8 +141,10 @@ impl Soak<'_> {
         let now = everburn_record::unix_time_ms();
         let seed = self.options.seed.unwrap_or(now);
         say!(
-            "{}: {runs} runs of {steps} steps on {ranks} ranks, at least {min}; seed {seed}",
-            self.model
+            "{}: {} of {} on {ranks} ranks, at least {min}; seed {seed}",
+            self.model,
+            counted(runs as usize, "run"),
+            counted(steps as usize, "step")
         );
         let reference = self.folder.path().join("undisturbed");
         self.train("the undisturbed run", &reference, &["--ranks", "1"])
@@ -154,10 +157,10 @@ impl Soak<'_> {
             let plan = Plan::draw(seed.wrapping_add(number), bounds);
             let start = Instant::now();
             let found = self.run_one(number, &plan, &expected)?;
-            if plan.is_all(|kind| matches!(kind, Kind::Kill(_))) {
+            if plan.is_all(Kind::Kill) {
                 kills.extend(&found.lost);
             }
-            if plan.is_all(|kind| matches!(kind, Kind::Stall(_))) {
+            if plan.is_all(Kind::Stall) {
                 stalls.extend(&found.lost);
             }
             let verdict = match found.wrong.as_slice() {
@@ -195,7 +198,11 @@ impl Soak<'_> {
                 self.options.heartbeat_timeout
             );
         }
-        say!("{} of {runs} runs ended as they should", runs - failed);
+        say!(
+            "{} of {} ended as they should",
+            runs - failed,
+            counted(runs as usize, "run")
+        );
         Ok(match failed == 0 && !is_slow {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,
@@ -238,23 +245,25 @@ impl Soak<'_> {
         };
         found.lost = seconds_lost(&ended.stderr, self.options.ranks);
         // A process that took the place of another is spared, so the first fault alone is sure.
-        let first = plan.faults.iter().map(|fault| fault.step).min();
+        let first = plan.faults.iter().map(|fault| fault.at).min();
         if first.is_some_and(|step| !tells_of_a_fault(&ended.stderr, step)) {
             found.wrong.push("nothing happened".to_string());
         }
         found.wrong.extend(left_behind(&directory));
-        let said = || last_lines(&[ended.stdout.as_str(), ended.stderr.as_str()].join("\n"));
         match (ended.status.success(), plan.too_few) {
             (true, false) => {}
             (true, true) => found
                 .wrong
                 .push("it went on with too few ranks".to_string()),
-            (false, false) => found.wrong.push(format!("it failed:\n{}", said())),
+            (false, false) => found
+                .wrong
+                .push(format!("it failed:\n{}", ended.last_words())),
             (false, true) => {
                 if !ended.stderr.contains("cannot continue") {
-                    found
-                        .wrong
-                        .push(format!("it gives no reason for its end:\n{}", said()));
+                    found.wrong.push(format!(
+                        "it gives no reason for its end:\n{}",
+                        ended.last_words()
+                    ));
                 }
                 let resumed = self
                     .resume(&directory)
@@ -319,7 +328,7 @@ impl Soak<'_> {
 fn expect_success(ended: &EndedChild) -> Result<(), ToolError> {
     match ended.status.success() {
         true => Ok(()),
-        false => Err(ToolError::Failed(last_lines(&ended.stderr))),
+        false => Err(ToolError::Failed(ended.last_words())),
     }
 }
 

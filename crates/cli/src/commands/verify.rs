@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::Args;
 use everburn_launch::{Children, EndedChild};
 use everburn_record::units;
+use everburn_record::units::counted;
 use serde_json::Value;
 
 use self::compare::{Difference, compare};
@@ -122,7 +123,8 @@ impl VerifyArguments {
         let virtual_ranks = self.virtual_ranks.unwrap_or(most);
         if virtual_ranks < most {
             return Err(format!(
-                "--virtual-ranks {virtual_ranks} cannot be shared out to {most} ranks"
+                "--virtual-ranks {virtual_ranks} cannot be shared out to {}",
+                counted(most, "rank")
             ));
         }
         if self.steps == 0 {
@@ -141,7 +143,8 @@ impl VerifyArguments {
                 Some(most) if most <= virtual_ranks => {}
                 Some(most) => {
                     return Err(format!(
-                        "--virtual-ranks {virtual_ranks} cannot be shared out to {most} ranks"
+                        "--virtual-ranks {virtual_ranks} cannot be shared out to {}",
+                        counted(most, "rank")
                     ));
                 }
                 None => return Err("--elastic is MIN:MAX, as in 2:4".to_string()),
@@ -230,8 +233,9 @@ pub(crate) fn run(options: &VerifyArguments) -> Result<ExitCode, ToolError> {
     };
     let train = |name: &str, run: &Run, flags: &[String]| trainings.train(name, run, flags);
     say!(
-        "{model}: {} steps over {virtual_ranks} virtual ranks",
-        options.steps
+        "{model}: {} over {}",
+        counted(options.steps, "step"),
+        counted(virtual_ranks, "virtual rank")
     );
     let over_virtual = ["--virtual-ranks".to_string(), virtual_ranks.to_string()];
     let hashed = [&over_virtual[..], &["--hash-every".into(), "1".into()]].concat();
@@ -241,7 +245,8 @@ pub(crate) fn run(options: &VerifyArguments) -> Result<ExitCode, ToolError> {
         let path = train(&format!("run-{number}"), &run, &hashed)?;
         let hashes = read_hashes(&path)?;
         let Some((reference, expected)) = &first else {
-            say!("  {run}: {} steps, {}", hashes.len(), last_of(&hashes));
+            let steps = counted(hashes.len(), "step");
+            say!("  {run}: {steps}, {}", last_of(&hashes));
             first = Some((run, hashes));
             continue;
         };

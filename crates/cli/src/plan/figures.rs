@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use everburn_record::units::counted;
 use everburn_schedules::Link;
 use serde::Deserialize;
 
@@ -62,7 +63,10 @@ impl Figures {
     /// Measured ones.
     pub(super) fn measured(blocks: Vec<BlockFigures>, samples: usize) -> Self {
         Self {
-            origin: format!("measured here, each block on {samples} samples"),
+            origin: format!(
+                "measured here, each block on {}",
+                counted(samples, "sample")
+            ),
             link: LOCAL_LINK,
             blocks,
         }

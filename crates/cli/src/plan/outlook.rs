@@ -8,6 +8,7 @@ use burn::tensor::DType;
 use everburn_distributed::{BucketEntry, BucketPlan};
 use everburn_nn::ParameterPath;
 use everburn_record::table::aligned;
+use everburn_record::units::counted;
 use everburn_record::units::{bytes, percent, rate, seconds};
 use everburn_schedules::{
     Block, Costs, Link, OptimizerState, RankMemory, Schedule, Timeline, memory_of, simulate,
@@ -19,7 +20,6 @@ use super::figures::Figures;
 use super::{MicroBatches, ModelInBlocks};
 use crate::config::RunConfig;
 use crate::error::CliError;
-use crate::summary::counted;
 
 /// What a run would take.
 pub(super) struct Outlook {

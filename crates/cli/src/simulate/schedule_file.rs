@@ -52,7 +52,7 @@ pub(super) fn read(path: &Path, chunks: Option<usize>) -> Result<Schedule, CliEr
     }
     let is_json = path
         .extension()
-        .is_some_and(|extension| extension == "json");
+        .is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
     let file: ScheduleFile = match is_json {
         true => serde_json::from_str(&text).map_err(|error| refuse(error.to_string()))?,
         false => toml::from_str(&text).map_err(|error| refuse(error.to_string()))?,

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use crate::prelude::*;
 use burn::prelude::Device;
 use everburn_launch::LaunchConfig;
+use everburn_record::Live;
 use everburn_record::sync::lock;
-use everburn_record::{Live, invocation};
+use everburn_record::units::counted;
 use everburn_train::checkpoint::{CheckpointFolder, Progress};
 use everburn_train::{
     ConfiguredTask, LoadedData, parameter_differences, renderer, settings_by_path,
@@ -20,10 +21,10 @@ use super::machine_folder::{folder_of_machine, other_machine};
 use crate::arguments::{RankFlags, TrainArguments};
 use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
-use crate::summary::counted;
 use crate::trained::{decided_otherwise, require_settings_of_run};
 use crate::{
-    devices, gradient_exchange, launching, mesh, model_parallel, monitor, recording, weights,
+    devices, gradient_exchange, launching, mesh, model_parallel, monitor, recording, summary,
+    weights,
 };
 
 /// Checks that there is a checkpoint and that it belongs to this configuration.
@@ -44,7 +45,7 @@ pub(super) fn check_resume(
     );
     check_same_weights(&run, config, arguments)?;
     let training = &config.training;
-    require_checkpoints(&run, config)?;
+    require_checkpoints(&run)?;
     let newest =
         CheckpointFolder::new(run.checkpoints(), training.keep_checkpoints).load_newest()?;
     if choose_display(arguments) == renderer::Display::Dashboard {
@@ -94,7 +95,7 @@ pub(super) fn check_resume(
 
 /// Refuses the folder of another machine than the first, which has no checkpoints; and a run that has parameters and has
 /// never trained: `import` has made it.
-fn require_checkpoints(run: &RunDirectory, config: &RunConfig) -> Result<(), CliError> {
+fn require_checkpoints(run: &RunDirectory) -> Result<(), CliError> {
     let checkpoints = CheckpointFolder::new(run.checkpoints(), 1).places()?;
     if checkpoints.is_empty()
         && let Some((machine, first)) = other_machine(run)
@@ -116,9 +117,8 @@ fn require_checkpoints(run: &RunDirectory, config: &RunConfig) -> Result<(), Cli
     Err(CliError::usage_with_help(
         format!("{path} has the weights of an import, and no training to resume"),
         format!(
-            "`{} train {} --init-from {path}` trains from these weights, in a run of its own",
-            invocation::name(),
-            config.model
+            "`{}` trains from these weights, in a run of its own",
+            summary::new_training_from(run)
         ),
     ))
 }
@@ -438,14 +438,16 @@ fn warn_of_few_steps(config: &RunConfig, samples: usize) {
     let (total, epochs) = (config.training.total_steps(samples), config.training.epochs);
     if let Some(steps) = config.training.steps.filter(|steps| *steps > total) {
         tracing::warn!(
-            "the training ends after {total} steps, those of {}, before --steps {steps}: more need more --epochs",
+            "the training ends after {}, those of {}, before --steps {steps}: more need more --epochs",
+            counted(total, "step"),
             counted(epochs, "epoch")
         );
     }
     let batch_size = config.training.batch_size;
     if samples > 0 && samples < batch_size {
         tracing::warn!(
-            "a step has {samples} samples, all that there are, and not the --batch-size {batch_size}"
+            "a step has {}, all that there are, and not the --batch-size {batch_size}",
+            counted(samples, "sample")
         );
     }
 }

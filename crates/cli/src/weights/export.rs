@@ -89,15 +89,34 @@ impl ExportArguments {
 
     fn refuse_onnx(&self) -> Result<(), CliError> {
         match &self.output {
-            Some(output) if output.extension().is_some_and(|ending| ending == "onnx") => {
-                Err(CliError::usage_with_help(
-                    format!("--output {}: ONNX is not written", output.display()),
-                    "export to a .pt file, load it into the same model in PyTorch by load_state_dict, and write that by \
+            Some(output) if StateDictFile::is_onnx(output) => Err(CliError::usage_with_help(
+                format!("--output {}: ONNX is not written", output.display()),
+                "export to a .pt file, load it into the same model in PyTorch by load_state_dict, and write that by \
                      torch.onnx.export",
-                ))
-            }
+            )),
             _ => Ok(()),
         }
+    }
+
+    /// Refuses what is there already: a folder in the place of a file, and anything in the place of a folder.
+    fn refuse_what_is_there(&self, output: &Path) -> Result<(), CliError> {
+        let shown = output.display();
+        let writes_folder = self.adapter || self.to == Some(ExportFormat::HuggingFace);
+        let (what, help) = match writes_folder {
+            true if output.exists() => (
+                format!("--output {shown}: there is something already"),
+                "name another folder, or remove it".to_owned(),
+            ),
+            false if output.is_dir() => (
+                format!("--output {shown} is a folder"),
+                format!(
+                    "name a file in it, such as {}; only --to hugging-face and --adapter write a folder, and make it",
+                    output.join("state-dict.safetensors").display()
+                ),
+            ),
+            _ => return Ok(()),
+        };
+        Err(CliError::usage_with_help(what, help))
     }
 
     /// Refuses a file whose ending is not one of the format's.
@@ -143,6 +162,9 @@ fn size(text: &str) -> Result<u64, String> {
 /// Writes a run's model as a state dict.
 pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> {
     let run = RunDirectory::open(&arguments.run_dir)?;
+    if let Some(output) = &arguments.output {
+        arguments.refuse_what_is_there(output)?;
+    }
     let format = match arguments.adapter {
         true => None,
         false => Some(arguments.format()?),
@@ -156,6 +178,7 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
             None => "adapter",
         })
     });
+    arguments.refuse_what_is_there(&output)?;
     let folder = output
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());

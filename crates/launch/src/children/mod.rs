@@ -170,7 +170,7 @@ impl Children {
         Err(ChildError::new(format!(
             "{name} has failed ({}); its last words:\n{}",
             ended.status,
-            last_lines(&[ended.stdout, ended.stderr].join("\n"))
+            ended.last_words()
         )))
     }
 
@@ -304,6 +304,14 @@ pub struct EndedChild {
     pub stderr: String,
 }
 
+impl EndedChild {
+    /// The last lines that it said: of its standard output, if it wrote few to its standard error.
+    #[must_use]
+    pub fn last_words(&self) -> String {
+        last_lines(&[self.stdout.as_str(), self.stderr.as_str()].join("\n"))
+    }
+}
+
 /// Removes from `command` the variables of a rank of another job. Call it before the command is given
 /// what it is.
 pub fn forget_ranks(command: &mut Command) {
@@ -435,8 +443,7 @@ fn text_of(path: &Path) -> String {
 }
 
 /// The last lines of `text` that say anything.
-#[must_use]
-pub fn last_lines(text: &str) -> String {
+fn last_lines(text: &str) -> String {
     let lines: Vec<_> = text
         .lines()
         .filter(|line| !line.trim().is_empty())

@@ -22,6 +22,11 @@ fn the_last_words_of_a_failing_child_are_shown() {
         failure.contains('3') && failure.ends_with("why"),
         "{failure}"
     );
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo so far; echo; echo why >&2"]);
+    let ended = Children::unheard().run_to_any_end("it", &mut command, folder.path(), LONG);
+    assert_eq!(ended.unwrap().last_words(), "so far\nwhy");
 }
 
 #[test]

@@ -69,7 +69,13 @@ fn a_store_in_etcd_takes_the_place_of_host_and_port() {
 fn what_is_wrong_is_named() {
     let message = |changes: &[(&str, &str)]| with(changes).unwrap_err().to_string();
     assert!(message(&[("MASTER_ADDR", "")]).contains("MASTER_ADDR is not set"));
-    assert!(message(&[("RANK", "x")]).contains("RANK is `x`"));
+    // Also where others are missing.
+    for port in ["29500", ""] {
+        let told = message(&[("RANK", "x"), ("MASTER_ADDR", ""), ("MASTER_PORT", port)]);
+        let expected = "the environment variable RANK is `x`, but must be a number from 0; unset it if it is left over";
+        assert_eq!(told, expected);
+    }
+    assert!(message(&[("WORLD_SIZE", "two")]).contains("WORLD_SIZE is `two`"));
     assert!(message(&[("RANK", "2")]).contains("below WORLD_SIZE"));
     for port in ["70000", "0"] {
         let told = message(&[("MASTER_PORT", port)]);

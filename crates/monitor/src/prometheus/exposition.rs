@@ -151,7 +151,7 @@ fn of_run(text: &mut Text, state: &RunState) {
         (
             "checkpoints_failed_total",
             "How many checkpoints could not be written.",
-            state.unsaved,
+            state.failed_checkpoints,
         ),
     ];
     for (name, help, count) in counters {

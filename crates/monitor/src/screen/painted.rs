@@ -97,7 +97,7 @@ impl Painted {
     }
 
     /// Draws the picture, as far as it fits, and which key shows the ranks; of who only monitors, also that `q` leaves, and
-    /// in the place of the last line's beginning the `news`: which ranks are in trouble, or how the run has ended.
+    /// in the place of the last line's beginning the `news`: which ranks are waited for or in trouble, or how the run has ended.
     pub(super) fn draw(&self, looks_on: bool, news: Option<&str>, area: Rect, buffer: &mut Buffer) {
         let screen = self.screen.screen();
         for row in 0..area.height {

@@ -241,9 +241,7 @@ impl ScreenThread {
                 Some(painted) if !self.ranks => {
                     let looks_on = !self.view.training;
                     // Of a run that is over, burn-train's picture shows the last thing that it did.
-                    let over = (looks_on && !state.goes_on())
-                        .then(|| format!("the run: {}", state.doing()));
-                    let news = over.or_else(|| state.trouble());
+                    let news = state.news(looks_on);
                     painted.draw(looks_on, news.as_deref(), area, frame.buffer_mut());
                 }
                 _ => draw_ranks(&state, self.view, area, frame.buffer_mut()),

@@ -91,8 +91,19 @@ pub(super) struct Ranks {
     members: BTreeSet<usize>,
     /// Since when, in milliseconds since 1970, ranks are known to be lost.
     lost: BTreeMap<usize, u64>,
-    /// Who has joined, where others are waited for, and until when, in milliseconds since 1970.
-    pub(super) waits: Option<(BTreeSet<usize>, u64)>,
+    /// What is known of ranks that are waited for.
+    pub(super) wait: Option<Wait>,
+}
+
+/// That ranks are waited for. Times are in milliseconds since 1970.
+#[derive(Debug, Clone)]
+pub(super) struct Wait {
+    /// Who has joined.
+    pub(super) joined: BTreeSet<usize>,
+    /// When that was said; 0 where it is not known.
+    pub(super) since_ms: u64,
+    /// Until when the others are waited for.
+    pub(super) until_ms: u64,
 }
 
 impl Ranks {
@@ -122,7 +133,12 @@ impl Ranks {
     /// `members` are the ranks that the event names.
     pub(super) fn event(&mut self, event: &Event, members: Option<BTreeSet<usize>>) {
         if let Some(until_ms) = event.waits_until_ms {
-            self.waits = members.map(|joined| (joined, until_ms));
+            let since_ms = event.unix_time_ms.unwrap_or(0);
+            self.wait = members.map(|joined| Wait {
+                joined,
+                since_ms,
+                until_ms,
+            });
             return;
         }
         match (event.kind, event.rank) {
@@ -134,8 +150,9 @@ impl Ranks {
                     self.lost.retain(|rank, _| !members.contains(rank));
                     self.members = members;
                 }
-                self.waits = None;
+                self.wait = None;
             }
+            (EventKind::Failure | EventKind::Stop, _) => self.wait = None,
             _ => {}
         }
     }
@@ -155,7 +172,7 @@ impl Ranks {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let of_rank = |rank: &LiveRank| text(&rank.doing) + text(&rank.host);
         let texts: usize = self.live.values().map(of_rank).sum();
-        let joined = self.waits.as_ref().map_or(0, |(joined, _)| joined.len());
+        let joined = self.wait.as_ref().map_or(0, |wait| wait.joined.len());
         let numbers = self.recorded.len() + self.lost.len() + self.members.len() + joined;
         let live = self.live.len() * size_of::<LiveRank>();
         recent * size_of::<RankStep>() + texts + live + 16 * numbers
@@ -184,8 +201,8 @@ impl Ranks {
                 let work = own_work(times);
                 median.is_some_and(|median| work > STRAGGLER * median && work > median + NOISE)
             };
-            let waits = |(joined, _): &(BTreeSet<usize>, u64)| joined.contains(&rank);
-            let has_joined = self.waits.as_ref().is_some_and(waits);
+            let wait = self.wait.as_ref();
+            let has_joined = wait.is_some_and(|wait| wait.joined.contains(&rank));
             let is_member = self.members.is_empty() || self.members.contains(&rank);
             let status = if !state.goes_on() {
                 RankStatus::Ended

@@ -149,6 +149,8 @@ fn a_run_that_was_cut_off_is_shown_as_one_and_one_that_was_resumed_is_not() {
     state.take(&Update::CutOff(event), 9_000);
     state.take(&Update::Running(false), 9_000);
     assert_eq!(state.doing(), "cut off, last seen 0:08 ago: --resume");
+    let ended = "the run: cut off, last seen 0:08 ago: --resume";
+    assert_eq!(state.news(true).as_deref(), Some(ended));
     assert_eq!(state.cut_off(), Some("the run was cut off on node7"));
     assert_eq!(state.events.len(), 1);
     state.take(&Update::Running(true), 10_000);
@@ -173,6 +175,11 @@ fn ranks_that_are_waited_for_are_named_with_their_machine_until_the_training_beg
     state.tick(41_000);
     let doing = "starting, waiting for ranks 2, 3 of machine 1, 250 s more";
     assert_eq!(state.doing(), doing);
+    // The first page, burn-train's dashboard, has it too, of a run that is monitored and of a training.
+    let awaited = "waiting for ranks 2, 3 of machine 1, 250 s more";
+    for monitors in [true, false] {
+        assert_eq!(state.news(monitors).as_deref(), Some(awaited));
+    }
     let status = |rank: usize| state.ranks()[rank].status;
     assert_eq!([0, 1].map(status), [RankStatus::Working; 2]);
     assert_eq!([2, 3].map(status), [RankStatus::Unknown; 2]);
@@ -180,6 +187,47 @@ fn ranks_that_are_waited_for_are_named_with_their_machine_until_the_training_beg
         ranks: Some((0..4).collect()),
         ..Event::new(EventKind::Start, "mlp begins, on 4 ranks")
     };
+    let mut late = state.clone();
+    late.tick(294_000);
+    let over = "waiting for ranks 2, 3 of machine 1, the time was over 3 s ago";
+    assert_eq!(late.news(true).as_deref(), Some(over));
     state.take(&Update::Event(start), 42_000);
     assert_eq!(state.doing(), "starting");
+    assert_eq!(state.news(true), None);
+}
+
+#[test]
+fn a_run_that_starts_again_waits_whatever_its_files_say_of_its_earlier_end() {
+    let mut state = RunState::default();
+    let run = Update::Run {
+        name: "a".into(),
+        config: "[ranks]\nranks = 1\nnodes = 2\n".into(),
+    };
+    state.take(&run, 100_000);
+    for phase in [Phase::Training, Phase::Ended] {
+        let live = Live {
+            unix_time_ms: 20_000,
+            phase,
+            ..Live::default()
+        };
+        let stopped = serde_json::json!({"stopped": "on request after step 100"});
+        state.take(&Update::Report(stopped), 100_000);
+        state.take(&Update::Running(true), 100_000);
+        state.take(&Update::Live(live), 100_000);
+        let wait = Event {
+            unix_time_ms: Some(110_000),
+            ranks: Some(vec![0]),
+            waits_until_ms: Some(400_000),
+            ..Event::new(EventKind::Warning, "waiting for rank 1 of machine 1")
+        };
+        state.take(&Update::Event(wait), 110_000);
+        state.tick(150_000);
+        let awaited = "waiting for rank 1 of machine 1, 250 s more";
+        assert_eq!(state.news(true).as_deref(), Some(awaited));
+        assert_eq!(state.doing(), format!("starting, {awaited}"));
+        // The wait was in vain.
+        let failure = Event::new(EventKind::Failure, "rank 1 has not joined");
+        state.take(&Update::Event(failure), 150_000);
+        assert_eq!(state.awaited(), None);
+    }
 }

@@ -41,7 +41,7 @@ fn line(event: &Event, now_ms: u64) -> Line<'static> {
     Line::from(vec![
         Span::styled(format!("{ago:>12} "), dim),
         Span::styled(
-            format!("{:<11}", event.kind.name()),
+            format!("{:<10} ", event.kind.name()),
             Style::new().fg(colour(event.kind)),
         ),
         Span::raw(format!("{step:<12}{rank:<8}")),
@@ -58,7 +58,7 @@ fn colour(kind: EventKind) -> Color {
         | EventKind::Stop
         | EventKind::Warning
         | EventKind::Fault => Color::Yellow,
-        EventKind::Unsaved
+        EventKind::CheckpointFailed
         | EventKind::Loss
         | EventKind::Stall
         | EventKind::Divergence

@@ -62,11 +62,11 @@ fn draw_progress(state: &RunState, ranks: &[RankState], area: Rect, buffer: &mut
         |rank: &&RankState| matches!(rank.status, RankStatus::Working | RankStatus::Straggling);
     let present = match state.goes_on() {
         true => format!(
-            "{} of {} ranks",
+            "{} of {}",
             ranks.iter().filter(here).count(),
-            ranks.len()
+            units::counted(ranks.len(), "rank")
         ),
-        false => format!("{} ranks", ranks.len()),
+        false => units::counted(ranks.len(), "rank"),
     };
     let epoch = match live.epochs {
         0 => String::new(),

@@ -19,7 +19,7 @@ fn lost(rank: &RankProfile, layer: &Layer, pass: Pass) -> f64 {
         Pass::Forward => (layer.forward, layer.forward_operations),
         Pass::Backward => (layer.backward, layer.backward_operations),
     };
-    let peak = rank.facts.peak_operations.unwrap_or(0.0);
+    let peak = rank.peak_operations.unwrap_or(0.0);
     match operations > 0.0 && peak > 0.0 {
         true => (seconds - operations / (EXPECTED * peak)).max(0.0),
         false => 0.0,
@@ -51,10 +51,7 @@ pub(super) fn below_peak(analysis: &Analysis) -> Option<Finding> {
         let of_name = rank.layers.iter().filter(|other| other.name == layer.name);
         of_name.map(|layer| lost(rank, layer, pass)).sum()
     });
-    let (reached, peak) = (
-        layer.operations_a_second_of(pass)?,
-        rank.facts.peak_operations?,
-    );
+    let (reached, peak) = (layer.operations_a_second_of(pass)?, rank.peak_operations?);
     if won < LEAST_SHARE {
         return None;
     }

@@ -166,10 +166,34 @@ fn the_numbers_of_a_layer_are_printed() {
         [["GFLOP/s", "of", "passes", "22.0", "55", "%", "22.0"]],
         "{text}"
     );
+    assert!(!text.contains("the peak of rank"), "{text}");
     let json = serde_json::to_value(&analysis).unwrap();
     let layer = &json["ranks"][0]["layers"][0];
     for (name, expected) in [("forward_operations", 60e6), ("share_of_peak", 0.1)] {
         let found = layer[name].as_f64().unwrap();
         assert!((found / expected - 1.0).abs() < 1e-6, "{layer}");
     }
+}
+
+#[test]
+fn no_layer_is_printed_above_the_peak() {
+    // fc1 reaches 40 thousand millions a second, and 25 were measured.
+    let fast = computing(rank(0, SOUND), [60, 600, 1200, 120], 25.0);
+    let analysis = Analysis::of(&[fast]).unwrap();
+    let found = analysis.ranks[0].peak_operations.unwrap();
+    assert!((found / 40e9 - 1.0).abs() < 1e-6, "{found}");
+    assert_eq!(analysis.ranks[0].facts.peak_operations, Some(25e9));
+    let text = everburn_profile::Summary(&analysis).to_string();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let words = words.join(" ");
+    for part in [
+        "fc1 15.00 30.00 45 % 40.0 100 %",
+        "at its peak 40.0 100 %",
+        "of passes 22.0 55 %",
+    ] {
+        assert!(words.contains(part), "{part}: {text}");
+    }
+    let noted = "the peak of rank 0 is what fc1 ";
+    let told = " reached: before the training 25.0 GFLOP/s were measured, beside other programs or at a lower clock\n";
+    assert!(text.contains(noted) && text.contains(told), "{text}");
 }

@@ -252,7 +252,7 @@ impl Comparison {
             ("stalls", EventKind::Stall),
             ("divergences", EventKind::Divergence),
             ("failures", EventKind::Failure),
-            ("checkpoints not written", EventKind::Unsaved),
+            ("checkpoints not written", EventKind::CheckpointFailed),
             ("resumes", EventKind::Resume),
         ];
         let happened = kinds

@@ -53,10 +53,10 @@ pub(super) fn section(run: &Run) -> Option<Section> {
         tile.draw(html);
     }
     html.put(format_args!("</div>\n"));
-    if let Some(unsaved) = run.events.unsaved() {
+    if let Some(failed_checkpoints) = run.events.failed_checkpoints() {
         html.put(format_args!(
             "<div class=\"notes\"><h3>Checkpoints that could not be written</h3><p>{}</p></div>\n",
-            text(&plain::line(&unsaved, 1500))
+            text(&plain::line(&failed_checkpoints, 1500))
         ));
     }
     notes(&run.notes, html);

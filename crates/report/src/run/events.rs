@@ -83,53 +83,58 @@ impl Events {
     /// use everburn_record::{Event, EventKind};
     /// use everburn_report::Events;
     ///
-    /// let full = Event { step: Some(20), ..Event::new(EventKind::Unsaved, "no space left") };
+    /// let full = Event { step: Some(20), ..Event::new(EventKind::CheckpointFailed, "no space left") };
     /// let told = "1 checkpoint could not be written; the first, after step 20: no space left; no good one is there";
-    /// assert_eq!(Events::new(vec![full]).unsaved().as_deref(), Some(told));
+    /// assert_eq!(Events::new(vec![full]).failed_checkpoints().as_deref(), Some(told));
     /// ```
     #[must_use]
-    pub fn unsaved(&self) -> Option<String> {
-        let first = |event: &&Event| event.kind == EventKind::Unsaved;
+    pub fn failed_checkpoints(&self) -> Option<String> {
+        let first = |event: &&Event| event.kind == EventKind::CheckpointFailed;
         let first = self.list.iter().find(first)?;
         let after = |event: &Event| match event.step {
             Some(step) => format!(", after step {}", units::count(step)),
             None => String::new(),
         };
-        let count = self.count(EventKind::Unsaved);
-        let ending = if count == 1 { "" } else { "s" };
+        let count = self.count(EventKind::CheckpointFailed);
         let newest = match &self.newest_checkpoint {
             Some(newest) => format!("the newest good one now: {}{}", newest.text, after(newest)),
             None => "no good one is there".to_owned(),
         };
         Some(format!(
-            "{} checkpoint{ending} could not be written; the first{}: {}; {newest}",
-            units::count(count),
+            "{} could not be written; the first{}: {}; {newest}",
+            units::counted(count as usize, "checkpoint"),
             after(first),
             first.text
         ))
     }
 
-    /// What is to be said of ranks that are waited for at this time, if that is what happened last.
+    /// What is to be said of ranks that are waited for at this time, if that is what happened last: for whom, and how long
+    /// from now.
     ///
     /// ```
     /// use everburn_record::{Event, EventKind};
     /// use everburn_report::Events;
     ///
-    /// let text = "waiting for rank 1 of machine 1, 290 s more";
+    /// let text = "waiting for rank 1 of machine 1, 290 s more; 1 of 2 ranks have joined after 10 s";
     /// let wait = Event {
     ///     unix_time_ms: Some(10_000),
     ///     waits_until_ms: Some(300_000),
     ///     ..Event::new(EventKind::Warning, text)
     /// };
     /// let events = Events::new(vec![wait]);
-    /// assert_eq!(events.awaited(20_000), Some(text));
-    /// assert_eq!(events.awaited(300_000), None);
+    /// let awaited = |now_ms| events.awaited(now_ms).unwrap();
+    /// assert_eq!(awaited(50_000), "waiting for rank 1 of machine 1, 250 s more");
+    /// assert_eq!(awaited(305_000), "waiting for rank 1 of machine 1, the time was over 5 s ago");
     /// ```
     #[must_use]
-    pub fn awaited(&self, now_ms: u64) -> Option<&str> {
+    pub fn awaited(&self, now_ms: u64) -> Option<String> {
         let last = self.list.iter().max_by_key(|event| event.unix_time_ms)?;
-        let waits = last.waits_until_ms.is_some_and(|until| until > now_ms);
-        waits.then_some(&*last.text)
+        let left = units::left(last.waits_until_ms?, now_ms);
+        // What the text says of time, and of who had joined, was so when it was written.
+        let then = last.text.split(';').next().unwrap_or_default();
+        let whom = then.strip_suffix(" s more");
+        let whom = whom.and_then(|then| Some(then.rsplit_once(", ")?.0));
+        Some(format!("{}, {left}", whom.unwrap_or(then)))
     }
 
     /// Reads `events.jsonl` of a run directory, or where there is none its logs; then its checkpoints. What could not be

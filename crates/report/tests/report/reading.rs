@@ -285,12 +285,16 @@ fn more_events_than_are_kept_are_counted() {
 fn checkpoints_that_could_not_be_written_are_counted_with_the_first_reason_and_the_newest_good_one()
 {
     let mut text = String::new();
-    for (step, why) in [(10, "<no space left>"), (30, "read-only")] {
-        let line = format!(r#"{{"kind":"unsaved","step":{step},"text":"{why}"}}"#);
+    // The first by the word of earlier files.
+    for (kind, step, why) in [
+        ("unsaved", 10, "<no space left>"),
+        ("checkpoint-failed", 30, "read-only"),
+    ] {
+        let line = format!(r#"{{"kind":"{kind}","step":{step},"text":"{why}"}}"#);
         writeln!(text, "{line}").unwrap();
     }
     let run = Sample::elastic().with("events.jsonl", text).read();
-    let told = run.events.unsaved().unwrap();
+    let told = run.events.failed_checkpoints().unwrap();
     assert_eq!(
         told,
         "2 checkpoints could not be written; the first, after step 10: <no space left>; the newest good one now: \
@@ -298,8 +302,8 @@ fn checkpoints_that_could_not_be_written_are_counted_with_the_first_reason_and_t
     );
     let html = run.to_html();
     assert!(html.contains("the first, after step 10: &lt;no space left&gt;"));
-    assert!(html.contains("unsaved × 2"));
-    assert_eq!(Sample::elastic().read().events.unsaved(), None);
+    assert!(html.contains("checkpoint-failed × 2"));
+    assert_eq!(Sample::elastic().read().events.failed_checkpoints(), None);
 }
 
 #[test]

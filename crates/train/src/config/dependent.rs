@@ -1,6 +1,7 @@
 //! Settings of a configuration that depend on each other.
 
 use everburn_distributed::VirtualRanks;
+use everburn_record::units::counted;
 
 use super::TrainingConfig;
 use crate::config::balance::Balance;
@@ -24,11 +25,13 @@ impl TrainingConfig {
             ),
             (Some(own), Some(_)) => refuse(format!(
                 "`training.validation_samples` holds out training samples, and the data have a validation set of their own, \
-                 of {own} samples: leave it out"
+                 of {}: leave it out",
+                counted(own, "sample")
             )),
             _ if samples == 0 => refuse("the training set is empty".to_owned()),
             (None, Some(held_out)) if held_out >= samples => refuse(format!(
-                "`training.validation_samples = {held_out}` leaves none of the {samples} training samples"
+                "`training.validation_samples = {held_out}` leaves none of the {}",
+                counted(samples, "training sample")
             )),
             _ => Ok(()),
         }
@@ -81,9 +84,9 @@ impl TrainingConfig {
             .map_err(|error| TrainError::Config(error.to_string()))?;
         match self.batch_size < count {
             true => Err(TrainError::Config(format!(
-                "a global batch of {} samples cannot be divided into {count} logical shards: use \
+                "a global batch of {} cannot be divided into {count} logical shards: use \
                  `training.batch_size = {count}` or more",
-                self.batch_size
+                counted(self.batch_size, "sample")
             ))),
             false => Ok(()),
         }
@@ -93,9 +96,9 @@ impl TrainingConfig {
         match &self.balance {
             Balance::Weights(weights) if weights.ranks() != world_size => {
                 Err(TrainError::Config(format!(
-                    "`training.balance = {weights}` is for {} ranks, and there are {world_size}: use a weight for each \
+                    "`training.balance = {weights}` is for {}, and there are {world_size}: use a weight for each \
                      rank, or `training.balance = auto`",
-                    weights.ranks()
+                    counted(weights.ranks(), "rank")
                 )))
             }
             _ => Ok(()),

@@ -9,6 +9,7 @@ use burn::lr_scheduler::module_lr_scheduler::{ModuleLrScheduler, ModuleLrSchedul
 use burn::lr_scheduler::sequential::SequentialLrSchedulerConfig;
 use burn::lr_scheduler::step::StepLrSchedulerConfig;
 use clap::Args;
+use everburn_record::units::counted;
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
@@ -193,8 +194,9 @@ impl ScheduleNumbers {
         let warmup = self.warmup_steps;
         if schedule.has_an_end() && warmup > 0 && warmup >= total_steps {
             return Err(TrainError::Config(format!(
-                "a warm-up of {warmup} steps does not end before the run, which makes {total_steps}: use \
-                 fewer `training.schedule_numbers.warmup_steps`, or more `training.epochs` or `training.steps`"
+                "a warm-up of {} does not end before the run, which makes {total_steps}: use \
+                 fewer `training.schedule_numbers.warmup_steps`, or more `training.epochs` or `training.steps`",
+                counted(warmup, "step")
             )));
         }
         let rest = total_steps.saturating_sub(warmup).max(1);

@@ -3,6 +3,7 @@
 use burn::prelude::*;
 use burn::tensor::{TensorReadError, Transaction};
 use burn_train::metric::{Adaptor, ItemLazy};
+use everburn_record::units::counted;
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
@@ -166,8 +167,9 @@ impl StepReport {
         match self {
             Self::Local { samples, .. } if *samples != of_batch => {
                 Err(TrainError::Config(format!(
-                    "the task's loss counts {samples} samples in a batch of {of_batch}: the number in `Loss::new(mean, samples)` \
-                     is that of the batch, as in `batch.images.dims()[0]`"
+                    "the task's loss counts {} in a batch of {of_batch}: the number in `Loss::new(mean, samples)` \
+                     is that of the batch, as in `batch.images.dims()[0]`",
+                    counted(*samples, "sample")
                 )))
             }
             _ => Ok(()),

@@ -21,6 +21,7 @@ use everburn_pipeline::{
     Pipeline, PipelineError, SharedParameters, Stages, distribute, distribute_initial_values,
     gather,
 };
+use everburn_record::units::counted;
 use everburn_schedules::ScheduleKind;
 
 use self::groups::Groups;
@@ -178,13 +179,16 @@ where
             let ranks = job.world_size();
             let places = mesh.world_size();
             return refuse(format!(
-                "the mesh {mesh} has {places} places for {ranks} ranks"
+                "the mesh {mesh} has {} for {}",
+                counted(places, "place"),
+                counted(ranks, "rank")
             ));
         }
         if stages.ranks() != mesh.pipeline {
             let ranks = stages.ranks();
             return refuse(format!(
-                "stages of {ranks} ranks do not fit the mesh {mesh}"
+                "stages of {} do not fit the mesh {mesh}",
+                counted(ranks, "rank")
             ));
         }
         let blocks = model.blocks();

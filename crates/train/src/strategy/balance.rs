@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use everburn_distributed::RankWeights;
+use everburn_record::units::counted;
 use everburn_record::units::seconds;
 
 use super::RankLoop;
@@ -102,7 +103,10 @@ fn message(members: &[usize], samples: &[usize], per_sample: &[f64]) -> String {
     let ranks = ranks.collect::<Vec<_>>().join(", ");
     match samples.len().saturating_sub(NAMED) {
         0 => format!("samples are shared by speed: {ranks}"),
-        more => format!("samples are shared by speed: {ranks}, and {more} ranks more"),
+        more => format!(
+            "samples are shared by speed: {ranks}, and {} more",
+            counted(more, "rank")
+        ),
     }
 }
 

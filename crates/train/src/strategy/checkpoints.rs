@@ -155,7 +155,7 @@ impl RankLoop {
                     let name = path.file_name().unwrap_or_default().to_string_lossy();
                     Event::new(EventKind::Checkpoint, format!("checkpoint {name}"))
                 }
-                Err(error) => Event::new(EventKind::Unsaved, error.to_string()),
+                Err(error) => Event::new(EventKind::CheckpointFailed, error.to_string()),
             };
             if let Some(run) = run {
                 run.note(Event {

@@ -333,7 +333,7 @@ impl RankLoop {
             }
             Err(error) => {
                 let error = error.to_string();
-                self.note(Event::new(EventKind::Unsaved, &error));
+                self.note(Event::new(EventKind::CheckpointFailed, &error));
                 format!("a last checkpoint of step {step} could not be written: {error}")
             }
         }

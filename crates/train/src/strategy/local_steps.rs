@@ -12,6 +12,7 @@ use burn_train::TrainStep;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{Buffers, Communication, Ddp, EpochBatches, OuterLoop, OuterStep};
 use everburn_record::RankStep;
+use everburn_record::units::counted;
 
 use super::RankLoop;
 use super::engine::{Engine, EngineStep, LocalStep, SyncedStep, SyncedSteps};
@@ -332,7 +333,8 @@ impl RankLoop {
             let member = members.get(rank).copied().unwrap_or(rank);
             if *made < most && self.late.insert(member) && self.is_first() {
                 tracing::warn!(
-                    "rank {member} has joined an outer step with {made} of {most} steps, after step {}; its samples for the other steps are skipped",
+                    "rank {member} has joined an outer step with {made} of {}, after step {}; its samples for the other steps are skipped",
+                    counted(most, "step"),
                     self.outcome.step
                 );
             }

@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use everburn_record::units::counted;
 use everburn_record::{Event, EventKind, Live, Phase, RankStep};
 use serde::{Deserialize, Serialize};
 
@@ -121,16 +122,16 @@ impl RankLoop {
             let file = LiveFile::start(run, live, setup.rank_statuses.clone());
             setup.live.open(Some(file));
         }
-        let ranks = members.len();
+        let ranks = counted(members.len(), "rank");
         setup.live.members(members.clone());
         let model = &setup.model_name;
         let begun = match self.resumed_at {
             Some(resumed) if resumed == step => {
-                let text = format!("{model} continues after step {step}, on {ranks} ranks");
+                let text = format!("{model} continues after step {step}, on {ranks}");
                 Event::new(EventKind::Resume, text)
             }
             _ if step == 0 && self.past.is_none() => {
-                let text = format!("{model} begins, on {ranks} ranks");
+                let text = format!("{model} begins, on {ranks}");
                 Event::new(EventKind::Start, text)
             }
             _ => return,

@@ -6,6 +6,7 @@
 //! the line, and the line the largest size, which one more step confirms.
 
 use burn::module::Module;
+use everburn_record::units::counted;
 use serde::{Deserialize, Serialize};
 
 use super::trial::Trial;
@@ -230,7 +231,10 @@ impl Trainer {
         let most = samples / unit * unit;
         if most == 0 {
             return Err(TrainError::Config(format!(
-                "{samples} training samples are fewer than the smallest batch of {ranks} ranks, {unit}"
+                "the smallest batch of {} has {unit} samples, and there {} only {}",
+                counted(ranks, "rank"),
+                if samples == 1 { "is" } else { "are" },
+                counted(samples, "training sample")
             )));
         }
         let mut search = BatchSizeSearch::default();

@@ -3,6 +3,7 @@
 //! rate is where the loss falls most steeply.
 
 use burn::module::Module;
+use everburn_record::units::counted;
 use serde::{Deserialize, Serialize};
 
 use super::trial::Trial;
@@ -184,8 +185,11 @@ fn repeats(samples: usize, trial: &Trial) -> Option<String> {
     let (batches, steps) = (samples.div_ceil(trial.batch_size.max(1)), trial.rates.len());
     (batches < steps).then(|| {
         format!(
-            "{samples} training samples are only {batches} batches for {steps} steps: the same samples come again and again, \
-             and the sweep says little; use more samples, or a smaller `training.batch_size`"
+            "a sweep of {} has only {}, of {}: the same samples come again and again, and it says little; use more samples, \
+             or a smaller `training.batch_size`",
+            counted(steps, "step"),
+            counted(batches, "batch"),
+            counted(samples, "training sample")
         )
     })
 }
@@ -221,8 +225,9 @@ impl Trainer {
         let LearningRateRange { from, to, steps } = range;
         if !(from > 0.0 && from < to && to.is_finite() && steps > 1) {
             return Err(TrainError::Config(format!(
-                "a sweep cannot go from {from} to {to} in {steps} steps: begin above 0, end above the beginning, \
-                 and make 2 steps or more"
+                "a sweep cannot go from {from} to {to} in {}: begin above 0, end above the beginning, \
+                 and make 2 steps or more",
+                counted(steps, "step")
             )));
         }
         let trial = Trial {
@@ -343,7 +348,7 @@ mod tests {
         };
         assert_eq!(repeats(991, &trial), None);
         let warning = repeats(990, &trial).unwrap();
-        let told = "990 training samples are only 99 batches for 100 steps";
+        let told = "a sweep of 100 steps has only 99 batches, of 990 training samples: ";
         assert!(warning.starts_with(told), "{warning}");
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use burn::data::dataset::Dataset;
 use burn::data::dataset::transform::PartialDataset;
 use burn::module::Module;
+use everburn_record::units::counted;
 
 use super::Trainer;
 use crate::error::TrainError;
@@ -94,10 +95,9 @@ impl Trainer {
                 let lines = everburn_nn::autocast(compute_type, predict)?;
                 if lines.len() != part.samples {
                     return Err(TrainError::Config(format!(
-                        "the task predicts {} values for a batch of {} samples: `Predict::predict` has to yield one \
-                         for each",
-                        lines.len(),
-                        part.samples
+                        "the task predicts {} for a batch of {}: `Predict::predict` has to yield one for each sample",
+                        counted(lines.len(), "value"),
+                        counted(part.samples, "sample")
                     )));
                 }
                 for line in lines {

@@ -14,6 +14,7 @@ use burn::module::Module;
 use burn_train::{InferenceStep, TrainStep};
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{Buffers, ShareOfBatch, is_gpu};
+use everburn_record::units::counted;
 
 use super::{Trainer, TrainingData};
 
@@ -35,7 +36,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// use everburn::train::WarmUp;
 ///
 /// let warm_up = WarmUp { seconds: 12.34, kernels: 57, shapes: 4 };
-/// assert_eq!(warm_up.to_string(), "57 kernels for 4 shapes of batches are ready after 12.3 s");
+/// assert_eq!(warm_up.to_string(), "57 kernels for 4 batch shapes, ready after 12.3 s");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WarmUp {
@@ -51,8 +52,10 @@ impl std::fmt::Display for WarmUp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} kernels for {} shapes of batches are ready after {:.1} s",
-            self.kernels, self.shapes, self.seconds
+            "{} for {}, ready after {:.1} s",
+            counted(self.kernels, "kernel"),
+            counted(self.shapes, "batch shape"),
+            self.seconds
         )
     }
 }
@@ -148,7 +151,8 @@ impl Trainer {
             let seconds = start.elapsed().as_secs();
             let kinds = count.kinds();
             display.announce(&format!(
-                "still compiling and tuning: {kinds} kernels so far, {seconds} s"
+                "still compiling and tuning: {} so far, {seconds} s",
+                counted(kinds, "kernel")
             ));
         };
         let compute = self.config.precision.compute_type();

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use everburn_record::units::counted;
 use everburn_record::{Finding, units};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Resource, getrlimit};
@@ -38,7 +39,10 @@ fn open_files(ranks: usize, limit: Option<u64>) -> Finding {
         None => Finding::ok(subject, "no limit"),
         Some(limit) if limit < needed => Finding::fail(
             subject,
-            format!("{limit} a process; {ranks} ranks need about {needed}"),
+            format!(
+                "{limit} a process, and {needed} are needed for {}",
+                counted(ranks, "rank")
+            ),
             "raise it in the shell that starts the ranks: `ulimit -n 65536`",
         ),
         Some(limit) => Finding::ok(subject, format!("{limit} a process")),
@@ -126,7 +130,7 @@ mod tests {
         assert_eq!(open_files(1000, None).verdict, Verdict::Ok);
         let short = open_files(100, Some(1024)).to_string();
         assert!(short.starts_with("FAIL  open files"), "{short}");
-        assert!(short.contains("100 ranks need about 1728"), "{short}");
+        assert!(short.contains("1728 are needed for 100 ranks"), "{short}");
         assert!(short.contains("ulimit -n"), "{short}");
     }
 

@@ -30,17 +30,20 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
     let awaited = events.awaited(unix_time_ms());
     let awaited = awaited.filter(|_| Live::has_owner(&newest)).map(|text| {
         of_newest(
-            text.to_owned(),
+            text,
             "start the missing machines, or read their output: the command of machine 0 with another --node-rank",
         )
     });
-    let unsaved = events.unsaved().map(|text| {
+    let failed_checkpoints = events.failed_checkpoints().map(|text| {
         of_newest(
             text,
             "make room on the disk of this folder; a run that continues writes the next checkpoint that is due",
         )
     });
-    [cut_off, awaited, unsaved].into_iter().flatten().collect()
+    [cut_off, awaited, failed_checkpoints]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 #[cfg(test)]
@@ -63,7 +66,7 @@ mod tests {
         let (runs, run) = one_run();
         let lines = [20, 40].map(|step| {
             let text = format!("epoch-000{} failed: no space", step / 20);
-            let event = Event::new(EventKind::Unsaved, text);
+            let event = Event::new(EventKind::CheckpointFailed, text);
             let event = Event {
                 step: Some(step),
                 ..event
@@ -83,20 +86,35 @@ mod tests {
     #[test]
     fn ranks_that_the_newest_run_waits_for_are_named_while_a_process_has_it() {
         let (runs, run) = one_run();
-        let text = "waiting for rank 1 of machine 1, 290 s more";
-        let event = Event {
-            unix_time_ms: Some(unix_time_ms()),
-            waits_until_ms: Some(unix_time_ms() + 290_000),
-            ..Event::new(EventKind::Warning, text)
-        };
-        let line = serde_json::to_string(&event).unwrap() + "\n";
-        std::fs::write(run.join("events.jsonl"), line).unwrap();
+        let now = unix_time_ms();
         let lock = std::fs::File::create(run.join(Live::LOCK)).unwrap();
+        let write = |until: u64| {
+            let text =
+                "waiting for rank 1 of machine 1, 290 s more; 1 of 2 ranks have joined after 10 s";
+            let event = Event {
+                unix_time_ms: Some(now - 60_000),
+                waits_until_ms: Some(until),
+                ..Event::new(EventKind::Warning, text)
+            };
+            let line = serde_json::to_string(&event).unwrap() + "\n";
+            std::fs::write(run.join("events.jsonl"), line).unwrap();
+        };
+        write(now + 230_000);
         assert_eq!(findings(runs.path()), [], "it has ended");
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
         let line = findings(runs.path())[0].to_string();
         assert!(line.starts_with("warn  newest run"), "{line}");
-        assert!(line.contains(text), "{line}");
+        assert!(line.contains("waiting for rank 1 of machine 1, "), "{line}");
+        assert!(
+            line.contains(" s more") && !line.contains("290 s"),
+            "{line}"
+        );
+        write(now - 5_000);
+        let line = findings(runs.path())[0].to_string();
+        assert!(
+            line.contains("waiting for rank 1 of machine 1, the time was over "),
+            "{line}"
+        );
     }
 
     #[test]

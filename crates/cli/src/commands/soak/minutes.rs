@@ -3,7 +3,6 @@
 
 mod training;
 
-use std::fmt;
 use std::io::Write as _;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use everburn_report::Events;
 use serde_json::{Map, Value, json};
 
 use self::training::{Progress, Training};
-use super::plan::Random;
+use super::plan::{Fault, Kind, Random};
 use super::{Soak, expect_success};
 use crate::commands::ToolError;
 use crate::commands::verify::compare::compare;
@@ -22,41 +21,8 @@ use crate::commands::verify::read_hashes;
 /// What part of an undisturbed training's throughput is kept at least.
 const LEAST_KEPT: f64 = 0.97;
 
-/// What happens to a rank, or to a launcher and all of its ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// SIGKILL to a rank.
-    Kill,
-    /// SIGSTOP to a rank: its launcher kills it.
-    Stall,
-    /// SIGSTOP to a rank, and SIGCONT before it counts as stopped.
-    Freeze,
-    /// SIGKILL to a launcher, whose ranks end with it.
-    Machine,
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Kill => "kill",
-            Self::Stall => "stall",
-            Self::Freeze => "freeze",
-            Self::Machine => "machine",
-        })
-    }
-}
-
-/// A fault, and how long after the first step it happens.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Fault {
-    after: Duration,
-    kind: Kind,
-    /// Chooses the rank or the launcher among those that are there.
-    choice: u64,
-}
-
 /// The faults of a training: one at a random moment of each interval.
-fn draw(seed: u64, length: Duration, per_minute: u64, machines: u64) -> Vec<Fault> {
+fn draw(seed: u64, length: Duration, per_minute: u64, machines: u64) -> Vec<Fault<Duration>> {
     let mut random = Random(seed);
     let every = Duration::from_secs(60).as_millis() as u64 / per_minute;
     let count = length.as_millis() as u64 / every.max(1);
@@ -68,13 +34,9 @@ fn draw(seed: u64, length: Duration, per_minute: u64, machines: u64) -> Vec<Faul
             7..9 => Kind::Freeze,
             _ => Kind::Machine,
         };
-        let choice = random.below(u64::MAX);
-        let after = Duration::from_millis(number * every + within);
-        Fault {
-            after,
-            kind,
-            choice,
-        }
+        let rank = random.below(u64::MAX);
+        let at = Duration::from_millis(number * every + within);
+        Fault { kind, rank, at }
     };
     (0..count).map(one).collect()
 }
@@ -102,7 +64,7 @@ pub(super) fn run(soak: &Soak<'_>, minutes: u64) -> Result<ExitCode, ToolError> 
         faults.len()
     );
     let quiet = (length / 10).max(Duration::from_secs(30));
-    let train = |name: &'static str, faults: &[Fault], length: Duration| {
+    let train = |name: &'static str, faults: &[Fault<Duration>], length: Duration| {
         let training = Training::start(soak, name)?;
         let progress = training.run(faults, length)?;
         say!(
@@ -163,11 +125,17 @@ impl Found {
         }
     }
 
-    fn to_json(&self, soak: &Soak<'_>, seed: u64, minutes: u64, faults: &[Fault]) -> Value {
+    fn to_json(
+        &self,
+        soak: &Soak<'_>,
+        seed: u64,
+        minutes: u64,
+        faults: &[Fault<Duration>],
+    ) -> Value {
         let options = soak.options;
         let flags = options.train.iter().map(|flag| flag.to_string_lossy());
         let faults = faults.iter().map(
-            |fault| json!({"seconds": fault.after.as_secs_f64(), "kind": fault.kind.to_string()}),
+            |fault| json!({"seconds": fault.at.as_secs_f64(), "kind": fault.kind.to_string()}),
         );
         let events = self
             .events
@@ -258,7 +226,7 @@ mod tests {
         assert_eq!(faults.len(), 60);
         for (number, fault) in faults.iter().enumerate() {
             let interval = 30 * number as u64..30 * (number as u64 + 1);
-            assert!(interval.contains(&fault.after.as_secs()), "{fault:?}");
+            assert!(interval.contains(&fault.at.as_secs()), "{fault:?}");
         }
         for kind in [Kind::Kill, Kind::Stall, Kind::Freeze, Kind::Machine] {
             assert!(faults.iter().any(|fault| fault.kind == kind), "{kind}");

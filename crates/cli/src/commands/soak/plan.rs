@@ -5,36 +5,58 @@ use std::fmt;
 /// What happens to a training.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
-    pub(super) faults: Vec<Fault>,
+    /// Each at a step.
+    pub(super) faults: Vec<Fault<u64>>,
     /// This many ranks are lost, and none comes back, that the others are too few to continue.
     pub(super) too_few: bool,
 }
 
+/// A fault, and at which step or how long after the first one it happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct Fault<At> {
     pub(super) kind: Kind,
-    pub(super) step: u64,
+    /// The rank; with `--minutes` it chooses the rank or the launcher among those that are there.
+    pub(super) rank: u64,
+    pub(super) at: At,
 }
 
+/// What happens to a rank, or to a launcher and all of its ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    Kill(u64),
-    Stall(u64),
-    Drop(u64, u64),
+    /// SIGKILL to a rank.
+    Kill,
+    /// SIGSTOP to a rank: its launcher kills it.
+    Stall,
+    /// The connections between a rank and this one are lost. By `--chaos` alone.
+    Drop(u64),
+    /// SIGSTOP to a rank, and SIGCONT before it counts as stopped. From outside alone.
+    Freeze,
+    /// SIGKILL to a launcher, whose ranks end with it. From outside alone.
+    Machine,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kill => "kill",
+            Self::Stall => "stall",
+            Self::Drop(_) => "drop",
+            Self::Freeze => "freeze",
+            Self::Machine => "machine",
+        })
+    }
 }
 
 impl fmt::Display for Plan {
     /// As `--chaos` takes it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, Fault { kind, step }) in self.faults.iter().enumerate() {
-            if number > 0 {
-                f.write_str(",")?;
+        for (number, Fault { kind, rank, at }) in self.faults.iter().enumerate() {
+            let comma = if number > 0 { "," } else { "" };
+            write!(f, "{comma}{kind}={rank}")?;
+            if let Kind::Drop(other) = kind {
+                write!(f, "-{other}")?;
             }
-            match kind {
-                Kind::Kill(rank) => write!(f, "kill={rank}@step:{step}")?,
-                Kind::Stall(rank) => write!(f, "stall={rank}@step:{step}")?,
-                Kind::Drop(one, other) => write!(f, "drop={one}-{other}@step:{step}")?,
-            }
+            write!(f, "@step:{at}")?;
         }
         Ok(())
     }
@@ -71,8 +93,9 @@ impl Plan {
             let lost = (ranks - min + 1).min(steps.len() as u64);
             let first = random.below(ranks);
             let kill = |number: u64| Fault {
-                kind: Kind::Kill((first + number) % ranks),
-                step: steps[number as usize],
+                kind: Kind::Kill,
+                rank: (first + number) % ranks,
+                at: steps[number as usize],
             };
             return Self {
                 faults: (0..lost).map(kill).collect(),
@@ -83,12 +106,12 @@ impl Plan {
         let faults = (0..faults).map(|number| {
             let rank = random.below(ranks);
             let kind = match random.below(3) {
-                0 => Kind::Kill(rank),
-                1 => Kind::Stall(rank),
-                _ => Kind::Drop(rank, (rank + 1 + random.below(ranks - 1)) % ranks),
+                0 => Kind::Kill,
+                1 => Kind::Stall,
+                _ => Kind::Drop((rank + 1 + random.below(ranks - 1)) % ranks),
             };
-            let step = steps[number as usize];
-            Fault { kind, step }
+            let at = steps[number as usize];
+            Fault { kind, rank, at }
         });
         Self {
             faults: faults.collect(),
@@ -97,8 +120,8 @@ impl Plan {
     }
 
     /// Whether all faults are of one kind, so that what was lost can be told to be lost by it.
-    pub(super) fn is_all(&self, kind: fn(&Kind) -> bool) -> bool {
-        !self.too_few && self.faults.iter().all(|fault| kind(&fault.kind))
+    pub(super) fn is_all(&self, kind: Kind) -> bool {
+        !self.too_few && self.faults.iter().all(|fault| fault.kind == kind)
     }
 }
 
@@ -141,15 +164,27 @@ mod tests {
         for plan in &plans {
             assert!(!plan.faults.is_empty());
             assert!(
-                plan.faults.iter().all(|f| (2..40).contains(&f.step)),
+                plan.faults.iter().all(|f| (2..40).contains(&f.at)),
                 "{plan}"
             );
             for fault in &plan.faults {
-                if let Kind::Drop(one, other) = fault.kind {
-                    assert_ne!(one, other, "{plan}");
+                if let Kind::Drop(other) = fault.kind {
+                    assert_ne!(fault.rank, other, "{plan}");
                 }
             }
         }
+        let fault = |kind, rank, at| Fault { kind, rank, at };
+        let plan = Plan {
+            faults: vec![
+                fault(Kind::Kill, 1, 7),
+                fault(Kind::Stall, 0, 9),
+                fault(Kind::Drop(3), 2, 11),
+            ],
+            too_few: false,
+        };
+        let chaos = "kill=1@step:7,stall=0@step:9,drop=2-3@step:11";
+        assert_eq!(plan.to_string(), chaos, "as --chaos takes it");
+        assert!(!plan.is_all(Kind::Kill));
     }
 
     #[test]
@@ -161,7 +196,7 @@ mod tests {
             let mut lost = plan
                 .faults
                 .iter()
-                .map(|fault| fault.kind)
+                .map(|fault| fault.rank)
                 .collect::<Vec<_>>();
             lost.dedup();
             assert_eq!(lost.len(), 3, "{plan}");

@@ -327,9 +327,13 @@ fn refuse_larger_than_weights<C: PretrainedImageModel>(
     let (mut bytes, mut files) = (0_u64, Vec::new());
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
-        let ending = path.extension().and_then(|ending| ending.to_str());
+        let has_weights = path.extension().is_some_and(|ending| {
+            ["safetensors", "bin"]
+                .iter()
+                .any(|known| ending.eq_ignore_ascii_case(known))
+        });
         let name = path.file_name().and_then(|name| name.to_str());
-        if let (Some(name), Some("safetensors" | "bin")) = (name, ending) {
+        if let (Some(name), true) = (name, has_weights) {
             bytes = bytes.saturating_add(std::fs::metadata(&path).map_or(0, |file| file.len()));
             files.push(name.to_string());
         }

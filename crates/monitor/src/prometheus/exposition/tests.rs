@@ -52,7 +52,7 @@ fn sample() -> RunState {
             ..RankLine::default()
         }),
         Update::Event(Event::new(EventKind::Restart, "rank 1 was started again")),
-        Update::Event(Event::new(EventKind::Unsaved, "no space left")),
+        Update::Event(Event::new(EventKind::CheckpointFailed, "no space left")),
         Update::Live(Live {
             unix_time_ms: 1_000,
             phase: Phase::Training,

@@ -45,6 +45,7 @@ const ENDINGS: [&str; 6] = [".safetensors", ".pt", ".pth", ".pth.tar", ".ckpt", 
 ///
 /// assert_eq!(StateDictFile::of("weights.pt".as_ref()), Some(StateDictFile::PyTorch));
 /// assert_eq!(StateDictFile::of("model_best.pth.tar".as_ref()), Some(StateDictFile::PyTorch));
+/// assert_eq!(StateDictFile::of("WEIGHTS.SAFETENSORS".as_ref()), Some(StateDictFile::Safetensors));
 /// assert_eq!(StateDictFile::of("weights.onnx".as_ref()), None);
 /// assert_eq!(StateDictFile::endings(), ".safetensors, .pt, .pth, .pth.tar, .ckpt or .bin");
 /// ```
@@ -58,15 +59,21 @@ pub enum StateDictFile {
 }
 
 impl StateDictFile {
-    /// The kind that the path's ending says.
+    /// The kind that the path's ending says, in letters of either case.
     pub fn of(path: &Path) -> Option<Self> {
-        let name = path.file_name()?.to_str()?;
+        let name = path.file_name()?.to_str()?.to_ascii_lowercase();
         let ends_in = |ending: &&str| name.len() > ending.len() && name.ends_with(*ending);
         let [safetensors, pytorch @ ..] = &ENDINGS;
         match ends_in(safetensors) {
             true => Some(Self::Safetensors),
             false => pytorch.iter().any(ends_in).then_some(Self::PyTorch),
         }
+    }
+
+    /// Whether the path's ending says that a file is ONNX, which is neither read nor written.
+    pub fn is_onnx(path: &Path) -> bool {
+        let ending = path.extension();
+        ending.is_some_and(|ending| ending.eq_ignore_ascii_case("onnx"))
     }
 
     /// The endings of all kinds, for a sentence.
@@ -143,9 +150,8 @@ pub(super) fn refuse_plain_folder(path: &Path) -> Result<(), TrainError> {
 /// The tensors of a file.
 pub(super) fn read_file(path: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
     let failed = |error: &dyn std::fmt::Display| refuse("reading", path, error);
-    let is_onnx = path.extension().is_some_and(|ending| ending == "onnx");
     let kind = kind_of(path).map_err(|mut reason| {
-        if is_onnx {
+        if StateDictFile::is_onnx(path) {
             reason += "; ONNX is none of these: save the weights in PyTorch by torch.save(model.state_dict(), \"model.pt\")";
         }
         failed(&reason)
@@ -375,10 +381,9 @@ mod tests {
                 ".safetensors" => StateDictFile::Safetensors,
                 _ => StateDictFile::PyTorch,
             };
-            assert_eq!(
-                StateDictFile::of(Path::new(&format!("a{ending}"))),
-                Some(kind)
-            );
+            for name in [format!("a{ending}"), format!("A{}", ending.to_uppercase())] {
+                assert_eq!(StateDictFile::of(Path::new(&name)), Some(kind), "{name}");
+            }
             assert_eq!(
                 StateDictFile::of(Path::new(ending)),
                 None,
@@ -391,8 +396,10 @@ mod tests {
             );
             assert!(supported.contains(&format!("`{ending}`")), "{supported}");
         }
-        let read = read_file(Path::new("weights.onnx")).unwrap_err();
-        assert!(read.to_string().contains("torch.save("), "{read}");
+        for onnx in ["weights.onnx", "M.ONNX"] {
+            let read = read_file(Path::new(onnx)).unwrap_err();
+            assert!(read.to_string().contains("torch.save("), "{read}");
+        }
         let listed = supported.matches("`.").count();
         assert_eq!(listed, ENDINGS.len(), "{supported}");
     }

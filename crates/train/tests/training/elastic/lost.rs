@@ -178,7 +178,7 @@ fn lose_a_checkpoint(
                                 }
                                 4 => {
                                     // On a thread of its own, which may come late.
-                                    wait_for_event(&events, "unsaved");
+                                    wait_for_event(&events, "checkpoint-failed");
                                     groups.group().break_connection(1);
                                 }
                                 _ => {}
@@ -214,8 +214,12 @@ fn a_checkpoint_that_was_due_is_made_up_for_in_the_next_group() {
     assert_eq!(places.unwrap(), [1, 2, 3].map(Place::from));
     assert_eq!(hashes(folder.path()), expected);
     let events = std::fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
-    let unsaved = |line: &&str| line.contains(r#""kind":"unsaved","#);
-    assert_eq!(events.lines().filter(unsaved).count(), 1, "{events}");
+    let failed_checkpoints = |line: &&str| line.contains(r#""kind":"checkpoint-failed","#);
+    assert_eq!(
+        events.lines().filter(failed_checkpoints).count(),
+        1,
+        "{events}"
+    );
 }
 
 #[test]

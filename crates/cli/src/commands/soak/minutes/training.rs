@@ -5,11 +5,11 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use everburn_launch::{EndedChild, StartedChild, forget_ranks, last_lines};
+use everburn_launch::{StartedChild, forget_ranks};
 use everburn_record::{Live, LiveRank, Phase};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Fault, Kind};
+use crate::commands::soak::plan::{Fault, Kind};
 use crate::commands::soak::{Soak, left_behind};
 use crate::commands::{ToolError, failed};
 use crate::train::folder_of_machine;
@@ -134,7 +134,11 @@ impl<'a> Training<'a> {
     }
 
     /// Lets it train for `length` from its first steps on, with these faults, and stops it.
-    pub(super) fn run(mut self, faults: &[Fault], length: Duration) -> Result<Progress, ToolError> {
+    pub(super) fn run(
+        mut self,
+        faults: &[Fault<Duration>],
+        length: Duration,
+    ) -> Result<Progress, ToolError> {
         let patience = Instant::now() + Duration::from_secs(self.soak.options.run_timeout);
         let first = loop {
             self.look()?;
@@ -154,7 +158,7 @@ impl<'a> Training<'a> {
         };
         let begin = Instant::now();
         for fault in faults {
-            self.wait_until(begin + fault.after)?;
+            self.wait_until(begin + fault.at)?;
             self.suffer(fault)?;
         }
         self.wait_until(begin + length)?;
@@ -195,7 +199,7 @@ impl<'a> Training<'a> {
                     "{} ended ({}):\n{}",
                     self.name,
                     ended.status,
-                    said(&ended)
+                    ended.last_words()
                 )));
             }
         }
@@ -209,13 +213,13 @@ impl<'a> Training<'a> {
         all.max_by_key(|live| live.unix_time_ms)
     }
 
-    fn suffer(&mut self, fault: &Fault) -> Result<(), ToolError> {
+    fn suffer(&mut self, fault: &Fault<Duration>) -> Result<(), ToolError> {
         let live = self.live().unwrap_or_default();
         if fault.kind == Kind::Machine {
             let there: Vec<usize> = (0..self.launchers.len())
                 .filter(|at| self.launchers[*at].is_some())
                 .collect();
-            let Some(&machine) = there.get(fault.choice as usize % there.len().max(1)) else {
+            let Some(&machine) = there.get(fault.rank as usize % there.len().max(1)) else {
                 return Ok(());
             };
             say!("  step {}: launcher {machine} is killed", live.step);
@@ -228,7 +232,7 @@ impl<'a> Training<'a> {
             return Ok(());
         }
         let alive: Vec<&LiveRank> = live.ranks.iter().filter(|rank| rank.alive).collect();
-        let rank = alive.get(fault.choice as usize % alive.len().max(1));
+        let rank = alive.get(fault.rank as usize % alive.len().max(1));
         let process = rank.and_then(|rank| Pid::from_raw(i32::try_from(rank.pid?).ok()?));
         let (Some(rank), Some(process)) = (rank, process) else {
             say!("  step {}: no rank is known to be there", live.step);
@@ -239,14 +243,13 @@ impl<'a> Training<'a> {
         let signal = |signal| {
             let _ = kill_process(process, signal);
         };
-        match fault.kind {
-            Kind::Kill | Kind::Machine => signal(Signal::KILL),
-            Kind::Stall => signal(Signal::STOP),
-            Kind::Freeze => {
-                signal(Signal::STOP);
-                sleep(FROZEN);
-                signal(Signal::CONT);
-            }
+        signal(match fault.kind {
+            Kind::Stall | Kind::Freeze => Signal::STOP,
+            _ => Signal::KILL,
+        });
+        if fault.kind == Kind::Freeze {
+            sleep(FROZEN);
+            signal(Signal::CONT);
         }
         Ok(())
     }
@@ -267,7 +270,7 @@ impl<'a> Training<'a> {
                     "{} did not stop on request ({}):\n{}",
                     self.name,
                     ended.status,
-                    said(&ended)
+                    ended.last_words()
                 )));
             }
         }
@@ -277,8 +280,4 @@ impl<'a> Training<'a> {
             None => Ok(()),
         }
     }
-}
-
-fn said(ended: &EndedChild) -> String {
-    last_lines(&[ended.stdout.as_str(), ended.stderr.as_str()].join("\n"))
 }
