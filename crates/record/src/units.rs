@@ -129,11 +129,11 @@ pub fn count(count: u64) -> String {
 /// use everburn_record::units::counted;
 ///
 /// assert_eq!([0, 1, 2].map(|count| counted(count, "rank")), ["0 ranks", "1 rank", "2 ranks"]);
-/// assert_eq!([counted(1, "batch"), counted(3, "batch")], ["1 batch", "3 batches"]);
+/// assert_eq!(["batch", "epoch", "class"].map(|noun| counted(3, noun)), ["3 batches", "3 epochs", "3 classes"]);
 /// ```
 #[must_use]
 pub fn counted(count: usize, noun: &str) -> String {
-    let hisses = ["s", "x", "ch", "sh"];
+    let hisses = ["ss", "x", "tch", "sh"];
     let ending = match count {
         1 => "",
         _ if hisses.iter().any(|end| noun.ends_with(end)) => "es",
