@@ -13,6 +13,7 @@ mod half_precision;
 mod hooks;
 mod local_steps;
 mod missing_gradients;
+mod not_finite;
 mod pending_metrics;
 mod profiling;
 mod records;

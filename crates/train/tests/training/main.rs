@@ -24,6 +24,7 @@ mod input;
 mod labels;
 mod language_model;
 mod metrics;
+mod not_finite;
 mod optimizers;
 mod predictions;
 mod profile;
