@@ -32,6 +32,7 @@ mod read_once;
 mod recompute;
 mod replicas;
 mod rounds;
+mod running_statistics;
 mod samples;
 mod sharding;
 mod tasks;
