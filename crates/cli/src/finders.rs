@@ -86,7 +86,7 @@ fn find_learning_rate(
             say!("the loss has exploded: the sweep ended there");
         }
         if let Some(rate) = suggestion {
-            say!("suggested learning rate: {rate:.2e} (the loss falls most steeply there)");
+            say!("suggested learning rate: {rate:.2e} (a tenth of the rate with the lowest loss)");
         }
         let found = json!({ "suggestion": suggestion, "sweep": sweep });
         let plot = plot::svg(&sweep);

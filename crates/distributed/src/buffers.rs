@@ -10,7 +10,7 @@ use everburn_collectives::sync::lock;
 use crate::config::BufferSync;
 use crate::ddp::Ddp;
 use crate::error::DdpError;
-use crate::replicas::{self, TensorKind};
+use crate::replicas::{self, TensorDescription};
 
 impl Ddp {
     /// Makes running statistics (batch norm's, say) equal on all ranks, as
@@ -62,24 +62,7 @@ impl Ddp {
         model: M,
         exchange: impl FnOnce(&mut [f64]) -> Result<(), CollectiveError>,
     ) -> Result<M, DdpError> {
-        if self.shared().reducer.is_none() {
-            replicas::flush_running_statistics(&model);
-            return Ok(model);
-        }
-        let mut state = replicas::read(&model)?;
-        state.retain(|(tensor, _)| tensor.kind == TensorKind::FixedFloat);
-        let hashes: Vec<u8> = state
-            .iter()
-            .flat_map(|(_, data)| replicas::fingerprint(data))
-            .collect();
-        let all = self.group().all_gather(hashes).wait()?;
-        let mut position = 0..state.len();
-        state.retain(|_| {
-            let start = position.next().unwrap_or_default() * replicas::FINGERPRINT_BYTES;
-            let range = start..start + replicas::FINGERPRINT_BYTES;
-            all.iter()
-                .any(|hashes| hashes[range.clone()] != all[0][range.clone()])
-        });
+        let state = self.different_buffers(&model)?;
         if !state.is_empty() {
             let mut flat: Vec<f64> = state
                 .iter()
@@ -100,6 +83,31 @@ impl Ddp {
         }
         lock(&self.shared().plan).samples = 0;
         Ok(model)
+    }
+
+    /// What is neither trained nor the same on all ranks, with this rank's values. All ranks call it.
+    pub(crate) fn different_buffers<M: Module>(
+        &self,
+        model: &M,
+    ) -> Result<Vec<(TensorDescription, TensorData)>, DdpError> {
+        if self.shared().reducer.is_none() {
+            replicas::flush_running_statistics(model);
+            return Ok(Vec::new());
+        }
+        let mut state = replicas::read_buffers(model)?;
+        let hashes: Vec<u8> = state
+            .iter()
+            .flat_map(|(_, data)| replicas::fingerprint(data))
+            .collect();
+        let all = self.group().all_gather(hashes).wait()?;
+        let mut position = 0..state.len();
+        state.retain(|_| {
+            let start = position.next().unwrap_or_default() * replicas::FINGERPRINT_BYTES;
+            let range = start..start + replicas::FINGERPRINT_BYTES;
+            all.iter()
+                .any(|hashes| hashes[range.clone()] != all[0][range.clone()])
+        });
+        Ok(state)
     }
 }
 

@@ -74,7 +74,7 @@ pub struct DdpConfig {
     /// The compression of exchanged gradients: none, fp16, bf16 or power-sgd:RANK [default: none].
     #[arg(long = "communication-hook", value_name = "HOOK")]
     pub communication: CommunicationHookConfig,
-    /// Running statistics after an epoch and at a checkpoint: average (of all ranks) or broadcast (rank 0's) [default: average].
+    /// Running statistics after an epoch and in a checkpoint: average (of all ranks) or broadcast (rank 0's) [default: average].
     #[arg(long, value_name = "HOW")]
     pub buffers: BufferSync,
     /// Shard over the ranks: optimizer (its state), gradients (and the state) or parameters (and both): ZeRO 1, 2, 3

@@ -40,6 +40,12 @@ pub enum DdpError {
         /// The tensor of the other rank there.
         theirs: String,
     },
+    /// Saved running statistics of ranks are those of others.
+    #[error("the running statistics of the ranks cannot be restored: {reason}")]
+    OtherBuffers {
+        /// What differs.
+        reason: String,
+    },
     /// The replicas are no longer equal.
     #[error(
         "the replicas have diverged: `{parameter}` of rank {rank} differs from rank 0's; \

@@ -84,6 +84,7 @@ mod outer_loop;
 mod patience;
 mod placement;
 mod probe;
+mod rank_buffers;
 mod rank_weights;
 mod reducer;
 mod replicas;
@@ -127,6 +128,7 @@ pub use outer_loop::{
 };
 pub use placement::{check_placement, name_of};
 pub use probe::Probe;
+pub use rank_buffers::RankBuffers;
 pub use rank_weights::RankWeights;
 pub use replicas::Fingerprint;
 pub use resident::{Resident, ResidentSet, Row, Rows};

@@ -5,13 +5,15 @@
 //! |---|---|
 //! | `model.safetensors` | parameters and buffers by path |
 //! | `optimizer.safetensors` | the optimizer's state by the path of its parameter: `conv1.weight.momentum.moment_1` |
+//! | `buffers.safetensors` | within an epoch, where ranks differ: the running statistics of each rank, and how many samples it has had |
 //! | `scheduler.bpk` | the learning rate's schedule, as Burn records it |
 //! | `manifest.json` | a [`Manifest`]: the format's version, how far the training was, SHA-256 of each file and tensor |
 //! | `manifest.sha256` | that of `manifest.json`, as `sha256sum --check` reads it |
 //!
 //! Numbers have the bits that they had: what was `f32` is `f32`, and a number that is no tensor (a count of
 //! steps) is one without dimensions. A folder is written under a temporary name, synced and renamed, so that
-//! one with such a name is whole; it is verified when read. Nothing in it depends on the world size.
+//! one with such a name is whole; it is verified when read. Nothing but `buffers.safetensors` depends on the
+//! world size: another number of ranks continues with the means of `model.safetensors`.
 
 pub(crate) mod adapter;
 pub(crate) mod ema;

@@ -8,6 +8,7 @@ use everburn_record::units::counted;
 
 use crate::checkpoint::state_dict::WeightsMismatch;
 use crate::device::verification::WrongNumbers;
+use crate::model::finite::NotFiniteInput;
 use crate::model::labels::WrongLabel;
 use crate::record::report::TrainingReport;
 
@@ -57,14 +58,21 @@ pub enum TrainError {
     /// A number could not be read from the device.
     #[error("the device could not give the result of a step: {0}")]
     Device(String),
+    /// A number of a sample is NaN or infinite, and with it the loss.
+    #[error("{0}")]
+    InputNotFinite(NotFiniteInput),
     /// The loss is no longer a number.
     #[error(
         "the {what} is {loss} after step {step} in epoch {epoch}: {}",
-        match *.step {
+        match (*.step, *.inputs_are_finite) {
             // Nothing has been learned yet.
-            1 => "the model, the loss or the data make it (a logarithm or a root of a number below 0, a division by 0)",
-            _ => "the training has diverged, or the data have a NaN or an infinite number; try a lower \
-                  `training.optimizer.learning_rate`, and look for such numbers in the inputs",
+            (1, true) => "the inputs are finite, so the model or the loss makes it (a logarithm or a root of a number below 0, a \
+                          division by 0)",
+            (1, false) => "the model, the loss or the data make it (a logarithm or a root of a number below 0, a division by 0)",
+            (_, true) => "the training has diverged, for the inputs of that batch are finite; try a lower \
+                          `training.optimizer.learning_rate`",
+            (_, false) => "the training has diverged, or the data have a NaN or an infinite number; try a lower \
+                           `training.optimizer.learning_rate`, and look for such numbers in the inputs",
         }
     )]
     LossNotFinite {
@@ -76,6 +84,8 @@ pub enum TrainError {
         step: usize,
         /// The epoch, counted from 1.
         epoch: usize,
+        /// The inputs of that batch were looked at, on all ranks, and all are finite.
+        inputs_are_finite: bool,
     },
     /// Gradients are too large for `f16`, whatever the loss is multiplied by.
     #[error(
@@ -300,6 +310,7 @@ impl TrainError {
         match self {
             Self::Diverged { .. }
             | Self::Label(_)
+            | Self::InputNotFinite(_)
             | Self::LossNotFinite { .. }
             | Self::LossScaleTooLow { .. }
             | Self::DifferentRuns { .. }

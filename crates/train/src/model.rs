@@ -1,5 +1,6 @@
 //! Models as the loop sees them: any Burn module with a loss, behind one type.
 
+pub(crate) mod batch_tensors;
 pub(crate) mod erased;
 pub(crate) mod finite;
 pub(crate) mod generation;

@@ -13,6 +13,7 @@ mod half_precision;
 mod hooks;
 mod local_steps;
 mod missing_gradients;
+mod not_finite;
 mod pending_metrics;
 mod profiling;
 mod records;
@@ -352,6 +353,7 @@ impl RankLoop {
         if let Some(recorder) = &self.setup.recorder {
             ddp.record_into(recorder);
         }
+        let model = self.restore_buffers(model, &ddp)?;
         self.defers_readback = self.agree_on_reading()?;
         // All have rank 0's parameters from here on.
         self.take_snapshot(&model)?;

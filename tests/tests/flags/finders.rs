@@ -143,6 +143,14 @@ fn a_finder_is_refused_with_what_it_cannot_measure() {
             "--local-steps",
         ),
         (
+            &["--find-batch-size", "--ranks", "2", "--balance", "3,1"],
+            "by hand",
+        ),
+        (
+            &["--find-batch-size", "--ranks", "2", "--balance", "auto"],
+            "a finder measures equal shares",
+        ),
+        (
             &["--find-learning-rate", "--chaos", "stall=0@step:1"],
             "faults would be measured",
         ),

@@ -15,7 +15,7 @@ use burn::tensor::TensorData;
 use crate::checkpoint::optimizer_states;
 use crate::checkpoint::state_dict::BURNS_TERMS;
 use crate::checkpoint::tensor_file::{self, NamedTensor};
-use crate::checkpoint::training_state::{EMA, MODEL, OPTIMIZER, OUTER, SCHEDULER, refuse};
+use crate::checkpoint::training_state::{BUFFERS, EMA, MODEL, OPTIMIZER, OUTER, SCHEDULER, refuse};
 use crate::checkpoint::{Checkpoint, Progress};
 use crate::error::TrainError;
 
@@ -45,6 +45,8 @@ pub(crate) struct Snapshot {
     pub(crate) averaged: Option<Averaged>,
     /// What an outer loop remembers, if it remembers anything.
     pub(crate) outer: Vec<NamedTensor>,
+    /// The running statistics of the ranks, where they differ.
+    pub(crate) buffers: Vec<NamedTensor>,
 }
 
 /// A tensor of a model, on its device.
@@ -68,6 +70,7 @@ impl Snapshot {
             scheduler,
             averaged,
             outer,
+            buffers,
         } = self;
         let wrong = |error: String| refuse(&progress, &error);
         // A parameter that is at several places has the path of the first.
@@ -106,6 +109,9 @@ impl Snapshot {
         }
         if !outer.is_empty() {
             files.insert(OUTER.to_string(), write(&outer)?);
+        }
+        if !buffers.is_empty() {
+            files.insert(BUFFERS.to_string(), write(&buffers)?);
         }
         Ok(Checkpoint { progress, files })
     }

@@ -7,10 +7,10 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::module::{Module, ModuleVisitor, ParamId};
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::store::{ModuleRecord, RecordError};
-use burn::tensor::Bytes;
+use burn::tensor::{Bytes, TensorData};
 use burn_pack::Writer;
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::OuterLoop;
+use everburn_distributed::{OuterLoop, RankBuffers};
 use sha2::{Digest, Sha256};
 
 use crate::checkpoint::ema::{Keepers, MovingAverage};
@@ -27,6 +27,10 @@ pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
 pub(crate) const SCHEDULER: &str = "scheduler.bpk";
 pub(crate) const EMA: &str = "ema.safetensors";
 pub(crate) const OUTER: &str = "outer.safetensors";
+pub(crate) const BUFFERS: &str = "buffers.safetensors";
+
+/// The name in [`BUFFERS`] of how many samples each rank has had.
+const SAMPLES: &str = "samples";
 
 /// What changes with every step, besides the model.
 pub(crate) struct TrainingState {
@@ -38,7 +42,9 @@ pub(crate) struct TrainingState {
     pub(crate) outer: Option<OuterLoop>,
     /// The moving average of the parameters, once the ranks have met.
     pub(crate) ema: Option<MovingAverage>,
-    /// What a checkpoint knew of these two, until then.
+    /// The running statistics of the ranks, while a checkpoint is written in which they differ.
+    pub(crate) buffers: Option<RankBuffers>,
+    /// What a checkpoint knew of these, until then.
     pub(crate) waiting: Waiting,
 }
 
@@ -51,6 +57,8 @@ pub(crate) struct Waiting {
     pub(crate) another_owes: bool,
     /// A model with averaged parameters, as the checkpoint has it.
     pub(crate) ema: Option<Vec<u8>>,
+    /// The running statistics of the ranks, where they differed.
+    pub(crate) buffers: Option<RankBuffers>,
 }
 
 impl TrainingState {
@@ -61,6 +69,7 @@ impl TrainingState {
             scheduler,
             outer: None,
             ema: None,
+            buffers: None,
             waiting: Waiting::default(),
         }
     }
@@ -98,6 +107,7 @@ impl TrainingState {
             scheduler: scheduler.to_vec(),
             averaged,
             outer,
+            buffers: self.buffers.as_ref().map_or_else(Vec::new, named_buffers),
             progress,
         })
     }
@@ -170,6 +180,10 @@ impl TrainingState {
             },
             another_owes: false,
             ema: checkpoint.files.get(EMA).cloned(),
+            buffers: match checkpoint.files.contains_key(BUFFERS) {
+                true => Some(rank_buffers(named_tensors(checkpoint, BUFFERS)?)),
+                false => None,
+            },
         };
         Ok(model)
     }
@@ -343,6 +357,25 @@ fn named_tensors(checkpoint: &Checkpoint, name: &str) -> Result<Vec<NamedTensor>
     let views = tensors_of(checkpoint, name)?.into_iter();
     let named = views.map(|view| (view.name.clone(), view.to_data()));
     Ok(named.collect())
+}
+
+/// The running statistics of ranks as a checkpoint has them.
+fn named_buffers(buffers: &RankBuffers) -> Vec<NamedTensor> {
+    let samples: Vec<i64> = buffers.samples.iter().map(|own| *own as i64).collect();
+    let ranks = samples.len();
+    let mut named = buffers.tensors.clone();
+    named.push((SAMPLES.to_string(), TensorData::new(samples, [ranks])));
+    named
+}
+
+fn rank_buffers(named: Vec<NamedTensor>) -> RankBuffers {
+    let (samples, tensors): (Vec<_>, Vec<_>) =
+        named.into_iter().partition(|(name, _)| name == SAMPLES);
+    let samples = samples.iter().flat_map(|(_, data)| data.iter::<i64>());
+    RankBuffers {
+        tensors,
+        samples: samples.map(|own| u64::try_from(own).unwrap_or(0)).collect(),
+    }
 }
 
 /// The error that names the checkpoint of `progress`.

@@ -315,7 +315,8 @@ const CONFLICTS: &[(Feature, Feature, &str)] = &[
     (
         F::Trial,
         F::Balance,
-        "ranks have as many samples each while they are measured",
+        "a finder measures equal shares: find a learning rate without the other setting, which does not change it, and give a \
+         batch size for other shares by hand",
     ),
     (F::Trial, F::LocalSteps, "ranks measure each step together"),
     (F::Trial, F::Chaos, "faults would be measured"),

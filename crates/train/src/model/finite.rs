@@ -5,6 +5,47 @@ use burn::prelude::*;
 
 use crate::error::TrainError;
 
+/// A sample with a number that is NaN or infinite, and what that has led to.
+///
+/// ```
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::NotFiniteInput;
+///
+/// let input = NotFiniteInput {
+///     effect: "the training loss is NaN after step 5".into(),
+///     step: 5,
+///     sample: 17,
+///     of: "the training",
+///     rank: 1,
+///     tensor: "input".into(),
+///     is_nan: true,
+/// };
+/// let text = "the training loss is NaN after step 5: the input of sample 17 of the training, which rank 1 has read, has a NaN";
+/// assert!(input.to_string().starts_with(text));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{effect}: the {tensor} of sample {sample} of {of}, which rank {rank} has read, has {}; samples are \
+     counted from 0: repair this one, or leave it out",
+    if *.is_nan { "a NaN" } else { "an infinite number" }
+)]
+pub struct NotFiniteInput {
+    /// What is not finite, and when: "the training loss is NaN after step 5" say.
+    pub effect: String,
+    /// The step, counted from 1 over all epochs.
+    pub step: usize,
+    /// The sample's number in its data set, counted from 0.
+    pub sample: usize,
+    /// What the set is for, `the training` say.
+    pub of: &'static str,
+    /// The rank that has read it.
+    pub rank: usize,
+    /// Which of the sample's tensors: `input` or `targets`.
+    pub tensor: String,
+    /// It is a NaN, and no infinity.
+    pub is_nan: bool,
+}
+
 /// # Errors
 /// [`TrainError::LossNotFinite`] if the loss is infinite or not a number. It is the same on every
 /// rank, and so is the verdict.
@@ -22,6 +63,7 @@ pub(crate) fn require_finite_loss(
         loss,
         step,
         epoch,
+        inputs_are_finite: false,
     })
 }
 

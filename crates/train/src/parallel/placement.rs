@@ -1,22 +1,19 @@
 //! On which device a batch is.
 
-use std::any::Any;
-
 use burn::prelude::*;
 use burn::tensor::Int;
 use everburn_distributed::{DdpError, name_of};
 
+use crate::model::batch_tensors::{BatchVisitor, visit_batch};
 use crate::model::erased::AnyBatch;
-use crate::model::supervised::{LabeledBatch, MaskedTextBatch, TextBatch};
 
-/// Checks that a batch is on this rank's device, as far as its type is known: images or rows with classes,
-/// and texts. A batcher that takes another device than it is given would have the first GPU compute for
-/// all ranks, or be refused by CubeCL in the middle of a step.
+/// Checks that a batch is on this rank's device, as far as its type is known. A batcher that takes another device than it
+/// is given would have the first GPU compute for all ranks, or be refused by CubeCL in the middle of a step.
 ///
 /// # Errors
 /// [`DdpError::Elsewhere`] naming where it is.
 pub(crate) fn check_batch(batch: &AnyBatch, device: &Device) -> Result<(), DdpError> {
-    for (what, found) in devices_of(batch.inner()).into_iter().flatten() {
+    for (what, found) in devices_of(batch) {
         if found != *device {
             return Err(DdpError::Elsewhere {
                 what: format!("a batch's {what}"),
@@ -28,25 +25,22 @@ pub(crate) fn check_batch(batch: &AnyBatch, device: &Device) -> Result<(), DdpEr
     Ok(())
 }
 
-fn devices_of(batch: &dyn Any) -> Option<[(&'static str, Device); 2]> {
-    fn labeled<const D: usize>(batch: &dyn Any) -> Option<[(&'static str, Device); 2]> {
-        let (inputs, classes) = batch.downcast_ref::<LabeledBatch<D>>()?;
-        Some([("input", inputs.device()), ("classes", classes.device())])
+/// The devices of the batch's tensors, each with the tensor's name.
+fn devices_of(batch: &AnyBatch) -> Vec<(&'static str, Device)> {
+    #[derive(Default)]
+    struct Devices(Vec<(&'static str, Device)>);
+    impl BatchVisitor for Devices {
+        fn float<const D: usize>(&mut self, name: &'static str, tensor: &Tensor<D>) {
+            self.0.push((name, tensor.device()));
+        }
+
+        fn int<const D: usize>(&mut self, name: &'static str, tensor: &Tensor<D, Int>) {
+            self.0.push((name, tensor.device()));
+        }
     }
-    fn text(batch: &dyn Any) -> Option<[(&'static str, Device); 2]> {
-        let (tokens, next): &(Tensor<2, Int>, Tensor<2, Int>) =
-            batch.downcast_ref::<TextBatch>()?;
-        Some([("tokens", tokens.device()), ("targets", next.device())])
-    }
-    fn masked(batch: &dyn Any) -> Option<[(&'static str, Device); 2]> {
-        let (tokens, (next, _)) = batch.downcast_ref::<MaskedTextBatch>()?;
-        Some([("tokens", tokens.device()), ("targets", next.device())])
-    }
-    text(batch)
-        .or_else(|| masked(batch))
-        .or_else(|| labeled::<2>(batch))
-        .or_else(|| labeled::<4>(batch))
-        .or_else(|| labeled::<3>(batch))
+    let mut devices = Devices::default();
+    visit_batch(batch, &mut devices);
+    devices.0
 }
 
 #[cfg(test)]
@@ -56,14 +50,15 @@ mod tests {
     #[test]
     fn what_is_known_of_a_batch_is_where_it_should_be() {
         let device = Device::flex();
-        let images = (
+        let images = AnyBatch::new((
             Tensor::<4>::zeros([2, 1, 4, 4], &device),
             Tensor::<1, Int>::zeros([2], &device),
-        );
-        let [(_, inputs), (_, classes)] = devices_of(&images).unwrap();
-        assert_eq!([&inputs, &classes], [&device, &device]);
-        check_batch(&AnyBatch::new(images), &device.clone().autodiff()).unwrap();
-        assert_eq!(devices_of(&"something else"), None);
-        check_batch(&AnyBatch::new("something else"), &device).unwrap();
+        ));
+        let expected = ["input", "classes"].map(|name| (name, device.clone()));
+        assert_eq!(devices_of(&images), expected);
+        check_batch(&images, &device.clone().autodiff()).unwrap();
+        let unknown = AnyBatch::new("something else");
+        assert!(devices_of(&unknown).is_empty());
+        check_batch(&unknown, &device).unwrap();
     }
 }

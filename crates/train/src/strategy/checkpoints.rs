@@ -94,20 +94,50 @@ impl RankLoop {
         ends || is_best || every.is_due_after_epoch(epoch, config.epochs)
     }
 
-    /// Writes a checkpoint in the middle of an epoch; running statistics, which differ between ranks, are
-    /// made equal for it.
+    /// Writes a checkpoint in the middle of an epoch. Running statistics, which differ between ranks, are made equal in what
+    /// is written; then each rank continues with its own, which the checkpoint has, too. So checkpoints change no training.
     pub(super) fn save_within_epoch(
         &mut self,
         model: AnyModel,
         ddp: &Ddp,
         epoch: usize,
     ) -> Result<AnyModel, TrainError> {
-        let model = ddp.synchronize_buffers(self.open(model)?)?;
+        let model = self.open(model)?;
+        let own = match &self.setup.over {
+            None => ddp.rank_buffers(&model)?,
+            // Ranks that hold a model together have no file for theirs, and continue with the mean.
+            Some(_) => None,
+        };
+        let model = match own.is_some() || self.setup.over.is_some() {
+            true => ddp.synchronize_buffers(model)?,
+            false => model,
+        };
         ddp.settle()?;
         require_finite(&model, epoch, self.outcome.step)?;
         self.make_states_equal(&model)?;
-        self.save_checkpoint(&model)?;
-        Ok(model)
+        self.setup.state.buffers = own;
+        let saved = self.save_checkpoint(&model);
+        let own = self.setup.state.buffers.take();
+        saved?;
+        match own {
+            Some(own) => Ok(ddp.with_rank_buffers(model, &own)?),
+            None => Ok(model),
+        }
+    }
+
+    /// Gives each rank its own running statistics, where a checkpoint has those of as many ranks.
+    pub(super) fn restore_buffers(
+        &mut self,
+        model: AnyModel,
+        ddp: &Ddp,
+    ) -> Result<AnyModel, TrainError> {
+        let ranks = self.setup.group.world_size();
+        match self.setup.state.waiting.buffers.take() {
+            Some(all) if self.setup.over.is_none() && all.samples.len() == ranks => {
+                Ok(ddp.with_rank_buffers(model, &all)?)
+            }
+            _ => Ok(model),
+        }
     }
 
     /// Rank 0 writes; where several ranks hold the model, all of them bring their part.

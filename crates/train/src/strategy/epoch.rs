@@ -64,7 +64,11 @@ impl RankLoop {
             }
             let step = engine.step(self, model);
             // Threads of the engine end with it, and what they wait for ends with the group.
-            let step = step.inspect_err(|error| error.abort(&self.setup.group))?;
+            let step = step.map_err(|error| {
+                let error = self.with_inputs(error, epoch);
+                error.abort(&self.setup.group);
+                error
+            })?;
             model = step.model;
             // Metrics may be read some steps late.
             let Some(synced) = step.synced else { continue };
@@ -109,7 +113,8 @@ impl RankLoop {
         let sums = steps.last().map(|step| step.sums.clone());
         let mut lines = Vec::with_capacity(steps.len());
         for step in steps {
-            lines.extend(self.record(step, epoch)?);
+            let line = self.record(step, epoch);
+            lines.extend(line.map_err(|error| self.with_inputs(error, epoch))?);
         }
         let context = StepContext {
             ddp,

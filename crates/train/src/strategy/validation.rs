@@ -53,11 +53,15 @@ impl RankLoop {
         let model = self.measured(model)?;
         let over = self.setup.over.clone();
         let infer = |part| infer(&model, over.as_deref(), part, None);
+        let mut broken = None;
         let evaluated = evaluate(infer, &loader, &group, stop_wanted, |batch| {
+            if !batch.loss_sum.is_finite() {
+                broken = broken.or(Some(iteration));
+            }
+            iteration += 1;
             if !is_first {
                 return Ok(());
             }
-            iteration += 1;
             let report = Report::of_all_ranks(batch.clone(), StepCost::default(), before.clone());
             before += batch;
             let progress = items(before.samples, total_items);
@@ -69,7 +73,8 @@ impl RankLoop {
             self.outcome.stopped = Some(stopped_by_user(step));
             return Ok(None);
         };
-        require_finite_loss("validation loss", sums.mean_loss(), epoch, step)?;
+        require_finite_loss("validation loss", sums.mean_loss(), epoch, step)
+            .map_err(|error| self.with_validation_inputs(error, &loader, broken))?;
         self.setup.config.best_by.value(&sums)?;
         let mut line = MetricLine::new(MetricKind::Validation, epoch, step, &sums);
         line.cost.seconds = start.elapsed().as_secs_f64();

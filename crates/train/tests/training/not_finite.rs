@@ -1,0 +1,184 @@
+//! A loss that is NaN or infinite: where the data are the cause, the error names the sample and the rank that has read it.
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::data::dataset::InMemDataset;
+use burn::nn::{Linear, LinearConfig};
+use burn::prelude::*;
+use everburn_train::{
+    Classifier, LabeledBatch, NotFiniteInput, OptimizerConfig, OptimizerKind, ReadMetrics,
+    TrainError, TrainingConfig, TrainingData,
+};
+
+use crate::harness::ranks::on_ranks;
+
+/// What is measured of a sample, and its class.
+type Sample = ([f32; 3], i32);
+
+struct Rows;
+
+impl Batcher<Sample, LabeledBatch<2>> for Rows {
+    fn batch(&self, items: Vec<Sample>, device: &Device) -> LabeledBatch<2> {
+        let count = items.len();
+        let (inputs, classes): (Vec<_>, Vec<_>) = items.into_iter().unzip();
+        let inputs = TensorData::new(inputs.concat(), [count, 3]);
+        let classes = TensorData::new(classes, [count]);
+        (
+            Tensor::from_data(inputs, device),
+            Tensor::from_data(classes, device),
+        )
+    }
+}
+
+fn samples(count: usize) -> Vec<Sample> {
+    let sample = |number: usize| {
+        let at = number as f32;
+        ([at.sin(), (1.7 * at).cos(), 1.0], (number % 2) as i32)
+    };
+    (0..count).map(sample).collect()
+}
+
+/// 60 samples to learn from and 12 to validate on.
+fn data(train: Vec<Sample>, validation: Vec<Sample>) -> TrainingData<Sample, LabeledBatch<2>> {
+    let (train, test) = (InMemDataset::new(train), InMemDataset::new(samples(12)));
+    TrainingData::new("points", train, test, Rows).with_validation(InMemDataset::new(validation))
+}
+
+fn model() -> Classifier<Linear, 2> {
+    let model = LinearConfig::new(3, 2).init(&Device::flex());
+    Classifier::new(model, Linear::forward)
+}
+
+fn config() -> TrainingConfig {
+    TrainingConfig {
+        epochs: 2,
+        batch_size: 12,
+        compare_every: 0,
+        ..TrainingConfig::default()
+    }
+}
+
+/// The errors of all ranks.
+fn errors(
+    ranks: usize,
+    config: &TrainingConfig,
+    data: &TrainingData<Sample, LabeledBatch<2>>,
+) -> Vec<TrainError> {
+    on_ranks(ranks, config, None, |trainer| {
+        trainer.fit(model(), data).map(drop).unwrap_err()
+    })
+}
+
+/// The finding of all ranks, which is the same.
+fn found(errors: &[TrainError]) -> NotFiniteInput {
+    let found = errors.iter().map(|error| match error {
+        TrainError::InputNotFinite(input) => input.clone(),
+        error => panic!("{error}"),
+    });
+    let found: Vec<_> = found.collect();
+    assert!(found.iter().all(|input| *input == found[0]), "{found:?}");
+    found[0].clone()
+}
+
+#[test]
+fn a_sample_with_a_nan_is_named_with_the_rank_that_has_read_it() {
+    let with = |change: fn(&mut TrainingConfig)| {
+        let mut config = config();
+        change(&mut config);
+        config
+    };
+    let ways = [
+        with(|_| {}),
+        with(|config| config.accumulate = 2),
+        with(|config| config.input.workers = Some(1)),
+        with(|config| config.read_metrics = ReadMetrics::Late),
+        with(|config| config.virtual_ranks = Some(4)),
+        with(|config| config.ddp.max_gradient_norm = Some(1.0)),
+        with(|config| config.sync = "every=3".parse().unwrap()),
+    ];
+    for (way, config) in ways.iter().enumerate() {
+        let mut readers = Vec::new();
+        for ranks in [1, 2] {
+            for sample in [5, 41] {
+                let mut train = samples(60);
+                train[sample].0[1] = f32::NAN;
+                let found = found(&errors(ranks, config, &data(train, samples(12))));
+                let named = (found.sample, found.of, found.tensor.as_str(), found.is_nan);
+                assert_eq!(
+                    named,
+                    (sample, "the training", "input", true),
+                    "way {way}: {found}"
+                );
+                assert!((1..=5).contains(&found.step), "way {way}: {found}");
+                assert!(found.rank < ranks, "way {way}: {found}");
+                readers.push((ranks, found.step, found.rank));
+            }
+        }
+        // Whatever the number of ranks, a sample comes in the same step.
+        assert_eq!(readers[0].1, readers[2].1, "way {way}: {readers:?}");
+        assert_eq!(readers[1].1, readers[3].1, "way {way}: {readers:?}");
+    }
+}
+
+#[test]
+fn each_rank_is_named_for_the_samples_of_its_own() {
+    // In this order: the first half of each batch is rank 0's.
+    let mut readers = Vec::new();
+    for sample in 0..12 {
+        let mut train = samples(12);
+        train[sample].0[0] = f32::INFINITY;
+        let config = TrainingConfig {
+            epochs: 1,
+            ..config()
+        };
+        let found = found(&errors(2, &config, &data(train, samples(12))));
+        assert_eq!(
+            (found.sample, found.step, found.is_nan),
+            (sample, 1, false),
+            "{found}"
+        );
+        readers.push(found.rank);
+    }
+    assert_eq!(readers.iter().filter(|rank| **rank == 1).count(), 6);
+}
+
+#[test]
+fn a_sample_of_the_validation_is_named() {
+    for ranks in [1, 2] {
+        let mut validation = samples(12);
+        validation[7].0[2] = f32::NAN;
+        let found = found(&errors(ranks, &config(), &data(samples(60), validation)));
+        assert_eq!((found.sample, found.of), (7, "the validation"), "{found}");
+        assert_eq!(found.rank, ranks - 1, "{found}");
+        let text = "the validation loss is NaN after step 5: the input of sample 7 of the validation, which rank";
+        assert!(found.to_string().starts_with(text), "{found}");
+    }
+}
+
+#[test]
+fn a_training_that_diverges_on_finite_inputs_says_so() {
+    let config = TrainingConfig {
+        optimizer: OptimizerConfig {
+            kind: OptimizerKind::Sgd,
+            learning_rate: 1e38,
+            ..OptimizerConfig::default()
+        },
+        epochs: 20,
+        validation_samples: Some(0),
+        ..config()
+    };
+    for ranks in [1, 2] {
+        for error in errors(ranks, &config, &data(samples(60), samples(12))) {
+            let TrainError::LossNotFinite {
+                inputs_are_finite,
+                step,
+                ..
+            } = error
+            else {
+                panic!("{error}");
+            };
+            assert!(inputs_are_finite && step > 1, "{error}");
+            let text = "the training has diverged, for the inputs of that batch are finite";
+            assert!(error.to_string().contains(text), "{error}");
+        }
+    }
+}
