@@ -5,11 +5,13 @@
     python3 follow.py runs/mnist-1 --to mlflow --experiment digits
     python3 follow.py runs/mnist-1 --to stdout
 
-The position is kept in a file (RUN/follow-TRACKER.json), so that a follower that is started again continues where it
-was. It ends when the run has ended and everything is logged. Needs Python 3.9; `wandb` and `mlflow` only if they are used.
+The position is kept in a file (RUN/follow-TRACKER.json; for stdout only with --state), so that a follower that is started
+again continues where it was. It waits for a run that has no metrics yet, and ends when the run has ended and everything is
+logged. Needs Python 3.9; `wandb` and `mlflow` only if they are used.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
@@ -22,6 +24,9 @@ LONGEST_LINE = 2 << 20
 # A training writes live.json about twice a second; after this many seconds without, it has ended.
 SILENCE = 30
 
+# The seconds that a training has to begin, where --wait does not say.
+WAIT = 60
+
 
 class Follower:
     """Reads whole lines of a file from a position on, also while others append to it or write it anew."""
@@ -29,6 +34,8 @@ class Follower:
     def __init__(self, path, state_path):
         self.path, self.state_path = path, state_path
         self.position, self.inode, self.step, self.resumed = 0, None, {}, {}
+        if state_path is None:
+            return
         try:
             state = json.loads(state_path.read_text())
             self.position, self.inode = int(state["position"]), state["inode"]
@@ -69,7 +76,9 @@ class Follower:
                     yield kind, step, metrics
 
     def keep(self, tracker):
-        """Keeps the position, so that a crash leaves the old or the new one."""
+        """Keeps the position, if there is a file for it, so that a crash leaves the old or the new one."""
+        if self.state_path is None:
+            return
         state = {"position": self.position, "inode": self.inode, "step": self.step, "tracker": tracker}
         temporary = self.state_path.with_suffix(".new")
         temporary.write_text(json.dumps(state))
@@ -195,6 +204,26 @@ def is_running(run):
         return False
 
 
+def wait_for_training(run, seconds, even_if_ended):
+    """Waits for the metrics of a run: of any, or of one that runs or has run since this call."""
+    began, deadline = time.time(), time.monotonic() + seconds
+    metrics = run / "metrics.jsonl"
+
+    def is_there():
+        try:
+            # A training that begins removes the files of the last one.
+            return even_if_ended or is_running(run) or metrics.stat().st_mtime >= began
+        except FileNotFoundError:
+            return False
+
+    if not (metrics.exists() and is_there()):
+        print(f"{run}: waiting up to {seconds:g} s for a training to begin", file=sys.stderr)
+    while not (metrics.exists() and is_there()):
+        if time.monotonic() > deadline:
+            sys.exit(f"{run}: no training has begun within {seconds:g} s; check the folder, or wait longer with --wait")
+        time.sleep(0.1)
+
+
 def report_of(run):
     try:
         return json.loads((run / "report.json").read_text())
@@ -208,15 +237,25 @@ def parsed():
     parser.add_argument("--to", choices=["wandb", "mlflow", "stdout"], required=True)
     parser.add_argument("--project", "--experiment", default="everburn", help="the project or experiment [everburn]")
     parser.add_argument("--interval", type=float, default=2.0, help="seconds between looks at the file [2]")
-    parser.add_argument("--state", type=Path, help="the file of the position [RUN/follow-TRACKER.json]")
+    parser.add_argument("--state", type=Path, help="the file of the position [RUN/follow-TRACKER.json; of stdout, none]")
+    parser.add_argument(
+        "--wait",
+        type=float,
+        metavar="SECONDS",
+        help=f"wait for a training that begins, and leave out one that has ended; without it, a run that has ended is "
+        f"logged, and one without metrics is waited for {WAIT} s",
+    )
     return parser.parse_args()
 
 
 def main():
     arguments = parsed()
-    if not arguments.run.is_dir():
-        sys.exit(f"{arguments.run}: there is no such folder")
-    state_path = arguments.state or arguments.run / f"follow-{arguments.to}.json"
+    if arguments.to != "stdout" and importlib.util.find_spec(arguments.to) is None:
+        sys.exit(f"{arguments.to} is not installed: pip install {arguments.to}")
+    wait_for_training(arguments.run, WAIT if arguments.wait is None else arguments.wait, arguments.wait is None)
+    state_path = arguments.state
+    if state_path is None and arguments.to != "stdout":
+        state_path = arguments.run / f"follow-{arguments.to}.json"
     follower = Follower(arguments.run / "metrics.jsonl", state_path)
     trackers = {"wandb": Wandb, "mlflow": Mlflow, "stdout": Stdout}
     tracker = trackers[arguments.to](arguments, configuration(arguments.run), follower.resumed)

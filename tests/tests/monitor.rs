@@ -303,7 +303,8 @@ fn follow(folder: &Path, name: &str) -> Option<Child> {
     let started = Command::new("python3")
         .arg(script)
         .arg(folder.join("run"))
-        .args(["--to", "stdout", "--interval", "0.1"])
+        .args(["--to", "stdout", "--interval", "0.1", "--state"])
+        .arg(folder.join("follow.json"))
         .stdin(Stdio::null())
         .stdout(output)
         .spawn();
@@ -335,6 +336,10 @@ fn followed(mut follower: Child, folder: &Path, name: &str) -> Vec<serde_json::V
 #[test]
 fn a_follower_logs_each_line_once_and_ends_with_the_run() {
     let folder = tempfile::tempdir().unwrap();
+    // Started before there is a folder, it waits for it.
+    let Some(mut first) = follow(folder.path(), "first") else {
+        return;
+    };
     let job = Everburn::train_for_long(folder.path(), "mlp")
         .args(["--ranks", "2", "--run-dir", "run"])
         .start();
@@ -344,11 +349,6 @@ fn a_follower_logs_each_line_once_and_ends_with_the_run() {
         "{}",
         job.output()
     );
-    let Some(mut first) = follow(folder.path(), "first") else {
-        job.signal(Signal::INT);
-        job.wait();
-        return;
-    };
     let logs = || {
         std::fs::metadata(folder.path().join("first"))
             .unwrap()

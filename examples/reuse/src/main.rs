@@ -4,9 +4,9 @@ use std::error::Error;
 
 use everburn::burn::module::Module;
 use everburn::burn::prelude::Device;
+use everburn::datasets::{ImageBatcher, Split, SyntheticDigits};
+use everburn::models::mlp::{Mlp, MlpConfig};
 use everburn::prelude::*;
-use everburn_datasets::{ImageBatcher, Split, SyntheticDigits};
-use everburn_models::mlp::{Mlp, MlpConfig};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let report = train_on_threads(4, 10_000)?;
