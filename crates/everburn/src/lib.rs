@@ -98,6 +98,16 @@ pub struct YourOwnImages;
 #[doc = include_str!("../../../docs/your-own-data.md")]
 pub struct YourOwnData;
 
+/// The page on optimizers, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/optimizers.md")]
+pub struct Optimizers;
+
+/// The page for those who come from burn-train, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/from-burn-train.md")]
+pub struct FromBurnTrain;
+
 /// The page on half precision, compiled with the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/mixed-precision.md")]
