@@ -327,6 +327,7 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
     for flags in [
         ["--output", "a.onnx"].as_slice(),
         &["--to", "pytorch", "--output", "a.onnx"],
+        &["--to", "onnx"],
     ] {
         let ended = Everburn::new(here, ["export", "a"]).args(flags).run();
         ended.failed_with(
