@@ -73,10 +73,10 @@ fn is_whole(bytes: &[u8]) -> bool {
         if ALONE.iter().any(|alone| alone.contains(&marker)) {
             continue;
         }
-        let Some(length) = bytes.get(at..at + 2) else {
+        let Some([high, low]) = bytes.get(at..at + 2) else {
             return false;
         };
-        at += usize::from(length[0]) << 8 | usize::from(length[1]);
+        at += usize::from(u16::from_be_bytes([*high, *low]));
     }
     false
 }
