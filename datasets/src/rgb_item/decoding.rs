@@ -1,7 +1,7 @@
 //! The pixels of a JPEG or PNG file.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Cursor, Read, Seek};
+use std::io::{BufRead, BufReader, Cursor, Seek};
 use std::path::Path;
 
 use image::imageops::FilterType;
@@ -75,10 +75,10 @@ fn decode_png(
     let mut limits = Limits::default();
     limits.max_alloc = Some(MOST_DECODER_BYTES);
     reader.limits(limits);
-    let mut decoder = reader.into_decoder().map_err(damaged)?;
+    let mut decoder = reader.into_decoder().map_err(|error| damaged(&error))?;
     check_size(decoder.dimensions(), decoder.total_bytes(), length)?;
-    let orientation = decoder.orientation().map_err(damaged)?;
-    let picture = DynamicImage::from_decoder(decoder).map_err(damaged)?;
+    let orientation = decoder.orientation().map_err(|error| damaged(&error))?;
+    let picture = DynamicImage::from_decoder(decoder).map_err(|error| damaged(&error))?;
     Ok((picture, orientation))
 }
 
@@ -89,7 +89,7 @@ pub(super) fn check_size(
     length: u64,
 ) -> Result<(), String> {
     if bytes > length.saturating_mul(MOST_BYTES_A_BYTE) {
-        return Err(damaged(format!(
+        return Err(damaged(&format!(
             "its header says {width} x {height} pixels, and it has {length} bytes"
         )));
     }
@@ -108,7 +108,7 @@ pub(super) fn check_size(
 }
 
 /// The words of some decoders have line breaks.
-pub(super) fn damaged(error: impl ToString) -> String {
+pub(super) fn damaged(error: &impl ToString) -> String {
     let words = error.to_string();
     let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
     format!("is damaged, or no image: {words}")

@@ -25,10 +25,10 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(DynamicImage, Orientation), String
         .set_max_width(usize::MAX)
         .set_max_height(usize::MAX);
     let mut header = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
-    header.decode_headers().map_err(undecoded)?;
+    header.decode_headers().map_err(|error| undecoded(&error))?;
     let (Some((width, height)), Some(found)) = (header.dimensions(), header.input_colorspace())
     else {
-        return Err(damaged("its header has no size"));
+        return Err(damaged(&"its header has no size"));
     };
     let (color, channels) = match found {
         ColorSpace::Luma => (ColorSpace::Luma, 1),
@@ -40,7 +40,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(DynamicImage, Orientation), String
     check_size((width, height), decoded, bytes.len() as u64)?;
     if !is_whole(bytes) {
         return Err(damaged(
-            "it was cut off: the marker of the image's end is missing",
+            &"it was cut off: the marker of the image's end is missing",
         ));
     }
     let orientation = header
@@ -48,18 +48,18 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(DynamicImage, Orientation), String
         .and_then(|exif| Orientation::from_exif_chunk(exif));
     let options = options.jpeg_set_out_colorspace(color);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
-    let pixels = decoder.decode().map_err(undecoded)?;
+    let pixels = decoder.decode().map_err(|error| undecoded(&error))?;
     let picture = match channels {
         1 => GrayImage::from_raw(width, height, pixels).map(DynamicImage::from),
         _ => RgbImage::from_raw(width, height, pixels).map(DynamicImage::from),
     };
-    let picture = picture.ok_or_else(|| damaged("it has other pixels than its header says"))?;
+    let picture = picture.ok_or_else(|| damaged(&"it has other pixels than its header says"))?;
     Ok((picture, orientation.unwrap_or(Orientation::NoTransforms)))
 }
 
 /// The decoder has its words in quotation marks.
-fn undecoded(error: impl ToString) -> String {
-    damaged(error.to_string().trim_matches('"'))
+fn undecoded(error: &impl ToString) -> String {
+    damaged(&error.to_string().trim_matches('"'))
 }
 
 /// Whether the marker of the image's end is there. That of a preview in the metadata does not count, and bytes after the
