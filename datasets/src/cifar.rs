@@ -133,6 +133,11 @@ impl Cifar {
             }
             false => {
                 let files = from_archive(path)?;
+                if files.is_empty() {
+                    let problem = "it has no file of CIFAR, whose archives alone are read compressed: unpack it, and name the \
+                                   tar file or the folder";
+                    return Err(damaged(path, "members", problem.to_owned()));
+                }
                 let set = match files.contains_key(CIFAR_100.test) {
                     true => &CIFAR_100,
                     false => &CIFAR_10,

@@ -120,6 +120,14 @@ pub fn detect_for(
             wanted,
         });
     }
+    if let Some(found) = packed(path) {
+        return Err(DatasetError::WrongKind {
+            path: path.to_owned(),
+            found: found.to_owned(),
+            wanted,
+            instead: "unpack it, and name the folder".to_owned(),
+        });
+    }
     match detect(path)? {
         Some(kind) if !kinds.contains(&kind) => Err(DatasetError::WrongKind {
             path: path.to_owned(),
@@ -129,6 +137,21 @@ pub fn detect_for(
         }),
         kind => Ok(kind),
     }
+}
+
+/// The archive that a file is, if it is one that is not read.
+fn packed(path: &Path) -> Option<&'static str> {
+    const BEGINNINGS: [(&[u8], &str); 3] = [
+        (b"PK\x03\x04", "a zip archive"),
+        (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+        (b"Rar!", "a RAR archive"),
+    ];
+    let mut beginning = Vec::new();
+    // What cannot be read says so where it is looked at.
+    let file = File::open(path).ok().filter(|_| path.is_file())?;
+    file.take(8).read_to_end(&mut beginning).ok()?;
+    let is = |(begin, _): &&(&[u8], &str)| beginning.starts_with(begin);
+    BEGINNINGS.iter().find(is).map(|(_, name)| *name)
 }
 
 fn of_folder(folder: &Path) -> Result<Option<DataKind>, DatasetError> {
@@ -248,6 +271,10 @@ mod tests {
         assert!(error.contains("nothing"), "{error}");
         let error = detect_for(path("houses.csv"), &[DataKind::Text], "text").unwrap_err();
         let text = "is a table, and this model learns from text; the task `table` learns from it";
+        assert!(error.to_string().ends_with(text), "{error}");
+        write("split.zip", b"PK\x03\x04\x14\0");
+        let error = detect_for(path("split.zip"), &[DataKind::ImageFolder], "images").unwrap_err();
+        let text = "split.zip is a zip archive, and this model learns from images; unpack it, and name the folder";
         assert!(error.to_string().ends_with(text), "{error}");
         write("nothing.csv", b"");
         let error = detect_for(path("nothing.csv"), &[DataKind::Table], "a table").unwrap_err();

@@ -1,18 +1,22 @@
 //! Images in folders, one folder per class.
 
 mod damage;
+mod left_out;
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn_dataset::Dataset;
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
+use tokenizers::NormalizedString;
 
 use self::damage::DamageSearch;
+pub(crate) use self::left_out::LeftOut;
 use crate::proportion::in_proportion;
-use crate::rgb_item::{PixelCache, checked_size, decode_file, is_image, refused};
+use crate::rgb_item::{PixelCache, checked_size, decode_file, refused};
 use crate::tar::unreadable;
 use crate::{DatasetError, RgbItem};
 
@@ -22,7 +26,7 @@ use crate::{DatasetError, RgbItem};
 /// up to a [limit](Self::with_cache). The classes are the folders' names in alphabetical order, and the images of a
 /// class are in the order of their names: the same on every machine. Classes alternate, so that each stretch of the images
 /// has them in the proportion of the whole: a training holds out the last images for validation. Files with other extensions
-/// are ignored, as are names that begin with a dot.
+/// are ignored, as are names that begin with a dot. Names of classes are compared and shown with composed accents (NFC).
 ///
 /// ```
 /// # mod everburn { pub use everburn_datasets as datasets; }
@@ -52,9 +56,6 @@ pub struct ImageFolder {
     left_out: LeftOut,
 }
 
-/// Files beside images that are none: how many, and the first.
-type LeftOut = Option<(usize, Arc<Path>)>;
-
 impl ImageFolder {
     /// The images below `folder`, scaled to `size`: height and width, in pixels.
     ///
@@ -63,11 +64,14 @@ impl ImageFolder {
     /// class has no image, or the size is zero or too large. Images are decoded later: see [`image`](Self::image).
     pub fn open(folder: impl AsRef<Path>, size: [usize; 2]) -> Result<Self, DatasetError> {
         let folder = folder.as_ref();
-        let classes = names(folder, Path::is_dir)?;
+        let mut classes: Vec<String> = names(folder, Path::is_dir)?;
         if classes.is_empty() {
             let problem = "it has no folders: expected one per class, with JPEG and PNG files";
             return Err(refused(folder, problem));
         }
+        classes = classes.iter().map(|class| composed(class)).collect();
+        classes.sort_unstable();
+        classes.dedup();
         Self::with_classes(folder, size, &classes)
     }
 
@@ -82,33 +86,19 @@ impl ImageFolder {
     ) -> Result<Self, DatasetError> {
         let folder = folder.as_ref();
         let size = checked_size(folder, size)?;
-        for class in names(folder, Path::is_dir)? {
-            if !classes.contains(&class) {
-                let problem = format!("`{class}` is none of the classes {}", classes.join(", "));
-                return Err(refused(folder, problem));
-            }
-        }
+        let classes: Vec<String> = classes.iter().map(|class| composed(class)).collect();
+        let folders = folders_of(folder, &classes)?;
         let mut hash = Sha256::new();
         let mut files = Vec::new();
-        let mut left_out: LeftOut = None;
-        for (number, class) in classes.iter().enumerate() {
-            let folder = folder.join(class);
-            if !folder.is_dir() {
-                let problem = format!(
-                    "there is no folder for the class {class}, which the training images have"
-                );
-                return Err(refused(folder.parent().unwrap_or(&folder), problem));
-            }
-            let images = names(&folder, |entry| entry.is_file() && is_image(entry))?;
+        let mut left_out = LeftOut::default();
+        left_out.beside_classes(folder)?;
+        for (number, (class, folder)) in classes.iter().zip(folders).enumerate() {
+            let images = left_out.images_of_class(&folder)?;
             if images.is_empty() {
                 return Err(refused(
                     &folder,
                     no_images(&folder, "add images of the class, or remove the folder")?,
                 ));
-            }
-            for other in names(&folder, |entry| entry.is_file() && !is_image(entry))? {
-                let (count, _) = left_out.get_or_insert_with(|| (0, folder.join(other).into()));
-                *count += 1;
             }
             for name in images {
                 let file = folder.join(&name);
@@ -121,7 +111,7 @@ impl ImageFolder {
         let order = in_proportion(files.iter().map(|(_, class)| *class));
         let files = order.into_iter().map(|index| files[index].clone());
         let this = Self {
-            classes: classes.to_vec(),
+            classes,
             files: files.collect(),
             size,
             cache: PixelCache::default(),
@@ -176,11 +166,18 @@ impl ImageFolder {
                 cache: PixelCache::default(),
                 fingerprint: format!("{} {number} of {every}", self.fingerprint),
                 damage: DamageSearch::default(),
-                left_out: None,
+                left_out: LeftOut::default(),
             }
             .with_cache(PixelCache::BYTES)
         };
         Ok((part(first, 0), part(second, 1)))
+    }
+
+    /// Makes a search for damaged images one of these sets, too, which belong to the same data.
+    pub(crate) fn search_with(&self, others: &[&Self]) {
+        let files = others.iter().flat_map(|other| &other.files);
+        self.damage
+            .search_with(files.map(|(file, _)| Arc::clone(file)));
     }
 
     /// The names of the classes, in the order of their numbers.
@@ -198,11 +195,9 @@ impl ImageFolder {
         self.files.is_empty()
     }
 
-    /// How many files beside the images are neither JPEG nor PNG, and one of them; `None` if there are none. A part that was
-    /// [`split`](Self::split) off has none.
-    pub fn left_out(&self) -> Option<(usize, &Path)> {
-        let (count, file) = self.left_out.as_ref()?;
-        Some((*count, file))
+    /// What is beside the images; a part that was [`split`](Self::split) off has nothing there.
+    pub(crate) fn left_out(&self) -> &LeftOut {
+        &self.left_out
     }
 
     /// SHA-256 of the names of classes and files and of the files' lengths, in hexadecimal. File contents are not read.
@@ -251,6 +246,44 @@ impl std::fmt::Debug for ImageFolder {
             .field("size", &self.size)
             .finish_non_exhaustive()
     }
+}
+
+/// The folders of classes below `folder`.
+fn folders_of(folder: &Path, classes: &[String]) -> Result<Vec<PathBuf>, DatasetError> {
+    let mut folders: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for name in names(folder, Path::is_dir)? {
+        let class = composed(&name);
+        if !classes.contains(&class) {
+            let problem = format!("`{class}` is none of the classes {}", classes.join(", "));
+            return Err(refused(folder, problem));
+        }
+        if folders.insert(class, folder.join(&name)).is_some() {
+            let problem = format!(
+                "it has two folders `{name}`: their names look the same, and one has its accents as characters of their own, \
+                 as macOS writes them. Move the images of both into one"
+            );
+            return Err(refused(folder, problem));
+        }
+    }
+    let found = classes.iter().map(|class| {
+        folders.remove(class).ok_or_else(|| {
+            let problem =
+                format!("there is no folder for the class {class}, which the training images have");
+            refused(folder, problem)
+        })
+    });
+    found.collect()
+}
+
+/// A name with each accent in one character with its letter (NFC): macOS writes some as characters of their own, and a
+/// class has one name on every machine.
+pub(crate) fn composed(name: &str) -> String {
+    if name.is_ascii() {
+        return name.to_owned();
+    }
+    let mut name = NormalizedString::from(name);
+    name.nfc();
+    name.get().to_owned()
 }
 
 /// Why a folder that should have images has none, and what to do: in an empty one, `help`.

@@ -1,30 +1,24 @@
 //! An image of one of the data sets of images: from a file, or from the bytes of one.
 
+mod decoding;
+mod jpeg;
+
 use std::fmt::Display;
-use std::fs;
-use std::io::{BufRead, BufReader, Cursor, Seek};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use image::GrayImage;
 use image::imageops::FilterType;
-use image::{DynamicImage, GrayImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 
+pub(crate) use self::decoding::{decode_bytes, decode_file};
 use crate::DatasetError;
 use crate::image_folder::{names, no_images};
-use crate::tar::unreadable;
 
 /// The file types that are read, by extension.
 pub(crate) const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
 
 /// The largest width and height of an image file, in pixels.
 const MOST_PIXELS_A_SIDE: u32 = 16_384;
-
-/// The most memory that decoding one image may take, in bytes.
-const MOST_DECODER_BYTES: u64 = 1 << 30;
-
-/// The most bytes of pixels for a byte of a file. A PNG file has 1032 at most, as DEFLATE has, and a JPEG file 512: it
-/// spends a bit or more on each 8 x 8 pixels.
-const MOST_BYTES_A_BYTE: u64 = 2_048;
 
 /// An image and its class.
 ///
@@ -124,7 +118,10 @@ impl RgbItem {
     pub fn left_out(folder: impl AsRef<Path>) -> Option<String> {
         // What cannot be listed cannot be read either, which says so.
         let others = names(folder.as_ref(), |entry| entry.is_file() && !is_image(entry)).ok()?;
-        others.first().map(|first| left_out(others.len(), first))
+        let what = "files that are neither JPEG nor PNG";
+        others
+            .first()
+            .map(|first| left_out(what, others.len(), first))
     }
 }
 
@@ -166,80 +163,6 @@ impl PixelCache {
     }
 }
 
-/// The pixels `[3, height, width]` of an image file.
-pub(crate) fn decode_file(file: &Path, size: [u32; 2]) -> Result<Vec<u8>, DatasetError> {
-    let opened = fs::File::open(file).map_err(|source| unreadable(file, source))?;
-    let metadata = opened.metadata();
-    let length = metadata.map_err(|source| unreadable(file, source))?.len();
-    decode(BufReader::new(opened), length, file, size)
-}
-
-/// The pixels `[3, height, width]` of the bytes of an image file; `file` is for errors.
-pub(crate) fn decode_bytes(
-    bytes: &[u8],
-    file: &Path,
-    size: [u32; 2],
-) -> Result<Vec<u8>, DatasetError> {
-    decode(Cursor::new(bytes), bytes.len() as u64, file, size)
-}
-
-fn decode(
-    source: impl BufRead + Seek,
-    length: u64,
-    file: &Path,
-    size: [u32; 2],
-) -> Result<Vec<u8>, DatasetError> {
-    let damage = |problem: String| DatasetError::Image {
-        path: file.to_path_buf(),
-        problem,
-    };
-    // The words of some decoders have line breaks.
-    let damaged = |error: image::ImageError| {
-        let words = error.to_string();
-        let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
-        damage(format!("is damaged, or no image: {words}"))
-    };
-    let reader = ImageReader::new(source).with_guessed_format();
-    let reader = reader.map_err(|source| unreadable(file, source))?;
-    if let Some(format) = reader.format()
-        && ![ImageFormat::Jpeg, ImageFormat::Png].contains(&format)
-    {
-        let name = match format {
-            ImageFormat::WebP => "WebP".to_owned(),
-            other => format!("{other:?}").to_uppercase(),
-        };
-        let article = match name.starts_with(['A', 'E', 'I', 'O']) {
-            true => "an",
-            false => "a",
-        };
-        return Err(damage(format!(
-            "is {article} {name}: convert it to JPEG or PNG"
-        )));
-    }
-    let mut limits = Limits::default();
-    limits.max_image_width = Some(MOST_PIXELS_A_SIDE);
-    limits.max_image_height = Some(MOST_PIXELS_A_SIDE);
-    limits.max_alloc = Some(MOST_DECODER_BYTES);
-    let mut decoder = reader.into_decoder().map_err(damaged)?;
-    decoder.set_limits(limits).map_err(damaged)?;
-    if decoder.total_bytes() > length.saturating_mul(MOST_BYTES_A_BYTE) {
-        let (width, height) = decoder.dimensions();
-        let problem = format!(
-            "is damaged, or no image: its header says {width} x {height} pixels, and it has {length} bytes"
-        );
-        return Err(damage(problem));
-    }
-    let orientation = decoder.orientation().map_err(damaged)?;
-    let mut picture = DynamicImage::from_decoder(decoder).map_err(damaged)?;
-    picture.apply_orientation(orientation);
-    let [height, width] = size;
-    let pixels = picture
-        .resize_exact(width, height, FilterType::Triangle)
-        .into_rgb8();
-    let channel = |channel: usize| pixels.pixels().map(move |pixel| pixel[channel]);
-    Ok((0..3).flat_map(channel).collect())
-}
-
 /// Pixels `[C, height, width]` of another size.
 pub(crate) fn resized(pixels: &[u8], from: [u32; 2], to: [u32; 2]) -> Vec<u8> {
     if from == to {
@@ -268,9 +191,9 @@ pub(crate) fn checked_size(path: &Path, size: [usize; 2]) -> Result<[u32; 2], Da
     })
 }
 
-/// That files beside images are none: how many, and one of them.
-pub(crate) fn left_out(count: usize, file: impl Display) -> String {
-    format!("files that are neither JPEG nor PNG, left out: {count}, such as {file}")
+/// That `what` beside images is not read: how many, and one of them.
+pub(crate) fn left_out(what: &str, count: usize, one: impl Display) -> String {
+    format!("{what}, left out: {count}, such as {one}")
 }
 
 pub(crate) fn is_image(file: &Path) -> bool {
@@ -291,6 +214,8 @@ pub(crate) fn refused(folder: &Path, problem: impl Into<String>) -> DatasetError
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -31,8 +31,8 @@ const TEST_SHARE: usize = 10;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableRequest {
-    /// The file: cells are separated by commas, or by tabs if its name ends with `.tsv`, and the first line names the
-    /// columns. A file that begins as Parquet is read as such, with the feature `parquet`.
+    /// The file: cells are separated by commas, by tabs if its name ends with `.tsv`, or by semicolons if the first line has
+    /// these and no comma; then numbers may have a decimal comma. The first line names the columns. A file that begins as Parquet is read as such, with the feature `parquet`.
     pub file: PathBuf,
     /// The column to be predicted: a number, or one of its different values.
     pub target: String,
@@ -85,6 +85,8 @@ pub struct LoadedTable {
     pub schema: TableSchema,
     /// SHA-256 of the file, in hexadecimal, and the order of the training rows where it is not the file's.
     pub fingerprint: String,
+    /// Whether its cells are separated by semicolons.
+    pub semicolons: bool,
 }
 
 /// Reads a table, whose every tenth row is a test row. Where the target is a class, the classes of the training rows alternate,
@@ -132,6 +134,7 @@ pub fn load_table(request: &TableRequest) -> Result<LoadedTable, DatasetError> {
         test: part(test),
         schema,
         fingerprint,
+        semicolons: Rows::open(&request.file)?.has_semicolons(),
     })
 }
 
@@ -170,6 +173,7 @@ pub fn load_test_table(
         test: all,
         schema: schema.clone(),
         fingerprint: fingerprint(file)?,
+        semicolons: Rows::open(file)?.has_semicolons(),
     })
 }
 

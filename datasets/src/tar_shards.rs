@@ -110,7 +110,7 @@ struct Part {
 pub struct TarSample {
     /// The name of its files up to the first dot, with their folder.
     pub key: String,
-    /// The contents of its files, by extension.
+    /// The contents of its files, by extension in lower case.
     pub files: BTreeMap<String, Vec<u8>>,
 }
 
@@ -191,8 +191,10 @@ impl TarShards {
                 });
             }
             let known = numbers.len() as u32;
-            let number = *numbers.entry(extension.to_owned()).or_insert_with(|| {
-                self.extensions.push(extension.to_owned());
+            // Cameras write `.JPG`.
+            let extension = extension.to_lowercase();
+            let number = *numbers.entry(extension.clone()).or_insert_with(|| {
+                self.extensions.push(extension.clone());
                 known
             });
             if !seen.insert(number) {
@@ -241,7 +243,7 @@ impl TarShards {
         &self.fingerprint
     }
 
-    /// The extensions of a sample's files.
+    /// The extensions of a sample's files, in lower case.
     ///
     /// # Panics
     /// Panics if `index >= len()`.
@@ -250,7 +252,7 @@ impl TarShards {
         parts.map(|part| self.extensions[part.extension as usize].as_str())
     }
 
-    /// The content of the sample's file with this extension; `None` if it has none.
+    /// The content of the sample's file with this extension, in lower case; `None` if it has none.
     ///
     /// # Errors
     /// [`DatasetError::Archive`] with the file and the sample, if it is too large or cut off since the shards were opened.

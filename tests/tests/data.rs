@@ -117,6 +117,33 @@ fn an_unknown_data_set_suggests_the_nearest() {
     ended.failed_with(2, &["unknown data set 'minst'", "did you mean 'mnist'?"]);
 }
 
+#[test]
+fn a_model_of_digits_leads_images_of_your_own_to_another_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let ended = train_one_epoch(here).args(["--data", "my-images"]).run();
+    ended.failed_with(
+        2,
+        &["'my-images'", "grey images of 28 x 28", "resnet18 and vit"],
+    );
+    let train = |augment: &str| {
+        let data = ["--data", "synthetic", "--steps", "1", "--set", augment];
+        train_one_epoch(here).args(data).run()
+    };
+    train("data.augment=flip,shift").failed_with(2, &["do not take flip", "shift and rotate"]);
+    let ended = train("data.augment=shift").succeeded();
+    assert!(ended.stdout.contains(", augmented by shift:0.1"), "{ended}");
+    std::fs::write(here.join("photo.png"), "no image").unwrap();
+    let predict = Everburn::new(here, ["predict", "run", "--input", "photo.png"]).run();
+    predict.failed_with(
+        2,
+        &[
+            "photo.png: this model reads no image files",
+            "resnet18 and vit",
+        ],
+    );
+}
+
 /// Writes the four files of MNIST, not compressed: all zero but for their headers, and the
 /// training images cut short by `missing` bytes.
 fn write_blank_mnist(folder: &Path, missing: u64) {

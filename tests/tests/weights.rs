@@ -328,6 +328,7 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
         ["--output", "a.onnx"].as_slice(),
         &["--to", "pytorch", "--output", "a.onnx"],
         &["--output", "M.ONNX"],
+        &["--to", "onnx"],
     ] {
         let ended = Everburn::new(here, ["export", "a"]).args(flags).run();
         ended.failed_with(

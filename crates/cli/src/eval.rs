@@ -35,7 +35,7 @@ pub(crate) struct EvalArguments {
 }
 
 /// The result of an evaluation, as `--json` prints it.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct Evaluation {
     model: String,
     dataset: String,
@@ -117,9 +117,13 @@ fn evaluate(
     environment: Option<&RankEnvironment>,
 ) -> Result<Option<Evaluation>, CliError> {
     let samples = Samples::of(fingerprint);
+    let own = match &samples {
+        Samples::Other(own) => own.clone(),
+        _ => String::new(),
+    };
     let of_run = samples == Samples::Run;
     let rank = TrainedRank::join(config, samples, environment)?;
-    if of_run {
+    if of_run || (!own.is_empty() && own == rank.loaded.for_training().fingerprint) {
         rank.warn_of_changed_data(run);
     }
     let (trainer, loaded) = (&rank.trainer, &rank.loaded);
@@ -147,7 +151,12 @@ fn evaluate(
 
 impl Evaluation {
     fn print(&self, json: bool) {
-        if json && let Ok(text) = serde_json::to_string(self) {
+        let data = self.data.strip_prefix("data: ").unwrap_or(&self.data);
+        let shown = Self {
+            data: data.to_owned(),
+            ..self.clone()
+        };
+        if json && let Ok(text) = serde_json::to_string(&shown) {
             say!("{text}");
             return;
         }

@@ -95,6 +95,8 @@ pub(crate) fn run(
     let _served = monitor::serve(arguments, Some(&run))?;
     let (rank_arguments, logs) = (rank_arguments(&run, arguments), run.logs());
     let told = run.clone();
+    // That of the run before a resume.
+    let report_before = run.read_report().ok();
     let outcome = launching::run(plan, rank_arguments, logs, early, move |event| {
         recording::note_launch_event(&told, event);
     })?;
@@ -113,7 +115,7 @@ pub(crate) fn run(
     let records = arguments.ranks.node_rank.unwrap_or(0) == 0 && !elsewhere;
     // A rank that ended by the request to stop has said so; one that waited for others has not.
     let stopped_early =
-        matches!(outcome, Outcome::Interrupted { .. }) && run.read_report().is_err();
+        matches!(outcome, Outcome::Interrupted { .. }) && run.read_report().ok() == report_before;
     if matches!(outcome, Outcome::Failed(_)) || records && stopped_early {
         let restored = prepared.restore();
         if let Some(help) = restored.or_else(|| summary::help_after(&outcome, arguments, &run)) {

@@ -10,7 +10,7 @@ use clap::Args;
 use everburn_collectives::heartbeat::HeartbeatMonitor;
 use everburn_collectives::rendezvous::WaitListener;
 use everburn_launch::{LaunchConfig, RankEnvironment};
-use everburn_train::checkpoint::{Checkpoint, CheckpointFolder, Place};
+use everburn_train::checkpoint::{Checkpoint, CheckpointFolder, Place, Progress};
 use everburn_train::{
     AnyModel, ConfiguredTask, LoadedData, load_averaged, load_safetensors,
     with_averaged_parameters, with_parameters,
@@ -220,16 +220,24 @@ impl<'a> TrainedRank<'a> {
         })
     }
 
-    /// Warns where the data are not those of the training: what is held out of them may be something else.
+    /// Warns where the data of the run are not those of the training, or not all of those: what is held out of them may be
+    /// something else.
     pub(crate) fn warn_of_changed_data(&self, run: &RunDirectory) {
-        let before = fingerprint_of(run);
         let now = &self.loaded.for_training().fingerprint;
-        if self.trainer.group.rank() == 0 && !before.is_empty() && before != *now {
-            tracing::warn!(
-                "the data are not those of the training: files were added, removed or changed, so that samples may \
-                 be tested here that the training learned from"
-            );
-        }
+        let progress = newest_progress(run).unwrap_or_default();
+        // Without checkpoints, the report may still know it.
+        let was_changed = || run.read_report().is_ok_and(|report| report.data_changed);
+        let why = match progress {
+            _ if self.trainer.group.rank() != 0 => return,
+            progress if !progress.data.is_empty() && progress.data != *now => {
+                "the data are not those of the training: files were added, removed or changed"
+            }
+            progress if progress.has_learnt_from_others(now) || was_changed() => {
+                "the run was resumed with other data than it had before: files were added, removed or changed"
+            }
+            _ => return,
+        };
+        tracing::warn!("{why}, so that samples may be tested here that the training learned from");
     }
 
     /// Runs `work` on the model of `run`. A failure of a stalled rank is reported with that rank.
@@ -296,9 +304,12 @@ pub(crate) fn decided_otherwise<'a>(
 
 /// The fingerprint of the data of a run, as its newest checkpoint has it; empty if it is not known.
 fn fingerprint_of(run: &RunDirectory) -> String {
-    let folder = CheckpointFolder::new(run.checkpoints(), 1);
-    let progress = folder.newest_progress();
-    progress.map_or_else(String::new, |progress| progress.data)
+    newest_progress(run).map_or_else(String::new, |progress| progress.data)
+}
+
+/// How far the newest checkpoint of a run had come, if there is one.
+fn newest_progress(run: &RunDirectory) -> Option<Progress> {
+    CheckpointFolder::new(run.checkpoints(), 1).newest_progress()
 }
 
 /// The checkpoint of an epoch, or of the best epoch.

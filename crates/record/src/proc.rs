@@ -191,6 +191,34 @@ pub fn is_stopped(process: u32) -> bool {
     stat.is_some_and(|stat| stat_words(&stat).next() == Some("T"))
 }
 
+/// How many bytes the process with this id has written so far, to whatever file (`wchar`).
+///
+/// ```
+/// let process = std::process::id();
+/// let before = everburn_record::proc::written_bytes_of(process);
+/// std::fs::write(tempfile::NamedTempFile::new()?.path(), [0; 4096])?;
+/// let after = everburn_record::proc::written_bytes_of(process);
+/// assert!(after.zip(before).is_none_or(|(after, before)| after >= before + 4096));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[must_use]
+pub fn written_bytes_of(process: u32) -> Option<u64> {
+    value_in(&text(&format!("/proc/{process}/io"))?, "wchar")?
+        .parse()
+        .ok()
+}
+
+/// Whether a thread of the process with this id waits in the kernel and cannot be interrupted, as for a disk.
+#[must_use]
+pub fn waits_for_disk(process: u32) -> bool {
+    let threads = format!("/proc/{process}/task");
+    let mut stats = numbered(&threads).into_iter();
+    stats.any(|thread| {
+        let stat = text(&format!("{threads}/{thread}/stat"));
+        stat.is_some_and(|stat| stat_words(&stat).next() == Some("D"))
+    })
+}
+
 /// When the process with this id was started, in ticks of the kernel since the machine was. Ids come again; id and
 /// start together do not.
 #[must_use]

@@ -105,6 +105,9 @@ pub struct Progress {
     /// The fingerprint of the data; empty where a task has none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub data: String,
+    /// The fingerprints of other data that the run had before it was resumed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier_data: Vec<String>,
     /// What losses were multiplied by, where they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scaling: Option<LossScaling>,
@@ -211,6 +214,12 @@ impl Progress {
         let skipped = self.loss_scaling.map_or(0, |scaling| scaling.skipped_steps);
         self.step
             .saturating_sub(usize::try_from(skipped).unwrap_or(usize::MAX))
+    }
+
+    /// Whether the run has learnt from other data than `data`, whose test samples may be among those then.
+    pub fn has_learnt_from_others(&self, data: &str) -> bool {
+        let mut all = self.earlier_data.iter().chain([&self.data]);
+        all.any(|other| !other.is_empty() && other != data)
     }
 
     /// Checks that a run of `self` can continue from where `checkpoint` stood.

@@ -441,9 +441,11 @@ impl TrainingConfig {
             }
             _ => "more `training.epochs` continue it".to_string(),
         };
-        Some(format!(
-            "nothing to train: {step} of {total_steps} steps are made; {advice}"
-        ))
+        let made = match step > total_steps {
+            true => format!("{step} steps are made, and {total_steps} are wanted"),
+            false => format!("{step} of {total_steps} steps are made"),
+        };
+        Some(format!("nothing to train: {made}; {advice}"))
     }
 
     /// Checks that the schedule fits a run on `samples` training samples, before any work is done.

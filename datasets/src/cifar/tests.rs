@@ -64,3 +64,15 @@ fn what_is_missing_or_no_record_is_named() {
     let error = Cifar::open(&path, [32, 32]).unwrap_err().to_string();
     assert!(error.contains("a.tar.gz"), "{error}");
 }
+
+#[test]
+fn a_compressed_archive_of_other_images_is_to_be_unpacked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.tar.gz");
+    std::fs::write(&path, gzip(&archive(&[("roses/1.png", b"x")]))).unwrap();
+    let error = Cifar::open(&path, [32, 32]).unwrap_err().to_string();
+    assert!(
+        error.contains("s.tar.gz: members: ") && error.contains("unpack it"),
+        "{error}"
+    );
+}

@@ -1,7 +1,7 @@
 //! Damaged images, named together: a training ends at the first.
 
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::ImageFolder;
@@ -16,41 +16,55 @@ const MOST_NAMED: usize = 10;
 
 /// The damaged images of a folder, found when the first of them is read.
 #[derive(Default)]
-pub(super) struct DamageSearch(OnceLock<Found>);
+pub(super) struct DamageSearch {
+    /// The images of the other sets of the same data.
+    others: OnceLock<Vec<Arc<Path>>>,
+    found: OnceLock<Found>,
+}
 
 /// What a search has found.
 struct Found {
-    /// By their numbers.
-    damaged: Vec<usize>,
+    damaged: Vec<Arc<Path>>,
     looked_at: usize,
 }
 
 impl DamageSearch {
+    /// Tries these images too, after the own ones of the folder.
+    pub(super) fn search_with(&self, others: impl Iterator<Item = Arc<Path>>) {
+        // A second call would name the same sets.
+        let _ = self.others.set(others.collect());
+    }
+
     /// Adds to an error of a damaged image which others are damaged, and what to do. Several threads read images: the
     /// first that meets a damaged one searches, and the others wait for it.
     pub(super) fn describe(&self, error: DatasetError, folder: &ImageFolder) -> DatasetError {
         let DatasetError::Image { path, problem } = error else {
             return error;
         };
-        let found = self.0.get_or_init(|| search(folder, LONGEST));
-        let files = found.damaged.iter().map(|index| &*folder.files[*index].0);
-        let others: Vec<&Path> = files.filter(|file| **file != *path).collect();
-        let others = describe(&others, found.looked_at, folder.len());
+        let others = self.others.get().map_or(&[][..], Vec::as_slice);
+        let files = folder.files.iter().map(|(file, _)| file).chain(others);
+        let files: Vec<_> = files.collect();
+        let found = self
+            .found
+            .get_or_init(|| search(&files, folder.size, LONGEST));
+        let damaged = found.damaged.iter().map(|file| &**file);
+        let others: Vec<&Path> = damaged.filter(|file| *file != path).collect();
+        let others = describe(&others, found.looked_at, files.len());
         let problem = format!("{problem}; put a readable image in its place{others}");
         DatasetError::Image { path, problem }
     }
 }
 
-fn search(folder: &ImageFolder, longest: Duration) -> Found {
+fn search(files: &[&Arc<Path>], size: [u32; 2], longest: Duration) -> Found {
     let start = Instant::now();
     let (mut looked_at, mut damaged) = (0, Vec::new());
-    for (index, (file, _)) in folder.files.iter().enumerate() {
+    for file in files {
         if start.elapsed() > longest || damaged.len() > MOST_NAMED + 1 {
             break;
         }
         looked_at += 1;
-        if decode_file(file, folder.size).is_err() {
-            damaged.push(index);
+        if decode_file(file, size).is_err() {
+            damaged.push(Arc::clone(file));
         }
     }
     Found { damaged, looked_at }
@@ -111,6 +125,23 @@ mod tests {
                 assert_eq!(others.contains(other), other != name, "{others}");
             }
         }
+    }
+
+    #[test]
+    fn a_search_tries_the_images_of_the_test_too() {
+        let folder = tempfile::tempdir().unwrap();
+        for set in ["train", "test"] {
+            let class = folder.path().join(set).join("a");
+            std::fs::create_dir_all(&class).unwrap();
+            std::fs::write(class.join("1.png"), "no image").unwrap();
+        }
+        let open = |set| ImageFolder::open(folder.path().join(set), [4, 4]).unwrap();
+        let (train, test) = (open("train"), open("test"));
+        train.search_with(&[&test]);
+        let error = train.image(0).unwrap_err().to_string();
+        let (_, others) = error.split_once("; all 2 images were tried").unwrap();
+        assert!(others.contains("one other is damaged"), "{error}");
+        assert!(others.ends_with("test/a/1.png"), "{error}");
     }
 
     #[test]

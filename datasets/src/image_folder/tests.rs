@@ -218,3 +218,48 @@ fn a_huge_image_in_a_small_file_is_refused() {
     let error = set.image(2).unwrap_err().to_string();
     assert!(error.contains("b.png"), "{error}");
 }
+
+#[test]
+fn what_is_not_read_is_counted_with_the_reason() {
+    let folder = drawn();
+    let path = folder.path();
+    fs::create_dir(path.join("dark/more")).unwrap();
+    fs::write(path.join("lone.png"), "an image outside a class").unwrap();
+    std::os::unix::fs::symlink("nowhere.jpg", path.join("light/link.jpg")).unwrap();
+    let set = ImageFolder::open(path, [4, 4]).unwrap();
+    assert_eq!(set.len(), 4);
+    let expected = "; files that are neither JPEG nor PNG, left out: 2, such as dark/notes.txt\
+                    ; folders inside the folder of a class, left out: 1, such as dark/more\
+                    ; images outside the folders of classes, left out: 1, such as lone.png\
+                    ; links that lead nowhere, left out: 1, such as light/link.jpg";
+    assert_eq!(set.left_out().describe(path), expected);
+    let mut both = set.left_out().clone();
+    both.add(set.left_out());
+    assert!(
+        both.describe(path)
+            .contains("left out: 4, such as dark/notes.txt")
+    );
+}
+
+/// Accents as macOS writes them, and as most other systems do.
+#[test]
+fn names_of_classes_that_look_the_same_are_the_same() {
+    let (apart, one) = ("Wu\u{308}rfel", "W\u{fc}rfel");
+    let folder = drawn();
+    let path = folder.path();
+    fs::rename(path.join("light"), path.join(apart)).unwrap();
+    let set = ImageFolder::open(path, [4, 4]).unwrap();
+    assert_eq!(set.classes(), [one, "dark"]);
+    assert_eq!(set.image(0).unwrap().class, 0);
+    for name in [apart, one] {
+        let classes = [name.to_owned(), "dark".to_owned()];
+        let same = ImageFolder::with_classes(path, [4, 4], &classes).unwrap();
+        assert_eq!(same.fingerprint(), set.fingerprint());
+    }
+    fs::create_dir(path.join(one)).unwrap();
+    let error = ImageFolder::open(path, [4, 4]).unwrap_err().to_string();
+    assert!(
+        error.contains("it has two folders") && error.contains("macOS"),
+        "{error}"
+    );
+}

@@ -9,14 +9,17 @@ use super::view::{Grey, Renumbered, limited, mixed, numbers_in_order};
 use super::{Channels, LoadedRgb, RgbRequest, SIZE, TEST_SHARE};
 use crate::cifar::{CIFAR_10, CIFAR_100, CifarSet};
 use crate::download::{self, FetchError};
-use crate::image_folder::names;
+use crate::image_folder::{LeftOut, names};
 use crate::locate::{self, Place};
-use crate::rgb_item::{self, refused};
+use crate::rgb_item::refused;
 use crate::tar_shards::TarFiles;
 use crate::{
     Cifar, DataKind, DatasetDescription, DatasetError, ImageFolder, RgbItem, Surroundings,
     TarImages, TarShards, detect_for,
 };
+
+/// What others name the folder of validation images.
+const OTHER_NAMES: [&str; 4] = ["valid", "validation", "dev", "eval"];
 
 /// Two sets before they are limited.
 pub(super) struct Parts {
@@ -124,19 +127,16 @@ fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError>
         // Without train, a folder with images is a class of this name.
         None => test.find(|folder| folder.is_dir() && has_folders(folder)),
     };
-    let mut left_out = String::new();
-    let mut note = |set: &ImageFolder| {
-        if let Some((count, file)) = set.left_out() {
-            let of = file.strip_prefix(folder).unwrap_or(file).display();
-            left_out += &format!("; {}", rgb_item::left_out(count, of));
-        }
-    };
+    let mut left_out = LeftOut::default();
+    if train.is_some() || test.is_some() {
+        left_out.beside_sets(folder, &["train", "val", "test"])?;
+    }
     let mut validation = None;
     let (train, test) = match (train, test) {
         (None, None) if request.only_test => only_test(ImageFolder::open(folder, size)?),
         (None, None) => {
             let all = more_than_one_class(folder, ImageFolder::open(folder, size)?)?;
-            note(&all);
+            left_out.add(all.left_out());
             let (train, test) = all.split(TEST_SHARE)?;
             (Arc::new(train), Arc::new(test))
         }
@@ -158,19 +158,17 @@ fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError>
             );
             return Err(refused(folder, problem));
         }
-        (Some(_), None) => {
-            let problem = "it has train, and neither test nor val: add a test set, or name the folder with the classes alone";
-            return Err(refused(folder, problem));
-        }
+        (Some(_), None) => return Err(no_test_set(folder)),
     };
-    note(&train);
+    left_out.add(train.left_out());
     if !Arc::ptr_eq(&train, &test) {
-        note(&test);
+        left_out.add(test.left_out());
+        search_together(&train, &test, validation.as_deref());
     }
     let mut fingerprint = format!("{} {}", train.fingerprint(), test.fingerprint());
     let mut validated = String::new();
     if let Some(set) = &validation {
-        note(set);
+        left_out.add(set.left_out());
         fingerprint += &format!(" {}", set.fingerprint());
         validated = format!("; validation: the {} images of val", set.len());
     }
@@ -184,8 +182,36 @@ fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError>
         kind: DataKind::ImageFolder,
         name: String::new(),
         origin: folder.display().to_string(),
-        reason: format!("taken for {}{validated}{left_out}", DataKind::ImageFolder),
+        reason: format!(
+            "taken for {}{validated}{}",
+            DataKind::ImageFolder,
+            left_out.describe(folder)
+        ),
     })
+}
+
+/// A folder with train alone, or with a validation set under another name.
+fn no_test_set(folder: &Path) -> DatasetError {
+    let help = match OTHER_NAMES.iter().find(|name| folder.join(name).is_dir()) {
+        Some(name) => format!("rename `{name}` to val"),
+        None => "add a test set, or name the folder with the classes alone".to_owned(),
+    };
+    refused(
+        folder,
+        format!("it has train, and neither test nor val: {help}"),
+    )
+}
+
+/// A damaged image of one set leads to those of all.
+fn search_together(train: &ImageFolder, test: &ImageFolder, validation: Option<&ImageFolder>) {
+    let sets = [Some(train), Some(test), validation];
+    for (own, set) in sets.iter().enumerate() {
+        let others = sets.iter().enumerate().filter(|(other, _)| *other != own);
+        let others: Vec<_> = others.filter_map(|(_, set)| *set).collect();
+        if let Some(set) = set {
+            set.search_with(&others);
+        }
+    }
 }
 
 /// Refuses to learn of images that are all of one class: any model would be right.

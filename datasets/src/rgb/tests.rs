@@ -278,3 +278,31 @@ fn the_order_of_a_pretrained_models_classes_counts_where_they_are_the_same() {
     }
     assert_eq!(load(["c", "a", "z"]).classes, ["a", "b", "c"]);
 }
+
+#[test]
+fn a_validation_set_under_another_name_is_to_be_renamed_and_further_folders_are_counted() {
+    let all = flowers();
+    let folder = tempfile::tempdir().unwrap();
+    for set in ["train", "valid"] {
+        std::fs::create_dir(folder.path().join(set)).unwrap();
+        for class in ["a", "b"] {
+            let to = folder.path().join(set).join(class);
+            std::fs::create_dir(&to).unwrap();
+            std::fs::copy(all.path().join(class).join("00.png"), to.join("0.png")).unwrap();
+        }
+    }
+    let error = load_rgb(&request(folder.path())).unwrap_err().to_string();
+    assert!(
+        error.ends_with("neither test nor val: rename `valid` to val"),
+        "{error}"
+    );
+    std::fs::rename(folder.path().join("valid"), folder.path().join("val")).unwrap();
+    std::fs::create_dir(folder.path().join("raw")).unwrap();
+    let loaded = load_rgb(&request(folder.path())).unwrap();
+    let expected = "; folders beside train, val and test, left out: 1, such as raw";
+    assert!(
+        loaded.description.reason.ends_with(expected),
+        "{}",
+        loaded.description.reason
+    );
+}

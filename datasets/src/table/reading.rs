@@ -26,6 +26,13 @@ const MOST_ROWS: usize = u32::MAX as usize - 1;
 /// Texts that stand for no value.
 const MISSING: [&str; 8] = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"];
 
+/// How many bytes of a header are looked at for what separates its cells.
+const HEADER_BYTES: u64 = 64 << 10;
+
+/// A cell in another encoding, and what to do.
+const NOT_UTF_8: &str = "it is not UTF-8; `iconv -f LATIN1 -t UTF-8` converts a table in Latin-1, and Excel writes UTF-8 as \
+                         \"CSV UTF-8\"";
+
 /// What a Parquet file begins with.
 pub(crate) const PARQUET_MAGIC: &[u8] = b"PAR1";
 
@@ -41,20 +48,20 @@ enum Source {
     Csv {
         reader: csv::Reader<File>,
         record: StringRecord,
+        separator: u8,
     },
     #[cfg(feature = "parquet")]
     Parquet(columnar::Cells),
 }
 
 impl Source {
-    fn csv(file: File, tabs: bool) -> Self {
+    fn csv(file: File, separator: u8) -> Self {
         let mut builder = csv::ReaderBuilder::new();
-        builder
-            .delimiter(if tabs { b'\t' } else { b',' })
-            .trim(csv::Trim::All);
+        builder.delimiter(separator).trim(csv::Trim::All);
         Self::Csv {
             reader: builder.from_reader(file),
             record: StringRecord::new(),
+            separator,
         }
     }
 }
@@ -78,12 +85,9 @@ impl Rows {
                 most: MOST_BYTES,
             });
         }
-        let tabs = path
-            .extension()
-            .is_some_and(|end| end.eq_ignore_ascii_case("tsv"));
         let mut this = Self {
             path: path.to_owned(),
-            source: Source::csv(file, tabs),
+            source: Source::csv(file, separator(path)?),
             header: Vec::new(),
             read: 0,
         };
@@ -137,6 +141,15 @@ impl Rows {
         Err(self.at("its beginning", problem))
     }
 
+    /// Whether cells are separated by semicolons: then numbers may have a decimal comma.
+    pub(super) fn has_semicolons(&self) -> bool {
+        match self.source {
+            Source::Csv { separator, .. } => separator == b';',
+            #[cfg(feature = "parquet")]
+            Source::Parquet(_) => false,
+        }
+    }
+
     /// The names of the columns.
     pub(super) fn header(&self) -> &[String] {
         &self.header
@@ -157,8 +170,15 @@ impl Rows {
     /// Goes to the next row; `false` at the end.
     pub(super) fn next(&mut self) -> Result<bool, DatasetError> {
         let more = match &mut self.source {
-            Source::Csv { reader, record } => {
+            Source::Csv {
+                reader,
+                record,
+                separator,
+            } => {
                 let more = reader.read_record(record);
+                if *separator == b';' {
+                    *record = with_decimal_points(record);
+                }
                 more.map_err(|error| self.refused(error))?
             }
             #[cfg(feature = "parquet")]
@@ -218,7 +238,7 @@ impl Rows {
                 let column = self.header.get(err.field());
                 let column =
                     column.map_or((err.field() + 1).to_string(), |name| format!("`{name}`"));
-                self.at(&format!("{line}, column {column}"), "it is not UTF-8")
+                self.at(&format!("{line}, column {column}"), NOT_UTF_8)
             }
             ErrorKind::UnequalLengths {
                 expected_len, len, ..
@@ -238,12 +258,50 @@ impl Rows {
 
 /// Whether the file at `path` begins with these bytes.
 fn begins_with(path: &Path, bytes: &[u8]) -> Result<bool, DatasetError> {
+    Ok(beginning(path, bytes.len() as u64)? == bytes)
+}
+
+fn beginning(path: &Path, bytes: u64) -> Result<Vec<u8>, DatasetError> {
     let failed = |source| unreadable(path, source);
     let mut beginning = Vec::new();
     let file = File::open(path).map_err(failed)?;
-    let read = file.take(bytes.len() as u64).read_to_end(&mut beginning);
+    let read = file.take(bytes).read_to_end(&mut beginning);
     read.map_err(failed)?;
-    Ok(beginning == bytes)
+    Ok(beginning)
+}
+
+/// What separates the cells of a CSV file: tabs by its name, semicolons where its header has these and no comma, or commas.
+fn separator(path: &Path) -> Result<u8, DatasetError> {
+    let ending = path.extension();
+    if ending.is_some_and(|ending| ending.eq_ignore_ascii_case("tsv")) {
+        return Ok(b'\t');
+    }
+    let text = beginning(path, HEADER_BYTES)?;
+    let mut lines = text.split(|byte| *byte == b'\n');
+    let header = lines.next().unwrap_or_default();
+    Ok(match header.contains(&b';') && !header.contains(&b',') {
+        true => b';',
+        false => b',',
+    })
+}
+
+/// The cells of a row with points in place of decimal commas: `47,8` is a number where semicolons separate cells.
+fn with_decimal_points(record: &StringRecord) -> StringRecord {
+    let cell = |cell: &str| match cell.split_once(',') {
+        Some((whole, part)) if is_decimal(whole, part) => format!("{whole}.{part}"),
+        _ => cell.to_owned(),
+    };
+    let mut changed: StringRecord = record.iter().map(cell).collect();
+    changed.set_position(record.position().cloned());
+    changed
+}
+
+fn is_decimal(whole: &str, part: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let (mantissa, exponent) = part.split_once(['e', 'E']).unwrap_or((part, "0"));
+    digits(whole.trim_start_matches(['+', '-']))
+        && digits(mantissa)
+        && digits(exponent.trim_start_matches(['+', '-']))
 }
 
 /// As much as a line has room for.

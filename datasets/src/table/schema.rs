@@ -403,7 +403,8 @@ fn finite(cell: &str) -> Option<f32> {
 fn missing_value(rows: &Rows, place: usize) -> DatasetError {
     rows.wrong(
         place,
-        "the value is missing; table.missing = \"impute\" allows it, but of the target",
+        "the cell has no value; `--set table.missing=impute` puts the column's mean, or no category, in its place. The target \
+         must have a value in every row",
     )
 }
 

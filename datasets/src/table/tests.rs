@@ -98,7 +98,7 @@ fn missing_values_are_refused_or_imputed() {
     for missing in ["", "NA", " NaN ", "?", "null"] {
         let text = table(20).replace("\n3,b,6\n", &format!("\n{missing},b,6\n"));
         assert!(
-            refused(&text).contains("line 5, column `x`: the value is missing"),
+            refused(&text).contains("line 5, column `x`: the cell has no value"),
             "{missing}"
         );
         let text = text.replace("\n4,a,8\n", "\n4,,8\n");
@@ -110,7 +110,7 @@ fn missing_values_are_refused_or_imputed() {
         assert!(
             error
                 .to_string()
-                .contains("line 9, column `y`: the value is missing"),
+                .contains("line 9, column `y`: the cell has no value"),
             "{error}"
         );
     }
@@ -381,4 +381,36 @@ mod of_parquet {
             }
         }
     }
+}
+
+#[test]
+fn semicolons_are_found_and_a_comma_is_the_decimal_point_then() {
+    let rows: String = (0..20)
+        .map(|row| format!("{row},5;{};\"a, b\";{row}\n", ["x", "y"][row % 2]))
+        .collect();
+    let loaded = load(format!("area;kind;note;y\n{rows}"), |_| {}).unwrap();
+    assert!(loaded.semicolons);
+    let names = loaded.schema.columns.iter().map(|it| it.name.as_str());
+    assert_eq!(names.collect::<Vec<_>>(), ["area", "kind", "note"]);
+    let ColumnKind::Number { mean, .. } = loaded.schema.columns[0].kind else {
+        panic!("{:?}", loaded.schema.columns[0]);
+    };
+    let trained = (0..20)
+        .filter(|row| row % 10 != 9)
+        .map(|row| f64::from(row) + 0.5);
+    assert!((mean - trained.sum::<f64>() / 18.0).abs() < 1e-6, "{mean}");
+    let points = load(table(20), |_| {}).unwrap();
+    assert!(!points.semicolons);
+    // A wrong cell is still found at its line.
+    let error = refused("area;y\n1,5;2\n".to_owned() + &"x;3\n".repeat(20));
+    assert!(error.contains("line 3, column `area`"), "{error}");
+}
+
+#[test]
+fn another_encoding_is_named_with_what_converts_it() {
+    let error = refused(b"fl\xe4che,y\n1,2\n");
+    assert!(
+        error.contains("line 1, column 1: it is not UTF-8; `iconv -f LATIN1"),
+        "{error}"
+    );
 }

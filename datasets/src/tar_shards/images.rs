@@ -6,6 +6,7 @@ use std::sync::Arc;
 use burn_dataset::Dataset;
 
 use super::{TarShards, damaged};
+use crate::image_folder::composed;
 use crate::rgb_item::{EXTENSIONS, PixelCache, checked_size, decode_bytes};
 use crate::{DatasetError, RgbItem};
 
@@ -192,7 +193,7 @@ fn class_of(shards: &TarShards, index: usize, numbered: bool) -> Result<Class, D
     }
     let folder = Path::new(key).parent().and_then(Path::file_name);
     match folder.and_then(|name| name.to_str()) {
-        Some(name) => Ok(Class::Folder(name.to_owned())),
+        Some(name) => Ok(Class::Folder(composed(name))),
         None => Err(damaged(
             file,
             key,

@@ -10,6 +10,9 @@ use crate::url::{check_url, is_url};
 /// The most files that a range in a pattern may name.
 const MOST_FILES: u64 = 1_000_000;
 
+/// What a pattern in braces must be.
+const NO_RANGE: &str = "braces take a range of two numbers, as {000..099}: of other names, give the folder, or a pattern with `*`";
+
 /// Tar files, in the order of their names.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TarFiles {
@@ -77,23 +80,15 @@ fn matching(path: &Path) -> Result<Vec<PathBuf>, DatasetError> {
         _ => Path::new("."),
     };
     let Some((before, first, last, after)) = range(&pattern) else {
-        if is_url(path) {
-            return Err(refused(
-                path,
-                &pattern,
-                "a range has two numbers, as {000..099}",
-            ));
+        if is_url(path) || pattern.contains('{') {
+            return Err(refused(path, &pattern, NO_RANGE));
         }
         return listed(folder, |name| matches(pattern.as_bytes(), name.as_bytes()));
     };
     let digits = first.len();
     let number = |text: &str| text.parse::<u64>().ok();
     let (Some(from), Some(to)) = (number(first), number(last)) else {
-        return Err(refused(
-            path,
-            &pattern,
-            "a range has two numbers, as {000..099}",
-        ));
+        return Err(refused(path, &pattern, NO_RANGE));
     };
     if from > to || to - from >= MOST_FILES {
         return Err(refused(
@@ -188,7 +183,7 @@ mod tests {
             ["http://h.org/c/a.tar"]
         );
         for (url, problem) in [
-            ("https://h.org/b-{0,1}.tar", "a range has two numbers"),
+            ("https://h.org/b-{0,1}.tar", "a range of two numbers"),
             ("https://h.org/b-*.tar", "a server lists no files"),
             ("https://h.org/val-0.tar", "held out"),
         ] {
@@ -226,6 +221,10 @@ mod tests {
         for (pattern, problem) in [
             ("c*.tar", "there are none here"),
             ("b-{1..x}.tar", "two numbers"),
+            (
+                "b-{train,val}.tar",
+                "give the folder, or a pattern with `*`",
+            ),
             ("b-{0..99999999999}.tar", "a million"),
             ("b-{2..1}.tar", "goes up"),
         ] {

@@ -94,6 +94,19 @@ fn the_class_is_a_number_or_a_folder() {
 }
 
 #[test]
+fn endings_are_read_in_upper_case_too() {
+    let (dark, light) = (png(10), png(200));
+    let (_folder, path) = written(&[
+        ("0.PNG", &dark),
+        ("0.CLS", b"1"),
+        ("1.Png", &light),
+        ("1.cls", b"0"),
+    ]);
+    let set = TarImages::open(TarShards::open(&[path]).unwrap(), [4, 6], None).unwrap();
+    assert_eq!([0, 1].map(|index| set.image(index).unwrap().class), [1, 0]);
+}
+
+#[test]
 fn a_sample_without_an_image_or_a_class_is_named() {
     let image = png(1);
     let error = refused(&[("0.png", &image), ("0.cls", b"1"), ("1.png", &image)]);

@@ -141,6 +141,44 @@ fn a_folder_of_classes_gives_every_tenth_image_to_the_test_set() {
     assert!(ended.stdout.contains(first), "{ended}");
 }
 
+/// The images of the test are chosen by their places: one fewer and one more in a class moves them.
+#[test]
+fn a_run_whose_images_changed_says_for_ever_that_its_test_may_have_been_trained_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    draw(&here.join("stripes"), 20);
+    train(here, "stripes", "run").run().succeeded();
+    let warned = |line: &[&str], expected: bool| {
+        let ended = Everburn::new(here, line.iter().copied()).run().succeeded();
+        let said = format!("{}{}", ended.stdout, ended.stderr);
+        assert_eq!(
+            said.contains("that the training learned from"),
+            expected,
+            "{ended}"
+        );
+    };
+    let changed = || Run::new(here.join("run")).report()["data_changed"] == true;
+    let eval: &[&str] = &["eval", "run"];
+    let resume = |epochs| ["train", "--resume", "--run-dir", "run", "--epochs", epochs];
+    warned(eval, false);
+    warned(&resume("2"), false);
+    assert!(!changed());
+    let class = here.join("stripes/across");
+    std::fs::rename(class.join("00.png"), class.join("20.png")).unwrap();
+    warned(eval, true);
+    warned(&resume("3"), true);
+    assert!(changed());
+    warned(eval, true);
+    warned(&["eval", "run", "--data", "stripes"], true);
+    // With the same images once more, it is as true as before.
+    warned(&resume("4"), false);
+    assert!(changed());
+    warned(eval, true);
+    let page = Everburn::new(here, ["report", "run"]).run().succeeded();
+    let written = std::fs::read_to_string(here.join("run/report.html")).unwrap();
+    assert!(written.contains("some may have been trained on"), "{page}");
+}
+
 #[test]
 fn weights_alone_are_a_run_that_predicts_and_their_classes_are_numbered() {
     let folder = tempfile::tempdir().unwrap();
@@ -266,7 +304,10 @@ fn what_is_no_folder_of_images_is_refused_by_name() {
         train(here, data, "run").run().failed_with(2, messages);
         assert!(!here.join("run").exists());
     };
-    refused("nowhere", &["nowhere"]);
+    refused(
+        "nowhere",
+        &["nowhere", "--data names the data that are meant"],
+    );
     std::fs::create_dir(here.join("empty")).unwrap();
     refused("empty", &["empty: it has no folders", "one per class"]);
     draw(&here.join("few"), 4);
@@ -276,10 +317,17 @@ fn what_is_no_folder_of_images_is_refused_by_name() {
     );
     draw(&here.join("half/train"), 4);
     refused("half", &["half: it has train, and neither test nor val"]);
+    let line = ["train", "resnet18", "--data", "damaged", "--run-dir", "run"];
+    let five = Everburn::new(here, line).args(["--set=resnet18.classes=5"]);
+    draw(&here.join("damaged"), 20);
+    let said = [
+        "damaged has 2 classes, and the model 5",
+        "leave resnet18.classes out",
+    ];
+    five.run().failed_with(2, &said);
     let none = Everburn::new(here, ["train", "resnet18", "--run-dir", "run"]);
     none.run()
         .failed_with(2, &["no folder of images is given", "--data"]);
-    draw(&here.join("damaged"), 20);
     std::fs::write(here.join("damaged/down/07.png"), "no image").unwrap();
     let damaged = train(here, "damaged", "run").run();
     assert_ne!(damaged.code(), 0, "{damaged}");
@@ -388,7 +436,7 @@ fn augmented_images_are_the_same_on_any_number_of_ranks_and_threads() {
     assert_ne!(mixed[0], plain);
     let grey = Everburn::new(here, ["train", "mnist", "--data", "synthetic"]);
     let grey = grey.args(["--set", "data.augment=mixup"]).run();
-    grey.failed_with(2, &["does not mix images", "resnet18"]);
+    grey.failed_with(2, &["do not take mixup", "resnet18"]);
     // The samples to validate on are as they are.
     let eval = |run: &str| Everburn::new(here, ["eval", run]).run().succeeded();
     eval("one");

@@ -102,7 +102,7 @@ impl RunConfig {
     }
 
     /// The error of data that cannot be read, with the flag that names others, unless it has a help of its own.
-    fn help_to_name_data(&self, error: TaskError) -> TaskError {
+    pub(crate) fn help_to_name_data(&self, error: TaskError) -> TaskError {
         if error.help().is_some() {
             return error;
         }

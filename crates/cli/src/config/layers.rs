@@ -107,6 +107,17 @@ pub(super) fn fault(reason: &str, set: &[String], file: Option<&Path>) -> CliErr
                 format!("quotation marks make it a text: --set '{key}=\"{value}\"'"),
             )
         }
+        (Some(assignment), _) if what.contains("expected a sequence") => {
+            let (key, value) = assignment.split_once('=').unwrap_or((assignment, ""));
+            let item = match what.contains("invalid type: string") {
+                true => format!("\"{}\"", value.trim_matches('"')),
+                false => value.to_owned(),
+            };
+            CliError::usage_with_help(
+                format!("--set {assignment}: {reason}"),
+                format!("a list is in brackets: --set '{key}=[{item}]'"),
+            )
+        }
         (Some(assignment), _) => CliError::usage(format!("--set {assignment}: {reason}")),
         (None, Some(path)) => CliError::Config {
             path: path.to_path_buf(),
@@ -129,13 +140,22 @@ fn init_skip(arguments: &TrainArguments, file: &Table) -> Patterns {
 }
 
 pub(super) fn unknown_model(name: &str) -> CliError {
-    let nearest = nearest_name(name, tasks::tasks().iter().map(AnyTask::name));
+    let tasks = tasks::tasks();
+    let nearest = nearest_name(name, tasks.iter().map(AnyTask::name));
+    let sizes = tasks
+        .iter()
+        .map(AnyTask::name)
+        .filter(|it| it.starts_with(name));
+    let sizes: Vec<String> = sizes.map(|it| format!("`{it}`")).collect();
     let shown = printable(name, LONGEST_NAME);
     let hint = match nearest {
         _ if Path::new(name).join("config.toml").is_file() => format!(
             "{shown} is the folder of a run: `{} train --resume --run-dir {shown}` continues it. ",
             invocation::name()
         ),
+        _ if sizes.len() > 1 && !name.is_empty() => {
+            format!("did you mean {}? ", sizes.join(" or "))
+        }
         Some(name) => format!("did you mean `{name}`? "),
         None => String::new(),
     };

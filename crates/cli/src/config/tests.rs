@@ -71,6 +71,26 @@ fn an_unknown_model_suggests_the_nearest() {
     assert_eq!(error.to_string(), "there is no model called `mnits`");
     let help = miette::Diagnostic::help(&error).unwrap().to_string();
     assert!(help.starts_with("did you mean `mnist`?"), "{help}");
+    let error = RunConfig::resolve(&arguments("resnet"), None).unwrap_err();
+    let help = miette::Diagnostic::help(&error).unwrap().to_string();
+    let all = "did you mean `resnet18` or `resnet50`?";
+    assert!(help.starts_with(all), "{help}");
+}
+
+#[test]
+fn a_list_is_shown_in_brackets_where_one_value_was_given() {
+    for (words, shown) in [
+        (
+            "table --set table.ignore=id",
+            "--set 'table.ignore=[\"id\"]'",
+        ),
+        ("resnet18 --set data.classes=5", "--set 'data.classes=[5]'"),
+        ("table --set table.hidden=64", "--set 'table.hidden=[64]'"),
+    ] {
+        let error = RunConfig::resolve(&arguments(words), None).unwrap_err();
+        let help = miette::Diagnostic::help(&error).unwrap().to_string();
+        assert!(help.ends_with(shown), "{error}; {help}");
+    }
 }
 
 #[test]

@@ -341,7 +341,7 @@ pub(super) fn load_data(
     let resumed = arguments.run_dir.as_deref().filter(|_| arguments.resume);
     let loaded = task.load().map_err(|error| match resumed {
         Some(run) => config.help_to_resume(error, run),
-        None => error,
+        None => config.help_to_name_data(error),
     })?;
     if !is_checked {
         let now = task.agreed_settings()?;

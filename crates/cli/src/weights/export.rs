@@ -28,7 +28,14 @@ pub(crate) enum ExportFormat {
     PyTorch,
     /// A folder for `from_pretrained` of Hugging Face's transformers
     HuggingFace,
+    /// Refused with what to do.
+    #[value(hide = true)]
+    Onnx,
 }
+
+/// How the model comes to ONNX.
+const BY_PYTORCH: &str = "export to a .pt file, load it into the same model in PyTorch by load_state_dict, and write that by \
+                          torch.onnx.export";
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExportArguments {
@@ -72,6 +79,10 @@ impl ExportArguments {
         self.refuse_onnx()?;
         let by_ending = self.output.as_deref().and_then(StateDictFile::of);
         match (self.to, by_ending) {
+            (Some(ExportFormat::Onnx), _) => Err(CliError::usage_with_help(
+                "--to onnx: ONNX is not written",
+                BY_PYTORCH,
+            )),
             (Some(format), _) => Ok(format),
             (None, Some(StateDictFile::Safetensors)) => Ok(ExportFormat::Safetensors),
             (None, Some(StateDictFile::PyTorch)) => Ok(ExportFormat::PyTorch),
@@ -91,8 +102,7 @@ impl ExportArguments {
         match &self.output {
             Some(output) if StateDictFile::is_onnx(output) => Err(CliError::usage_with_help(
                 format!("--output {}: ONNX is not written", output.display()),
-                "export to a .pt file, load it into the same model in PyTorch by load_state_dict, and write that by \
-                     torch.onnx.export",
+                BY_PYTORCH,
             )),
             _ => Ok(()),
         }
@@ -175,6 +185,8 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
             Some(ExportFormat::Safetensors) => "state-dict.safetensors",
             Some(ExportFormat::PyTorch) => "state-dict.pt",
             Some(ExportFormat::HuggingFace) => "hugging-face",
+            // It was refused.
+            Some(ExportFormat::Onnx) => "onnx",
             None => "adapter",
         })
     });

@@ -124,13 +124,7 @@ impl<M: ImageModel> Task for Images<M> {
         &self,
         config: &mut ImagesConfig,
     ) -> Result<TaskData<ImageItem, Self::Batch>, TaskError> {
-        if config.data.augment.mixes() {
-            return Err(TaskError::new(format!(
-                "data.augment = {}: this model does not mix images",
-                config.data.augment
-            ))
-            .with_help("resnet18, resnet50 and vit take mixup and cutmix"));
-        }
+        check_augmentation(&config.data.augment)?;
         let (train, test) = (config.data.train_samples, config.data.test_samples);
         // Asked for here, and not cut off afterwards: digits that nobody reads are not drawn.
         let limits = (train.is_some() || test.is_some()).then(|| {
@@ -149,8 +143,12 @@ impl<M: ImageModel> Task for Images<M> {
         };
         let (train, test) = (loaded.train, loaded.test);
         let augmentation = config.data.augment.clone();
+        let augmented = match augmentation.is_none() {
+            true => String::new(),
+            false => format!(", augmented by {augmentation}"),
+        };
         Ok(TaskData {
-            description: description.to_string(),
+            description: format!("{description}{augmented}"),
             class_names: class_names.iter().map(ToString::to_string).collect(),
             data: TrainingData {
                 fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
@@ -202,6 +200,31 @@ impl<M: ImageModel> Task for Images<M> {
     }
 }
 
+/// What these models learn from.
+const WANTED: &str = "grey images of 28 x 28 pixels: mnist, fashion-mnist, synthetic, or a folder with the IDX files of one of these";
+
+/// What to do with other images.
+const OWN_IMAGES: &str = "resnet18 and vit learn from images of your own, in one folder per class";
+
+/// Refuses changes that no digit survives, and those of colors.
+fn check_augmentation(augmentation: &ImageAugmentation) -> Result<(), TaskError> {
+    let text = augmentation.to_string();
+    let names = text
+        .split(',')
+        .filter_map(|change| change.split(':').next());
+    let others: Vec<&str> = names
+        .filter(|name| !["none", "shift", "rotate"].contains(name))
+        .collect();
+    match others.is_empty() {
+        true => Ok(()),
+        false => Err(TaskError::new(format!(
+            "data.augment = {text}: grey images of 28 x 28 pixels do not take {}",
+            others.join(", ")
+        ))
+        .with_help("they take shift and rotate; resnet18, resnet50 and vit take all changes")),
+    }
+}
+
 /// The set that the name says, or the one in the folder that it names.
 fn load(data: &DataConfig, limits: Option<(usize, usize)>) -> Result<LoadedData, TaskError> {
     let request = DataRequest {
@@ -215,12 +238,12 @@ fn load(data: &DataConfig, limits: Option<(usize, usize)>) -> Result<LoadedData,
     };
     let path = Path::new(&data.name);
     if !path.exists() && !is_url(path) {
-        return Err(unknown.into());
+        let help = format!("this model learns from {WANTED}; {OWN_IMAGES}");
+        return Err(TaskError::from(unknown).with_help(help));
     }
-    let wanted = "grey images of 28 x 28 pixels: mnist, fashion-mnist, synthetic, or a folder with the IDX files of one of these";
-    if detect_for(path, &[DataKind::Idx], wanted)?.is_none() {
+    if detect_for(path, &[DataKind::Idx], WANTED)?.is_none() {
         return Err(TaskError::new(format!(
-            "{} is not a known kind of data; this model learns from {wanted}",
+            "{} is not a known kind of data; this model learns from {WANTED}",
             data.name
         )));
     }
@@ -243,6 +266,9 @@ fn load(data: &DataConfig, limits: Option<(usize, usize)>) -> Result<LoadedData,
         Err(DatasetError::Altered { .. } | DatasetError::NotVerifiable { .. }) => {
             Ok(of(DataChoice::FashionMnist).or(mnist)?)
         }
+        Err(error @ DatasetError::Idx(_)) => Err(TaskError::from(error).with_help(format!(
+            "this model learns from the published IDX files of MNIST and Fashion-MNIST alone; {OWN_IMAGES}"
+        ))),
         mnist => Ok(mnist?),
     }
 }
@@ -268,6 +294,16 @@ impl<M: ImageModel> Predict for Images<M> {
     ) -> Result<Vec<PredictedClass>, TaskError> {
         let logits = model.blocks().forward(model, images);
         predicted_classes(logits, class_names(&config.data.name))
+    }
+
+    fn read(&self, _config: &ImagesConfig, file: &Path) -> Result<Vec<ImageItem>, TaskError> {
+        let reason = format!(
+            "{}: this model reads no image files, only the data that it learns from: {WANTED}",
+            file.display()
+        );
+        let help = "--input test, train or validation predicts samples of these; resnet18 and vit learn from image files, and \
+                    predict them";
+        Err(TaskError::new(reason).with_help(help))
     }
 }
 

@@ -142,9 +142,13 @@ impl TableConfig {
             true => String::new(),
             false => format!("{} training and ", train.len()),
         };
+        let separated = match loaded.semicolons {
+            true => " with semicolons between cells, and a comma as the decimal point",
+            false => "",
+        };
         TaskData {
             description: format!(
-                "data: {origin}, taken for {}: {trained}{} test rows, {} features of {} columns, to predict {target}",
+                "data: {origin}, taken for {}{separated}: {trained}{} test rows, {} features of {} columns, to predict {target}",
                 DataKind::Table,
                 test.len(),
                 schema.width(),

@@ -236,6 +236,7 @@ impl Supervisor<'_> {
         elastic.cancel();
         elastic.finished = !interrupted;
         if let Plan::Train = self.plan {
+            self.writing.begin(&self.processes());
             self.plan = Plan::Stopping(Instant::now() + self.config.stop_patience);
         }
     }

@@ -10,6 +10,7 @@ use signal_hook::low_level::signal_name;
 use super::{Plan, Supervisor};
 use crate::event::LaunchEvent;
 use crate::outcome::EndedRank;
+use crate::ranks::RunningRank;
 use crate::stop::asks_again;
 
 impl Supervisor<'_> {
@@ -66,9 +67,10 @@ impl Supervisor<'_> {
         self.cancel_restarts();
         let patience = self.config.stop_patience.as_secs_f64();
         self.say_stopping(format!(
-            "stopping on {by}, after the step that is under way if there is one: ranks that still run in {patience:.0} s are \
-             ended; once more ends all ranks at once"
+            "stopping on {by}, after the step that is under way if there is one: ranks that still run in {patience:.0} s, \
+             and write no checkpoint, are ended; once more ends all ranks at once"
         ));
+        self.writing.begin(&self.processes());
         self.signal_all(Signal::TERM);
         let now = Instant::now();
         self.plan = match self.plan {
@@ -87,14 +89,39 @@ impl Supervisor<'_> {
         (self.tell)(&LaunchEvent::Stopping { text });
     }
 
+    /// Gives the ranks longer to stop while one writes, as a checkpoint; else kills them.
+    pub(super) fn wait_for_those_that_write(&mut self) {
+        let now = Instant::now();
+        match self.writing.extend(now, &self.processes()) {
+            Some(longer) => self.plan = Plan::Stopping(now + longer),
+            None => self.kill_those_not_stopped(now),
+        }
+    }
+
+    /// The processes of the ranks that run.
+    pub(super) fn processes(&self) -> Vec<u32> {
+        let running = self.running.iter().flatten();
+        running.map(RunningRank::process_id).collect()
+    }
+
     /// Kills the ranks that still run though they had long enough to stop.
-    pub(super) fn kill_those_not_stopped(&mut self) {
+    fn kill_those_not_stopped(&mut self, now: Instant) {
         let left = self.running.iter().flatten().map(|rank| rank.rank);
         let left: Vec<usize> = left.collect();
+        let patience = self.config.stop_patience;
+        let (within, cause) = match self.writing.limit(now) {
+            Some(limit) => (
+                patience + limit,
+                "A rank still wrote, as to a slow disk: check how fast the disk of the run directory is",
+            ),
+            None => (
+                patience,
+                "A rank that hangs keeps the others from the end of the step",
+            ),
+        };
         let text = format!(
-            "not stopped within {:.0} s: {}; all are ended, and steps since the newest checkpoint are lost. A rank that hangs \
-             keeps the others from the end of the step",
-            self.config.stop_patience.as_secs_f64(),
+            "not stopped within {:.0} s: {}; all are ended, and steps since the newest checkpoint are lost. {cause}",
+            within.as_secs_f64(),
             ranks(&left)
         );
         tracing::warn!("{text}");

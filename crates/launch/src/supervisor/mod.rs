@@ -8,6 +8,7 @@ mod own_pause;
 pub(crate) mod stopped;
 mod store_client;
 mod story;
+mod writing;
 
 use std::fs::File;
 use std::io;
@@ -24,6 +25,7 @@ use self::machine_processes::StoreEvent;
 use self::own_pause::OwnPause;
 use self::stopped::{AllStopped, Process};
 use self::store_client::{Machine, StoreClient};
+use self::writing::Writing;
 use crate::cause::{Blame, blame};
 use crate::config::LaunchConfig;
 use crate::error::LaunchError;
@@ -93,6 +95,7 @@ pub(crate) struct Supervisor<'a> {
     plan: Plan,
     /// The first signal that asked the job to stop, and when it came.
     interrupted: Option<(i32, Instant)>,
+    writing: Writing,
     tell: Tell,
 }
 
@@ -119,6 +122,7 @@ impl<'a> Supervisor<'a> {
             inbox,
             plan: Plan::Train,
             interrupted: None,
+            writing: Writing::default(),
             tell,
         }
     }
@@ -370,7 +374,7 @@ impl<'a> Supervisor<'a> {
                 self.signal_all(Signal::TERM);
                 self.plan = Plan::Terminating(Instant::now() + self.config.kill_after);
             }
-            Plan::Stopping(_) => self.kill_those_not_stopped(),
+            Plan::Stopping(_) => self.wait_for_those_that_write(),
             Plan::Terminating(_) => self.kill_all(),
             Plan::Killing(_) => {
                 let stuck = self.running.iter_mut().filter_map(Option::take);

@@ -287,7 +287,8 @@ fn an_interrupt_lets_every_rank_stop_cleanly() {
         let told = fs::read_to_string(folder.path().join("told")).unwrap();
         assert!(
             told.starts_with(&format!("None stopping on {name}, after the step"))
-                && told.contains("ranks that still run in 60 s are ended"),
+                && told
+                    .contains("ranks that still run in 60 s, and write no checkpoint, are ended"),
             "{told}"
         );
     }
@@ -315,6 +316,23 @@ fn ranks_that_do_not_stop_are_named_when_they_are_killed() {
         let line = format!("--- rank {rank}: the launcher has ended this process ---\n");
         assert!(log.ends_with(&line), "{log}");
     }
+}
+
+/// The rank needs longer than the 2 s that it has, and writes in them.
+#[test]
+fn a_rank_that_writes_is_not_ended_before_it_has_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "
+        trap 'asked=1' TERM; echo 1 > $DIR/ready.$RANK
+        while [ -z \"$asked\" ]; do sleep 0.02; done
+        head -c 4194304 /dev/zero > $DIR/checkpoint.$RANK; sleep 3; echo 1 > $DIR/written.$RANK";
+    let mut launcher = LauncherProcess::start_with_patience(folder.path(), 1, 2000, script);
+    number_in(folder.path(), "ready.0");
+    launcher.signal(Signal::TERM);
+    assert_eq!(launcher.wait().code(), Some(143));
+    let told = fs::read_to_string(folder.path().join("told")).unwrap();
+    assert!(!told.contains("not stopped within"), "{told}");
+    assert!(folder.path().join("written.0").is_file());
 }
 
 #[test]

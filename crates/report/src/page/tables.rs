@@ -157,6 +157,12 @@ fn results(run: &Run, html: &mut Html) {
         add(name, Some(units::significant(*mean, 6)));
     }
     add("test samples", count(results.test_samples));
+    let changed =
+        "some may have been trained on: the run was resumed with other data than it had before";
+    add(
+        "warning of the test",
+        results.data_changed.then(|| changed.to_owned()),
+    );
     if let Some((name, value, epoch)) = &best {
         let value = units::significant(*value, 6);
         add(name, Some(format!("{value} (epoch {epoch})")));

@@ -64,6 +64,8 @@ pub struct Results {
     pub stopped: Option<String>,
     /// The epoch after which it was resumed.
     pub resumed_after_epoch: Option<u64>,
+    /// It was resumed with other data than it had before.
+    pub data_changed: bool,
     /// The versions with which it was made.
     pub versions: Option<Versions>,
 }

@@ -28,6 +28,8 @@ pub(crate) struct LoopOutcome {
     pub(crate) trained: Option<bool>,
     /// How many epochs were finished and steps made in the checkpoint that it began with.
     pub(crate) resumed_after: Option<(usize, usize)>,
+    /// The fingerprints of the data that it learnt from before a resume, where they were others.
+    pub(crate) earlier_data: Vec<String>,
     /// How long the run had taken before this process, where another rank has given it its state.
     pub(crate) earlier: Duration,
     pub(crate) samples: u64,

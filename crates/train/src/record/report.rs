@@ -128,6 +128,9 @@ pub struct TrainingReport {
     pub stopped: Option<String>,
     /// The epoch after which the run was resumed, if it was.
     pub resumed_after_epoch: Option<usize>,
+    /// The run was resumed with other data than it had before: test samples may be among those that it has learnt from.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub data_changed: bool,
     /// The versions with which the run was made.
     pub versions: Versions,
 }

@@ -190,12 +190,8 @@ impl RunDirectory {
 
     /// Whether anything of a training is in it, or of a model. A start may have failed before.
     fn has_begun(&self) -> bool {
-        let has_files = |folder: PathBuf| {
-            let entries = std::fs::read_dir(folder);
-            entries.is_ok_and(|mut entries| entries.next().is_some())
-        };
         let has_bytes = |file: PathBuf| file.metadata().is_ok_and(|file| file.len() > 0);
-        has_files(self.checkpoints())
+        has_files(&self.checkpoints())
             || has_bytes(self.path.join("metrics.jsonl"))
             || has_bytes(self.model_path())
             || has_bytes(self.report_path())
@@ -220,6 +216,10 @@ impl RunDirectory {
                     invocation::name()
                 ),
                 (_, false) => "there is no such folder".to_owned(),
+                _ if has_files(&run.checkpoints()) => format!(
+                    "it has checkpoints, and no {config}, which may not have had room on the disk; begin a run with the same \
+                     command and another `run_dir`, stop it, and copy its {config} here"
+                ),
                 _ => format!(
                     "there is no {config} in it; give the folder that was the `run_dir` of a training"
                 ),
@@ -389,4 +389,10 @@ pub(crate) fn not_output(path: &Path, error: &std::io::Error) -> TrainError {
 #[must_use = "the folder is free again when the lock is dropped"]
 pub struct RunLock {
     _file: File,
+}
+
+/// Whether a folder is there and has something in it.
+fn has_files(folder: &Path) -> bool {
+    let entries = std::fs::read_dir(folder);
+    entries.is_ok_and(|mut entries| entries.next().is_some())
 }

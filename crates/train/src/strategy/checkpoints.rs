@@ -26,13 +26,7 @@ impl RankLoop {
         let progress = &checkpoint.progress;
         let fits = self.progress().fits(progress);
         fits.map_err(|reason| training_state::refuse(progress, &reason))?;
-        let data = &self.setup.data_fingerprint;
-        if self.is_first() && !progress.data.is_empty() && progress.data != *data {
-            tracing::warn!(
-                "the data are not those of the checkpoint: files have other names or other contents, or this version reads \
-                 them in another order; what is left of an epoch that was begun has other samples"
-            );
-        }
+        self.compare_data(progress);
         let model = self.setup.state.restore(model, checkpoint)?;
         self.stretch_schedule(progress);
         self.outcome.epoch = progress.epoch;
@@ -54,6 +48,25 @@ impl RankLoop {
         }
         self.interrupted_round = None;
         Ok(model)
+    }
+
+    /// Keeps which data the run has learnt from, and warns where those of this process are others.
+    fn compare_data(&mut self, progress: &Progress) {
+        let data = &self.setup.data_fingerprint;
+        let mut earlier = progress.earlier_data.clone();
+        if !progress.data.is_empty() && progress.data != *data {
+            if self.is_first() {
+                tracing::warn!(
+                    "the data are not those of the checkpoint: files were added, removed or changed, or this version reads \
+                     them in another order; what is left of an epoch that was begun has other samples, and the test may \
+                     have samples that the training learned from: eval and the report say so from here on"
+                );
+            }
+            if !earlier.contains(&progress.data) {
+                earlier.push(progress.data.clone());
+            }
+        }
+        self.outcome.earlier_data = earlier;
     }
 
     /// Where the run has more steps, or fewer, than when its checkpoint was written, its learning rates follow the
@@ -247,6 +260,7 @@ impl RankLoop {
             cost_so_far: self.outcome.cost_so_far,
             loss_scaling: self.outcome.loss_scaling,
             data: setup.data_fingerprint.clone(),
+            earlier_data: self.outcome.earlier_data.clone(),
             ..Progress::start(&setup.model_name, &setup.config, samples)
         }
     }

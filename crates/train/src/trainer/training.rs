@@ -122,11 +122,14 @@ impl Trainer {
         let (tested, recorded) =
             self.test_at_the_end(&model, data, over, trial, (&live, &outcome))?;
         let (resumed_after_epoch, resumed_after_step) = outcome.resumed_after.unzip();
+        let mut earlier_data = outcome.earlier_data.iter();
+        let data_changed = earlier_data.any(|earlier| *earlier != data.fingerprint);
         let report = TrainingReport {
             dataset: data.name.clone(),
             dataset_origin: data.origin.clone(),
             steps_since_resume: outcome.step - resumed_after_step.unwrap_or(0),
             resumed_after_epoch,
+            data_changed,
             seconds: (outcome.earlier + start.elapsed()).as_secs_f64(),
             ..self.report(&outcome, tested.as_ref(), trial)
         };

@@ -93,6 +93,7 @@ impl<M: ImageModel> ImageFolders<M> {
         if are_numbered(known) && known.len() == found.len() {
             return Ok(()); // the data name them
         }
+        let set = known.is_empty();
         let reason = match self.architecture.classes(&config.models) {
             _ if !known.is_empty() && known != found => format!(
                 "{folder} has the classes {}, and the model was trained on {}",
@@ -100,7 +101,7 @@ impl<M: ImageModel> ImageFolders<M> {
                 named(known)
             ),
             Some(count) if count != found.len() => format!(
-                "{folder} has {} classes, and the model was trained on {count}",
+                "{folder} has {} classes, and the model {count}",
                 found.len()
             ),
             _ => return Ok(()),
@@ -122,9 +123,20 @@ impl<M: ImageModel> ImageFolders<M> {
         let help = match head {
             _ if only_test => Some(other.help_of_test()),
             None => None,
-            Some(head) => Some(format!(
-                "a training from pretrained weights gets a new head for them by --init-skip '{head}.*'"
-            )),
+            Some(head) => {
+                let sections = self.architecture.sections().iter();
+                let section = sections.copied().find(|section| *section != "data");
+                // Nobody can know whether a pretrained model or a flag has said it.
+                let leave_out = match section.filter(|_| set) {
+                    Some(section) => {
+                        format!("leave {section}.classes out if it was set: the data decide it; ")
+                    }
+                    None => String::new(),
+                };
+                Some(format!(
+                    "{leave_out}a training from pretrained weights gets a new head for them by --init-skip '{head}.*'"
+                ))
+            }
         };
         let error = error.with_other_classes(other);
         Err(match help {
