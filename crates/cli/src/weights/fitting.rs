@@ -36,6 +36,13 @@ pub(super) fn help_to_fit(error: &CliError, config: &RunConfig, path: &Path) -> 
     ) {
         return None;
     }
+    if has_wide_blocks(config, path) {
+        return Some(
+            "the convolutions in its blocks have widths that no setting gives: it is a wide_resnet or a resnext, which are not \
+             supported"
+                .to_owned(),
+        );
+    }
     let data = config.sections.get("data")?;
     if let Some(flags) = flags_that_fit(config, path) {
         return Some(format!("{flags} builds the model that the weights fit"));
@@ -100,6 +107,27 @@ fn blocks_in(config: &RunConfig, path: &Path) -> Option<Setting> {
     let flag = format!("--set '{key}={}'", format!("{blocks:?}").replace(' ', ""));
     let value = Value::from(blocks.to_vec());
     (!blocks.contains(&0)).then_some(Setting { key, value, flag })
+}
+
+/// Whether the weights in `path` are of a residual net whose blocks have inner convolutions of another width than a
+/// quarter of what they yield, or convolutions in groups.
+fn has_wide_blocks(config: &RunConfig, path: &Path) -> bool {
+    let shapes = config.task().ok().and_then(|task| {
+        let shapes = state_dict_shapes(path, &task.layout());
+        shapes.ok()
+    });
+    let shapes = shapes.unwrap_or_default();
+    let of = |name: &str| {
+        let end = format!("layer1.0.{name}.weight");
+        let mut all = shapes.iter();
+        let (_, shape) = all.find(|(name, _)| name.ends_with(&end))?;
+        <[usize; 4]>::try_from(shape.clone()).ok()
+    };
+    let blocks = (of("conv1"), of("conv2"), of("conv3"));
+    let (Some([inner, ..]), Some([_, grouped, ..]), Some([outer, ..])) = blocks else {
+        return false;
+    };
+    outer != 4 * inner || grouped != inner
 }
 
 fn fits(config: &RunConfig, path: &Path) -> bool {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use burn::prelude::*;
 use everburn_datasets::{
     Channels, DataChoice, DataKind, ImageAugmentation, LoadedRgb, MixBatcher, MixedClasses,
-    RgbItem, RgbRequest, is_url, load_rgb,
+    RgbItem, RgbRequest, UnknownChoice, is_url, load_rgb,
 };
 use everburn_distributed::Augment;
 use everburn_train::{
@@ -172,6 +172,13 @@ impl FolderConfig {
                 data_dir: folder.clone(),
                 ..request
             }),
+            (Some((name, Err(UnknownChoice { nearest: Some(meant), .. }))), None)
+                if [DataChoice::Cifar10, DataChoice::Cifar100].contains(&meant)
+                    && !Path::new(name).exists() =>
+            {
+                let error = format!("there is no set of images called {name}, and no file or folder {name}");
+                Err(TaskError::new(error).with_help(format!("did you mean --data {meant}?")))
+            }
             (Some((path, Err(_))), None) => Ok(RgbRequest {
                 file: Some(path.into()),
                 ..request
