@@ -1,5 +1,7 @@
 //! This process as one of several ranks.
 
+mod alone;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -149,17 +151,8 @@ fn by_another_launcher(given: &AboutRanks) -> Result<Option<RankEnvironment>, Cl
         Err(RankEnvironmentError::NoRank { .. }) if launches => Ok(None),
         Ok(Some(environment)) if launches => Err(launches_in_a_rank(&environment)),
         Ok(None) => {
-            let index = variable("JOB_COMPLETION_INDEX").filter(|_| !launches && is_unnamed());
-            if let Some(index) = index {
-                say_error!(
-                    "JOB_COMPLETION_INDEX is {index}, but WORLD_SIZE is not set: this pod trains alone; for one training of \
-                     all pods set WORLD_SIZE and MASTER_ADDR in the manifest, or set EVERBURN_LAUNCHER=none"
-                );
-            } else if let Some(tasks) = tasks_of_slurm().filter(|_| !launches) {
-                say_error!(
-                    "SLURM_NTASKS is {tasks}, but srun has not started this process: it trains alone; start it by srun \
-                     for {tasks} ranks, give --ranks, or set EVERBURN_LAUNCHER=none"
-                );
+            if !launches && let Some(note) = alone::note(&variable) {
+                say_error!("{note}");
             }
             Ok(None)
         }
@@ -252,18 +245,6 @@ fn launches_in_a_rank(environment: &RankEnvironment) -> CliError {
             }
         },
     )
-}
-
-/// The tasks of the Slurm job that this process is in, if there are several and no launcher is named.
-fn tasks_of_slurm() -> Option<usize> {
-    let number = variable("SLURM_NTASKS")?;
-    let tasks = number.parse().ok().filter(|tasks| *tasks > 1)?;
-    is_unnamed().then_some(tasks)
-}
-
-/// Whether nobody has named the launcher, or said that there is none.
-fn is_unnamed() -> bool {
-    std::env::var_os(variables::LAUNCHER).is_none()
 }
 
 /// Meets the other ranks; without a launcher there are none.

@@ -71,7 +71,7 @@ pub(super) fn layered(
     let flags = flags_layer(arguments, &model)?;
     let folder = init_from.unwrap_or(Path::new(""));
     let stated = adopted.clone();
-    let has_given = flags.clone();
+    let given = flags.clone();
     pretrained::forget_tokenizer(&mut adopted, &[&file_layer, &flags], folder)?;
     merge(&mut table, adopted);
     for mut layer in [file_layer, flags] {
@@ -82,7 +82,7 @@ pub(super) fn layered(
     if init_from.is_some() && !arguments.resume {
         match stated.is_empty() {
             false => unshown::refuse_contradictions(task, &stated, &table, folder)?,
-            true => unshown::require_heads(task, &has_given, &table)?,
+            true => unshown::require_heads(task, &given, &table)?,
         }
     }
     if !arguments.resume {

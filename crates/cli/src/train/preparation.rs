@@ -397,7 +397,7 @@ fn check_decided(
 /// parameter is drawn.
 pub(super) fn check_groups(config: &RunConfig, task: &dyn ConfiguredTask) -> Result<(), CliError> {
     if let Some(lora) = &config.training.lora {
-        lora.adapt(task.model(&Device::default())?)?;
+        lora.check_targets(&task.model(&Device::default())?)?;
     }
     if !config.training.optimizer.has_groups() {
         return Ok(());

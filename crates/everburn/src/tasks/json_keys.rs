@@ -101,7 +101,8 @@ impl<'a> Keys<'a> {
             found => {
                 let text = found.to_string();
                 // Beyond it, one character at least is not shown.
-                let cut = match printable(&text, LONGEST_VALUE + 1).len() > LONGEST_VALUE {
+                let cut = match printable(&text, LONGEST_VALUE + 1).chars().count() > LONGEST_VALUE
+                {
                     true => "...",
                     false => "",
                 };

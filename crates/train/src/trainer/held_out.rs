@@ -44,7 +44,7 @@ impl Trainer {
         tracing::warn!(
             "the samples seem to be in the order of their classes: the last {held_out}, which are held out for validation, \
              are of {shown} alone, and most of the others are not. Shuffle the file or folder, or hold out more by \
-             --validation-samples; in a task of your own, shuffle the set by a fixed seed before it is given to \
+             `validation_samples`; in a task of your own, shuffle the set by a fixed seed before it is given to \
              `TrainingData::new`, or give it samples of all classes by `with_validation`"
         );
     }

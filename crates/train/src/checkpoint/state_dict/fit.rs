@@ -375,7 +375,8 @@ fn patterns_of(unknown: &[&str], theirs: &BTreeMap<String, PackedTensor>) -> Opt
             .unwrap_or_else(|| (*name).to_owned())
     });
     let patterns: BTreeSet<String> = patterns.collect();
-    let patterns: Vec<String> = (patterns.iter())
+    let patterns = patterns.iter();
+    let patterns: Vec<String> = patterns
         .map(|pattern| format!("`init_skip = '{}'`", pattern.escape_debug()))
         .collect();
     (patterns.len() <= MOST_SHOWN).then(|| patterns.join(" "))
