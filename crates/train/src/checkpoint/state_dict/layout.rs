@@ -141,7 +141,8 @@ impl StateDictLayout {
     pub(super) fn names_in<'a>(&'a self, names: &'a [String]) -> impl Fn(&str) -> String + 'a {
         // Single names are the same in other libraries: most are those of the layout.
         let of_layout = names.iter().filter(|their| self.is_of_file(their));
-        let is_of_file = 2 * of_layout.count() > names.len();
+        let of_layout = of_layout.count();
+        let is_of_file = of_layout > 0 && 2 * of_layout >= names.len();
         let prefix = self.prefix_missing(names.iter());
         let arranged = |their: &String| self.in_this_version(&format!("{prefix}{their}"));
         let theirs = names.iter().map(|their| (arranged(their), their));
@@ -389,6 +390,9 @@ mod tests {
             shown(&of_file, "q.weight"),
             "net.both.weight (here q.weight)"
         );
+        // A name that another library has, too.
+        let of_another = ["both.weight", "features.0", "features.1"];
+        assert_eq!(shown(&of_another, "q.weight"), "q.weight");
     }
 
     #[test]
