@@ -47,9 +47,10 @@ pub(crate) fn folder_of(path: &Path) -> PathBuf {
         Some(parent) => parent,
         None => return path.to_path_buf(),
     };
-    let has_its_weights = || {
-        let weights = weights_of(folder);
-        weights.is_some_and(|weights| path.is_file() && weights.file_name() == path.file_name())
+    // Other machines than the first may have no weights.
+    let has_its_weights = || match weights_of(folder) {
+        Some(weights) => weights.file_name() == path.file_name(),
+        None => path.ends_with(MODEL),
     };
     let is_its = match path.ends_with(MODEL) && is_run(folder) {
         true => true,
