@@ -140,3 +140,41 @@ fn fits(config: &RunConfig, path: &Path) -> bool {
         Err(_) => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the first block of a file is taken for one of wide_resnet or resnext.
+    fn is_wide(shapes: [[usize; 4]; 3]) -> bool {
+        let (mut header, mut end) = (serde_json::Map::new(), 0);
+        for (name, shape) in ["conv1", "conv2", "conv3"].iter().zip(shapes) {
+            let begin = end;
+            end += 4 * shape.iter().product::<usize>();
+            header.insert(
+                format!("module.layer1.0.{name}.weight"),
+                serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}),
+            );
+        }
+        let header = serde_json::Value::Object(header).to_string().into_bytes();
+        let length = (header.len() as u64).to_le_bytes();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights.safetensors");
+        std::fs::write(&path, [&length[..], &header, &vec![0; end]].concat()).unwrap();
+        let config = RunConfig {
+            model: "resnet50".to_owned(),
+            ..RunConfig::default()
+        };
+        has_wide_blocks(&config, &path)
+    }
+
+    #[test]
+    fn blocks_whose_widths_no_setting_gives_are_seen() {
+        let narrow = [[8, 8, 1, 1], [8, 8, 3, 3], [32, 8, 1, 1]];
+        assert!(!is_wide(narrow));
+        let wide = [[16, 8, 1, 1], [16, 16, 3, 3], [32, 16, 1, 1]];
+        assert!(is_wide(wide));
+        let grouped = [[8, 8, 1, 1], [8, 2, 3, 3], [32, 8, 1, 1]];
+        assert!(is_wide(grouped));
+    }
+}

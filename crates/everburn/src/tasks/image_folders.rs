@@ -410,3 +410,24 @@ impl<M: ImageModel> Predict for ImageFolders<M> {
         Some(item.file.display().to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_nearly_a_sets_name_leads_to_it() {
+        let named = |name: &str| FolderConfig {
+            name: Some(name.to_owned()),
+            ..FolderConfig::default()
+        };
+        let error = named("cifar").request().unwrap_err();
+        let expected = "there is no set of images called cifar, and no file or folder cifar";
+        assert_eq!(error.to_string(), expected);
+        assert_eq!(error.help(), Some("did you mean --data cifar10?"));
+        assert!(
+            named("photos").request().is_ok(),
+            "a folder that may be anywhere"
+        );
+    }
+}
