@@ -111,7 +111,8 @@ fn an_import_leaves_out_what_only_the_file_has_and_no_parameter_of_the_model() {
         own["data_offsets"][1].as_u64().unwrap() - own["data_offsets"][0].as_u64().unwrap();
     own["data_offsets"] = serde_json::json!([data.len(), data.len() as u64 + length]);
     json["lm_head.weight"] = own;
-    let head = json.to_string().into_bytes();
+    let mut head = json.to_string().into_bytes();
+    head.resize(head.len().next_multiple_of(8), b' ');
     let length_of_head = (head.len() as u64).to_le_bytes();
     let zeros = vec![0; length as usize];
     std::fs::write(
