@@ -380,6 +380,10 @@ fn a_batch_script_and_a_task_that_launches_ranks_itself_are_no_ranks() {
     let note = "SLURM_NTASKS is 4, but srun has not started this process";
     assert!(alone.stderr.contains(note), "{alone}");
     assert_eq!(world_size(), 1);
+    let pod = three_steps(folder.path()).env("JOB_COMPLETION_INDEX", "3");
+    let pod = pod.run().succeeded();
+    let note = "JOB_COMPLETION_INDEX is 3, but WORLD_SIZE is not set: this pod trains alone";
+    assert!(pod.stderr.contains(note), "{pod}");
     let step = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
     let command = step
         .into_iter()

@@ -2,6 +2,8 @@
 
 #[path = "weights/pretrained.rs"]
 mod pretrained;
+#[path = "weights/unshown.rs"]
+mod unshown;
 
 use std::path::Path;
 
@@ -468,8 +470,20 @@ fn what_names_no_model_is_refused_by_what_it_is() {
     let missing = "none.pth failed: there is no such file or folder";
     refused(&["import", "none.pth", "resnet18"], &[missing]);
 
+    // An empty `state`, and empty `param_groups`.
+    let optimizer = b"\x80\x02}(X\x05\0\0\0state}X\x0c\0\0\0param_groups]u.";
+    std::fs::write(here.join("opt.pt"), saved(optimizer, &[])).unwrap();
+    let state = "it is the state of an optimizer, and has no weights of a model";
+    refused(&["import", "opt.pt", "resnet18"], &[state]);
+
     std::fs::create_dir(here.join("w")).unwrap();
-    refused(&["import", "w"], &["w has no config.json"]);
+    refused(
+        &["import", "w"],
+        &["w has no config.json", "import FILE resnet18"],
+    );
+    std::fs::write(here.join("w/tokenizer.json"), "{}").unwrap();
+    refused(&["import", "w"], &["import FILE llama --tokenizer"]);
+    std::fs::remove_file(here.join("w/tokenizer.json")).unwrap();
     std::fs::write(here.join("w/r10.pt"), "weights").unwrap();
     let of_folder = [
         "it is a folder, and no state dict",

@@ -7,6 +7,7 @@ mod layers;
 mod no_model;
 mod of_run;
 mod optimizer;
+mod unshown;
 
 use std::path::{Path, PathBuf};
 

@@ -6,7 +6,7 @@ use everburn_collectives::printable;
 use everburn_datasets::TokenizerKind;
 use everburn_record::invocation;
 use everburn_train::checkpoint::CheckpointFolder;
-use everburn_train::{AnyTask, PRETRAINED_CONFIG, Patterns, TaskError};
+use everburn_train::{AnyTask, PRETRAINED_CONFIG, Patterns, TaskError, weights_of};
 use toml::{Table, Value};
 
 use crate::arguments::keys::get;
@@ -35,16 +35,41 @@ pub(crate) fn is_pretrained(path: &Path) -> bool {
     path.join(PRETRAINED_CONFIG).is_file()
 }
 
-/// What is read of `path`: the folder of the run whose model is in the file, the model of the checkpoint in the folder, or
-/// else what is there.
+/// What is read of `path`: the folder of the run or of the pretrained model whose weights are in the file, the model of the
+/// checkpoint in the folder, or else what is there.
 pub(crate) fn folder_of(path: &Path) -> PathBuf {
     let model = path.join(MODEL);
     if CheckpointFolder::is_checkpoint(path) && model.is_file() {
         return model;
     }
-    let folder = path.parent().filter(|_| path.ends_with(MODEL));
-    let run = folder.filter(|folder| is_run(folder));
-    run.unwrap_or(path).to_path_buf()
+    let folder = match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => return path.to_path_buf(),
+    };
+    // Other machines than the first may have no weights.
+    let has_its_weights = || match weights_of(folder) {
+        Some(weights) => weights.file_name() == path.file_name(),
+        None => path.ends_with(MODEL),
+    };
+    let is_its = match path.ends_with(MODEL) && is_run(folder) {
+        true => true,
+        false => has_its_weights() && is_built(folder),
+    };
+    if is_its { folder } else { path }.to_path_buf()
+}
+
+/// Whether a task builds the model whose configuration is in `folder`, or none can say it.
+fn is_built(folder: &Path) -> bool {
+    if !is_pretrained(folder) {
+        return false;
+    }
+    let skip = Patterns::default();
+    let is_its = |json: &serde_json::Value| {
+        let mut tasks = tasks::tasks().iter();
+        tasks.any(|task| !matches!(task.adopt(folder, json, &skip), Ok(None)))
+    };
+    read_config(folder).map_or(true, |json| is_its(&json))
 }
 
 /// The folder whose configuration says what the model is whose weights are in `path`: of a checkpoint's, that of its run.
@@ -104,13 +129,17 @@ pub(crate) fn without_model(path: &Path) -> CliError {
         );
     }
     if path.is_dir() {
+        let model = match path.join("tokenizer.json").is_file() {
+            true => "llama --tokenizer tokenizer.json",
+            false => "resnet18",
+        };
         return CliError::usage_with_help(
             format!(
                 "{shown} has no {PRETRAINED_CONFIG}, which says which model is in it, and no config.toml of a run"
             ),
             format!(
                 "copy the {PRETRAINED_CONFIG} of the model into it; or name the model and a file of weights, as in `{program} import \
-                 FILE resnet18`"
+                 FILE {model}`"
             ),
         );
     }
@@ -227,6 +256,27 @@ pub(crate) fn forget_tokenizer(
     Ok(())
 }
 
+/// The `config.json` of `folder`.
+fn read_config(folder: &Path) -> Result<serde_json::Value, CliError> {
+    let path = folder.join(PRETRAINED_CONFIG);
+    let size = std::fs::metadata(&path).map_or(0, |file| file.len());
+    if size > LONGEST_CONFIG {
+        let reason = format!("it has {size} bytes, which no model's has");
+        return Err(unreadable(&path, &reason));
+    }
+    let refuse = |error: &dyn std::fmt::Display| unreadable(&path, &error.to_string());
+    let text = std::fs::read(&path).map_err(|error| refuse(&error))?;
+    serde_json::from_slice(&text).map_err(|error| refuse(&error))
+}
+
+/// The error of a `config.json` that says nothing.
+fn unreadable(path: &Path, reason: &str) -> CliError {
+    CliError::usage_with_help(
+        format!("{} cannot be read: {reason}", path.display()),
+        "it is not as transformers wrote it: copy or download the folder again",
+    )
+}
+
 /// The model in `folder`, and the sections of its settings: the task `named`, or else the first whose kind it is. `None`
 /// if the folder is none of a pretrained model. Parameters that match `skip` are not taken.
 ///
@@ -240,19 +290,7 @@ pub(crate) fn adopt(
     if !is_pretrained(folder) {
         return Ok(None);
     }
-    let path = folder.join(PRETRAINED_CONFIG);
-    let refuse = |reason: String| {
-        CliError::usage_with_help(
-            format!("{} cannot be read: {reason}", path.display()),
-            "it is not as transformers wrote it: copy or download the folder again",
-        )
-    };
-    let size = std::fs::metadata(&path).map_or(0, |file| file.len());
-    if size > LONGEST_CONFIG {
-        return Err(refuse(format!("it has {size} bytes, which no model's has")));
-    }
-    let text = std::fs::read(&path).map_err(|error| refuse(error.to_string()))?;
-    let json = serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;
+    let json = read_config(folder)?;
     let named_task = named.and_then(tasks::find);
     let tasks = tasks::tasks().iter();
     let mut tasks = tasks.filter(|task| {
@@ -276,9 +314,8 @@ pub(crate) fn adopt(
         return Ok(Some(found?));
     }
     let Some(kind) = json["model_type"].as_str() else {
-        return Err(refuse(
-            "it has no model_type, which says what the model is".to_owned(),
-        ));
+        let reason = "it has no model_type, which says what the model is";
+        return Err(unreadable(&folder.join(PRETRAINED_CONFIG), reason));
     };
     let kind: String = kind.chars().take(80).collect();
     let kind = kind.escape_debug();

@@ -1,5 +1,7 @@
 //! This process as one of several ranks.
 
+mod alone;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -150,11 +152,8 @@ fn by_another_launcher(given: &AboutRanks) -> Result<Option<RankEnvironment>, Cl
         Err(RankEnvironmentError::NoRank { .. }) if launches => Ok(None),
         Ok(Some(environment)) if launches => Err(launches_in_a_rank(&environment)),
         Ok(None) => {
-            if let Some(tasks) = tasks_of_slurm().filter(|_| !launches) {
-                say_error!(
-                    "SLURM_NTASKS is {tasks}, but srun has not started this process: it trains alone; start it by srun \
-                     for as many ranks, give --ranks, or set EVERBURN_LAUNCHER=none"
-                );
+            if !launches && let Some(note) = alone::note(&variable) {
+                say_error!("{note}");
             }
             Ok(None)
         }
@@ -246,15 +245,6 @@ fn launches_in_a_rank(environment: &RankEnvironment) -> CliError {
             }
         },
     )
-}
-
-/// The tasks of the Slurm job that this process is in, if there are several and no launcher is named.
-fn tasks_of_slurm() -> Option<usize> {
-    let number = variable("SLURM_NTASKS")?;
-    let tasks = number.parse().ok().filter(|tasks| *tasks > 1)?;
-    std::env::var_os(variables::LAUNCHER)
-        .is_none()
-        .then_some(tasks)
 }
 
 /// Meets the other ranks; without a launcher there are none.

@@ -14,7 +14,7 @@ use everburn_datasets::{Tokenizer, TokenizerKind};
 use everburn_record::invocation;
 use everburn_record::units::counted;
 use everburn_train::{
-    AnyModel, ConfiguredTask, Patterns, StateDictFile, TrainError, WeightsMismatch,
+    AnyModel, AnyTask, ConfiguredTask, Patterns, StateDictFile, TrainError, WeightsMismatch,
     load_state_dict_except, missing_keys, save_safetensors, state_dict_names, state_dict_shapes,
 };
 use toml::Value;
@@ -26,7 +26,8 @@ use crate::arguments::keys::{get, put};
 use crate::arguments::{Given, OfImport, OfTraining, TrainArguments};
 use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
-use crate::pretrained::{folder_of, is_pretrained, require_tokenizer};
+use crate::pretrained::{described_by, folder_of, is_pretrained, require_tokenizer};
+use crate::tasks;
 use crate::train::{Replaced, prepare_run_directory};
 
 /// The most tensors that are named.
@@ -60,6 +61,10 @@ pub(crate) struct ImportArguments {
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
 
+    /// Leave these tensors of the file out, by their names, which the model has no place for: 'criterion.*'.
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+    pub(crate) init_skip: Vec<String>,
+
     /// Flags that are keys of the configuration.
     #[command(flatten)]
     pub(crate) keys: Given<OfImport>,
@@ -80,6 +85,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
         run_dir: arguments.run_dir.clone(),
         init_from: Some(weights.clone()),
         set: arguments.set.clone(),
+        init_skip: arguments.init_skip.clone(),
         ..TrainArguments::default()
     };
     let mut config = RunConfig::resolve(&arguments, None)?;
@@ -104,6 +110,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
     }
     // Before there is a folder.
     check(&config).map_err(|error| of_import(error, &config, &weights))?;
+    require_all(&config, &weights)?;
     let prepared = prepare_run_directory(&config, &arguments, &Replaced::default())?;
     let run = &prepared.run;
     save_safetensors(&loaded(&config, &weights)?, run)?;
@@ -112,7 +119,65 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
         run.path().display(),
         config.model
     );
+    if let Some(assumed) = assumed(&config, &weights)? {
+        say!("{assumed}");
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses an import that would leave parameters of the model as they were drawn.
+fn require_all(config: &RunConfig, weights: &Path) -> Result<(), CliError> {
+    if config.init_skip == Patterns::default() {
+        return Ok(());
+    }
+    let missing = skipped(config, weights)?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let named: Vec<&str> = missing
+        .iter()
+        .take(MOST_NAMED)
+        .map(String::as_str)
+        .collect();
+    let more = match missing.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let patterns = config.init_skip.iter();
+    let patterns: Vec<String> = patterns.map(|it| format!("--init-skip '{it}'")).collect();
+    let patterns = patterns.join(" ");
+    Err(CliError::usage_with_help(
+        format!(
+            "{patterns} leaves out {} of the model: {}{more}; an import takes a whole model",
+            counted(missing.len(), "tensor"),
+            named.join(", ")
+        ),
+        format!(
+            "leave out tensors that only the file has; or train the others anew: `{} train {} --init-from {} {patterns} --data ...`",
+            invocation::name(),
+            config.model,
+            weights.display()
+        ),
+    ))
+}
+
+/// A line about the settings that a file of weights does not show and nobody has set, if there are any.
+fn assumed(config: &RunConfig, weights: &Path) -> Result<Option<String>, CliError> {
+    let run = described_by(weights);
+    if is_pretrained(weights) || run.join("config.toml").is_file() {
+        return Ok(None);
+    }
+    let unshown = config.task()?.layout().unshown.into_iter();
+    let unset = unshown.filter(|(key, _)| get(&config.sections, key).is_none());
+    let unset: Vec<String> = unset
+        .map(|(key, value)| format!("{key} = {value}"))
+        .collect();
+    Ok((!unset.is_empty()).then(|| {
+        format!(
+            "{}: a file of weights does not show these; set them by --set if the model has others",
+            unset.join(", ")
+        )
+    }))
 }
 
 fn data_are_named(keys: &Given<OfTraining>, set: &[String]) -> bool {
@@ -139,7 +204,8 @@ fn without_data(error: CliError, config: &RunConfig, arguments: &TrainArguments)
     }
     let named = data_are_named(&arguments.keys, &arguments.set);
     let is_known = named || arguments.keys.has("text.tokenizer");
-    if is_known || !config.sections.contains_key("text") {
+    let of_text = |task: &AnyTask| task.sections().contains(&"text");
+    if is_known || !tasks::find(&config.model).is_some_and(of_text) {
         return error;
     }
     CliError::usage_with_help(
@@ -165,7 +231,7 @@ fn of_another_architecture(config: &RunConfig) -> Option<CliError> {
     .then_some(error)
 }
 
-/// The error of an import, with the command that replaces a head: `import` has no --init-skip.
+/// The error of an import, with the command that replaces a head: an import takes a whole model.
 fn of_import(error: CliError, config: &RunConfig, weights: &Path) -> CliError {
     let CliError::Train(TrainError::Weights {
         mismatch: WeightsMismatch::OtherHead { skip },
@@ -199,8 +265,7 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
         Some(help) => CliError::usage_with_help(error.to_string(), help),
         None => with_sizes(error, config, path, || settings_of_model(config, path)),
     })?;
-    let layout = config.task()?.layout();
-    let skipped = missing_keys(&model, path, &config.init_skip, &layout)?;
+    let skipped = skipped(config, path)?;
     let taken = state_dict_names(&model).len() - skipped.len();
     if taken == 0 {
         return Err(CliError::usage_with_help(
@@ -217,7 +282,20 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
         }
         many => format!("; {} others begin with new weights", many.len()),
     };
-    Ok(Some(format!("weights: {}: {taken}{new}", path.display())))
+    let assumed = assumed(config, path)?;
+    let assumed = assumed.map_or_else(String::new, |line| format!("\n{line}"));
+    Ok(Some(format!(
+        "weights: {}: {taken}{new}{assumed}",
+        path.display()
+    )))
+}
+
+/// The names of the model's tensors that --init-skip leaves out.
+fn skipped(config: &RunConfig, path: &Path) -> Result<Vec<String>, CliError> {
+    let device = devices::of_rank(&["flex".to_string()], 0)?;
+    let task = config.task()?;
+    let (model, skip) = (task.model(&device)?, &config.init_skip);
+    Ok(missing_keys(&model, path, skip, &task.layout())?)
 }
 
 /// Refuses data of more tokens than the pretrained model has, whose numbers its embedding has no rows for. `before` and

@@ -49,6 +49,12 @@ pub(crate) fn state_dict<'a>(built: &Built<'a>) -> Result<BTreeMap<&'a [u8], u32
     let level = candidates.first().map(|place| met[*place].depth);
     candidates.retain(|place| Some(met[*place].depth) == level);
     let Some((first, others)) = candidates.split_first() else {
+        let has = |key: &[u8]| built.named(root).any(|(name, _)| built.bytes(name) == key);
+        if has(b"state") && has(b"param_groups") {
+            return Err(refuse(
+                "it is the state of an optimizer, and has no weights of a model; save the model's state_dict()",
+            ));
+        }
         return Err(refuse(
             "there is no tensor in its dict; save the model's state_dict()",
         ));

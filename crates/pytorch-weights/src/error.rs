@@ -46,7 +46,8 @@ pub enum WeightsError {
     /// The pickle names a class or function that weights do not need. Nothing in a file is called.
     #[error(
         "its pickle names {name}, which weights do not need, and nothing in a file is called; save the weights \
-         alone, with torch.save(model.state_dict(), ...)"
+         alone, with torch.save(model.state_dict(), ...), or, of a file that you trust, \
+         torch.save(torch.load(FILE, weights_only=False)[\"state_dict\"], ...)"
     )]
     Global {
         /// `module.name`, escaped.

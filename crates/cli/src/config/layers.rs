@@ -11,7 +11,7 @@ use toml::{Table, Value};
 use super::flags::{flags_layer, key_of};
 use super::no_model::without_model;
 use super::of_run::task_of_run;
-use super::optimizer;
+use super::{optimizer, unshown};
 use crate::arguments::TrainArguments;
 use crate::arguments::keys::nearest_key;
 use crate::error::CliError;
@@ -70,12 +70,20 @@ pub(super) fn layered(
     let mut table = task.preset();
     let flags = flags_layer(arguments, &model)?;
     let folder = init_from.unwrap_or(Path::new(""));
+    let stated = adopted.clone();
+    let given = flags.clone();
     pretrained::forget_tokenizer(&mut adopted, &[&file_layer, &flags], folder)?;
     merge(&mut table, adopted);
     for mut layer in [file_layer, flags] {
         optimizer::lift(&mut layer)?;
         optimizer::leave_out_others(&mut table, &layer);
         merge(&mut table, layer);
+    }
+    if init_from.is_some() && !arguments.resume {
+        match stated.is_empty() {
+            false => unshown::refuse_contradictions(task, &stated, &table, folder)?,
+            true => unshown::require_heads(task, &given, &table)?,
+        }
     }
     if !arguments.resume {
         forget_shards(&mut table, arguments.keys.has("data.name"));

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use everburn_record::sync::lock;
-use everburn_train::RunLock;
 use everburn_train::checkpoint::{CheckpointFolder, Place};
+use everburn_train::{RunLock, TrainError};
 
+use crate::error::CliError;
 use crate::files;
 use crate::prelude::*;
 
@@ -105,6 +106,24 @@ impl Prepared {
     /// Keeps the folder as it is: what was asked for is done.
     pub(super) fn keep(&mut self) {
         *lock(&self.replaced.0) = None;
+    }
+
+    /// Removes the folder where `error` has refused the start and nothing was in the folder before. Returns whether it did.
+    pub(super) fn discard_refused(&self, error: Option<&CliError>) -> bool {
+        let is_refused = matches!(
+            error,
+            Some(
+                CliError::Usage { .. }
+                    | CliError::Train(TrainError::Config(_) | TrainError::DifferentRuns { .. })
+            )
+        );
+        if !is_refused || lock(&self.replaced.0).is_some() {
+            return false;
+        }
+        self.run.discard().unwrap_or_else(|error| {
+            tracing::warn!("{error}");
+            false
+        })
     }
 
     /// Gives the folder back. Returns a line about it, if folders have other names now.

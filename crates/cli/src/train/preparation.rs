@@ -393,8 +393,12 @@ fn check_decided(
     Ok(())
 }
 
-/// Checks that the groups of parameters are some of the task's model. No parameter is drawn.
+/// Checks that the groups of parameters, and those that factors of LoRA are put beside, are some of the task's model. No
+/// parameter is drawn.
 pub(super) fn check_groups(config: &RunConfig, task: &dyn ConfiguredTask) -> Result<(), CliError> {
+    if let Some(lora) = &config.training.lora {
+        lora.check_targets(&task.model(&Device::default())?)?;
+    }
     if !config.training.optimizer.has_groups() {
         return Ok(());
     }

@@ -36,6 +36,13 @@ pub(super) fn help_to_fit(error: &CliError, config: &RunConfig, path: &Path) -> 
     ) {
         return None;
     }
+    if has_wide_blocks(config, path) {
+        return Some(
+            "the convolutions in its blocks have widths that no setting gives: it is a wide_resnet or a resnext, which are not \
+             supported"
+                .to_owned(),
+        );
+    }
     let data = config.sections.get("data")?;
     if let Some(flags) = flags_that_fit(config, path) {
         return Some(format!("{flags} builds the model that the weights fit"));
@@ -102,6 +109,27 @@ fn blocks_in(config: &RunConfig, path: &Path) -> Option<Setting> {
     (!blocks.contains(&0)).then_some(Setting { key, value, flag })
 }
 
+/// Whether the weights in `path` are of a residual net whose blocks have inner convolutions of another width than a
+/// quarter of what they yield, or convolutions in groups.
+fn has_wide_blocks(config: &RunConfig, path: &Path) -> bool {
+    let shapes = config.task().ok().and_then(|task| {
+        let shapes = state_dict_shapes(path, &task.layout());
+        shapes.ok()
+    });
+    let shapes = shapes.unwrap_or_default();
+    let of = |name: &str| {
+        let end = format!("layer1.0.{name}.weight");
+        let mut all = shapes.iter();
+        let (_, shape) = all.find(|(name, _)| name.ends_with(&end))?;
+        <[usize; 4]>::try_from(shape.clone()).ok()
+    };
+    let blocks = (of("conv1"), of("conv2"), of("conv3"));
+    let (Some([inner, ..]), Some([_, grouped, ..]), Some([outer, ..])) = blocks else {
+        return false;
+    };
+    outer != 4 * inner || grouped != inner
+}
+
 fn fits(config: &RunConfig, path: &Path) -> bool {
     match loaded(config, path) {
         Ok(_) => true,
@@ -110,5 +138,43 @@ fn fits(config: &RunConfig, path: &Path) -> bool {
         }
         // Not a model of these data.
         Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the first block of a file is taken for one of wide_resnet or resnext.
+    fn is_wide(shapes: [[usize; 4]; 3]) -> bool {
+        let (mut header, mut end) = (serde_json::Map::new(), 0);
+        for (name, shape) in ["conv1", "conv2", "conv3"].iter().zip(shapes) {
+            let begin = end;
+            end += 4 * shape.iter().product::<usize>();
+            header.insert(
+                format!("module.layer1.0.{name}.weight"),
+                serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}),
+            );
+        }
+        let header = serde_json::Value::Object(header).to_string().into_bytes();
+        let length = (header.len() as u64).to_le_bytes();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights.safetensors");
+        std::fs::write(&path, [&length[..], &header, &vec![0; end]].concat()).unwrap();
+        let config = RunConfig {
+            model: "resnet50".to_owned(),
+            ..RunConfig::default()
+        };
+        has_wide_blocks(&config, &path)
+    }
+
+    #[test]
+    fn blocks_whose_widths_no_setting_gives_are_seen() {
+        let narrow = [[8, 8, 1, 1], [8, 8, 3, 3], [32, 8, 1, 1]];
+        assert!(!is_wide(narrow));
+        let wide = [[16, 8, 1, 1], [16, 16, 3, 3], [32, 16, 1, 1]];
+        assert!(is_wide(wide));
+        let grouped = [[8, 8, 1, 1], [8, 2, 3, 3], [32, 8, 1, 1]];
+        assert!(is_wide(grouped));
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use burn::prelude::*;
 use everburn_datasets::{
     Channels, DataChoice, DataKind, ImageAugmentation, LoadedRgb, MixBatcher, MixedClasses,
-    RgbItem, RgbRequest, is_url, load_rgb,
+    RgbItem, RgbRequest, UnknownChoice, is_url, load_rgb,
 };
 use everburn_distributed::Augment;
 use everburn_train::{
@@ -172,6 +172,13 @@ impl FolderConfig {
                 data_dir: folder.clone(),
                 ..request
             }),
+            (Some((name, Err(UnknownChoice { nearest: Some(meant), .. }))), None)
+                if [DataChoice::Cifar10, DataChoice::Cifar100].contains(&meant)
+                    && !Path::new(name).exists() =>
+            {
+                let error = format!("there is no set of images called {name}, and no file or folder {name}");
+                Err(TaskError::new(error).with_help(format!("did you mean --data {meant}?")))
+            }
             (Some((path, Err(_))), None) => Ok(RgbRequest {
                 file: Some(path.into()),
                 ..request
@@ -401,5 +408,26 @@ impl<M: ImageModel> Predict for ImageFolders<M> {
 
     fn sample_name(&self, item: &RgbItem) -> Option<String> {
         Some(item.file.display().to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_nearly_a_sets_name_leads_to_it() {
+        let named = |name: &str| FolderConfig {
+            name: Some(name.to_owned()),
+            ..FolderConfig::default()
+        };
+        let error = named("cifar").request().unwrap_err();
+        let expected = "there is no set of images called cifar, and no file or folder cifar";
+        assert_eq!(error.to_string(), expected);
+        assert_eq!(error.help(), Some("did you mean --data cifar10?"));
+        assert!(
+            named("photos").request().is_ok(),
+            "a folder that may be anywhere"
+        );
     }
 }

@@ -7,6 +7,9 @@ use serde_json::Value;
 /// No model has a larger size: layers, widths, tokens.
 const LARGEST_SIZE: usize = 1 << 28;
 
+/// How much of a value is shown, in characters.
+const LONGEST_VALUE: usize = 80;
+
 /// The keys of a file.
 #[derive(Clone, Copy)]
 pub(super) struct Keys<'a> {
@@ -70,19 +73,43 @@ impl<'a> Keys<'a> {
             !found.is_null() && !same
         };
         match values.iter().find(differs) {
-            Some((key, value)) => Err(self.wrong(key, &value.to_string())),
+            Some((key, value)) => Err(self.unsupported(key, &value.to_string())),
             None => Ok(()),
         }
     }
 
     /// An error about a key that is missing, or has a value that is not `expected`.
     pub(super) fn wrong(&self, key: &str, expected: &str) -> TaskError {
+        self.error(key).with_help(format!(
+            "it must be {expected}: copy or download the folder again"
+        ))
+    }
+
+    /// An error about a model that computes otherwise than Everburn, which computes what `supported` says.
+    pub(super) fn unsupported(&self, key: &str, supported: &str) -> TaskError {
+        self.error(key).with_help(format!(
+            "this model is not supported: Everburn computes with {key} {supported}, and another value in {} would give wrong \
+             results",
+            self.file
+        ))
+    }
+
+    /// An error that shows the start of the value.
+    fn error(&self, key: &str) -> TaskError {
         let found = match &self.json[key] {
             Value::Null => "is missing".to_string(),
-            found => format!("is {}", printable(&found.to_string(), 80)),
+            found => {
+                let text = found.to_string();
+                // Beyond it, one character at least is not shown.
+                let cut = match printable(&text, LONGEST_VALUE + 1).chars().count() > LONGEST_VALUE
+                {
+                    true => "...",
+                    false => "",
+                };
+                format!("is {}{cut}", printable(&text, LONGEST_VALUE))
+            }
         };
         TaskError::new(format!("{}: {key} {found}", self.file))
-            .with_help(format!("models of this kind are built with {expected}"))
     }
 }
 
@@ -91,6 +118,30 @@ pub(super) mod tests {
     use burn::module::Module;
     use everburn_train::{Patterns, StateDictLayout, load_state_dict_except, save_pretrained};
     use serde_json::{Value, json};
+
+    use super::Keys;
+
+    #[test]
+    fn a_value_that_is_not_supported_is_no_advice_to_edit_the_file() {
+        let json = json!({"n_inner": 80, "rope": "a".repeat(100), "width": "wide"});
+        let keys = Keys::of_config(&json);
+        let error = keys.require(&[("n_inner", json!(256))]).unwrap_err();
+        assert_eq!(error.to_string(), "config.json: n_inner is 80");
+        let help = error.help().unwrap();
+        assert!(help.starts_with(
+            "this model is not supported: Everburn computes with n_inner 256, and another value"
+        ));
+        assert!(
+            help.ends_with("in config.json would give wrong results"),
+            "{help}"
+        );
+        let cut = keys.unsupported("rope", "default").to_string();
+        let expected = format!("config.json: rope is \"{}...", "a".repeat(79));
+        assert_eq!(cut, expected);
+        let width = keys.size("width", None).unwrap_err();
+        let help = width.help().unwrap();
+        assert!(help.starts_with("it must be a whole number"), "{help}");
+    }
 
     /// That each of these keys, as JSON pointers, is named with both values where the `config.json` of `model` contradicts
     /// the weights, which do not fit `other`.

@@ -27,6 +27,21 @@ pub(super) fn with_own<C: Serialize + DeserializeOwned>(
     serde_json::from_value(numbers).map_err(|error| wrong(error.to_string()))
 }
 
+/// Those of `keys`, by their paths in a configuration file, with the values that these numbers have.
+pub(super) fn unshown<C: Serialize>(
+    section: &str,
+    numbers: &C,
+    keys: &[&str],
+) -> Vec<(String, String)> {
+    // What cannot be written as TOML is refused with the model.
+    let own = to_section(numbers).unwrap_or_default();
+    let found = keys.iter().filter_map(|key| {
+        let value = own.get(*key)?;
+        Some((format!("{section}.{key}"), value.to_string()))
+    });
+    found.collect()
+}
+
 /// All numbers, as a section has them.
 ///
 /// # Errors

@@ -51,10 +51,12 @@ pub(super) fn claim(
         }
         return Err(RankEnvironmentError::Incomplete {
             found: env.set_among(&[RANK, SIZES[1], SIZES[2]]),
-            missing: vec!["SLURM_STEP_ID and all else that only srun sets".into()],
+            missing: [STEP_IDS[0], STEP_SIZE, NODE_LISTS[0]]
+                .map(Into::into)
+                .to_vec(),
             advice: format!(
-                "if srun started this and its variables were lost on the way, set {0}=slurm; if it \
-                 runs by itself in a batch script, set {0}=none, or start it by srun",
+                "srun sets these for its tasks. If srun started this process and they were lost on the way, set \
+                 {0}=slurm; if this process is no task of srun, set {0}=none, or start it by srun",
                 v::LAUNCHER
             ),
         });

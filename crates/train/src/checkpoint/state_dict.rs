@@ -41,7 +41,7 @@ use crate::record::run_directory::write_output;
 pub use file::StateDictFile;
 pub use fit::WeightsMismatch;
 pub(crate) use folder::write_folder;
-pub use folder::{PRETRAINED_CONFIG, save_pretrained};
+pub use folder::{PRETRAINED_CONFIG, save_pretrained, weights_of};
 pub use layout::{StateDictLayout, TensorSource};
 pub use stated::{ShownBy, StatedSize};
 

@@ -81,8 +81,27 @@ impl LoraConfig {
     /// # Errors
     /// [`TrainError::Config`] if a number is out of range, or a target names no weight.
     pub fn adapt<M: Module>(&self, model: M) -> Result<M, TrainError> {
+        let (paths, saved) = self.targets_in(&model)?;
+        let group = ParamGroup::from_paths(paths);
+        let adapted = model.apply_lora(Lora::new(self.rank, self.alpha()).set_param_group(group));
+        Ok(match saved.is_empty() {
+            true => adapted,
+            false => adapted.unfreeze_group(ParamGroup::from_paths(saved)),
+        })
+    }
+
+    /// Checks that [`adapt`](Self::adapt) adapts the model. No parameter is drawn.
+    ///
+    /// # Errors
+    /// As [`adapt`](Self::adapt).
+    pub fn check_targets<M: Module>(&self, model: &M) -> Result<(), TrainError> {
+        self.targets_in(model).map(drop)
+    }
+
+    /// The paths of the weights that get factors, and of the parameters that are trained whole.
+    fn targets_in<M: Module>(&self, model: &M) -> Result<(Vec<String>, Vec<String>), TrainError> {
         self.check()?;
-        let all = parameter_paths(&model);
+        let all = parameter_paths(model);
         let is_saved = |path: &str| self.modules_to_save.fit(path);
         let saved = all.iter().map(|parameter| parameter.path.clone());
         let saved = saved.filter(|path| is_saved(path)).collect::<Vec<_>>();
@@ -128,12 +147,7 @@ impl LoraConfig {
                 self.rank
             )));
         }
-        let group = ParamGroup::from_paths(paths);
-        let adapted = model.apply_lora(Lora::new(self.rank, self.alpha()).set_param_group(group));
-        Ok(match saved.is_empty() {
-            true => adapted,
-            false => adapted.unfreeze_group(ParamGroup::from_paths(saved)),
-        })
+        Ok((paths, saved))
     }
 }
 

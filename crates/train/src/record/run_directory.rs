@@ -188,6 +188,20 @@ impl RunDirectory {
         Ok(Some(failed))
     }
 
+    /// Removes the folder of a start that was refused. Returns `false`, and leaves it as it is, if this run has made a step
+    /// or has a model.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if it cannot be removed.
+    pub fn discard(&self) -> Result<bool, TrainError> {
+        if self.has_begun() {
+            return Ok(false);
+        }
+        std::fs::remove_dir_all(&self.path)
+            .map_err(|error| TrainError::file("removing", &self.path, &error))?;
+        Ok(true)
+    }
+
     /// Whether anything of a training is in it, or of a model. A start may have failed before.
     fn has_begun(&self) -> bool {
         let has_bytes = |file: PathBuf| file.metadata().is_ok_and(|file| file.len() > 0);

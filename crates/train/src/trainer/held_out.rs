@@ -43,7 +43,8 @@ impl Trainer {
         }
         tracing::warn!(
             "the samples seem to be in the order of their classes: the last {held_out}, which are held out for validation, \
-             are of {shown} alone, and most of the others are not. Shuffle the set by a fixed seed before it is given to \
+             are of {shown} alone, and most of the others are not. Shuffle the file or folder, or hold out more by \
+             `validation_samples`; in a task of your own, shuffle the set by a fixed seed before it is given to \
              `TrainingData::new`, or give it samples of all classes by `with_validation`"
         );
     }
@@ -93,9 +94,12 @@ fn some_of(range: Range<usize>, count: usize) -> Vec<usize> {
 
 /// Whether the classes of samples that are held out tell of an order, beside those of samples to learn from: there are at
 /// most half as many different ones, and most samples to learn from have none of them; or no sample to learn from has one,
-/// though classes repeat.
+/// though classes repeat. Fewer samples than there are classes tell nothing.
 fn are_sorted(held_out: &[i64], learnt: &[i64]) -> bool {
     let [own, others] = [held_out, learnt].map(|part| part.iter().collect::<BTreeSet<_>>());
+    if held_out.len() < others.len() {
+        return false;
+    }
     let common = learnt.iter().filter(|class| own.contains(class)).count();
     let fewer = 2 * own.len() <= others.len() && 4 * common <= 3 * learnt.len();
     let disjoint = common == 0 && 4 * own.len() <= held_out.len();
@@ -174,6 +178,8 @@ mod tests {
             assert!(!looks_sorted(&in_turn), "{classes} classes in turn");
         }
         assert!(!looks_sorted(&[3; 100]), "one class");
+        let few = sorted(&[4; 10]);
+        assert!(!looks_sorted(&few), "4 held out of 10 classes");
     }
 
     #[test]

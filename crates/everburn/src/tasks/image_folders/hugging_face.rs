@@ -9,6 +9,7 @@ use everburn_train::{ShownBy, StateDictLayout, StatedSize, TaskError, TensorSour
 use serde_json::{Value, json};
 
 use crate::tasks::json_keys::Keys;
+use crate::tasks::numbers;
 
 /// Numbers of a classifier that are in a `config.json` too, for [`ImageFolders`](super::ImageFolders). A model that no
 /// other library has needs none of the methods.
@@ -91,7 +92,7 @@ fn require_classifier(keys: Keys<'_>) -> Result<(), TaskError> {
 fn channels(keys: Keys<'_>) -> Result<usize, TaskError> {
     match keys.size("num_channels", Some(3))? {
         channels @ (1 | 3) => Ok(channels),
-        _ => Err(keys.wrong("num_channels", "3 channels, or 1 of grey images")),
+        _ => Err(keys.unsupported("num_channels", "3, or 1 for grey images")),
     }
 }
 
@@ -165,7 +166,7 @@ impl PretrainedImageModel for ViTConfig {
             Some("gelu") => Activation::Gelu,
             Some("gelu_new" | "gelu_pytorch_tanh") => Activation::GeluTanh,
             None if config_json["hidden_act"].is_null() => Activation::Gelu,
-            _ => return Err(keys.wrong("hidden_act", "gelu or gelu_new")),
+            _ => return Err(keys.unsupported("hidden_act", "gelu or gelu_new")),
         };
         let (width, heads) = (
             keys.size("hidden_size", Some(768))?,
@@ -224,6 +225,7 @@ impl PretrainedImageModel for ViTConfig {
                 .to_vec(),
             other_libraries: &[OF_TORCHVISION],
             sizes: SIZES_OF_VIT,
+            unshown: numbers::unshown(Self::SECTION, self, &["heads", "activation", "epsilon"]),
             ..StateDictLayout::default()
         }
     }
@@ -282,7 +284,7 @@ impl ResNetKeys {
         let hidden = four("hidden_sizes", [256, 512, 1024, 2048])?;
         let expected = [1, 2, 4, 8].map(|stage| stage * expansion * width);
         if hidden != expected {
-            return Err(keys.wrong("hidden_sizes", &format!("hidden_sizes of {expected:?}")));
+            return Err(keys.unsupported("hidden_sizes", &format!("{expected:?}")));
         }
         let channels = Some(channels(keys)?).filter(|channels| *channels != 3);
         Ok(Some(Self {

@@ -52,7 +52,7 @@ impl Preprocessing {
         keys.require(&[("do_rescale", json!(true))])?;
         let factor = keys.number("rescale_factor", 1.0 / 255.0)?;
         if (factor * 255.0 - 1.0).abs() > 1e-6 {
-            return Err(keys.wrong("rescale_factor", "a rescale_factor of 1/255"));
+            return Err(keys.unsupported("rescale_factor", "1/255"));
         }
         let (mean, std) = match keys.flag("do_normalize", true)? {
             true => (

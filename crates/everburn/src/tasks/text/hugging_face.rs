@@ -7,6 +7,7 @@ use everburn_train::{ShownBy, StateDictLayout, StatedSize, TaskError, TensorSour
 use serde_json::{Value, json};
 
 use crate::tasks::json_keys::Keys;
+use crate::tasks::numbers;
 
 /// Numbers of a decoder that are in a `config.json` too, for [`Text`](super::Text). A decoder that no other library has
 /// needs none of the methods.
@@ -70,6 +71,15 @@ const SIZES_OF_LLAMA: &[StatedSize] = &[
     StatedSize::new("/num_key_value_heads", ShownBy::Heads("k_proj.weight")),
 ];
 
+/// What no tensor of a Llama shows.
+const UNSHOWN_OF_LLAMA: [&str; 5] = [
+    "heads",
+    "kv_heads",
+    "epsilon",
+    "rotary_base",
+    "rotary_scaling",
+];
+
 impl PretrainedDecoder for GptConfig {
     fn adopt(config_json: &Value) -> Result<Option<Self>, TaskError> {
         let keys = Keys::of_config(config_json);
@@ -92,7 +102,7 @@ impl PretrainedDecoder for GptConfig {
             None | Some("gelu_new" | "gelu_pytorch_tanh") => Activation::GeluTanh,
             Some("gelu") => Activation::Gelu,
             Some(_) => {
-                return Err(keys.wrong("activation_function", "gelu_new or gelu"));
+                return Err(keys.unsupported("activation_function", "gelu_new or gelu"));
             }
         };
         let config = Self::new(keys.size("vocab_size", None)?)
@@ -195,6 +205,7 @@ impl PretrainedDecoder for GptConfig {
                 .to_vec(),
             copies: &[("lm_head.weight", "wte.weight")],
             sizes: SIZES_OF_GPT,
+            unshown: numbers::unshown(Self::SECTION, self, &["heads", "activation"]),
             ..StateDictLayout::default()
         }
     }
@@ -297,6 +308,7 @@ impl PretrainedDecoder for LlamaConfig {
                 false => &[],
             },
             sizes: SIZES_OF_LLAMA,
+            unshown: numbers::unshown(Self::SECTION, self, &UNSHOWN_OF_LLAMA),
             ..StateDictLayout::default()
         }
     }
@@ -325,8 +337,8 @@ fn rotary(config_json: &Value) -> Result<(f64, RotaryScaling), TaskError> {
             original_context: scaling.size("original_max_position_embeddings", None)?,
         },
         Some(_) => {
-            let expected = "a rope_type of default, linear or llama3";
-            return Err(Keys::of_config(config_json).wrong(name, expected));
+            let supported = "of rope_type default, linear or llama3";
+            return Err(Keys::of_config(config_json).unsupported(name, supported));
         }
     };
     Ok((base, scaling))

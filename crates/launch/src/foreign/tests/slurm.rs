@@ -158,7 +158,8 @@ fn a_slurm_task_that_may_be_either_is_refused_unless_named() {
         &[&lost],
         &[
             "SLURM_PROCID=1, SLURM_NTASKS=2 are set",
-            "SLURM_STEP_ID",
+            "SLURM_STEP_ID, SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST are not set",
+            "srun sets these for its tasks",
             "EVERBURN_LAUNCHER=slurm",
         ],
     );

@@ -41,9 +41,9 @@ impl StateDictLayout {
             });
             if copied? != tensor? {
                 let reason = format!(
-                    "{copy} has other numbers than {of}, and the model has one tensor for both (`tie_word_embeddings` in \
-                     config.json): correct config.json if the model has a head of its own, or leave the head out by \
-                     `init_skip = '{copy}'`"
+                    "{copy} has other numbers than {of}, and the model has one tensor for both. `init_skip = '{copy}'` leaves \
+                     the first out, which is right only for a head that is tied. A head of its own needs \
+                     `tie_word_embeddings` false in config.json, where the kind of model has one (a GPT-2 has none here)"
                 );
                 return Err(refuse("reading", path, &reason));
             }
@@ -82,6 +82,8 @@ mod tests {
         let error = checked(&[1.0, 3.0], &[]).unwrap_err().to_string();
         let both = "lm_head.weight has other numbers than net.wte.weight";
         assert!(error.contains(both), "{error}");
+        let leaves_out = "`init_skip = 'lm_head.weight'` leaves the first out";
+        assert!(error.contains(leaves_out), "{error}");
         checked(&[1.0, 3.0], &["lm_head.*"]).unwrap();
     }
 }

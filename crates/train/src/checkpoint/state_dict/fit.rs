@@ -74,6 +74,27 @@ pub(in crate::checkpoint) fn mismatch(
             (name.to_string(), tensor.clone())
         });
         let rest = Differences::of(ours, &without.collect(), their_name);
+        let is_beside = |name: &&String| !name.starts_with(&*prefix) && !is_count(name);
+        let beside: Vec<&str> = theirs
+            .keys()
+            .filter(is_beside)
+            .map(|name| &**name)
+            .collect();
+        if rest.other.is_empty()
+            && rest.missing.is_empty()
+            && rest.unknown.len() == beside.len()
+            && let Some(patterns) = patterns_of(&beside, theirs)
+        {
+            let problems = format!(
+                "\n  the model's {} tensors fit, with `{}` before their names, and the file has {} more: {patterns} leaves out \
+                 what is no part of the model{}",
+                ours.len(),
+                prefix.escape_debug(),
+                beside.len(),
+                rest.shown()
+            );
+            return Some((WeightsMismatch::Tensors, problems));
+        }
         let prefix = prefix.escape_debug();
         let problems = format!(
             "\n  {fitting} of the model's {} tensors have `{prefix}` before their names in the file: save them without it, as in \
@@ -236,8 +257,8 @@ impl Differences {
             (_, unknown, 0) if self.other.is_empty() && unknown <= few => (
                 Tensors,
                 format!(
-                    "the model's {all} tensors fit, and the file has {unknown} more: a training with `init_skip` \
-                     leaves those out that it names"
+                    "the model's {all} tensors fit, and the file has {unknown} more: {} leaves out what is no part of the model",
+                    self.pattern_of_unknown(ours, theirs)
                 ),
             ),
             (_, 0, _) | (_, _, 0) => (
@@ -302,6 +323,19 @@ impl Differences {
         ours.iter().filter(of_layer).count() == self.missing.len()
     }
 
+    /// What `init_skip` has to say for the tensors that only the file has.
+    fn pattern_of_unknown(
+        &self,
+        ours: &[PackedTensor],
+        theirs: &BTreeMap<String, PackedTensor>,
+    ) -> String {
+        let known: BTreeSet<&str> = ours.iter().map(|tensor| &*tensor.name).collect();
+        let unknown = theirs.keys().map(|name| &**name);
+        let unknown = unknown.filter(|name| !known.contains(name) && !is_count(name));
+        let unknown: Vec<&str> = unknown.collect();
+        patterns_of(&unknown, theirs).unwrap_or_else(|| "`init_skip = '...'`".to_owned())
+    }
+
     /// What `init_skip` has to say for the missing tensors, and for no others: the pattern of their layer if all of it is
     /// missing, else their names.
     fn pattern_of_missing(&self, ours: &[PackedTensor]) -> String {
@@ -321,6 +355,31 @@ impl Differences {
 fn fits(own: &PackedTensor, theirs: &BTreeMap<String, PackedTensor>) -> bool {
     let their = theirs.get(&own.name);
     their.is_some_and(|their| *their.shape == *own.shape)
+}
+
+/// What `init_skip` has to say to leave `unknown` out of a file, and none of its other tensors: the first parts of their
+/// names, or of a layer, or whole names; `None` if these are many.
+fn patterns_of(unknown: &[&str], theirs: &BTreeMap<String, PackedTensor>) -> Option<String> {
+    let others = || theirs.keys().filter(|name| !unknown.contains(&&***name));
+    let patterns = unknown.iter().map(|name| {
+        let first = name.split_once('.').map(|(first, _)| first);
+        let layer = name.rsplit_once('.').map(|(layer, _)| layer);
+        let patterns = [first, layer].into_iter().flatten();
+        let mut patterns = patterns.map(|part| format!("{part}.*"));
+        let is_apart = |pattern: &String| {
+            let pattern = Patterns::from(pattern.as_str());
+            !others().any(|other| pattern.fit(other))
+        };
+        patterns
+            .find(is_apart)
+            .unwrap_or_else(|| (*name).to_owned())
+    });
+    let patterns: BTreeSet<String> = patterns.collect();
+    let patterns = patterns.iter();
+    let patterns: Vec<String> = patterns
+        .map(|pattern| format!("`init_skip = '{}'`", pattern.escape_debug()))
+        .collect();
+    (patterns.len() <= MOST_SHOWN).then(|| patterns.join(" "))
 }
 
 /// The patterns of the layers in which the model and the file differ, if they are few and leave tensors that fit.
@@ -385,8 +444,13 @@ pub(super) fn check_patterns<'a, I: Iterator<Item = &'a str>>(
             continue;
         }
         let layer = format!("{pattern}.");
+        let lower = pattern.to_lowercase();
+        let in_lower = Patterns::from(lower.as_str());
         let meant = match names().any(|name| name.starts_with(&layer)) {
             true => format!("; did you mean '{layer}*'?"),
+            false if names().any(|name| in_lower.fit(name)) => {
+                format!("; did you mean '{lower}'?")
+            }
             false => String::new(),
         };
         return Err(TrainError::Config(format!(

@@ -142,8 +142,19 @@ fn shards(tensors: Vec<NamedTensor>, most: u64) -> Vec<Vec<NamedTensor>> {
     shards
 }
 
-/// The file of a folder's weights, or the index of several.
-pub(super) fn weights_of(folder: &Path) -> Option<PathBuf> {
+/// The file of weights in a folder of Hugging Face's transformers, or the index of several.
+///
+/// ```
+/// # mod everburn { pub use everburn_train as train; }
+/// use everburn::train::weights_of;
+///
+/// let folder = tempfile::tempdir().unwrap();
+/// let file = folder.path().join("model.safetensors");
+/// assert_eq!(weights_of(folder.path()), None);
+/// std::fs::write(&file, []).unwrap();
+/// assert_eq!(weights_of(folder.path()), Some(file));
+/// ```
+pub fn weights_of(folder: &Path) -> Option<PathBuf> {
     let names = WEIGHTS.into_iter();
     let mut paths =
         names.flat_map(|name| [folder.join(format!("{name}{INDEX}")), folder.join(name)]);

@@ -52,6 +52,9 @@ pub struct StateDictLayout {
     pub other_libraries: &'static [(&'static str, &'static str)],
     /// Sizes that the `config.json` beside the file states too.
     pub sizes: &'static [StatedSize],
+    /// Settings of the model that no tensor's shape shows, by their keys in `config.toml`, with the model's values: weights
+    /// fit another one too, and the results are wrong.
+    pub unshown: Vec<(String, String)>,
 }
 
 /// Where a tensor of a model is in a file.
@@ -136,7 +139,10 @@ impl StateDictLayout {
 
     /// What a file with these names calls a tensor, and that name, where it is the model's.
     pub(super) fn names_in<'a>(&'a self, names: &'a [String]) -> impl Fn(&str) -> String + 'a {
-        let is_of_file = names.iter().any(|their| self.is_of_file(their));
+        // Single names are the same in other libraries: most are those of the layout.
+        let of_layout = names.iter().filter(|their| self.is_of_file(their));
+        let of_layout = of_layout.count();
+        let is_of_file = of_layout > 0 && 2 * of_layout >= names.len();
         let prefix = self.prefix_missing(names.iter());
         let arranged = |their: &String| self.in_this_version(&format!("{prefix}{their}"));
         let theirs = names.iter().map(|their| (arranged(their), their));
@@ -384,6 +390,9 @@ mod tests {
             shown(&of_file, "q.weight"),
             "net.both.weight (here q.weight)"
         );
+        // A name that another library has, too.
+        let of_another = ["both.weight", "features.0", "features.1"];
+        assert_eq!(shown(&of_another, "q.weight"), "q.weight");
     }
 
     #[test]

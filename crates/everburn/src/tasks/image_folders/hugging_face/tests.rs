@@ -253,3 +253,11 @@ fn a_vit_is_taken_by_the_names_of_transformers_5_too() {
     save_state_dict(&taken, 0, &back).unwrap();
     assert!(std::fs::read(&back).unwrap() == written);
 }
+
+#[test]
+fn settings_of_a_vit_that_no_shape_shows_are_in_the_layout() {
+    let unshown = vit().layout().unshown;
+    let keys: Vec<&str> = unshown.iter().map(|(key, _)| &**key).collect();
+    assert_eq!(keys, ["vit.heads", "vit.activation", "vit.epsilon"]);
+    assert_eq!(unshown[0].1, "4");
+}

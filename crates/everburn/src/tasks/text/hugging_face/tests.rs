@@ -141,3 +141,21 @@ fn what_a_decoder_cannot_do_is_refused_by_its_key() {
         refused(llama.clone(), key, value);
     }
 }
+
+#[test]
+fn settings_that_no_shape_shows_are_in_the_layout_with_their_values() {
+    let of = |layout: StateDictLayout| -> Vec<String> {
+        let unshown = layout.unshown.into_iter();
+        unshown
+            .map(|(key, value)| format!("{key} = {value}"))
+            .collect()
+    };
+    let gpt = GptConfig::new(300).with_width(96).with_heads(6);
+    assert_eq!(
+        of(gpt.layout()),
+        ["gpt.heads = 6", "gpt.activation = \"gelu\""]
+    );
+    let llama = of(llama().layout());
+    assert_eq!(llama.len(), UNSHOWN_OF_LLAMA.len(), "{llama:?}");
+    assert_eq!(llama[..2], ["llama.heads = 4", "llama.kv_heads = 2"]);
+}

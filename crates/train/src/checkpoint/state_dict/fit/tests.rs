@@ -68,7 +68,7 @@ fn few_tensors_less_or_more_are_no_other_model() {
     write(&named);
     let more = told(config.clone());
     assert!(
-        more.contains("the file has 1 more: a training with `init_skip`"),
+        more.contains("the file has 1 more: `init_skip = 'extra'` leaves out"),
         "{more}"
     );
 }
@@ -244,4 +244,16 @@ fn what_is_skipped_keeps_no_others_from_sharing_a_prefix() {
     load("criterion.*").unwrap();
     let error = load("layers.1.*").unwrap_err().to_string();
     assert!(error.contains("criterion.weight"), "{error}");
+    let whole = load_state_dict(config.init(&device), &path).unwrap_err();
+    let whole = whole.to_string();
+    for expected in [
+        "tensors fit, with `model.` before their names, and the file has 1 more",
+        "`init_skip = 'criterion.*'` leaves out what is no part of the model",
+        "criterion.weight has shape",
+    ] {
+        assert!(whole.contains(expected), "{expected}: {whole}");
+    }
+    assert!(!whole.contains("removeprefix"), "{whole}");
+    let error = load("CRITERION.*").unwrap_err().to_string();
+    assert!(error.contains("did you mean 'criterion.*'?"), "{error}");
 }

@@ -1,0 +1,148 @@
+//! What no shape of a tensor shows: it comes from the `config.json`, is set, or is said, and is never guessed.
+
+use std::path::Path;
+
+use everburn_tests::{Ended, Everburn, Run};
+use serde_json::Value;
+
+/// The folder `gpt2` of a model of width 24 with 2 heads, to which the default of 12 heads fits too; its run is `made`.
+fn pretrained(here: &Path) {
+    let size = "gpt={width=24,layers=1,heads=2,context=16,dropout=0.0}";
+    let train = ["train", "gpt2", "--tokenizer", "byte", "--set", size];
+    let few = "--data embedded --train-samples 8 --test-samples 4 --batch-size 8 --validation-samples 0 --steps 1 \
+               --run-dir made";
+    let train = Everburn::new(here, train).args(few.split(' '));
+    train.run().succeeded();
+    let export = "export made --to hugging-face --output gpt2".split(' ');
+    Everburn::new(here, export).run().succeeded();
+}
+
+fn import(here: &Path, line: &str) -> Ended {
+    let import = format!("import {line} --tokenizer byte");
+    Everburn::new(here, import.split(' ')).run()
+}
+
+fn heads(here: &Path, run: &str) -> usize {
+    let text = Run::new(here.join(run)).text("config.toml");
+    let mut lines = text.lines();
+    let heads = lines.find_map(|line| line.strip_prefix("heads = "));
+    heads.unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_file_beside_its_config_json_is_read_as_its_folder_and_alone_it_asks_for_heads() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    pretrained(here);
+    for (from, run) in [
+        ("gpt2", "a"),
+        ("gpt2/model.safetensors gpt2", "b"),
+        ("gpt2/model.safetensors gpt2 --set gpt.heads=2", "c"),
+    ] {
+        import(here, &format!("{from} --run-dir {run}")).succeeded();
+        assert_eq!(heads(here, run), 2, "{from}");
+    }
+    for from in ["gpt2", "gpt2/model.safetensors gpt2", "made"] {
+        let other = import(here, &format!("{from} --set gpt.heads=12 --run-dir never"));
+        let message = "gpt.heads is 2 in the model of gpt2, and 12 was set";
+        let message = message.replace(
+            "of gpt2",
+            if from == "made" { "of made" } else { "of gpt2" },
+        );
+        other.failed_with(2, &[&message, "leave gpt.heads out"]);
+    }
+    let activation = import(here, "gpt2 --set gpt.activation=gelu --run-dir never");
+    activation.failed_with(2, &["gpt.activation is \"gelu-tanh\" in the model of gpt2"]);
+
+    std::fs::copy(
+        here.join("gpt2/model.safetensors"),
+        here.join("alone.safetensors"),
+    )
+    .unwrap();
+    let sizes = "--set gpt.width=24 --set gpt.layers=1 --set gpt.context=16 --data embedded";
+    let alone = import(
+        here,
+        &format!("alone.safetensors gpt2 {sizes} --run-dir never"),
+    );
+    alone.failed_with(
+        2,
+        &["gpt.width is set and gpt.heads is not", "--set gpt.heads=N"],
+    );
+    let train = format!(
+        "train gpt2 --init-from alone.safetensors {sizes} --tokenizer byte --steps 1 --run-dir never"
+    );
+    let train = Everburn::new(here, train.split(' ')).run();
+    train.failed_with(2, &["gpt.width is set and gpt.heads is not"]);
+    assert!(!here.join("never").exists());
+    let set = import(
+        here,
+        &format!("alone.safetensors gpt2 {sizes} --set gpt.heads=2 --run-dir d"),
+    );
+    let line = "gpt.activation = \"gelu-tanh\": a file of weights does not show these";
+    assert!(set.succeeded().stdout.contains(line), "{set}");
+    assert_eq!(heads(here, "d"), 2);
+    // A run's configuration has all.
+    let of_run = "alone.safetensors --config made/config.toml --run-dir e";
+    import(here, of_run).succeeded();
+    assert_eq!(heads(here, "e"), 2);
+    let unknown = Everburn::new(here, ["import", "alone.safetensors", "gpt2"]).run();
+    unknown.failed_with(
+        2,
+        &[
+            "the sizes and the tokens of this gpt2 are not known",
+            "--tokenizer",
+        ],
+    );
+}
+
+#[test]
+fn an_import_leaves_out_what_only_the_file_has_and_no_parameter_of_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    pretrained(here);
+    // A head that is not the embedding.
+    let weights = here.join("gpt2/model.safetensors");
+    let bytes = std::fs::read(&weights).unwrap();
+    let (head, data) =
+        bytes[8..].split_at(u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize);
+    let mut json: Value = serde_json::from_slice(head).unwrap();
+    let mut own = json["transformer.wte.weight"].clone();
+    let length =
+        own["data_offsets"][1].as_u64().unwrap() - own["data_offsets"][0].as_u64().unwrap();
+    own["data_offsets"] = serde_json::json!([data.len(), data.len() as u64 + length]);
+    json["lm_head.weight"] = own;
+    let mut head = json.to_string().into_bytes();
+    head.resize(head.len().next_multiple_of(8), b' ');
+    let length_of_head = (head.len() as u64).to_le_bytes();
+    let zeros = vec![0; length as usize];
+    std::fs::write(
+        &weights,
+        [&length_of_head[..], &head, data, &zeros].concat(),
+    )
+    .unwrap();
+    let message = "lm_head.weight has other numbers than transformer.wte.weight, and the model has one tensor for both";
+    let advice = "--init-skip 'lm_head.weight' leaves the first out";
+    let refused = import(here, "gpt2 --run-dir never");
+    refused.failed_with(2, &[message, advice]);
+    import(here, "gpt2 --init-skip lm_head.weight --run-dir a").succeeded();
+    let of_model = import(here, "gpt2 --init-skip lm_head.*,norm.* --run-dir never");
+    of_model.failed_with(
+        2,
+        &[
+            "leaves out 2 tensors of the model: norm.weight, norm.bias; an import takes a whole model",
+            "train gpt2 --init-from",
+        ],
+    );
+    assert!(!here.join("never").exists());
+}
+
+#[test]
+fn a_training_that_is_refused_leaves_no_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    pretrained(here);
+    let train = "train --init-from made --data embedded --steps 1 --lora 2 --lora-targets nothere --run-dir never";
+    let train = Everburn::new(here, train.split(' ')).run();
+    train.failed_with(2, &["--lora-targets nothere names no layer"]);
+    assert!(!here.join("never").exists());
+}
