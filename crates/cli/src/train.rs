@@ -165,8 +165,7 @@ fn train_here(
         .collect::<Result<Vec<_>, _>>()?;
     let finished = train_on_threads(&job, &devices, &run);
     match job.finder {
-        None if prepared.discard_refused(finished.as_ref().err()) => {}
-        None => recording::conclude(&run, finished.as_ref().err()),
+        None => prepared.conclude(finished.as_ref().err()),
         Some(_) => recording::leave_no_checkpoints(&run),
     }
     let finished = finished.map_err(|error| match job.finder {
@@ -264,12 +263,8 @@ fn train_as_rank(
         bottleneck::write(recorder.as_ref(), recorded.as_ref(), arguments)?;
     }
     let concludes = !ours && environment.rank == 0 && job.finder.is_none();
-    let is_discarded = |_: &RunDirectory| {
-        let prepared = prepared.as_ref();
-        prepared.is_some_and(|it| it.discard_refused(trained.as_ref().err()))
-    };
-    if let Some(run) = recorded.filter(|run| concludes && !is_discarded(run)) {
-        recording::conclude(&run, trained.as_ref().err());
+    if let Some(prepared) = prepared.as_ref().filter(|_| concludes) {
+        prepared.conclude(trained.as_ref().err());
     }
     if let (Ok(_), Some(prepared)) = (&trained, &mut prepared) {
         prepared.keep();

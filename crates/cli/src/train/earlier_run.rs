@@ -11,6 +11,7 @@ use everburn_train::{RunLock, TrainError};
 use crate::error::CliError;
 use crate::files;
 use crate::prelude::*;
+use crate::recording;
 
 /// How to bring it back.
 pub(crate) enum EarlierRun {
@@ -108,8 +109,15 @@ impl Prepared {
         *lock(&self.replaced.0) = None;
     }
 
+    /// Notes how a training of this process ended, and writes the report of its run. A start that was refused leaves no folder.
+    pub(super) fn conclude(&self, error: Option<&CliError>) {
+        if !self.discard_refused(error) {
+            recording::conclude(&self.run, error);
+        }
+    }
+
     /// Removes the folder where `error` has refused the start and nothing was in the folder before. Returns whether it did.
-    pub(super) fn discard_refused(&self, error: Option<&CliError>) -> bool {
+    fn discard_refused(&self, error: Option<&CliError>) -> bool {
         let is_refused = matches!(
             error,
             Some(
