@@ -7,8 +7,8 @@ use std::sync::Arc;
 use burn::prelude::*;
 use burn::tensor::activation::softmax;
 use everburn_datasets::{
-    DataChoice, DataKind, DataRequest, DatasetError, ImageBatcher, ImageItem, LoadedData,
-    SyntheticDigits, detect_for, is_url,
+    DataChoice, DataKind, DataRequest, DatasetError, ImageAugmentation, ImageBatcher, ImageItem,
+    LoadedData, SyntheticDigits, detect_for, is_url,
 };
 use everburn_distributed::Augment;
 use everburn_nn::TensorParallel;
