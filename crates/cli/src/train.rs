@@ -3,6 +3,7 @@
 mod earlier_run;
 mod joining;
 mod machine_folder;
+mod optimizer;
 mod preparation;
 mod ranks;
 mod warm_up;
@@ -28,7 +29,8 @@ use everburn_train::{
 pub(crate) use self::earlier_run::Replaced;
 use self::joining::{Joined, agree, join, watched};
 pub(crate) use self::machine_folder::folder_of_machine;
-use self::preparation::{announce, announce_as_rank, check, check_groups, check_resume};
+use self::optimizer::check_optimizer;
+use self::preparation::{announce, announce_as_rank, check, check_resume};
 pub(crate) use self::preparation::{changed_settings, claim_first_free, prepare_run_directory};
 use self::preparation::{load_data, rank_arguments};
 use self::ranks::{train_on_threads, train_one_rank};
@@ -73,7 +75,7 @@ pub(crate) fn run(
         weights::check_tokenizer(&config, arguments)?;
     }
     let samples = announce(&config, &loaded);
-    check_groups(&config, &*task)?;
+    check_optimizer(&config, arguments, &*task)?;
     config.training.check_schedule(samples)?;
     if arguments.resume {
         check_resume(&config, arguments, &*task, &loaded)?;

@@ -247,6 +247,7 @@ impl RankLoop {
             cost_so_far: self.outcome.cost_so_far,
             loss_scaling: self.outcome.loss_scaling,
             data: setup.data_fingerprint.clone(),
+            own_optimizer: setup.state.own_optimizer,
             ..Progress::start(&setup.model_name, &setup.config, samples)
         }
     }

@@ -104,7 +104,14 @@ impl Trainer {
             Some(trial) => self.scheduler_of_rates(&model, &trial.rates)?,
             None => self.scheduler(&model, total_steps)?,
         };
-        let state = TrainingState::new(self.optimizer(&model)?, scheduler);
+        let (optimizer, own_optimizer) = self.optimizer(&model)?;
+        if own_optimizer {
+            self.warn_of_unused_settings();
+        }
+        let state = TrainingState {
+            own_optimizer,
+            ..TrainingState::new(optimizer, scheduler)
+        };
         let (live, hooks) = (LiveSlot::default(), Arc::new(Mutex::new(self.hooks.make())));
         let setup = RankSetup {
             resume,
@@ -127,6 +134,7 @@ impl Trainer {
             dataset_origin: data.origin.clone(),
             steps_since_resume: outcome.step - resumed_after_step.unwrap_or(0),
             resumed_after_epoch,
+            own_optimizer,
             seconds: (outcome.earlier + start.elapsed()).as_secs_f64(),
             ..self.report(&outcome, tested.as_ref(), trial)
         };
