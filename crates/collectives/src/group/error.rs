@@ -225,7 +225,7 @@ pub enum CollectiveError {
         /// How long it waited.
         waited: Duration,
         /// The last thing that was tried.
-        reason: String,
+        reason: Box<str>,
     },
     /// A rank was started with another world size.
     #[error(

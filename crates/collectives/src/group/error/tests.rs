@@ -100,7 +100,7 @@ fn an_incomplete_world_names_the_usual_causes() {
         ranks_per_machine: Some(2),
         local_address: "10.0.0.1:4711".to_owned(),
         waited: Duration::from_millis(250),
-        reason: "rank 2 has not published an address".to_owned(),
+        reason: "rank 2 has not published an address".into(),
     };
     assert_eq!(
         error.to_string(),

@@ -314,7 +314,7 @@ impl<'a> Handshake<'a> {
             ranks_per_machine: self.rendezvous.ranks_per_machine,
             local_address: local_address.to_string(),
             waited: self.started.elapsed(),
-            reason: self.last_attempt.clone(),
+            reason: self.last_attempt.as_str().into(),
         })
     }
 

@@ -40,7 +40,7 @@ pub(crate) fn exchange_addresses(
                 ranks_per_machine: rendezvous.ranks_per_machine,
                 local_address: rendezvous.local_address.to_string(),
                 waited: deadline.elapsed(),
-                reason: "they have not published an address in the store".to_owned(),
+                reason: "they have not published an address in the store".into(),
             });
         }
         let limit = pause.min(left);
