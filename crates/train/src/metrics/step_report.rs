@@ -168,7 +168,7 @@ impl StepReport {
             Self::Local { samples, .. } if *samples != of_batch => {
                 Err(TrainError::Config(format!(
                     "the task's loss counts {} in a batch of {of_batch}: the number in `Loss::new(mean, samples)` \
-                     is that of the batch, as in `batch.images.dims()[0]`",
+                     is that of the batch, as in `batch.images.dims()[0]`; or the batcher has returned fewer samples than it was given",
                     counted(*samples, "sample")
                 )))
             }
