@@ -31,6 +31,8 @@ struct SlopeConfig {
     validation: Option<usize>,
     /// How many samples the loss says there are, in place of the batch's.
     counted: Option<usize>,
+    /// Whether the loss has two metrics of one name.
+    twice: bool,
     nested: Nested,
 }
 
@@ -79,7 +81,13 @@ impl Task for Slope {
 
     fn loss(&self, config: &SlopeConfig, model: &Linear, batch: Tensor<2>) -> Loss {
         let samples = config.counted.unwrap_or(batch.dims()[0]);
-        Loss::new(model.forward(batch).mean(), samples)
+        let loss = Loss::new(model.forward(batch).mean(), samples);
+        match config.twice {
+            true => loss
+                .with_metric("ones", samples, samples)
+                .with_metric("ones", samples, samples),
+            false => loss,
+        }
     }
 
     fn local_settings(&self) -> &'static [&'static str] {
@@ -271,4 +279,10 @@ fn a_resume_with_another_optimizer_than_the_tasks_own_is_refused_in_both_directi
         let resumed = begin_or_resume(&[before], &longer, Some(&run), true);
         assert!(resumed[0].is_ok(), "the refusal has changed nothing");
     }
+}
+
+#[test]
+fn two_metrics_of_one_name_are_refused() {
+    let refused = error(train(&["[slope]\ntwice = true"], &five_steps(), None));
+    assert!(refused.contains("the metric `ones` twice"), "{refused}");
 }
