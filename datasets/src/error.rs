@@ -24,7 +24,7 @@ pub enum DatasetError {
     Idx(#[from] IdxError),
 
     /// A file could not be read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read `{}`: {source}", path.display())]
     Read {
         /// The file or folder.
         path: PathBuf,

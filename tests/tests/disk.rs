@@ -183,7 +183,8 @@ fn where_files_may_not_be_so_long_the_training_goes_on() {
     );
     assert!(folder.path().join("kept/model.safetensors").is_file());
     // There is nothing to resume from, and the advice can be followed.
-    let warned = "was not written, there is none; what was trained is in kept/model.safetensors, and `everburn ";
+    let warned =
+        "was not written, there is none; what was trained is in kept/model.safetensors, and `";
     let (_, advised) = ended.stderr.split_once(warned).expect("advice");
     let (command, what_it_does) = advised.split_once('`').unwrap();
     let expected = " begins a training with it, with the data and settings of this one";

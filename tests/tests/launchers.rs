@@ -118,7 +118,7 @@ fn stopped_while_it_joins(code: i32, variables: impl Fn(u16) -> Vec<(&'static st
     assert!(ended.stderr.contains(said), "{ended}");
     // It has its folder again.
     assert!(ended.stdout.contains("now in run~1"), "{ended}");
-    let back = "no step was made: run contains the earlier run again";
+    let back = "no step was recorded: run contains the earlier run again";
     assert!(ended.stderr.contains(back), "{ended}");
     assert!(!folder.path().join("run~1").exists(), "{ended}");
     assert_eq!(

@@ -302,7 +302,7 @@ fn the_best_epoch_is_chosen_by_the_metric_that_is_named() {
         .args(["--best-by", "max:iou", "--ranks", "2", "--run-dir", "other"])
         .run();
     let message = "`iou`, which is not reported; there are: loss, accuracy";
-    ended.failed_with(1, &[message]);
+    ended.failed_with(2, &[message]);
 }
 
 /// The fields that readers of a run directory rely on, `file: field`, a line each: report, monitor, `compare` and users'

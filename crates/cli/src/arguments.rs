@@ -55,7 +55,7 @@ impl Arguments {
 
     /// The same, or why there is nothing to do.
     pub(crate) fn try_of(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        let mut command = keys::hide_foreign(Self::command()).bin_name(invocation::name());
+        let mut command = keys::hide_foreign(Self::command()).bin_name(invocation::file_name());
         let words = words.into_iter().collect::<Vec<_>>();
         let matches = command.clone().try_get_matches_from(words.clone());
         let suggest = |error| foreign::suggest(error, &command, &words);

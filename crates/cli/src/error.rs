@@ -201,6 +201,7 @@ impl CliError {
                     | TrainError::Checkpoint { .. }
                     | TrainError::Weights { .. }
                     | TrainError::DifferentRuns { .. }
+                    | TrainError::UnknownMetric { .. }
             ),
             // A store may fail, and others may be late; all else is how the ranks were started.
             Self::Rendezvous(RendezvousError::Store { source, .. }) => {

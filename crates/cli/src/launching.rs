@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use everburn_launch::{EarlyStop, LaunchConfig, LaunchEvent, Launcher, Outcome};
-use everburn_record::Live;
+use everburn_record::{Live, invocation};
 
 use crate::arguments::RankFlags;
 use crate::config::RanksConfig;
@@ -50,6 +50,8 @@ pub(crate) fn plan(
         dashboard: !flags.no_dashboard && config.elastic.is_none(),
         elastic: elastic::launch(config),
         heartbeat_timeout: rank::heartbeat_options(config).and_then(|beats| beats.timeout),
+        // Ranks name commands as this launcher's user types them.
+        env: vec![(invocation::VARIABLE.into(), invocation::name().into())],
         all_stopped_limit: Some(Duration::from_secs(config.timeout)),
         ..LaunchConfig::new(program, config.ranks, "")
     };
@@ -100,8 +102,8 @@ pub(crate) fn listen_early(
         .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))
 }
 
-/// Starts this program once per rank with `arguments`, and returns when all have ended. `early` has listened for signals
-/// before.
+/// Starts this program once per rank with `arguments`, and returns when all have ended: [`say_end`] then says how. `early` has
+/// listened for signals before.
 pub(crate) fn run(
     plan: LaunchConfig,
     arguments: Vec<OsString>,
@@ -109,7 +111,6 @@ pub(crate) fn run(
     early: EarlyStop,
     tell: impl Fn(&LaunchEvent) + 'static,
 ) -> Result<Outcome, CliError> {
-    let is_elastic = plan.elastic.is_some();
     let run = log_dir.parent().map(Path::to_path_buf);
     let launch = LaunchConfig {
         args: arguments,
@@ -124,15 +125,19 @@ pub(crate) fn run(
         let recorded = rank.and_then(|rank| Live::read(run)?.host_of(rank));
         machine.host = recorded.or(machine.host.take());
     }
+    Ok(outcome)
+}
+
+/// Says how a job has ended, if not well.
+pub(crate) fn say_end(outcome: &Outcome, is_elastic: bool) {
     if !matches!(outcome, Outcome::Succeeded) {
         say_error!("{outcome}");
     }
-    if let Outcome::Failed(failure) = &outcome
+    if let Outcome::Failed(failure) = outcome
         && failure.own_pause.is_some()
     {
         say_error!("help: {}", after_own_pause(is_elastic));
     }
-    Ok(outcome)
 }
 
 /// What to do where the other machines did not wait for this one.

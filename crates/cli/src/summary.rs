@@ -357,6 +357,7 @@ mod tests {
             restarts: Vec::new(),
             given_up: None,
             unproved: None,
+            left_early: None,
             lost_machine: None,
             own_pause: None,
             exit_code: code,

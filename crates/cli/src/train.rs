@@ -1,8 +1,10 @@
 //! `everburn train`
 
 mod earlier_run;
+mod ending;
 mod joining;
 mod machine_folder;
+mod optimizer;
 mod preparation;
 mod ranks;
 mod warm_up;
@@ -17,7 +19,7 @@ use crate::{devices, kernels};
 use burn::module::Module;
 use burn::prelude::Device;
 use everburn_distributed::is_gpu;
-use everburn_launch::{Outcome, RankEnvironment};
+use everburn_launch::RankEnvironment;
 use everburn_profile::Recorder;
 use everburn_record::EXIT_INTERRUPTED;
 use everburn_train::{
@@ -26,9 +28,11 @@ use everburn_train::{
 };
 
 pub(crate) use self::earlier_run::Replaced;
+use self::ending::end_of_job;
 use self::joining::{Joined, agree, join, watched};
 pub(crate) use self::machine_folder::folder_of_machine;
-use self::preparation::{announce, announce_as_rank, check, check_groups, check_resume};
+use self::optimizer::check_optimizer;
+use self::preparation::{announce, announce_as_rank, check, check_resume};
 pub(crate) use self::preparation::{changed_settings, claim_first_free, prepare_run_directory};
 use self::preparation::{load_data, rank_arguments};
 use self::ranks::{train_on_threads, train_one_rank};
@@ -73,7 +77,7 @@ pub(crate) fn run(
         weights::check_tokenizer(&config, arguments)?;
     }
     let samples = announce(&config, &loaded);
-    check_groups(&config, &*task)?;
+    check_optimizer(&config, arguments, &*task)?;
     config.training.check_schedule(samples)?;
     if arguments.resume {
         check_resume(&config, arguments, &*task, &loaded)?;
@@ -100,33 +104,7 @@ pub(crate) fn run(
     let outcome = launching::run(plan, rank_arguments, logs, early, move |event| {
         recording::note_launch_event(&told, event);
     })?;
-    let code = ExitCode::from(&outcome);
-    if matches!(outcome, Outcome::Succeeded) {
-        prepared.keep();
-    }
-    if arguments.finders.wanted().is_some() {
-        recording::leave_no_checkpoints(&run);
-        return Ok(code);
-    }
-    recording::conclude_job(&run, &outcome);
-    // The ranks' reports say that the training has finished; what came out of it must be there too. In an
-    // elastic job the rank that records may be on another machine at the end.
-    let elsewhere = config.ranks.elastic.is_some() && config.ranks.nodes > 1;
-    let records = arguments.ranks.node_rank.unwrap_or(0) == 0 && !elsewhere;
-    // A rank that ended by the request to stop has said so; one that waited for others has not.
-    let stopped_early =
-        matches!(outcome, Outcome::Interrupted { .. }) && run.read_report().ok() == report_before;
-    if matches!(outcome, Outcome::Failed(_)) || records && stopped_early {
-        let restored = prepared.restore();
-        if let Some(help) = restored.or_else(|| summary::help_after(&outcome, arguments, &run)) {
-            say_error!("help: {help}");
-        }
-    }
-    let finished = code == ExitCode::SUCCESS && records;
-    if finished && !run.read_report()?.finished {
-        return Ok(EXIT_INTERRUPTED.into());
-    }
-    Ok(code)
+    end_of_job(&config, arguments, (&mut prepared, report_before), outcome)
 }
 
 /// In this process: alone, or on several devices with a thread each.

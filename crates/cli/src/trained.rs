@@ -126,6 +126,7 @@ impl TrainedFlags {
         plan.dashboard = false;
         let early = launching::listen_early(work, || ())?;
         let outcome = launching::run(plan, self.for_ranks(work, own), logs, early, |_| {})?;
+        launching::say_end(&outcome, false);
         let code = ExitCode::from(&outcome);
         let shows = code == ExitCode::SUCCESS && self.ranks.node_rank.unwrap_or(0) == 0;
         Ok((code, shows))

@@ -199,8 +199,15 @@ pub enum DdpError {
     Config(String),
     /// The micro-batches of a step have another number of samples than announced.
     #[error(
-        "the step was begun with {announced} samples on this rank, but its micro-batches had \
-         {found}; pass `begin` the sum of the samples passed to `watch`"
+        "the step was begun with {announced} samples on this rank, but {}",
+        match *.found {
+            0 => "no model of `watch` or `watch_last` was used in it: compute the loss with the model that these return, not \
+                  with the one that was passed to them"
+                .to_owned(),
+            found => format!(
+                "its micro-batches had {found}; pass `begin` the sum of the samples passed to `watch`"
+            ),
+        }
     )]
     MicroBatches {
         /// The samples passed to [`crate::Ddp::begin`].

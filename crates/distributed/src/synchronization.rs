@@ -412,7 +412,7 @@ impl Drop for Synchronization {
             self.abort(&if std::thread::panicking() {
                 format!("rank {rank} panicked in the middle of a step")
             } else {
-                format!("rank {rank} gave the step up before its gradients were exchanged")
+                format!("rank {rank} gave the step up before its gradients were exchanged: what `begin` returned was dropped without `finish`")
             });
         }
         self.ddp.shared().end_step();

@@ -73,7 +73,8 @@ fn messages_name_the_program_as_it_was_called() {
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     let told = why(None);
-    assert!(told.contains("`everburn train --list`"), "{told}");
+    let path = env!("CARGO_BIN_EXE_everburn");
+    assert!(told.contains(&format!("`{path} train --list`")), "{told}");
     let told = why(Some("cargo xtask"));
     assert!(told.contains("`cargo xtask train --list`"), "{told}");
 }

@@ -32,6 +32,7 @@ use crate::outcome::{EndedRank, Restart};
 ///     restarts: Vec::new(),
 ///     given_up: None,
 ///     unproved: None,
+///     left_early: None,
 ///     lost_machine: None,
 ///     own_pause: None,
 ///     out_of_memory: true,
@@ -58,6 +59,8 @@ pub struct JobFailure {
     pub given_up: Option<String>,
     /// Why an elastic job that is said to have finished has not succeeded.
     pub unproved: Option<String>,
+    /// The rank that `cause` lost, where that had ended without an error: it has made fewer calls than `cause`.
+    pub left_early: Option<EndedRank>,
     /// The other machine whose ranks were lost, if `cause` lost one of them; or machine 0, if its launcher hosts the store and
     /// that was lost, in a job that is not elastic while the ranks met.
     pub lost_machine: Option<LostMachine>,
@@ -83,6 +86,15 @@ impl JobFailure {
         let Some(lost) = self.cause.lost_rank() else {
             return Ok(());
         };
+        if let Some(left) = &self.left_early {
+            let step = left.report.as_ref().and_then(|report| report.step);
+            let step = step.map_or(String::new(), |step| format!(" at step {step}"));
+            let waiting = self.cause.rank;
+            return write!(
+                f,
+                "rank {lost} ended without an error{step}, while rank {waiting} waited for it: "
+            );
+        }
         let (who, many) = match &self.lost_machine {
             Some(machine) => {
                 let who = format!("{} of {machine}", ranks(&machine.ranks));
@@ -144,9 +156,9 @@ impl fmt::Display for JobFailure {
         } else if self.cause.exit.is_success() && !self.cause.was_not_needed() {
             writeln!(
                 f,
-                "  code of its own may have ended it, or code that it calls (`exit(0)`). A rank says that it \
-                 has finished by `RankEnvironment::report_finished`; this one has not, so what it was to \
-                 write may be missing"
+                "  code of its own may have ended it, or code that it calls (`exit(0)`). A rank has finished when its \
+                 function in `launch::run` has returned, or `RankEnvironment::report_finished` was called; of this one \
+                 neither is so, and what it was to write may be missing"
             )?;
         }
         if let Some(reason) = &self.unproved {
@@ -159,7 +171,16 @@ impl fmt::Display for JobFailure {
                  this one: try fewer ranks or a smaller batch"
             )?;
         }
-        let of_victim = self.cause.exit == RankExit::Code(EXIT_PEER_LOST);
+        if let Some(left) = &self.left_early {
+            writeln!(
+                f,
+                "  every rank has to make the same calls: check whether rank {} left its loop early, or had fewer batches \
+                 than the others",
+                left.rank
+            )?;
+        }
+        let of_victim =
+            self.left_early.is_none() && self.cause.exit == RankExit::Code(EXIT_PEER_LOST);
         if of_victim && self.logged == self.cause.rank && !self.lost_with_the_store() {
             match &self.lost_machine {
                 Some(machine) => writeln!(
@@ -233,6 +254,7 @@ mod tests {
             restarts: Vec::new(),
             given_up: None,
             unproved: None,
+            left_early: None,
             lost_machine: None,
             own_pause: None,
             out_of_memory: false,
@@ -323,5 +345,29 @@ mod tests {
         let begin = "this machine has not run for 47 s (its launcher was stopped, or it was suspended): meanwhile";
         assert!(text.starts_with(begin), "{text}");
         assert!(text.contains("\nrank 1 was lost: rank 2 "), "{text}");
+    }
+
+    #[test]
+    fn a_lost_rank_that_had_ended_without_an_error_is_said_to_have_left_early() {
+        let finished = RankReport {
+            step: Some(7),
+            ..RankReport::new(1, ReportKind::Finished, "")
+        };
+        let failure = JobFailure {
+            left_early: Some(EndedRank {
+                rank: 1,
+                exit: RankExit::Code(0),
+                ended_by_launcher: false,
+                unix_time_ms: 0,
+                report: Some(finished),
+            }),
+            ..because_of_rank_1(EXIT_PEER_LOST, 2, None)
+        };
+        let text = failure.to_string();
+        let begin =
+            "rank 1 ended without an error at step 7, while rank 2 waited for it: rank 2 lost";
+        assert!(text.starts_with(begin), "{text}");
+        assert!(text.contains("rank 1 left its loop early"), "{text}");
+        assert!(!text.contains("failed by itself"), "{text}");
     }
 }

@@ -151,14 +151,17 @@ impl Rank {
 
     /// The work is done: waits for the others, so that nobody's last message is cut, and tells the launcher.
     pub(crate) fn finish(self) -> ExitCode {
-        if let Some(group) = self.leave_seat()
+        let group = self.leave_seat();
+        let step = group.as_ref().map(ProcessGroup::step);
+        if let Some(group) = group
             && let Err(error) = group.destroy()
         {
             // What this rank had to do is done; whoever still works tells of its own end.
             tracing::warn!("{error}");
         }
         if let Some(environment) = &self.environment {
-            environment.report_finished();
+            let step = step.filter(|&step| step > 0);
+            environment.report(ReportKind::Finished, step, "");
         }
         ExitCode::SUCCESS
     }
@@ -174,8 +177,12 @@ impl Rank {
             return ExitCode::SUCCESS;
         }
         let (text, collective) = (with_causes(error), behind::<CollectiveError>(error));
-        let is_secondary = collective.is_some_and(CollectiveError::is_secondary)
-            || others_have_failed(&self.group_slot);
+        // A group that this rank has given up itself, as by a step that it has dropped: nobody else is to blame.
+        let gave_up =
+            collective.is_some_and(|it| it.is_secondary() && it.lost_rank() == Some(self.rank()));
+        let is_secondary = !gave_up
+            && (collective.is_some_and(CollectiveError::is_secondary)
+                || others_have_failed(&self.group_slot));
         let code = match collective {
             _ if is_secondary => EXIT_PEER_LOST,
             Some(error) if error.is_timeout() => EXIT_STALLED,

@@ -7,7 +7,8 @@ use std::path::Path;
 /// Child processes inherit it.
 pub const VARIABLE: &str = "EVERBURN_CALLED_AS";
 
-/// What a person types before the name of a command: what [`VARIABLE`] says, else this program's file name.
+/// What a person types before the name of a command: what [`VARIABLE`] says, else this program as it was called, with its
+/// path where it was called by one.
 ///
 /// ```
 /// let help = format!("`{} train --list` shows them all", everburn_record::invocation::name());
@@ -18,10 +19,22 @@ pub fn name() -> String {
     name_of(called_as.as_deref(), std::env::args_os().next().as_deref())
 }
 
+/// The same without a path, for headings and usage lines.
+#[must_use]
+pub fn file_name() -> String {
+    without_path(name())
+}
+
 fn name_of(called_as: Option<&str>, program: Option<&OsStr>) -> String {
-    let program = || Path::new(program?).file_name()?.to_str();
     let called_as = called_as.filter(|name| !name.is_empty());
-    called_as.or_else(program).unwrap_or("everburn").to_owned()
+    let program = program.and_then(OsStr::to_str);
+    let program = program.filter(|name| !name.is_empty());
+    called_as.or(program).unwrap_or("everburn").to_owned()
+}
+
+fn without_path(name: String) -> String {
+    let file = Path::new(&name).file_name().and_then(OsStr::to_str);
+    file.map(str::to_owned).unwrap_or(name)
 }
 
 #[cfg(test)]
@@ -29,11 +42,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_goes_by_its_file_name_unless_a_front_door_has_started_it() {
-        let program = Some(OsStr::new("/usr/local/bin/flowers"));
-        assert_eq!(name_of(None, program), "flowers");
-        assert_eq!(name_of(Some(""), program), "flowers");
+    fn a_program_goes_by_what_was_typed_unless_a_front_door_has_started_it() {
+        let program = Some(OsStr::new("target/release/flowers"));
+        assert_eq!(name_of(None, program), "target/release/flowers");
+        assert_eq!(name_of(Some(""), program), "target/release/flowers");
+        assert_eq!(name_of(None, Some(OsStr::new("flowers"))), "flowers");
         assert_eq!(name_of(Some("cargo xtask"), program), "cargo xtask");
         assert_eq!(name_of(None, None), "everburn");
+        assert_eq!(name_of(None, Some(OsStr::new(""))), "everburn");
+    }
+
+    #[test]
+    fn headings_have_no_path() {
+        for (name, short) in [
+            ("target/release/flowers", "flowers"),
+            ("flowers", "flowers"),
+            ("cargo xtask", "cargo xtask"),
+        ] {
+            assert_eq!(without_path(name.to_owned()), short);
+        }
     }
 }

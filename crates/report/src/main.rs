@@ -24,7 +24,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let mut output = std::io::stdout();
-    let mut parser = Cli::command().bin_name(invocation::name());
+    let mut parser = Cli::command().bin_name(invocation::file_name());
     let matches = parser.get_matches_mut();
     let parsed = Cli::from_arg_matches(&matches);
     let done = match parsed

@@ -75,8 +75,11 @@ pub struct Progress {
     pub batch_size: usize,
     /// How many samples an epoch has.
     pub samples_per_epoch: usize,
-    /// The optimizer, whose state a checkpoint holds.
+    /// The optimizer of the configuration, whose state a checkpoint holds unless the task has its own.
     pub optimizer: OptimizerKind,
+    /// The task has its own optimizer (`Task::optimizer`): the checkpoint holds the state of that one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own_optimizer: bool,
     /// The groups of parameters that learn otherwise than the rest, in words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub parameter_groups: String,
@@ -229,6 +232,10 @@ impl Progress {
     pub fn fits(&self, checkpoint: &Self) -> Result<(), String> {
         let facts = |progress: &Self| {
             let schedule = progress.schedule_numbers.describe(progress.schedule);
+            let optimizer = match progress.own_optimizer {
+                true => "the task's own".to_string(),
+                false => format!("{:?}", progress.optimizer),
+            };
             let groups = match progress.parameter_groups.as_str() {
                 "" => "none".to_string(),
                 groups => groups.to_string(),
@@ -238,7 +245,7 @@ impl Progress {
                 ("seed", progress.seed.to_string()),
                 ("batch size", progress.batch_size.to_string()),
                 ("training samples", progress.samples_per_epoch.to_string()),
-                ("optimizer", format!("{:?}", progress.optimizer)),
+                ("optimizer", optimizer),
                 ("parameter groups", groups),
                 ("schedule", schedule),
             ]
@@ -253,10 +260,36 @@ impl Progress {
                     .iter()
                     .map(|((what, there), (_, here))| format!("{what} {there} there, {here} here"));
                 Err(format!(
-                    "it belongs to another run ({}); resume with the same configuration",
-                    all.collect::<Vec<_>>().join("; ")
+                    "it belongs to another run ({}); {}",
+                    all.collect::<Vec<_>>().join("; "),
+                    self.advice(checkpoint, different.len())
                 ))
             }
+        }
+    }
+
+    /// What to resume with, where a number of facts differ from those of `checkpoint`.
+    fn advice(&self, checkpoint: &Self, different: usize) -> String {
+        let samples = self.samples_per_epoch != checkpoint.samples_per_epoch;
+        let own = self.own_optimizer != checkpoint.own_optimizer;
+        let mut same = Vec::new();
+        // An own optimizer is of the code; the number of samples, of the data.
+        if different > usize::from(samples) + usize::from(own) {
+            same.push("the same configuration");
+        }
+        if own {
+            same.push("the same `Task::optimizer`");
+        }
+        if samples {
+            same.push("the same training data");
+        }
+        let same = same.join(" and ");
+        match samples {
+            false => format!("resume with {same}"),
+            true => format!(
+                "the training data have changed, or other samples are held out (`training.validation_samples`): resume \
+                 with {same}, or begin a new run in another folder"
+            ),
         }
     }
 }

@@ -215,8 +215,8 @@ pub enum TrainError {
     NothingFound(String),
     /// A hook failed on one of the ranks.
     #[error(
-        "the hook `{hook}` of rank {rank} failed after step {step}: {reason}; all steps are in the newest checkpoint of \
-         the run directory, if there is one: `Trainer::resume` continues from it"
+        "the hook `{hook}` of rank {rank} failed: {reason}; the training ended after step {step}, and all steps are in the newest \
+         checkpoint of the run directory, if there is one: `Trainer::resume` continues from it"
     )]
     Hook {
         /// The hook's name.
@@ -340,6 +340,17 @@ impl TrainError {
         }
     }
 
+    /// An error of the validation, whose first sample has the number `first` in the training data if it was held out of them.
+    pub(crate) fn in_validation(self, first: Option<usize>) -> Self {
+        match (self, first) {
+            (Self::Data(problem), None) => Self::Data(format!("{problem} (in the validation)")),
+            (Self::Data(problem), Some(first)) => Self::Data(format!(
+                "{problem} (in the validation, whose sample 0 is sample {first} of the training data)"
+            )),
+            (error, _) => error,
+        }
+    }
+
     /// Whether this rank gave up because another one did not answer within the deadline.
     pub fn is_timeout(&self) -> bool {
         self.collective().is_some_and(CollectiveError::is_timeout)
@@ -411,5 +422,20 @@ fn change(is_new: bool) -> &'static str {
     match is_new {
         true => "was not among the first reported",
         false => "is not reported any more",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_of_the_validation_is_found_in_the_training_data() {
+        let error = || TrainError::Data("sample 10 (batch 1 of an evaluation): NaN".to_string());
+        let held_out = error().in_validation(Some(180)).to_string();
+        let expected = "sample 10 (batch 1 of an evaluation): NaN (in the validation, whose sample 0 is sample 180 of";
+        assert!(held_out.contains(expected), "{held_out}");
+        let own = error().in_validation(None).to_string();
+        assert!(own.ends_with("NaN (in the validation)"), "{own}");
     }
 }

@@ -101,6 +101,8 @@ pub(crate) struct RankSetup {
     pub(crate) hashes: Option<HashesFile>,
     /// The fingerprint of the data; empty where there is none.
     pub(crate) data_fingerprint: String,
+    /// The number of the first sample that was held out of the training data for the validation.
+    pub(crate) held_out_from: Option<usize>,
     /// What ranks that meet must have in common.
     pub(crate) agreement: Agreement,
     /// By which way gradients travel that are on GPUs.

@@ -354,8 +354,12 @@ fn a_start_that_makes_no_step_gives_the_folder_back_to_the_run_that_was_in_it() 
     for ranks in ["1", "2", "1"] {
         let failed = train(here, "damaged", "run").args(["--ranks", ranks]).run();
         assert_ne!(failed.code(), 0, "{failed}");
-        let back = "no step was made: run contains the earlier run again, and run~failed";
+        let back = "no step was recorded: run contains the earlier run again, and run~failed";
         assert!(failed.stderr.contains(back), "{failed}");
+        // The log is named where it is now.
+        let log = failed.stderr.contains("run~failed/logs/rank-");
+        assert_eq!(log, ranks == "2", "{failed}");
+        assert!(!failed.stderr.contains("run/logs/rank-"), "{failed}");
         assert_eq!(Run::new(here.join("run")).report(), report);
         assert!(here.join("run~failed/config.toml").is_file());
         assert!(!here.join("run~1").exists());

@@ -131,7 +131,7 @@ impl Installed {
             .everburn("train nothing")
             .map_err(|error| error.chain().map(ToString::to_string).collect::<String>());
         match unknown {
-            Err(why) if why.contains("`everburn train --list`") && !why.contains("cargo") => Ok(()),
+            Err(why) if why.contains("everburn train --list`") && !why.contains("cargo") => Ok(()),
             said => Err(miette!("{which}: `everburn train nothing` says {said:?}")),
         }
     }

@@ -104,7 +104,10 @@ fn task_or(named: Option<&str>, usual: Option<&str>) -> Result<String, ToolError
     let only = || crate::tasks::only().map(everburn_train::AnyTask::name);
     let name = named.or_else(only).or(usual);
     name.map(ToOwned::to_owned).ok_or_else(|| {
-        ToolError::Usage("no model was named; `train --list` shows them all".to_owned())
+        let program = everburn_record::invocation::name();
+        ToolError::Usage(format!(
+            "no model was named; `{program} train --list` shows them all"
+        ))
     })
 }
 

@@ -196,7 +196,7 @@ pub(crate) fn run(arguments: &NewArguments) -> Result<ExitCode, ToolError> {
     say!("  cargo run --release -- train --ranks 2");
     say!(
         "  cargo run --release -- --help        # every command of {}",
-        invocation::name()
+        invocation::file_name()
     );
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,6 @@
 //! The run that a folder contained before a training started in it. It comes back if the training makes no step.
 
+use std::fmt;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -39,8 +40,8 @@ impl EarlierRun {
         })
     }
 
-    /// Brings it back if nothing was recorded in `run` since. Returns a line about it, if folders have other names now.
-    pub(super) fn restore(self, run: &RunDirectory) -> Option<String> {
+    /// Brings it back if nothing was recorded in `run` since. Returns what folders have other names now, if any have.
+    pub(super) fn restore(self, run: &RunDirectory) -> Option<GivenBack> {
         match self {
             Self::Resumed {
                 config,
@@ -55,12 +56,9 @@ impl EarlierRun {
                 None
             }
             Self::Aside(aside) => match run.move_back(&aside) {
-                Ok(failed) => failed.map(|failed| {
-                    format!(
-                        "no step was made: {} contains the earlier run again, and {} what this start wrote",
-                        run.path().display(),
-                        failed.display()
-                    )
+                Ok(failed) => failed.map(|failed| GivenBack {
+                    run: run.path().to_path_buf(),
+                    failed,
                 }),
                 Err(error) => {
                     tracing::warn!("the earlier run stays in {}: {error}", aside.display());
@@ -71,13 +69,38 @@ impl EarlierRun {
     }
 }
 
+/// A folder that contains its earlier run again. Its text is a line for the user.
+pub(super) struct GivenBack {
+    run: PathBuf,
+    /// The folder of what the start has written.
+    failed: PathBuf,
+}
+
+impl GivenBack {
+    /// Where a file is now that the start has written to `path`.
+    pub(super) fn moved(&self, path: &Path) -> Option<PathBuf> {
+        Some(self.failed.join(path.strip_prefix(&self.run).ok()?))
+    }
+}
+
+impl fmt::Display for GivenBack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "no step was recorded: {} contains the earlier run again, and {} what this start wrote",
+            self.run.display(),
+            self.failed.display()
+        )
+    }
+}
+
 /// The earlier run of the folder that a start prepares, and the folder. The thread that a signal wakes has it too.
 #[derive(Clone, Default)]
 pub(crate) struct Replaced(pub(super) Arc<Mutex<Option<(EarlierRun, RunDirectory)>>>);
 
 impl Replaced {
-    /// Gives the folder back to that run, once. Returns a line about it, if folders have other names now.
-    fn restore(&self) -> Option<String> {
+    /// Gives the folder back to that run, once. Returns what folders have other names now, if any have.
+    fn restore(&self) -> Option<GivenBack> {
         let (earlier, run) = lock(&self.0).take()?;
         earlier.restore(&run)
     }
@@ -134,8 +157,8 @@ impl Prepared {
         })
     }
 
-    /// Gives the folder back. Returns a line about it, if folders have other names now.
-    pub(super) fn restore(&mut self) -> Option<String> {
+    /// Gives the folder back. Returns what folders have other names now, if any have.
+    pub(super) fn restore(&mut self) -> Option<GivenBack> {
         self.replaced.restore()
     }
 }
@@ -155,4 +178,25 @@ fn recorded(config: &Path) -> Recorded {
         .ok()
         .and_then(|mut places| places.pop());
     (metrics.map_or(0, |file| file.len()), newest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_of_a_start_that_failed_is_named_where_it_is_now() {
+        let given = GivenBack {
+            run: "q".into(),
+            failed: "q~failed".into(),
+        };
+        let moved = given.moved(Path::new("q/logs/rank-0.log"));
+        assert_eq!(moved, Some("q~failed/logs/rank-0.log".into()));
+        assert_eq!(given.moved(Path::new("other/logs/rank-0.log")), None);
+        let line = given.to_string();
+        assert!(
+            line.starts_with("no step was recorded: q contains"),
+            "{line}"
+        );
+    }
 }

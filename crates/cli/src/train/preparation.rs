@@ -56,7 +56,11 @@ pub(super) fn check_resume(
     }
     let samples = loaded.train_len;
     let samples = samples.saturating_sub(loaded.held_out(training));
-    let here = Progress::start(&config.model, training, samples);
+    let model = task.model(&Device::default())?;
+    let here = Progress {
+        own_optimizer: task.optimizer(&model)?.is_some(),
+        ..Progress::start(&config.model, training, samples)
+    };
     let fits = here.fits(&newest.checkpoint.progress);
     let refused = |reason| TrainError::Checkpoint {
         path: newest.path.clone(),
@@ -65,7 +69,6 @@ pub(super) fn check_resume(
     fits.map_err(refused)?;
     // Factors of LoRA are beside the model.
     let whole = training.lora.is_none();
-    let model = task.model(&Device::default())?;
     let differences = parameter_differences(&model, &newest.checkpoint, whole)?;
     if differences.is_empty() {
         return Ok(());
@@ -390,20 +393,6 @@ fn check_decided(
             ));
         }
     }
-    Ok(())
-}
-
-/// Checks that the groups of parameters, and those that factors of LoRA are put beside, are some of the task's model. No
-/// parameter is drawn.
-pub(super) fn check_groups(config: &RunConfig, task: &dyn ConfiguredTask) -> Result<(), CliError> {
-    if let Some(lora) = &config.training.lora {
-        lora.check_targets(&task.model(&Device::default())?)?;
-    }
-    if !config.training.optimizer.has_groups() {
-        return Ok(());
-    }
-    let model = task.model(&Device::default())?;
-    config.training.optimizer.init(&model)?;
     Ok(())
 }
 

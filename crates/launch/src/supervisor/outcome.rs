@@ -28,6 +28,11 @@ impl Supervisor<'_> {
         let mut failed = std::mem::take(&mut self.ended);
         // Ranks that were stopped have obeyed, and the job has not finished.
         let stopped = failed.iter().any(EndedRank::was_stopped).then_some(SIGINT);
+        let finished: Vec<EndedRank> = failed
+            .iter()
+            .filter(|rank| rank.has_finished())
+            .cloned()
+            .collect();
         let ends_well = |rank: &EndedRank| self.ends_well(rank);
         let mut unproved = None;
         match story.as_ref().filter(|_| !self.was_interrupted()) {
@@ -61,6 +66,10 @@ impl Supervisor<'_> {
         let cause = failed.remove(position);
         let mut failure = self.failure(cause, failed, story);
         failure.unproved = unproved;
+        failure.left_early = failure
+            .cause
+            .lost_rank()
+            .and_then(|lost| finished.into_iter().find(|ended| ended.rank == lost));
         failure.out_of_memory = failure.cause.exit == RankExit::Signal(SIGKILL)
             && proc::memory_kills().unwrap_or(0) > memory_kills_before;
         Ok(Outcome::Failed(Box::new(failure)))
@@ -118,6 +127,7 @@ impl Supervisor<'_> {
             restarts,
             given_up,
             unproved: None,
+            left_early: None,
             exit_code: exit_code.unwrap_or_else(|| cause.exit.exit_code()),
             cause,
         }

@@ -44,6 +44,11 @@ fn play(part: &str, rank: &Rank) -> Result<(), Box<dyn Error>> {
         ("adds up", _) => return Ok(()),
         ("fails", 1) => return Err("the data is gone".into()),
         ("panics", 1) => panics_at_step(&group, 7),
+        ("leaves early", 1) => {
+            group.set_step(7);
+            return Ok(());
+        }
+        ("gives the group up", 1) => group.abort("it has dropped the step"),
         ("is killed", 1) => kill_process(getpid(), Signal::KILL)?,
         ("waits", _) => loop {
             std::thread::park();
@@ -53,7 +58,7 @@ fn play(part: &str, rank: &Rank) -> Result<(), Box<dyn Error>> {
     // The others wait for rank 1, some of them without a thought of its end.
     let waited = rank.group()?.barrier().wait();
     match part {
-        "fails" => Ok(waited?),
+        "fails" | "leaves early" | "gives the group up" => Ok(waited?),
         _ => {
             waited.unwrap();
             Ok(())
@@ -171,6 +176,29 @@ fn a_panic_is_shown_with_its_rank_and_ends_the_others() {
         "{told}"
     );
     assert_ended(folder.path(), 0);
+}
+
+#[test]
+fn a_rank_that_returns_while_others_wait_for_it_is_named_with_its_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, told) = end_of(folder.path(), "leaves early", 2);
+    assert_eq!(code, Some(75), "{told}");
+    let named =
+        "rank 1 ended without an error at step 7, while rank 0 waited for it: rank 0 lost rank 1";
+    assert!(told.contains(named), "{told}");
+    assert!(told.contains("rank 1 left its loop early"), "{told}");
+    assert!(!told.contains("failed by itself"), "{told}");
+}
+
+#[test]
+fn a_rank_that_gives_the_group_up_and_continues_is_to_blame_and_has_not_lost_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, told) = end_of(folder.path(), "gives the group up", 2);
+    assert_eq!(code, Some(1), "{told}");
+    let named = "rank 1 ended with exit code 1\n  rank 1 aborted the group";
+    assert!(told.contains(named), "{told}");
+    assert!(told.contains("it has dropped the step"), "{told}");
+    assert!(!told.contains("rank 1 lost rank 1"), "{told}");
 }
 
 /// The other one panics too, at the lost rank, and the launcher may hear of that first.

@@ -54,6 +54,12 @@ pub(crate) fn merge(parts: Vec<Vec<u8>>) -> Result<Vec<u8>, TrainError> {
     states.into_bytes()
 }
 
+/// How many tensors and numbers a record has.
+pub(crate) fn num_entries(bytes: Vec<u8>) -> Result<usize, TrainError> {
+    let states = States::of(bytes)?;
+    Ok(states.tensors.len() + states.scalars.len())
+}
+
 impl States {
     fn of(bytes: Vec<u8>) -> Result<Self, TrainError> {
         let mut states = Self::default();

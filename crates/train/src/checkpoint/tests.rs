@@ -1,8 +1,12 @@
 //! What survives damage, and what a crash leaves.
 
+use super::training_state::TrainingState;
 use super::*;
 use crate::checkpoint::tensor_file::{self, place_of};
-use burn::tensor::TensorData;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer, SgdConfig};
+use burn::prelude::*;
 use manifest::MANIFEST;
 
 fn checkpoint(epoch: usize, best: usize) -> Checkpoint {
@@ -296,4 +300,52 @@ fn where_the_folder_cannot_be_made_the_error_says_what_is_there_and_what_is_free
         "no earlier one",
     ];
     assert!(expected.iter().all(|part| error.contains(part)), "{error}");
+}
+
+/// A checkpoint after a step of `optimizer`.
+fn after_a_step(mut optimizer: ModuleOptimizer, model: Linear) -> Checkpoint {
+    let loss = model.forward(Tensor::<2>::ones([1, 2], &model.devices()[0]));
+    let gradients = GradientsParams::from_grads(loss.sum().backward(), &model);
+    let model = optimizer.step(0.1, model, gradients);
+    let state = TrainingState::new(optimizer, ModuleLrScheduler::new(0.1));
+    state.checkpoint(&model, Progress::default()).unwrap()
+}
+
+#[test]
+fn the_state_of_another_optimizer_is_refused_though_it_has_no_tensors() {
+    let model = LinearConfig::new(2, 1).init(&Device::flex().autodiff());
+    let sgd = || SgdConfig::new().init();
+    let adam = || AdamConfig::new().init();
+    let restore = |checkpoint: &Checkpoint, optimizer: ModuleOptimizer| {
+        let mut state = TrainingState::new(optimizer, ModuleLrScheduler::new(0.1));
+        state.restore(model.clone(), checkpoint).map(drop)
+    };
+    let of_sgd = after_a_step(sgd(), model.clone());
+    let of_adam = after_a_step(adam(), model.clone());
+    restore(&of_sgd, sgd()).unwrap();
+    restore(&of_adam, adam()).unwrap();
+    for (checkpoint, other) in [(&of_sgd, adam()), (&of_adam, sgd())] {
+        let error = restore(checkpoint, other).unwrap_err().to_string();
+        assert!(
+            error.contains("it holds the state of another optimizer"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_resume_on_fewer_samples_says_that_the_data_have_changed() {
+    let config = TrainingConfig::default();
+    let there = Progress::start("net", &config, 180);
+    let fewer = Progress::start("net", &config, 170);
+    let error = fewer.fits(&there).unwrap_err();
+    let expected =
+        "(training samples 180 there, 170 here); the training data have changed, or other samples";
+    assert!(error.contains(expected), "{error}");
+    assert!(!error.contains("the same configuration"), "{error}");
+    let other = Progress { seed: 7, ..fewer };
+    let error = other.fits(&there).unwrap_err();
+    let expected = "resume with the same configuration and the same training data";
+    assert!(error.contains(expected), "{error}");
+    assert!(other.fits(&other).is_ok());
 }

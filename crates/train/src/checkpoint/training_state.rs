@@ -35,6 +35,8 @@ const SAMPLES: &str = "samples";
 /// What changes with every step, besides the model.
 pub(crate) struct TrainingState {
     pub(crate) optimizer: ModuleOptimizer,
+    /// The optimizer is the task's own.
+    pub(crate) own_optimizer: bool,
     pub(crate) scheduler: ModuleLrScheduler,
     /// The scheduler before the first step.
     first: ModuleLrScheduler,
@@ -65,6 +67,7 @@ impl TrainingState {
     pub(crate) fn new(optimizer: ModuleOptimizer, scheduler: ModuleLrScheduler) -> Self {
         Self {
             optimizer,
+            own_optimizer: false,
             first: scheduler.clone(),
             scheduler,
             outer: None,
@@ -157,15 +160,16 @@ impl TrainingState {
         let failed = |error: RecordError| refuse(progress, &error.to_string());
         let ids = identities(&model).into_iter();
         let ids = ids.map(|(path, id)| (path, id.val())).collect();
-        let optimizer = tensors_of(checkpoint, OPTIMIZER)?;
-        let optimizer = optimizer_states::of_paths(&optimizer, &ids)
+        let entries = tensors_of(checkpoint, OPTIMIZER)?;
+        let optimizer = optimizer_states::of_paths(&entries, &ids)
             .map_err(|reason| refuse(progress, &reason))?;
         let optimizer = OptimizerRecord::from_bytes(Bytes::from_bytes_vec(optimizer));
         let optimizer = optimizer.map_err(failed)?;
-        let states = optimizer.len();
         self.optimizer = self.optimizer.clone().load_record(optimizer);
-        // Burn passes over what it cannot use, and the optimizer would start from nothing.
-        if self.optimizer.to_record().len() != states {
+        // Burn passes over what it cannot use, and the optimizer would start from nothing. Tensors are not enough to see
+        // it: that of SGD without momentum has only numbers.
+        let kept = optimizer_states::num_entries(self.optimizer_bytes()?)?;
+        if kept != entries.len() {
             return Err(refuse(progress, "it holds the state of another optimizer"));
         }
         let scheduler = bytes_of(checkpoint, SCHEDULER)?.to_vec();

@@ -162,15 +162,26 @@ impl StepReport {
         sums
     }
 
-    /// Refuses a count of samples that is not the batch's, by which gradients would have wrong weights.
+    /// Refuses a count of samples that is not the batch's, by which gradients would have wrong weights; and two metrics of one
+    /// name.
     pub(crate) fn require_samples(&self, of_batch: usize) -> Result<(), TrainError> {
         match self {
             Self::Local { samples, .. } if *samples != of_batch => {
                 Err(TrainError::Config(format!(
                     "the task's loss counts {} in a batch of {of_batch}: the number in `Loss::new(mean, samples)` \
-                     is that of the batch, as in `batch.images.dims()[0]`",
+                     is that of the batch, as in `batch.images.dims()[0]`; or the batcher has returned fewer samples than it was given",
                     counted(*samples, "sample")
                 )))
+            }
+            Self::Local { metrics, .. } => {
+                let mut names = metrics.iter().map(|metric| &metric.name);
+                let mut seen = std::collections::BTreeSet::new();
+                match names.find(|name| !seen.insert(*name)) {
+                    Some(twice) => Err(TrainError::Config(format!(
+                        "the task's loss has the metric `{twice}` twice: give each its own name in `Loss::with_metric`"
+                    ))),
+                    None => Ok(()),
+                }
             }
             _ => Ok(()),
         }

@@ -81,6 +81,9 @@ pub struct TrainingReport {
     pub world_size: usize,
     /// The size of the global batch.
     pub batch_size: usize,
+    /// The optimizer was the task's own (`Task::optimizer`), and not that of the configuration.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own_optimizer: bool,
     /// How many epochs were finished, those before a resume included.
     pub epochs: usize,
     /// The epoch in which the run ended, where it ended within one: what progress shows is the number of this one.

@@ -261,6 +261,7 @@ impl RankLoop {
             loss_scaling: self.outcome.loss_scaling,
             data: setup.data_fingerprint.clone(),
             earlier_data: self.outcome.earlier_data.clone(),
+            own_optimizer: setup.state.own_optimizer,
             ..Progress::start(&setup.model_name, &setup.config, samples)
         }
     }

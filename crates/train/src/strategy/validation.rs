@@ -53,6 +53,7 @@ impl RankLoop {
         let model = self.measured(model)?;
         let over = self.setup.over.clone();
         let infer = |part| infer(&model, over.as_deref(), part, None);
+        let held_out_from = self.setup.held_out_from;
         let mut broken = None;
         let evaluated = evaluate(infer, &loader, &group, stop_wanted, |batch| {
             if !batch.loss_sum.is_finite() {
@@ -67,7 +68,8 @@ impl RankLoop {
             let progress = items(before.samples, total_items);
             let item = TrainingItem::new(report, progress, Some(iteration), None);
             self.event_valid(LearnerEvent::ProcessedItem(item))
-        })?;
+        });
+        let evaluated = evaluated.map_err(|error| error.in_validation(held_out_from))?;
         self.event_valid(LearnerEvent::EndSplit(epoch))?;
         let Some(sums) = evaluated else {
             self.outcome.stopped = Some(stopped_by_user(step));

@@ -26,14 +26,17 @@ impl Trainer {
         })
     }
 
-    /// The optimizer of `model`: the task's own, or the configuration's.
-    pub(super) fn optimizer(&self, model: &AnyModel) -> Result<ModuleOptimizer, TrainError> {
+    /// The optimizer of `model`, and whether it is the task's own: else it is the configuration's.
+    pub(super) fn optimizer(
+        &self,
+        model: &AnyModel,
+    ) -> Result<(ModuleOptimizer, bool), TrainError> {
         let own = match &self.task {
             Some(task) => task.optimizer(model)?,
             None => None,
         };
         let Some(own) = own else {
-            return self.config.optimizer.init(model);
+            return Ok((self.config.optimizer.init(model)?, false));
         };
         let refuse = |message: &str| Err(TrainError::Config(message.to_string()));
         self.config.check_conflicts(RunFeatures {
@@ -46,7 +49,18 @@ impl Trainer {
                 "`weight_decay` in [[training.optimizer.groups]] is for the optimizer of the configuration, and the task has its own: set it in `Task::optimizer`",
             );
         }
-        Ok(own)
+        Ok((own, true))
+    }
+
+    /// Warns of settings that a task's own optimizer does not read.
+    pub(super) fn warn_of_unused_settings(&self) {
+        let unused = self.config.optimizer.unused_by_own();
+        if self.is_first() && !unused.is_empty() {
+            tracing::warn!(
+                "the optimizer is the task's own (`Task::optimizer`): without effect in [training.optimizer]: {}",
+                unused.join(", ")
+            );
+        }
     }
 
     /// The learning rate of each step of `model`: by the task's own schedule, or the configuration's.

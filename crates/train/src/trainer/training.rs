@@ -104,12 +104,20 @@ impl Trainer {
             Some(trial) => self.scheduler_of_rates(&model, &trial.rates)?,
             None => self.scheduler(&model, total_steps)?,
         };
-        let state = TrainingState::new(self.optimizer(&model)?, scheduler);
+        let (optimizer, own_optimizer) = self.optimizer(&model)?;
+        if own_optimizer {
+            self.warn_of_unused_settings();
+        }
+        let state = TrainingState {
+            own_optimizer,
+            ..TrainingState::new(optimizer, scheduler)
+        };
         let (live, hooks) = (LiveSlot::default(), Arc::new(Mutex::new(self.hooks.make())));
         let setup = RankSetup {
             resume,
             samples,
             data_fingerprint: data.fingerprint.clone(),
+            held_out_from: data.validation.is_none().then_some(per_epoch),
             live: live.clone(),
             hooks: Arc::clone(&hooks),
             over: over.cloned(),
@@ -130,6 +138,7 @@ impl Trainer {
             steps_since_resume: outcome.step - resumed_after_step.unwrap_or(0),
             resumed_after_epoch,
             data_changed,
+            own_optimizer,
             seconds: (outcome.earlier + start.elapsed()).as_secs_f64(),
             ..self.report(&outcome, tested.as_ref(), trial)
         };
@@ -179,6 +188,7 @@ impl Trainer {
             state,
             resume: None,
             data_fingerprint: String::new(),
+            held_out_from: None,
             run: self.run.clone(),
             checkpoints: None,
             metrics: None,

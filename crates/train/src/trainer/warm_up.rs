@@ -183,7 +183,7 @@ impl Trainer {
         let before = Buffers::read(&model)?;
         let trained = checkpointing.prepare(model.clone().train().fork(&device));
         let rate = self.config.optimizer.learning_rate;
-        let mut optimizer = self.optimizer(&model)?;
+        let (mut optimizer, _) = self.optimizer(&model)?;
         let mut shapes = 0;
         let mut sizes = BTreeSet::new();
         for part in first_and_last(train)? {

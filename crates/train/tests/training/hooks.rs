@@ -223,8 +223,9 @@ fn a_hook_that_fails_on_one_rank_ends_all_by_name_and_loses_no_step() {
         let (reports, told) = train(&config(), acts, folder.path());
         for report in reports {
             let error = report.unwrap_err().to_string();
-            let expected = format!("the hook `Witness` of rank 1 failed after step 4: {reason}");
+            let expected = format!("the hook `Witness` of rank 1 failed: {reason}");
             assert!(error.starts_with(&expected), "{error}");
+            assert!(error.contains("ended after step 4,"), "{error}");
         }
         let last = of_rank(&told, 0).pop().unwrap().to_string();
         assert!(last.starts_with("failure, goes on false"), "{last}");
@@ -278,7 +279,7 @@ fn failures_behind_an_epoch_and_at_the_end_are_told_too() {
     let (reports, _) = train(&config(), Act::FailAfterEpoch(1), folder.path());
     for report in reports {
         let error = report.unwrap_err().to_string();
-        assert!(error.contains("failed after step"), "{error}");
+        assert!(error.contains("the training ended after step"), "{error}");
         assert!(error.contains("the alarm is broken"), "{error}");
     }
     assert_eq!(checkpoints(folder.path()), 1);

@@ -31,6 +31,8 @@ struct SlopeConfig {
     validation: Option<usize>,
     /// How many samples the loss says there are, in place of the batch's.
     counted: Option<usize>,
+    /// Whether the loss has two metrics of one name.
+    twice: bool,
     nested: Nested,
 }
 
@@ -79,7 +81,13 @@ impl Task for Slope {
 
     fn loss(&self, config: &SlopeConfig, model: &Linear, batch: Tensor<2>) -> Loss {
         let samples = config.counted.unwrap_or(batch.dims()[0]);
-        Loss::new(model.forward(batch).mean(), samples)
+        let loss = Loss::new(model.forward(batch).mean(), samples);
+        match config.twice {
+            true => loss
+                .with_metric("ones", samples, samples)
+                .with_metric("ones", samples, samples),
+            false => loss,
+        }
     }
 
     fn local_settings(&self) -> &'static [&'static str] {
@@ -114,6 +122,15 @@ type Trained = Result<(f32, TrainingReport), TrainError>;
 
 /// Trains on a rank for each of these settings; the weights that come of it.
 fn train(settings: &[&str], config: &TrainingConfig, run: Option<&RunDirectory>) -> Vec<Trained> {
+    begin_or_resume(settings, config, run, false)
+}
+
+fn begin_or_resume(
+    settings: &[&str],
+    config: &TrainingConfig,
+    run: Option<&RunDirectory>,
+    resume: bool,
+) -> Vec<Trained> {
     let groups = ProcessGroup::over_threads(settings.len(), GroupOptions::default());
     std::thread::scope(|scope| {
         let ranks = groups.into_iter().zip(settings).map(|(group, settings)| {
@@ -124,6 +141,7 @@ fn train(settings: &[&str], config: &TrainingConfig, run: Option<&RunDirectory>)
                     device: Device::flex(),
                     run: run.filter(|_| group.rank() == 0).cloned(),
                     task: Some(task.shared()),
+                    resume,
                     ..Trainer::new(config.clone(), group)
                 };
                 let model = task.model(&trainer.device).unwrap();
@@ -235,4 +253,36 @@ fn a_set_of_the_tasks_own_and_samples_to_hold_out_do_not_go_together() {
     assert!(refused.contains("of 7 samples"), "{refused}");
     let refused = error(train(&["[slope]\nvalidation = 0"], &five_steps(), None));
     assert!(refused.contains("it is empty"), "{refused}");
+}
+
+#[test]
+fn a_resume_with_another_optimizer_than_the_tasks_own_is_refused_in_both_directions() {
+    let (own, configured) = ("[slope]\nown = true", "[slope]");
+    let longer = TrainingConfig {
+        epochs: 2,
+        ..five_steps()
+    };
+    for (before, after, expected) in [
+        (own, configured, "optimizer the task's own there, Adam here"),
+        (configured, own, "optimizer Adam there, the task's own here"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(folder.path()).unwrap();
+        let (_, report) = train(&[before], &five_steps(), Some(&run))
+            .remove(0)
+            .unwrap();
+        assert_eq!(report.own_optimizer, before == own);
+        let refused = error(begin_or_resume(&[after], &longer, Some(&run), true));
+        assert!(refused.contains(expected), "{refused}");
+        let help = "resume with the same `Task::optimizer`";
+        assert!(refused.ends_with(help), "{refused}");
+        let resumed = begin_or_resume(&[before], &longer, Some(&run), true);
+        assert!(resumed[0].is_ok(), "the refusal has changed nothing");
+    }
+}
+
+#[test]
+fn two_metrics_of_one_name_are_refused() {
+    let refused = error(train(&["[slope]\ntwice = true"], &five_steps(), None));
+    assert!(refused.contains("the metric `ones` twice"), "{refused}");
 }

@@ -54,7 +54,7 @@ fn refused(
     };
     let error = error.to_string();
     assert!(
-        error.starts_with(&format!("cannot read {url}: ")),
+        error.starts_with(&format!("cannot read `{url}`: ")),
         "{error}"
     );
     error

@@ -67,6 +67,18 @@ fn misuse_is_refused_on_all_ranks() {
     let message = "was begun with 4 samples on this rank, but its micro-batches had 3";
     assert!(errors[1].contains(message), "{}", errors[1]);
     assert!(errors[0].contains("rank 1"), "{}", errors[0]);
+
+    let errors = on_ranks(2, |group| {
+        let (ddp, model, _) = start(group, small_buckets());
+        let step = ddp.begin(4).unwrap();
+        step.finish(&model).unwrap_err().to_string()
+    });
+    let message =
+        "was begun with 4 samples on this rank, but no model of `watch` or `watch_last` was used";
+    assert!(
+        errors.iter().any(|error| error.contains(message)),
+        "{errors:?}"
+    );
 }
 
 #[test]

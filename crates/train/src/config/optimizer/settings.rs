@@ -121,6 +121,23 @@ impl OptimizerConfig {
         self.groups.iter().try_for_each(ParameterGroup::check)
     }
 
+    /// The settings that say something and are not of the learning rate: a task's own optimizer does not read them.
+    pub(crate) fn unused_by_own(&self) -> Vec<String> {
+        let rates_alone = Self {
+            learning_rate: self.learning_rate,
+            layer_decay: self.layer_decay,
+            groups: self.groups.clone(),
+            ..Self::default()
+        };
+        let [given, usual] = [self, &rates_alone].map(|it| Table::try_from(it).unwrap_or_default());
+        let unused = given
+            .iter()
+            .filter(|(name, value)| usual.get(*name) != Some(*value));
+        unused
+            .map(|(name, value)| format!("`{name} = {value}`"))
+            .collect()
+    }
+
     fn not_a_setting(&self, setting: &str) -> String {
         let kind = self.kind;
         let others = OptimizerKind::list(|other| other.has(setting));

@@ -216,3 +216,20 @@ fn groups_of_a_model_have_their_own_weight_decay() {
     let none = learnt(&config);
     assert_eq!((&without[..4], &without[4..]), (&all[..4], &none[4..]));
 }
+
+#[test]
+fn an_optimizer_of_the_tasks_own_leaves_all_but_the_rates_unused() {
+    let rates = OptimizerConfig {
+        learning_rate: 0.1,
+        layer_decay: Some(0.9),
+        ..OptimizerConfig::default()
+    };
+    assert_eq!(rates.unused_by_own(), Vec::<String>::new());
+    let sgd = OptimizerConfig {
+        kind: OptimizerKind::Sgd,
+        momentum: Some(0.5),
+        ..rates
+    };
+    let expected = ["`kind = \"sgd\"`", "`momentum = 0.5`"];
+    assert_eq!(sgd.unused_by_own(), expected);
+}

@@ -1,0 +1,61 @@
+//! How a training ends that has started its ranks as processes.
+
+use std::process::ExitCode;
+
+use everburn_launch::Outcome;
+use everburn_record::EXIT_INTERRUPTED;
+use everburn_train::TrainingReport;
+
+use super::earlier_run::Prepared;
+use crate::arguments::TrainArguments;
+use crate::config::RunConfig;
+use crate::error::CliError;
+use crate::{launching, recording, summary};
+
+/// Records how the job has ended, gives the folder back to its earlier run where nothing was recorded, and says all of it:
+/// files are named by where they are then. `report_before` is that of the run before a resume.
+pub(super) fn end_of_job(
+    config: &RunConfig,
+    arguments: &TrainArguments,
+    (prepared, report_before): (&mut Prepared, Option<TrainingReport>),
+    mut outcome: Outcome,
+) -> Result<ExitCode, CliError> {
+    let run = prepared.run.clone();
+    let code = ExitCode::from(&outcome);
+    if matches!(outcome, Outcome::Succeeded) {
+        prepared.keep();
+    }
+    let is_finder = arguments.finders.wanted().is_some();
+    match is_finder {
+        true => recording::leave_no_checkpoints(&run),
+        false => recording::conclude_job(&run, &outcome),
+    }
+    // The ranks' reports say that the training has finished; what came out of it must be there too. In an
+    // elastic job the rank that records may be on another machine at the end.
+    let elsewhere = config.ranks.elastic.is_some() && config.ranks.nodes > 1;
+    let records = arguments.ranks.node_rank.unwrap_or(0) == 0 && !elsewhere;
+    // A rank that ended by the request to stop has said so; one that waited for others has not.
+    let stopped_early =
+        matches!(outcome, Outcome::Interrupted { .. }) && run.read_report().ok() == report_before;
+    let needs_help = matches!(outcome, Outcome::Failed(_)) || records && stopped_early;
+    let given_back = needs_help.then(|| prepared.restore()).flatten();
+    if let (Outcome::Failed(failure), Some(given_back)) = (&mut outcome, &given_back)
+        && let Some(log) = given_back.moved(&failure.log)
+    {
+        failure.log = log;
+    }
+    launching::say_end(&outcome, config.ranks.elastic.is_some());
+    let help = match given_back {
+        Some(given_back) => Some(given_back.to_string()),
+        None if needs_help && !is_finder => summary::help_after(&outcome, arguments, &run),
+        None => None,
+    };
+    if let Some(help) = help {
+        say_error!("help: {help}");
+    }
+    let finished = code == ExitCode::SUCCESS && records && !is_finder;
+    if finished && !run.read_report()?.finished {
+        return Ok(EXIT_INTERRUPTED.into());
+    }
+    Ok(code)
+}
