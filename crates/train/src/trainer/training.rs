@@ -108,10 +108,8 @@ impl Trainer {
         if own_optimizer {
             self.warn_of_unused_settings();
         }
-        let state = TrainingState {
-            own_optimizer,
-            ..TrainingState::new(optimizer, scheduler)
-        };
+        let mut state = TrainingState::new(optimizer, scheduler);
+        state.own_optimizer = own_optimizer;
         let (live, hooks) = (LiveSlot::default(), Arc::new(Mutex::new(self.hooks.make())));
         let setup = RankSetup {
             resume,
