@@ -356,7 +356,7 @@ mod tests {
             ranks_per_machine: None,
             local_address: rendezvous.local_address.to_string(),
             waited: Duration::ZERO,
-            reason: "no route to host".to_string(),
+            reason: "no route to host".into(),
         }
     }
 

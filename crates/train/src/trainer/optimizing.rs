@@ -7,6 +7,7 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 
 use super::Trainer;
+use crate::checkpoint::training_state::TrainingState;
 use crate::config::conflicts::RunFeatures;
 use crate::config::schedule::initialised;
 use crate::error::TrainError;
@@ -52,8 +53,23 @@ impl Trainer {
         Ok((own, true))
     }
 
+    /// What changes with every step, before the first.
+    pub(super) fn state(
+        &self,
+        model: &AnyModel,
+        scheduler: ModuleLrScheduler,
+    ) -> Result<TrainingState, TrainError> {
+        let (optimizer, is_own) = self.optimizer(model)?;
+        if is_own {
+            self.warn_of_unused_settings();
+        }
+        let mut state = TrainingState::new(optimizer, scheduler);
+        state.own_optimizer = is_own;
+        Ok(state)
+    }
+
     /// Warns of settings that a task's own optimizer does not read.
-    pub(super) fn warn_of_unused_settings(&self) {
+    fn warn_of_unused_settings(&self) {
         let unused = self.config.optimizer.unused_by_own();
         if self.is_first() && !unused.is_empty() {
             tracing::warn!(

@@ -104,12 +104,8 @@ impl Trainer {
             Some(trial) => self.scheduler_of_rates(&model, &trial.rates)?,
             None => self.scheduler(&model, total_steps)?,
         };
-        let (optimizer, own_optimizer) = self.optimizer(&model)?;
-        if own_optimizer {
-            self.warn_of_unused_settings();
-        }
-        let mut state = TrainingState::new(optimizer, scheduler);
-        state.own_optimizer = own_optimizer;
+        let state = self.state(&model, scheduler)?;
+        let own_optimizer = state.own_optimizer;
         let (live, hooks) = (LiveSlot::default(), Arc::new(Mutex::new(self.hooks.make())));
         let setup = RankSetup {
             resume,
