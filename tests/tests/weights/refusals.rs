@@ -1,0 +1,280 @@
+//! What is refused: weights of other models, damaged files, and outputs that cannot be written.
+
+use std::path::Path;
+
+use everburn_tests::{Everburn, Run};
+
+#[test]
+fn a_run_of_another_model_is_refused_by_its_model_before_its_weights_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let begun = Everburn::train(here, "mlp").args(["--epochs", "1", "--run-dir", "a"]);
+    begun.run().succeeded();
+    let weights = [
+        "a/model.safetensors",
+        "a/checkpoints/epoch-0001/model.safetensors",
+    ];
+    for file in weights {
+        std::fs::write(here.join(file), "damaged").unwrap();
+    }
+    let messages = [
+        "a is a run of mlp, and its weights are not those of mnist",
+        "leave the model's name out",
+        "export a --to safetensors",
+    ];
+    for from in ["a", "a/model.safetensors", "a/checkpoints/epoch-0001"] {
+        let train = Everburn::train(here, "mnist").args(["--init-from", from]);
+        train.run().failed_with(2, &messages);
+        let import = ["import", from, "mnist"];
+        Everburn::new(here, import).run().failed_with(2, &messages);
+    }
+    assert!(!here.join("runs").exists());
+}
+
+#[test]
+fn weights_of_another_model_are_refused_before_anything_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    run_of_mlp(here);
+    Everburn::new(
+        here,
+        ["export", "a", "--to", "pytorch", "--output", "mlp.pt"],
+    )
+    .run()
+    .succeeded();
+    let messages = [
+        "the weights in",
+        "mlp.pt are not this model's:",
+        "conv1.weight is not in the file, and has shape [10, 1, 5, 5] in the model",
+        "no tensor of it has a name of the model: it is of another architecture",
+        "0.bias has shape [256] in the file, and is not in the model",
+        "and 6 more",
+    ];
+    for ranks in ["1", "2"] {
+        let train = Everburn::train(here, "mnist").args(["--init-from", "mlp.pt"]);
+        train
+            .args(["--ranks", ranks])
+            .run()
+            .failed_with(2, &messages);
+    }
+    let import = ["import", "mlp.pt", "mnist"];
+    Everburn::new(here, import).run().failed_with(2, &messages);
+    assert!(!here.join("runs").exists());
+}
+
+/// A run `a` of one step of `mlp`.
+fn run_of_mlp(here: &Path) {
+    let ended = Everburn::train(here, "mlp").args(["--steps", "1", "--run-dir", "a"]);
+    ended.run().succeeded();
+}
+
+#[test]
+fn files_of_weights_are_known_by_their_endings_in_letters_of_either_case() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    run_of_mlp(here);
+    let which = Everburn::new(here, ["export", "a"]).run();
+    which.failed_with(
+        2,
+        &[
+            "export to which format?",
+            "--to pytorch",
+            "--to hugging-face",
+        ],
+    );
+    let by_name = Everburn::new(here, ["export", "a", "--output", "named.pth"]).run();
+    by_name.succeeded();
+    assert!(here.join("named.pth").is_file());
+    // The name is a habit of PyTorch's examples.
+    std::fs::rename(here.join("named.pth"), here.join("named.pth.tar")).unwrap();
+    let import = ["import", "named.pth.tar", "mlp", "--run-dir", "of-tar"];
+    Everburn::new(here, import).run().succeeded();
+    let export = ["export", "a", "--to", "safetensors", "--output", "a.pt"];
+    let ended = Everburn::new(here, export).run();
+    ended.failed_with(2, &["a.pt does not end in .safetensors"]);
+    let export = ["export", "a", "--to", "pytorch", "--output", "a.weights"];
+    let ended = Everburn::new(here, export).run();
+    ended.failed_with(2, &["a.weights does not end in .pt, .pth"]);
+    for flags in [
+        ["--output", "a.onnx"].as_slice(),
+        &["--to", "pytorch", "--output", "a.onnx"],
+        &["--output", "M.ONNX"],
+        &["--to", "onnx"],
+    ] {
+        let ended = Everburn::new(here, ["export", "a"]).args(flags).run();
+        ended.failed_with(
+            2,
+            &[
+                "ONNX is not written",
+                "export to a .pt file",
+                "torch.onnx.export",
+            ],
+        );
+    }
+    // Letters of either case, in what is read and what is written.
+    let export = ["export", "a", "--output", "CAPITALS.PT"];
+    Everburn::new(here, export).run().succeeded();
+    let import = ["import", "CAPITALS.PT", "mlp", "--run-dir", "of-capitals"];
+    Everburn::new(here, import).run().succeeded();
+    std::fs::write(here.join("M.ONNX"), b"any").unwrap();
+    let import = ["import", "M.ONNX", "mlp", "--run-dir", "of-onnx"];
+    Everburn::new(here, import)
+        .run()
+        .failed_with(2, &["ONNX is none of these", "torch.save("]);
+}
+
+#[test]
+fn what_is_in_the_place_of_an_export_is_refused_before_the_model_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    run_of_mlp(here);
+    std::fs::create_dir(here.join("folder.pt")).unwrap();
+    std::fs::write(here.join("a/model.safetensors"), b"damaged").unwrap();
+    for (flags, told) in [
+        (
+            ["--to", "pytorch"].as_slice(),
+            "--output folder.pt is a folder",
+        ),
+        (
+            [].as_slice(),
+            "name a file in it, such as folder.pt/state-dict.safetensors",
+        ),
+        (
+            ["--to", "hugging-face"].as_slice(),
+            "--output folder.pt: there is something already",
+        ),
+        (
+            ["--adapter"].as_slice(),
+            "--output folder.pt: there is something already",
+        ),
+    ] {
+        let export = ["export", "a", "--output", "folder.pt"];
+        let ended = Everburn::new(here, export).args(flags).run();
+        ended.failed_with(2, &[told]);
+    }
+}
+
+/// An archive as `torch.save` makes one of `pickle` and `storage`, without checksums.
+fn saved(pickle: &[u8], storage: &[u8]) -> Vec<u8> {
+    let (mut archive, mut directory) = (Vec::new(), Vec::new());
+    for (name, content) in [("a/data.pkl", pickle), ("a/data/0", storage)] {
+        let offset = archive.len() as u32;
+        let size = (content.len() as u32).to_le_bytes();
+        let length = (name.len() as u16).to_le_bytes();
+        let head = [&[0; 14][..], &size, &size, &length, &[0; 2]].concat();
+        archive.extend([&b"PK\x03\x04"[..], &head, name.as_bytes(), content].concat());
+        let rest = [&[0; 10][..], &offset.to_le_bytes(), name.as_bytes()].concat();
+        directory.extend([&b"PK\x01\x02\0\0"[..], &head, &rest].concat());
+    }
+    let place = [directory.len() as u32, archive.len() as u32].map(u32::to_le_bytes);
+    archive.extend(directory);
+    archive.extend(b"PK\x05\x06\0\0\0\0\x02\0\x02\0");
+    archive.extend(place.concat());
+    archive.extend([0; 2]);
+    archive
+}
+
+#[test]
+fn a_strangers_file_is_refused_and_not_a_machines_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let refused = |name: &str, messages: &[&str]| {
+        let import = ["import", name, "mnist"];
+        // Far more than it needs, and far less than what these files ask for.
+        let limited = ["-c", "ulimit -v 6000000; exec \"$@\"", "sh"];
+        let import = Everburn::new(here, import).by(here, Path::new("sh"), limited);
+        import.run().failed_with(2, messages);
+    };
+    // `weight`, all of a storage of this many floats.
+    let tensor = |elements: i32| {
+        let elements = [&b"J"[..], &elements.to_le_bytes()].concat();
+        let parts: [&[u8]; 5] = [
+            b"X\x06\0\0\0weightctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\n\
+              FloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpu",
+            &elements,
+            b"tQK\0",
+            &elements,
+            b"\x85K\x01\x85\x89ccollections\nOrderedDict\n)RtR",
+        ];
+        parts.concat()
+    };
+    // 1 MB: a list that is appended to itself, a third of a million times.
+    let list = [&b"X\x04\0\0\0list]q\0"[..], &b"h\0a".repeat(333_000)].concat();
+    // 10,000 names of one tensor of 4 MB: 40 GB, if each had its own.
+    let names = (0..10_000).flat_map(|name| format!("X\x05\0\0\0n{name:04}h\x01").into_bytes());
+    let names: Vec<u8> = [b"q\x01".to_vec(), names.collect()].concat();
+    // Of many differences the first are told, and how many there are.
+    let (one, many) = ("weight has shape [1] in the file", "and 10001 more");
+    for (name, elements, more, told) in [
+        ("list.pt", 1, list, one),
+        ("names.pt", 1_000_000, names, many),
+    ] {
+        let pickle = [&b"\x80\x02}("[..], &tensor(elements), &more, b"u."].concat();
+        let storage = vec![0; 4 * elements as usize];
+        std::fs::write(here.join(name), saved(&pickle, &storage)).unwrap();
+        refused(
+            name,
+            &["are not this model's:", "is not in the model", told],
+        );
+    }
+    let pickle = b"\x80\x02cposix\nsystem\nX\x04\0\0\0trueR.";
+    std::fs::write(here.join("calls.pt"), saved(pickle, &[])).unwrap();
+    refused(
+        "calls.pt",
+        &["calls.pt", "posix.system", "nothing in a file is called"],
+    );
+}
+
+#[test]
+fn what_names_no_model_is_refused_by_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let refused = |line: &[&str], messages: &[&str]| {
+        Everburn::new(here, line.to_vec())
+            .run()
+            .failed_with(2, messages);
+    };
+    let hub = "meta-llama/Llama-3.2-1B";
+    let none = format!("{hub}: there is no such file or folder");
+    let from = ["train", "--init-from", hub, "--data", "my.txt"];
+    refused(&from, &[&none, "hf download NAME --local-dir FOLDER"]);
+    refused(
+        &["import", "hf/llmaa"],
+        &["hf/llmaa: there is no such file or folder"],
+    );
+    let missing = "none.pth failed: there is no such file or folder";
+    refused(&["import", "none.pth", "resnet18"], &[missing]);
+
+    // An empty `state`, and empty `param_groups`.
+    let optimizer = b"\x80\x02}(X\x05\0\0\0state}X\x0c\0\0\0param_groups]u.";
+    std::fs::write(here.join("opt.pt"), saved(optimizer, &[])).unwrap();
+    let state = "it is the state of an optimizer, and has no weights of a model";
+    refused(&["import", "opt.pt", "resnet18"], &[state]);
+
+    std::fs::create_dir(here.join("w")).unwrap();
+    refused(
+        &["import", "w"],
+        &["w has no config.json", "import FILE resnet18"],
+    );
+    std::fs::write(here.join("w/tokenizer.json"), "{}").unwrap();
+    refused(&["import", "w"], &["import FILE llama --tokenizer"]);
+    std::fs::remove_file(here.join("w/tokenizer.json")).unwrap();
+    std::fs::write(here.join("w/r10.pt"), "weights").unwrap();
+    let of_folder = [
+        "it is a folder, and no state dict",
+        "name a file in it, such as w/r10.pt",
+    ];
+    refused(&["import", "w", "resnet18"], &of_folder);
+    let of_file = ["w/r10.pt", "it is a file", "import FILE MODEL"];
+    refused(&["eval", "w/r10.pt"], &of_file);
+    let nameless = "w/r10.pt is a file of weights, and has no name of a model";
+    refused(
+        &["train", "--init-from", "w/r10.pt"],
+        &[nameless, "name the model"],
+    );
+    std::fs::write(here.join("w/config.json"), "{}").unwrap();
+    refused(&["import", "w/r10.pt"], &[nameless, "give its folder, w,"]);
+    std::fs::rename(here.join("w/r10.pt"), here.join("w/r10.safetensors")).unwrap();
+    let no_header = "it is cut off: it has 7 bytes; was it copied whole?";
+    refused(&["import", "w/r10.safetensors", "mlp"], &[no_header]);
+}
