@@ -221,7 +221,7 @@ pub enum CollectiveError {
         /// How many ranks each machine has, if that is known and there are several.
         ranks_per_machine: Option<usize>,
         /// The address on which this rank listens.
-        local_address: String,
+        local_address: Box<str>,
         /// How long it waited.
         waited: Duration,
         /// The last thing that was tried.

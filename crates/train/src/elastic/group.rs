@@ -354,7 +354,7 @@ mod tests {
             world_size: 2,
             missing: vec![1],
             ranks_per_machine: None,
-            local_address: rendezvous.local_address.to_string(),
+            local_address: rendezvous.local_address.to_string().into(),
             waited: Duration::ZERO,
             reason: "no route to host".into(),
         }

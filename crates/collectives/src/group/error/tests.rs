@@ -98,7 +98,7 @@ fn an_incomplete_world_names_the_usual_causes() {
         world_size: 3,
         missing: vec![2],
         ranks_per_machine: Some(2),
-        local_address: "10.0.0.1:4711".to_owned(),
+        local_address: "10.0.0.1:4711".into(),
         waited: Duration::from_millis(250),
         reason: "rank 2 has not published an address".into(),
     };

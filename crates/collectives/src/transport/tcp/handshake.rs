@@ -312,7 +312,7 @@ impl<'a> Handshake<'a> {
             world_size: *world_size,
             missing,
             ranks_per_machine: self.rendezvous.ranks_per_machine,
-            local_address: local_address.to_string(),
+            local_address: local_address.to_string().into(),
             waited: self.started.elapsed(),
             reason: self.last_attempt.as_str().into(),
         })

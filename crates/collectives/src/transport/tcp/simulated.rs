@@ -38,7 +38,7 @@ pub(crate) fn exchange_addresses(
                 world_size: rendezvous.world_size,
                 missing: addresses.unpublished(&others),
                 ranks_per_machine: rendezvous.ranks_per_machine,
-                local_address: rendezvous.local_address.to_string(),
+                local_address: rendezvous.local_address.to_string().into(),
                 waited: deadline.elapsed(),
                 reason: "they have not published an address in the store".into(),
             });
