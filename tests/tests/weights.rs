@@ -7,8 +7,6 @@ mod refusals;
 #[path = "weights/unshown.rs"]
 mod unshown;
 
-use std::path::Path;
-
 use everburn_tests::{Everburn, Run};
 
 #[test]

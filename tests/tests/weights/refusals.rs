@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use everburn_tests::{Everburn, Run};
+use everburn_tests::Everburn;
 
 #[test]
 fn a_run_of_another_model_is_refused_by_its_model_before_its_weights_are_read() {

@@ -79,7 +79,8 @@ fn a_file_beside_its_config_json_is_read_as_its_folder_and_alone_it_asks_for_hea
         &format!("alone.safetensors gpt2 {sizes} --set gpt.heads=2 --run-dir d"),
     );
     let line = "gpt.activation = \"gelu-tanh\": a file of weights does not show these";
-    assert!(set.succeeded().stdout.contains(line), "{set}");
+    let set = set.succeeded();
+    assert!(set.stdout.contains(line), "{set}");
     assert_eq!(heads(here, "d"), 2);
     // A run's configuration has all.
     let of_run = "alone.safetensors --config made/config.toml --run-dir e";

@@ -276,18 +276,7 @@ impl Soak<'_> {
                 }
             }
         }
-        match read_hashes(&directory) {
-            Err(error) => found.wrong.push(error.to_string()),
-            Ok(hashes) => {
-                let difference = compare(expected, &hashes);
-                found.wrong.extend(difference.map(|difference| {
-                    format!(
-                        "it differs at step {}: {}",
-                        difference.step, difference.what
-                    )
-                }));
-            }
-        }
+        found.wrong.extend(difference(&directory, expected));
         if found.wrong.is_empty() {
             // What is wrong is kept to look at until the end.
             let _ = std::fs::remove_dir_all(&directory);
@@ -329,6 +318,15 @@ fn expect_success(ended: &EndedChild) -> Result<(), ToolError> {
     match ended.status.success() {
         true => Ok(()),
         false => Err(ToolError::Failed(ended.last_words())),
+    }
+}
+
+/// How the hashes of a run differ from the expected ones, or why they cannot be read.
+fn difference(directory: &Path, expected: &[Value]) -> Option<String> {
+    match read_hashes(directory) {
+        Err(error) => Some(error.to_string()),
+        Ok(hashes) => compare(expected, &hashes)
+            .map(|found| format!("it differs at step {}: {}", found.step, found.what)),
     }
 }
 
