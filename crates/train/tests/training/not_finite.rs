@@ -163,7 +163,6 @@ fn a_training_that_diverges_on_finite_inputs_says_so() {
             ..OptimizerConfig::default()
         },
         epochs: 20,
-        validation_samples: Some(0),
         ..config()
     };
     for ranks in [1, 2] {
