@@ -139,6 +139,17 @@ impl AllStopped {
     }
 }
 
+/// What is said where all ranks of this machine are stopped, and how they are continued.
+pub(super) fn all_are_stopped(processes: &[Option<Process>]) -> String {
+    let ids = processes.iter().flatten();
+    let ids: Vec<String> = ids.map(|process| process.id.to_string()).collect();
+    format!(
+        "all ranks of this machine are stopped (SIGSTOP, a debugger), and no step is made until they are continued: \
+         `kill -CONT {}`",
+        ids.join(" ")
+    )
+}
+
 /// The process of a rank at one look.
 ///
 /// ```
