@@ -258,6 +258,16 @@ mod tests {
     }
 
     #[test]
+    fn how_ranks_that_are_all_stopped_are_continued_is_said_with_their_processes() {
+        let process = |id| Process {
+            id,
+            is_stopped: true,
+        };
+        let text = all_are_stopped(&[Some(process(12)), None, Some(process(14))]);
+        assert!(text.ends_with("continued: `kill -CONT 12 14`"), "{text}");
+    }
+
+    #[test]
     fn a_launcher_that_was_stopped_itself_begins_anew() {
         let looks = [(5, "RSR"), (100, "RSR"), (110, "RSR"), (120, "RSR")];
         assert_eq!(found(&looks), [vec![], vec![], vec![], vec![1]]);
