@@ -145,11 +145,11 @@ fn after_own_pause(is_elastic: bool) -> &'static str {
     match is_elastic {
         true => {
             "see by the launchers of the other machines whether the job continues: if so, the same command lets this machine \
-             join again; if not, start the command of each machine with --resume"
+             join again; if not, start the command of each machine, with --resume if the run has a checkpoint, else without"
         }
         false => {
-            "the job has ended on all machines: start the command of each with --resume; --elastic continues without a \
-             machine that does not run"
+            "the job has ended on all machines: start the command of each, with --resume if machine 0 has a checkpoint, else \
+             without; --elastic continues without a machine that does not run"
         }
     }
 }
@@ -170,6 +170,6 @@ mod tests {
     #[test]
     fn a_machine_that_was_stopped_joins_an_elastic_job_again_and_resumes_another() {
         assert!(after_own_pause(true).contains("join again"));
-        assert!(after_own_pause(false).contains("with --resume; --elastic"));
+        assert!(after_own_pause(false).contains("with --resume if machine 0 has a checkpoint"));
     }
 }

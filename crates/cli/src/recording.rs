@@ -49,7 +49,7 @@ pub(crate) fn note_launch_event(run: &RunDirectory, event: &LaunchEvent) {
         LaunchEvent::Restart { .. } => EventKind::Restart,
         LaunchEvent::Lost { .. } => EventKind::Loss,
         LaunchEvent::Stopping { .. } => EventKind::Stop,
-        LaunchEvent::NotStopped { .. } => EventKind::Stall,
+        LaunchEvent::NotStopped { .. } | LaunchEvent::AllStopped { .. } => EventKind::Stall,
         // The ranks say themselves that they have lost others.
         LaunchEvent::MachineLost { .. } => EventKind::Warning,
         _ => EventKind::Failure,
@@ -89,9 +89,10 @@ pub(crate) fn conclude_job(run: &RunDirectory, outcome: &Outcome) {
     if let Outcome::Failed(failure) = outcome {
         let told = failure.cause.failure();
         let why = told.map(|report| &report.message);
-        let text = match why.or(failure.unproved.as_ref()) {
-            Some(why) => format!("{}: {why}", failure.cause),
-            None => failure.cause.to_string(),
+        let text = match (why.or(failure.unproved.as_ref()), failure.why_ended()) {
+            (_, Some(ended)) => format!("{ended}: {}", failure.cause),
+            (Some(why), None) => format!("{}: {why}", failure.cause),
+            (None, None) => failure.cause.to_string(),
         };
         let step = told.and_then(|report| report.step);
         run.note(Event {

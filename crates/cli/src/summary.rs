@@ -231,13 +231,30 @@ pub(crate) fn help_after(
     }
     match outcome {
         Outcome::Failed(failure) if !may_do_better(failure) => None,
-        Outcome::Failed(_) if !first => Some(
-            "the run is continued from the newest checkpoint on machine 0, where there is one: start the command of each \
-             machine as before, with --resume"
-                .to_owned(),
-        ),
+        Outcome::Failed(failure) if !first => {
+            let config = run.read_config::<RunConfig>();
+            let is_elastic = config.is_ok_and(|config| config.ranks.elastic.is_some());
+            let before_ranks_met = !is_elastic && failure.lost_before_ranks_met();
+            Some(help_without_checkpoints(before_ranks_met, arguments.resume))
+        }
         _ => Some(how_to_continue(run)),
     }
+}
+
+/// How a job is continued by the words of another machine than the first, which does not see the checkpoints of that.
+fn help_without_checkpoints(before_ranks_met: bool, resumes: bool) -> String {
+    let command = match (before_ranks_met, resumes) {
+        (true, true) => {
+            "no rank had met another, and no step was made: start the command of each machine again"
+        }
+        (true, false) => {
+            "no rank had met another, and no step was made: start the command of each machine again, without --resume"
+        }
+        (false, _) => {
+            "start the command of each machine as before, with --resume if machine 0 has a checkpoint, else without"
+        }
+    };
+    command.to_owned()
 }
 
 /// Whether a job may do better the next time: a rank was lost, did not answer or did not run, or a machine was lost. Other
@@ -335,6 +352,19 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn another_machine_than_the_first_does_not_say_that_there_is_a_checkpoint() {
+        let met = help_without_checkpoints(false, false);
+        assert!(met.ends_with("with --resume if machine 0 has a checkpoint, else without"));
+        let before = help_without_checkpoints(true, false);
+        assert!(
+            before.ends_with("of each machine again, without --resume"),
+            "{before}"
+        );
+        let resumed = help_without_checkpoints(true, true);
+        assert!(resumed.ends_with("of each machine again"), "{resumed}");
+    }
 
     #[test]
     fn a_job_whose_rank_or_machine_stood_still_or_was_lost_is_continued() {

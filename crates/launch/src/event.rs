@@ -39,6 +39,11 @@ pub enum LaunchEvent {
         /// What happened, in words.
         text: String,
     },
+    /// All ranks of this machine have been stopped (SIGSTOP) for a while, and no step is made.
+    AllStopped {
+        /// How they are continued, in words.
+        text: String,
+    },
     /// An elastic job continues without any rank of another machine.
     MachineLost {
         /// The number of that machine.
@@ -63,7 +68,10 @@ impl LaunchEvent {
                 [rank] => Some(rank),
                 _ => None,
             },
-            Self::Stopping { .. } | Self::MachineLost { .. } | Self::GivenUp { .. } => None,
+            Self::Stopping { .. }
+            | Self::AllStopped { .. }
+            | Self::MachineLost { .. }
+            | Self::GivenUp { .. } => None,
         }
     }
 
@@ -75,6 +83,7 @@ impl LaunchEvent {
             | Self::Restart { text, .. }
             | Self::Stopping { text }
             | Self::NotStopped { text, .. }
+            | Self::AllStopped { text }
             | Self::MachineLost { text, .. }
             | Self::GivenUp { text } => text,
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use everburn_record::ranks;
 
 use crate::ended_alike::EndedAlike;
-use crate::exit::{EXIT_PEER_LOST, EXIT_STALLED, RankExit};
+use crate::exit::{EXIT_PEER_LOST, EXIT_STALLED, EXIT_UNAVAILABLE, RankExit};
 use crate::lost_machine::LostMachine;
 use crate::outcome::{EndedRank, Restart};
 
@@ -95,12 +95,15 @@ impl JobFailure {
                 "rank {lost} ended without an error{step}, while rank {waiting} waited for it: "
             );
         }
-        let (who, many) = match &self.lost_machine {
-            Some(machine) => {
+        let machine = self.lost_machine.as_ref();
+        let whole = machine.and_then(|machine| machine.silent_as_a_whole(&self.cause));
+        let (who, many) = match (machine, whole) {
+            (_, Some(whole)) => (whole, false),
+            (Some(machine), None) => {
                 let who = format!("{} of {machine}", ranks(&machine.ranks));
                 (who, machine.ranks.len() > 1)
             }
-            None => (format!("rank {lost}"), false),
+            (None, None) => (format!("rank {lost}"), false),
         };
         let what = match (&self.cause.exit, many) {
             (RankExit::Code(EXIT_STALLED), _) => "did not answer",
@@ -110,9 +113,24 @@ impl JobFailure {
         write!(f, "{who} {what}: ")
     }
 
+    /// Why the launcher has ended the ranks of this machine, where none of them has failed or lost another.
+    #[must_use]
+    pub fn why_ended(&self) -> Option<&str> {
+        let by_launcher = self.cause.ended_by_launcher && self.cause.failure().is_none();
+        self.given_up.as_deref().filter(|_| by_launcher)
+    }
+
     /// Whether the lost machine is known by the store alone.
     fn lost_with_the_store(&self) -> bool {
         self.lost_machine.is_some() && self.cause.lost_rank().is_none()
+    }
+
+    /// Whether machine 0 was lost with the store of a job that is not elastic, which its ranks need only to meet: no step was
+    /// made.
+    #[must_use]
+    pub fn lost_before_ranks_met(&self) -> bool {
+        let unavailable = self.cause.exit == RankExit::Code(EXIT_UNAVAILABLE);
+        unavailable && self.given_up.is_none() && self.lost_with_the_store()
     }
 
     /// The log that is shown, without the lines that the error has said.
@@ -148,6 +166,9 @@ impl JobFailure {
 impl fmt::Display for JobFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_lost(f)?;
+        if let Some(reason) = self.why_ended() {
+            writeln!(f, "{reason}")?;
+        }
         writeln!(f, "{}", self.cause)?;
         if let Some(failure) = self.cause.failure() {
             for line in failure.message.lines() {
@@ -219,7 +240,11 @@ impl fmt::Display for JobFailure {
                 writeln!(f, "  {restart}")?;
             }
         }
-        if let Some(reason) = &self.given_up {
+        if let Some(reason) = self
+            .given_up
+            .as_ref()
+            .filter(|_| self.why_ended().is_none())
+        {
             writeln!(f, "the job cannot continue: {reason}")?;
         }
         Ok(())
@@ -229,7 +254,6 @@ impl fmt::Display for JobFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exit::EXIT_UNAVAILABLE;
     use crate::failure::{RankReport, ReportKind};
 
     /// Rank 2 ended with `code` because of rank 1; the log of rank `logged` is shown.
@@ -333,6 +357,10 @@ mod tests {
             "\n  machine 0 (node7), whose launcher hosts the store of the job, is lost: look";
         assert!(text.contains(line), "{text}");
         assert!(!text.contains("ranks 0, 1"), "{text}");
+        assert!(failure.lost_before_ranks_met());
+        // An elastic job that was to start a rank again.
+        failure.given_up = Some("the store is lost".to_owned());
+        assert!(!failure.lost_before_ranks_met());
     }
 
     #[test]
@@ -345,6 +373,26 @@ mod tests {
         let begin = "this machine has not run for 47 s (its launcher was stopped, or it was suspended): meanwhile";
         assert!(text.starts_with(begin), "{text}");
         assert!(text.contains("\nrank 1 was lost: rank 2 "), "{text}");
+    }
+
+    #[test]
+    fn why_the_launcher_has_ended_ranks_that_had_not_failed_comes_first() {
+        let mut failure = JobFailure {
+            given_up: Some("all ranks of this machine have been stopped".to_owned()),
+            ..because_of_rank_1(EXIT_STALLED, 2, None)
+        };
+        let text = failure.to_string();
+        assert!(
+            text.contains("\nthe job cannot continue: all ranks"),
+            "{text}"
+        );
+        assert_eq!(failure.why_ended(), None);
+        failure.cause.report = None;
+        failure.cause.ended_by_launcher = true;
+        let text = failure.to_string();
+        let begin = "all ranks of this machine have been stopped\nrank 2 was ended by the launcher";
+        assert!(text.starts_with(begin), "{text}");
+        assert!(!text.contains("cannot continue"), "{text}");
     }
 
     #[test]

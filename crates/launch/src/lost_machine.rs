@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use everburn_collectives::heartbeat::SilentMachine;
+use everburn_record::ranks;
+
 use crate::config::LaunchConfig;
 use crate::outcome::EndedRank;
 
@@ -43,12 +46,24 @@ impl LostMachine {
             .iter()
             .chain([cause])
             .filter_map(EndedRank::lost_rank);
-        let ranks: BTreeSet<usize> = all.filter(|rank| machine_of(*rank) == number).collect();
+        let mut ranks: BTreeSet<usize> = all.filter(|rank| machine_of(*rank) == number).collect();
+        if is_silent_as_a_whole(cause, number) {
+            ranks.extend(number * config.ranks..(number + 1) * config.ranks);
+        }
         Some(Self {
             number,
             ranks: ranks.into_iter().collect(),
             host: None,
         })
+    }
+
+    /// The machine with its name and its ranks where none of them answered `cause`, which says so.
+    pub(crate) fn silent_as_a_whole(&self, cause: &EndedRank) -> Option<String> {
+        let host = self.host.as_ref();
+        let host = host.map(|host| format!("{}; ", everburn_record::plain::line(host, 80)));
+        let (number, host) = (self.number, host.unwrap_or_default());
+        let is_whole = is_silent_as_a_whole(cause, number) && self.ranks.len() > 1;
+        is_whole.then(|| format!("machine {number} ({host}{})", ranks(&self.ranks)))
     }
 
     /// Machine 0, if its launcher hosts the store and this is another one. Its host is that of the rendezvous.
@@ -62,6 +77,11 @@ impl LostMachine {
             host: Some(config.rendezvous_parts().ok()??.0),
         })
     }
+}
+
+fn is_silent_as_a_whole(cause: &EndedRank, machine: usize) -> bool {
+    let failure = cause.failure();
+    failure.is_some_and(|failure| SilentMachine::is_named_in(&failure.message, machine))
 }
 
 impl fmt::Display for LostMachine {
@@ -104,6 +124,18 @@ mod tests {
         };
         assert_eq!(of(Some(3), &[2, 3, 4, 0]), Some((1, vec![2, 3])));
         assert_eq!(of(Some(4), &[]), Some((2, vec![4])));
+        let mut silent = lost(Some(4));
+        silent.report.as_mut().unwrap().message =
+            "rank 0 lost rank 4: no heartbeat; none from any rank of machine 2 (ranks 4, 5): look"
+                .to_owned();
+        let mut machine = LostMachine::of(&config, &silent, &[]).unwrap();
+        assert_eq!((machine.number, &machine.ranks[..]), (2, &[4, 5][..]));
+        let whole = machine.silent_as_a_whole(&silent);
+        assert_eq!(whole.as_deref(), Some("machine 2 (ranks 4, 5)"));
+        machine.host = Some("node7".to_owned());
+        let whole = machine.silent_as_a_whole(&silent);
+        assert_eq!(whole.as_deref(), Some("machine 2 (node7; ranks 4, 5)"));
+        assert_eq!(machine.silent_as_a_whole(&lost(Some(4))), None);
         for nowhere in [Some(1), Some(6), None] {
             assert_eq!(of(nowhere, &[2]), None, "{nowhere:?}");
         }

@@ -290,7 +290,7 @@ impl RunState {
     fn last_sign(&self) -> String {
         let at = self.cut_off.as_ref().and_then(|event| event.unix_time_ms);
         let ago = self.now_ms.saturating_sub(at.unwrap_or(self.now_ms)) as f64 / 1e3;
-        format!("cut off, last seen {} ago: --resume", units::clock(ago))
+        format!("cut off, last seen {} ago", units::clock(ago))
     }
 
     /// Who is waited for, while a job starts or regroups. A run that starts again has the `live.json` of its earlier end.

@@ -107,7 +107,7 @@ impl RunTail {
 
     /// That nobody is left who could say how the run has ended, where this machine's processes show it.
     fn cut_off(&mut self) -> Option<Update> {
-        let text = self.goes_on.as_ref()?.cut_off_here()?;
+        let text = self.goes_on.as_ref()?.cut_off_here(&self.folder)?;
         let live = self.goes_on.take()?;
         Some(Update::CutOff(Event {
             unix_time_ms: Some(live.unix_time_ms),
@@ -268,8 +268,13 @@ mod tests {
         drop(owner);
         let told = cut_off(&mut tail);
         assert_eq!(told.len(), 1, "{told:?}");
-        assert!(told[0].contains("--resume continues"), "{told:?}");
+        let none = "it has no checkpoint to continue from: the same command starts again";
+        assert!(told[0].contains(none), "{told:?}");
         assert!(cut_off(&mut tail).is_empty());
+        std::fs::create_dir_all(at("checkpoints/epoch-0001-batch-000012")).unwrap();
+        write(Phase::Training, ended);
+        let told = cut_off(&mut RunTail::open(folder.path()).unwrap());
+        assert!(told[0].contains("--resume continues"), "{told:?}");
         write(Phase::Ended, ended);
         assert!(cut_off(&mut tail).is_empty());
         // Without a terminal it is the line before the last.

@@ -10,7 +10,7 @@
 //! - [`Finding`] is a line of an examination.
 //! - [`svg`] draws: elements, axes with round numbers, legends.
 //! - [`statistics`] has medians, percentiles and means of few values.
-//! - [`runs_in`] lists the runs in a folder.
+//! - [`runs_in`] lists the runs in a folder, [`has_checkpoint`] whether one can be continued.
 //! - [`StopSignal`] asks a training to stop, or kills it.
 //! - [`named`] and [`serde_as_text`] give types one text in flags and files.
 //! - [`plain`] makes text of others harmless to a terminal or a page, and hides secrets.
@@ -63,7 +63,7 @@ pub use metric_record::MetricRecord;
 pub use number::{number_or_nan, numbers_or_nan};
 pub use ranges::{located, ranges, ranks};
 pub use rank_line::{RankLine, RankStep};
-pub use runs::runs_in;
+pub use runs::{has_checkpoint, runs_in};
 pub use stop::{EXIT_INTERRUPTED, StopSignal};
 pub use time::{unix_time, unix_time_ms};
 

@@ -31,6 +31,33 @@ pub fn runs_in(folder: &Path) -> Vec<PathBuf> {
     runs.into_iter().rev().map(|(_, path)| path).collect()
 }
 
+/// Whether the run in `folder` has a checkpoint from which it can be continued, by the names in its folder `checkpoints`:
+/// one that was being written is none.
+///
+/// ```
+/// let run = tempfile::tempdir()?;
+/// std::fs::create_dir_all(run.path().join("checkpoints/.partial-x"))?;
+/// assert!(!everburn_record::has_checkpoint(run.path()));
+/// std::fs::create_dir(run.path().join("checkpoints/epoch-0001"))?;
+/// assert!(everburn_record::has_checkpoint(run.path()));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn has_checkpoint(folder: &Path) -> bool {
+    let entries = std::fs::read_dir(folder.join("checkpoints"));
+    let names = entries
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|it| it.file_name());
+    let is_whole = |name: std::ffi::OsString| {
+        let name = name.to_string_lossy();
+        // One that was being replaced is still there, aside.
+        let place = name.strip_prefix(".replaced-").unwrap_or(&name);
+        place.starts_with("epoch-")
+    };
+    names.into_iter().any(is_whole)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::File;

@@ -13,7 +13,7 @@ impl fmt::Display for HangReport {
             (Some(pause), _) => {
                 write!(f, "rank {} itself {}", self.reporter, did_not_run(pause))?;
                 for stopped in self.ranks.iter().filter(|it| it.stopped) {
-                    write!(f, "; {} {}", stopped.name(), stopped.is_stopped())?;
+                    write!(f, "; {} {}", stopped.name(), stopped.was_stopped())?;
                 }
             }
             (None, Some(activity)) => self.write_diagnosis(f, activity)?,
@@ -183,7 +183,7 @@ impl HangReport {
             (Evidence::Answer, _) => {
                 "it has answered since, so it was busy with other work for too long".to_owned()
             }
-            _ if stalled.stopped => format!("it {}", stalled.is_stopped()),
+            _ if stalled.stopped => format!("it {}", stalled.was_stopped()),
             _ if self.store_silent_for.is_some() => {
                 let silence = self.store_silent_for.unwrap_or_default().as_secs_f64();
                 format!(
@@ -253,6 +253,15 @@ impl RankActivity {
         format!(
             "is stopped (SIGSTOP; `ps` shows the state T): continue it with `kill -CONT{process}`{host}, and find what has \
              stopped it"
+        )
+    }
+
+    /// The same where nobody waits for it any more: its launcher ends it with the job.
+    fn was_stopped(&self) -> String {
+        let process = self.process();
+        let process = process.map_or(String::new(), |process| format!(", {process}"));
+        format!(
+            "was stopped (SIGSTOP{process}): it is ended, since the others have given it up; find what has stopped it"
         )
     }
 

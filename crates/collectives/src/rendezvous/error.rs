@@ -74,18 +74,15 @@ pub enum RendezvousError {
     },
     /// Two ranks were started with different world sizes.
     #[error(
-        "the ranks do not agree on the world size: rank {rank} was started with \
-         {world_size}, rank {other_rank} with {other_world_size}; start all with the same"
+        "the ranks do not agree on the world size: {} was started with {} in all, {} with {}; start all with the same{}",
+        first.located(), first.world_size, other.located(), other.world_size,
+        if first.machine.is_some() { " (by Everburn's launcher: the same --ranks and --nodes)" } else { "" }
     )]
     WorldSizeMismatch {
         /// The rank that came first.
-        rank: usize,
-        /// Its world size.
-        world_size: usize,
+        first: Box<StartedRank>,
         /// The rank that disagrees.
-        other_rank: usize,
-        /// The world size of that one.
-        other_world_size: usize,
+        other: Box<StartedRank>,
     },
     /// Two processes were started with one rank number.
     #[error(
@@ -201,5 +198,27 @@ mod tests {
         }
         let by_hand = text(None);
         assert!(by_hand.contains("each rank a number") && !by_hand.contains("--node-rank"));
+    }
+
+    #[test]
+    fn machines_with_different_ranks_are_named_with_them() {
+        let text = |machines: [Option<usize>; 2]| {
+            let started = |rank, world_size, machine| {
+                Box::new(StartedRank {
+                    machine,
+                    ..StartedRank::here(rank, world_size)
+                })
+            };
+            let [one, two] = machines;
+            let (first, other) = (started(1, 2, one), started(0, 4, two));
+            RendezvousError::WorldSizeMismatch { first, other }.to_string()
+        };
+        let of_machines = text([Some(1), Some(0)]);
+        let who =
+            "rank 1 of machine 1 was started with 2 in all, rank 0 of machine 0 with 4; start all";
+        assert!(of_machines.contains(who), "{of_machines}");
+        assert!(of_machines.contains("the same --ranks"), "{of_machines}");
+        let by_hand = text([None, None]);
+        assert!(by_hand.ends_with("rank 0 with 4; start all with the same"));
     }
 }

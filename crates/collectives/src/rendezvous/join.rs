@@ -78,10 +78,8 @@ impl Verdict {
                 waited,
             }),
             Self::WorldSizes { first, other } => Err(RendezvousError::WorldSizeMismatch {
-                rank: first.rank,
-                world_size: first.world_size,
-                other_rank: other.rank,
-                other_world_size: other.world_size,
+                first: Box::new(first),
+                other: Box::new(other),
             }),
             Self::RankTaken { first, other } => Err(RendezvousError::RankTaken {
                 first: Box::new(first),

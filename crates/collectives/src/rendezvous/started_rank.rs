@@ -164,6 +164,14 @@ impl StartedRank {
         }
     }
 
+    /// `rank 2 of machine 1`, as far as the machine is known.
+    pub(super) fn located(&self) -> String {
+        match self.machine {
+            Some(machine) => format!("rank {} of machine {machine}", self.rank),
+            None => format!("rank {}", self.rank),
+        }
+    }
+
     /// `with --elastic 1:2`, or without.
     pub(super) fn elasticity(&self) -> String {
         match self.elastic {

@@ -54,9 +54,10 @@ impl Supervisor<'_> {
             }
             return;
         }
-        if let Some(elastic) = &self.elastic {
-            let machine = self.config.node_rank;
-            elastic.request_stop(format!("{name} at machine {machine}"));
+        let by = format!("{name} at machine {}", self.config.node_rank);
+        match &self.elastic {
+            Some(elastic) => elastic.request_stop(by),
+            None => self.leave_word_of_stop(&by),
         }
         self.stop(signal, name);
     }
@@ -81,7 +82,7 @@ impl Supervisor<'_> {
         self.give_up_if_stopped_while_waiting();
     }
 
-    fn say_stopping(&self, text: String) {
+    pub(super) fn say_stopping(&self, text: String) {
         if !self.dashboard {
             // It would be written across the dashboard, which ends after the step.
             tracing::info!("{text}");

@@ -5,6 +5,7 @@ mod interrupt;
 pub(crate) mod machine_processes;
 mod outcome;
 mod own_pause;
+mod stop_elsewhere;
 pub(crate) mod stopped;
 mod store_client;
 mod story;
@@ -23,7 +24,7 @@ use rustix::process::Signal;
 use self::elastic::Elastic;
 use self::machine_processes::StoreEvent;
 use self::own_pause::OwnPause;
-use self::stopped::{AllStopped, Process};
+use self::stopped::{AllStopped, Process, all_are_stopped};
 use self::store_client::{Machine, StoreClient};
 use self::writing::Writing;
 use crate::cause::{Blame, blame};
@@ -192,6 +193,7 @@ impl<'a> Supervisor<'a> {
                 None => self.advance(),
             }
         }
+        self.say_who_asked();
         self.starter = None;
         Ok(())
     }
@@ -300,14 +302,16 @@ impl<'a> Supervisor<'a> {
         }
         let processes = Process::all(&self.running);
         let long = self.all_stopped.look(now, &processes);
+        if processes.iter().flatten().any(|process| process.is_stopped) {
+            self.stop_with_others();
+        }
         let Some(long) = long.filter(|_| matches!(self.plan, Plan::Train)) else {
             return;
         };
         if self.all_stopped.is_to_be_said(long) {
-            tracing::warn!(
-                "all ranks of this machine are stopped (SIGSTOP, a debugger), and no step is made until they are continued \
-                 (SIGCONT)"
-            );
+            let text = all_are_stopped(&processes);
+            tracing::warn!("{text}");
+            (self.tell)(&LaunchEvent::AllStopped { text });
         }
         let Some(limit) = ends_where_all_are_stopped(self.config) else {
             return;

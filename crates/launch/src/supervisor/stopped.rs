@@ -139,6 +139,17 @@ impl AllStopped {
     }
 }
 
+/// What is said where all ranks of this machine are stopped, and how they are continued.
+pub(super) fn all_are_stopped(processes: &[Option<Process>]) -> String {
+    let ids = processes.iter().flatten();
+    let ids: Vec<String> = ids.map(|process| process.id.to_string()).collect();
+    format!(
+        "all ranks of this machine are stopped (SIGSTOP, a debugger), and no step is made until they are continued: \
+         `kill -CONT {}`",
+        ids.join(" ")
+    )
+}
+
 /// The process of a rank at one look.
 ///
 /// ```
@@ -244,6 +255,16 @@ mod tests {
         assert!(
             !all.is_to_be_said(long / 2) && all.is_to_be_said(long) && !all.is_to_be_said(long)
         );
+    }
+
+    #[test]
+    fn how_ranks_that_are_all_stopped_are_continued_is_said_with_their_processes() {
+        let process = |id| Process {
+            id,
+            is_stopped: true,
+        };
+        let text = all_are_stopped(&[Some(process(12)), None, Some(process(14))]);
+        assert!(text.ends_with("continued: `kill -CONT 12 14`"), "{text}");
     }
 
     #[test]

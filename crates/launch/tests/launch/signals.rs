@@ -3,10 +3,14 @@
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 
+use everburn_collectives::elastic::MembershipCoordinator;
 use everburn_collectives::rendezvous::{RendezvousError, RendezvousRequest, rendezvous};
-use everburn_collectives::store::{Store as _, StoreAccess, StoreOptions, TcpStoreServer};
+use everburn_collectives::store::{
+    Store as _, StoreAccess, StoreOptions, TcpStore, TcpStoreServer,
+};
 use everburn_launch::{EarlyStop, HostedStore, Launcher};
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -159,4 +163,65 @@ fn a_stopped_rank_of_another_machine_ends_with_the_store() {
     let outcome = fs::read_to_string(folder.join("outcome")).unwrap();
     let why = "so the other machines have ended the job without them";
     assert!(outcome.contains(why), "{outcome}");
+}
+
+/// The store of a job of two machines that the test hosts in place of machine 0.
+fn hosted_store() -> (TcpStoreServer, u16) {
+    let options = StoreOptions::new(StoreAccess::Token(TOKEN.parse().unwrap()));
+    let server = TcpStoreServer::bind((Ipv4Addr::LOCALHOST, 0).into(), options).unwrap();
+    let port = server.local_addr().port();
+    (server, port)
+}
+
+/// What the launchers of the job leave for each other in that store.
+fn words_of_launchers(port: u16) -> MembershipCoordinator {
+    let options = StoreOptions::new(StoreAccess::Token(TOKEN.parse().unwrap()));
+    let store = TcpStore::connect(&format!("127.0.0.1:{port}"), options).unwrap();
+    MembershipCoordinator::new(Arc::new(store))
+}
+
+/// A shell that obeys a request to stop, and waits for it.
+const OBEYS: &str = "trap 'touch $DIR/asked; stopped; exit 0' TERM; echo $$ > $DIR/new; mv $DIR/new $DIR/pid; \
+                     while :; do sleep 0.02; done";
+
+#[test]
+fn a_stopped_rank_is_continued_and_asked_to_stop_where_another_machine_was_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (_server, port) = hosted_store();
+    let words = words_of_launchers(port);
+    words.request_stop("SIGINT at machine 0").unwrap();
+    let mut launcher = LauncherProcess::start_one_of_two(folder, 1, port, OBEYS);
+    signal(number_in(folder, "pid"), Signal::STOP);
+    assert_eq!(launcher.wait().code(), Some(130));
+    assert!(folder.join("asked").exists());
+    let told = fs::read_to_string(folder.join("told")).unwrap();
+    let line = "None stopping on SIGINT at machine 0, after the step";
+    assert!(told.starts_with(line), "{told}");
+}
+
+#[test]
+fn the_other_machines_find_which_one_was_asked_to_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (_server, port) = hosted_store();
+    let mut launcher = LauncherProcess::start_one_of_two(folder, 1, port, OBEYS);
+    number_in(folder, "pid");
+    launcher.signal(Signal::INT);
+    assert_eq!(launcher.wait().code(), Some(130));
+    let asked = words_of_launchers(port).news(0).unwrap().stop_requested;
+    assert_eq!(asked.as_deref(), Some("SIGINT at machine 1"));
+}
+
+#[test]
+fn ranks_that_stop_for_another_machine_say_which_one_was_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (_server, port) = hosted_store();
+    let words = words_of_launchers(port);
+    words.request_stop("SIGTERM at machine 0").unwrap();
+    let mut launcher = LauncherProcess::start_one_of_two(folder, 1, port, "stopped");
+    assert_eq!(launcher.wait().code(), Some(130));
+    let told = fs::read_to_string(folder.join("told")).unwrap();
+    assert_eq!(told, "None the job was stopped on SIGTERM at machine 0\n");
 }

@@ -148,14 +148,14 @@ fn a_run_that_was_cut_off_is_shown_as_one_and_one_that_was_resumed_is_not() {
     };
     state.take(&Update::CutOff(event), 9_000);
     state.take(&Update::Running(false), 9_000);
-    assert_eq!(state.doing(), "cut off, last seen 0:08 ago: --resume");
-    let ended = "the run: cut off, last seen 0:08 ago: --resume";
+    assert_eq!(state.doing(), "cut off, last seen 0:08 ago");
+    let ended = "the run: cut off, last seen 0:08 ago";
     assert_eq!(state.news(true).as_deref(), Some(ended));
     assert_eq!(state.cut_off(), Some("the run was cut off on node7"));
     assert_eq!(state.events.len(), 1);
     state.take(&Update::Running(true), 10_000);
     assert_eq!(state.cut_off(), None);
-    assert_ne!(state.doing(), "cut off, last seen 0:09 ago: --resume");
+    assert_ne!(state.doing(), "cut off, last seen 0:09 ago");
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! What the newest run lacks: it waits for ranks that have not joined; it was cut off, killed with its launcher so that
-//! nobody was left to say so; or checkpoints could not be written.
+//! nobody was left to say so; it has stalled; or checkpoints could not be written.
 
 use std::path::Path;
 
 use everburn_monitor::Target;
-use everburn_record::{Finding, Live, plain, unix_time_ms};
+use everburn_record::{EventKind, Finding, Live, has_checkpoint, plain, unix_time_ms};
 use everburn_report::Events;
 
 use crate::arguments::keys::with_flags;
@@ -21,10 +21,11 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
         Finding::warn("newest run", found, advice)
     };
     let cut_off = Live::cut_off_in(&newest).map(|(_, text)| {
-        of_newest(
-            text,
-            "`train --resume --run-dir` and this folder continue the run",
-        )
+        let advice = match has_checkpoint(&newest) {
+            true => "`train --resume --run-dir` and this folder continue the run",
+            false => "the same command starts the run again",
+        };
+        of_newest(text, advice)
     });
     let events = Events::read(&newest, &mut Vec::new());
     let awaited = events.awaited(unix_time_ms());
@@ -34,13 +35,25 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
             "start the missing machines, or read their output: the command of machine 0 with another --node-rank",
         )
     });
+    let stalled = events.iter().max_by_key(|event| event.unix_time_ms);
+    let stalled = stalled.filter(|event| {
+        // A run that has continued since has written its state again.
+        let written = Live::read(&newest).map(|live| live.unix_time_ms);
+        event.kind == EventKind::Stall && written <= event.unix_time_ms
+    });
+    let stalled = stalled.filter(|_| Live::has_owner(&newest)).map(|event| {
+        of_newest(
+            event.text.clone(),
+            "continue what is stopped, or read the logs of the ranks",
+        )
+    });
     let failed_checkpoints = events.failed_checkpoints().map(|text| {
         of_newest(
             text,
             "make room on the disk of this folder; a run that continues writes the next checkpoint that is due",
         )
     });
-    [cut_off, awaited, failed_checkpoints]
+    [cut_off, awaited, stalled, failed_checkpoints]
         .into_iter()
         .flatten()
         .collect()
@@ -48,7 +61,7 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use everburn_record::{Event, EventKind, LiveRank, Phase, proc};
+    use everburn_record::{Event, LiveRank, Phase, proc};
 
     use super::*;
 
@@ -118,6 +131,31 @@ mod tests {
     }
 
     #[test]
+    fn a_run_all_of_whose_ranks_are_stopped_is_found_until_it_continues() {
+        let (runs, run) = one_run();
+        let text = "all ranks of this machine are stopped: `kill -CONT 12`";
+        let event = Event {
+            unix_time_ms: Some(2_000),
+            ..Event::new(EventKind::Stall, text)
+        };
+        let line = serde_json::to_string(&event).unwrap() + "\n";
+        std::fs::write(run.join("events.jsonl"), line).unwrap();
+        let write = |unix_time_ms| {
+            let live = Live {
+                unix_time_ms,
+                phase: Phase::Training,
+                ..Live::default()
+            };
+            live.write(&run.join(Live::FILE)).unwrap();
+        };
+        write(1_000);
+        let line = findings(runs.path())[0].to_string();
+        assert!(line.contains("kill -CONT 12"), "{line}");
+        write(3_000);
+        assert_eq!(findings(runs.path()), []);
+    }
+
+    #[test]
     fn a_run_that_was_cut_off_is_found_in_the_folder_of_runs_and_by_its_own_name() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let ended = child.id();
@@ -140,6 +178,10 @@ mod tests {
         write(std::process::id());
         assert_eq!(findings(runs.path()), []);
         write(ended);
+        let line = findings(&run)[0].to_string();
+        assert!(line.contains("-> the same command starts"), "{line}");
+        assert!(!line.contains("--resume"), "{line}");
+        std::fs::create_dir_all(run.join("checkpoints/epoch-0001")).unwrap();
         for folder in [runs.path(), &run] {
             let line = findings(folder)[0].to_string();
             assert!(line.starts_with("warn  newest run"), "{line}");

@@ -32,9 +32,10 @@ impl Heartbeat {
         let early = (limit / WARN_AFTER).max(WARN_AFTER * self.options.interval);
         for silent in self.newly_silent(now, early) {
             tracing::warn!(
-                "rank {}: {}; after {:.1} s without one (--heartbeat-timeout) it counts as lost",
+                "rank {}: {}{}; after {:.1} s without one (--heartbeat-timeout) it counts as lost",
                 silent.rank,
                 describe(silent.silence, &silent.beat),
+                self.how_to_continue(&silent.beat),
                 limit.as_secs_f64()
             );
         }
@@ -54,6 +55,17 @@ impl Heartbeat {
         }
     }
 
+    /// How the rank of `beat` is continued, if it is on this machine and its process is stopped.
+    pub(super) fn how_to_continue(&self, beat: &Beat) -> String {
+        let here = self.host.is_some() && beat.host == self.host;
+        match beat.pid.filter(|pid| here && runtime::is_stopped(*pid)) {
+            Some(pid) => {
+                format!("; its process is stopped: `kill -CONT {pid}` on this machine continues it")
+            }
+            None => String::new(),
+        }
+    }
+
     /// What is to be said of the ranks that are as `silent` as `rank`, its own machine first.
     fn silent_too(&self, rank: usize, silent: &[usize]) -> String {
         let followed = lock(&self.state).followed.clone();
@@ -63,7 +75,7 @@ impl Heartbeat {
         let machine = SilentMachine::of(rank, &members, per_machine, is_silent);
         let mut text = String::new();
         if let Some(machine) = &machine {
-            text += &format!("; none from any rank of {machine}: look at that machine first");
+            text += &format!("; {}", machine.said());
         }
         let is_named = |other: &usize| {
             let here = machine.as_ref().map(|machine| &machine.ranks);

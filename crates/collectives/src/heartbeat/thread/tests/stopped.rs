@@ -138,8 +138,21 @@ fn a_rank_that_is_still_stopped_is_named_and_not_the_one_that_was_continued() {
     let report = diagnose(&heartbeat, &followed, &reports, &|_| None);
     let text = report.to_string();
     assert_eq!(report.stalled, Some(3), "{text}");
-    let what = format!("`kill -CONT {}` on {host}", stopped.0.id());
+    let pid = stopped.0.id();
+    let what = format!("it was stopped (SIGSTOP, pid {pid} on {host}): it is ended");
     assert!(text.contains(&what), "{text}");
+    assert!(!text.contains("kill -CONT"), "{text}");
+    let beat_of = |host: &str| Beat {
+        pid: Some(pid),
+        host: Some(host.to_owned()),
+        ..Beat::default()
+    };
+    let early = heartbeat.how_to_continue(&beat_of(&host));
+    assert!(
+        early.contains(&format!("`kill -CONT {pid}` on this machine")),
+        "{early}"
+    );
+    assert_eq!(heartbeat.how_to_continue(&beat_of("elsewhere")), "");
     assert!(!text.contains("heartbeats arrive"), "{text}");
     let paused = HangReport {
         own_pause: Some(Duration::from_secs(47)),
@@ -147,5 +160,5 @@ fn a_rank_that_is_still_stopped_is_named_and_not_the_one_that_was_continued() {
     };
     let text = paused.to_string();
     let first = text.lines().next().unwrap();
-    assert!(first.contains("; rank 3 is stopped (SIGSTOP;"), "{text}");
+    assert!(first.contains("; rank 3 was stopped (SIGSTOP,"), "{text}");
 }
