@@ -321,7 +321,7 @@ fn what_cannot_be_tokenized_is_refused_and_leaves_nothing() {
     fs::create_dir(folder.path().join("empty")).unwrap();
     refused(
         &named(folder.path().join("empty")),
-        &["empty: it is a folder without files"],
+        &["empty`: it is a folder without files"],
     );
     let of = |bytes: &[u8]| request(folder.path(), &[("b.txt", bytes)]);
     refused(&of(b" \n "), &["no text"]);

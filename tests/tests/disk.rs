@@ -190,7 +190,7 @@ fn where_files_may_not_be_so_long_the_training_goes_on() {
     let expected = " begins a training with it, with the data and settings of this one";
     assert!(what_it_does.starts_with(expected), "{ended}");
     // As it is copied.
-    let begun = Everburn::new(folder.path(), command.split(' ')).run();
+    let begun = Everburn::new(folder.path(), command.split(' ').skip(1)).run();
     begun.succeeded();
     let config = |run: &str| Run::new(folder.path().join(run)).text("config.toml");
     let (before, now) = (config("kept"), config("runs/mlp-1"));

@@ -76,7 +76,7 @@ fn a_file_is_written_whole_or_stays_what_it_was() {
     let output = folder.path().join("kept.jsonl");
     std::fs::write(&output, "before").unwrap();
     let flags = ["--output", "kept.jsonl", "--input", "run/config.toml"];
-    let messages = ["reads no samples from run/config.toml"];
+    let messages = ["run/config.toml: this model reads no image files"];
     predict(folder.path(), &flags).failed_with(2, &messages);
     assert_eq!(std::fs::read_to_string(&output).unwrap(), "before");
     predict(folder.path(), &["--output", "kept.jsonl"]).succeeded();

@@ -210,7 +210,7 @@ fn a_checkpoint_is_weights_to_begin_with_and_an_import_none_to_resume() {
     ];
     let messages = [
         "weights of an import",
-        "train mlp --init-from imported` trains from these",
+        "train --config imported/config.toml --init-from imported` trains from these",
     ];
     Everburn::new(here, resume).run().failed_with(2, &messages);
 }

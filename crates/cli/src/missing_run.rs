@@ -74,7 +74,10 @@ mod tests {
     #[test]
     fn a_report_and_a_monitor_of_a_folder_without_a_run_have_help() {
         let folder = tempfile::tempdir().unwrap();
-        for path in [folder.path().to_path_buf(), folder.path().join("none")] {
+        // Nothing else is beside it.
+        let runs = folder.path().join("runs");
+        std::fs::create_dir(&runs).unwrap();
+        for path in [runs.clone(), runs.join("none")] {
             let report = everburn_report::Run::read(&path).unwrap_err();
             let monitor = everburn_monitor::RunTail::open(&path).unwrap_err();
             for error in [CliError::from(report), CliError::from(monitor)] {

@@ -133,6 +133,38 @@ impl JobFailure {
         unavailable && self.given_up.is_none() && self.lost_with_the_store()
     }
 
+    /// Where the error is to be found if no rank of this machine has it.
+    fn write_where_to_look(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of_victim =
+            self.left_early.is_none() && self.cause.exit == RankExit::Code(EXIT_PEER_LOST);
+        if of_victim && self.logged == self.cause.rank && !self.lost_with_the_store() {
+            match &self.lost_machine {
+                Some(machine) => writeln!(
+                    f,
+                    "  no rank of this machine failed by itself: look at {machine}, at the output of its launcher first; \
+                     where the launcher itself was killed or the machine stopped, there is none"
+                )?,
+                None => writeln!(
+                    f,
+                    "  no rank of this machine failed by itself: look at the rank that was lost, or \
+                     at the other machines' output"
+                )?,
+            }
+        }
+        if let Some(machine) = self
+            .lost_machine
+            .as_ref()
+            .filter(|_| self.lost_with_the_store())
+        {
+            writeln!(
+                f,
+                "  {machine}, whose launcher hosts the store of the job, is lost: look at the output of that launcher first; \
+                 where it was killed or the machine stopped, there is none"
+            )?;
+        }
+        Ok(())
+    }
+
     /// The log that is shown, without the lines that the error has said.
     fn write_log(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whose = match self.cause.lost_rank() {
@@ -200,33 +232,7 @@ impl fmt::Display for JobFailure {
                 left.rank
             )?;
         }
-        let of_victim =
-            self.left_early.is_none() && self.cause.exit == RankExit::Code(EXIT_PEER_LOST);
-        if of_victim && self.logged == self.cause.rank && !self.lost_with_the_store() {
-            match &self.lost_machine {
-                Some(machine) => writeln!(
-                    f,
-                    "  no rank of this machine failed by itself: look at {machine}, at the output of its launcher first; \
-                     where the launcher itself was killed or the machine stopped, there is none"
-                )?,
-                None => writeln!(
-                    f,
-                    "  no rank of this machine failed by itself: look at the rank that was lost, or \
-                     at the other machines' output"
-                )?,
-            }
-        }
-        if let Some(machine) = self
-            .lost_machine
-            .as_ref()
-            .filter(|_| self.lost_with_the_store())
-        {
-            writeln!(
-                f,
-                "  {machine}, whose launcher hosts the store of the job, is lost: look at the output of that launcher first; \
-                 where it was killed or the machine stopped, there is none"
-            )?;
-        }
+        self.write_where_to_look(f)?;
         self.write_log(f)?;
         if !self.others.is_empty() {
             writeln!(f, "then")?;

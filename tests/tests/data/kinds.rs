@@ -206,7 +206,7 @@ fn shards_of_a_server_train_like_those_of_a_disk() {
     let missing = server.url("stripes-{002..003}.tar");
     let line = format!("train resnet18 --run-dir none --data {missing}");
     let message = [
-        "stripes-003.tar: the server answers 404 Not Found",
+        "stripes-003.tar`: the server answers 404 Not Found",
         "each file of a range",
     ];
     online(&line).run().failed_with(2, &message);

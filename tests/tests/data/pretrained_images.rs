@@ -143,7 +143,7 @@ fn a_pretrained_classifier_is_found_by_its_folder_with_its_classes() {
         ended.failed_with(2, &["has the classes across, down", "on up, down", &help]);
         label(json!({"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}));
         let ended = begin("never", &[]);
-        ended.failed_with(2, &["has 2 classes", "trained on 3", &help]);
+        ended.failed_with(2, &["has 2 classes, and the model 3", &help]);
         let run = format!("{model}-new");
         let skip = format!("{head}.*");
         begin(&run, &["--init-skip", &skip]).succeeded();

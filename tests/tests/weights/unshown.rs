@@ -51,8 +51,8 @@ fn a_file_beside_its_config_json_is_read_as_its_folder_and_alone_it_asks_for_hea
         );
         other.failed_with(2, &[&message, "leave gpt.heads out"]);
     }
-    let activation = import(here, "gpt2 --set gpt.activation=gelu --run-dir never");
-    activation.failed_with(2, &["gpt.activation is \"gelu-tanh\" in the model of gpt2"]);
+    let activation = import(here, "gpt2 --set gpt.activation=gelu-tanh --run-dir never");
+    activation.failed_with(2, &["gpt.activation is \"gelu\" in the model of gpt2"]);
 
     std::fs::copy(
         here.join("gpt2/model.safetensors"),
@@ -78,7 +78,7 @@ fn a_file_beside_its_config_json_is_read_as_its_folder_and_alone_it_asks_for_hea
         here,
         &format!("alone.safetensors gpt2 {sizes} --set gpt.heads=2 --run-dir d"),
     );
-    let line = "gpt.activation = \"gelu-tanh\": a file of weights does not show these";
+    let line = "gpt.activation = \"gelu\": a file of weights does not show these";
     let set = set.succeeded();
     assert!(set.stdout.contains(line), "{set}");
     assert_eq!(heads(here, "d"), 2);

@@ -198,11 +198,7 @@ impl Soak<'_> {
                 self.options.heartbeat_timeout
             );
         }
-        say!(
-            "{} of {} ended as they should",
-            runs - failed,
-            counted(runs as usize, "run")
-        );
+        say!("{} of {runs} runs ended as they should", runs - failed);
         Ok(match failed == 0 && !is_slow {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,
