@@ -154,19 +154,30 @@ fn a_sample_of_the_validation_is_named() {
     }
 }
 
+/// Scores that are infinite soon where the steps are large.
+fn exponential(model: &Linear, inputs: Tensor<2>) -> Tensor<2> {
+    model.forward(inputs).exp()
+}
+
 #[test]
 fn a_training_that_diverges_on_finite_inputs_says_so() {
     let config = TrainingConfig {
         optimizer: OptimizerConfig {
             kind: OptimizerKind::Sgd,
-            learning_rate: 1e38,
+            learning_rate: 1e6,
             ..OptimizerConfig::default()
         },
         epochs: 20,
         ..config()
     };
     for ranks in [1, 2] {
-        for error in errors(ranks, &config, &data(samples(60), samples(12))) {
+        let data = data(samples(60), samples(12));
+        let errors = on_ranks(ranks, &config, None, |trainer| {
+            let linear = LinearConfig::new(3, 2).init(&Device::flex());
+            let model = Classifier::new(linear, exponential);
+            trainer.fit(model, &data).map(drop).unwrap_err()
+        });
+        for error in errors {
             let TrainError::LossNotFinite {
                 inputs_are_finite,
                 step,
