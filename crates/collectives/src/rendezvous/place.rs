@@ -60,7 +60,8 @@ pub(crate) struct Holder<H> {
 /// # mod everburn { pub use everburn_collectives as collectives; }
 /// use everburn::collectives::elastic::PlaceState;
 ///
-/// assert_ne!(PlaceState::Held, PlaceState::Waiting);
+/// let held: PlaceState = PlaceState::Held;
+/// assert_ne!(held, PlaceState::Waiting);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlaceState<H = ProcessIdentity> {
