@@ -219,7 +219,8 @@ impl Heartbeat {
                 self.warn_of_a_wait(&mut notice);
             }
             // The store may have taken longer than an interval to answer, which is no pause of this rank.
-            let due = (began + interval).max(runtime::now());
+            let due = self.next_timeout(began).unwrap_or(began + interval);
+            let due = due.min(began + interval).max(runtime::now());
             lock(&self.state).sleeps_until = Some(due);
             let goes_on = self.sleep_until(due);
             self.note_pause();

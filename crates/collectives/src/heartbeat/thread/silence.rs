@@ -55,6 +55,24 @@ impl Heartbeat {
         }
     }
 
+    /// When the first of the ranks whose beats are watched counts as lost, if none comes from it after `now`. Without a look at that
+    /// moment, a lost rank would be found up to an interval later.
+    pub(super) fn next_timeout(&self, now: Instant) -> Option<Instant> {
+        let limit = self.options.timeout?;
+        let state = lock(&self.state);
+        let followed = state.followed.as_ref()?;
+        let watched = self.watched(&state);
+        let peers = watched
+            .iter()
+            .filter(|member| followed.members.contains(member));
+        let peers = peers.filter_map(|member| state.peers.get(*member));
+        let beats = peers.filter(|peer| peer.found.beat().is_some_and(|beat| !beat.goodbye));
+        beats
+            .map(|peer| peer.moved + limit)
+            .filter(|at| *at > now)
+            .min()
+    }
+
     /// How the rank of `beat` is continued, if it is on this machine and its process is stopped.
     pub(super) fn how_to_continue(&self, beat: &Beat) -> String {
         let here = self.host.is_some() && beat.host == self.host;

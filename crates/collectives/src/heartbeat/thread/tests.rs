@@ -77,6 +77,40 @@ fn a_silent_rank_is_warned_of_once_until_it_beats_again() {
 }
 
 #[test]
+fn the_next_look_is_when_the_first_rank_counts_as_lost() {
+    let (store, mut heartbeat) = heartbeat(4);
+    let limit = Duration::from_secs(5);
+    heartbeat.options.timeout = Some(limit);
+    heartbeat.follow(Followed {
+        core: Weak::new(),
+        generation: 0,
+        rank: 1,
+        members: vec![0, 1, 2],
+    });
+    let began = runtime::now();
+    assert_eq!(heartbeat.next_timeout(began), None, "nobody has beaten");
+    for member in [0, 2, 3] {
+        let beat = b"{\"life\":1,\"number\":1}";
+        store.set(&beat_key(member), beat).unwrap();
+    }
+    heartbeat.poll().unwrap();
+    let moved = |member: usize, by: Duration| {
+        let mut state = lock(&heartbeat.state);
+        state.peers[member].moved -= by;
+        state.peers[member].moved
+    };
+    let second = Duration::from_secs(1);
+    // Member 3 is not of the group.
+    moved(3, 3 * second);
+    let first = moved(2, 2 * second);
+    let next = moved(0, second);
+    let next_timeout = |now| heartbeat.next_timeout(now);
+    assert_eq!(next_timeout(began), Some(first + limit));
+    assert_eq!(next_timeout(first + limit), Some(next + limit));
+    assert_eq!(next_timeout(next + limit), None);
+}
+
+#[test]
 fn where_the_store_is_silent_nobody_is_said_to_beat() {
     let (store, heartbeat) = heartbeat(2);
     let followed = Followed {
