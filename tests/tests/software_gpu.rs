@@ -4,6 +4,7 @@
 //! whose names begin with `long` with `--long` only.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use everburn_tests::{Ended, Everburn, Run};
 
@@ -229,6 +230,66 @@ fn a_killed_rank_comes_back_and_a_run_goes_on_on_the_other_kind_of_device() {
     // turso may panic where a database may be shared: each process has its own, which CubeCL did not open first.
     assert!(kernels().join("kernels.db").exists());
     assert!(!kernels().join("kernels.db-tshm").exists());
+}
+
+/// A folder with the Vulkan layer of `lose_device.c`.
+fn layer_that_loses_a_device(folder: &Path) -> PathBuf {
+    let layer = folder.join("layer");
+    std::fs::create_dir(&layer).unwrap();
+    std::fs::write(
+        layer.join("lose_device.c"),
+        include_str!("software_gpu/lose_device.c"),
+    )
+    .unwrap();
+    let compiled = Command::new("cc")
+        .args(["-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Werror"])
+        .args(["-o", "liblose_device.so", "lose_device.c"])
+        .current_dir(&layer)
+        .status();
+    assert!(compiled.expect("rustc needs cc, too").success());
+    let manifest = serde_json::json!({
+        "file_format_version": "1.2.0",
+        "layer": {
+            "name": LAYER,
+            "type": "GLOBAL",
+            "library_path": "./liblose_device.so",
+            "api_version": "1.3.0",
+            "implementation_version": "1",
+            "description": "loses the device of one process",
+        },
+    });
+    std::fs::write(layer.join("lose_device.json"), manifest.to_string()).unwrap();
+    layer
+}
+
+const LAYER: &str = "VK_LAYER_EVERBURN_lose_device";
+
+#[test]
+#[ignore = "needs the feature webgpu and a software Vulkan driver"]
+fn a_rank_whose_device_is_lost_comes_back_or_ends_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (flex, _) = trained(folder, "flex", "mlp", &["--ranks", "2"]);
+    let layer = layer_that_loses_a_device(folder);
+    let loses = |name: &str, flags: &[&str]| {
+        let devices = ["--devices", "webgpu:cpu,webgpu:cpu"];
+        let flags = [&devices[..], flags].concat();
+        let ended = train(folder, name, "mlp", &flags)
+            .env("VK_ADD_LAYER_PATH", &layer)
+            .env("VK_INSTANCE_LAYERS", LAYER)
+            .env("LOSE_DEVICE_AFTER", SUBMISSIONS)
+            .env("LOSE_DEVICE_ONCE", folder.join(format!("{name}-is-lost")))
+            .run();
+        assert!(ended.stderr.contains("the device of this rank has failed"), "{ended}");
+        (Run::new(folder.join(name)), ended)
+    };
+    let (run, ended) = loses("elastic", &["--elastic", "1:2", "--checkpoint-every", "4steps"]);
+    assert_near(&run, &flex, "a device is lost");
+    ended.succeeded();
+
+    let (run, ended) = loses("fixed", &[]);
+    assert_ne!(ended.code(), 0, "{ended}");
+    assert!(run.losses("step").len() < 12, "{ended}");
 }
 
 #[test]
