@@ -242,7 +242,13 @@ fn layer_that_loses_a_device(folder: &Path) -> PathBuf {
     )
     .unwrap();
     let compiled = Command::new("cc")
-        .args(["-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Werror"])
+        .args([
+            "-shared",
+            "-fPIC",
+            "-fvisibility=hidden",
+            "-Wall",
+            "-Werror",
+        ])
         .args(["-o", "liblose_device.so", "lose_device.c"])
         .current_dir(&layer)
         .status();
@@ -264,6 +270,9 @@ fn layer_that_loses_a_device(folder: &Path) -> PathBuf {
 
 const LAYER: &str = "VK_LAYER_EVERBURN_lose_device";
 
+/// After how many submissions a process loses its device: after the first step, and before the last.
+const SUBMISSIONS: &str = "400";
+
 #[test]
 #[ignore = "needs the feature webgpu and a software Vulkan driver"]
 fn a_rank_whose_device_is_lost_comes_back_or_ends_the_run() {
@@ -280,10 +289,16 @@ fn a_rank_whose_device_is_lost_comes_back_or_ends_the_run() {
             .env("LOSE_DEVICE_AFTER", SUBMISSIONS)
             .env("LOSE_DEVICE_ONCE", folder.join(format!("{name}-is-lost")))
             .run();
-        assert!(ended.stderr.contains("the device of this rank has failed"), "{ended}");
+        assert!(
+            ended.stderr.contains("the device of this rank has failed"),
+            "{ended}"
+        );
         (Run::new(folder.join(name)), ended)
     };
-    let (run, ended) = loses("elastic", &["--elastic", "1:2", "--checkpoint-every", "4steps"]);
+    let (run, ended) = loses(
+        "elastic",
+        &["--elastic", "1:2", "--checkpoint-every", "4steps"],
+    );
     assert_near(&run, &flex, "a device is lost");
     ended.succeeded();
 
