@@ -207,7 +207,7 @@ impl CliError {
             Self::Rendezvous(RendezvousError::Store { source, .. }) => {
                 matches!(source, StoreError::Unauthenticated { .. })
             }
-            Self::Rendezvous(error) => !matches!(error, RendezvousError::NotAllJoined { .. }),
+            Self::Rendezvous(error) => !matches!(error, RendezvousError::NotAllJoined(_)),
             // That the ranks of a schedule wait for each other is what a simulation is to find out.
             Self::Schedule(error) => !matches!(error, ScheduleError::Deadlock(_)),
             Self::Simulation(error) => !matches!(error, SimulationError::Deadlock(_)),
@@ -278,8 +278,23 @@ impl CliError {
     pub(crate) fn lost_rank(&self) -> Option<usize> {
         match self {
             Self::Stalled { error, stalled } => stalled.or_else(|| error.lost_rank()),
-            Self::Train(error) => error.collective()?.lost_rank(),
-            Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => error.lost_rank(),
+            other => other.collective()?.lost_rank(),
+        }
+    }
+
+    /// The number of that rank's machine, if no rank of it sends heartbeats.
+    pub(crate) fn silent_machine(&self) -> Option<usize> {
+        match self {
+            Self::Stalled { error, .. } => error.silent_machine(),
+            other => other.collective()?.silent_machine(),
+        }
+    }
+
+    /// The error of the group that this one comes from.
+    fn collective(&self) -> Option<&CollectiveError> {
+        match self {
+            Self::Train(error) => error.collective(),
+            Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => Some(error),
             _ => None,
         }
     }

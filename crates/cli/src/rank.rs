@@ -473,7 +473,8 @@ pub(crate) fn fail(error: &CliError, environment: Option<&RankEnvironment>) -> E
     let elastic = environment.is_some_and(|environment| environment.elastic.is_some());
     let shown = match environment {
         Some(environment) if secondary => {
-            environment.report_peer_lost(error.lost_rank(), None, &error.to_string())
+            let (lost, machine) = (error.lost_rank(), error.silent_machine());
+            environment.report_peer_lost(lost, machine, None, &error.to_string())
         }
         Some(environment) => {
             environment.report(ReportKind::Own, None, &error.to_string());

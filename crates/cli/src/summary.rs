@@ -389,6 +389,7 @@ mod tests {
             unproved: None,
             left_early: None,
             lost_machine: None,
+            stopped: Vec::new(),
             own_pause: None,
             exit_code: code,
             out_of_memory: false,

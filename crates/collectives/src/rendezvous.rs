@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use error::RendezvousError;
+pub use error::{MissingRanks, RendezvousError};
 pub use join::stop_joining;
 pub use settings::{SWITCH, switch, variable};
 pub use started_rank::{ProcessIdentity, StartedRank};

@@ -76,7 +76,8 @@ pub struct LaunchConfig {
     /// After SIGTERM because of a failure: how long until SIGKILL.
     pub kill_after: Duration,
     /// After a SIGINT or SIGTERM at the launcher: how long ranks may take to stop after their step. They have up to 10 min
-    /// longer while one of them writes 1 MiB in 10 s, or waits for the disk: a checkpoint is not broken off.
+    /// longer while one of them [saves](everburn_record::Saving), writes 1 MiB in 10 s, or waits for the disk: a checkpoint
+    /// is not broken off.
     pub stop_patience: Duration,
 }
 

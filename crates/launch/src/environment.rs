@@ -376,19 +376,22 @@ impl RankEnvironment {
         });
     }
 
-    /// Reports that this rank fails because of another one, `lost_rank` if that is certain. Returns whether our
+    /// Reports that this rank fails because of another one, `lost_rank` if that is certain, and whose machine is
+    /// `silent_machine` if no rank of that sends heartbeats. Returns whether our
     /// launcher writes `message` to this rank's log, and shows the failure once for all ranks that report it:
     /// then it need not be printed.
     #[must_use]
     pub fn report_peer_lost(
         &self,
         lost_rank: Option<usize>,
+        silent_machine: Option<usize>,
         step: Option<u64>,
         message: &str,
     ) -> bool {
         let sent = self.send(&RankReport {
             step,
             lost_rank,
+            silent_machine,
             ..RankReport::new(self.rank, ReportKind::PeerLost, message)
         });
         sent && self.launcher_pid.is_some()

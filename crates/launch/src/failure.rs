@@ -86,6 +86,9 @@ pub struct RankReport {
     /// The rank because of which it failed, where it is a victim of another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_rank: Option<usize>,
+    /// The number of that rank's machine, where no rank of it sent heartbeats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent_machine: Option<usize>,
     /// When it was, in milliseconds since 1970.
     pub unix_time_ms: u64,
 }
@@ -100,6 +103,7 @@ impl RankReport {
             kind,
             message: message.into(),
             lost_rank: None,
+            silent_machine: None,
             unix_time_ms: unix_time_ms(),
         }
     }
@@ -211,6 +215,7 @@ mod tests {
             kind: ReportKind::PeerLost,
             message: "rank 1 is lost".to_owned(),
             lost_rank: Some(1),
+            silent_machine: Some(0),
             unix_time_ms: 1_795_447_260_403,
         };
         let folder = tempfile::tempdir().unwrap();
@@ -223,6 +228,7 @@ mod tests {
             "lost_rank",
             "message",
             "rank",
+            "silent_machine",
             "step",
             "unix_time_ms",
         ];

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use everburn_record::ranks;
 
+use crate::cause::{Blame, blame};
 use crate::ended_alike::EndedAlike;
 use crate::exit::{EXIT_PEER_LOST, EXIT_STALLED, EXIT_UNAVAILABLE, RankExit};
 use crate::lost_machine::LostMachine;
@@ -34,6 +35,7 @@ use crate::outcome::{EndedRank, Restart};
 ///     unproved: None,
 ///     left_early: None,
 ///     lost_machine: None,
+///     stopped: Vec::new(),
 ///     own_pause: None,
 ///     out_of_memory: true,
 ///     exit_code: 137,
@@ -64,6 +66,9 @@ pub struct JobFailure {
     /// The other machine whose ranks were lost, if `cause` lost one of them; or machine 0, if its launcher hosts the store and
     /// that was lost, in a job that is not elastic while the ranks met.
     pub lost_machine: Option<LostMachine>,
+    /// The ranks of this machine, in order, whose processes were stopped (SIGSTOP) when another one failed, in a job that is
+    /// not elastic.
+    pub stopped: Vec<usize>,
     /// In a job of several machines: how long this machine's launcher did not run shortly before.
     pub own_pause: Option<Duration>,
     /// Whether the kernel ended some process of this machine for lack of memory during the job.
@@ -82,6 +87,10 @@ impl JobFailure {
                  machines may have given up its ranks, and have continued or ended the job without them",
                 pause.as_secs_f64()
             )?;
+        }
+        if let Some(stopped) = self.stopped_unnamed() {
+            let were = if stopped.len() == 1 { "was" } else { "were" };
+            return write!(f, "{} {were} stopped (SIGSTOP): ", ranks(stopped));
         }
         let Some(lost) = self.cause.lost_rank() else {
             return Ok(());
@@ -111,6 +120,19 @@ impl JobFailure {
             (_, false) => "was lost",
         };
         write!(f, "{who} {what}: ")
+    }
+
+    /// The ranks that were stopped, where the cause has waited in vain and does not know of any of them: without heartbeats
+    /// it may have heard only of another one that waited.
+    fn stopped_unnamed(&self) -> Option<&[usize]> {
+        let cause = &self.cause;
+        let waited = blame(cause) == Blame::Victim || cause.exit == RankExit::Code(EXIT_STALLED);
+        let is_named = cause
+            .lost_rank()
+            .is_some_and(|lost| self.stopped.contains(&lost));
+        let is_elsewhere = self.lost_machine.is_some() || self.left_early.is_some();
+        let is_unnamed = waited && !is_named && !is_elsewhere && !self.stopped.is_empty();
+        is_unnamed.then_some(&self.stopped)
     }
 
     /// Why the launcher has ended the ranks of this machine, where none of them has failed or lost another.
@@ -286,6 +308,7 @@ mod tests {
             unproved: None,
             left_early: None,
             lost_machine: None,
+            stopped: Vec::new(),
             own_pause: None,
             out_of_memory: false,
             exit_code: code,
@@ -304,6 +327,32 @@ mod tests {
             seen.ends_with("the log of rank 2: logs/rank-2.log\n"),
             "{seen}"
         );
+    }
+
+    #[test]
+    fn a_rank_that_was_stopped_comes_before_the_victim_that_another_has_lost() {
+        let of = |code, stopped: &[usize]| {
+            let failure = JobFailure {
+                stopped: stopped.to_vec(),
+                ..because_of_rank_1(code, 2, None)
+            };
+            failure.to_string()
+        };
+        let victim = of(EXIT_PEER_LOST, &[3]);
+        let begin = "rank 3 was stopped (SIGSTOP): rank 2 ";
+        assert!(victim.starts_with(begin), "{victim}");
+        let several = of(EXIT_STALLED, &[0, 3]);
+        assert!(
+            several.starts_with("ranks 0, 3 were stopped (SIGSTOP): rank 2 "),
+            "{several}"
+        );
+        let named = of(EXIT_STALLED, &[1]);
+        assert!(named.starts_with("rank 1 did not answer: "), "{named}");
+        // It has failed by itself.
+        let mut own = because_of_rank_1(1, 2, None);
+        own.stopped = vec![3];
+        own.cause.report = None;
+        assert!(own.to_string().starts_with("rank 2 ended with exit code 1"));
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use everburn_collectives::heartbeat::SilentMachine;
 use everburn_record::ranks;
 
 use crate::config::LaunchConfig;
@@ -81,7 +80,7 @@ impl LostMachine {
 
 fn is_silent_as_a_whole(cause: &EndedRank, machine: usize) -> bool {
     let failure = cause.failure();
-    failure.is_some_and(|failure| SilentMachine::is_named_in(&failure.message, machine))
+    failure.is_some_and(|failure| failure.silent_machine == Some(machine))
 }
 
 impl fmt::Display for LostMachine {
@@ -125,9 +124,7 @@ mod tests {
         assert_eq!(of(Some(3), &[2, 3, 4, 0]), Some((1, vec![2, 3])));
         assert_eq!(of(Some(4), &[]), Some((2, vec![4])));
         let mut silent = lost(Some(4));
-        silent.report.as_mut().unwrap().message =
-            "rank 0 lost rank 4: no heartbeat; none from any rank of machine 2 (ranks 4, 5): look"
-                .to_owned();
+        silent.report.as_mut().unwrap().silent_machine = Some(2);
         let mut machine = LostMachine::of(&config, &silent, &[]).unwrap();
         assert_eq!((machine.number, &machine.ranks[..]), (2, &[4, 5][..]));
         let whole = machine.silent_as_a_whole(&silent);

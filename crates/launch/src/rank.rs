@@ -195,7 +195,8 @@ impl Rank {
         let shown = match &self.environment {
             Some(environment) if is_secondary => {
                 let lost = collective.and_then(CollectiveError::lost_rank);
-                environment.report_peer_lost(lost, step, &text)
+                let machine = collective.and_then(CollectiveError::silent_machine);
+                environment.report_peer_lost(lost, machine, step, &text)
             }
             Some(environment) => {
                 environment.report(ReportKind::Own, step, &text);

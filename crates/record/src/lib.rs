@@ -12,6 +12,7 @@
 //! - [`statistics`] has medians, percentiles and means of few values.
 //! - [`runs_in`] lists the runs in a folder, [`has_checkpoint`] whether one can be continued.
 //! - [`StopSignal`] asks a training to stop, or kills it.
+//! - [`Saving`] marks a process that saves its work, for its launcher.
 //! - [`named`] and [`serde_as_text`] give types one text in flags and files.
 //! - [`plain`] makes text of others harmless to a terminal or a page, and hides secrets.
 //!
@@ -45,6 +46,7 @@ pub mod proc;
 mod ranges;
 mod rank_line;
 mod runs;
+mod saving;
 pub mod statistics;
 mod stop;
 pub mod svg;
@@ -64,6 +66,7 @@ pub use number::{number_or_nan, numbers_or_nan};
 pub use ranges::{located, ranges, ranks};
 pub use rank_line::{RankLine, RankStep};
 pub use runs::{has_checkpoint, runs_in};
+pub use saving::Saving;
 pub use stop::{EXIT_INTERRUPTED, StopSignal};
 pub use time::{unix_time, unix_time_ms};
 

@@ -155,9 +155,19 @@ pub fn time_without_cpu() -> Option<Duration> {
 /// The ids and names of this process's threads.
 #[must_use]
 pub fn thread_names() -> Vec<(u32, String)> {
-    let tasks = numbered("/proc/self/task");
-    let named = tasks.into_iter().filter_map(|thread| {
-        let name = first_line(&format!("/proc/self/task/{thread}/comm"))?;
+    // Not by this process's id: `/proc` may be that of another namespace.
+    thread_names_in("/proc/self/task")
+}
+
+/// The ids and names of the threads of the process with this id.
+#[must_use]
+pub fn thread_names_of(process: u32) -> Vec<(u32, String)> {
+    thread_names_in(&format!("/proc/{process}/task"))
+}
+
+fn thread_names_in(tasks: &str) -> Vec<(u32, String)> {
+    let named = numbered(tasks).into_iter().filter_map(|thread| {
+        let name = first_line(&format!("{tasks}/{thread}/comm"))?;
         Some((thread, name))
     });
     named.collect()

@@ -324,13 +324,8 @@ impl Core {
     /// Leaves the group and notifies the other ranks.
     pub(crate) fn leave(&self) {
         let failure = Failure {
-            by: self.job_rank(),
-            lost: None,
-            reason: String::new(),
-            first: None,
             destroyed: true,
-            hang: false,
-            waiting_for: Vec::new(),
+            ..self.failure(String::new())
         };
         // If this rank leaves because of another rank's abort, it forwards the abort first, so that the others
         // receive the cause before they see this rank leave.

@@ -119,6 +119,8 @@ pub enum CollectiveError {
         rank: usize,
         /// The rank that is gone.
         peer: usize,
+        /// The number of its machine, from 0, if no rank of that sends heartbeats: it is stopped or cut off as a whole.
+        silent_machine: Option<usize>,
         /// What this rank called.
         operation: String,
         /// How many collectives this rank had issued on the group before.
@@ -128,7 +130,7 @@ pub enum CollectiveError {
         /// How long the operation had been waiting.
         waited: Duration,
         /// How the loss was noticed.
-        cause: String,
+        cause: Box<str>,
     },
     /// A rank has aborted the group.
     #[error(
@@ -312,6 +314,15 @@ impl CollectiveError {
         match self.root_cause() {
             Self::PeerLost { peer, .. } => Some(*peer),
             Self::Aborted { by, .. } => Some(*by),
+            _ => None,
+        }
+    }
+
+    /// The number of the machine of the [`lost_rank`](Self::lost_rank), from 0, if no rank of it sends heartbeats.
+    #[must_use]
+    pub fn silent_machine(&self) -> Option<usize> {
+        match self.root_cause() {
+            Self::PeerLost { silent_machine, .. } => *silent_machine,
             _ => None,
         }
     }

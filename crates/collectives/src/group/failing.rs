@@ -55,7 +55,7 @@ impl Core {
         match interruption {
             Interruption::Failed(failure) => self.failed(context, &failure),
             Interruption::Gone { peer, cause } => {
-                let error = self.peer_lost(context, peer, cause.clone());
+                let error = self.peer_lost(context, (peer, None), cause.clone());
                 self.fail_everywhere(&error, Some(peer), cause);
                 error
             }
@@ -89,7 +89,7 @@ impl Core {
             } else {
                 format!("rank {} noticed: {}", failure.by, failure.reason)
             };
-            return self.peer_lost(context, peer, cause);
+            return self.peer_lost(context, (peer, failure.silent_machine), cause);
         }
         let operation = context.call.to_string();
         match &failure.first {
@@ -137,15 +137,22 @@ impl Core {
         }
     }
 
-    fn peer_lost(&self, context: &OpContext, peer: usize, cause: String) -> CollectiveError {
+    /// The error when rank `peer` is gone, and the machine with this number is silent as a whole.
+    fn peer_lost(
+        &self,
+        context: &OpContext,
+        (peer, silent_machine): (usize, Option<usize>),
+        cause: String,
+    ) -> CollectiveError {
         CollectiveError::PeerLost {
             rank: self.job_rank(),
             peer,
+            silent_machine,
             operation: context.call.to_string(),
             sequence: context.sequence,
             step: context.step,
             waited: context.started.elapsed(),
-            cause,
+            cause: cause.into(),
         }
     }
 
@@ -176,21 +183,35 @@ impl Core {
             CollectiveError::PeerLost { peer, .. } => (Some(*peer), Notify::Peers),
             _ => (None, Notify::Peers),
         };
-        self.fail_waiting_for(None, lost, reason, notify, waited_for(error));
+        let failure = Failure {
+            lost,
+            silent_machine: error.silent_machine(),
+            hang: notify == Notify::PeersOfHang,
+            waiting_for: waited_for(error),
+            ..self.failure(reason)
+        };
+        self.fail_with(&failure, notify);
     }
 
-    /// Fails the group because no heartbeat of job rank `peer` arrives, and sends aborts to the others.
-    pub(crate) fn heartbeat_timed_out(&self, peer: usize, cause: String) {
+    /// Fails the group because no heartbeat of job rank `peer` arrives, nor of any other rank of `silent_machine`, if that is
+    /// one, and sends aborts to the others.
+    pub(crate) fn heartbeat_timed_out(
+        &self,
+        peer: usize,
+        silent_machine: Option<usize>,
+        cause: String,
+    ) {
         let error = match self.running() {
-            Some(context) => self.peer_lost(&context, peer, cause.clone()),
+            Some(context) => self.peer_lost(&context, (peer, silent_machine), cause.clone()),
             None => CollectiveError::PeerLost {
                 rank: self.job_rank(),
                 peer,
+                silent_machine,
                 operation: "no operation".to_owned(),
                 sequence: self.issued.load(Ordering::Acquire),
                 step: self.step.load(Ordering::Relaxed),
                 waited: Duration::ZERO,
-                cause: cause.clone(),
+                cause: cause.as_str().into(),
             },
         };
         self.fail(Some(&error), Some(peer), cause, Notify::PeersOfHang);
@@ -210,34 +231,37 @@ impl Core {
         reason: String,
         notify: Notify,
     ) {
-        let waiting_for = error.map_or(Vec::new(), waited_for);
-        self.fail_waiting_for(error, lost, reason, notify, waiting_for);
+        let late = matches!(error, Some(CollectiveError::Timeout { .. }));
+        let failure = Failure {
+            lost,
+            silent_machine: error.and_then(CollectiveError::silent_machine),
+            first: error.map(|error| Arc::new(error.clone())),
+            hang: late || notify == Notify::PeersOfHang,
+            waiting_for: error.map_or(Vec::new(), waited_for),
+            ..self.failure(reason)
+        };
+        self.fail_with(&failure, notify);
     }
 
-    fn fail_waiting_for(
-        &self,
-        error: Option<&CollectiveError>,
-        lost: Option<usize>,
-        reason: String,
-        notify: Notify,
-        waiting_for: Vec<usize>,
-    ) {
-        let late = matches!(error, Some(CollectiveError::Timeout { .. }));
-        let hang = late || notify == Notify::PeersOfHang;
-        let first = error.map(|error| Arc::new(error.clone()));
-        let failure = Failure {
+    /// A failure that this rank has noticed, of which no more is known than the reason.
+    pub(super) fn failure(&self, reason: String) -> Failure {
+        Failure {
             by: self.job_rank(),
-            lost,
+            lost: None,
+            silent_machine: None,
             reason,
-            first,
+            first: None,
             destroyed: false,
-            hang,
-            waiting_for,
-        };
-        if self.mailbox.fail(&failure) && notify != Notify::None {
+            hang: false,
+            waiting_for: Vec::new(),
+        }
+    }
+
+    fn fail_with(&self, failure: &Failure, notify: Notify) {
+        if self.mailbox.fail(failure) && notify != Notify::None {
             let step = self.step.load(Ordering::Relaxed);
             for peer in self.others() {
-                self.send(peer, step, FrameKind::Abort, encode_abort(&failure));
+                self.send(peer, step, FrameKind::Abort, encode_abort(failure));
             }
         }
     }

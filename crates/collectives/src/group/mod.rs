@@ -280,6 +280,7 @@ impl ProcessGroup {
         (!failure.destroyed).then_some(GroupFailure {
             by: failure.by,
             lost: failure.lost,
+            silent_machine: failure.silent_machine,
             reason: failure.reason,
         })
     }
@@ -355,7 +356,8 @@ impl ProcessGroup {
 /// # mod everburn { pub use everburn_collectives as collectives; }
 /// use everburn::collectives::group::GroupFailure;
 ///
-/// let failure = GroupFailure { by: 1, lost: Some(3), reason: "it was killed".to_owned() };
+/// let reason = "it was killed".to_owned();
+/// let failure = GroupFailure { by: 1, lost: Some(3), silent_machine: None, reason };
 /// assert_eq!(failure.lost, Some(3));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -364,6 +366,9 @@ pub struct GroupFailure {
     pub by: usize,
     /// The job rank that was lost, if that is what happened.
     pub lost: Option<usize>,
+    /// The number of its machine, from 0, if no rank of that sends heartbeats.
+    #[serde(default)]
+    pub silent_machine: Option<usize>,
     /// In words.
     pub reason: String,
 }

@@ -27,28 +27,10 @@ impl fmt::Display for SilentMachine {
     }
 }
 
-/// How the error of a collective names one.
-const NONE_FROM: &str = "none from any rank of ";
-
 impl SilentMachine {
     /// What the error of a collective says of it.
     pub(super) fn said(&self) -> String {
-        format!("{NONE_FROM}{self}: look at that machine first")
-    }
-
-    /// Whether the `error` of a collective says that the machine of this number was silent as a whole.
-    ///
-    /// ```
-    /// # mod everburn { pub use everburn_collectives as collectives; }
-    /// use everburn::collectives::heartbeat::SilentMachine;
-    ///
-    /// let error = "no heartbeat for 5.0 s; none from any rank of machine 1 (ranks 2, 3): look at that machine first";
-    /// assert!(SilentMachine::is_named_in(error, 1));
-    /// assert!(!SilentMachine::is_named_in(error, 2));
-    /// ```
-    #[must_use]
-    pub fn is_named_in(error: &str, number: usize) -> bool {
-        error.contains(&format!("{NONE_FROM}machine {number} ("))
+        format!("none from any rank of {self}: look at that machine first")
     }
 
     /// The machine of `rank`, if it has several ranks and all of them are silent. `members` are those of the group by

@@ -1,9 +1,11 @@
 //! What can go wrong while ranks find each other.
 
+use std::fmt;
 use std::time::Duration;
 
 use everburn_auth::AuthError;
 use everburn_record::located;
+use serde::{Deserialize, Serialize};
 
 use super::StartedRank;
 use crate::store::StoreError;
@@ -124,22 +126,8 @@ pub enum RendezvousError {
         other: Box<StartedRank>,
     },
     /// Some ranks did not come in time.
-    #[error(
-        "only {} of {world_size} ranks joined within {waited:.1?}; missing: {}; check that they \
-         were started with the same job token, host and port{}, and look at their output",
-        .world_size - .missing.len(), located(.missing, *.ranks_per_machine),
-        if ranks_per_machine.is_some() { OF_OTHER_MACHINES } else { "" }
-    )]
-    NotAllJoined {
-        /// The ranks that have not joined.
-        missing: Vec<usize>,
-        /// The size of the world.
-        world_size: usize,
-        /// How many ranks each machine has, if that is known and there are several.
-        ranks_per_machine: Option<usize>,
-        /// How long this rank waited.
-        waited: Duration,
-    },
+    #[error("{0}")]
+    NotAllJoined(MissingRanks),
     /// The job was stopped on request before all ranks had joined.
     #[error("the job was stopped on request, on another machine, before all ranks had joined")]
     Stopped,
@@ -153,6 +141,51 @@ pub enum RendezvousError {
     },
 }
 
+/// The ranks that did not join in time.
+///
+/// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use std::time::Duration;
+/// use everburn::collectives::rendezvous::MissingRanks;
+///
+/// let missing = MissingRanks {
+///     missing: vec![2, 3],
+///     world_size: 4,
+///     ranks_per_machine: Some(2),
+///     waited: Duration::from_secs(60),
+/// };
+/// assert!(missing.to_string().starts_with("only 2 of 4 ranks joined within 60.0s; missing: "));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MissingRanks {
+    /// The ranks that have not joined.
+    pub missing: Vec<usize>,
+    /// The size of the world.
+    pub world_size: usize,
+    /// How many ranks each machine has, if that is known and there are several.
+    pub ranks_per_machine: Option<usize>,
+    /// How long the rank waited whose deadline passed.
+    pub waited: Duration,
+}
+
+impl fmt::Display for MissingRanks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of_other_machines = match self.ranks_per_machine {
+            Some(_) => OF_OTHER_MACHINES,
+            None => "",
+        };
+        write!(
+            f,
+            "only {} of {} ranks joined within {:.1?}; missing: {}; check that they were started with the same job token, \
+             host and port{of_other_machines}, and look at their output",
+            self.world_size - self.missing.len(),
+            self.world_size,
+            self.waited,
+            located(&self.missing, self.ranks_per_machine)
+        )
+    }
+}
+
 /// How the ranks of other machines are started, where there are several.
 const OF_OTHER_MACHINES: &str =
     " (by Everburn's launcher: this machine's command with another `--node-rank`)";
@@ -164,13 +197,13 @@ mod tests {
     #[test]
     fn ranks_that_are_missing_on_other_machines_may_be_started_by_the_command_of_this_one() {
         let text = |ranks_per_machine| {
-            let error = RendezvousError::NotAllJoined {
+            let missing = MissingRanks {
                 missing: vec![2, 3],
                 world_size: 4,
                 ranks_per_machine,
                 waited: Duration::from_secs(60),
             };
-            error.to_string()
+            RendezvousError::NotAllJoined(missing).to_string()
         };
         let of_machines = text(Some(2));
         let what = "job token, host and port (by Everburn's launcher: this machine's command";

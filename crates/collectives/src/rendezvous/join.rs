@@ -25,7 +25,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::place::{Holder, Place, PlaceState};
-use super::{RanksAwaited, RendezvousError, StartedRank, WaitListener};
+use super::{MissingRanks, RanksAwaited, RendezvousError, StartedRank, WaitListener};
 use crate::store::{Deadline, Store, StoreError, entry};
 use crate::wait_notice::WaitNotice;
 
@@ -53,12 +53,7 @@ enum Verdict {
     },
     Stopped,
     /// The deadline of a rank passed.
-    Missing {
-        ranks: Vec<usize>,
-        world_size: usize,
-        ranks_per_machine: Option<usize>,
-        waited: Duration,
-    },
+    Missing(MissingRanks),
 }
 
 impl Verdict {
@@ -66,17 +61,7 @@ impl Verdict {
         match self {
             Self::Agreed => Ok(()),
             Self::Stopped => Err(RendezvousError::Stopped),
-            Self::Missing {
-                ranks,
-                world_size,
-                ranks_per_machine,
-                waited,
-            } => Err(RendezvousError::NotAllJoined {
-                missing: ranks,
-                world_size,
-                ranks_per_machine,
-                waited,
-            }),
+            Self::Missing(missing) => Err(RendezvousError::NotAllJoined(missing)),
             Self::WorldSizes { first, other } => Err(RendezvousError::WorldSizeMismatch {
                 first: Box::new(first),
                 other: Box::new(other),
@@ -359,12 +344,12 @@ impl Joining<'_> {
             let per_machine = self.ranks_per_machine;
             if is_over {
                 // Ranks of other machines hear of it, too: the store may end with this one.
-                let verdict = Verdict::Missing {
-                    ranks: missing,
+                let verdict = Verdict::Missing(MissingRanks {
+                    missing,
                     world_size,
                     ranks_per_machine: per_machine,
                     waited,
-                };
+                });
                 let decided = decide(self.store, &verdict, key).map_err(failed)?;
                 return decided.into_result();
             }

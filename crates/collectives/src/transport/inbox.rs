@@ -190,16 +190,17 @@ impl Inbox {
 }
 
 /// The payload of an abort: who noticed (4 bytes), which rank was lost (4 bytes, all ones for
-/// none), whether a rank hangs (1 byte), how many ranks were waited for (4 bytes) and which (4 bytes each), the reason in
+/// none), which machine is silent as a whole (4 bytes, all ones for none), whether a rank hangs (1 byte), how many ranks were waited for (4 bytes) and which (4 bytes each), the reason in
 /// UTF-8. The sender may forward another rank's abort.
 pub(crate) fn encode_abort(failure: &Failure) -> Payload {
-    let lost = failure.lost.map_or(u32::MAX, |rank| rank as u32);
+    let number = |number: Option<usize>| number.map_or(u32::MAX, |number| number as u32);
     let mut end = failure.reason.len().min(MAX_REASON_BYTES);
     while !failure.reason.is_char_boundary(end) {
         end -= 1;
     }
     let mut bytes = (failure.by as u32).to_le_bytes().to_vec();
-    bytes.extend(lost.to_le_bytes());
+    bytes.extend(number(failure.lost).to_le_bytes());
+    bytes.extend(number(failure.silent_machine).to_le_bytes());
     bytes.push(u8::from(failure.hang));
     let waiting_for = &failure.waiting_for[..failure.waiting_for.len().min(MAX_WAITED_FOR)];
     bytes.extend((waiting_for.len() as u32).to_le_bytes());
@@ -219,22 +220,24 @@ fn decode_abort(payload: &Payload) -> Result<Failure, String> {
         .ok_or("an abort that is not made of bytes")?;
     let cut = bytes.split_first_chunk().and_then(|(by, rest)| {
         let (lost, rest) = rest.split_first_chunk()?;
+        let (machine, rest) = rest.split_first_chunk()?;
         let (hang, rest) = rest.split_first()?;
         let (count, rest) = rest.split_first_chunk()?;
         let ranks = 4 * (u32::from_le_bytes(*count) as usize).min(MAX_WAITED_FOR);
         let (ranks, reason) = rest.split_at_checked(ranks)?;
-        Some((by, lost, *hang != 0, ranks, reason))
+        Some(([by, lost, machine], *hang != 0, ranks, reason))
     });
-    let (by, lost, hang, ranks, reason) = cut.ok_or("an abort without a reason")?;
+    let (numbers, hang, ranks, reason) = cut.ok_or("an abort without a reason")?;
     let (ranks, _) = ranks.as_chunks();
     let waiting_for = ranks.iter().map(|rank| u32::from_le_bytes(*rank) as usize);
-    let (by, lost) = (u32::from_le_bytes(*by) as usize, u32::from_le_bytes(*lost));
-    let lost = (lost != u32::MAX).then_some(lost as usize);
+    let [by, lost, machine] = numbers.map(|bytes| u32::from_le_bytes(*bytes));
+    let number = |number: u32| (number != u32::MAX).then_some(number as usize);
     let reason = &reason[..reason.len().min(MAX_REASON_BYTES)];
     let reason = printable(&String::from_utf8_lossy(reason), MAX_REASON_BYTES);
     Ok(Failure {
-        by,
-        lost,
+        by: by as usize,
+        lost: number(lost),
+        silent_machine: number(machine),
         reason,
         first: None,
         destroyed: false,
@@ -253,6 +256,7 @@ mod tests {
         let sent = Failure {
             by: 3,
             lost: Some(1),
+            silent_machine: Some(0),
             reason,
             first: None,
             destroyed: false,
@@ -261,12 +265,20 @@ mod tests {
         };
         let received = decode_abort(&encode_abort(&sent)).unwrap();
         assert_eq!((received.by, received.lost), (3, Some(1)));
+        assert_eq!(received.silent_machine, Some(0));
         assert!(received.hang);
         assert_eq!(received.waiting_for, [1, 2]);
         assert!(sent.reason.starts_with(&received.reason) && !received.reason.is_empty());
         let reason = "\u{1b}[2J".to_owned();
         let shown = decode_abort(&encode_abort(&Failure { reason, ..sent })).unwrap();
         assert_eq!(shown.reason, r"\u{1b}[2J");
+        let neither = Failure {
+            lost: None,
+            silent_machine: None,
+            ..shown
+        };
+        let neither = decode_abort(&encode_abort(&neither)).unwrap();
+        assert_eq!((neither.lost, neither.silent_machine), (None, None));
         assert!(decode_abort(&Payload::from_vec(vec![1u8])).is_err());
         assert!(decode_abort(&Payload::from_vec(vec![1f32])).is_err());
     }

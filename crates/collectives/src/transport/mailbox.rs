@@ -18,6 +18,8 @@ pub(crate) struct Failure {
     pub(crate) by: usize,
     /// The rank that was lost, if that is what happened.
     pub(crate) lost: Option<usize>,
+    /// The number of its machine, if that is silent as a whole.
+    pub(crate) silent_machine: Option<usize>,
     /// In words.
     pub(crate) reason: String,
     /// The error as this rank has reported it; `None` if another rank did.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use everburn_collectives::group::{CollectiveError, ReduceOp};
 
 use crate::harness::{
-    Meeting, WIRES, error, in_parallel, on_all_ranks, on_every_wire, options, short_options,
+    Meeting, SHORT, WIRES, error, in_parallel, on_all_ranks, on_every_wire, options, short_options,
 };
 
 #[track_caller]
@@ -156,6 +156,39 @@ fn a_mismatch_is_named_although_a_rank_never_calls() {
                             rank 1 called all_reduce(u8[1], sum); rank 2 called nothing in time";
             assert!(text.contains(expected), "{text}");
         }
+    });
+}
+
+/// A message has no header that all ranks compare: the calls of both are in the error of the rank that waits longer.
+#[test]
+fn ranks_that_wait_in_a_message_and_in_a_collective_are_named_with_both_calls() {
+    let options = short_options();
+    in_parallel(WIRES.to_vec(), |wire| {
+        let meeting = Meeting::of(2);
+        let errors = on_all_ranks(wire, 2, options, |group| {
+            group.barrier().wait().unwrap();
+            group.set_step(3);
+            meeting.wait();
+            if group.rank() == 0 {
+                // It begins first, so its deadline passes first.
+                let error = error(group.recv::<u8>(1, 4).wait());
+                meeting.wait();
+                return error;
+            }
+            std::thread::sleep(SHORT / 3);
+            let error = error(group.barrier().wait());
+            meeting.wait();
+            error
+        });
+        let first = errors[0].to_string();
+        let waited = "for rank 1 in recv(u8, from 1, tag 4) (collective 1, step 3)";
+        assert!(errors[0].is_timeout() && first.contains(waited), "{first}");
+        let second = errors[1].to_string();
+        let own = "rank 0 aborted the group (rank 1 was in barrier, collective 1, step 3, for ";
+        assert!(
+            second.starts_with(own) && second.contains(waited),
+            "{second}"
+        );
     });
 }
 

@@ -38,7 +38,7 @@ fn a_failure_is_reported_with_the_first_step_that_is_known() {
     }
     rank.report_finished();
     assert_eq!(RankReport::read(&finished).unwrap().step, None);
-    assert!(!rank.report_peer_lost(Some(0), None, "rank 0 is gone"));
+    assert!(!rank.report_peer_lost(Some(0), None, None, "rank 0 is gone"));
     assert_eq!(RankReport::read(&path).unwrap().step, Some(12));
 }
 

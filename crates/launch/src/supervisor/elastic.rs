@@ -98,7 +98,7 @@ impl Supervisor<'_> {
                     rank: ended.rank,
                     text: format!("{loss}; it is not started again: {why}"),
                 });
-                elastic.away.push(ended);
+                elastic.away.push(*ended);
                 self.give_up_if_hopeless();
             }
         }

@@ -69,7 +69,7 @@ impl Supervisor<'_> {
         let patience = self.config.stop_patience.as_secs_f64();
         self.say_stopping(format!(
             "stopping on {by}, after the step that is under way if there is one: ranks that still run in {patience:.0} s, \
-             and write no checkpoint, are ended; once more ends all ranks at once"
+             and save nothing, are ended; once more ends all ranks at once"
         ));
         self.writing.begin(&self.processes());
         self.signal_all(Signal::TERM);
@@ -90,7 +90,7 @@ impl Supervisor<'_> {
         (self.tell)(&LaunchEvent::Stopping { text });
     }
 
-    /// Gives the ranks longer to stop while one writes, as a checkpoint; else kills them.
+    /// Gives the ranks longer to stop while one saves, as a checkpoint; else kills them.
     pub(super) fn wait_for_those_that_write(&mut self) {
         let now = Instant::now();
         match self.writing.extend(now, &self.processes()) {
@@ -113,7 +113,7 @@ impl Supervisor<'_> {
         let (within, cause) = match self.writing.limit(now) {
             Some(limit) => (
                 patience + limit,
-                "A rank still wrote, as to a slow disk: check how fast the disk of the run directory is",
+                "A rank still saved: check how fast the disk of the run directory is, and how busy the cores are",
             ),
             None => (
                 patience,

@@ -83,6 +83,8 @@ pub(crate) struct Supervisor<'a> {
     starter: Option<Starter<'a>>,
     elastic: Option<Elastic>,
     all_stopped: AllStopped,
+    /// The ranks of a job that is not elastic that were stopped when the first one failed.
+    stopped_ranks: Vec<usize>,
     own_pause: OwnPause,
     /// Why the launcher has ended a job that is not elastic.
     gave_up: Option<String>,
@@ -115,6 +117,7 @@ impl<'a> Supervisor<'a> {
             starter: None,
             elastic: None,
             all_stopped: AllStopped::new(),
+            stopped_ranks: Vec::new(),
             own_pause: OwnPause::new(config.heartbeat_timeout),
             gave_up: None,
             dashboard: false,
@@ -288,6 +291,10 @@ impl<'a> Supervisor<'a> {
         }
         self.ended.push(ended);
         if failed && matches!(self.plan, Plan::Train | Plan::Stopping(_)) {
+            let looked = Process::all(&self.running).into_iter().enumerate();
+            let stopped = looked.filter(|(_, process)| process.is_some_and(|it| it.is_stopped));
+            let stopped = stopped.map(|(local_rank, _)| self.config.global_rank(local_rank));
+            self.stopped_ranks = stopped.collect();
             self.plan = Plan::Grace(Instant::now() + self.config.grace);
         }
         self.end_if_the_rest_is_stopped();

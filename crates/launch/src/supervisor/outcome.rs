@@ -122,6 +122,7 @@ impl Supervisor<'_> {
             log,
             out_of_memory: false,
             lost_machine,
+            stopped: std::mem::take(&mut self.stopped_ranks),
             own_pause: own_pause.filter(|_| self.config.nodes > 1),
             others,
             restarts,

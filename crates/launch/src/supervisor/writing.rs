@@ -1,8 +1,8 @@
-//! Ranks that write while they are to stop: a stop's own checkpoint may take longer than the ranks have.
+//! Ranks that save while they are to stop: to prepare and write a stop's own checkpoint may take longer than the ranks have.
 
 use std::time::{Duration, Instant};
 
-use everburn_record::proc;
+use everburn_record::{Saving, proc};
 
 /// How much a rank has written that writes a checkpoint: more than what heartbeats and logs come to, and less than a slow
 /// disk takes in [`LOOK`].
@@ -11,7 +11,7 @@ const BYTES: u64 = 1 << 20;
 /// How long after a look the next one is.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// For how long ranks may write after the time in which they had to stop.
+/// For how long ranks may save after the time in which they had to stop.
 const LONGEST: Duration = Duration::from_secs(600);
 
 /// What the ranks of a machine have written since they were asked to stop.
@@ -29,8 +29,8 @@ impl Writing {
         self.before = written(processes);
     }
 
-    /// At the end of the time that ranks have to stop: for how much longer they may run, if one has written since the last
-    /// look or waits for the disk.
+    /// At the end of the time that ranks have to stop: for how much longer they may run, if one says that it saves, has
+    /// written since the last look, or waits for the disk.
     pub(super) fn extend(&mut self, now: Instant, processes: &[u32]) -> Option<Duration> {
         let due = *self.due.get_or_insert(now);
         let left = (due + LONGEST).saturating_duration_since(now);
@@ -39,15 +39,12 @@ impl Writing {
             let earlier = before.iter().find(|(other, _)| other == process);
             earlier.is_some_and(|(_, earlier)| bytes.saturating_sub(*earlier) >= BYTES)
         });
-        let waits = || {
-            processes
-                .iter()
-                .any(|process| proc::waits_for_disk(*process))
-        };
-        (!left.is_zero() && (has_written || waits())).then(|| left.min(LOOK))
+        let saves =
+            |process: &u32| Saving::is_under_way_in(*process) || proc::waits_for_disk(*process);
+        (!left.is_zero() && (has_written || processes.iter().any(saves))).then(|| left.min(LOOK))
     }
 
-    /// For how long ranks were let write at most, where they were let.
+    /// For how long ranks were let save at most, where they were let.
     pub(super) fn limit(&self, now: Instant) -> Option<Duration> {
         self.due
             .filter(|due| *due + LONGEST <= now)
@@ -68,6 +65,32 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
+
+    /// One that gathers the state of an optimizer computes and exchanges, and writes nothing.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_process_that_says_that_it_saves_has_longer_and_not_for_ever() {
+        let mut other = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let (own, start) = ([std::process::id()], Instant::now());
+        let mut writing = Writing::default();
+        writing.begin(&own);
+        let saving = Saving::begin();
+        assert_eq!(writing.extend(start, &own), Some(LOOK));
+        let end = start + LONGEST;
+        assert_eq!(writing.extend(end - LOOK / 2, &own), Some(LOOK / 2));
+        assert_eq!(writing.extend(end, &own), None);
+        assert_eq!(writing.limit(end), Some(LONGEST));
+        // Another process has no such mark.
+        let mut of_other = Writing::default();
+        of_other.begin(&[other.id()]);
+        assert_eq!(of_other.extend(start, &[other.id()]), None);
+        drop(saving);
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
 
     #[test]
     fn a_process_that_writes_has_longer_and_not_for_ever() {

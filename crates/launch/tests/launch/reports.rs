@@ -116,3 +116,26 @@ fn a_stopped_rank_that_is_left_after_a_failure_is_not_waited_for() {
         "{failure}"
     );
 }
+
+/// Without heartbeats, a rank hears of another one that has given up, and of the stopped rank nobody speaks.
+#[test]
+fn a_rank_that_was_stopped_comes_before_the_one_that_waited_for_it_in_vain() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"
+        if [ $RANK = 1 ]; then echo $$ > $DIR/new; mv $DIR/new $DIR/pid; kill -STOP $$; fi
+        until [ -f $DIR/pid ]; do sleep 0.01; done
+        until grep -q ') T ' /proc/$(cat $DIR/pid)/stat; do sleep 0.01; done
+        said='"kind":"aborted","message":"rank 2 aborted the group","unix_time_ms":1'
+        if [ $RANK = 0 ]; then echo "{\"rank\":0,\"lost_rank\":2,$said}" > $EVERBURN_ERROR_FILE; fi
+        exit 75"#;
+    let failure = failure_of(LaunchConfig {
+        grace: DEADLINE,
+        ..job(folder.path(), 3, script)
+    });
+    assert_eq!(failure.stopped, [1]);
+    let text = failure.to_string();
+    assert!(
+        text.starts_with("rank 1 was stopped (SIGSTOP): rank "),
+        "{text}"
+    );
+}

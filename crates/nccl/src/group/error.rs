@@ -178,6 +178,15 @@ impl NcclError {
             _ => None,
         }
     }
+
+    /// The number of that rank's machine, if no rank of it sends heartbeats.
+    #[must_use]
+    pub fn silent_machine(&self) -> Option<usize> {
+        match self.root_cause() {
+            Self::Group(error) => error.silent_machine(),
+            _ => None,
+        }
+    }
 }
 
 impl From<StoreError> for NcclError {

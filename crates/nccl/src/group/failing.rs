@@ -238,13 +238,14 @@ impl Core {
             Some(peer) => CollectiveError::PeerLost {
                 rank,
                 peer,
+                silent_machine: ended.silent_machine,
                 operation,
                 sequence,
                 step,
                 waited,
                 cause: match ended.by == rank {
-                    true => ended.reason.clone(),
-                    false => format!("rank {} noticed: {}", ended.by, ended.reason),
+                    true => ended.reason.as_str().into(),
+                    false => format!("rank {} noticed: {}", ended.by, ended.reason).into(),
                 },
             },
             None => CollectiveError::Aborted {
@@ -267,6 +268,7 @@ impl Core {
         let ended = GroupFailure {
             by,
             lost: None,
+            silent_machine: None,
             reason,
         };
         self.fail(Some(context.started), Tell::Others, || {

@@ -140,12 +140,12 @@ impl FailureNotifier {
             return Ok(());
         };
         let notice = bounded(&value).and_then(|value| serde_json::from_slice(value).ok());
-        let Some(GroupFailure { by, lost, reason }) = notice else {
+        let Some::<GroupFailure>(mut notice) = notice else {
             return Ok(());
         };
-        if by != self.job_ranks[self.rank] {
-            let reason = printable(&reason, MAX_REASON);
-            lock(&self.state).heard = Some(GroupFailure { by, lost, reason });
+        if notice.by != self.job_ranks[self.rank] {
+            notice.reason = printable(&notice.reason, MAX_REASON);
+            lock(&self.state).heard = Some(notice);
         }
         Ok(())
     }
@@ -247,6 +247,7 @@ fn notice(error: &NcclError, by: usize) -> Vec<u8> {
     let notice = GroupFailure {
         by,
         lost: error.lost(),
+        silent_machine: error.silent_machine(),
         reason: error.to_string().chars().take(MAX_REASON).collect(),
     };
     // Numbers and text always are JSON.

@@ -217,6 +217,7 @@ fn the_end_of_the_job_ends_the_wait_for_others() {
             Some(GroupFailure {
                 by: 0,
                 lost: Some(1),
+                silent_machine: None,
                 reason,
             })
         }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use everburn_distributed::Ddp;
 use everburn_record::sync::lock;
-use everburn_record::{Event, EventKind, Phase};
+use everburn_record::{Event, EventKind, Phase, Saving};
 
 use super::RankLoop;
 use crate::checkpoint::training_state;
@@ -115,6 +115,7 @@ impl RankLoop {
         ddp: &Ddp,
         epoch: usize,
     ) -> Result<AnyModel, TrainError> {
+        let _saving = Saving::begin();
         let model = self.open(model)?;
         let own = match &self.setup.over {
             None => ddp.rank_buffers(&model)?,
@@ -155,7 +156,7 @@ impl RankLoop {
 
     /// Rank 0 writes; where several ranks hold the model, all of them bring their part.
     pub(super) fn save_checkpoint(&mut self, model: &AnyModel) -> Result<(), TrainError> {
-        let start = Instant::now();
+        let (start, saving) = (Instant::now(), Saving::begin());
         if self.setup.regroup.is_some() {
             self.recent.due = Some(self.progress().place());
         }
@@ -206,6 +207,7 @@ impl RankLoop {
                     ..event
                 });
             }
+            drop(saving);
         };
         let begun = match &mut self.setup.checkpoints {
             Some(checkpoints) => checkpoints.write(|| snapshot.into_checkpoint(), ended),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use everburn_distributed::find_divergence;
-use everburn_record::{Event, EventKind, Phase};
+use everburn_record::{Event, EventKind, Phase, Saving};
 use serde::{Deserialize, Serialize};
 
 use super::RankLoop;
@@ -316,6 +316,7 @@ impl RankLoop {
         let folder = CheckpointFolder::new(run.checkpoints(), self.setup.config.keep_checkpoints);
         let progress: Progress = self.progress();
         let place = progress.place();
+        let _saving = Saving::begin();
         // Several ranks that are left have the same state, and may come here together.
         let written = run.with_lock(".last-checkpoint", || {
             if folder.places()?.contains(&place) {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use everburn_collectives::group::CollectiveError;
 use everburn_collectives::worker::message_of;
 use everburn_distributed::Ddp;
+use everburn_record::Saving;
 use everburn_record::sync::lock;
 use serde::{Deserialize, Serialize};
 
@@ -223,6 +224,8 @@ impl RankLoop {
         mut model: AnyModel,
         ddp: &Ddp,
     ) -> Result<AnyModel, TrainError> {
+        // Hooks on the other ranks wait for rank 0.
+        let _saving = Saving::begin();
         if let Some(checkpoints) = &mut self.setup.checkpoints {
             checkpoints.finish()?;
         }

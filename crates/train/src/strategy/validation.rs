@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use burn::module::Module;
 use burn_train::{LearnerEvent, TrainingItem};
-use everburn_record::Phase;
+use everburn_record::{Phase, Saving};
 
 use super::{RankLoop, items};
 use crate::checkpoint::adapter::Adapter;
@@ -153,6 +153,7 @@ impl RankLoop {
                 require_finite(model, epoch, self.outcome.step)?;
             }
             if self.saves_at_the_end_of(epoch) {
+                let _saving = Saving::begin();
                 self.make_states_equal(model)?;
                 self.save_checkpoint(model)?;
             }

@@ -8,8 +8,8 @@ use burn_train::logger::InMemoryMetricLogger;
 use burn_train::metric::LearningRateMetric;
 use burn_train::{Interrupter, Learner, SupervisedTraining, TrainingStrategy};
 use everburn_distributed::name_of;
-use everburn_record::Phase;
 use everburn_record::sync::lock;
+use everburn_record::{Phase, Saving};
 
 use super::Trainer;
 use super::trial::Trial;
@@ -120,6 +120,8 @@ impl Trainer {
             ..self.setup(&loaders, state, agreement)
         };
         let (model, outcome) = self.run_loop(model, setup, data)?;
+        // Until rank 0 has written everything: all ranks wait for it.
+        let _saving = Saving::begin();
         let (trained, written) = self.write_model(&model, over, &outcome)?;
         let (tested, recorded) =
             self.test_at_the_end(&model, data, over, trial, (&live, &outcome))?;

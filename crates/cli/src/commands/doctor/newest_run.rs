@@ -101,9 +101,7 @@ mod tests {
         let (runs, run) = one_run();
         let now = unix_time_ms();
         let lock = std::fs::File::create(run.join(Live::LOCK)).unwrap();
-        let write = |until: u64| {
-            let text =
-                "waiting for rank 1 of machine 1, 290 s more; 1 of 2 ranks have joined after 10 s";
+        let write_text = |text: &str, until: u64| {
             let event = Event {
                 unix_time_ms: Some(now - 60_000),
                 waits_until_ms: Some(until),
@@ -112,6 +110,9 @@ mod tests {
             let line = serde_json::to_string(&event).unwrap() + "\n";
             std::fs::write(run.join("events.jsonl"), line).unwrap();
         };
+        let of_machine =
+            "waiting for rank 1 of machine 1, 290 s more; 1 of 2 ranks have joined after 10 s";
+        let write = |until| write_text(of_machine, until);
         write(now + 230_000);
         assert_eq!(findings(runs.path()), [], "it has ended");
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
@@ -128,6 +129,12 @@ mod tests {
             line.contains("waiting for rank 1 of machine 1, the time was over "),
             "{line}"
         );
+        let of_elastic_job = "waiting for slot 1 of machine 1 (never started), 290 s more; 1 of 2 ranks have joined after 10 s; \
+                              at least 2 are needed";
+        write_text(of_elastic_job, now + 230_000);
+        let line = findings(runs.path())[0].to_string();
+        let awaited = "waiting for slot 1 of machine 1 (never started), 2";
+        assert!(line.contains(awaited) && !line.contains("290 s"), "{line}");
     }
 
     #[test]

@@ -23,13 +23,16 @@ pub(super) fn wait_line(
     }
     let all = present.len() + missing.len();
     let what_next = match present.len() >= min {
-        true => format!("the others continue without them in {left:.0?}"),
-        false => format!("at least {min} are needed, and are waited for, {left:.0?} more"),
+        true => "then the others continue without them".to_owned(),
+        false => format!("at least {min} are needed"),
     };
+    // The first part is what a report shows later, with the time that is left then.
     let text = format!(
-        "{} of {all} ranks have joined after {waited:.0?}; missing: {}; {what_next}",
+        "waiting for {}, {:.0} s more; {} of {all} ranks have joined after {:.0} s; {what_next}",
+        listed(missing),
+        left.as_secs_f64(),
         present.len(),
-        listed(missing)
+        waited.as_secs_f64()
     );
     let joined = present.iter().map(|member| member.slot).collect();
     Some(RanksAwaited { joined, left, text })
@@ -52,7 +55,7 @@ mod tests {
         };
         let missing = |slot| MissingSlot {
             slot,
-            machine: None,
+            machine: Some(1),
             incarnation: 0,
             state: SlotState::NotStarted,
         };
@@ -73,18 +76,15 @@ mod tests {
         let first = line(0, 10, 1).unwrap();
         assert_eq!((first.joined, first.left), (vec![0, 1], seconds(50)));
         let first = first.text;
-        assert!(
-            first.starts_with("2 of 4 ranks have joined after 10s; missing: slot 2"),
-            "{first}"
-        );
-        assert!(
-            first.ends_with("the others continue without them in 50s"),
-            "{first}"
+        assert_eq!(
+            first,
+            "waiting for slot 2 of machine 1 (never started), slot 3 of machine 1 (never started), 50 s more; 2 of 4 ranks have \
+             joined after 10 s; then the others continue without them"
         );
         assert_eq!(line(0, 69, 1), None);
         let second = line(0, 70, 3).unwrap().text;
         assert!(
-            second.ends_with("at least 3 are needed, and are waited for, 50s more"),
+            second.ends_with("after 70 s; at least 3 are needed"),
             "{second}"
         );
     }

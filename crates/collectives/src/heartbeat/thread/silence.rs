@@ -50,8 +50,9 @@ impl Heartbeat {
             // The last beats of ranks that were stopped together were read one after the other.
             let about = limit.saturating_sub(2 * self.options.interval);
             let silent = self.silent_together(now, about);
-            detail += &self.silent_too(lost.rank, &silent);
-            core.heartbeat_timed_out(lost.rank, detail);
+            let (machine, text) = self.silent_too(lost.rank, &silent);
+            detail += &text;
+            core.heartbeat_timed_out(lost.rank, machine, detail);
         }
     }
 
@@ -84,8 +85,9 @@ impl Heartbeat {
         }
     }
 
-    /// What is to be said of the ranks that are as `silent` as `rank`, its own machine first.
-    fn silent_too(&self, rank: usize, silent: &[usize]) -> String {
+    /// The number of `rank`'s machine if that is silent as a whole, and what is to be said of the ranks that are as `silent`
+    /// as `rank`, its own machine first.
+    fn silent_too(&self, rank: usize, silent: &[usize]) -> (Option<usize>, String) {
         let followed = lock(&self.state).followed.clone();
         let members = followed.map_or(Vec::new(), |followed| followed.members);
         let per_machine = self.options.ranks_per_machine;
@@ -103,7 +105,7 @@ impl Heartbeat {
         if !others.is_empty() {
             text += &format!("; none of {} either", ranks(&others));
         }
-        text
+        (machine.map(|machine| machine.number), text)
     }
 
     /// The ranks of the group that had been silent for `least` at `now`, in order.
@@ -243,6 +245,7 @@ impl Heartbeat {
             let silence = silent_for.as_secs_f64();
             core.heartbeat_timed_out(
                 peer,
+                None,
                 format!(
                     "the store has not answered for {silence:.1} s, so that no heartbeats arrive: check first whether the \
                      machine and the process that serve the store (without --store, machine 0 and its launcher) are \

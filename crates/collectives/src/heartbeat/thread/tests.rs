@@ -396,7 +396,11 @@ fn a_group_fails_for_a_silent_machine_as_a_whole() {
         peer.moved -= Duration::from_secs(60);
     }
     heartbeat.check_timeouts(runtime::now());
-    let error = groups[0].barrier().wait().unwrap_err().to_string();
+    let error = groups[0].barrier().wait().unwrap_err();
+    assert_eq!(error.silent_machine(), Some(1));
+    let heard = groups[1].barrier().wait().unwrap_err();
+    assert_eq!(heard.silent_machine(), Some(1), "{heard}");
+    let error = error.to_string();
     assert!(
         error.contains("none from any rank of machine 1 (ranks 2, 3): look at that machine first"),
         "{error}"

@@ -48,6 +48,7 @@ fn abort() -> Frame {
     let failure = Failure {
         by: 1,
         lost: None,
+        silent_machine: None,
         reason: "enough".to_owned(),
         first: None,
         destroyed: false,

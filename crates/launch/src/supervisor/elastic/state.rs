@@ -190,12 +190,12 @@ impl Elastic {
         &mut self,
         local_rank: usize,
         ended: EndedRank,
-    ) -> Result<&Restart, EndedRank> {
+    ) -> Result<&Restart, Box<EndedRank>> {
         let slot = &mut self.slots[local_rank];
         let final_codes = [EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_FAILS_AGAIN].map(RankExit::Code);
         if final_codes.contains(&ended.exit) || slot.restarts >= self.limits.max_restarts {
             slot.away = true;
-            return Err(ended);
+            return Err(Box::new(ended));
         }
         slot.restarts += 1;
         let after = self.limits.pause_before(slot.restarts);
