@@ -140,7 +140,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses to read images by another mean or deviation than those that the folder of the imported model, or its run, has
+/// Refuses to read images by another mean or deviation than the folder of the imported model, or its run, has
 /// recorded. A training with new data may.
 fn refuse_other_pixels(config: &RunConfig, weights: &Path) -> Result<(), CliError> {
     let named = Some(&*config.model);

@@ -118,7 +118,7 @@ fn missing_values_are_refused_or_imputed() {
 
 #[test]
 fn numbers_with_separators_of_thousands_are_refused() {
-    let told =
+    let advice =
         "looks like a number with separators of thousands; write the column's numbers without them";
     let with = |cells: &dyn Fn(usize) -> String| {
         let rows = (0..20).map(|row| format!("{row}\t{}\n", cells(row)));
@@ -142,7 +142,7 @@ fn numbers_with_separators_of_thousands_are_refused() {
     });
     for target in ["x", "y"] {
         let error = refused("t.tsv", &amounts, target);
-        let expected = format!("t.tsv, line 2, column `x`: `1.010,25` {told}");
+        let expected = format!("t.tsv, line 2, column `x`: `1.010,25` {advice}");
         assert!(error.contains(&expected), "{error}");
     }
     let kinds = load("t.tsv", &amounts, "y", &["x"]).unwrap();
@@ -160,13 +160,13 @@ fn numbers_with_separators_of_thousands_are_refused() {
             false => format!("1,0{:02}.25", 10 + row),
         });
         let error = refused("t.tsv", &mixed, "y");
-        assert!(error.contains(told), "{error}");
+        assert!(error.contains(advice), "{error}");
     }
     let many: String = (0..1100)
         .map(|row| format!("{row}\t{}.{:03},5\n", 1 + row / 1000, row % 1000))
         .collect();
     let error = refused("t.tsv", &format!("y\tx\n{many}"), "y");
-    assert!(error.contains(told), "{error}");
+    assert!(error.contains(advice), "{error}");
     // Few of many.
     let names = with(&|row| match row {
         5 => "1.054,25".to_owned(),
@@ -178,7 +178,7 @@ fn numbers_with_separators_of_thousands_are_refused() {
         .schema;
     let (_folder, path) = written("next.tsv", "x\n1,054.25\n");
     let error = schema.read(&path).unwrap_err().to_string();
-    assert!(error.contains(told), "{error}");
+    assert!(error.contains(advice), "{error}");
 }
 
 #[test]
