@@ -5,6 +5,7 @@
 
 mod reading;
 mod schema;
+mod separators;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -98,8 +99,9 @@ pub struct LoadedTable {
 ///
 /// # Errors
 /// [`DatasetError::Read`] and [`DatasetError::TooLarge`]; [`DatasetError::Table`] with the line and the column of a cell that
-/// cannot be used: of a row with more or fewer cells than the header, of a column that has numbers and other values, of a
-/// missing value unless `request.missing` allows it; or with the column that is named and not there.
+/// cannot be used: of a row with more or fewer cells than the header, of a column that has numbers and other values, or
+/// numbers with separators of thousands, of a missing value unless `request.missing` allows it; or with the column that is
+/// named and not there.
 pub fn load_table(request: &TableRequest) -> Result<LoadedTable, DatasetError> {
     let mut fingerprint = fingerprint(&request.file)?;
     let (schema, rows) = TableSchema::infer(request, is_test)?;

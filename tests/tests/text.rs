@@ -370,4 +370,8 @@ fn a_llama_over_ranks_learns_what_it_learns_on_one() {
     let sizes = "--set=llama={context=16,width=32,layers=2,heads=4,kv_heads=2,head_width=8,feed_forward=48}";
     let set = [sizes, "--set=text.window=16", "--tokenizer", "byte"];
     import(&[&["llama", "--run-dir", "by-sizes"], &set[..]].concat()).succeeded();
+    let scaling = "--set=llama.rotary_scaling={kind=\"linear\",factor=2.0,factr=3.0}";
+    let unknown = "[llama]: rotary_scaling: unknown field `factr`, expected `factor`";
+    let scaled = import(&[&["llama", scaling, "--run-dir", "never"], &set[..]].concat());
+    scaled.failed_with(2, &[unknown]);
 }

@@ -2,6 +2,7 @@
 
 mod export;
 mod fitting;
+mod lone_text;
 mod other_size;
 
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use everburn_datasets::{Tokenizer, TokenizerKind};
 use everburn_record::invocation;
 use everburn_record::units::counted;
 use everburn_train::{
-    AnyModel, AnyTask, ConfiguredTask, Patterns, StateDictFile, TrainError, WeightsMismatch,
+    AnyModel, ConfiguredTask, Patterns, StateDictFile, TrainError, WeightsMismatch,
     load_state_dict_except, missing_keys, save_safetensors, state_dict_names, state_dict_shapes,
 };
 use toml::Value;
@@ -26,8 +27,9 @@ use crate::arguments::keys::{get, put};
 use crate::arguments::{Given, OfImport, OfTraining, TrainArguments};
 use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
-use crate::pretrained::{described_by, folder_of, is_pretrained, require_tokenizer};
-use crate::tasks;
+use crate::pretrained::{
+    adopt, adopt_run, described_by, folder_of, is_pretrained, require_tokenizer,
+};
 use crate::train::{Replaced, prepare_run_directory};
 
 /// The most tensors that are named.
@@ -74,7 +76,12 @@ pub(crate) struct ImportArguments {
 pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> {
     let mut keys = arguments.keys.clone().into_sections();
     if let Some(tokenizer) = &arguments.tokenizer {
-        let tokenizer = tokenizer.to_string().into();
+        let tokenizer = match tokenizer {
+            TokenizerKind::File(path) => std::path::absolute(path)
+                .map_or_else(|_| tokenizer.to_string(), |path| path.display().to_string()),
+            other => other.to_string(),
+        };
+        let tokenizer = tokenizer.into();
         put(&mut keys.table, "text.tokenizer", tokenizer).map_err(CliError::usage)?;
     }
     let weights = folder_of(&arguments.file);
@@ -100,14 +107,22 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
             let help = "name its tokenizer with --tokenizer";
             return Err(CliError::usage_with_help(error.to_string(), help));
         }
+        if data_are_named(&keys, &arguments.set) && !lone_text::reads_text(&config) {
+            // Their classes must be the model's, or they name them.
+            task.load()?;
+            config.sections = task.sections()?;
+        }
     } else if !data_are_named(&keys, &arguments.set) && adopt_shapes(&mut *task, &weights)? {
         config.sections = task.sections()?;
-    } else if task.data_decide_model() {
+    } else if task.data_decide_model() && !lone_text::tokens_are_named(&*task, &config, &arguments)?
+    {
         // A text decides both.
         task.load()
-            .map_err(|error| without_data(error.into(), &config, &arguments))?;
+            .map_err(|error| of_another_architecture(&config).unwrap_or_else(|| error.into()))?;
         config.sections = task.sections()?;
+        lone_text::refuse_few_characters(&config, &arguments)?;
     }
+    refuse_other_pixels(&config, &weights)?;
     // Before there is a folder.
     check(&config).map_err(|error| of_import(error, &config, &weights))?;
     require_all(&config, &weights)?;
@@ -123,6 +138,37 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
         say!("{assumed}");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses to read images by another mean or deviation than the folder of the imported model, or its run, has
+/// recorded. A training with new data may.
+fn refuse_other_pixels(config: &RunConfig, weights: &Path) -> Result<(), CliError> {
+    let named = Some(&*config.model);
+    let stated = match adopt_run(described_by(weights), named)? {
+        Some(found) => Some(found),
+        None => adopt(weights, named, &config.init_skip)?,
+    };
+    let Some((_, stated)) = stated else {
+        return Ok(());
+    };
+    let differs = |key: &str| {
+        let own = get(&stated, key);
+        own.is_some() && own != get(&config.sections, key)
+    };
+    let keys = ["data.mean", "data.std"];
+    match keys.into_iter().find(|key| differs(key)) {
+        None => Ok(()),
+        Some(key) => Err(CliError::usage_with_help(
+            format!(
+                "{key} is {} for the model of {}, and another was set: it would predict from other pixels than it learned from",
+                get(&stated, key).map(Value::to_string).unwrap_or_default(),
+                weights.display()
+            ),
+            format!(
+                "leave {key} out; a training with --init-from may have another, which the weights then learn"
+            ),
+        )),
+    }
 }
 
 /// Refuses an import that would leave parameters of the model as they were drawn.
@@ -194,28 +240,6 @@ fn adopt_shapes(task: &mut dyn ConfiguredTask, weights: &Path) -> Result<bool, C
     }
     let shapes = state_dict_shapes(weights, &task.layout())?;
     Ok(task.adopt_shapes(&shapes)?)
-}
-
-/// The error of an import whose data cannot be loaded. Who has named none does not know that they decide what tokens there
-/// are.
-fn without_data(error: CliError, config: &RunConfig, arguments: &TrainArguments) -> CliError {
-    if let Some(error) = of_another_architecture(config) {
-        return error;
-    }
-    let named = data_are_named(&arguments.keys, &arguments.set);
-    let is_known = named || arguments.keys.has("text.tokenizer");
-    let of_text = |task: &AnyTask| task.sections().contains(&"text");
-    if is_known || !tasks::find(&config.model).is_some_and(of_text) {
-        return error;
-    }
-    CliError::usage_with_help(
-        format!(
-            "the sizes and the tokens of this {} are not known: a state dict does not have them",
-            config.model
-        ),
-        "--config FILE takes them from the config.toml of the run that the weights are from; or name the --tokenizer and the \
-         --data that the model learned from, and the sizes with --set. Of a folder of transformers all is known: import that",
-    )
 }
 
 /// That the weights are of another architecture, whatever the data are: the cause of an import that has none.

@@ -11,7 +11,7 @@ use crate::error::{Shown, WeightsError, pickle as refuse};
 use crate::pickle::{Built, Id, LONGEST_NAME, Value};
 
 /// Entries of a checkpoint that are the model's state dict, in PyTorch's tutorials and elsewhere.
-const IN_CHECKPOINTS: [&[u8]; 3] = [b"state_dict", b"model_state_dict", b"model"];
+pub(crate) const IN_CHECKPOINTS: [&[u8]; 3] = [b"state_dict", b"model_state_dict", b"model"];
 
 /// How many dicts weights may be in: a checkpoint of a checkpoint is two deep.
 const DEEPEST: usize = 4;

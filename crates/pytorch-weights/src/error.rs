@@ -47,11 +47,14 @@ pub enum WeightsError {
     #[error(
         "its pickle names {name}, which weights do not need, and nothing in a file is called; save the weights \
          alone, with torch.save(model.state_dict(), ...), or, of a file that you trust, \
-         torch.save(torch.load(FILE, weights_only=False)[\"state_dict\"], ...)"
+         torch.save(torch.load(FILE, weights_only=False){weights}, ...)"
     )]
     Global {
         /// `module.name`, escaped.
         name: String,
+        /// What of the loaded file has the weights in Python, as far as the pickle shows it: `.state_dict()` of a whole
+        /// module, or an entry of a checkpoint.
+        weights: String,
     },
 
     /// The pickle builds more than a file of its size needs.

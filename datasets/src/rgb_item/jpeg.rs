@@ -15,6 +15,17 @@ const ALONE: [std::ops::RangeInclusive<u8>; 2] = [0xd0..=0xd8, 0x01..=0x01];
 /// The marker of the image's end.
 const END: u8 = 0xd9;
 
+/// The markers of a sequential image, of restarts in its scans, and of a scan.
+const SEQUENTIAL: [u8; 2] = [0xc0, 0xc1];
+const RESTARTS: u8 = 0xdd;
+const SCAN: u8 = 0xda;
+
+/// Data that no scan has: sixteen bytes of ones, and no code is ones alone (ITU-T T.81, annex C).
+const NO_CODE: [u8; 32] = [
+    0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff,
+    0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0,
+];
+
 /// The picture of a file's bytes, and how it is to be turned.
 ///
 /// # Errors
@@ -38,11 +49,15 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(DynamicImage, Orientation), String
     let (width, height) = (width as u32, height as u32);
     let decoded = u64::from(width) * u64::from(height) * channels;
     check_size((width, height), decoded, bytes.len() as u64)?;
-    if !is_whole(bytes) {
+    let Some(end) = End::of(bytes) else {
         return Err(damaged(
             &"it was cut off: the marker of the image's end is missing",
         ));
-    }
+    };
+    // The decoder takes zeros after the end of a scan's data: a grey rest, if these were cut off before the marker.
+    let guarded = [&bytes[..end.at], &NO_CODE, &bytes[end.at..]];
+    let guarded = end.is_of_one_scan.then(|| guarded.concat());
+    let bytes = guarded.as_deref().unwrap_or(bytes);
     let orientation = header
         .exif()
         .and_then(|exif| Orientation::from_exif_chunk(exif));
@@ -62,23 +77,36 @@ fn undecoded(error: &impl ToString) -> String {
     damaged(&error.to_string().trim_matches('"'))
 }
 
-/// Whether the marker of the image's end is there. That of a preview in the metadata does not count, and bytes after the
-/// end are of no account: cameras write some.
-fn is_whole(bytes: &[u8]) -> bool {
-    let mut at = 2;
-    while let Some(marker) = next_marker(bytes, &mut at) {
-        if marker == END {
-            return true;
+/// Where the marker of an image's end is.
+struct End {
+    at: usize,
+    /// Whether the data before it are those of one sequential scan without restarts.
+    is_of_one_scan: bool,
+}
+
+impl End {
+    /// `None` if there is none. That of a preview in the metadata does not count, and bytes after the end are of no
+    /// account: cameras write some.
+    fn of(bytes: &[u8]) -> Option<Self> {
+        let (mut at, mut scans, mut is_sequential, mut restarts) = (2, 0, false, false);
+        while let Some(marker) = next_marker(bytes, &mut at) {
+            if marker == END {
+                return Some(Self {
+                    at: at - 2,
+                    is_of_one_scan: is_sequential && scans == 1 && !restarts,
+                });
+            }
+            scans += usize::from(marker == SCAN);
+            is_sequential |= SEQUENTIAL.contains(&marker);
+            restarts |= marker == RESTARTS;
+            if ALONE.iter().any(|alone| alone.contains(&marker)) {
+                continue;
+            }
+            let length = bytes.get(at..at + 2)?;
+            at += usize::from(u16::from_be_bytes([length[0], length[1]]));
         }
-        if ALONE.iter().any(|alone| alone.contains(&marker)) {
-            continue;
-        }
-        let Some([high, low]) = bytes.get(at..at + 2) else {
-            return false;
-        };
-        at += usize::from(u16::from_be_bytes([*high, *low]));
+        None
     }
-    false
 }
 
 /// The next marker from `at` on, which is after it then. A byte 0xff in the data of a scan is followed by 0.
@@ -143,6 +171,27 @@ mod tests {
         }
         let error = decode(&bytes[..bytes.len() / 2]).unwrap_err();
         assert!(error.contains("it was cut off"), "{error}");
+    }
+
+    /// Wherever the data of the scan are cut, apart from the bits that fill the last byte.
+    #[test]
+    fn a_scan_that_is_cut_off_before_the_marker_of_the_end_is_damaged() {
+        let mut grey = Vec::new();
+        let encoder = JpegEncoder::new_with_quality(&mut grey, 50);
+        let plain = GrayImage::from_pixel(64, 64, image::Luma([90]));
+        plain.write_with_encoder(encoder).unwrap();
+        for whole in [encoded(), grey] {
+            let mut scan = 2;
+            while next_marker(&whole, &mut scan) != Some(SCAN) {}
+            let header = usize::from(u16::from_be_bytes([whole[scan], whole[scan + 1]]));
+            let expected = decode(&whole).unwrap().0;
+            assert_eq!(expected, image::load_from_memory(&whole).unwrap());
+            for length in scan + header..whole.len() - 3 {
+                let cut = [&whole[..length], &[0xff, END]].concat();
+                let error = decode(&cut).unwrap_err();
+                assert!(error.starts_with("is damaged, or no image: "), "{error}");
+            }
+        }
     }
 
     #[test]

@@ -287,16 +287,20 @@ fn separator(path: &Path) -> Result<u8, DatasetError> {
 
 /// The cells of a row with points in place of decimal commas: `47,8` is a number where semicolons separate cells.
 fn with_decimal_points(record: &StringRecord) -> StringRecord {
-    let cell = |cell: &str| match cell.split_once(',') {
-        Some((whole, part)) if is_decimal(whole, part) => format!("{whole}.{part}"),
-        _ => cell.to_owned(),
+    let cell = |cell: &str| match has_decimal_comma(cell) {
+        true => cell.replace(',', "."),
+        false => cell.to_owned(),
     };
     let mut changed: StringRecord = record.iter().map(cell).collect();
     changed.set_position(record.position().cloned());
     changed
 }
 
-fn is_decimal(whole: &str, part: &str) -> bool {
+/// Whether a text is a number with a decimal comma.
+pub(super) fn has_decimal_comma(cell: &str) -> bool {
+    let Some((whole, part)) = cell.split_once(',') else {
+        return false;
+    };
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let (mantissa, exponent) = part.split_once(['e', 'E']).unwrap_or((part, "0"));
     digits(whole.trim_start_matches(['+', '-']))

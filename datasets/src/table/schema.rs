@@ -5,7 +5,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::reading::shortened;
+use super::reading::{has_decimal_comma, shortened};
+use super::separators::has_separators;
 use super::{NO_CATEGORY, Rows, TableDataset, TableRequest, Values};
 use crate::DatasetError;
 
@@ -273,6 +274,12 @@ struct Seen {
     mean: f64,
     /// The sum of squared distances from the mean (Welford 1962).
     squares: f64,
+    /// Cells that are no numbers, where the column is not asked for as categorical.
+    texts: u64,
+    /// How many of them are numbers as people write them.
+    written: u64,
+    /// The error of the first that has separators of thousands.
+    separated: Option<DatasetError>,
 }
 
 impl Seen {
@@ -304,8 +311,9 @@ impl Seen {
                     }
                     return Ok(());
                 }
-                None if !self.numbers => {}
+                None if !self.numbers => self.see_text(rows, place, cell),
                 Some(_) => {
+                    self.refuse_separated()?;
                     return Err(mixed(
                         rows,
                         place,
@@ -329,6 +337,7 @@ impl Seen {
         }
         match self.values.len() > MOST_CATEGORIES {
             true => {
+                self.refuse_separated()?;
                 let problem = format!(
                     "it has more than {MOST_CATEGORIES} different values; leave it out by table.ignore"
                 );
@@ -338,7 +347,25 @@ impl Seen {
         }
     }
 
-    fn kind(self, rows: &Rows, name: &str) -> Result<ColumnKind, DatasetError> {
+    fn see_text(&mut self, rows: &Rows, place: usize, cell: &str) {
+        let is_separated = has_separators(cell);
+        self.texts += 1;
+        self.written += u64::from(is_separated || has_decimal_comma(cell));
+        if is_separated && self.separated.is_none() {
+            self.separated = Some(separated(rows, place, cell));
+        }
+    }
+
+    /// Refuses a column most of whose cells are numbers with separators of thousands: each would become a category.
+    fn refuse_separated(&mut self) -> Result<(), DatasetError> {
+        match self.separated.take() {
+            Some(error) if 2 * self.written > self.texts => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn kind(mut self, rows: &Rows, name: &str) -> Result<ColumnKind, DatasetError> {
+        self.refuse_separated()?;
         if !self.values.is_empty() {
             let values = self.values.into_iter().collect();
             return Ok(ColumnKind::Category { values });
@@ -408,7 +435,21 @@ fn missing_value(rows: &Rows, place: usize) -> DatasetError {
     )
 }
 
+fn separated(rows: &Rows, place: usize, cell: &str) -> DatasetError {
+    let cell = shortened(&cell.escape_debug().to_string());
+    rows.wrong(
+        place,
+        format!(
+            "`{cell}` looks like a number with separators of thousands; write the column's numbers without them, as in \
+             `1054.25`, or name it in table.categorical if these are names"
+        ),
+    )
+}
+
 fn mixed(rows: &Rows, place: usize, cell: &str, problem: &str) -> DatasetError {
+    if has_separators(cell) {
+        return separated(rows, place, cell);
+    }
     let cell = shortened(&cell.escape_debug().to_string());
     rows.wrong(
         place,

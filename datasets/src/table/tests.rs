@@ -117,6 +117,71 @@ fn missing_values_are_refused_or_imputed() {
 }
 
 #[test]
+fn numbers_with_separators_of_thousands_are_refused() {
+    let advice =
+        "looks like a number with separators of thousands; write the column's numbers without them";
+    let with = |cells: &dyn Fn(usize) -> String| {
+        let rows = (0..20).map(|row| format!("{row}\t{}\n", cells(row)));
+        format!("y\tx\n{}", rows.collect::<String>())
+    };
+    let load = |name: &str, text: &str, target: &str, categorical: &[&str]| {
+        let (_folder, path) = written(name, text);
+        let categorical = categorical.iter().map(ToString::to_string).collect();
+        load_table(&TableRequest {
+            categorical,
+            ..TableRequest::new(path, target)
+        })
+    };
+    let refused = |name: &str, text: &str, target: &str| {
+        load(name, text, target, &[]).unwrap_err().to_string()
+    };
+    // The third row is small.
+    let amounts = with(&|row| match row {
+        2 => "980,50".to_owned(),
+        row => format!("1.0{:02},25", 10 + row),
+    });
+    for target in ["x", "y"] {
+        let error = refused("t.tsv", &amounts, target);
+        let expected = format!("t.tsv, line 2, column `x`: `1.010,25` {advice}");
+        assert!(error.contains(&expected), "{error}");
+    }
+    let kinds = load("t.tsv", &amounts, "y", &["x"]).unwrap();
+    assert_eq!(kinds.schema.width(), 18);
+    let french = amounts.replace("1.0", "1 0").replace('\t', ";");
+    let error = refused("t.csv", &french, "y");
+    assert!(
+        error.contains("line 2, column `x`: `1 010,25` looks"),
+        "{error}"
+    );
+    // Beside numbers without separators, before or after them.
+    for small in [0, 3] {
+        let mixed = with(&|row| match row == small {
+            true => "980".to_owned(),
+            false => format!("1,0{:02}.25", 10 + row),
+        });
+        let error = refused("t.tsv", &mixed, "y");
+        assert!(error.contains(advice), "{error}");
+    }
+    let many: String = (0..1100)
+        .map(|row| format!("{row}\t{}.{:03},5\n", 1 + row / 1000, row % 1000))
+        .collect();
+    let error = refused("t.tsv", &format!("y\tx\n{many}"), "y");
+    assert!(error.contains(advice), "{error}");
+    // Few of many.
+    let names = with(&|row| match row {
+        5 => "1.054,25".to_owned(),
+        row => format!("1.{row}.3"),
+    });
+    assert_eq!(load("t.tsv", &names, "y", &[]).unwrap().schema.width(), 18);
+    let schema = load("t.tsv", &with(&|row| row.to_string()), "y", &[])
+        .unwrap()
+        .schema;
+    let (_folder, path) = written("next.tsv", "x\n1,054.25\n");
+    let error = schema.read(&path).unwrap_err().to_string();
+    assert!(error.contains(advice), "{error}");
+}
+
+#[test]
 fn another_table_is_read_by_the_columns_of_the_first_one() {
     let schema = load(table(30), |_| {}).unwrap().schema;
     let json = serde_json::to_string(&schema).unwrap();

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!(scaling.frequency(1.0), 0.25);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
+#[serde(tag = "kind", rename_all = "kebab-case", from = "Written")]
 pub enum RotaryScaling {
     /// They do not.
     #[default]
@@ -39,6 +39,42 @@ pub enum RotaryScaling {
         /// The context that the model learned with, in tokens.
         original_context: usize,
     },
+}
+
+/// The same as it is read: of a kind without numbers, serde would take any.
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+enum Written {
+    None {},
+    Linear {
+        factor: f64,
+    },
+    Llama3 {
+        factor: f64,
+        low_frequency: f64,
+        high_frequency: f64,
+        original_context: usize,
+    },
+}
+
+impl From<Written> for RotaryScaling {
+    fn from(written: Written) -> Self {
+        match written {
+            Written::None {} => Self::None,
+            Written::Linear { factor } => Self::Linear { factor },
+            Written::Llama3 {
+                factor,
+                low_frequency,
+                high_frequency,
+                original_context,
+            } => Self::Llama3 {
+                factor,
+                low_frequency,
+                high_frequency,
+                original_context,
+            },
+        }
+    }
 }
 
 impl RotaryScaling {

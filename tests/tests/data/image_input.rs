@@ -137,6 +137,15 @@ fn a_residual_net_takes_all_images_and_keeps_a_pretrained_stem() {
     let [json, preprocessor] = there_and_back(here, "large");
     assert_eq!(json["num_channels"], 1);
     assert_eq!(preprocessor["size"], json!({"height": 24, "width": 32}));
+    for (key, value) in [
+        ("data.mean", "[0.1,0.1,0.1]"),
+        ("data.std", "[1.0,1.0,1.0]"),
+    ] {
+        let import = format!("import large-folder --set {key}={value} --run-dir never");
+        let import = Everburn::new(here, import.split(' ')).run();
+        let leave = format!("leave {key} out");
+        import.failed_with(2, &[&format!("{key} is ["), "another was set", &leave]);
+    }
 
     // CIFAR gets a small stem, but for weights with a large one.
     train(here, "resnet50", "cifar", "cifar-run", &[RESNET]).succeeded();

@@ -83,6 +83,12 @@ fn a_vision_transformer_learns_alike_on_one_rank_several_layers_in_parts_and_sta
     }
 }
 
+/// `import` of a folder, for the classes of the stripes.
+fn import_for(here: &Path, model: &str, run: &str) -> Ended {
+    let import = ["import", model, "--data", "stripes", "--run-dir", run];
+    Everburn::new(here, import).run()
+}
+
 #[test]
 fn a_pretrained_classifier_is_found_by_its_folder_with_its_classes() {
     let folder = tempfile::tempdir().unwrap();
@@ -138,12 +144,22 @@ fn a_pretrained_classifier_is_found_by_its_folder_with_its_classes() {
         );
 
         let help = format!("--init-skip '{head}.*'");
+        let named = format!("{model}-named");
+        import_for(here, model, &named).succeeded();
         label(json!({"0": "up", "1": "down"}));
         let ended = begin("never", &[]);
-        ended.failed_with(2, &["has the classes across, down", "on up, down", &help]);
+        let others = [
+            "has the classes across, down",
+            "on up, down",
+            &help,
+            "; missing: up; not of the model: across",
+        ];
+        ended.failed_with(2, &others);
+        import_for(here, model, "never").failed_with(2, &others);
         label(json!({"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}));
         let ended = begin("never", &[]);
         ended.failed_with(2, &["has 2 classes, and the model 3", &help]);
+        import_for(here, model, "never").failed_with(2, &["has 2 classes, and the model 3"]);
         let run = format!("{model}-new");
         let skip = format!("{head}.*");
         begin(&run, &["--init-skip", &skip]).succeeded();

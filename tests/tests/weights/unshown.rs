@@ -97,6 +97,40 @@ fn a_file_beside_its_config_json_is_read_as_its_folder_and_alone_it_asks_for_hea
 }
 
 #[test]
+fn a_file_of_weights_whose_sizes_are_all_set_asks_for_the_tokenizer() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    pretrained(here);
+    std::fs::copy(
+        here.join("gpt2/model.safetensors"),
+        here.join("alone.safetensors"),
+    )
+    .unwrap();
+    let sizes = "--set gpt.width=24 --set gpt.layers=1 --set gpt.heads=2 --set gpt.context=16 --set gpt.vocabulary=256";
+    let import = |more: &str| {
+        let import = format!("import alone.safetensors gpt2 {sizes} {more}");
+        Everburn::new(here, import.split_whitespace()).run()
+    };
+    let unknown = [
+        "the tokens of this gpt2 are not known: a state dict does not have them",
+        "--tokenizer PATH/tokenizer.json",
+    ];
+    for data in ["", "--data embedded"] {
+        import(&format!("{data} --run-dir never")).failed_with(2, &unknown);
+    }
+    let characters = import("--tokenizer char --run-dir never");
+    characters.failed_with(2, &["characters", "--data that it learned from"]);
+    assert!(!here.join("never").exists());
+    import("--tokenizer byte --run-dir a").succeeded();
+    let generate = |run: &str| {
+        let generate = ["generate", run, "--prompt", "The", "--tokens", "8"];
+        let greedy = Everburn::new(here, generate).args(["--temperature", "0"]);
+        greedy.run().succeeded().stdout
+    };
+    assert_eq!(generate("a"), generate("made"));
+}
+
+#[test]
 fn an_import_leaves_out_what_only_the_file_has_and_no_parameter_of_the_model() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();

@@ -78,6 +78,23 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// Refuses keys besides these, in an object at `name`.
+    pub(super) fn only(&self, name: &str, known: &[&str]) -> Result<(), TaskError> {
+        let mut all = self.json.as_object().into_iter().flat_map(|all| all.keys());
+        match all.find(|key| !known.contains(&key.as_str())) {
+            None => Ok(()),
+            Some(key) => Err(TaskError::new(format!(
+                "{}: {name} has the key {}, which is not known",
+                self.file,
+                printable(key, LONGEST_VALUE)
+            ))
+            .with_help(format!(
+                "this model is not supported: Everburn computes with {} there, and another key may change the results",
+                known.join(", ")
+            ))),
+        }
+    }
+
     /// An error about a key that is missing, or has a value that is not `expected`.
     pub(super) fn wrong(&self, key: &str, expected: &str) -> TaskError {
         self.error(key).with_help(format!(

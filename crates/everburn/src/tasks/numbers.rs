@@ -14,8 +14,9 @@ pub(super) fn with_own<C: Serialize + DeserializeOwned>(
     section: &str,
     own: Option<&Table>,
 ) -> Result<C, TaskError> {
-    let wrong = |reason: String| TaskError::new(format!("[{section}]: {reason}"));
+    let wrong = |key: &str, error| TaskError::new(format!("[{section}]: {key}: {error}"));
     let mut numbers = serde_json::to_value(preset)?;
+    let mut read = serde_json::from_value(numbers.clone())?;
     for (key, value) in own.into_iter().flatten() {
         let Some(place) = numbers.get_mut(key) else {
             let known = numbers.as_object().into_iter().flat_map(|all| all.keys());
@@ -23,8 +24,9 @@ pub(super) fn with_own<C: Serialize + DeserializeOwned>(
             return Err(TaskError::new(unknown_key(Some(section), key, known)));
         };
         *place = serde_json::to_value(value)?;
+        read = serde_json::from_value(numbers.clone()).map_err(|error| wrong(key, error))?;
     }
-    serde_json::from_value(numbers).map_err(|error| wrong(error.to_string()))
+    Ok(read)
 }
 
 /// Those of `keys`, by their paths in a configuration file, with the values that these numbers have.

@@ -2,7 +2,6 @@
 //! of Python itself. Each stands for what it builds; none is called.
 
 use crate::dtype::DType;
-use crate::error::{Shown, WeightsError};
 
 /// A class or function that may be named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,20 +100,14 @@ const UNREAD: [&str; 14] = [
 ];
 
 impl Global {
-    /// What `module.name` stands for.
-    pub(super) fn of(module: &[u8], name: &[u8]) -> Result<Self, WeightsError> {
-        let full = [module, b".", name].concat();
+    /// What `module.name` stands for; `None` of what weights do not need.
+    pub(super) fn of(full: &[u8]) -> Option<Self> {
         let known = OF_PYTHON.iter().find(|(known, _)| known.as_bytes() == full);
         if let Some((_, global)) = known {
-            return Ok(*global);
+            return Some(*global);
         }
-        let of_torch = std::str::from_utf8(&full)
-            .ok()
-            .and_then(|full| full.strip_prefix("torch."));
-        let known = of_torch.and_then(Self::of_torch);
-        known.ok_or_else(|| WeightsError::Global {
-            name: Shown(&full).to_string(),
-        })
+        let full = std::str::from_utf8(full).ok()?;
+        Self::of_torch(full.strip_prefix("torch.")?)
     }
 
     fn of_torch(name: &str) -> Option<Self> {

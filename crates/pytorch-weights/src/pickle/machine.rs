@@ -4,7 +4,8 @@ mod make;
 
 use super::{Budget, Built, Global, Id, Text, Tuple, Value};
 use crate::archive::Bytes;
-use crate::error::{WeightsError, pickle as refuse};
+use crate::choose::IN_CHECKPOINTS;
+use crate::error::{Shown, WeightsError, pickle as refuse};
 
 const TOO_SHORT: &str = "its pickle ends too early; was it copied whole?";
 const NOT_THERE: &str = "its pickle uses a missing value";
@@ -76,6 +77,39 @@ impl<'a> Machine<'a> {
     fn long_length(&mut self) -> Result<usize, WeightsError> {
         let length = u64::from_le_bytes(self.array()?);
         usize::try_from(length).map_err(|_| refuse(TOO_SHORT))
+    }
+
+    /// What `module.name` stands for.
+    fn global(&self, module: &[u8], name: &[u8]) -> Result<Global, WeightsError> {
+        let full = [module, b".", name].concat();
+        Global::of(&full).ok_or_else(|| WeightsError::Global {
+            name: Shown(&full).to_string(),
+            weights: self.weights_in_python(),
+        })
+    }
+
+    /// What has the weights in Python, once the file is loaded there, as far as the values on the stack show it: the next one is an object.
+    fn weights_in_python(&self) -> String {
+        let entry = |value: &Value| match value {
+            Value::Text(key) => {
+                let key = self.built.bytes(*key);
+                let usual = IN_CHECKPOINTS.iter().find(|usual| **usual == key);
+                usual.map(|key| format!("[\"{}\"]", Shown(key)))
+            }
+            _ => None,
+        };
+        let Some(last) = self.stack.last() else {
+            return ".state_dict()".to_owned();
+        };
+        if let Some(entry) = entry(last) {
+            return format!("{entry}.state_dict()");
+        }
+        let mut pairs = self.stack.windows(2);
+        let found = pairs.find_map(|pair| match pair {
+            [key, Value::Dict(_)] => entry(key),
+            _ => None,
+        });
+        found.unwrap_or_else(|| "[\"state_dict\"]".to_owned())
     }
 
     fn push(&mut self, value: Value) -> Result<(), WeightsError> {
@@ -346,14 +380,15 @@ impl<'a> Machine<'a> {
             }
             b'c' => {
                 let (module, name) = (self.line()?, self.line()?);
-                self.push(Value::Global(Global::of(module, name)?))
+                let global = self.global(module, name)?;
+                self.push(Value::Global(global))
             }
             0x93 => {
                 let (name, module) = (self.pop()?, self.pop()?);
                 let (Value::Text(module), Value::Text(name)) = (module, name) else {
                     return Err(refuse("a name in its pickle is no text"));
                 };
-                let global = Global::of(self.built.bytes(module), self.built.bytes(name))?;
+                let global = self.global(self.built.bytes(module), self.built.bytes(name))?;
                 self.push(Value::Global(global))
             }
             b'Q' => {

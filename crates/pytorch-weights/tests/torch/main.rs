@@ -61,7 +61,7 @@ fn all_are_read(folder: &Path) {
 }
 
 /// Files that are refused, and what each error says.
-const REFUSED: [(&str, &[&str]); 17] = [
+const REFUSED: [(&str, &[&str]); 18] = [
     (
         "ambiguous",
         &[
@@ -82,14 +82,29 @@ const REFUSED: [(&str, &[&str]); 17] = [
             "torch.nn.modules.container.Sequential",
             "nothing in a file is called",
             "model.state_dict()",
+            "torch.save(torch.load(FILE, weights_only=False).state_dict(), ...)",
         ],
     ),
     (
+        "whole_model_in_checkpoint",
+        &["weights_only=False)[\"model\"].state_dict(), ...)"],
+    ),
+    (
         "arguments",
-        &["argparse.Namespace", "nothing in a file is called"],
+        &[
+            "argparse.Namespace",
+            "nothing in a file is called",
+            "torch.save(torch.load(FILE, weights_only=False)[\"model\"], ...)",
+        ],
     ),
     ("stranger", &["posix.system", "nothing in a file is called"]),
-    ("subclass", &["__main__.Subclass"]),
+    (
+        "subclass",
+        &[
+            "__main__.Subclass",
+            "weights_only=False)[\"state_dict\"], ...)",
+        ],
+    ),
     ("complex", &["weight: numbers of its type", "convert"]),
     ("float8", &["weight: numbers of its type", "convert"]),
     ("negated", &["weight: ", "resolve_neg()"]),

@@ -137,6 +137,7 @@ REFUSED = {
     "no_tensor": lambda: {"epoch": 3},
     "no_dict": lambda: [numbers(2)],
     "whole_model": module,
+    "whole_model_in_checkpoint": lambda: {"epoch": 3, "model": module()},
     "arguments": lambda: {"model": weights(), "args": argparse.Namespace(rate=0.1)},
     "stranger": lambda: {"model": weights(), "stranger": Stranger()},
     "subclass": lambda: {"weight": numbers(2).as_subclass(Subclass)},

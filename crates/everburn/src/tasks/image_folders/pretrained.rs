@@ -112,12 +112,14 @@ impl<M: ImageModel> ImageFolders<M> {
             named(&missing.cloned().collect::<Vec<_>>())
         };
         let head = self.architecture.head();
+        let differing = [
+            ("missing", known, found),
+            ("not of the model", found, known),
+        ]
+        .map(|(what, all, others)| listed(what, &without(all, others)))
+        .concat();
         let other = OtherClasses {
-            needed: format!(
-                "a folder for each class of the model and no other{}{}",
-                listed("missing", &without(known, found)),
-                listed("not of the model", &without(found, known))
-            ),
+            needed: format!("a folder for each class of the model and no other{differing}"),
             head: head.map(|head| format!("{head}.*")),
         };
         let help = match head {
@@ -134,7 +136,8 @@ impl<M: ImageModel> ImageFolders<M> {
                     None => String::new(),
                 };
                 Some(format!(
-                    "{leave_out}a training from pretrained weights gets a new head for them by --init-skip '{head}.*'"
+                    "{leave_out}a training from pretrained weights gets a new head for them by --init-skip '{head}.*'{}",
+                    if set { "" } else { &*differing }
                 ))
             }
         };

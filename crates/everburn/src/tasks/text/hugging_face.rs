@@ -224,6 +224,7 @@ impl PretrainedDecoder for LlamaConfig {
             ("mlp_bias", json!(false)),
             ("attention_dropout", json!(0.0)),
             ("use_sliding_window", json!(false)),
+            ("partial_rotary_factor", json!(1.0)),
             ("quantization_config", Value::Null),
         ])?;
         let heads = keys.size("num_attention_heads", None)?;
@@ -307,12 +308,24 @@ impl PretrainedDecoder for LlamaConfig {
                 true => &[("lm_head.weight", "embed_tokens.weight")],
                 false => &[],
             },
+            own_head: Some("llama.tied = false"),
             sizes: SIZES_OF_LLAMA,
             unshown: numbers::unshown(Self::SECTION, self, &UNSHOWN_OF_LLAMA),
             ..StateDictLayout::default()
         }
     }
 }
+
+/// What any scaling of rotary positions may have.
+const KEYS_OF_ROPE: [&str; 4] = ["rope_type", "type", "rope_theta", "partial_rotary_factor"];
+
+/// What Llama 3's has besides.
+const KEYS_OF_LLAMA_3: [&str; 4] = [
+    "factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    "original_max_position_embeddings",
+];
 
 /// How fast angles of rotary positions fall, and how they are scaled: in keys of their own, or in one since version 5.
 fn rotary(config_json: &Value) -> Result<(f64, RotaryScaling), TaskError> {
@@ -321,21 +334,36 @@ fn rotary(config_json: &Value) -> Result<(f64, RotaryScaling), TaskError> {
         false => "rope_scaling",
     };
     let scaling = Keys::of_config(&config_json[name]);
+    if !(scaling.json.is_null() || scaling.json.is_object()) {
+        return Err(Keys::of_config(config_json).wrong(name, "an object"));
+    }
+    scaling.require(&[("partial_rotary_factor", json!(1.0))])?;
     let base = Keys::of_config(config_json).number("rope_theta", 10_000.0)?;
     let base = scaling.number("rope_theta", base)?;
     let kind = scaling.json["rope_type"].as_str();
     let kind = kind.or_else(|| scaling.json["type"].as_str());
+    let only = |own: &[&str]| scaling.only(name, &[&KEYS_OF_ROPE[..], own].concat());
     let scaling = match kind {
-        None | Some("default") => RotaryScaling::None,
-        Some("linear") => RotaryScaling::Linear {
-            factor: scaling.number("factor", 1.0)?,
-        },
-        Some("llama3") => RotaryScaling::Llama3 {
-            factor: scaling.number("factor", 1.0)?,
-            low_frequency: scaling.number("low_freq_factor", 1.0)?,
-            high_frequency: scaling.number("high_freq_factor", 4.0)?,
-            original_context: scaling.size("original_max_position_embeddings", None)?,
-        },
+        // Later versions write the context, which such a model does not use.
+        None | Some("default") => {
+            only(&["original_max_position_embeddings"])?;
+            RotaryScaling::None
+        }
+        Some("linear") => {
+            only(&["factor", "original_max_position_embeddings"])?;
+            RotaryScaling::Linear {
+                factor: scaling.number("factor", 1.0)?,
+            }
+        }
+        Some("llama3") => {
+            only(&KEYS_OF_LLAMA_3)?;
+            RotaryScaling::Llama3 {
+                factor: scaling.number("factor", 1.0)?,
+                low_frequency: scaling.number("low_freq_factor", 1.0)?,
+                high_frequency: scaling.number("high_freq_factor", 4.0)?,
+                original_context: scaling.size("original_max_position_embeddings", None)?,
+            }
+        }
         Some(_) => {
             let supported = "of rope_type default, linear or llama3";
             return Err(Keys::of_config(config_json).unsupported(name, supported));

@@ -40,10 +40,16 @@ impl StateDictLayout {
                 bridge::into_data(tensor.clone()).map_err(|error| refuse("reading", path, &error))
             });
             if copied? != tensor? {
+                let own_head = match self.own_head {
+                    Some(setting) => format!(
+                        "A model with a head of its own is another one: set `{setting}`, or `tie_word_embeddings` false in the config.json \
+                         of a folder"
+                    ),
+                    None => "This kind of model has no head of its own".to_owned(),
+                };
                 let reason = format!(
-                    "{copy} has other numbers than {of}, and the model has one tensor for both. `init_skip = '{copy}'` leaves \
-                     the first out, which is right only for a head that is tied. A head of its own needs \
-                     `tie_word_embeddings` false in config.json, where the kind of model has one (a GPT-2 has none here)"
+                    "{copy} has other numbers than {of}, and the model has one tensor for both. {own_head}. `init_skip = '{copy}'` leaves \
+                     the first out, which is right only for a head that is tied"
                 );
                 return Err(refuse("reading", path, &reason));
             }
@@ -58,8 +64,13 @@ mod tests {
 
     use super::*;
 
-    fn checked(head: &[f32], skip: &[&str]) -> Result<(), TrainError> {
+    fn checked(
+        head: &[f32],
+        skip: &[&str],
+        own_head: Option<&'static str>,
+    ) -> Result<(), TrainError> {
         let layout = StateDictLayout {
+            own_head,
             copies: &[("lm_head.weight", "wte.weight")],
             ..StateDictLayout::default()
         };
@@ -78,12 +89,20 @@ mod tests {
 
     #[test]
     fn a_head_of_its_own_is_refused_where_the_model_has_none_unless_it_is_skipped() {
-        checked(&[1.0, 2.0], &[]).unwrap();
-        let error = checked(&[1.0, 3.0], &[]).unwrap_err().to_string();
+        checked(&[1.0, 2.0], &[], None).unwrap();
+        let error = checked(&[1.0, 3.0], &[], None).unwrap_err().to_string();
         let both = "lm_head.weight has other numbers than net.wte.weight";
         assert!(error.contains(both), "{error}");
-        let leaves_out = "`init_skip = 'lm_head.weight'` leaves the first out";
-        assert!(error.contains(leaves_out), "{error}");
-        checked(&[1.0, 3.0], &["lm_head.*"]).unwrap();
+        for expected in [
+            "`init_skip = 'lm_head.weight'` leaves the first out",
+            "This kind of model has no head of its own",
+        ] {
+            assert!(error.contains(expected), "{error}");
+        }
+        let error = checked(&[1.0, 3.0], &[], Some("llama.tied = false"));
+        let error = error.unwrap_err().to_string();
+        let setting = "a head of its own is another one: set `llama.tied = false`";
+        assert!(error.contains(setting), "{error}");
+        checked(&[1.0, 3.0], &["lm_head.*"], None).unwrap();
     }
 }

@@ -46,6 +46,8 @@ pub struct StateDictLayout {
     /// How names of copies of tied weights end, and those of what they are copies of. A file in which they differ is
     /// refused.
     pub copies: &'static [(&'static str, &'static str)],
+    /// The setting, with its value, of a model whose head is no such copy; `None` if there is no such model.
+    pub own_head: Option<&'static str>,
     /// Parts of names in files of other versions of the library, and what they are in those of this layout.
     pub renamed: Vec<(String, String)>,
     /// Patterns of names in files of other libraries, and why such a file is not read.

@@ -136,9 +136,65 @@ fn what_a_decoder_cannot_do_is_refused_by_its_key() {
         ("quantization_config", json!({"bits": 4})),
         ("rms_norm_eps", json!("small")),
         ("rope_scaling", json!({"rope_type": "yarn"})),
+        ("rope_scaling", json!("linear")),
+        ("rope_scaling", json!({"factor": 2.0})),
+        (
+            "rope_parameters",
+            json!({"rope_type": "default", "factor": 2.0}),
+        ),
+        (
+            "rope_parameters",
+            json!({"rope_type": "llama3", "factor": 2.0, "beta_fast": 32}),
+        ),
+        ("partial_rotary_factor", json!(0.5)),
         ("tie_word_embeddings", json!(1)),
     ] {
         refused(llama.clone(), key, value);
+    }
+}
+
+#[test]
+fn an_unknown_key_of_rotary_scaling_is_named_with_those_that_are_known() {
+    let adopt = |scaling: Value| {
+        let mut json = llama().config_json().unwrap();
+        json["rope_scaling"] = scaling;
+        LlamaConfig::adopt(&json)
+    };
+    let error = adopt(json!({"type": "linear", "factor": 2.0, "factr": 3.0})).unwrap_err();
+    let expected = "config.json: rope_scaling has the key factr, which is not known";
+    assert_eq!(error.to_string(), expected);
+    let known = "rope_type, type, rope_theta, partial_rotary_factor, factor";
+    assert!(error.help().unwrap().contains(known), "{error:?}");
+    let whole = json!({"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4, "partial_rotary_factor": 1.0});
+    assert!(adopt(whole).unwrap().is_some());
+    let part = adopt(json!({"rope_type": "default", "partial_rotary_factor": 0.5}));
+    let part = part.unwrap_err().to_string();
+    assert!(part.contains("partial_rotary_factor is 0.5"), "{part}");
+}
+
+#[test]
+fn an_unknown_key_or_kind_of_a_set_rotary_scaling_is_refused() {
+    let set = |scaling: &str| {
+        let own = format!("rotary_scaling = {scaling}").parse().unwrap();
+        numbers::with_own(&llama(), "llama", Some(&own)).map(|config| config.rotary_scaling)
+    };
+    let linear = RotaryScaling::Linear { factor: 2.0 };
+    assert_eq!(set("{kind = 'linear', factor = 2.0}").unwrap(), linear);
+    assert_eq!(set("{kind = 'none'}").unwrap(), RotaryScaling::None);
+    for (scaling, expected) in [
+        ("{kind = 'none', factor = 2.0}", "unknown field `factor`"),
+        (
+            "{kind = 'linear', factor = 2.0, factr = 1.0}",
+            "unknown field `factr`, expected `factor`",
+        ),
+        (
+            "{kind = 'yarn', factor = 2.0}",
+            "unknown variant `yarn`, expected one of `none`, `linear`, `llama3`",
+        ),
+    ] {
+        let error = set(scaling).unwrap_err().to_string();
+        let expected = format!("[llama]: rotary_scaling: {expected}");
+        assert!(error.starts_with(&expected), "{error}");
     }
 }
 
