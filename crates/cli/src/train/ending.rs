@@ -59,3 +59,40 @@ pub(super) fn end_of_job(
     }
     Ok(code)
 }
+
+/// What a training without a launcher says of a signal to stop, and of one that comes `again`.
+pub(super) fn words_of_stop(signal: &str, again: bool, has_checkpoints: bool) -> String {
+    let (with, without) = match has_checkpoints {
+        true => (
+            ", with a checkpoint",
+            ", and steps since the newest checkpoint are lost",
+        ),
+        false => ("", ""),
+    };
+    match again {
+        false => format!(
+            "stopping on {signal}, after the step that is under way if there is one{with}; once more ends the training at once"
+        ),
+        true => format!("{signal} again: the training is ended at once{without}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_says_what_comes_of_it() {
+        let first = words_of_stop("SIGINT", false, true);
+        let expected = "stopping on SIGINT, after the step that is under way if there is one, with a checkpoint; once more \
+                        ends the training at once";
+        assert_eq!(first, expected);
+        let again = words_of_stop("SIGINT", true, true);
+        let expected = "SIGINT again: the training is ended at once, and steps since the newest checkpoint are lost";
+        assert_eq!(again, expected);
+        for again in [false, true] {
+            let of_finder = words_of_stop("SIGTERM", again, false);
+            assert!(!of_finder.contains("checkpoint"), "{of_finder}");
+        }
+    }
+}

@@ -398,7 +398,7 @@ fn check_decided(
 
 /// Says which data there are, and how many of them are held out. Returns how many there are to learn from.
 pub(super) fn announce(config: &RunConfig, loaded: &LoadedData) -> usize {
-    say!("{}", loaded.description);
+    say!("data: {}", loaded.description);
     let held_out = loaded.held_out(&config.training);
     let samples = loaded.train_len.saturating_sub(held_out);
     if held_out > 0 {
