@@ -147,7 +147,7 @@ fn train_here(
         Some(_) => recording::leave_no_checkpoints(&run),
     }
     let finished = finished.map_err(|error| match job.finder {
-        None => summary::with_continuation(error, &run),
+        None => ending::with_continuation(error, &run),
         Some(_) => error,
     })?;
     prepared.keep();
