@@ -127,6 +127,8 @@ pub struct LoadedRgb {
     pub kind: DataKind,
     /// Their fingerprint.
     pub fingerprint: String,
+    /// The part of it that is of the test images alone; empty where they are not in files of their own.
+    pub test_fingerprint: String,
     /// Where they came from.
     pub description: DatasetDescription,
 }

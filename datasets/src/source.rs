@@ -95,7 +95,7 @@ pub struct LoadedData {
 /// };
 /// assert_eq!(
 ///     description.to_string(),
-///     "data: synthetic-digits, 60000 training and 10000 test images \
+///     "synthetic-digits, 60000 training and 10000 test images \
 ///      (generated, seed 0): asked for"
 /// );
 /// ```
@@ -135,10 +135,7 @@ impl fmt::Display for DatasetDescription {
             true => String::new(),
             false => format!(" ({origin})"),
         };
-        write!(
-            f,
-            "data: {name}, {train}{test} test {unit}{origin}: {reason}"
-        )
+        write!(f, "{name}, {train}{test} test {unit}{origin}: {reason}")
     }
 }
 

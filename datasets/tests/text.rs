@@ -73,7 +73,7 @@ fn without_a_file_auto_takes_the_embedded_text_and_says_why() {
     let line = text.description.to_string();
     let folder = empty.path().join("tinyshakespeare");
     let reason = format!("there is no input.txt in {}", folder.display());
-    assert!(line.starts_with("data: embedded, "), "{line}");
+    assert!(line.starts_with("embedded, "), "{line}");
     assert!(line.contains("windows of 64 characters"), "{line}");
     assert!(line.ends_with(&reason), "{line}");
 

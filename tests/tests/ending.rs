@@ -84,6 +84,16 @@ fn stops_cleanly(ranks: usize, signal: Signal, code: i32) {
     let ended = job.wait_until_gone(ORPHAN_DEADLINE);
     assert_eq!(ended.code(), code, "{ended}");
     assert!(ended.stdout.contains("stopped on request"), "{ended}");
+    // By a launcher, or by the process itself.
+    let parts = [
+        "stopping on SIG",
+        ", after the step that is under way",
+        "; once more ends ",
+    ];
+    assert!(
+        parts.iter().all(|part| ended.stderr.contains(part)),
+        "{ended}"
+    );
     let report = run.report();
     let stopped = report["stopped"].as_str().unwrap();
     assert!(stopped.starts_with("on request after step"), "{report:#}");

@@ -57,6 +57,7 @@ impl Arguments {
     pub(crate) fn try_of(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = keys::hide_foreign(Self::command()).bin_name(invocation::file_name());
         let words = words.into_iter().collect::<Vec<_>>();
+        foreign::refuse_separator(&command, &words)?;
         let matches = command.clone().try_get_matches_from(words.clone());
         let suggest = |error| foreign::suggest(error, &command, &words);
         let mut matches = matches.map_err(suggest)?;

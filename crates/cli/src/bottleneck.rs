@@ -9,8 +9,9 @@ use everburn_profile::{
     Analysis, CountingAllocator, FOLDER, Facts, ProfileError, Recorder, Results, Sampler, Summary,
     write_results,
 };
+use everburn_record::plain::word;
 use everburn_record::units::counted;
-use everburn_record::{Environment, units};
+use everburn_record::{Environment, invocation, units};
 use everburn_train::RunDirectory;
 
 use crate::arguments::TrainArguments;
@@ -46,7 +47,7 @@ pub(crate) fn run(arguments: &BottleneckArguments, log: &LogOutput) -> Result<Ex
             "leave them out, or use `train`",
         ));
     }
-    let config = RunConfig::resolve(&training, None)?;
+    let config = RunConfig::resolve(&training, None).map_err(with_form_of_run)?;
     let claimed = match &training.run_dir {
         Some(_) => None,
         None => Some(train::claim_first_free(&config.model)?),
@@ -66,6 +67,25 @@ pub(crate) fn run(arguments: &BottleneckArguments, log: &LogOutput) -> Result<Ex
     }
     print(&run, &results(&run, &[])?);
     Ok(code)
+}
+
+/// The error of a model that there is not, with how a run is named: that may be what was meant.
+fn with_form_of_run(error: CliError) -> CliError {
+    let CliError::UnknownModel { name, hint } = error else {
+        return error;
+    };
+    let program = invocation::name();
+    let hint = match Path::new(&name).join("config.toml").is_file() {
+        true => format!(
+            "{name} is the folder of a run: `{program} bottleneck --of {}` analyses what `train --profile` has recorded there. ",
+            word(&name)
+        ),
+        false => format!(
+            "{hint}`{program} bottleneck MODEL` trains and analyses a model, and `{program} bottleneck --of RUN` what `train \
+             --profile` has recorded in the folder of a run. "
+        ),
+    };
+    CliError::UnknownModel { name, hint }
 }
 
 fn results(run: &Path, elsewhere: &[PathBuf]) -> Result<Results, CliError> {
@@ -197,5 +217,32 @@ pub(crate) fn write(
 impl From<ProfileError> for CliError {
     fn from(error: ProfileError) -> Self {
         Self::usage(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use miette::Diagnostic;
+
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_no_model_leads_to_the_flag_for_a_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("my run");
+        std::fs::create_dir(&run).unwrap();
+        let help = |name: &str| {
+            let (name, hint) = (name.to_owned(), String::new());
+            let error = with_form_of_run(CliError::UnknownModel { name, hint });
+            error.help().unwrap().to_string()
+        };
+        let unknown = help("h");
+        assert!(unknown.contains("bottleneck MODEL` trains"), "{unknown}");
+        assert!(unknown.contains("bottleneck --of RUN` what"), "{unknown}");
+        std::fs::write(run.join("config.toml"), "").unwrap();
+        let shown = run.display().to_string();
+        let of_run = help(&shown);
+        let command = format!("bottleneck --of '{shown}'` analyses");
+        assert!(of_run.contains(&command), "{of_run}");
     }
 }

@@ -54,6 +54,8 @@ struct Evaluation {
     test_predictions: u64,
     world_size: usize,
     data: String,
+    /// Samples may be tested that the training learned from.
+    data_changed: bool,
 }
 
 /// Evaluates a run's model, as a rank, as the only rank, or by launching ranks.
@@ -123,9 +125,8 @@ fn evaluate(
     };
     let of_run = samples == Samples::Run;
     let rank = TrainedRank::join(config, samples, environment)?;
-    if of_run || (!own.is_empty() && own == rank.loaded.for_training().fingerprint) {
-        rank.warn_of_changed_data(run);
-    }
+    let is_of_run = of_run || (!own.is_empty() && own == rank.loaded.for_training().fingerprint);
+    let data_changed = is_of_run && rank.warn_of_changed_data(run);
     let (trainer, loaded) = (&rank.trainer, &rank.loaded);
     let data = loaded.for_training();
     let sums = rank
@@ -144,6 +145,7 @@ fn evaluate(
         test_predictions: sums.predictions,
         world_size: trainer.group.world_size(),
         data: loaded.description.clone(),
+        data_changed,
     });
     trainer.group.clone().destroy()?;
     Ok(evaluation)
@@ -151,16 +153,11 @@ fn evaluate(
 
 impl Evaluation {
     fn print(&self, json: bool) {
-        let data = self.data.strip_prefix("data: ").unwrap_or(&self.data);
-        let shown = Self {
-            data: data.to_owned(),
-            ..self.clone()
-        };
-        if json && let Ok(text) = serde_json::to_string(&shown) {
+        if json && let Ok(text) = serde_json::to_string(self) {
             say!("{text}");
             return;
         }
-        say!("{}", self.data);
+        say!("data: {}", self.data);
         let counted_correct = |correct| format!(" ({correct} of {})", self.test_predictions);
         say!(
             "{}  {} on {}  {}",

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use everburn_collectives::printable;
 use everburn_datasets::TokenizerKind;
 use everburn_record::invocation;
+use everburn_record::plain::word;
 use everburn_train::checkpoint::CheckpointFolder;
 use everburn_train::{AnyTask, PRETRAINED_CONFIG, Patterns, TaskError, weights_of};
 use toml::{Table, Value};
@@ -152,8 +153,9 @@ pub(crate) fn without_model(path: &Path) -> CliError {
             )
         }
         None => format!(
-            "name the model, as in `{program} train resnet18 --init-from {shown}` or `{program} import {shown} resnet18` \
-             (`{program} train --list` shows all), or give a folder with {PRETRAINED_CONFIG}"
+            "name the model, as in `{program} train resnet18 --init-from {file}` or `{program} import {file} resnet18` \
+             (`{program} train --list` shows all), or give a folder with {PRETRAINED_CONFIG}",
+            file = word(&shown)
         ),
     };
     CliError::usage_with_help(
@@ -207,12 +209,14 @@ fn of_another_model(folder: &Path, model: &str, named: &str) -> CliError {
     let help = match tasks::find(&model) {
         Some(_) => format!(
             "leave the model's name out: the run says it. To try its weights in another model, write them into a file: \
-             `{} export {folder} --to safetensors`, and --init-from takes that",
-            invocation::name()
+             `{} export {} --to safetensors`, and --init-from takes that",
+            invocation::name(),
+            word(&folder)
         ),
         None => format!(
-            "this program has no {model}: `export {folder} --to safetensors` of the one that trained it writes the weights into \
-             a file, and --init-from takes that"
+            "this program has no {model}: `export {} --to safetensors` of the one that trained it writes the weights into \
+             a file, and --init-from takes that",
+            word(&folder)
         ),
     };
     CliError::usage_with_help(

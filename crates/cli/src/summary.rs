@@ -1,12 +1,13 @@
 //! What a training says at its end.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use crate::arguments::TrainArguments;
 use crate::config::RunConfig;
-use crate::error::CliError;
 use crate::prelude::*;
 use everburn_launch::{EXIT_STALLED, JobFailure, Outcome};
+use everburn_record::plain::word;
 use everburn_record::units::counted;
 use everburn_record::{invocation, units};
 use everburn_train::checkpoint::{CheckpointFolder, Place};
@@ -118,11 +119,11 @@ fn warn_of_a_missing_end(report: &TrainingReport, run: &RunDirectory) {
             );
             return;
         }
-        let (program, folder) = (invocation::name(), run.path().display());
+        let folder = word(run.path());
         let continued = match steps {
             Some(_) => format!(
-                "`{program} train --resume --run-dir {folder}` makes the steps since the newest checkpoint once more, and \
-                 writes it: make room first"
+                "`{}` makes the steps since the newest checkpoint once more, and writes it: make room first",
+                resume_of(run.path())
             ),
             None => format!(
                 "`{}` begins a training with it, with the data and settings of this one{}",
@@ -168,6 +169,15 @@ pub(crate) fn is_finished(config: &RunConfig, arguments: &TrainArguments, sample
     true
 }
 
+/// The command that continues the run in `folder`.
+pub(crate) fn resume_of(folder: &Path) -> String {
+    format!(
+        "{} train --resume --run-dir {}",
+        invocation::name(),
+        word(folder)
+    )
+}
+
 /// The command of a new training that begins with the weights of `run`, on its data and with all of its settings.
 pub(crate) fn new_training_from(run: &RunDirectory) -> String {
     let config = run.read_config::<RunConfig>();
@@ -179,8 +189,8 @@ pub(crate) fn new_training_from(run: &RunDirectory) -> String {
     format!(
         "{} train --config {} --init-from {}{all}",
         invocation::name(),
-        run.config_path().display(),
-        run.path().display()
+        word(run.config_path()),
+        word(run.path())
     )
 }
 
@@ -199,8 +209,8 @@ pub(crate) fn how_to_continue(run: &RunDirectory) -> String {
     match newest_checkpoint(run) {
         Some(place) => {
             format!(
-                "`{} train --resume --run-dir {folder}` continues from the checkpoint {place}, on any number of ranks{}",
-                invocation::name(),
+                "`{}` continues from the checkpoint {place}, on any number of ranks{}",
+                resume_of(run.path()),
                 on_machines_as_before(run, "--resume")
             )
         }
@@ -224,7 +234,7 @@ pub(crate) fn help_after(
             return Some(format!(
                 "this machine has the checkpoint {name}: where machine 0 has no newer one, copy {} into the folder \
                  `checkpoints` of its run; then start the command of each machine as before, with --resume",
-                folder.join(&name).display()
+                word(folder.join(&name))
             ));
         }
         None => {}
@@ -264,21 +274,6 @@ fn may_do_better(failure: &JobFailure) -> bool {
     // Of a pause of this machine a line of its own says how it continues.
     let stalled = failure.exit_code == EXIT_STALLED && failure.own_pause.is_none();
     lost.is_some() || failure.lost_machine.is_some() || stalled
-}
-
-/// A failure of a training in this process, with how its run is continued, if it has come to a checkpoint.
-pub(crate) fn with_continuation(error: CliError, run: &RunDirectory) -> CliError {
-    match error {
-        CliError::Train(error)
-            if newest_checkpoint(run).is_some() && !CliError::from(error.clone()).is_usage() =>
-        {
-            CliError::Failed {
-                error: Box::new(error),
-                help: how_to_continue(run),
-            }
-        }
-        error => error,
-    }
 }
 
 /// The place of the newest checkpoint of a run.

@@ -118,7 +118,7 @@ fn train_here(
     if let Some(threads) = config.ranks.threads_per_rank {
         rank::use_threads(threads * config.ranks.ranks)?;
     }
-    let stop = listen_for_stop(None)?;
+    let stop = listen_for_stop(None, arguments.finders.wanted().is_none())?;
     let mut prepared = prepare_run_directory(config, arguments, &Replaced::default())?;
     let run = prepared.run.clone();
     let _served = monitor::serve(arguments, Some(&run))?;
@@ -147,7 +147,7 @@ fn train_here(
         Some(_) => recording::leave_no_checkpoints(&run),
     }
     let finished = finished.map_err(|error| match job.finder {
-        None => summary::with_continuation(error, &run),
+        None => ending::with_continuation(error, &run),
         Some(_) => error,
     })?;
     prepared.keep();
@@ -206,7 +206,7 @@ fn train_as_rank(
         Err(CliError::Train(TrainError::JobFinished)) => return Ok(rank::not_needed(environment)),
         joined => joined?,
     };
-    job.stop = listen_for_stop(Some(environment))?;
+    job.stop = listen_for_stop(Some(environment), true)?;
     drop(early);
     if !ours {
         agree(&group, looked)?;
@@ -449,9 +449,15 @@ impl<'a> RankJob<'a> {
     }
 }
 
-/// From here on a signal stops the training after the present step.
-fn listen_for_stop(environment: Option<&RankEnvironment>) -> Result<StopSignal, CliError> {
-    let stop = everburn_launch::listen_for_stop(environment.is_some())
+/// From here on a signal stops the training after the present step, by itself with a word. A launcher has its own.
+fn listen_for_stop(
+    environment: Option<&RankEnvironment>,
+    has_checkpoints: bool,
+) -> Result<StopSignal, CliError> {
+    let tell = move |signal: &str, again: bool| {
+        tracing::info!("{}", ending::words_of_stop(signal, again, has_checkpoints));
+    };
+    let stop = everburn_launch::listen_for_stop(environment.is_some(), tell)
         .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))?;
     Ok(match environment.and_then(RankEnvironment::kill_job) {
         Some(kill) => stop.with_kill(kill),

@@ -221,24 +221,28 @@ impl<'a> TrainedRank<'a> {
         })
     }
 
-    /// Warns where the data of the run are not those of the training, or not all of those: what is held out of them may be
-    /// something else.
-    pub(crate) fn warn_of_changed_data(&self, run: &RunDirectory) {
-        let now = &self.loaded.for_training().fingerprint;
+    /// Warns, on rank 0, where the data of the run are not those of the training, or not all of those: what is held out of
+    /// them may be something else. Returns whether it did.
+    pub(crate) fn warn_of_changed_data(&self, run: &RunDirectory) -> bool {
+        if self.trainer.group.rank() != 0 {
+            return false;
+        }
+        let data = self.loaded.for_training();
         let progress = newest_progress(run).unwrap_or_default();
+        let is_other = progress.has_learnt_from_others(&data.fingerprint, &data.test_fingerprint);
         // Without checkpoints, the report may still know it.
         let was_changed = || run.read_report().is_ok_and(|report| report.data_changed);
-        let why = match progress {
-            _ if self.trainer.group.rank() != 0 => return,
-            progress if !progress.data.is_empty() && progress.data != *now => {
+        let why = match is_other {
+            true if progress.data != data.fingerprint => {
                 "the data are not those of the training: files were added, removed or changed"
             }
-            progress if progress.has_learnt_from_others(now) || was_changed() => {
+            false if !progress.data.is_empty() || !was_changed() => return false,
+            _ => {
                 "the run was resumed with other data than it had before: files were added, removed or changed"
             }
-            _ => return,
         };
         tracing::warn!("{why}, so that samples may be tested here that the training learned from");
+        true
     }
 
     /// Runs `work` on the model of `run`. A failure of a stalled rank is reported with that rank.

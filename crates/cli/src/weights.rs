@@ -13,6 +13,7 @@ use crate::devices;
 use clap::Args;
 use everburn_datasets::{Tokenizer, TokenizerKind};
 use everburn_record::invocation;
+use everburn_record::plain::word;
 use everburn_record::units::counted;
 use everburn_train::{
     AnyModel, ConfiguredTask, Patterns, StateDictFile, TrainError, WeightsMismatch,
@@ -190,7 +191,9 @@ fn require_all(config: &RunConfig, weights: &Path) -> Result<(), CliError> {
         more => format!(" and {more} more"),
     };
     let patterns = config.init_skip.iter();
-    let patterns: Vec<String> = patterns.map(|it| format!("--init-skip '{it}'")).collect();
+    let patterns: Vec<String> = patterns
+        .map(|it| format!("--init-skip {}", word(it)))
+        .collect();
     let patterns = patterns.join(" ");
     Err(CliError::usage_with_help(
         format!(
@@ -202,7 +205,7 @@ fn require_all(config: &RunConfig, weights: &Path) -> Result<(), CliError> {
             "leave out tensors that only the file has; or train the others anew: `{} train {} --init-from {} {patterns} --data ...`",
             invocation::name(),
             config.model,
-            weights.display()
+            word(weights)
         ),
     ))
 }
@@ -265,10 +268,11 @@ fn of_import(error: CliError, config: &RunConfig, weights: &Path) -> CliError {
         return error;
     };
     let help = format!(
-        "a head for other classes has to be trained: `{} train {} --init-from {} --init-skip '{skip}' --data ...`",
+        "a head for other classes has to be trained: `{} train {} --init-from {} --init-skip {} --data ...`",
         invocation::name(),
         config.model,
-        weights.display()
+        word(weights),
+        word(skip)
     );
     CliError::usage_with_help(error.to_string(), help)
 }

@@ -31,7 +31,7 @@ const TEMPERATURE: f64 = 1.0;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let data = load(&DataRequest::default())?;
-    println!("{}", data.description);
+    println!("data: {}", data.description);
     let found = distil(&data, 2, 10)?;
     println!("teacher, mnist-bn:            {}", found.teacher);
     println!("student, by labels:           {}", found.by_labels);
@@ -221,6 +221,7 @@ fn training_data<I: 'static, B: 'static>(
         weigh: None,
         name: data.description.name.clone(),
         fingerprint: String::new(),
+        test_fingerprint: String::new(),
         origin: data.description.origin.clone(),
     }
 }

@@ -24,7 +24,7 @@ use everburn_models::mnist::{Mnist, MnistConfig};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let data = load(&DataRequest::default())?;
-    println!("{}", data.description);
+    println!("data: {}", data.description);
     let [full, quantised] = train_and_quantise(&data, 2)?;
     println!("mnist in f32:  {full}");
     println!("mnist in int8: {quantised}");

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,10 +11,13 @@ use everburn_record::{EXIT_INTERRUPTED, StopSignal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
-use signal_hook::low_level;
+use signal_hook::low_level::{self, signal_name};
 
 /// Signals that come within this time are one request: `timeout` sends one to its child and one to its process group.
 const ONE_REQUEST: Duration = Duration::from_millis(250);
+
+/// How long the end of the process waits for its last words: standard error may be a pipe that nobody reads.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Whether a signal that comes `now` is another request than the one at `first`.
 pub(crate) fn asks_again(first: Instant, now: Instant) -> bool {
@@ -23,8 +27,9 @@ pub(crate) fn asks_again(first: Instant, now: Instant) -> bool {
 /// Listens for SIGINT, SIGTERM and SIGHUP, which from now on only set the signal.
 ///
 /// Without a launcher a second SIGINT or SIGTERM ends the process at once, with 128 + the signal's
-/// number; signals within a quarter of a second count as one. Under one (`under_launcher`) it does not: a Ctrl-C may reach
-/// a rank twice, from the terminal and from the launcher, and it is the launcher that ends ranks at once.
+/// number; signals within a quarter of a second count as one. `tell` gets the name of the first signal with `false`, and that
+/// of the second with `true`, before the end. Under a launcher (`under_launcher`) there is neither: a Ctrl-C may reach
+/// a rank twice, from the terminal and from the launcher, and it is the launcher that ends ranks at once, and says so.
 ///
 /// Stopping is a collective decision: one rank's answer must be agreed on by all before any acts.
 ///
@@ -33,11 +38,17 @@ pub(crate) fn asks_again(first: Instant, now: Instant) -> bool {
 ///
 /// ```
 /// # mod everburn { pub use everburn_launch as launch; }
-/// let stop = everburn::launch::listen_for_stop(false)?;
+/// let stop = everburn::launch::listen_for_stop(false, |signal, again| match again {
+///     false => eprintln!("{signal}: stopping after this step"),
+///     true => eprintln!("{signal} again: ended at once"),
+/// })?;
 /// assert!(!stop.is_set());
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub fn listen_for_stop(under_launcher: bool) -> io::Result<StopSignal> {
+pub fn listen_for_stop(
+    under_launcher: bool,
+    tell: impl Fn(&str, bool) + Send + Sync + 'static,
+) -> io::Result<StopSignal> {
     let asked = Arc::new(AtomicBool::new(false));
     let listened = [SIGINT, SIGTERM, SIGHUP];
     // No handlers of the process's exit run, which might wait for what hangs.
@@ -50,20 +61,64 @@ pub fn listen_for_stop(under_launcher: bool) -> io::Result<StopSignal> {
         return Ok(stop);
     }
     let mut signals = Signals::new(listened)?;
+    let tell = Arc::new(tell);
     let obey = move || {
         let mut first = None::<Instant>;
         for signal in signals.forever() {
             let was_asked = asked.swap(true, Ordering::Relaxed);
-            let is_another = first.is_none_or(|first| asks_again(first, Instant::now()));
-            // A closed terminal may say so twice, by itself and by its shell.
-            if was_asked && is_another && signal != SIGHUP {
-                low_level::exit(128 + signal);
+            match request(signal, was_asked, first, Instant::now()) {
+                Request::Stop => drop(say(&tell, signal, false)),
+                Request::End => {
+                    let _ = say(&tell, signal, true).recv_timeout(LAST_WORDS);
+                    low_level::exit(128 + signal);
+                }
+                Request::Known => {}
             }
             first.get_or_insert_with(Instant::now);
         }
     };
     thread::Builder::new().name("signals".into()).spawn(obey)?;
     Ok(stop)
+}
+
+/// What a signal asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Request {
+    /// To stop after the step.
+    Stop,
+    /// To end at once.
+    End,
+    /// What the one before has asked for.
+    Known,
+}
+
+/// What a signal asks for that comes `now`, after the `first` one.
+fn request(signal: i32, was_asked: bool, first: Option<Instant>, now: Instant) -> Request {
+    let is_another = first.is_none_or(|first| asks_again(first, now));
+    match was_asked {
+        // A closed terminal may say so twice, by itself and by its shell.
+        true if is_another && signal != SIGHUP => Request::End,
+        _ if first.is_some() => Request::Known,
+        _ => Request::Stop,
+    }
+}
+
+/// Says it on a thread of its own: a standard error that nobody reads must keep no signal waiting. Yields when it is said.
+fn say<T>(tell: &Arc<T>, signal: i32, again: bool) -> Receiver<()>
+where
+    T: Fn(&str, bool) + Send + Sync + 'static,
+{
+    let (done, said) = mpsc::channel();
+    let tell = Arc::clone(tell);
+    let speak = move || {
+        tell(signal_name(signal).unwrap_or("a signal"), again);
+        let _ = done.send(());
+    };
+    // Without a thread it stays unsaid, and the signal is obeyed all the same.
+    let _ = thread::Builder::new()
+        .name("stop-words".into())
+        .spawn(speak);
+    said
 }
 
 #[cfg(test)]
@@ -75,5 +130,39 @@ mod tests {
         let first = Instant::now();
         assert!(!asks_again(first, first + Duration::from_millis(5)));
         assert!(asks_again(first, first + Duration::from_millis(300)));
+    }
+
+    #[test]
+    fn a_first_signal_asks_for_a_stop_and_a_second_one_for_the_end() {
+        let first = Instant::now();
+        let later = first + Duration::from_secs(1);
+        let soon = first + Duration::from_millis(5);
+        assert_eq!(request(SIGINT, false, None, first), Request::Stop);
+        assert_eq!(request(SIGINT, true, Some(first), soon), Request::Known);
+        assert_eq!(request(SIGHUP, true, Some(first), later), Request::Known);
+        assert_eq!(request(SIGTERM, true, Some(first), later), Request::End);
+        // The training had stopped by itself.
+        assert_eq!(request(SIGINT, true, None, first), Request::End);
+    }
+
+    #[test]
+    fn what_is_said_has_the_name_of_the_signal() {
+        let (sender, heard) = mpsc::channel();
+        let tell =
+            move |signal: &str, again: bool| sender.send((signal.to_owned(), again)).unwrap();
+        let tell = Arc::new(tell);
+        let said = say(&tell, SIGINT, true);
+        said.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert_eq!(heard.recv().unwrap(), ("SIGINT".to_owned(), true));
+    }
+
+    #[test]
+    fn words_that_nobody_hears_keep_no_signal_waiting() {
+        let tell = Arc::new(|_: &str, _: bool| thread::sleep(Duration::from_secs(60)));
+        let begun = Instant::now();
+        say(&tell, SIGINT, true)
+            .recv_timeout(LAST_WORDS)
+            .unwrap_err();
+        assert!(begun.elapsed() < Duration::from_secs(30));
     }
 }

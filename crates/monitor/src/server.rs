@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use everburn_auth::{JobToken, Key};
+use everburn_record::plain::word;
 
 use crate::error::MonitorError;
 use crate::listening::{Connections, Listening, PendingSlot, Why};
@@ -95,14 +96,14 @@ impl MonitorServer {
     /// ```
     #[must_use]
     pub fn invitation(&self, token: &JobToken) -> String {
-        let quoted = token.reveal().replace('\'', r"'\''");
+        let token = word(token.reveal());
         let address = self.address();
         let address = match address.ip().is_unspecified() {
             // The name by which others reach this machine is not known here.
             true => format!("HOST:{}", address.port()),
             false => address.to_string(),
         };
-        format!("EVERBURN_JOB_TOKEN='{quoted}' everburn monitor {address}")
+        format!("EVERBURN_JOB_TOKEN={token} everburn monitor {address}")
     }
 }
 

@@ -1,5 +1,7 @@
 //! Text from outside, made such that it can be shown: on a terminal, and in a page.
 
+use std::ffi::OsStr;
+
 /// Whether a character could move the cursor, ring a bell, or turn the direction of what stands beside it.
 ///
 /// ```
@@ -63,6 +65,24 @@ pub fn unless_secret<'a>(name: &str, value: &'a str) -> &'a str {
     }
 }
 
+/// A word of a command that a person copies into a shell: in quotation marks where the shell would change it.
+///
+/// ```
+/// use everburn_record::plain::word;
+///
+/// assert_eq!(word("runs/mnist-1"), "runs/mnist-1");
+/// assert_eq!(word("my runs/a"), "'my runs/a'");
+/// ```
+#[must_use]
+pub fn word(word: impl AsRef<OsStr>) -> String {
+    let word = word.as_ref().to_string_lossy();
+    let is_plain = |c: char| c.is_alphanumeric() || "-_=./:,+@%".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.into_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
 /// A command line without the values of flags that are secrets.
 #[must_use]
 pub fn command_line(words: &[String]) -> String {
@@ -77,8 +97,7 @@ pub fn command_line(words: &[String]) -> String {
         match (hide_next, is_flag && is_secret(name), value) {
             (true, ..) => shown.push(HIDDEN.to_owned()),
             (false, true, Some(_)) => shown.push(format!("{name}={HIDDEN}")),
-            (false, ..) if word.contains(char::is_whitespace) => shown.push(format!("'{word}'")),
-            (false, ..) => shown.push(word.clone()),
+            (false, ..) => shown.push(self::word(word)),
         }
         hide_next = !hide_next && is_flag && is_secret(name) && value.is_none();
     }
@@ -98,6 +117,20 @@ mod tests {
         assert_eq!(line("12345", 5), "12345");
         assert_eq!(line("123456", 5), "1234…");
         assert_eq!(line("ééé", 2), "é…");
+    }
+
+    #[test]
+    fn words_that_a_shell_would_change_are_in_quotation_marks() {
+        for (bare, shown) in [
+            ("/runs/größe-1.5", "/runs/größe-1.5"),
+            ("a b", "'a b'"),
+            ("it's", r"'it'\''s'"),
+            ("", "''"),
+            ("fc.*", "'fc.*'"),
+            ("$HOME", "'$HOME'"),
+        ] {
+            assert_eq!(word(bare), shown);
+        }
     }
 
     #[test]

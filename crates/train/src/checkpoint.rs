@@ -219,10 +219,16 @@ impl Progress {
             .saturating_sub(usize::try_from(skipped).unwrap_or(usize::MAX))
     }
 
-    /// Whether the run has learnt from other data than `data`, whose test samples may be among those then.
-    pub fn has_learnt_from_others(&self, data: &str) -> bool {
+    /// Whether the run has learnt from other data than `data`, whose test samples may be among those then: not where those
+    /// had the same `test` set in files of its own, by [`TrainingData::test_fingerprint`](crate::TrainingData::test_fingerprint).
+    pub fn has_learnt_from_others(&self, data: &str, test: &str) -> bool {
         let mut all = self.earlier_data.iter().chain([&self.data]);
-        all.any(|other| !other.is_empty() && other != data)
+        let parts: Vec<&str> = data.split(' ').collect();
+        // Elsewhere in the fingerprint, the same set is one to learn from.
+        let place = parts.iter().rposition(|part| *part == test);
+        let place = place.filter(|_| !test.is_empty());
+        let has_test = |other: &str| place.is_some_and(|at| other.split(' ').nth(at) == Some(test));
+        all.any(|other| !other.is_empty() && other != data && !has_test(other))
     }
 
     /// Checks that a run of `self` can continue from where `checkpoint` stood.

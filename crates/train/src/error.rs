@@ -61,6 +61,17 @@ pub enum TrainError {
     /// A number of a sample is NaN or infinite, and with it the loss.
     #[error("{0}")]
     InputNotFinite(NotFiniteInput),
+    /// A prediction has a number that is NaN or infinite.
+    #[error(
+        "the prediction of {sample} {what}, which JSON has no number for: look for such numbers in the sample, or name weights \
+         of before the training diverged (--checkpoint)"
+    )]
+    PredictionNotFinite {
+        /// The sample: its number in its data set, and its name if it has one.
+        sample: String,
+        /// What is wrong with it, as "is a NaN".
+        what: String,
+    },
     /// The loss is no longer a number.
     #[error(
         "the {what} is {loss} after step {step} in epoch {epoch}: {}",
@@ -311,6 +322,7 @@ impl TrainError {
             Self::Diverged { .. }
             | Self::Label(_)
             | Self::InputNotFinite(_)
+            | Self::PredictionNotFinite { .. }
             | Self::LossNotFinite { .. }
             | Self::LossScaleTooLow { .. }
             | Self::DifferentRuns { .. }
@@ -341,13 +353,25 @@ impl TrainError {
     }
 
     /// An error of the validation, whose first sample has the number `first` in the training data if it was held out of them.
+    /// A sample that cannot be read has its number there already.
     pub(crate) fn in_validation(self, first: Option<usize>) -> Self {
-        match (self, first) {
-            (Self::Data(problem), None) => Self::Data(format!("{problem} (in the validation)")),
-            (Self::Data(problem), Some(first)) => Self::Data(format!(
-                "{problem} (in the validation, whose sample 0 is sample {first} of the training data)"
-            )),
-            (error, _) => error,
+        let of = match first {
+            Some(_) => HELD_OUT_OF,
+            None => "the validation",
+        };
+        match self {
+            Self::Data(problem) if first.is_none() => {
+                Self::Data(format!("{problem} (in the validation)"))
+            }
+            Self::Data(problem) => {
+                Self::Data(format!("{problem} (in the validation, counted in {of})"))
+            }
+            Self::Label(wrong) => Self::Label(WrongLabel {
+                sample: wrong.sample.map(|sample| sample + first.unwrap_or(0)),
+                of,
+                ..wrong
+            }),
+            error => error,
         }
     }
 
@@ -404,6 +428,9 @@ impl TrainError {
     }
 }
 
+/// What samples are of that are held out to validate on: there they have their numbers.
+pub(crate) const HELD_OUT_OF: &str = "the training data";
+
 /// An error of the system about a file of a run, with what to do.
 pub(crate) fn with_hint(error: &std::io::Error) -> String {
     everburn_record::file::with_hint(error, "`run_dir`")
@@ -431,11 +458,26 @@ mod tests {
 
     #[test]
     fn a_sample_of_the_validation_is_found_in_the_training_data() {
-        let error = || TrainError::Data("sample 10 (batch 1 of an evaluation): NaN".to_string());
+        let error = || TrainError::Data("sample 190 (batch 1 of an evaluation): NaN".to_string());
         let held_out = error().in_validation(Some(180)).to_string();
-        let expected = "sample 10 (batch 1 of an evaluation): NaN (in the validation, whose sample 0 is sample 180 of";
-        assert!(held_out.contains(expected), "{held_out}");
+        let expected = "NaN (in the validation, counted in the training data)";
+        assert!(held_out.ends_with(expected), "{held_out}");
         let own = error().in_validation(None).to_string();
         assert!(own.ends_with("NaN (in the validation)"), "{own}");
+        let wrong = || {
+            TrainError::Label(WrongLabel {
+                sample: Some(10),
+                of: "an evaluation",
+                place: None,
+                label: 7,
+                scores: 5,
+                index: everburn_nn::IndexOf::Class,
+            })
+        };
+        let held_out = wrong().in_validation(Some(180)).to_string();
+        let expected = "sample 190 of the training data has the label 7";
+        assert!(held_out.starts_with(expected), "{held_out}");
+        let own = wrong().in_validation(None).to_string();
+        assert!(own.starts_with("sample 10 of the validation has"), "{own}");
     }
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use burn_train::InferenceStep;
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::MicroBatch;
+use everburn_distributed::{InputError, MicroBatch};
 
 use crate::error::TrainError;
 use crate::metrics::layout::MetricAgreement;
@@ -56,17 +56,18 @@ fn sums(report: &impl Report, counts: Option<&RefCell<Counts>>) -> Result<Metric
 /// Adds up what `infer` finds in every sample of the loader, over all ranks; `None` if a rank
 /// wanted to stop first. `each` is told the sums of each global batch, on every rank the same.
 ///
-/// The order of the batches is that of epoch 0; a loader for evaluation does not shuffle.
+/// In errors, the loader's samples are numbered from `first`. The order of the batches is that of epoch 0; a loader for evaluation does not shuffle.
 pub(crate) fn evaluate(
     infer: impl Fn(MicroBatch<AnyBatch>) -> Result<MetricSums, TrainError>,
-    loader: &AnyLoader,
+    (loader, first): (&AnyLoader, usize),
     group: &ProcessGroup,
     stop_wanted: impl Fn() -> bool,
     mut each: impl FnMut(&MetricSums) -> Result<(), TrainError>,
 ) -> Result<Option<MetricSums>, TrainError> {
     let (mut total, mut agreement) = (MetricSums::default(), MetricAgreement::default());
     for share in loader.epoch(0) {
-        let share = share.map_err(|error| TrainError::Data(error.to_string()))?;
+        let unread = |error: InputError| TrainError::Data(error.numbered_from(first).to_string());
+        let share = share.map_err(unread)?;
         let (batch, stop) = match loader.sampler().virtual_ranks() {
             None => {
                 let mut local = MetricSums::default();

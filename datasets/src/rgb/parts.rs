@@ -32,6 +32,7 @@ pub(super) struct Parts {
     origin: String,
     reason: String,
     fingerprint: String,
+    test_fingerprint: String,
     /// The training images are those of the test.
     test_alone: bool,
 }
@@ -99,6 +100,7 @@ impl Parts {
             size: self.size,
             kind: self.kind,
             fingerprint: self.fingerprint,
+            test_fingerprint: self.test_fingerprint,
         })
     }
 }
@@ -132,6 +134,7 @@ fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError>
         left_out.beside_sets(folder, &["train", "val", "test"])?;
     }
     let mut validation = None;
+    let has_own_test = train.is_some() && test.is_some();
     let (train, test) = match (train, test) {
         (None, None) if request.only_test => only_test(ImageFolder::open(folder, size)?),
         (None, None) => {
@@ -166,6 +169,10 @@ fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError>
         search_together(&train, &test, validation.as_deref());
     }
     let mut fingerprint = format!("{} {}", train.fingerprint(), test.fingerprint());
+    let test_fingerprint = match has_own_test {
+        true => test.fingerprint().to_owned(),
+        false => String::new(),
+    };
     let mut validated = String::new();
     if let Some(set) = &validation {
         left_out.add(set.left_out());
@@ -176,6 +183,7 @@ fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError>
         test_alone: Arc::ptr_eq(&train, &test),
         classes: train.classes().to_vec(),
         fingerprint,
+        test_fingerprint,
         sets: [train, test],
         validation: validation.map(|set| -> Arc<dyn Dataset<RgbItem>> { set }),
         size,
@@ -244,6 +252,7 @@ fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
     let classes = train.classes().to_vec();
     let numbers = train.class_numbers();
     let mut fingerprint = format!("{} in proportion", train.shards().fingerprint());
+    let mut test_fingerprint = String::new();
     let count = files.train.len() + files.held_out.len();
     let all: Vec<usize> = (0..train.len()).collect();
     if files.held_out.is_empty() && !request.only_test && all.len() < TEST_SHARE {
@@ -262,7 +271,8 @@ fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
         false => {
             let test = TarShards::open(&files.held_out)?;
             let test = TarImages::open(test, size, Some(&classes))?;
-            fingerprint = format!("{fingerprint} {}", test.shards().fingerprint());
+            test_fingerprint = test.shards().fingerprint().to_owned();
+            fingerprint = format!("{fingerprint} {test_fingerprint}");
             let of_test = test.class_numbers();
             let all_of_test: Vec<usize> = (0..test.len()).collect();
             let test: Arc<dyn Dataset<RgbItem>> = Arc::new(test);
@@ -292,6 +302,7 @@ fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
         origin: path.display().to_string(),
         reason: format!("taken for {}, {count} of them", DataKind::TarShards),
         fingerprint,
+        test_fingerprint,
     })
 }
 
@@ -306,6 +317,7 @@ fn of_cifar(path: &Path, request: &RgbRequest, reason: String) -> Result<Parts, 
         classes: train.classes().to_vec(),
         name: train.name().to_owned(),
         fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
+        test_fingerprint: test.fingerprint(),
         sets: [Arc::new(train), Arc::new(test)],
         validation: None,
         size,

@@ -179,6 +179,34 @@ fn a_run_whose_images_changed_says_for_ever_that_its_test_may_have_been_trained_
     assert!(written.contains("some may have been trained on"), "{page}");
 }
 
+/// Of a folder with `train` and `test`, an evaluation reads only `test`.
+#[test]
+fn an_evaluation_warns_of_changed_test_images_and_not_of_more_to_learn_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    draw(&here.join("stripes/train"), 20);
+    draw(&here.join("stripes/test"), 3);
+    train(here, "stripes", "run").run().succeeded();
+    let warned = |expected: bool| {
+        let eval = ["eval", "run", "--json"];
+        let ended = Everburn::new(here, eval).run().succeeded();
+        let said = ended.stderr.contains("that the training learned from");
+        assert_eq!(said, expected, "{ended}");
+        let result: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+        assert_eq!(result["data_changed"], expected, "{ended}");
+        assert!(result["data"].as_str().unwrap().starts_with("stripes, "));
+    };
+    warned(false);
+    let (learnt, tested) = (
+        here.join("stripes/train/across"),
+        here.join("stripes/test/across"),
+    );
+    std::fs::copy(learnt.join("00.png"), learnt.join("20.png")).unwrap();
+    warned(false);
+    std::fs::rename(tested.join("00.png"), learnt.join("21.png")).unwrap();
+    warned(true);
+}
+
 #[test]
 fn weights_alone_are_a_run_that_predicts_and_their_classes_are_numbered() {
     let folder = tempfile::tempdir().unwrap();
@@ -306,7 +334,10 @@ fn what_is_no_folder_of_images_is_refused_by_name() {
     };
     refused(
         "nowhere",
-        &["nowhere", "--data names the data that are meant"],
+        &[
+            "nowhere",
+            "--data takes the path of a file or folder, as in `--data /",
+        ],
     );
     std::fs::create_dir(here.join("empty")).unwrap();
     refused("empty", &["empty: it has no folders", "one per class"]);

@@ -166,6 +166,7 @@ fn data<I, B>(
         batcher,
         name: name.to_string(),
         fingerprint: String::new(),
+        test_fingerprint: String::new(),
         origin: "made for the check".to_string(),
     }
 }

@@ -159,6 +159,7 @@ fn mnist(device: &Device, batch: usize, quick: bool) -> Result<Rate, Failure> {
         batcher: Arc::new(ImageBatcher::unit()),
         name: "noise".to_string(),
         fingerprint: String::new(),
+        test_fingerprint: String::new(),
         origin: "made for the check".to_string(),
     };
     let config = TrainingConfig {

@@ -7,6 +7,9 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 use everburn_collectives::printable;
 use everburn_record::invocation;
+use everburn_record::plain::word;
+
+use crate::summary::resume_of;
 
 /// How much of the name of a folder is shown, in characters.
 const LONGEST_FOLDER: usize = 200;
@@ -93,8 +96,8 @@ const FLAGS_OF_TRAIN: &str = "train";
 pub(super) fn suggest(mut error: Error, program: &Command, words: &[OsString]) -> Error {
     if let Some(run) = resumed(words) {
         let message = format!(
-            "--resume takes no folder: `{} train --resume --run-dir {run}` continues the run in {run}\n",
-            invocation::name()
+            "--resume takes no folder: `{}` continues the run in {run}\n",
+            resume_of(run.as_ref())
         );
         return Error::raw(ErrorKind::ArgumentConflict, message);
     }
@@ -115,13 +118,7 @@ pub(super) fn suggest(mut error: Error, program: &Command, words: &[OsString]) -
         .skip(1)
         .find_map(|word| program.find_subcommand(word));
     let has = |command: Option<&Command>, flag: &str| {
-        let name = flag.trim_start_matches('-').split(' ').next();
-        let mut flags = command.iter().flat_map(|command| command.get_arguments());
-        flags.any(|argument| argument.get_long() == name)
-    };
-    let passes_on = |command: &Command| {
-        let mut arguments = command.get_arguments();
-        arguments.any(|argument| argument.is_last_set() && argument.get_id() == FLAGS_OF_TRAIN)
+        command.is_some_and(|command| has_flag(command, flag))
     };
     let of_trainings =
         command.is_some_and(passes_on) && has(program.find_subcommand("train"), &flag);
@@ -138,6 +135,43 @@ pub(super) fn suggest(mut error: Error, program: &Command, words: &[OsString]) -
         error.remove(ContextKind::Usage);
     }
     error
+}
+
+/// Whether `command` has this flag, which may have a value beside it.
+fn has_flag(command: &Command, flag: &str) -> bool {
+    let name = flag.trim_start_matches('-').split([' ', '=']).next();
+    let mut flags = command.get_arguments();
+    flags.any(|argument| argument.get_long() == name)
+}
+
+/// Whether `command` passes what is after `--` on to its trainings.
+fn passes_on(command: &Command) -> bool {
+    let mut arguments = command.get_arguments();
+    arguments.any(|argument| argument.is_last_set() && argument.get_id() == FLAGS_OF_TRAIN)
+}
+
+/// Refuses a `--` before a flag of a command that passes nothing on: the flag would be taken for a model or a file.
+pub(super) fn refuse_separator(program: &Command, words: &[OsString]) -> Result<(), Error> {
+    let Some(at) = words.iter().position(|word| word == "--") else {
+        return Ok(());
+    };
+    let command = words.get(1).and_then(|name| program.find_subcommand(name));
+    let Some(command) = command.filter(|command| at > 1 && !passes_on(command)) else {
+        return Ok(());
+    };
+    let mut later = words[at + 1..].iter().filter_map(|word| word.to_str());
+    let Some(flag) = later.find(|word| word.starts_with("--") && has_flag(command, word)) else {
+        return Ok(());
+    };
+    let others = words.iter().skip(1).enumerate();
+    let others = others.filter(|(number, _)| number + 1 != at);
+    let others: Vec<String> = others.map(|(_, other)| word(other)).collect();
+    let message = format!(
+        "`--` ends the flags, and {flag} comes after it: leave `--` out, as in `{} {}`\n",
+        invocation::name(),
+        others.join(" ")
+    );
+    Err(Error::raw(ErrorKind::UnknownArgument, message))
 }
 
 /// Suggests the command that is meant by an unknown one: that of its name in other programs, or those that are spelled alike.
@@ -227,6 +261,29 @@ mod tests {
         }
         let text = refused("everburn qqqqq");
         assert!(!text.contains("similar"), "{text}");
+    }
+
+    #[test]
+    fn a_separator_before_a_flag_of_the_command_is_refused_with_the_form_without() {
+        for (words, meant) in [
+            (
+                "bottleneck -- --set training.epochs=1",
+                "bottleneck --set training.epochs=1`",
+            ),
+            (
+                "bottleneck mnist -- --ranks=2",
+                "bottleneck mnist --ranks=2`",
+            ),
+            ("eval run -- --json", "eval run --json`"),
+        ] {
+            let text = refused(&format!("everburn {words}"));
+            assert!(text.contains("leave `--` out, as in `"), "{text}");
+            assert!(text.contains(meant), "{text}");
+        }
+        for taken in ["verify mnist -- --epochs 1", "eval -- -run"] {
+            let words = format!("everburn {taken}");
+            Arguments::try_of(words.split(' ').map(Into::into)).unwrap();
+        }
     }
 
     #[test]

@@ -124,8 +124,10 @@ impl<S: Sections> Given<S> {
     /// The flag of the key at `path` with its value, as on a command line, if it was given.
     pub(crate) fn quoted(&self, path: &str) -> Option<String> {
         let words = self.words(|id| id == path);
-        let words = words.iter().map(|word| word.to_string_lossy());
-        let words = words.collect::<Vec<_>>();
+        let words = words
+            .iter()
+            .map(everburn_record::plain::word)
+            .collect::<Vec<_>>();
         (!words.is_empty()).then(|| words.join(" "))
     }
 

@@ -14,6 +14,7 @@ use everburn_datasets::{
     TokenizerRequest, tokenize, train_tokenizer,
 };
 use everburn_launch::ChildError;
+use everburn_record::plain::word;
 use everburn_record::{file, invocation, units};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -245,10 +246,10 @@ fn summary(done: &Tokenized, arguments: &TokenizeArguments) -> String {
         done.bytes_per_token(),
         units::count(*vocabulary as u64),
     ));
-    let folder = arguments.output.display();
     lines.push(format!(
-        "to train on it: {} train gpt-nano --data {folder}",
-        invocation::name()
+        "to train on it: {} train gpt-nano --data {}",
+        invocation::name(),
+        word(&arguments.output)
     ));
     lines.join("\n")
 }

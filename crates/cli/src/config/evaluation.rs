@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use everburn_record::invocation;
+use everburn_record::plain::word;
 use everburn_train::{OtherClasses, TaskError};
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -89,11 +90,13 @@ impl RunConfig {
             .find_map(|key| get(&self.sections, key)?.as_str());
         let anew = match (head, data) {
             (Some(head), Some(data)) => format!(
-                ". A new run begins with the run's weights and a new head: `{} train {} --data {data} --init-from {} \
-                 --init-skip '{head}'`",
+                ". A new run begins with the run's weights and a new head: `{} train {} --data {} --init-from {} \
+                 --init-skip {}`",
                 invocation::name(),
                 self.model,
-                run.display()
+                word(data),
+                word(run),
+                word(head)
             ),
             _ => String::new(),
         };
@@ -116,7 +119,10 @@ impl RunConfig {
                      in which the command runs"
                 )
             }
-            _ => "--data names the data that are meant".to_owned(),
+            _ => "--data takes the path of a file or folder, as in `--data /path/to/data`, or the name of a known set (`train \
+                  --help` lists those); a relative path begins at the folder in which the command runs, and --data-dir names \
+                  the folder of a known set"
+                .to_owned(),
         };
         error.with_help(help)
     }

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use everburn_collectives::printable;
-use everburn_record::invocation;
 use everburn_train::{AnyTask, Patterns, configuration_fault, nearest_name};
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -15,6 +14,7 @@ use super::{optimizer, unshown};
 use crate::arguments::TrainArguments;
 use crate::arguments::keys::nearest_key;
 use crate::error::CliError;
+use crate::summary::resume_of;
 use crate::{pretrained, tasks};
 
 /// How much of a name that nobody knows is shown, in characters.
@@ -158,8 +158,8 @@ pub(super) fn unknown_model(name: &str) -> CliError {
     let shown = printable(name, LONGEST_NAME);
     let hint = match nearest {
         _ if Path::new(name).join("config.toml").is_file() => format!(
-            "{shown} is the folder of a run: `{} train --resume --run-dir {shown}` continues it. ",
-            invocation::name()
+            "{shown} is the folder of a run: `{}` continues it. ",
+            resume_of(shown.as_ref())
         ),
         _ if sizes.len() > 1 && !name.is_empty() => {
             format!("did you mean {}? ", sizes.join(" or "))

@@ -5,11 +5,13 @@ use std::path::Path;
 use everburn_collectives::printable;
 use everburn_datasets::detect;
 use everburn_record::invocation;
+use everburn_record::plain::word;
 use toml::Value;
 
 use super::layers::read_table;
 use crate::arguments::TrainArguments;
 use crate::error::CliError;
+use crate::summary::resume_of;
 use crate::tasks;
 
 /// How much of a name is shown, in characters.
@@ -32,8 +34,10 @@ fn of_run(folder: &Path) -> Option<CliError> {
     Some(CliError::usage_with_help(
         format!("no model was named, and {shown} contains a run of {model}"),
         format!(
-            "--resume continues it: `{program} train --resume --run-dir {shown}`; `{program} train {model} --run-dir {shown}` begins \
-             a new run there, and moves the one that is there aside"
+            "--resume continues it: `{}`; `{program} train {model} --run-dir {}` begins a new run there, and moves the one that \
+             is there aside",
+            resume_of(shown.as_ref()),
+            word(&shown)
         ),
     ))
 }
@@ -48,8 +52,9 @@ fn of_data(data: &str) -> Option<CliError> {
     Some(CliError::usage_with_help(
         format!("no model was named; {data} is {kind}"),
         format!(
-            "{learn}: name one, as in `{} train {model} --data {data}`",
-            invocation::name()
+            "{learn}: name one, as in `{} train {model} --data {}`",
+            invocation::name(),
+            word(data)
         ),
     ))
 }

@@ -4,12 +4,14 @@ use std::process::ExitCode;
 
 use everburn_launch::Outcome;
 use everburn_record::EXIT_INTERRUPTED;
+use everburn_record::plain::word;
 use everburn_train::TrainingReport;
 
 use super::earlier_run::Prepared;
 use crate::arguments::TrainArguments;
 use crate::config::RunConfig;
 use crate::error::CliError;
+use crate::prelude::*;
 use crate::{launching, recording, summary};
 
 /// Records how the job has ended, gives the folder back to its earlier run where nothing was recorded, and says all of it:
@@ -58,4 +60,112 @@ pub(super) fn end_of_job(
         return Ok(EXIT_INTERRUPTED.into());
     }
     Ok(code)
+}
+
+/// A failure of a training in this process, with how its run is continued, if it has come to a checkpoint or the disk is
+/// the cause.
+pub(super) fn with_continuation(error: CliError, run: &RunDirectory) -> CliError {
+    let CliError::Train(error) = error else {
+        return error;
+    };
+    let is_of_disk = matches!(
+        error,
+        TrainError::Write { .. } | TrainError::WriteCheckpoint { .. }
+    );
+    let has_checkpoint = summary::newest_checkpoint(run).is_some();
+    let help = match is_of_disk {
+        true => how_to_continue_with_room(run),
+        false => summary::how_to_continue(run),
+    };
+    match (is_of_disk || has_checkpoint) && !CliError::from(error.clone()).is_usage() {
+        true => CliError::Failed {
+            error: Box::new(error),
+            help,
+        },
+        false => error.into(),
+    }
+}
+
+/// How a run is continued whose disk has not taken a file.
+fn how_to_continue_with_room(run: &RunDirectory) -> String {
+    let folder = word(run.path());
+    match summary::newest_checkpoint(run) {
+        Some(_) => format!(
+            "when there is room, {}; or copy {folder} to another disk, and name the copy by --run-dir",
+            summary::how_to_continue(run)
+        ),
+        None => format!(
+            "{folder} has no checkpoint to continue from: make room or name a --run-dir on another disk, and start the same \
+             command again"
+        ),
+    }
+}
+
+/// What a training without a launcher says of a signal to stop, and of one that comes `again`.
+pub(super) fn words_of_stop(signal: &str, again: bool, has_checkpoints: bool) -> String {
+    let (with, without) = match has_checkpoints {
+        true => (
+            ", with a checkpoint",
+            ", and steps since the newest checkpoint are lost",
+        ),
+        false => ("", ""),
+    };
+    match again {
+        false => format!(
+            "stopping on {signal}, after the step that is under way if there is one{with}; once more ends the training at once"
+        ),
+        true => format!("{signal} again: the training is ended at once{without}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_says_what_comes_of_it() {
+        let first = words_of_stop("SIGINT", false, true);
+        let expected = "stopping on SIGINT, after the step that is under way if there is one, with a checkpoint; once more \
+                        ends the training at once";
+        assert_eq!(first, expected);
+        let again = words_of_stop("SIGINT", true, true);
+        let expected = "SIGINT again: the training is ended at once, and steps since the newest checkpoint are lost";
+        assert_eq!(again, expected);
+        for again in [false, true] {
+            let of_finder = words_of_stop("SIGTERM", again, false);
+            assert!(!of_finder.contains("checkpoint"), "{of_finder}");
+        }
+    }
+
+    #[test]
+    fn a_run_whose_disk_is_full_says_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(folder.path().join("my run")).unwrap();
+        let path = run.report_path();
+        let reason = "No space left on device (os error 28)".to_owned();
+        let full = || {
+            CliError::Train(TrainError::Write {
+                path: path.clone(),
+                reason: reason.clone(),
+            })
+        };
+        let help = || {
+            let error = with_continuation(full(), &run);
+            miette::Diagnostic::help(&error).unwrap().to_string()
+        };
+        let anew = help();
+        assert!(
+            anew.contains("make room or name a --run-dir on another disk"),
+            "{anew}"
+        );
+        std::fs::create_dir_all(run.checkpoints().join("epoch-0001")).unwrap();
+        let resumed = help();
+        let command = format!(
+            "train --resume --run-dir '{}'` continues",
+            run.path().display()
+        );
+        assert!(resumed.starts_with("when there is room, `"), "{resumed}");
+        assert!(resumed.contains(&command), "{resumed}");
+        assert!(resumed.contains("copy '"), "{resumed}");
+    }
 }

@@ -7,6 +7,7 @@ use crate::prelude::*;
 use burn::prelude::Device;
 use everburn_launch::LaunchConfig;
 use everburn_record::Live;
+use everburn_record::plain::word;
 use everburn_record::sync::lock;
 use everburn_record::units::counted;
 use everburn_train::checkpoint::{CheckpointFolder, Progress};
@@ -91,7 +92,7 @@ pub(super) fn check_resume(
         "it is of another model:{differences}\n{changes}. Resume with those of the run. A model of another shape needs a \
          new run: without --resume, with another --run-dir, --init-from {} for the weights that fit and --init-skip for \
          the others",
-        run.path().display()
+        word(run.path())
     ))
     .into())
 }
@@ -103,13 +104,14 @@ fn require_checkpoints(run: &RunDirectory) -> Result<(), CliError> {
     if checkpoints.is_empty()
         && let Some((machine, first)) = other_machine(run)
     {
-        let (path, first) = (run.path().display(), first.display());
+        let (path, command) = (run.path().display(), word(&first));
+        let first = first.display();
         return Err(CliError::usage_with_help(
             format!(
                 "{path} is the folder of machine {machine}, with the logs of its ranks; the checkpoints of the run are in {first} \
                  on machine 0"
             ),
-            format!("use `--run-dir {first}` on every machine"),
+            format!("use `--run-dir {command}` on every machine"),
         ));
     }
     let has_trained = !checkpoints.is_empty() || run.report_path().is_file();
@@ -254,7 +256,7 @@ fn check_same_weights(
         return Ok(());
     }
     let before = run.read_config::<RunConfig>()?;
-    let run = run.path().display();
+    let (run, weights) = (run.path().display(), word(run.path()));
     let (flag, began) = match &arguments.init_from {
         Some(named) if before.init_from != config.init_from => {
             let began = before
@@ -283,7 +285,7 @@ fn check_same_weights(
         ),
         format!(
             "to continue, leave it away; for a new run that begins with other weights, leave --resume away, name another \
-             --run-dir, and add --init-from, as in --init-from {run}"
+             --run-dir, and add --init-from, as in --init-from {weights}"
         ),
     ))
 }
@@ -398,7 +400,7 @@ fn check_decided(
 
 /// Says which data there are, and how many of them are held out. Returns how many there are to learn from.
 pub(super) fn announce(config: &RunConfig, loaded: &LoadedData) -> usize {
-    say!("{}", loaded.description);
+    say!("data: {}", loaded.description);
     let held_out = loaded.held_out(&config.training);
     let samples = loaded.train_len.saturating_sub(held_out);
     if held_out > 0 {

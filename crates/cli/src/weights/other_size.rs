@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use everburn_record::invocation;
+use everburn_record::plain::word;
 use everburn_train::{RunDirectory, TrainError, WeightsMismatch};
 
 use crate::config::RunConfig;
@@ -70,12 +71,14 @@ fn without(skip: &[String], config: &RunConfig, weights: &Path) -> String {
         return String::new();
     }
     let skip = skip.iter().map(|pattern| pattern.escape_debug());
-    let skip: Vec<String> = skip.map(|it| format!("--init-skip '{it}'")).collect();
+    let skip: Vec<String> = skip
+        .map(|it| format!("--init-skip {}", word(it.to_string())))
+        .collect();
     format!(
         "; or take what fits: `{} train {} --init-from {} {}` begins with new weights there",
         invocation::name(),
         config.model,
-        weights.display(),
+        word(weights),
         skip.join(" ")
     )
 }

@@ -76,6 +76,23 @@ pub enum InputError {
     },
 }
 
+impl InputError {
+    /// The same, of a part of a data set that begins with its sample of this number.
+    #[must_use]
+    pub fn numbered_from(mut self, first: usize) -> Self {
+        match &mut self {
+            Self::Sample { sample, .. } | Self::SamplePanicked { sample, .. } => *sample += first,
+            Self::Batch { samples, .. } => {
+                for sample in samples {
+                    *sample += first;
+                }
+            }
+            Self::TooLate { .. } | Self::NoThread { .. } => {}
+        }
+        self
+    }
+}
+
 /// A batch, both numbers counted from 1; epoch 0 is that of an evaluation.
 ///
 /// ```
@@ -128,6 +145,11 @@ mod tests {
         let text =
             "samples 10, 11, 12, 13, 14, 15, 16, 17 and 12 more (batch 1 of an evaluation): no";
         assert_eq!(error.to_string(), text);
+        let held_out = error.numbered_from(100).to_string();
+        assert!(
+            held_out.starts_with("samples 110, 111, 112, "),
+            "{held_out}"
+        );
         assert_eq!(listed(&[4]), "4");
     }
 }

@@ -240,6 +240,7 @@ impl<M: ImageModel> ImageFolders<M> {
             class_names: loaded.classes,
             data: TrainingData {
                 fingerprint: loaded.fingerprint,
+                test_fingerprint: loaded.test_fingerprint,
                 train: loaded.train,
                 test: loaded.test,
                 validation: loaded.validation,

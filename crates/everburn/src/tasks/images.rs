@@ -152,6 +152,7 @@ impl<M: ImageModel> Task for Images<M> {
             class_names: class_names.iter().map(ToString::to_string).collect(),
             data: TrainingData {
                 fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
+                test_fingerprint: test.fingerprint(),
                 train: Arc::new(train),
                 test: Arc::new(test),
                 validation: None,

@@ -148,7 +148,7 @@ impl TableConfig {
         };
         TaskData {
             description: format!(
-                "data: {origin}, taken for {}{separated}: {trained}{} test rows, {} features of {} columns, to predict {target}",
+                "{origin}, taken for {}{separated}: {trained}{} test rows, {} features of {} columns, to predict {target}",
                 DataKind::Table,
                 test.len(),
                 schema.width(),
@@ -164,6 +164,7 @@ impl TableConfig {
                 augment: None,
                 name: "table".to_owned(),
                 fingerprint: loaded.fingerprint,
+                test_fingerprint: String::new(),
                 origin,
             },
         }

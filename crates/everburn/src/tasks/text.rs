@@ -251,6 +251,7 @@ impl<C: PretrainedDecoder> Text<C> {
                 validation: None,
                 batcher: Arc::new(MaskedTextBatcher),
                 fingerprint,
+                test_fingerprint: String::new(),
                 origin: format!("{}: {}", description.origin, description.reason),
                 name: description.name,
             },

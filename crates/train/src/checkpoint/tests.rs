@@ -349,3 +349,26 @@ fn a_resume_on_fewer_samples_says_that_the_data_have_changed() {
     assert!(error.contains(expected), "{error}");
     assert!(other.fits(&other).is_ok());
 }
+
+#[test]
+fn a_test_set_of_its_own_is_new_to_a_run_that_learnt_from_other_files() {
+    let progress = Progress {
+        data: "a t".to_owned(),
+        earlier_data: vec![String::new(), "b t v".to_owned()],
+        ..Progress::default()
+    };
+    assert!(!progress.has_learnt_from_others("a t", "t"));
+    assert!(!progress.has_learnt_from_others("c t", "t"));
+    assert!(
+        progress.has_learnt_from_others("c t", ""),
+        "the test is a part of all"
+    );
+    assert!(progress.has_learnt_from_others("a u", "u"), "another test");
+    // The folder `t` was learnt from, and is one for tests now.
+    let data = "t u".to_owned();
+    let moved = Progress {
+        data,
+        ..Progress::default()
+    };
+    assert!(moved.has_learnt_from_others("u t", "t"));
+}

@@ -1,7 +1,8 @@
 //! When the disk does not take a checkpoint.
 
 use std::io;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use everburn_record::units::bytes;
 use serde::{Deserialize, Serialize};
@@ -57,22 +58,83 @@ pub(crate) fn explain(
     needed: u64,
     newest: Option<Place>,
 ) -> TrainError {
-    // The folder itself may be what could not be made.
-    let folder = target.ancestors().skip(1).find(|folder| folder.is_dir());
-    let left = folder.and_then(|folder| rustix::fs::statvfs(folder).ok());
-    let left = left.map_or("unknown".to_string(), |disk| {
-        bytes(disk.f_bavail.saturating_mul(disk.f_frsize))
-    });
     let newest = match newest {
         Some(place) => format!("{place} is the newest good one"),
         None => "there is no earlier one".to_string(),
     };
     TrainError::WriteCheckpoint {
         path: target.to_path_buf(),
-        reason: format!(
-            "{}; it needs {}, and {left} are free; {newest}",
-            with_hint(error),
-            bytes(needed)
-        ),
+        reason: format!("{}; {}; {newest}", with_hint(error), room(target, needed)),
+    }
+}
+
+/// The reason why a file of a run with this many bytes could not be written: of a full disk, with the room that there is.
+pub(crate) fn with_room(error: &io::Error, path: &Path, needed: usize) -> String {
+    let hint = with_hint(error);
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            format!("{hint}; {}", room(path, needed as u64))
+        }
+        _ => hint,
+    }
+}
+
+/// What a file or folder at `path` needs, and what there is, on which file system.
+fn room(path: &Path, needed: u64) -> String {
+    // The folder itself may be what could not be made.
+    let folder = path.canonicalize().ok();
+    let folder = folder.as_deref().unwrap_or(path);
+    let folder = folder.ancestors().skip(1).find(|folder| folder.is_dir());
+    let folder = folder.and_then(|folder| folder.canonicalize().ok());
+    let disk = folder.as_ref().and_then(|it| rustix::fs::statvfs(it).ok());
+    let left = disk.map_or("unknown".to_string(), |disk| {
+        bytes(disk.f_bavail.saturating_mul(disk.f_frsize))
+    });
+    let of = folder.and_then(|folder| mount_of(&folder));
+    let of = of.map_or_else(String::new, |mount| {
+        format!(" on the file system at {}", mount.display())
+    });
+    format!("it needs {}, and {left} are free{of}", bytes(needed))
+}
+
+/// Where the file system of an absolute path is mounted.
+fn mount_of(folder: &Path) -> Option<PathBuf> {
+    let device = folder.metadata().ok()?.dev();
+    let is_same = |it: &&Path| it.metadata().is_ok_and(|it| it.dev() == device);
+    let within = folder.ancestors().take_while(is_same);
+    within.last().map(Path::to_path_buf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_named_with_its_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("none/report.json");
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        let reason = with_room(&full, &file, 2048);
+        let parts = [
+            "free some space or choose another `run_dir`; it needs 2",
+            ", and ",
+            " are free on the file system at /",
+        ];
+        assert!(parts.iter().all(|part| reason.contains(part)), "{reason}");
+        let other = io::Error::from(io::ErrorKind::PermissionDenied);
+        let reason = with_room(&other, &file, 2048);
+        assert!(!reason.contains("are free"), "{reason}");
+    }
+
+    #[test]
+    fn a_file_system_begins_where_its_device_does() {
+        let of_root = mount_of(Path::new("/"));
+        assert_eq!(of_root.as_deref(), Some(Path::new("/")));
+        let of_none = mount_of(Path::new("/there/is/none"));
+        assert_eq!(of_none, None);
+        if cfg!(target_os = "linux") {
+            let of_processes = mount_of(Path::new("/proc/self"));
+            assert!(of_processes.is_none_or(|mount| mount != Path::new("/")));
+        }
     }
 }

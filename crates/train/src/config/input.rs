@@ -95,6 +95,7 @@ impl Trainer {
             weigh,
             name,
             fingerprint,
+            test_fingerprint,
             origin,
         } = data;
         if augment.is_some() {
@@ -145,6 +146,7 @@ impl Trainer {
             weigh: None,
             name,
             fingerprint,
+            test_fingerprint,
             origin,
         })
     }

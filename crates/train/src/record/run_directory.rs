@@ -7,8 +7,9 @@ use everburn_record::{Live, file, invocation};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::config::checkpoint_failure::with_room;
 use crate::config::fault::configuration_fault;
-use crate::error::{TrainError, with_hint};
+use crate::error::TrainError;
 use crate::metrics::line::{EpochsOver, MetricKind, MetricLine, MetricsFile};
 use crate::record::report::TrainingReport;
 
@@ -375,7 +376,8 @@ impl RunDirectory {
 
 /// Writes a whole file or none; the error names the file.
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
-    file::write(path, bytes).map_err(|error| TrainError::write(path, with_hint(&error)))
+    file::write(path, bytes)
+        .map_err(|error| TrainError::write(path, with_room(&error, path, bytes.len())))
 }
 
 /// As [`write_file`], of a file that is none of a run.

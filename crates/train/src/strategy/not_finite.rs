@@ -9,7 +9,7 @@ use everburn_distributed::{DdpError, Prefetch};
 use serde::{Deserialize, Serialize};
 
 use super::RankLoop;
-use crate::error::TrainError;
+use crate::error::{HELD_OUT_OF, TrainError};
 use crate::model::batch_tensors::{BatchVisitor, visit_batch};
 use crate::model::erased::AnyLoader;
 use crate::model::finite::NotFiniteInput;
@@ -60,11 +60,18 @@ impl RankLoop {
         loader: &AnyLoader,
         batch: Option<usize>,
     ) -> TrainError {
-        let found = match batch {
+        let mut found = match batch {
             Some(batch) => inputs(loader, 0, batch),
             None => Inputs::Unknown,
         };
-        self.blame(error, self.outcome.step, found, "the validation", true)
+        let mut of = "the validation";
+        if let Some(first) = self.setup.held_out_from {
+            of = HELD_OUT_OF;
+            if let Inputs::NotFinite { sample, .. } = &mut found {
+                *sample += first;
+            }
+        }
+        self.blame(error, self.outcome.step, found, of, true)
     }
 
     /// What all ranks together make of their findings.

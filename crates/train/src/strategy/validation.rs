@@ -55,7 +55,8 @@ impl RankLoop {
         let infer = |part| infer(&model, over.as_deref(), part, None);
         let held_out_from = self.setup.held_out_from;
         let mut broken = None;
-        let evaluated = evaluate(infer, &loader, &group, stop_wanted, |batch| {
+        let numbered = (&loader, held_out_from.unwrap_or(0));
+        let evaluated = evaluate(infer, numbered, &group, stop_wanted, |batch| {
             if !batch.loss_sum.is_finite() {
                 broken = broken.or(Some(iteration));
             }
@@ -193,7 +194,7 @@ impl RankLoop {
         let counts = RefCell::new(Counts::default());
         let infer = |part| infer(&model, self.setup.over.as_deref(), part, Some(&counts));
         let group = &self.setup.group;
-        let sums = evaluate(infer, &loader, group, stop_wanted, |_| Ok(()));
+        let sums = evaluate(infer, (&loader, 0), group, stop_wanted, |_| Ok(()));
         let sums = sums.map_err(TrainError::in_test)?;
         if sums.is_some() {
             let confusion = counts

@@ -106,7 +106,7 @@ fn in_words<I, B>(data: &TrainingData<I, B>) -> String {
         false => format!(" ({origin})"),
     };
     format!(
-        "data: {name}, {} training{validation} and {} test samples{origin}",
+        "{name}, {} training{validation} and {} test samples{origin}",
         train.len(),
         test.len()
     )
@@ -157,6 +157,7 @@ where
         weigh: data.weigh.clone(),
         name: data.name.clone(),
         fingerprint: data.fingerprint.clone(),
+        test_fingerprint: data.test_fingerprint.clone(),
         origin: data.origin.clone(),
     }
 }
@@ -187,10 +188,10 @@ mod tests {
     fn data_without_a_line_of_their_own_are_told_by_name_size_and_origin() {
         let set = |samples: usize| InMemDataset::new(vec![0_u8; samples]);
         let data = TrainingData::new("houses", set(90), set(10), First);
-        let line = "data: houses, 90 training and 10 test samples";
+        let line = "houses, 90 training and 10 test samples";
         assert_eq!(in_words(&data), line);
         let data = data.with_validation(set(7)).with_origin("houses.csv");
-        let line = "data: houses, 90 training, 7 validation and 10 test samples (houses.csv)";
+        let line = "houses, 90 training, 7 validation and 10 test samples (houses.csv)";
         assert_eq!(in_words(&data), line);
     }
 }

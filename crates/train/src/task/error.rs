@@ -23,6 +23,16 @@ pub struct TaskError {
     message: String,
     help: Option<String>,
     other_classes: Option<Box<OtherClasses>>,
+    not_finite: Option<Box<NotFinitePrediction>>,
+}
+
+/// A prediction with a number that is NaN or infinite.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NotFinitePrediction {
+    /// The sample's number in its batch.
+    pub(crate) sample: usize,
+    /// What is wrong with it, as "is a NaN".
+    pub(crate) what: String,
 }
 
 /// Data with other classes than the model of a run: what a test or a resume of it needs.
@@ -57,7 +67,26 @@ impl TaskError {
             message: message.into(),
             help: None,
             other_classes: None,
+            not_finite: None,
         }
+    }
+
+    /// The error of a prediction that `what` says of, of the sample of this number in its batch.
+    pub(super) fn not_finite(sample: usize, what: &str) -> Self {
+        Self {
+            not_finite: Some(Box::new(NotFinitePrediction {
+                sample,
+                what: what.to_owned(),
+            })),
+            ..Self::new(format!(
+                "the prediction of sample {sample} of a batch {what}"
+            ))
+        }
+    }
+
+    /// The prediction that is not finite, if that is the error.
+    pub(crate) fn not_finite_prediction(&self) -> Option<&NotFinitePrediction> {
+        self.not_finite.as_deref()
     }
 
     /// Adds help: what the user can do.

@@ -1,5 +1,7 @@
 //! Models that map samples to predictions.
 
+mod finite;
+
 use std::path::Path;
 
 use serde::Serialize;
@@ -56,6 +58,8 @@ pub trait Predict: Task {
     type Prediction: Serialize;
 
     /// What `model` predicts for each sample of `batch`, in their order.
+    ///
+    /// A number that is NaN or infinite is an error that names the sample: JSON has no such numbers.
     ///
     /// # Errors
     /// If the device does not give the numbers, or the samples cannot be told anything of.
@@ -135,13 +139,20 @@ impl<T: Predict> Predictor<T> {
         Self {
             predict: |task, config, model, batch| {
                 let predictions = task.predict(config, model, batch)?.into_iter();
-                let lines = predictions.map(|prediction| Ok(serde_json::to_string(&prediction)?));
-                lines.collect()
+                predictions.enumerate().map(line).collect()
             },
             read: |task, config, file| task.read(config, file),
             input_data: |task, config| task.input_data(config),
             sample_name: |task, item| task.sample_name(item),
             left_out: |task, folder| task.left_out(folder),
         }
+    }
+}
+
+/// The line of a prediction, of the sample of this number in its batch.
+fn line((sample, prediction): (usize, impl Serialize)) -> Result<String, TaskError> {
+    match finite::not_finite(&prediction) {
+        Some(what) => Err(TaskError::not_finite(sample, &what)),
+        None => Ok(serde_json::to_string(&prediction)?),
     }
 }

@@ -53,7 +53,7 @@ impl Trainer {
         let model = model.valid();
         let infer = |part| infer(&model, over, part, counts);
         everburn_nn::autocast(self.config.precision.compute_type(), || {
-            evaluate(infer, &loader, &self.group, stop_wanted, |_| Ok(()))
+            evaluate(infer, (&loader, 0), &self.group, stop_wanted, |_| Ok(()))
         })
     }
 

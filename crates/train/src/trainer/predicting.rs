@@ -85,6 +85,7 @@ impl Trainer {
         let count = items.len();
         let loader = self.ordered_loader(items.clone(), data, &self.group)?;
         let mut names = SampleNames::of(task, &*items);
+        let first = self.first_of(data, input);
         let model = model.valid();
         let compute_type = self.config.precision.compute_type();
         for share in loader.epoch(0) {
@@ -92,7 +93,14 @@ impl Trainer {
             let mut own = Vec::new();
             for part in share.micro_batches {
                 let predict = || task.predict(&model, part.batch);
-                let lines = everburn_nn::autocast(compute_type, predict)?;
+                let lines = everburn_nn::autocast(compute_type, predict);
+                let lines = lines.map_err(|error| match error.not_finite_prediction() {
+                    Some(found) => TrainError::PredictionNotFinite {
+                        sample: names.sample(part.indices.get(found.sample), input, first),
+                        what: found.what.clone(),
+                    },
+                    None => error.into(),
+                })?;
                 if lines.len() != part.samples {
                     return Err(TrainError::Config(format!(
                         "the task predicts {} for a batch of {}: `Predict::predict` has to yield one for each sample",
@@ -115,6 +123,12 @@ impl Trainer {
             }
         }
         Ok(count)
+    }
+
+    /// The number of the first sample of `input` in the data to learn from, if it was held out of those.
+    fn first_of(&self, data: &AnyData, input: &PredictionInput) -> Option<usize> {
+        let is_held_out = *input == PredictionInput::Validation && data.validation.is_none();
+        is_held_out.then(|| data.train.len() - self.held_out(data))
     }
 
     fn samples_of(
@@ -164,6 +178,28 @@ impl<'a> SampleNames<'a> {
             items,
             named: has_names.then_some(0),
         }
+    }
+
+    /// The sample of this number among those of `input`, in words: its number in the data set, counted from 0, and its name.
+    fn sample(
+        &self,
+        number: Option<&usize>,
+        input: &PredictionInput,
+        first: Option<usize>,
+    ) -> String {
+        let Some(number) = number else {
+            return "a sample".to_owned();
+        };
+        let item = self.items.get(*number).ok();
+        let name = item.and_then(|item| self.task.sample_name(&item));
+        let name = name.map_or_else(String::new, |name| format!(" ({name})"));
+        let of = match (input, first) {
+            (PredictionInput::Train, _) | (_, Some(_)) => "the training data".to_owned(),
+            (PredictionInput::Test, _) => "the test".to_owned(),
+            (PredictionInput::Validation, _) => "the validation".to_owned(),
+            (PredictionInput::File(file), _) => file.display().to_string(),
+        };
+        format!("sample {} of {of}{name}", number + first.unwrap_or(0))
     }
 
     /// The next predictions, a line of JSON each, with the names of their samples.

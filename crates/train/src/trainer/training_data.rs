@@ -48,6 +48,9 @@ pub struct TrainingData<I, B> {
     /// A text that differs for other data of the same name, such as a hash: ranks whose data differ are
     /// refused. May be empty.
     pub fingerprint: String,
+    /// The part of the fingerprint, without spaces, that is of the test set alone; empty where the test set has no files of
+    /// its own, and changes with the samples to learn from.
+    pub test_fingerprint: String,
     /// Where the data came from, for the report.
     pub origin: String,
 }
@@ -73,6 +76,7 @@ impl<I, B> TrainingData<I, B> {
             weigh: None,
             name: name.into(),
             fingerprint: String::new(),
+            test_fingerprint: String::new(),
             origin: String::new(),
         }
     }
@@ -156,6 +160,7 @@ impl<I, B> Clone for TrainingData<I, B> {
             weigh: self.weigh.clone(),
             name: self.name.clone(),
             fingerprint: self.fingerprint.clone(),
+            test_fingerprint: self.test_fingerprint.clone(),
             origin: self.origin.clone(),
         }
     }

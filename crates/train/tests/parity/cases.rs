@@ -113,6 +113,7 @@ where
                     name: self.name.to_string(),
                     origin: "made from integers".to_string(),
                     fingerprint: String::new(),
+                    test_fingerprint: String::new(),
                 };
                 let run = (group.rank() == 0)
                     .then(|| RunDirectory::create(folder.path().join("run")).unwrap());

@@ -89,6 +89,7 @@ fn data(train: usize) -> TrainingData<Sample, (Tensor<2>, Tensor<2>)> {
         batcher: Arc::new(Rows),
         name: "plane".to_string(),
         fingerprint: String::new(),
+        test_fingerprint: String::new(),
         origin: "generated".to_string(),
     }
 }

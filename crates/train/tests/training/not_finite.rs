@@ -154,6 +154,26 @@ fn a_sample_of_the_validation_is_named() {
     }
 }
 
+#[test]
+fn a_sample_that_is_held_out_has_its_number_in_the_training_data() {
+    let mut train = samples(60);
+    train[57].0[2] = f32::NAN;
+    let config = TrainingConfig {
+        validation_samples: Some(12),
+        ..config()
+    };
+    let data = TrainingData {
+        validation: None,
+        ..data(train, samples(12))
+    };
+    let found = found(&errors(2, &config, &data));
+    assert_eq!(
+        (found.sample, found.of),
+        (57, "the training data"),
+        "{found}"
+    );
+}
+
 /// Scores that are infinite soon where the steps are large.
 fn exponential(model: &Linear, inputs: Tensor<2>) -> Tensor<2> {
     model.forward(inputs).exp()

@@ -15,11 +15,19 @@ use everburn_train::{
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-/// Twice a number. `short` says one prediction too few of each batch.
+/// Twice a number, but NaN in place of `broken`. `short` says one prediction too few of each batch.
 #[derive(Clone, Copy)]
 struct Twice {
     predicts: bool,
     short: bool,
+    broken: Option<u32>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Doubled {
+    Whole(u32),
+    Broken(f32),
 }
 
 #[derive(Clone, Default, Serialize, Deserialize)]
@@ -58,6 +66,7 @@ impl Task for Twice {
             batcher: Arc::new(Numbers),
             name: "numbers".to_string(),
             fingerprint: String::new(),
+            test_fingerprint: String::new(),
             origin: String::new(),
         }))
     }
@@ -73,16 +82,19 @@ impl Task for Twice {
 }
 
 impl Predict for Twice {
-    type Prediction = u32;
+    type Prediction = Doubled;
 
     fn predict(
         &self,
         _: &TwiceConfig,
         model: &Linear,
         batch: Tensor<2>,
-    ) -> Result<Vec<u32>, TaskError> {
+    ) -> Result<Vec<Doubled>, TaskError> {
         let doubled = model.forward(batch).into_data();
-        let doubled = doubled.iter::<f32>().map(|number| number as u32);
+        let doubled = doubled.iter::<f32>().map(|number| match number as u32 {
+            number if Some(number) == self.broken => Doubled::Broken(f32::NAN),
+            number => Doubled::Whole(number),
+        });
         Ok(doubled.skip(usize::from(self.short)).collect())
     }
 
@@ -96,6 +108,7 @@ impl Predict for Twice {
 const PREDICTS: Twice = Twice {
     predicts: true,
     short: false,
+    broken: None,
 };
 
 fn configured(task: Twice) -> Box<dyn ConfiguredTask> {
@@ -189,4 +202,33 @@ fn a_task_that_does_not_predict_or_not_of_each_sample_is_refused() {
         error.contains("3 values for a batch of 4 samples"),
         "{error}"
     );
+}
+
+#[test]
+fn a_prediction_that_is_nan_is_refused_with_the_number_of_its_sample() {
+    for (input, broken, sample) in [
+        (
+            PredictionInput::Test,
+            2 * 9,
+            "sample 9 of the test is a NaN",
+        ),
+        (
+            PredictionInput::Train,
+            2 * 103,
+            "sample 3 of the training data is a NaN",
+        ),
+        // The third of the samples that are held out.
+        (
+            PredictionInput::Validation,
+            2 * 127,
+            "sample 27 of the training data is a NaN",
+        ),
+    ] {
+        let task = Twice {
+            broken: Some(broken),
+            ..PREDICTS
+        };
+        let error = predicted(1, task, &input).unwrap_err();
+        assert!(error.contains(sample), "{error}");
+    }
 }

@@ -75,6 +75,7 @@ impl Task for Slope {
             batcher: Arc::new(Ones),
             name: "ones".to_string(),
             fingerprint: String::new(),
+            test_fingerprint: String::new(),
             origin: String::new(),
         }))
     }

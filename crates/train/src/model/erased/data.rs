@@ -101,6 +101,7 @@ where
         weigh: data.weigh.clone().map(any_weigh),
         name: data.name.clone(),
         fingerprint: data.fingerprint.clone(),
+        test_fingerprint: data.test_fingerprint.clone(),
         origin: data.origin.clone(),
     }
 }
