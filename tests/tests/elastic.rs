@@ -198,6 +198,31 @@ fn who_stalls_is_named_with_step_and_operation_and_what_its_log_says() {
     assert_eq!(said["step"], 7, "{said:#}");
 }
 
+#[test]
+fn a_rank_whose_steps_take_longer_than_the_others_wait_is_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let slow = |name: &str, elastic: &str| {
+        Everburn::new(folder.path(), ["train", "mlp", "--data", "synthetic"])
+            .args(["--train-samples", "400", "--test-samples", "40"])
+            .args(["--ranks", "2", "--elastic", elastic, "--timeout", "4"])
+            .args(["--steps", "20", "--batch-size", "16", "--run-dir", name])
+            .args(["--chaos", "slow=1@step:5:9000ms"])
+            .run()
+    };
+    let message = "s for step 5, and the others wait 4 s for it";
+    // Only the other one is left, which may continue.
+    let ended = slow("one", "1:2").succeeded();
+    for message in [message, "raise --timeout above", "would happen again"] {
+        assert!(ended.stderr.contains(message), "{message}: {ended}");
+    }
+    assert_eq!(Run::new(folder.path().join("one")).number("steps"), 20.0);
+    let ended = slow("two", "2:2");
+    assert_eq!(ended.code(), 78, "{ended}");
+    for message in ["rank 1 takes", message, "cannot continue", "--resume"] {
+        assert!(ended.stderr.contains(message), "{message}: {ended}");
+    }
+}
+
 /// Whether somebody else had taken the port that was free a moment before.
 fn lost_the_port(ended: &Ended) -> bool {
     let error = ended.stderr.to_lowercase();

@@ -12,6 +12,9 @@ use crate::exit::{EXIT_PEER_LOST, EXIT_STALLED, EXIT_UNAVAILABLE, RankExit};
 use crate::lost_machine::LostMachine;
 use crate::outcome::{EndedRank, Restart};
 
+/// What begins the advice in the error of a rank that has waited in vain.
+const ADVICE: &str = "; check whether ";
+
 /// Why a job failed: the rank that is to blame first, then what became of the others.
 ///
 /// ```
@@ -88,9 +91,16 @@ impl JobFailure {
                 pause.as_secs_f64()
             )?;
         }
-        if let Some(stopped) = self.stopped_unnamed() {
-            let were = if stopped.len() == 1 { "was" } else { "were" };
-            return write!(f, "{} {were} stopped (SIGSTOP): ", ranks(stopped));
+        if let Some(stopped) = self.stopped_first() {
+            let (were, them) = match stopped.len() {
+                1 => ("was", "it"),
+                _ => ("were", "them"),
+            };
+            let stopped = ranks(stopped);
+            return write!(
+                f,
+                "{stopped} {were} stopped (SIGSTOP), and the launcher has ended {them}: "
+            );
         }
         let Some(lost) = self.cause.lost_rank() else {
             return Ok(());
@@ -122,17 +132,14 @@ impl JobFailure {
         write!(f, "{who} {what}: ")
     }
 
-    /// The ranks that were stopped, where the cause has waited in vain and does not know of any of them: without heartbeats
-    /// it may have heard only of another one that waited.
-    fn stopped_unnamed(&self) -> Option<&[usize]> {
+    /// The ranks that were stopped, where the cause has waited in vain. It need not know of any of them: without heartbeats it
+    /// may have heard only of another one that waited.
+    fn stopped_first(&self) -> Option<&[usize]> {
         let cause = &self.cause;
         let waited = blame(cause) == Blame::Victim || cause.exit == RankExit::Code(EXIT_STALLED);
-        let is_named = cause
-            .lost_rank()
-            .is_some_and(|lost| self.stopped.contains(&lost));
         let is_elsewhere = self.lost_machine.is_some() || self.left_early.is_some();
-        let is_unnamed = waited && !is_named && !is_elsewhere && !self.stopped.is_empty();
-        is_unnamed.then_some(&self.stopped)
+        let is_first = waited && !is_elsewhere && !self.stopped.is_empty();
+        is_first.then_some(&self.stopped)
     }
 
     /// Why the launcher has ended the ranks of this machine, where none of them has failed or lost another.
@@ -226,7 +233,9 @@ impl fmt::Display for JobFailure {
         writeln!(f, "{}", self.cause)?;
         if let Some(failure) = self.cause.failure() {
             for line in failure.message.lines() {
-                writeln!(f, "  {line}")?;
+                // What to check is known.
+                let known = self.stopped_first().and_then(|_| line.split_once(ADVICE));
+                writeln!(f, "  {}", known.map_or(line, |(what, _)| what))?;
             }
         } else if self.cause.exit.is_success() && !self.cause.was_not_needed() {
             writeln!(
@@ -339,15 +348,26 @@ mod tests {
             failure.to_string()
         };
         let victim = of(EXIT_PEER_LOST, &[3]);
-        let begin = "rank 3 was stopped (SIGSTOP): rank 2 ";
+        let begin = "rank 3 was stopped (SIGSTOP), and the launcher has ended it: rank 2 ";
         assert!(victim.starts_with(begin), "{victim}");
         let several = of(EXIT_STALLED, &[0, 3]);
         assert!(
-            several.starts_with("ranks 0, 3 were stopped (SIGSTOP): rank 2 "),
+            several.starts_with(
+                "ranks 0, 3 were stopped (SIGSTOP), and the launcher has ended them: "
+            ),
             "{several}"
         );
-        let named = of(EXIT_STALLED, &[1]);
-        assert!(named.starts_with("rank 1 did not answer: "), "{named}");
+        let mut named = because_of_rank_1(EXIT_STALLED, 2, None);
+        named.stopped = vec![1];
+        let report = named.cause.report.as_mut().unwrap();
+        report.message =
+            "rank 2 lost rank 1: no heartbeat for 5 s; check whether its machine runs".to_owned();
+        let named = named.to_string();
+        assert!(
+            named.starts_with("rank 1 was stopped (SIGSTOP), and "),
+            "{named}"
+        );
+        assert!(named.contains("no heartbeat for 5 s\n"), "{named}");
         // It has failed by itself.
         let mut own = because_of_rank_1(1, 2, None);
         own.stopped = vec![3];

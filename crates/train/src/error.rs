@@ -278,6 +278,9 @@ pub enum TrainError {
     /// This process has no part in the job any more, or was not accepted.
     #[error("this process cannot join the job: {0}")]
     NotMember(String),
+    /// This rank of an elastic job came too late to the same step again and again: the others continue without it.
+    #[error("{0}")]
+    TooSlow(String),
     /// burn-train reported an error of its own.
     #[error("burn-train: {0}")]
     BurnTrain(String),
@@ -330,6 +333,7 @@ impl TrainError {
             | Self::MetricsChanged { .. }
             | Self::UnknownMetric { .. }
             | Self::Hook { .. }
+            | Self::TooSlow(_)
             | Self::Ddp(DdpError::Diverged { .. } | DdpError::DifferentModels { .. }) => true,
             _ => self.collective().is_some_and(|error| {
                 matches!(error.root_cause(), CollectiveError::Mismatch { .. })

@@ -11,6 +11,7 @@ mod gradients;
 mod guard;
 mod half_precision;
 mod hooks;
+mod lateness;
 mod local_steps;
 mod missing_gradients;
 mod not_finite;
@@ -45,6 +46,7 @@ use everburn_record::sync::lock;
 
 use self::balance::Balancer;
 use self::hooks::HookState;
+use self::lateness::Lateness;
 use self::local_steps::InterruptedRound;
 use self::missing_gradients::MissingGradients;
 use self::records::Recent;
@@ -189,6 +191,7 @@ impl SupervisedLearningStrategy<AnyModel> for RankStrategy {
             faults_until: 0,
             recent: Recent::default(),
             futile: 0,
+            lateness: Lateness::new(),
             finished_at: Instant::now(),
             interrupted: false,
             interrupted_round: None,
@@ -244,6 +247,8 @@ pub(crate) struct RankLoop {
     recent: Recent,
     /// How often in a row the group was formed anew without a step between.
     futile: usize,
+    /// How late this rank comes to the next step.
+    lateness: Lateness,
     /// When the newest step was finished.
     finished_at: Instant,
     /// Ranks were lost or came since then.

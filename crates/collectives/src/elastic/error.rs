@@ -59,7 +59,7 @@ impl fmt::Display for MissingSlot {
         match self.state {
             SlotState::NotStarted => write!(f, " (never started)"),
             SlotState::Ended => write!(f, " (its process {incarnation} has ended)"),
-            SlotState::Silent => write!(f, " (its process {incarnation} is silent)"),
+            SlotState::Silent => write!(f, " (no heartbeat from its process {incarnation})"),
         }
     }
 }

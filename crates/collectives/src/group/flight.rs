@@ -99,6 +99,14 @@ impl FlightEntry {
         self.state == FlightState::Running && !self.waiting_for.is_empty()
     }
 
+    /// The same without the ranks that it waits for.
+    pub(crate) fn without_waits(&self) -> Self {
+        Self {
+            waiting_for: Vec::new(),
+            ..self.clone()
+        }
+    }
+
     /// Its number among the collectives of its group, each of which counts by itself.
     pub(crate) fn number(&self) -> String {
         let sequence = self.sequence;

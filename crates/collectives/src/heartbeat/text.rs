@@ -7,6 +7,9 @@ use super::report::{Evidence, HangReport, RankActivity};
 use super::thread::did_not_run;
 use crate::group::{FlightEntry, ranks};
 
+/// Of a machine that is silent as a whole: no rank of it ends while nobody ends it.
+const LAUNCHER_TOO: &str = "; if its launcher is stopped as well, continue or end that first";
+
 impl fmt::Display for HangReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.own_pause, self.stalled_activity()) {
@@ -183,7 +186,10 @@ impl HangReport {
             (Evidence::Answer, _) => {
                 "it has answered since, so it was busy with other work for too long".to_owned()
             }
-            _ if stalled.stopped => format!("it {}", stalled.was_stopped()),
+            _ if stalled.stopped => {
+                let launcher = self.machine.as_ref().map_or("", |_| LAUNCHER_TOO);
+                format!("it {}{launcher}", stalled.was_stopped())
+            }
             _ if self.store_silent_for.is_some() => {
                 let silence = self.store_silent_for.unwrap_or_default().as_secs_f64();
                 format!(
@@ -207,7 +213,7 @@ impl HangReport {
                 match &self.machine {
                     Some(_) => format!(
                         "no heartbeat{since}, nor one of any other rank of that machine: check whether the machine still \
-                         runs and is reachable, and whether its launcher and all its ranks{process} are stopped (SIGSTOP)"
+                         runs and is reachable, and whether its launcher and all its ranks{process} are stopped (SIGSTOP){LAUNCHER_TOO}"
                     ),
                     None => format!(
                         "no heartbeat{since}: check whether its process{process} is stopped (SIGSTOP, a debugger) or \
@@ -236,6 +242,11 @@ impl HangReport {
 }
 
 impl RankActivity {
+    /// Whether all that is known is the last beat of a rank that sends none any more.
+    fn is_stale(&self) -> bool {
+        self.evidence == Evidence::Beat && (self.stopped || !self.alive)
+    }
+
     /// `pid 4711 on node07`
     fn process(&self) -> Option<String> {
         let pid = self.pid?;
@@ -261,7 +272,7 @@ impl RankActivity {
         let process = self.process();
         let process = process.map_or(String::new(), |process| format!(", {process}"));
         format!(
-            "was stopped (SIGSTOP{process}): it is ended, since the others have given it up; find what has stopped it"
+            "was stopped (SIGSTOP{process}): its launcher ends it, since the others have given it up; find what has stopped it"
         )
     }
 
@@ -295,6 +306,7 @@ impl fmt::Display for RankActivity {
             Some(entry) if entry.state == crate::group::FlightState::Done => {
                 write!(f, "in no operation; its last: {entry}")?;
             }
+            Some(entry) if self.is_stale() => entry.without_waits().fmt(f)?,
             Some(entry) => entry.fmt(f)?,
             None => write!(f, "no operation so far")?,
         }

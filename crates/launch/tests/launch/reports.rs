@@ -135,7 +135,7 @@ fn a_rank_that_was_stopped_comes_before_the_one_that_waited_for_it_in_vain() {
     assert_eq!(failure.stopped, [1]);
     let text = failure.to_string();
     assert!(
-        text.starts_with("rank 1 was stopped (SIGSTOP): rank "),
+        text.starts_with("rank 1 was stopped (SIGSTOP), and the launcher has ended it: rank "),
         "{text}"
     );
 }

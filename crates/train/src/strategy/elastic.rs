@@ -7,6 +7,7 @@ use everburn_record::{Event, EventKind, Phase, Saving};
 use serde::{Deserialize, Serialize};
 
 use super::RankLoop;
+use super::lateness::{Lateness, too_slow};
 use super::records::Recent;
 use crate::checkpoint::training_state::{agree_on_newest, share};
 use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
@@ -130,6 +131,7 @@ impl RankLoop {
         );
         self.setup.live.enter(Phase::Regrouping);
         self.interrupted = true;
+        self.leave_if_too_slow(&before, error)?;
         self.futile += 1;
         if self.futile > FUTILE {
             let kept = self.write_down(model);
@@ -176,6 +178,24 @@ impl RankLoop {
         Ok(())
     }
 
+    /// Ends this rank if it is the one that keeps the others from the next step.
+    fn leave_if_too_slow(
+        &mut self,
+        members: &[usize],
+        error: &TrainError,
+    ) -> Result<(), TrainError> {
+        if matches!(error, TrainError::SomebodyWaits) {
+            return Ok(());
+        }
+        let group = &self.setup.group;
+        let timeout = group.timeout();
+        let Some(took) = self.lateness.failed(timeout, &group.flight_record()) else {
+            return Ok(());
+        };
+        let (rank, step) = (members[group.rank()], self.outcome.step + 1);
+        Err(TrainError::TooSlow(too_slow(rank, step, took, timeout)))
+    }
+
     /// Notes that a step is finished; where ranks were lost before it, says what that has cost.
     pub(super) fn finish_step(&mut self, step: usize) {
         if std::mem::take(&mut self.interrupted) && self.is_first() {
@@ -192,6 +212,7 @@ impl RankLoop {
             });
         }
         self.finished_at = Instant::now();
+        self.lateness = Lateness::new();
     }
 
     /// Comes to terms with the other ranks of a new group: all continue from the state of the one that has come
@@ -227,6 +248,7 @@ impl RankLoop {
                 self.take_snapshot(&model)?;
             }
         }
+        self.lateness.again();
         Ok(model)
     }
 

@@ -163,7 +163,7 @@ fn too_few_say_who_is_missing_and_what_became_of_them() {
     for part in [
         "1 of at least 3",
         "slot 1 of machine 0 (its process 1 has ended)",
-        "slot 2 of machine 1 (its process 1 is silent)",
+        "slot 2 of machine 1 (no heartbeat from its process 1)",
         "slot 3 of machine 1 (never started)",
     ] {
         assert!(error.contains(part), "{part} not in {error}");

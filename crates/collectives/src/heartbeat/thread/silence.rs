@@ -288,7 +288,8 @@ fn describe(silence: Duration, beat: &Beat) -> String {
     // A program that does not say at which step it is stays at 0.
     let step = (beat.step > 0).then(|| format!("at step {}", beat.step));
     let doing = beat.records.first();
-    let doing = doing.map(|entry| format!("in or after {entry}"));
+    // Whom it waited for then says nothing of now.
+    let doing = doing.map(|entry| format!("in or after {}", entry.without_waits()));
     let last: Vec<String> = step.into_iter().chain(doing).collect();
     let last = match last.is_empty() {
         true => "before its first step".to_owned(),
@@ -333,6 +334,7 @@ mod tests {
             ),
         ] {
             assert!(text.contains(last), "{text}");
+            assert!(!text.contains("waiting for"), "{text}");
         }
     }
 }

@@ -180,8 +180,23 @@ impl Elastic {
         self.too_few(config).map(|too_few| {
             let mut away: Vec<usize> = self.away.iter().map(|ended| ended.rank).collect();
             away.sort_unstable();
-            let are = if away.len() == 1 { "is" } else { "are" };
-            format!("{too_few}: {} {are} not started again", ranks(&away))
+            let (is, has) = match away.len() {
+                1 => ("is", "has"),
+                _ => ("are", "have"),
+            };
+            let waited = RankExit::Code(EXIT_UNAVAILABLE);
+            let have_waited = self.away.iter().all(|ended| ended.exit == waited);
+            let away = ranks(&away);
+            if !have_waited {
+                return format!("{too_few}: {away} {is} not started again");
+            }
+            // It is others that keep the job from continuing.
+            let failures = self.away.iter().filter_map(EndedRank::failure);
+            let missing = failures
+                .filter_map(|failure| missing_in(&failure.message))
+                .next();
+            let missing = missing.unwrap_or("other ranks");
+            format!("missing: {missing}, for which {away} {has} waited as long as allowed")
         })
     }
 
@@ -221,5 +236,43 @@ impl Elastic {
             away: self.away,
             cancelled: self.cancelled,
         }
+    }
+}
+
+/// The slots that a rank has waited for in vain, in its own words.
+fn missing_in(message: &str) -> Option<&str> {
+    let (_, missing) = message.split_once("missing: ")?;
+    let (missing, _) = missing.split_once("; look at ")?;
+    Some(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use everburn_collectives::elastic::{ElasticError, MissingSlot, SlotState};
+
+    use super::*;
+
+    #[test]
+    fn the_slots_that_a_rank_waited_for_are_found_in_its_error() {
+        let missing = MissingSlot {
+            slot: 1,
+            machine: Some(1),
+            incarnation: 1,
+            state: SlotState::Silent,
+        };
+        let error = ElasticError::TooFew {
+            generation: 2,
+            joined: 1,
+            min: 2,
+            missing: vec![missing],
+            waited: Duration::from_secs(60),
+        };
+        assert_eq!(
+            missing_in(&error.to_string()),
+            Some("slot 1 of machine 1 (no heartbeat from its process 1)")
+        );
+        assert_eq!(missing_in("out of disk"), None);
     }
 }

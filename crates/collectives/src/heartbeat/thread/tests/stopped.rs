@@ -139,7 +139,7 @@ fn a_rank_that_is_still_stopped_is_named_and_not_the_one_that_was_continued() {
     let text = report.to_string();
     assert_eq!(report.stalled, Some(3), "{text}");
     let pid = stopped.0.id();
-    let what = format!("it was stopped (SIGSTOP, pid {pid} on {host}): it is ended");
+    let what = format!("it was stopped (SIGSTOP, pid {pid} on {host}): its launcher ends it");
     assert!(text.contains(&what), "{text}");
     assert!(!text.contains("kill -CONT"), "{text}");
     let beat_of = |host: &str| Beat {
