@@ -4,7 +4,9 @@
 use std::path::Path;
 
 use everburn_monitor::Target;
-use everburn_record::{EventKind, Finding, Live, has_checkpoint, plain, unix_time_ms};
+use everburn_record::{
+    EventKind, Finding, Live, checkpoints_elsewhere, has_checkpoint, plain, unix_time_ms,
+};
 use everburn_report::Events;
 
 use crate::arguments::keys::with_flags;
@@ -21,9 +23,12 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
         Finding::warn("newest run", found, advice)
     };
     let cut_off = Live::cut_off_in(&newest).map(|(_, text)| {
-        let advice = match has_checkpoint(&newest) {
-            true => "`train --resume --run-dir` and this folder continue the run",
-            false => "the same command starts the run again",
+        let advice = match (has_checkpoint(&newest), checkpoints_elsewhere(&newest)) {
+            (_, Some(_)) => {
+                "look for the newest checkpoint on each machine before the job is started again"
+            }
+            (true, None) => "`train --resume --run-dir` and this folder continue the run",
+            (false, None) => "the same command starts the run again",
         };
         of_newest(text, advice)
     });
@@ -188,6 +193,12 @@ mod tests {
         let line = findings(&run)[0].to_string();
         assert!(line.contains("-> the same command starts"), "{line}");
         assert!(!line.contains("--resume"), "{line}");
+        let config = run.join("config.toml");
+        std::fs::write(&config, "[ranks]\nnodes = 2\nelastic = \"1:4\"\n").unwrap();
+        let line = findings(&run)[0].to_string();
+        assert!(line.contains("a-node-K/checkpoints"), "{line}");
+        assert!(!line.contains("starts the run again"), "{line}");
+        std::fs::write(&config, "model = 'mnist'").unwrap();
         std::fs::create_dir_all(run.join("checkpoints/epoch-0001")).unwrap();
         for folder in [runs.path(), &run] {
             let line = findings(folder)[0].to_string();
