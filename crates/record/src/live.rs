@@ -1,5 +1,7 @@
 //! `live.json`: how a run is at this moment.
 
+mod hang;
+
 use std::fs;
 use std::io::{self, Read as _, Write};
 use std::os::unix::fs::MetadataExt as _;
