@@ -77,8 +77,9 @@ fn with_form_of_run(error: CliError) -> CliError {
     let program = invocation::name();
     let hint = match Path::new(&name).join("config.toml").is_file() {
         true => format!(
-            "{name} is the folder of a run: `{program} bottleneck --of {}` analyses what `train --profile` has recorded there. ",
-            word(&name)
+            "{name} is the folder of a run: `{program} bottleneck --of {run}` analyses what `train --profile` has recorded there, \
+             and `{program} monitor {run}` shows what a run waits for that hangs. ",
+            run = word(&name)
         ),
         false => format!(
             "{hint}`{program} bottleneck MODEL` trains and analyses a model, and `{program} bottleneck --of RUN` what `train \
@@ -244,5 +245,7 @@ mod tests {
         let of_run = help(&shown);
         let command = format!("bottleneck --of '{shown}'` analyses");
         assert!(of_run.contains(&command), "{of_run}");
+        let hang = format!("monitor '{shown}'` shows what a run waits for");
+        assert!(of_run.contains(&hang), "{of_run}");
     }
 }

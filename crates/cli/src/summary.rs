@@ -9,7 +9,7 @@ use crate::prelude::*;
 use everburn_launch::{EXIT_STALLED, JobFailure, Outcome};
 use everburn_record::plain::word;
 use everburn_record::units::counted;
-use everburn_record::{invocation, units};
+use everburn_record::{checkpoints_elsewhere, invocation, units};
 use everburn_train::checkpoint::{CheckpointFolder, Place};
 use everburn_train::{Patterns, ShardingReport};
 
@@ -214,9 +214,12 @@ pub(crate) fn how_to_continue(run: &RunDirectory) -> String {
                 on_machines_as_before(run, "--resume")
             )
         }
-        None => {
-            format!("{folder} has no checkpoint to continue from: the same command starts again")
-        }
+        None => match checkpoints_elsewhere(run.path()) {
+            Some(elsewhere) => format!("{folder} has no checkpoint, but {elsewhere}"),
+            None => format!(
+                "{folder} has no checkpoint to continue from: the same command starts again"
+            ),
+        },
     }
 }
 
@@ -347,6 +350,18 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn an_elastic_job_without_a_checkpoint_here_is_not_advised_to_start_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(folder.path().join("a")).unwrap();
+        assert!(how_to_continue(&run).ends_with("the same command starts again"));
+        let config = "[ranks]\nnodes = 2\nelastic = \"1:4\"\n";
+        std::fs::write(run.config_path(), config).unwrap();
+        let help = how_to_continue(&run);
+        assert!(help.contains("in a-node-K/checkpoints"), "{help}");
+        assert!(!help.contains("starts again"), "{help}");
+    }
 
     #[test]
     fn another_machine_than_the_first_does_not_say_that_there_is_a_checkpoint() {

@@ -73,6 +73,8 @@ pub struct RunState {
     pub(crate) now_ms: u64,
     /// When something came last, by this machine's clock.
     heard_ms: u64,
+    /// Who writes `live.json`.
+    writer: usize,
     /// When the step or the phase was another one last, by this machine's clock.
     moved_ms: u64,
 }
@@ -103,7 +105,12 @@ impl RunState {
             Update::Event(event) => self.take_event(event),
             Update::Live(live) => {
                 if live.unix_time_ms != self.live.unix_time_ms {
-                    self.heard_ms = now_ms;
+                    // What was there before anybody looked is as old as it says: by clocks of one machine, mostly.
+                    self.heard_ms = match self.heard_ms {
+                        0 => live.unix_time_ms.min(now_ms),
+                        _ => now_ms,
+                    };
+                    self.writer = live.writer();
                 }
                 let at = |live: &Live| (live.phase, live.step);
                 if self.moved_ms == 0 || at(live) != at(&self.live) {
@@ -129,6 +136,11 @@ impl RunState {
                 // A report is of the run as it was before it was resumed.
                 (self.finished, self.stopped) = (false, None);
                 self.cut_off = self.events.back().cloned();
+            }
+            Update::Stopped(ranks) => {
+                let (ranks, all) = bounds::members(ranks);
+                self.ranks_left_out |= !all;
+                self.ranks.stopped = ranks;
             }
             Update::Running(running) => {
                 self.running = Some(*running);
@@ -253,6 +265,10 @@ impl RunState {
         if !self.goes_on() {
             return None;
         }
+        // Nobody knows while nothing moves.
+        if self.silence().or(self.stall()).is_some() {
+            return None;
+        }
         let left = self.live.steps?.checked_sub(self.live.step)?;
         Some(left as f64 * self.live.seconds_a_step?)
     }
@@ -345,7 +361,13 @@ impl RunState {
             };
         }
         let doing = match (self.silence(), self.stall()) {
-            (Some(seconds), _) => return format!("no heartbeat for {seconds:.0} s"),
+            (Some(seconds), _) => {
+                let word = format!("no word from rank {} for {seconds:.0} s", self.writer);
+                let ranks = self.ranks();
+                let writer = ranks.iter().find(|it| it.rank == self.writer);
+                let help = writer.and_then(RankState::continued_by);
+                return help.map_or(word.clone(), |help| format!("{word}, {help}"));
+            }
             (None, Some(seconds)) => format!("training, no step for {seconds:.0} s"),
             (None, None) => {
                 let phase = match self.starts_again() {

@@ -44,6 +44,8 @@ pub struct RunTail {
     told: Option<(Instant, bool)>,
     /// `live.json` of a run that continues, until it is told that it was cut off.
     goes_on: Option<Live>,
+    /// The ranks that were stopped when it was looked last, and when that was.
+    stopped: (Option<Instant>, Vec<usize>),
 }
 
 /// What tells one content of a file from another.
@@ -76,6 +78,7 @@ impl RunTail {
             events: Lines::of("events.jsonl"),
             told: None,
             goes_on: None,
+            stopped: (None, Vec::new()),
         })
     }
 
@@ -90,10 +93,11 @@ impl RunTail {
         let mut updates = Vec::new();
         // By its name: it may have been moved aside, for another run.
         let folder = Folder::open(&self.folder).ok();
+        let held = (folder.as_ref()).is_some_and(|folder| folder.is_locked(Live::LOCK));
         if let Some(folder) = &folder {
-            self.look(folder, &mut updates);
+            self.look(folder, held, &mut updates);
         }
-        let held = folder.is_some_and(|folder| folder.is_locked(Live::LOCK));
+        updates.extend(self.stopped(held));
         if !held && !self.has_more() {
             updates.extend(self.cut_off());
         }
@@ -116,7 +120,22 @@ impl RunTail {
         }))
     }
 
-    fn look(&mut self, folder: &Folder, updates: &mut Vec<Update>) {
+    /// Which ranks are stopped on this machine, where that has changed. Looks about every second.
+    fn stopped(&mut self, held: bool) -> Option<Update> {
+        let (looked, before) = &mut self.stopped;
+        if looked.is_some_and(|looked| looked.elapsed() < SIGN_OF_LIFE) {
+            return None;
+        }
+        let live = self.goes_on.as_ref().filter(|_| held);
+        *looked = live.map(|_| Instant::now());
+        let now = live.map_or_else(Vec::new, Live::stopped_here);
+        (now != *before).then(|| {
+            before.clone_from(&now);
+            Update::Stopped(now)
+        })
+    }
+
+    fn look(&mut self, folder: &Folder, held: bool, updates: &mut Vec<Update>) {
         if let Some(config) = changed(folder, "config.toml", &mut self.config) {
             // The folder holds another run than before: `train` has moved that aside.
             updates.push(Update::Reset);
@@ -124,6 +143,7 @@ impl RunTail {
                 lines.restart();
             }
             (self.live, self.report, self.goes_on) = (None, None, None);
+            self.stopped = (None, Vec::new());
             updates.push(Update::Run {
                 name: self.name(),
                 config,
@@ -136,7 +156,12 @@ impl RunTail {
             && let Ok(live) = serde_json::from_str::<Live>(&text)
         {
             self.goes_on = (live.phase != Phase::Ended).then(|| live.clone());
-            updates.push(Update::Live(live));
+            // Who resumes a run writes its configuration again: `live.json` is then of the run as it was cut off before.
+            let begun_ms = self.config.map_or(0, |(_, _, seconds, _)| seconds * 1_000);
+            let is_earlier = i64::try_from(live.unix_time_ms).is_ok_and(|at| at < begun_ms);
+            if self.goes_on.is_none() || !held || !is_earlier {
+                updates.push(Update::Live(live));
+            }
         }
         if let Some(text) = changed(folder, "report.json", &mut self.report)
             && let Ok(report) = serde_json::from_str(&text)
@@ -224,6 +249,51 @@ mod tests {
         let long = format!("{live}{}", " ".repeat(LONGEST_DOCUMENT as usize));
         std::fs::write(at("live.json"), long).unwrap();
         assert!(!tail.poll().iter().any(is_live));
+    }
+
+    #[test]
+    fn stopped_ranks_are_named_until_they_continue() {
+        use rustix::process::{Pid, Signal, kill_process};
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("config.toml"), "model = 'mnist'").unwrap();
+        let owner = std::fs::File::create(at(Live::LOCK)).unwrap();
+        rustix::fs::flock(&owner, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let sleep = std::process::Command::new("sleep").arg("60").spawn();
+        let mut child = sleep.unwrap();
+        let rank = LiveRank {
+            rank: 3,
+            pid: Some(child.id()),
+            host: proc::host_name(),
+            ..LiveRank::default()
+        };
+        let live = Live {
+            unix_time_ms: everburn_record::unix_time_ms(),
+            phase: Phase::Training,
+            ranks: vec![rank],
+            ..Live::default()
+        };
+        live.write(&at(Live::FILE)).unwrap();
+        let mut tail = RunTail::open(folder.path()).unwrap();
+        let mut said = |stopped: &[usize]| {
+            let begun = Instant::now();
+            let said = Update::Stopped(stopped.to_vec());
+            while begun.elapsed() < Duration::from_secs(30) {
+                if tail.poll().contains(&said) {
+                    return true;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            false
+        };
+        let send = |signal| kill_process(Pid::from_child(&child), signal).unwrap();
+        send(Signal::STOP);
+        let stopped = said(&[3]);
+        send(Signal::CONT);
+        let continued = said(&[]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(stopped && continued, "{stopped} {continued}");
     }
 
     #[test]

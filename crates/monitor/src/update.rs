@@ -35,6 +35,8 @@ pub enum Update {
     Report(serde_json::Value),
     /// That the run was cut off: it continues by its files, and its processes have ended without a word. Comes once.
     CutOff(Event),
+    /// The ranks whose processes are stopped (SIGSTOP) on the machine of the run's folder. Comes when they change.
+    Stopped(Vec<usize>),
     /// Whether a process runs the training. Comes about every second, as a heartbeat.
     Running(bool),
     /// Whether the server of a run of another machine is reached. Never sent: the monitor itself says so.

@@ -1,5 +1,7 @@
 //! `live.json`: how a run is at this moment.
 
+mod hang;
+
 use std::fs;
 use std::io::{self, Read as _, Write};
 use std::os::unix::fs::MetadataExt as _;
@@ -190,30 +192,30 @@ impl Live {
     pub fn cut_off_here(&self, run: &Path) -> Option<String> {
         let runs = |process| !proc::has_ended(process);
         let host = proc::host_name()?;
-        self.cut_off(&host, unix_time_ms(), crate::has_checkpoint(run), runs)
+        self.cut_off(&host, unix_time_ms(), &crate::runs::continued(run), runs)
     }
 
     /// What is to be said of a run whose file says that it continues, and none of whose processes on `host` `runs` any more:
-    /// a launcher that is killed takes its ranks with it, and nobody is left to say so. Whether it `has_checkpoint` decides
-    /// how it is continued. `None` where it is not known.
+    /// a launcher that is killed takes its ranks with it, and nobody is left to say so. How it is `continued` is a part of it.
+    /// `None` where it is not known.
     ///
     /// ```
     /// use everburn_record::{Live, LiveRank, Phase};
     ///
     /// let rank = LiveRank { alive: true, pid: Some(4711), host: Some("node7".into()), ..LiveRank::default() };
     /// let live = Live { phase: Phase::Training, step: 12, ranks: vec![rank], ..Live::default() };
-    /// let text = live.cut_off("node7", 600_000, true, |_| false).unwrap();
+    /// let text = live.cut_off("node7", 600_000, "--resume continues it", |_| false).unwrap();
     /// assert!(text.starts_with("the run was cut off on node7, last seen 10 min"), "{text}");
     /// assert!(text.contains("rank 0 (process 4711) ended without a word"), "{text}");
-    /// assert_eq!(live.cut_off("node7", 600_000, true, |process| process == 4711), None);
-    /// assert_eq!(live.cut_off("node8", 600_000, true, |_| false), None);
+    /// assert_eq!(live.cut_off("node7", 600_000, "", |process| process == 4711), None);
+    /// assert_eq!(live.cut_off("node8", 600_000, "", |_| false), None);
     /// ```
     #[must_use]
     pub fn cut_off(
         &self,
         host: &str,
         now_ms: u64,
-        has_checkpoint: bool,
+        continued: &str,
         runs: impl Fn(u32) -> bool,
     ) -> Option<String> {
         let is_here = |rank: &&LiveRank| rank.alive && rank.host.as_deref() == Some(host);
@@ -233,10 +235,6 @@ impl Live {
             "processes"
         };
         let processes: Vec<String> = processes.iter().map(u32::to_string).collect();
-        let continued = match has_checkpoint {
-            true => "--resume continues from the newest checkpoint",
-            false => "it has no checkpoint to continue from: the same command starts again",
-        };
         Some(format!(
             "the run was cut off on {}, last seen {} before this was read, {} at step {}; {continued}; {} ({of} {}) ended without a word: a launcher that is killed takes its ranks with it, so check whether \
              somebody has sent SIGKILL to it or to the job, and whether the machine was out of memory or restarted",

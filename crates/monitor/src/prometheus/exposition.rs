@@ -218,12 +218,15 @@ fn of_ranks(text: &mut Text, state: &RunState, now_ms: u64) {
     // By clocks of one machine, mostly.
     let age = now_ms.saturating_sub(state.live.unix_time_ms) as f64 / 1e3;
     let unread = state.live.store_silent_seconds.unwrap_or(0.0);
+    // Which is a part of that age.
+    let silence = state.silence().unwrap_or(0.0);
     gauge(
         "rank_heartbeat_age_seconds",
         "The age of the rank's last heartbeat.",
         &|rank| {
             let heard = rank.process.is_some() || rank.silent_seconds.is_some();
-            (heard && running).then(|| rank.silent_seconds.unwrap_or(0.0) + unread + age)
+            let silent = rank.silent_seconds.map_or(0.0, |seconds| seconds - silence);
+            (heard && running).then_some(silent + unread + age)
         },
     );
 }

@@ -76,8 +76,26 @@ pub struct RankState {
     pub process: Option<String>,
     /// Seconds since its last heartbeat.
     pub silent_seconds: Option<f64>,
+    /// The id of its process, if that is stopped on the machine of the run's folder.
+    pub stopped: Option<u32>,
     /// Metrics of its process and device.
     pub vitals: Vitals,
+}
+
+impl RankState {
+    /// How a rank that is stopped continues.
+    ///
+    /// ```
+    /// use everburn_monitor::RankState;
+    ///
+    /// let rank = RankState { stopped: Some(4711), ..RankState::default() };
+    /// assert_eq!(rank.continued_by().as_deref(), Some("stopped: kill -CONT 4711"));
+    /// ```
+    #[must_use]
+    pub fn continued_by(&self) -> Option<String> {
+        let process = self.stopped?;
+        Some(format!("stopped: kill -CONT {process}"))
+    }
 }
 
 /// The state by rank. Ranks are bounded before they come here, and so are all maps.
@@ -91,6 +109,8 @@ pub(super) struct Ranks {
     members: BTreeSet<usize>,
     /// Since when, in milliseconds since 1970, ranks are known to be lost.
     lost: BTreeMap<usize, u64>,
+    /// Whose processes are stopped.
+    pub(super) stopped: BTreeSet<usize>,
     /// What is known of ranks that are waited for.
     pub(super) wait: Option<Wait>,
 }
@@ -173,7 +193,11 @@ impl Ranks {
         let of_rank = |rank: &LiveRank| text(&rank.doing) + text(&rank.host);
         let texts: usize = self.live.values().map(of_rank).sum();
         let joined = self.wait.as_ref().map_or(0, |wait| wait.joined.len());
-        let numbers = self.recorded.len() + self.lost.len() + self.members.len() + joined;
+        let numbers = self.recorded.len()
+            + self.lost.len()
+            + self.members.len()
+            + self.stopped.len()
+            + joined;
         let live = self.live.len() * size_of::<LiveRank>();
         recent * size_of::<RankStep>() + texts + live + 16 * numbers
     }
@@ -194,8 +218,15 @@ impl Ranks {
         work.sort_by(f64::total_cmp);
         // The lower one of two: the slower of two ranks is slow.
         let median = work.get(work.len().saturating_sub(1) / 2).copied();
+        let silence = state.silence();
         let rank = |rank: usize| {
             let live = self.live.get(&rank);
+            let stopped = live.filter(|_| state.goes_on() && self.stopped.contains(&rank));
+            // Who writes of the others does not write of its own silence.
+            let silent_seconds = match live.and_then(|live| live.silent_seconds) {
+                None => silence.filter(|_| rank == state.writer),
+                Some(seconds) => Some(seconds + silence.unwrap_or_default()),
+            };
             let times = times(&rank);
             let is_slow = |times: &RankStep| {
                 let work = own_work(times);
@@ -208,7 +239,7 @@ impl Ranks {
                 RankStatus::Ended
             } else if self.lost.contains_key(&rank) {
                 RankStatus::Lost
-            } else if live.is_some_and(|live| live.silent_seconds.is_some()) {
+            } else if live.is_some() && (silent_seconds.is_some() || stopped.is_some()) {
                 RankStatus::Silent
             } else if !is_member {
                 RankStatus::Lost
@@ -228,7 +259,8 @@ impl Ranks {
                 times,
                 doing: live.and_then(|live| live.doing.clone()),
                 process: live.and_then(process),
-                silent_seconds: live.and_then(|live| live.silent_seconds),
+                silent_seconds,
+                stopped: stopped.and_then(|live| live.pid),
                 vitals: live.map(|live| live.vitals.clone()).unwrap_or_default(),
             }
         };
@@ -317,6 +349,45 @@ mod tests {
         assert_eq!(state.ranks()[1].times, None);
         state.take(&line(4, 20, &[(0, 0.5), (1, 0.5)]), 20);
         assert_eq!(statuses(&state), [RankStatus::Working; 2]);
+    }
+
+    #[test]
+    fn a_rank_that_is_stopped_is_silent_and_says_how_it_continues() {
+        let mut state = RunState::default();
+        let rank = |rank| LiveRank {
+            rank,
+            pid: Some(40 + rank as u32),
+            ..LiveRank::default()
+        };
+        let live = everburn_record::Live {
+            unix_time_ms: 1_000,
+            phase: everburn_record::Phase::Training,
+            ranks: vec![rank(0), rank(1)],
+            steps: Some(100),
+            seconds_a_step: Some(0.1),
+            ..everburn_record::Live::default()
+        };
+        // The file is as old as it says, whenever the monitor has come.
+        state.take(&Update::Live(live.clone()), 18_000);
+        assert_eq!(state.doing(), "no word from rank 0 for 17 s");
+        assert_eq!(statuses(&state), [RankStatus::Silent, RankStatus::Working]);
+        assert_eq!(state.ranks()[0].silent_seconds, Some(17.0));
+        assert_eq!(state.seconds_left(), None);
+        state.take(&Update::Stopped(vec![0]), 18_000);
+        let doing = "no word from rank 0 for 17 s, stopped: kill -CONT 40";
+        assert_eq!(state.doing(), doing);
+        let later = everburn_record::Live {
+            unix_time_ms: 19_000,
+            ..live
+        };
+        state.take(&Update::Live(later), 19_000);
+        state.take(&Update::Stopped(vec![1]), 19_000);
+        assert_eq!(state.doing(), "training");
+        assert_eq!(statuses(&state), [RankStatus::Working, RankStatus::Silent]);
+        assert_eq!(state.trouble().as_deref(), Some("1 of 2 ranks, silent: 1"));
+        state.take(&Update::Stopped(Vec::new()), 20_000);
+        assert_eq!(statuses(&state), [RankStatus::Working; 2]);
+        assert!(state.seconds_left().is_some());
     }
 
     #[test]

@@ -105,7 +105,7 @@ fn silence_is_told_and_an_end_is_not_silence() {
     let mut state = RunState::default();
     state.take(&Update::Running(true), 1_000);
     let live = Live {
-        unix_time_ms: 7,
+        unix_time_ms: 1_000,
         phase: Phase::Training,
         ..Live::default()
     };
@@ -122,7 +122,7 @@ fn silence_is_told_and_an_end_is_not_silence() {
     // Nobody is silent for that.
     assert_eq!(state.ranks()[0].status, RankStatus::Working);
     state.tick(9_000);
-    assert_eq!(state.doing(), "no heartbeat for 8 s");
+    assert_eq!(state.doing(), "no word from rank 0 for 8 s");
     state.take(&Update::Running(false), 9_000);
     assert_eq!(state.doing(), "over, without an end");
     state.take(&Update::Report(serde_json::json!({"stopped": null})), 9_000);

@@ -102,12 +102,13 @@ fn row(rank: &RankState, bar_width: u16, (gpus, wide): (bool, bool)) -> Row<'sta
         cells.extend([percent, celsius, memory].map(|text| right(text.unwrap_or_default())));
     }
     let doing = match (rank.silent_seconds, &rank.doing) {
+        _ if rank.stopped.is_some() => rank.continued_by().unwrap_or_default(),
         (Some(seconds), _) if rank.status == RankStatus::Silent => {
             let process = rank.process.as_ref();
             let process = process.map_or(String::new(), |process| format!("; {}", plain(process)));
             format!("no heartbeat for {seconds:.0} s{process}")
         }
-        (_, Some(doing)) if wide => plain(doing),
+        (_, Some(doing)) if wide && !doing.contains(", waiting for ") => plain(doing),
         (_, Some(doing)) => plain(&shortened(doing)),
         (_, None) => String::new(),
     };
@@ -130,7 +131,7 @@ fn shortened(doing: &str) -> String {
         .strip_prefix("under way for ")
         .and_then(|rest| rest.split_once(", waiting for "));
     match waits {
-        Some((time, whom)) => format!("waits {time} for {whom}: {operation}"),
+        Some((time, whom)) => format!("waits for {whom}, {time}: {operation}"),
         None => format!("{state}: {operation}"),
     }
 }
@@ -155,7 +156,7 @@ mod tests {
         let told = |state: &str| shortened(&format!("all_reduce(i64[1], sum) {number}, {state}"));
         assert_eq!(
             told("under way for 9.4 s, waiting for rank 1"),
-            "waits 9.4 s for rank 1: all_reduce(i64[1], sum)"
+            "waits for rank 1, 9.4 s: all_reduce(i64[1], sum)"
         );
         assert_eq!(
             told("done 0.1 s ago after 0.0 s"),

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use everburn_record::checkpoints_elsewhere;
 use everburn_record::file::sync_folder;
 
 use super::manifest::{MANIFEST, Manifest, SEAL};
@@ -312,8 +313,11 @@ impl CheckpointFolder {
 
     /// What is said of a run without a checkpoint. It may have its model, where the disk took that and no checkpoint.
     fn without_checkpoint(&self) -> String {
-        let run = self.path.parent().filter(|run| run.join(MODEL).is_file());
-        match run {
+        let run = self.path.parent();
+        if let Some(elsewhere) = run.and_then(checkpoints_elsewhere) {
+            return format!("it contains no checkpoint, but {elsewhere}");
+        }
+        match run.filter(|run| run.join(MODEL).is_file()) {
             Some(run) => format!(
                 "it contains no checkpoint, and the run has its model: start without `Trainer::resume`; `init_from = {}` begins \
                  with that model",

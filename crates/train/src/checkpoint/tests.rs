@@ -168,6 +168,19 @@ fn without_a_good_one_the_error_names_all() {
 }
 
 #[test]
+fn without_one_the_error_says_where_another_machine_of_an_elastic_job_may_have_some() {
+    let run = tempfile::tempdir().unwrap();
+    let config = "[ranks]\nnodes = 2\nelastic = \"1:4\"\n";
+    std::fs::write(run.path().join("config.toml"), config).unwrap();
+    let path = run.path().join("checkpoints");
+    std::fs::create_dir(&path).unwrap();
+    let checkpoints = CheckpointFolder::new(path, 2);
+    let error = checkpoints.load_newest().unwrap_err().to_string();
+    assert!(error.contains("-node-K/checkpoints"), "{error}");
+    assert!(!error.contains("without `Trainer::resume`"), "{error}");
+}
+
+#[test]
 fn another_format_is_refused_by_its_number_and_the_program_that_wrote_it() {
     for (version, advice) in [
         (9, "that program or a newer one"),

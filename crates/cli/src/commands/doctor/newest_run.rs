@@ -1,10 +1,13 @@
 //! What the newest run lacks: it waits for ranks that have not joined; it was cut off, killed with its launcher so that
-//! nobody was left to say so; it has stalled; or checkpoints could not be written.
+//! nobody was left to say so; it has stalled, or a rank holds it up; it has failed; or checkpoints could not be written.
 
 use std::path::Path;
 
 use everburn_monitor::Target;
-use everburn_record::{EventKind, Finding, Live, has_checkpoint, plain, unix_time_ms};
+use everburn_record::{
+    Event, EventKind, Finding, Live, Phase, checkpoints_elsewhere, has_checkpoint, plain, units,
+    unix_time_ms,
+};
 use everburn_report::Events;
 
 use crate::arguments::keys::with_flags;
@@ -20,14 +23,11 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
         let found = format!("{}: {text}", newest.display());
         Finding::warn("newest run", found, advice)
     };
-    let cut_off = Live::cut_off_in(&newest).map(|(_, text)| {
-        let advice = match has_checkpoint(&newest) {
-            true => "`train --resume --run-dir` and this folder continue the run",
-            false => "the same command starts the run again",
-        };
-        of_newest(text, advice)
-    });
+    let cut_off =
+        Live::cut_off_in(&newest).map(|(_, text)| of_newest(text, how_it_continues(&newest)));
     let events = Events::read(&newest, &mut Vec::new());
+    let failed = failure(&newest, &events).filter(|_| cut_off.is_none());
+    let failed = failed.map(|text| of_newest(text, how_it_continues(&newest)));
     let awaited = events.awaited(unix_time_ms());
     let awaited = awaited.filter(|_| Live::has_owner(&newest)).map(|text| {
         of_newest(
@@ -47,21 +47,65 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
             "continue what is stopped, or read the logs of the ranks",
         )
     });
+    let held_up = Live::held_up_in(&newest).filter(|_| stalled.is_none() && cut_off.is_none());
+    let held_up = held_up.map(|text| {
+        of_newest(
+            text,
+            "continue what is stopped, on its machine; else read the log of the rank that is named first",
+        )
+    });
     let failed_checkpoints = events.failed_checkpoints().map(|text| {
         of_newest(
             text,
             "make room on the disk of this folder; a run that continues writes the next checkpoint that is due",
         )
     });
-    [cut_off, awaited, stalled, failed_checkpoints]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        cut_off,
+        failed,
+        awaited,
+        stalled,
+        held_up,
+        failed_checkpoints,
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn how_it_continues(run: &Path) -> &'static str {
+    match (has_checkpoint(run), checkpoints_elsewhere(run)) {
+        (_, Some(_)) => {
+            "look for the newest checkpoint on each machine before the job is started again"
+        }
+        (true, None) => "`train --resume --run-dir` and this folder continue the run",
+        (false, None) => "the same command starts the run again",
+    }
+}
+
+/// The first failure since the run has begun or was resumed, where it has ended with one.
+fn failure(run: &Path, events: &Events) -> Option<String> {
+    let live = Live::read(run);
+    live.is_none_or(|live| live.phase == Phase::Ended)
+        .then_some(())?;
+    let begins = |event: &&Event| matches!(event.kind, EventKind::Start | EventKind::Resume);
+    let begun = events.iter().filter(begins);
+    let begun = begun.filter_map(|event| event.unix_time_ms).max();
+    let fails = |event: &&Event| event.kind == EventKind::Failure && event.unix_time_ms >= begun;
+    let mut failures: Vec<&Event> = events.iter().filter(fails).collect();
+    failures.sort_by_key(|event| event.unix_time_ms);
+    let first = failures.first()?;
+    let step = first.step.map_or(String::new(), |step| {
+        format!(" at step {}", units::count(step))
+    });
+    let elsewhere = checkpoints_elsewhere(run);
+    let elsewhere = elsewhere.map_or(String::new(), |text| format!("; {text}"));
+    Some(format!("it has failed{step}: {}{elsewhere}", first.text))
 }
 
 #[cfg(test)]
 mod tests {
-    use everburn_record::{Event, LiveRank, Phase, proc};
+    use everburn_record::{LiveRank, proc};
 
     use super::*;
 
@@ -176,6 +220,7 @@ mod tests {
                 ..LiveRank::default()
             };
             let live = Live {
+                unix_time_ms: unix_time_ms(),
                 phase: Phase::Training,
                 ranks: vec![rank],
                 ..Live::default()
@@ -185,9 +230,16 @@ mod tests {
         write(std::process::id());
         assert_eq!(findings(runs.path()), []);
         write(ended);
+        std::fs::write(run.join(Live::LOCK), "").unwrap();
         let line = findings(&run)[0].to_string();
         assert!(line.contains("-> the same command starts"), "{line}");
         assert!(!line.contains("--resume"), "{line}");
+        let config = run.join("config.toml");
+        std::fs::write(&config, "[ranks]\nnodes = 2\nelastic = \"1:4\"\n").unwrap();
+        let line = findings(&run)[0].to_string();
+        assert!(line.contains("a-node-K/checkpoints"), "{line}");
+        assert!(!line.contains("starts the run again"), "{line}");
+        std::fs::write(&config, "model = 'mnist'").unwrap();
         std::fs::create_dir_all(run.join("checkpoints/epoch-0001")).unwrap();
         for folder in [runs.path(), &run] {
             let line = findings(folder)[0].to_string();
@@ -195,5 +247,88 @@ mod tests {
             assert!(line.contains("was cut off on "), "{line}");
             assert!(line.contains("--resume --run-dir"), "{line}");
         }
+    }
+
+    #[test]
+    fn a_rank_that_is_stopped_is_named_with_its_process_and_how_it_continues() {
+        let (runs, run) = one_run();
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let process = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
+        let begun = std::time::Instant::now();
+        while !proc::is_stopped(child.id()) && begun.elapsed().as_secs() < 30 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let rank = |rank, pid, silent_seconds| LiveRank {
+            rank,
+            pid: Some(pid),
+            host: proc::host_name(),
+            silent_seconds,
+            ..LiveRank::default()
+        };
+        let live = |phase| Live {
+            unix_time_ms: unix_time_ms(),
+            phase,
+            ranks: vec![
+                rank(0, std::process::id(), None),
+                rank(1, child.id(), Some(15.0)),
+            ],
+            ..Live::default()
+        };
+        let path = run.join(Live::FILE);
+        live(Phase::Training).write(&path).unwrap();
+        let lines = findings(runs.path());
+        let ended = live(Phase::Ended);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        let line = lines[0].to_string();
+        let advice = format!("kill -CONT {}", child.id());
+        assert!(
+            line.contains("rank 1 (process ") && line.contains(&advice),
+            "{line}"
+        );
+        ended.write(&path).unwrap();
+        assert_eq!(findings(runs.path()), []);
+    }
+
+    #[test]
+    fn the_first_failure_of_a_run_is_named_until_it_is_resumed() {
+        let (runs, run) = one_run();
+        let event = |kind, at, text: &str| {
+            let event = Event {
+                unix_time_ms: Some(at),
+                step: Some(790),
+                ..Event::new(kind, text)
+            };
+            serde_json::to_string(&event).unwrap() + "\n"
+        };
+        let mut lines = vec![
+            event(EventKind::Start, 1_000, "mlp begins"),
+            event(EventKind::Failure, 2_000, "rank 1 lost rank 2"),
+            event(EventKind::Failure, 3_000, "rank 0 lost rank 2"),
+        ];
+        let write = |lines: &[String]| {
+            std::fs::write(run.join("events.jsonl"), lines.concat()).unwrap();
+        };
+        write(&lines);
+        let live = |phase| Live {
+            unix_time_ms: unix_time_ms(),
+            phase,
+            ..Live::default()
+        };
+        live(Phase::Ended).write(&run.join(Live::FILE)).unwrap();
+        let line = findings(runs.path())[0].to_string();
+        assert!(
+            line.contains("it has failed at step 790: rank 1 lost rank 2"),
+            "{line}"
+        );
+        assert!(line.contains("-> the same command starts"), "{line}");
+        lines.push(event(EventKind::Resume, 4_000, "mlp continues"));
+        write(&lines);
+        assert_eq!(findings(runs.path()), []);
     }
 }
