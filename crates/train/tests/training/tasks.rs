@@ -33,6 +33,8 @@ struct SlopeConfig {
     counted: Option<usize>,
     /// Whether the loss has two metrics of one name.
     twice: bool,
+    /// Whether the loss has a metric without weight.
+    weightless: bool,
     nested: Nested,
 }
 
@@ -83,11 +85,12 @@ impl Task for Slope {
     fn loss(&self, config: &SlopeConfig, model: &Linear, batch: Tensor<2>) -> Loss {
         let samples = config.counted.unwrap_or(batch.dims()[0]);
         let loss = Loss::new(model.forward(batch).mean(), samples);
-        match config.twice {
-            true => loss
+        match (config.twice, config.weightless) {
+            (true, _) => loss
                 .with_metric("ones", samples, samples)
                 .with_metric("ones", samples, samples),
-            false => loss,
+            (_, true) => loss.with_metric("iou", samples, 0),
+            _ => loss,
         }
     }
 
@@ -286,4 +289,22 @@ fn a_resume_with_another_optimizer_than_the_tasks_own_is_refused_in_both_directi
 fn two_metrics_of_one_name_are_refused() {
     let refused = error(train(&["[slope]\ntwice = true"], &five_steps(), None));
     assert!(refused.contains("the metric `ones` twice"), "{refused}");
+}
+
+#[test]
+fn a_metric_that_is_never_finite_has_no_best_epoch_and_the_run_can_be_resumed() {
+    let by_metric = |epochs| TrainingConfig {
+        epochs,
+        best_by: "max:iou".parse().unwrap(),
+        ..five_steps()
+    };
+    let settings = ["[slope]\nvalidation = 7\nweightless = true"];
+    let folder = tempfile::tempdir().unwrap();
+    let run = RunDirectory::create(folder.path()).unwrap();
+    let mut begun = train(&settings, &by_metric(1), Some(&run));
+    let (_, report) = begun.remove(0).unwrap();
+    assert_eq!((report.steps, report.best_epoch), (5, None));
+    let mut resumed = begin_or_resume(&settings, &by_metric(2), Some(&run), true);
+    let (_, report) = resumed.remove(0).unwrap();
+    assert_eq!((report.steps, report.best_epoch), (10, None));
 }
