@@ -53,11 +53,11 @@ impl Trainer {
         Ok((own, true))
     }
 
-    /// What changes with every step, before the first.
+    /// What changes with every step, before the first, with a scheduler and whether that is the task's own.
     pub(super) fn state(
         &self,
         model: &AnyModel,
-        scheduler: ModuleLrScheduler,
+        (scheduler, own_schedule): (ModuleLrScheduler, bool),
     ) -> Result<TrainingState, TrainError> {
         let (optimizer, is_own) = self.optimizer(model)?;
         if is_own {
@@ -65,6 +65,7 @@ impl Trainer {
         }
         let mut state = TrainingState::new(optimizer, scheduler);
         state.own_optimizer = is_own;
+        state.own_schedule = own_schedule;
         Ok(state)
     }
 
@@ -79,12 +80,13 @@ impl Trainer {
         }
     }
 
-    /// The learning rate of each step of `model`: by the task's own schedule, or the configuration's.
+    /// The learning rate of each step of `model`, and whether it is by the task's own schedule: else it is by the
+    /// configuration's.
     pub(super) fn scheduler(
         &self,
         model: &AnyModel,
         total_steps: usize,
-    ) -> Result<ModuleLrScheduler, TrainError> {
+    ) -> Result<(ModuleLrScheduler, bool), TrainError> {
         let own = match &self.task {
             Some(task) => task.schedule(total_steps)?,
             None => None,
@@ -93,7 +95,8 @@ impl Trainer {
         match own {
             None => {
                 let parameters = self.config.optimizer.parameters(model)?;
-                self.config.scheduler_of(&parameters, total_steps)
+                let scheduler = self.config.scheduler_of(&parameters, total_steps)?;
+                Ok((scheduler, false))
             }
             Some(_) if groups.iter().any(|it| it.learning_rate_factor.is_some()) => {
                 Err(TrainError::Config(
@@ -107,7 +110,7 @@ impl Trainer {
                  the rates in `Task::schedule`"
                     .to_string(),
             )),
-            Some(own) => Ok(own),
+            Some(own) => Ok((own, true)),
         }
     }
 
