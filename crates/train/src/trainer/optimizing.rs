@@ -8,6 +8,7 @@ use burn::optim::ModuleOptimizer;
 
 use super::Trainer;
 use crate::checkpoint::training_state::TrainingState;
+use crate::config::TrainingConfig;
 use crate::config::conflicts::RunFeatures;
 use crate::config::schedule::initialised;
 use crate::error::TrainError;
@@ -110,7 +111,34 @@ impl Trainer {
                  the rates in `Task::schedule`"
                     .to_string(),
             )),
-            Some(own) => Ok((own, true)),
+            Some(own) => {
+                self.warn_of_unused_rates();
+                Ok((own, true))
+            }
+        }
+    }
+
+    /// Warns of settings that a task's own schedule does not read.
+    fn warn_of_unused_rates(&self) {
+        let (own, usual) = (&self.config, TrainingConfig::default());
+        let unused = [
+            (
+                "optimizer.learning_rate",
+                own.optimizer.learning_rate != usual.optimizer.learning_rate,
+            ),
+            ("schedule", own.schedule != usual.schedule),
+            (
+                "schedule_numbers",
+                own.schedule_numbers != usual.schedule_numbers,
+            ),
+        ];
+        let unused = unused.iter().filter(|(_, is_set)| *is_set);
+        let unused: Vec<_> = unused.map(|(name, _)| format!("`{name}`")).collect();
+        if self.is_first() && !unused.is_empty() {
+            tracing::warn!(
+                "the schedule of the learning rate is the task's own (`Task::schedule`): without effect in [training]: {}",
+                unused.join(", ")
+            );
         }
     }
 
