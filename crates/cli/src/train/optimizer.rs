@@ -108,7 +108,6 @@ fn flags_of_optimizer(arguments: &TrainArguments) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use burn::data::dataloader::batcher::Batcher;
     use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
     use burn::nn::{Linear, LinearConfig};
     use burn::prelude::*;
@@ -121,14 +120,6 @@ mod tests {
     /// A task whose schedule is its own, or the configuration's.
     struct Point {
         own: bool,
-    }
-
-    struct Zeros;
-
-    impl Batcher<(), Tensor<2>> for Zeros {
-        fn batch(&self, items: Vec<()>, device: &Device) -> Tensor<2> {
-            Tensor::zeros([items.len(), 1], device)
-        }
     }
 
     impl Task for Point {
@@ -160,7 +151,7 @@ mod tests {
     }
 
     fn checked(words: &str, own: bool) -> Result<(), CliError> {
-        let words = format!("everburn train --epochs 2 --batch-size 4 {words}");
+        let words = format!("everburn train mnist --epochs 2 --batch-size 4 {words}");
         let Command::Train(arguments) = Arguments::parse_from(words.split(' ')).command else {
             panic!("another command")
         };
