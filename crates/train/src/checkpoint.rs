@@ -207,11 +207,6 @@ impl Progress {
         }
     }
 
-    /// Whether the learning rates of `checkpoint` follow a schedule of another length than those of `self`.
-    pub(crate) fn stretches(&self, checkpoint: &Self) -> bool {
-        self.schedule.has_an_end() && self.total_steps != checkpoint.total_steps
-    }
-
     /// How many steps of the schedule were made: all but those that were skipped.
     pub(crate) fn scheduled_steps(&self) -> usize {
         let skipped = self.loss_scaling.map_or(0, |scaling| scaling.skipped_steps);

@@ -245,7 +245,8 @@ pub trait Task: Sized + Send + Sync + 'static {
     }
 
     /// A schedule of the learning rate of the task's own, in the place of the configuration's, for a run of
-    /// `total_steps` steps. A run that continues must say the same steps again.
+    /// `total_steps` steps. A run that continues must say the same steps again; where it then has more steps, or fewer, its
+    /// learning rates follow the schedule of a run of that length from there on.
     ///
     /// # Errors
     /// If there is none with these settings.

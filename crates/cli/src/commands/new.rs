@@ -287,14 +287,16 @@ fn files(template: &Template, name: &str, everburn: &Source) -> Vec<(PathBuf, St
     copied.chain([ignored]).collect()
 }
 
-/// The same text with the keys `task.key` under another name; at the end of a sentence, and in a path, there is no key.
+/// The same text with the keys `task.key` under another name: those that begin a text, and those of `set` and `--set`. Else the
+/// word is a variable's, a file's, or the last of a sentence.
 fn rename_keys(text: &str, task: &str, name: &str) -> String {
     let key = format!("{task}.");
     let mut parts = text.split(&key);
     let mut renamed = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let is_file = renamed.ends_with('/');
-        let is_key = !is_file && part.starts_with(|c: char| c.is_ascii_lowercase());
+        let is_key = ["\"", "set "]
+            .iter()
+            .any(|before| renamed.ends_with(before));
         renamed.push_str(if is_key { name } else { task });
         renamed.push('.');
         renamed.push_str(part);
@@ -341,6 +343,32 @@ mod tests {
             assert_eq!(data, *kind == Kind::Table, "{kind:?}");
             let test = text("tests/ranks.rs");
             assert!(test.contains("CARGO_BIN_EXE_flowers\""), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn no_identifier_changes_with_the_name() {
+        // What is in no text and no comment.
+        let code = |text: &str| -> Vec<String> {
+            let lines = text
+                .lines()
+                .filter(|line| !line.trim_start().starts_with("//"));
+            let pieces = lines.flat_map(|line| line.split('"').step_by(2));
+            pieces.map(str::to_owned).collect()
+        };
+        for kind in Kind::value_variants() {
+            let template = kind.template();
+            let renamed = files(&template, "a-b1", &Source::Registry);
+            for (path, before) in template.files().filter(|(path, _)| path.ends_with(".rs")) {
+                let mut of_path = renamed.iter().filter(|(file, _)| file == Path::new(path));
+                let (_, after) = of_path.next().unwrap();
+                assert_eq!(code(before), code(after), "{kind:?}: {path}");
+                // No setting keeps the name of the example's task.
+                for before in ["\"", "--set "] {
+                    let old = format!("{before}{}.", template.task);
+                    assert!(!after.contains(&old), "{kind:?}: {path}");
+                }
+            }
         }
     }
 

@@ -1,11 +1,13 @@
 //! Numbers in a manifest that a person can read and that keep their bits: JSON's numbers may come back
 //! changed in the last place.
 
+use everburn_record::number_or_nan;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 #[derive(Serialize, Deserialize)]
 struct Exact {
-    /// For people.
+    /// For people; of what is not finite, JSON has none.
+    #[serde(deserialize_with = "number_or_nan")]
     value: f64,
     /// The same in hexadecimal.
     bits: String,

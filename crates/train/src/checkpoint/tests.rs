@@ -244,6 +244,29 @@ fn numbers_of_the_progress_keep_their_bits() {
 }
 
 #[test]
+fn numbers_that_are_not_finite_are_read_as_they_were_written() {
+    for number in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
+        let best = BestEpoch {
+            epoch: 1,
+            validation_loss: 0.5,
+            value: Some(number),
+        };
+        let progress = Progress {
+            best: Some(best),
+            so_far: MetricSums::default().with_metric("iou", number, 0.0),
+            ..Progress::default()
+        };
+        let text = serde_json::to_string(&progress).unwrap();
+        let read: Progress = serde_json::from_str(&text).unwrap();
+        let value = read.best.and_then(|best| best.value).unwrap();
+        assert_eq!(value.to_bits(), number.to_bits(), "{text}");
+        let sum = read.so_far.metrics["iou"].sum;
+        assert_eq!(sum.is_nan(), number.is_nan(), "{text}");
+        assert!(sum.is_nan() || sum == number, "{text}");
+    }
+}
+
+#[test]
 fn sums_of_an_epoch_that_goes_on_are_read_as_they_were_written() {
     let written = |so_far: &MetricSums| {
         let progress = Progress {

@@ -37,6 +37,8 @@ pub(crate) struct TrainingState {
     pub(crate) optimizer: ModuleOptimizer,
     /// The optimizer is the task's own.
     pub(crate) own_optimizer: bool,
+    /// The schedule is the task's own.
+    pub(crate) own_schedule: bool,
     pub(crate) scheduler: ModuleLrScheduler,
     /// The scheduler before the first step.
     first: ModuleLrScheduler,
@@ -68,6 +70,7 @@ impl TrainingState {
         Self {
             optimizer,
             own_optimizer: false,
+            own_schedule: false,
             first: scheduler.clone(),
             scheduler,
             outer: None,
@@ -141,12 +144,16 @@ impl TrainingState {
         Ok(())
     }
 
-    /// Puts the schedule, which has another length than when they were made, after this many steps.
-    pub(crate) fn stretch_schedule(&mut self, steps: usize) {
+    /// Puts the schedule, which has another length than when they were made, after this many steps. Returns whether a rate of
+    /// the next `left` steps is another by it.
+    pub(crate) fn stretch_schedule(&mut self, steps: usize, left: usize) -> bool {
+        let mut before = self.scheduler.clone();
         self.scheduler = self.first.clone();
         for _ in 0..steps {
             self.scheduler.step();
         }
+        let mut after = self.scheduler.clone();
+        (0..left).any(|_| after.step().base() != before.step().base())
     }
 
     /// Takes over the state of a checkpoint; returns the model with its parameters.

@@ -73,10 +73,10 @@ impl BestBy {
         *self == Self::default()
     }
 
-    /// Whether `value` is better than `best`; what is not a number never is.
+    /// Whether `value` is better than `best`; what is not finite never is, and is no best one.
     pub(crate) fn is_better(&self, value: f64, best: Option<f64>) -> bool {
-        match (best, self.direction) {
-            _ if value.is_nan() => false,
+        match (best.filter(|best| best.is_finite()), self.direction) {
+            _ if !value.is_finite() => false,
             (None, _) => true,
             (Some(best), Direction::Lower) => value < best,
             (Some(best), Direction::Higher) => value > best,
@@ -169,11 +169,15 @@ mod tests {
     }
 
     #[test]
-    fn the_better_value_is_taken_and_no_number_never() {
+    fn the_better_value_is_taken_and_what_is_not_finite_never() {
         let by: BestBy = "max:iou".parse().unwrap();
         assert!(by.is_better(0.5, None) && by.is_better(0.5, Some(0.25)));
         assert!(!by.is_better(0.5, Some(0.5)) && !by.is_better(f64::NAN, None));
         assert!(BestBy::default().is_better(0.25, Some(0.5)));
+        for worst in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
+            assert!(!by.is_better(worst, None) && !by.is_better(worst, Some(0.5)));
+            assert!(by.is_better(0.5, Some(worst)), "{worst}");
+        }
     }
 
     #[test]

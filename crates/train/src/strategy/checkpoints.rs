@@ -73,17 +73,22 @@ impl RankLoop {
     /// schedule of a run of this length from here on.
     fn stretch_schedule(&mut self, progress: &Progress) {
         let own = self.progress();
-        if !own.stretches(progress) {
+        let schedule = match self.setup.state.own_schedule {
+            true => "task's own".to_string(),
+            false if own.schedule.has_an_end() => own.schedule.to_string(),
+            false => return,
+        };
+        if own.total_steps == progress.total_steps {
             return;
         }
-        let steps = progress.scheduled_steps();
-        self.setup.state.stretch_schedule(steps);
-        if self.is_first() && progress.step < own.total_steps {
+        let left = own.total_steps.saturating_sub(progress.step);
+        let state = &mut self.setup.state;
+        let changes = state.stretch_schedule(progress.scheduled_steps(), left);
+        if self.is_first() && changes {
             let rate = self.setup.state.scheduler.clone().step().base();
             tracing::warn!(
-                "the {} schedule of the learning rate was that of {} steps; from step {} on it is that of {}, and begins \
+                "the {schedule} schedule of the learning rate was that of {} steps; from step {} on it is that of {}, and begins \
                  at {rate:.3e}",
-                own.schedule,
                 progress.total_steps,
                 progress.step + 1,
                 own.total_steps

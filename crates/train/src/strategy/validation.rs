@@ -133,6 +133,11 @@ impl RankLoop {
                     validation_loss: sums.mean_loss(),
                     value: (!by.is_loss()).then_some(value),
                 });
+            } else if !value.is_finite() && self.is_first() {
+                let metric = by.metric();
+                tracing::warn!(
+                    "epoch {epoch} is not the best one by `{metric}`, which is {value} over the validation samples"
+                );
             }
         }
         // Before the checkpoint: a run that stops here has one, whatever the interval.

@@ -8,6 +8,7 @@ use burn::optim::ModuleOptimizer;
 
 use super::Trainer;
 use crate::checkpoint::training_state::TrainingState;
+use crate::config::TrainingConfig;
 use crate::config::conflicts::RunFeatures;
 use crate::config::schedule::initialised;
 use crate::error::TrainError;
@@ -53,11 +54,11 @@ impl Trainer {
         Ok((own, true))
     }
 
-    /// What changes with every step, before the first.
+    /// What changes with every step, before the first, with a scheduler and whether that is the task's own.
     pub(super) fn state(
         &self,
         model: &AnyModel,
-        scheduler: ModuleLrScheduler,
+        (scheduler, own_schedule): (ModuleLrScheduler, bool),
     ) -> Result<TrainingState, TrainError> {
         let (optimizer, is_own) = self.optimizer(model)?;
         if is_own {
@@ -65,6 +66,7 @@ impl Trainer {
         }
         let mut state = TrainingState::new(optimizer, scheduler);
         state.own_optimizer = is_own;
+        state.own_schedule = own_schedule;
         Ok(state)
     }
 
@@ -79,12 +81,13 @@ impl Trainer {
         }
     }
 
-    /// The learning rate of each step of `model`: by the task's own schedule, or the configuration's.
+    /// The learning rate of each step of `model`, and whether it is by the task's own schedule: else it is by the
+    /// configuration's.
     pub(super) fn scheduler(
         &self,
         model: &AnyModel,
         total_steps: usize,
-    ) -> Result<ModuleLrScheduler, TrainError> {
+    ) -> Result<(ModuleLrScheduler, bool), TrainError> {
         let own = match &self.task {
             Some(task) => task.schedule(total_steps)?,
             None => None,
@@ -93,7 +96,8 @@ impl Trainer {
         match own {
             None => {
                 let parameters = self.config.optimizer.parameters(model)?;
-                self.config.scheduler_of(&parameters, total_steps)
+                let scheduler = self.config.scheduler_of(&parameters, total_steps)?;
+                Ok((scheduler, false))
             }
             Some(_) if groups.iter().any(|it| it.learning_rate_factor.is_some()) => {
                 Err(TrainError::Config(
@@ -107,7 +111,34 @@ impl Trainer {
                  the rates in `Task::schedule`"
                     .to_string(),
             )),
-            Some(own) => Ok(own),
+            Some(own) => {
+                self.warn_of_unused_rates();
+                Ok((own, true))
+            }
+        }
+    }
+
+    /// Warns of settings that a task's own schedule does not read.
+    fn warn_of_unused_rates(&self) {
+        let (own, usual) = (&self.config, TrainingConfig::default());
+        let unused = [
+            (
+                "optimizer.learning_rate",
+                own.optimizer.learning_rate != usual.optimizer.learning_rate,
+            ),
+            ("schedule", own.schedule != usual.schedule),
+            (
+                "schedule_numbers",
+                own.schedule_numbers != usual.schedule_numbers,
+            ),
+        ];
+        let unused = unused.iter().filter(|(_, is_set)| *is_set);
+        let unused: Vec<_> = unused.map(|(name, _)| format!("`{name}`")).collect();
+        if self.is_first() && !unused.is_empty() {
+            tracing::warn!(
+                "the schedule of the learning rate is the task's own (`Task::schedule`): without effect in [training]: {}",
+                unused.join(", ")
+            );
         }
     }
 

@@ -101,7 +101,7 @@ impl Trainer {
         let total_steps = self.config.total_steps(per_epoch);
         self.warn_of_a_finished_run(resume.as_ref(), total_steps);
         let scheduler = match trial {
-            Some(trial) => self.scheduler_of_rates(&model, &trial.rates)?,
+            Some(trial) => (self.scheduler_of_rates(&model, &trial.rates)?, false),
             None => self.scheduler(&model, total_steps)?,
         };
         let state = self.state(&model, scheduler)?;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
+use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{ModuleOptimizer, SgdConfig};
@@ -27,12 +28,16 @@ struct Slope;
 struct SlopeConfig {
     /// Whether the task has an optimizer and a schedule of its own.
     own: bool,
+    /// Whether that schedule falls over the steps of the run.
+    falls: bool,
     /// How many samples there are to validate on, if there is a set for that.
     validation: Option<usize>,
     /// How many samples the loss says there are, in place of the batch's.
     counted: Option<usize>,
     /// Whether the loss has two metrics of one name.
     twice: bool,
+    /// Whether the loss has a metric without weight.
+    weightless: bool,
     nested: Nested,
 }
 
@@ -83,11 +88,12 @@ impl Task for Slope {
     fn loss(&self, config: &SlopeConfig, model: &Linear, batch: Tensor<2>) -> Loss {
         let samples = config.counted.unwrap_or(batch.dims()[0]);
         let loss = Loss::new(model.forward(batch).mean(), samples);
-        match config.twice {
-            true => loss
+        match (config.twice, config.weightless) {
+            (true, _) => loss
                 .with_metric("ones", samples, samples)
                 .with_metric("ones", samples, samples),
-            false => loss,
+            (_, true) => loss.with_metric("iou", samples, 0_usize),
+            _ => loss,
         }
     }
 
@@ -110,6 +116,10 @@ impl Task for Slope {
         total_steps: usize,
     ) -> Result<Option<ModuleLrScheduler>, TaskError> {
         let rate = 1.0 / total_steps as f64;
+        if config.own && config.falls {
+            let falling = LinearLrSchedulerConfig::new(1.0, 0.0, total_steps);
+            return Ok(Some(falling.init().map_err(TaskError::new)?));
+        }
         Ok(config.own.then(|| ModuleLrScheduler::new(rate)))
     }
 }
@@ -286,4 +296,48 @@ fn a_resume_with_another_optimizer_than_the_tasks_own_is_refused_in_both_directi
 fn two_metrics_of_one_name_are_refused() {
     let refused = error(train(&["[slope]\ntwice = true"], &five_steps(), None));
     assert!(refused.contains("the metric `ones` twice"), "{refused}");
+}
+
+#[test]
+fn a_metric_that_is_never_finite_has_no_best_epoch_and_the_run_can_be_resumed() {
+    let by_metric = |epochs| TrainingConfig {
+        epochs,
+        best_by: "max:iou".parse().unwrap(),
+        ..five_steps()
+    };
+    let settings = ["[slope]\nvalidation = 7\nweightless = true"];
+    let folder = tempfile::tempdir().unwrap();
+    let run = RunDirectory::create(folder.path()).unwrap();
+    let mut begun = train(&settings, &by_metric(1), Some(&run));
+    let (_, report) = begun.remove(0).unwrap();
+    assert_eq!((report.steps, report.best_epoch), (5, None));
+    let mut resumed = begin_or_resume(&settings, &by_metric(2), Some(&run), true);
+    let (_, report) = resumed.remove(0).unwrap();
+    assert_eq!((report.steps, report.best_epoch), (10, None));
+}
+
+#[test]
+fn a_schedule_of_the_tasks_own_is_that_of_the_longer_run_after_a_resume() {
+    let settings = ["[slope]\nown = true\nfalls = true"];
+    let folder = tempfile::tempdir().unwrap();
+    let run = RunDirectory::create(folder.path()).unwrap();
+    let config = |epochs| TrainingConfig {
+        epochs,
+        log_every: 1,
+        validation_samples: Some(0),
+        ..five_steps()
+    };
+    train(&settings, &config(1), Some(&run)).remove(0).unwrap();
+    let mut resumed = begin_or_resume(&settings, &config(2), Some(&run), true);
+    resumed.remove(0).unwrap();
+    let lines = metric_lines(folder.path());
+    let steps = lines.iter().filter(|line| line.kind == MetricKind::Step);
+    let rates: Vec<f64> = steps.filter_map(|line| line.learning_rate).collect();
+    let expected = [1.0, 0.8, 0.6, 0.4, 0.2, 0.5, 0.4, 0.3, 0.2, 0.1];
+    assert_eq!(rates.len(), expected.len(), "{rates:?}");
+    let mut pairs = rates.iter().zip(expected);
+    assert!(
+        pairs.all(|(rate, expected)| (rate - expected).abs() < 1e-9),
+        "{rates:?}"
+    );
 }
