@@ -17,6 +17,15 @@ use crate::seeds::mix;
 const LOOKS: [usize; 2] = [16, 256];
 
 impl Trainer {
+    /// Warns where several ranks have data of their own that nobody compares.
+    pub(super) fn warn_of_uncompared_data(&self, data: &AnyData) {
+        if self.is_first() && self.group.world_size() > 1 && data.fingerprint.is_empty() {
+            tracing::warn!(
+                "the ranks cannot compare their data: give `TrainingData::with_fingerprint`, for example the SHA-256 of the file"
+            );
+        }
+    }
+
     /// Warns where the last samples are held out of a set that is in the order of its classes: the model would be
     /// validated on classes that it learns little or nothing of. Rank 0 looks at a few samples, where their batches have
     /// classes.

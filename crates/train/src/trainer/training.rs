@@ -75,6 +75,7 @@ impl Trainer {
         }
         if trial.is_none() {
             self.config.check_test(data.test.len())?;
+            self.warn_of_uncompared_data(data);
         }
         // Ranks of an elastic job read nothing before they have met, and a profile is of the training alone.
         if trial.is_none() && self.regroup.is_none() && self.recorder.is_none() {
