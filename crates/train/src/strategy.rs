@@ -363,6 +363,7 @@ impl RankLoop {
         let model = self.begin_sharding(model, &ddp)?;
         let model = self.begin_hooks(model, &ddp)?;
         let model = self.train_epochs(model, &ddp).and_then(|model| {
+            self.look_for_gradients_at_end(&ddp);
             let model = self.end_hooks(model, &ddp)?;
             let model = self.end_sharding(model)?;
             self.leave_averaged(&model)?;
