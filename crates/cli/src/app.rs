@@ -28,7 +28,7 @@ pub(crate) const RESERVED: [&str; 7] = [
 /// # use everburn_train::{Loss, Task, TaskData, TaskError};
 /// # struct Flowers;
 /// # impl Task for Flowers {
-/// #     type Config = std::collections::BTreeMap<String, String>;
+/// #     type Config = everburn_train::NoSettings;
 /// #     type Model = Linear;
 /// #     type Item = f32;
 /// #     type Batch = Tensor<2>;

@@ -301,7 +301,11 @@ pub(crate) fn tested(
 ) -> String {
     let accuracy = accuracy.map(|share| format!("accuracy {}{of}", units::percent(share, 2)));
     let others = others.iter();
-    let others = others.map(|(name, mean)| format!("{name} {}", units::significant(*mean, 4)));
+    let others = others.map(|(name, mean)| match mean.is_finite() {
+        true => format!("{name} {}", units::significant(*mean, 4)),
+        // As in the lines of the epochs.
+        false => format!("{name} {mean}"),
+    });
     let loss = format!("loss {loss:.4}");
     let parts: Vec<String> = accuracy.into_iter().chain([loss]).chain(others).collect();
     format!("test {}", parts.join("  "))
@@ -361,6 +365,16 @@ mod tests {
         let help = how_to_continue(&run);
         assert!(help.contains("in a-node-K/checkpoints"), "{help}");
         assert!(!help.contains("starts again"), "{help}");
+    }
+
+    #[test]
+    fn a_metric_that_is_no_number_reads_as_in_the_lines_of_the_epochs() {
+        let metrics = [
+            ("mae".to_owned(), f64::NAN),
+            ("mse".to_owned(), f64::INFINITY),
+        ];
+        let line = tested(None, "", 0.5, &BTreeMap::from(metrics));
+        assert_eq!(line, "test loss 0.5000  mae NaN  mse inf");
     }
 
     #[test]

@@ -170,6 +170,8 @@ pub(crate) struct TrainedRank<'a> {
     pub(crate) task: Box<dyn ConfiguredTask>,
     pub(crate) loaded: LoadedData,
     pub(crate) trainer: Trainer,
+    /// The samples are the test samples of other data, parted as in a training.
+    pub(crate) parts_others: bool,
     heartbeat: Option<HeartbeatMonitor>,
     environment: Option<&'a RankEnvironment>,
 }
@@ -184,6 +186,7 @@ impl<'a> TrainedRank<'a> {
         let local_rank = environment.map_or(0, |environment| environment.local_rank);
         let mut task = config.task()?;
         let before = task.agreed_settings()?;
+        let mut parts_others = false;
         let loaded = match samples {
             Samples::File => task.load_for_input()?,
             Samples::Run => task.load().map_err(|error| config.help_to_test(error))?,
@@ -191,9 +194,11 @@ impl<'a> TrainedRank<'a> {
             // The run's own data, under another name: what was held out is tested.
             Samples::Other(own) => match task.load() {
                 Ok(loaded) if loaded.for_training().fingerprint == own => loaded,
-                _ => {
+                all => {
                     task = config.task()?;
-                    task.load_test()?
+                    let test = task.load_test()?;
+                    parts_others = all.is_ok_and(|all| parts_alike(&before, &all, &test));
+                    test
                 }
             },
         };
@@ -216,6 +221,7 @@ impl<'a> TrainedRank<'a> {
             task,
             loaded,
             trainer,
+            parts_others,
             heartbeat,
             environment,
         })
@@ -234,7 +240,7 @@ impl<'a> TrainedRank<'a> {
         let was_changed = || run.read_report().is_ok_and(|report| report.data_changed);
         let why = match is_other {
             true if progress.data != data.fingerprint => {
-                "the data are not those of the training: files were added, removed or changed"
+                "the data are not those of the training: others are named, or files were added, removed or changed"
             }
             false if !progress.data.is_empty() || !was_changed() => return false,
             _ => {
@@ -267,6 +273,15 @@ impl<'a> TrainedRank<'a> {
 
 /// The sections of data that Everburn's own tasks read. They compare names and paths by what they stand for.
 const COMPARED_BY_TASKS: [&str; 2] = ["data.", "text."];
+
+/// Whether a task parts the data that it is tested on as those that it learns from, for it has no more to say of them than
+/// [`Task::data`](everburn_train::Task::data). Everburn's own tasks test all samples of other data.
+fn parts_alike(settings: &BTreeMap<String, String>, all: &LoadedData, test: &LoadedData) -> bool {
+    let counts = |data: &LoadedData| (data.train_len, data.validation_len, data.test_len);
+    let mut paths = settings.keys();
+    let is_own = !paths.any(|path| COMPARED_BY_TASKS.iter().any(|it| path.starts_with(it)));
+    is_own && counts(all) == counts(test) && test.for_training().test_fingerprint.is_empty()
+}
 
 /// Refuses data that decide a setting otherwise than those of the training did, such as which classes there are.
 ///

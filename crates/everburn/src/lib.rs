@@ -67,9 +67,9 @@ pub mod prelude {
     };
     pub use everburn_launch::Rank;
     pub use everburn_train::{
-        Classifier, EpochLines, Hook, HookError, LanguageModel, Loss, MetricLine, Predict,
-        Predictor, Run, RunDirectory, Supervised, Task, TaskData, TaskError, TrainError, Trainer,
-        TrainingConfig, TrainingData, TrainingReport, data_parallel,
+        Classifier, EpochLines, Hook, HookError, LanguageModel, Loss, MetricLine, NoSettings,
+        Predict, Predictor, Run, RunDirectory, Supervised, Task, TaskData, TaskError, TrainError,
+        Trainer, TrainingConfig, TrainingData, TrainingReport, data_parallel,
     };
 }
 

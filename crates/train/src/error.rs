@@ -76,6 +76,12 @@ pub enum TrainError {
     #[error(
         "the {what} is {loss} after step {step} in epoch {epoch}: {}",
         match (*.step, *.inputs_are_finite) {
+            (_, true) if *.what == VALIDATION_LOSS => "the training loss was finite, and so are the inputs of that batch, so the \
+                          training has diverged since (try a lower `training.optimizer.learning_rate`), or the model or the loss \
+                          makes it (a logarithm or a root of a number below 0, a division by 0)",
+            (_, false) if *.what == VALIDATION_LOSS => "the training loss was finite, so look for a NaN or an infinite number in \
+                          the validation data first; if there is none, the training has diverged: try a lower \
+                          `training.optimizer.learning_rate`",
             // Nothing has been learned yet.
             (1, true) => "the inputs are finite, so the model or the loss makes it (a logarithm or a root of a number below 0, a \
                           division by 0)",
@@ -87,7 +93,7 @@ pub enum TrainError {
         }
     )]
     LossNotFinite {
-        /// Which loss, "validation loss" say.
+        /// Which loss, "training loss" say.
         what: &'static str,
         /// The loss.
         loss: f64,
@@ -434,6 +440,9 @@ impl TrainError {
 
 /// What samples are of that are held out to validate on: there they have their numbers.
 pub(crate) const HELD_OUT_OF: &str = "the training data";
+
+/// The loss of which the data to validate on are the cause, rather than the steps before.
+pub(crate) const VALIDATION_LOSS: &str = "validation loss";
 
 /// An error of the system about a file of a run, with what to do.
 pub(crate) fn with_hint(error: &std::io::Error) -> String {

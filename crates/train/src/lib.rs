@@ -114,8 +114,8 @@ pub use record::run_directory::{RunDirectory, RunLock};
 pub use strategy::Run;
 pub use task::{
     AnyTask, BlockRunner, BlocksOf, ConfiguredTask, Conversation, DrawnBlocks, Language,
-    LoadedData, MeshModel, ModelBlocks, OnDevice, OtherClasses, Predict, Predictor, Pretrained,
-    PretrainedFormat, Scorer, Task, TaskData, TaskError, block_loss, settings_by_path,
+    LoadedData, MeshModel, ModelBlocks, NoSettings, OnDevice, OtherClasses, Predict, Predictor,
+    Pretrained, PretrainedFormat, Scorer, Task, TaskData, TaskError, block_loss, settings_by_path,
 };
 pub use trainer::{
     BatchSizeLimit, BatchSizeSearch, ComputeSeconds, FreeMemory, LearningRateRange,

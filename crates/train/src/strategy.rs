@@ -66,8 +66,7 @@ use crate::hook::Hook;
 use crate::metrics::layout::MetricAgreement;
 use crate::metrics::line::MetricsFile;
 use crate::metrics::rank_times::PastStep;
-use crate::metrics::step_report::{StepCost, StepReport};
-use crate::metrics::sums::MetricSums;
+use crate::metrics::step_report::StepReport;
 use crate::model::erased::{AnyLoader, AnyModel, AnyModelOverRanks};
 use crate::model::samples::Samples;
 use crate::record::live_file::{LiveSlot, RankStatuses};
@@ -369,6 +368,7 @@ impl RankLoop {
         let model = self.begin_sharding(model, &ddp)?;
         let model = self.begin_hooks(model, &ddp)?;
         let model = self.train_epochs(model, &ddp).and_then(|model| {
+            self.look_for_gradients_at_end(&ddp);
             let model = self.end_hooks(model, &ddp)?;
             let model = self.end_sharding(model)?;
             self.leave_averaged(&model)?;
@@ -417,7 +417,9 @@ impl RankLoop {
             if self.setup.config.compare_every > 0 {
                 model = self.compare(model, ddp, None)?;
             }
-            let validated = self.validate(&model, epoch)?;
+            let validated = self.validate(&model, epoch);
+            let validated = validated
+                .map_err(|error| self.keep_before_error(&model, epoch, finished, error))?;
             let (sums, line) = validated.map(|it| (it.sums, it.line)).unzip();
             model = self.after_epoch(model, ddp, epoch, line)?;
             ddp.verify_replicas(&model)?;
@@ -427,10 +429,7 @@ impl RankLoop {
             // From here on nobody waits for anybody: an epoch is over on all ranks or on none.
             self.outcome.trained = None;
             if finished {
-                self.outcome.epoch = epoch;
-                self.outcome.batches = 0;
-                self.outcome.so_far = MetricSums::default();
-                self.outcome.cost_so_far = StepCost::default();
+                self.count_epoch(epoch);
             }
             self.finish_epoch(&model, epoch, sums.as_ref())?;
             if !finished || self.outcome.stopped.is_some() {

@@ -9,6 +9,7 @@ mod configured;
 mod data;
 mod error;
 mod language;
+mod no_settings;
 mod on_device;
 mod own_loss;
 mod predict;
@@ -33,6 +34,7 @@ pub use self::configured::ConfiguredTask;
 pub use self::data::LoadedData;
 pub use self::error::{OtherClasses, TaskError};
 pub use self::language::{Conversation, Language, Scorer};
+pub use self::no_settings::NoSettings;
 pub use self::on_device::OnDevice;
 pub use self::predict::{Predict, Predictor};
 pub use self::pretrained::{Pretrained, PretrainedFormat};
@@ -107,7 +109,7 @@ const EVALUATION_BATCH: usize = 1_000;
 /// ```
 pub trait Task: Sized + Send + Sync + 'static {
     /// The task's own settings. They are in `config.toml` in a section of the task's name, and are set by
-    /// `--set NAME.KEY=VALUE`. `#[serde(default, deny_unknown_fields)]` refuses keys with a typing error.
+    /// `--set NAME.KEY=VALUE`. `#[serde(default, deny_unknown_fields)]` refuses keys with a typing error; [`NoSettings`] are none.
     type Config: Clone + Default + Serialize + DeserializeOwned + Send + Sync + 'static;
     /// An ordinary Burn module.
     type Model: Module + Display + Sync + 'static;
@@ -209,7 +211,7 @@ pub trait Task: Sized + Send + Sync + 'static {
     /// struct Line;
     ///
     /// impl Task for Line {
-    /// #     type Config = std::collections::BTreeMap<String, String>;
+    /// #     type Config = everburn::train::NoSettings;
     /// #     type Model = Linear;
     /// #     type Item = f32;
     /// #     type Batch = Tensor<2>;

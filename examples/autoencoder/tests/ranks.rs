@@ -20,3 +20,19 @@ fn a_training_that_was_killed_goes_on_and_learns_the_same() {
     let weights = |run: &Path| std::fs::read(run.join("model.safetensors")).expect("a trained model");
     assert!(weights(&whole) == weights(&killed));
 }
+
+#[test]
+fn an_evaluation_on_other_drawings_says_so() {
+    let run = Path::new(env!("CARGO_TARGET_TMPDIR")).join("autoencoder-tested");
+    assert!(train(&run, &[]));
+    let warned = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_autoencoder"));
+        let tested = command.arg("eval").arg(&run).arg("--json").args(more).output().expect("the program starts");
+        assert!(tested.status.success(), "{}", String::from_utf8_lossy(&tested.stderr));
+        let said = String::from_utf8_lossy(&tested.stderr).contains("the data are not those of the training");
+        assert_eq!(String::from_utf8_lossy(&tested.stdout).contains("\"data_changed\":true"), said);
+        said
+    };
+    assert!(!warned(&[]));
+    assert!(warned(&["--set", "circles.size=32"]));
+}

@@ -26,8 +26,14 @@ pub(crate) fn visit_batch(batch: &AnyBatch, visitor: &mut impl BatchVisitor) -> 
         || numbers::<5>(batch, visitor)
 }
 
+/// The batch as a `B`; a task with a loss of its own has no targets beside it.
+fn as_type<B: 'static>(batch: &dyn Any) -> Option<&B> {
+    let alone = || batch.downcast_ref::<(B, ())>().map(|(batch, ())| batch);
+    batch.downcast_ref::<B>().or_else(alone)
+}
+
 fn text(batch: &dyn Any, visitor: &mut impl BatchVisitor) -> bool {
-    let Some((tokens, next)) = batch.downcast_ref::<TextBatch>() else {
+    let Some((tokens, next)) = as_type::<TextBatch>(batch) else {
         return false;
     };
     visitor.int("tokens", tokens);
@@ -36,7 +42,7 @@ fn text(batch: &dyn Any, visitor: &mut impl BatchVisitor) -> bool {
 }
 
 fn masked_text(batch: &dyn Any, visitor: &mut impl BatchVisitor) -> bool {
-    let Some((tokens, (next, _))) = batch.downcast_ref::<MaskedTextBatch>() else {
+    let Some((tokens, (next, _))) = as_type::<MaskedTextBatch>(batch) else {
         return false;
     };
     visitor.int("tokens", tokens);
@@ -80,7 +86,7 @@ fn numbers_with<const D: usize, T: Targets>(
     batch: &dyn Any,
     visitor: &mut impl BatchVisitor,
 ) -> bool {
-    let Some((inputs, targets)) = batch.downcast_ref::<(Tensor<D>, T)>() else {
+    let Some((inputs, targets)) = as_type::<(Tensor<D>, T)>(batch) else {
         return false;
     };
     visitor.float("input", inputs);

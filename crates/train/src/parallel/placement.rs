@@ -57,6 +57,12 @@ mod tests {
         let expected = ["input", "classes"].map(|name| (name, device.clone()));
         assert_eq!(devices_of(&images), expected);
         check_batch(&images, &device.clone().autodiff()).unwrap();
+        let alone = (
+            Tensor::<2>::zeros([2, 3], &device),
+            Tensor::<2>::zeros([2, 1], &device),
+        );
+        let expected = ["input", "targets"].map(|name| (name, device.clone()));
+        assert_eq!(devices_of(&AnyBatch::new((alone, ()))), expected);
         let unknown = AnyBatch::new("something else");
         assert!(devices_of(&unknown).is_empty());
         check_batch(&unknown, &device).unwrap();

@@ -12,7 +12,8 @@ use crate::error::TrainError;
 use crate::evaluation::require_possible_accuracy;
 use crate::metrics::line::{MetricKind, MetricLine};
 use crate::metrics::step_exchange::Votes;
-use crate::metrics::step_report::Report;
+use crate::metrics::step_report::{Report, StepCost};
+use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
 use crate::model::finite::require_finite_loss;
 use crate::record::outcome::stopped_by_user;
@@ -164,6 +165,14 @@ impl RankLoop {
         self.event_train(LearnerEvent::EndSplit(epoch))?;
         let line = self.epoch_line(epoch);
         self.log(&line)
+    }
+
+    /// Counts `epoch` as read to its end.
+    pub(super) fn count_epoch(&mut self, epoch: usize) {
+        self.outcome.epoch = epoch;
+        self.outcome.batches = 0;
+        self.outcome.so_far = MetricSums::default();
+        self.outcome.cost_so_far = StepCost::default();
     }
 
     /// The metrics of all steps of an epoch so far.

@@ -38,13 +38,25 @@ impl MissingGradients {
         self.steps += 1;
         let seen = &mut self.seen;
         model.visit(&mut Seen { gradients, seen });
-        if self.steps < STEPS {
-            return None;
-        }
+        (self.steps == STEPS)
+            .then(|| self.warning(parameters))
+            .flatten()
+    }
+
+    /// The warning at the end of a training that had fewer steps.
+    fn finish(&mut self, parameters: &[BucketEntry]) -> Option<String> {
+        (1..STEPS)
+            .contains(&self.steps)
+            .then(|| self.warning(parameters))
+            .flatten()
+    }
+
+    fn warning(&self, parameters: &[BucketEntry]) -> Option<String> {
         let missing = parameters
             .iter()
             .filter(|entry| !self.seen.contains(&entry.id));
-        warning(&missing.map(|entry| &*entry.path).collect::<Vec<_>>())
+        let missing: Vec<_> = missing.map(|entry| &*entry.path).collect();
+        warning(&missing, self.steps)
     }
 }
 
@@ -62,7 +74,7 @@ impl ModuleVisitor for Seen<'_> {
     }
 }
 
-fn warning(missing: &[&str]) -> Option<String> {
+fn warning(missing: &[&str], steps: usize) -> Option<String> {
     let named = missing.iter().take(NAMED).map(|path| format!("`{path}`"));
     let named = named.collect::<Vec<_>>().join(", ");
     let more = match missing.len() {
@@ -71,8 +83,12 @@ fn warning(missing: &[&str]) -> Option<String> {
         all => format!(" and {} more", all - NAMED),
     };
     Some(format!(
-        "{named}{more} had no gradient on any rank in the first {STEPS} steps: does the forward pass use them, and is there \
-         a `detach` between them and the loss? `no_grad` freezes parameters that are not to be trained"
+        "{named}{more} had no gradient on any rank in {}: does the forward pass use them, and is there \
+         a `detach` between them and the loss? `no_grad` freezes parameters that are not to be trained",
+        match steps {
+            1 => "the only step".to_owned(),
+            _ => format!("the first {steps} steps"),
+        }
     ))
 }
 
@@ -89,7 +105,18 @@ impl RankLoop {
             return;
         }
         let parameters = ddp.parameters();
-        if let Some(text) = self.missing_gradients.count(model, gradients, parameters) {
+        let warning = self.missing_gradients.count(model, gradients, parameters);
+        self.warn_of_gradients(warning);
+    }
+
+    /// The same at the end of a training that was too short for it.
+    pub(super) fn look_for_gradients_at_end(&mut self, ddp: &Ddp) {
+        let warning = self.missing_gradients.finish(ddp.parameters());
+        self.warn_of_gradients(warning);
+    }
+
+    fn warn_of_gradients(&self, warning: Option<String>) {
+        if let Some(text) = warning {
             tracing::warn!("{text}");
             self.note(Event::new(EventKind::Warning, text));
         }
@@ -102,13 +129,13 @@ mod tests {
 
     #[test]
     fn many_parameters_are_named_by_the_first() {
-        assert_eq!(warning(&[]), None);
-        let one = warning(&["first.weight"]).unwrap();
+        assert_eq!(warning(&[], STEPS), None);
+        let one = warning(&["first.weight"], 4).unwrap();
         assert!(
-            one.starts_with("`first.weight` had no gradient on any rank"),
+            one.starts_with("`first.weight` had no gradient on any rank in the first 4 steps"),
             "{one}"
         );
-        let many = warning(&["a"; 11]).unwrap();
+        let many = warning(&["a"; 11], STEPS).unwrap();
         assert!(many.contains("`a` and 3 more had"), "{many}");
         assert_eq!(many.matches("`a`").count(), NAMED);
     }

@@ -12,7 +12,7 @@ use super::{RankLoop, items};
 use crate::checkpoint::adapter::Adapter;
 use crate::checkpoint::weights::write_trained;
 use crate::config::best_by::Direction;
-use crate::error::TrainError;
+use crate::error::{TrainError, VALIDATION_LOSS};
 use crate::evaluation::{evaluate, infer};
 use crate::metrics::line::{MetricKind, MetricLine};
 use crate::metrics::step_report::{Report, StepCost};
@@ -76,13 +76,54 @@ impl RankLoop {
             self.outcome.stopped = Some(stopped_by_user(step));
             return Ok(None);
         };
-        require_finite_loss("validation loss", sums.mean_loss(), epoch, step)
+        require_finite_loss(VALIDATION_LOSS, sums.mean_loss(), epoch, step)
             .map_err(|error| self.with_validation_inputs(error, &loader, broken))?;
         self.setup.config.best_by.value(&sums)?;
         let mut line = MetricLine::new(MetricKind::Validation, epoch, step, &sums);
         line.cost.seconds = start.elapsed().as_secs_f64();
         self.log(&line)?;
         Ok(Some(Validated { sums, line }))
+    }
+
+    /// Writes the checkpoint of an epoch whose validation loss is no number, before that error ends the training: the data may
+    /// be at fault, and a resume needs what was learned. It is for nothing where the parameters are not finite either.
+    pub(super) fn keep_before_error(
+        &mut self,
+        model: &AnyModel,
+        epoch: usize,
+        finished: bool,
+        error: TrainError,
+    ) -> TrainError {
+        let of_loss = matches!(
+            error,
+            TrainError::LossNotFinite { .. } | TrainError::InputNotFinite(_)
+        );
+        let step = self.outcome.step;
+        if !of_loss
+            || !finished
+            || self.setup.is_trial
+            || require_finite(model, epoch, step).is_err()
+        {
+            return error;
+        }
+        self.count_epoch(epoch);
+        let _saving = Saving::begin();
+        let written = self.make_states_equal(model);
+        let written = written.and_then(|()| self.save_checkpoint(model));
+        let written = written.and_then(|()| match &mut self.setup.checkpoints {
+            Some(checkpoints) => checkpoints.finish(),
+            None => Ok(()),
+        });
+        match written {
+            Ok(()) if self.setup.checkpoints.is_some() => tracing::warn!(
+                "the checkpoint of epoch {epoch} has what was learned before this validation"
+            ),
+            Ok(()) => {}
+            Err(unwritten) => tracing::warn!("epoch {epoch} has no checkpoint: {unwritten}"),
+        }
+        // A rank that ends has the launcher end the others.
+        let _ = self.setup.group.barrier().wait();
+        error
     }
 
     /// Whether a sample is to be drawn after one of `steps`.

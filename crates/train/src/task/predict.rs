@@ -21,7 +21,7 @@ use super::{Task, TaskData, TaskError};
 /// struct Houses;
 ///
 /// impl Task for Houses {
-/// #     type Config = std::collections::BTreeMap<String, String>;
+/// #     type Config = everburn::train::NoSettings;
 /// #     type Model = Linear;
 /// #     type Item = f32;
 /// #     type Batch = (Tensor<2>, Tensor<2>);

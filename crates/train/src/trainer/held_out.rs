@@ -17,10 +17,24 @@ use crate::seeds::mix;
 const LOOKS: [usize; 2] = [16, 256];
 
 impl Trainer {
+    /// Warns of data that nobody compares between ranks, and of those in the order of their classes.
+    pub(super) fn warn_of_data(&self, data: &AnyData) {
+        self.warn_of_uncompared_data(data);
+        self.warn_of_sorted_classes(data);
+    }
+
+    fn warn_of_uncompared_data(&self, data: &AnyData) {
+        if self.is_first() && self.group.world_size() > 1 && data.fingerprint.is_empty() {
+            tracing::warn!(
+                "the ranks cannot compare their data: give `TrainingData::with_fingerprint`, for example the SHA-256 of the file"
+            );
+        }
+    }
+
     /// Warns where the last samples are held out of a set that is in the order of its classes: the model would be
     /// validated on classes that it learns little or nothing of. Rank 0 looks at a few samples, where their batches have
     /// classes.
-    pub(super) fn warn_of_sorted_classes(&self, data: &AnyData) {
+    fn warn_of_sorted_classes(&self, data: &AnyData) {
         let (all, held_out) = (data.train.len(), self.held_out(data));
         if !self.is_first() || held_out == 0 || held_out >= all {
             return;

@@ -78,7 +78,7 @@ impl Trainer {
         }
         // Ranks of an elastic job read nothing before they have met, and a profile is of the training alone.
         if trial.is_none() && self.regroup.is_none() && self.recorder.is_none() {
-            self.warn_of_sorted_classes(data);
+            self.warn_of_data(data);
         }
         self.begin_profile()?;
         let loaders = self.loaders(data, over)?;

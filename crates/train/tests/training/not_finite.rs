@@ -4,9 +4,11 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
+use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_train::checkpoint::CheckpointFolder;
 use everburn_train::{
     Classifier, LabeledBatch, NotFiniteInput, OptimizerConfig, OptimizerKind, ReadMetrics,
-    TrainError, TrainingConfig, TrainingData,
+    RunDirectory, TrainError, Trainer, TrainingConfig, TrainingData,
 };
 
 use crate::harness::ranks::on_ranks;
@@ -152,6 +154,52 @@ fn a_sample_of_the_validation_is_named() {
         let text = "the validation loss is NaN after step 5: the input of sample 7 of the validation, which rank";
         assert!(found.to_string().starts_with(text), "{found}");
     }
+}
+
+#[test]
+fn an_epoch_whose_validation_is_no_number_leaves_a_checkpoint_to_resume_from() {
+    let mut broken = samples(12);
+    broken[7].0[2] = f32::INFINITY;
+    for ranks in [1, 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("run");
+        let data = data(samples(60), broken.clone());
+        let errors = on_ranks(ranks, &config(), Some(&run), |trainer| {
+            trainer.fit(model(), &data).map(drop).unwrap_err()
+        });
+        assert_eq!(found(&errors).of, "the validation");
+        let checkpoints = CheckpointFolder::new(run.join("checkpoints"), 1);
+        let progress = checkpoints.newest_progress().unwrap();
+        assert_eq!((progress.epoch, progress.step), (1, 5));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = Trainer {
+        run: Some(RunDirectory::create(folder.path().join("run")).unwrap()),
+        ..Trainer::new(config(), ProcessGroup::alone(GroupOptions::default()))
+    };
+    let failed = trainer.fit(model(), &data(samples(60), broken));
+    failed.map(drop).unwrap_err();
+    trainer.resume = true;
+    let resumed = trainer.fit(model(), &data(samples(60), samples(12)));
+    let (_, report) = resumed.unwrap();
+    assert_eq!((report.resumed_after_epoch, report.steps), (Some(1), 10));
+}
+
+#[test]
+fn of_a_validation_loss_the_data_are_suspected_first() {
+    let error = |what| TrainError::LossNotFinite {
+        what,
+        loss: f64::INFINITY,
+        step: 9,
+        epoch: 1,
+        inputs_are_finite: false,
+    };
+    let validation = error("validation loss").to_string();
+    let expected = "the training loss was finite, so look for a NaN or an infinite number in the validation data first";
+    assert!(validation.contains(expected), "{validation}");
+    let training = error("training loss").to_string();
+    let expected = "the training has diverged, or the data have a NaN";
+    assert!(training.contains(expected), "{training}");
 }
 
 #[test]
