@@ -63,8 +63,8 @@ pub enum TrainError {
     InputNotFinite(NotFiniteInput),
     /// A prediction has a number that is NaN or infinite.
     #[error(
-        "the prediction of {sample} {what}, which JSON has no number for: look for such numbers in the sample, or name weights \
-         of before the training diverged (--checkpoint)"
+        "the prediction of {sample} {what}, which JSON has no number for: look for such numbers in the sample, or take weights \
+         of before the training diverged (another checkpoint)"
     )]
     PredictionNotFinite {
         /// The sample: its number in its data set, and its name if it has one.

@@ -46,7 +46,9 @@ impl RunConfig {
         merge(&mut table, flags);
         let before = table.clone();
         merge(&mut table, settings);
-        let other_data = named_data(&table) != own_data || table != before;
+        // What a flag sets and what `--set` sets count alike.
+        let other_data =
+            named_data(&table) != own_data || beside_data(&table) != beside_data(&before);
         let config = Self::deserialize(Value::Table(table))
             .map_err(|error| CliError::usage(error.to_string()))?;
         config.validate_ranks()?;
@@ -165,6 +167,14 @@ impl RunConfig {
         }
         Ok(settings)
     }
+}
+
+/// A configuration without its data: settings by which a task has others.
+fn beside_data(config: &Table) -> Table {
+    let others = config.iter().filter(|(section, _)| *section != "data");
+    others
+        .map(|(section, values)| (section.clone(), values.clone()))
+        .collect()
 }
 
 /// The data that a configuration names, paths as they are on the disk.

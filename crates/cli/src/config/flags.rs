@@ -3,6 +3,7 @@
 use serde::Serialize;
 use toml::{Table, Value};
 
+use super::layers::merge;
 use crate::arguments::keys::{get, put};
 use crate::arguments::{RankFlags, ScheduleFlag, TrainArguments};
 use crate::devices;
@@ -95,7 +96,13 @@ pub(super) fn assign(layer: &mut Table, assignment: &str) -> Result<(), CliError
     let parsed = format!("value = {text}").parse::<Table>().ok();
     let parsed = parsed.filter(|table| table.len() == 1);
     let value = parsed.and_then(|mut table| table.remove("value"));
-    let value = value.unwrap_or_else(|| Value::String(text.to_owned()));
+    let mut value = value.unwrap_or_else(|| Value::String(text.to_owned()));
+    // A table adds to what was set before.
+    if let (Some(Value::Table(before)), Value::Table(more)) = (get(layer, key.trim()), &value) {
+        let mut both = before.clone();
+        merge(&mut both, more.clone());
+        value = Value::Table(both);
+    }
     put(layer, key.trim(), value).map_err(CliError::usage)
 }
 
@@ -103,4 +110,25 @@ fn set<T: Serialize>(layer: &mut Table, path: &str, value: &T) -> Result<(), Cli
     let value =
         Value::try_from(value).map_err(|error| CliError::usage(format!("{path}: {error}")))?;
     put(layer, path, value).map_err(CliError::usage)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_adds_to_what_was_set_before() {
+        let mut layer = Table::new();
+        for set in [
+            "llama.heads=4",
+            "llama={heads=2, width=8}",
+            "llama.width=16",
+        ] {
+            assign(&mut layer, set).unwrap();
+        }
+        assert_eq!(layer, "llama = { heads = 2, width = 16 }".parse().unwrap());
+        assign(&mut layer, "llama={layers=1}").unwrap();
+        let all = "llama = { heads = 2, layers = 1, width = 16 }";
+        assert_eq!(layer, all.parse().unwrap());
+    }
 }

@@ -85,7 +85,7 @@ impl RankLoop {
         Ok(Some(Validated { sums, line }))
     }
 
-    /// Writes the checkpoint of an epoch whose validation loss is no number, before that error ends the training: the data may
+    /// Writes the checkpoint of an epoch whose validation loss is not finite, before that error ends the training: the data may
     /// be at fault, and a resume needs what was learned. It is for nothing where the parameters are not finite either.
     pub(super) fn keep_before_error(
         &mut self,
