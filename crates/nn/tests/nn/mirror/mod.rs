@@ -49,6 +49,8 @@ fn loaded<M: Module>(model: M, record: &[u8]) -> M {
 /// A step of both from one record gives the same loss, gradients and running statistics.
 fn compute_the_same<Burns: Trains, Ours: Trains>() {
     let device = Device::flex().autodiff();
+    // Of parameters drawn at random, some may make a sum so near to zero that rounding decides its sign, and a gradient.
+    device.seed(17);
     let burns = Burns::new(&device);
     let ours = loaded(Ours::new(&device), &bytes(&burns));
     assert_eq!(parameter_paths(&ours), parameter_paths(&burns));
@@ -95,12 +97,12 @@ macro_rules! mirrored {
 
             #[test]
             fn computes_the_same() {
-                compute_the_same::<burns::models::$model, ours::models::$model>();
+                // Other tests draw from the same generator.
+                alone(|| compute_the_same::<burns::models::$model, ours::models::$model>());
             }
 
             #[test]
             fn begins_the_same() {
-                // Others draw from the same generator.
                 alone(|| begin_the_same::<burns::models::$model, ours::models::$model>());
             }
         }
