@@ -275,7 +275,7 @@ const SUBMISSIONS: &str = "400";
 
 #[test]
 #[ignore = "needs the feature webgpu and a software Vulkan driver"]
-fn a_rank_whose_device_is_lost_comes_back_or_ends_the_run() {
+fn long_a_rank_whose_device_is_lost_comes_back_or_ends_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let (flex, _) = trained(folder, "flex", "mlp", &["--ranks", "2"]);
