@@ -83,8 +83,10 @@ impl RankLoop {
         }
         let left = own.total_steps.saturating_sub(progress.step);
         let state = &mut self.setup.state;
-        let changes = state.stretch_schedule(progress.scheduled_steps(), left);
-        if self.is_first() && changes {
+        // A task's own may be the same for any number of steps.
+        let changes = !state.own_schedule;
+        let changes = state.stretch_schedule(progress.scheduled_steps(), left) || changes;
+        if self.is_first() && changes && left > 0 {
             let rate = self.setup.state.scheduler.clone().step().base();
             tracing::warn!(
                 "the {schedule} schedule of the learning rate was that of {} steps; from step {} on it is that of {}, and begins \

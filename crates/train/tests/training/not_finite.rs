@@ -173,14 +173,14 @@ fn an_epoch_whose_validation_is_no_number_leaves_a_checkpoint_to_resume_from() {
         assert_eq!((progress.epoch, progress.step), (1, 5));
     }
     let folder = tempfile::tempdir().unwrap();
-    let mut trainer = Trainer {
+    let trainer = |resume| Trainer {
         run: Some(RunDirectory::create(folder.path().join("run")).unwrap()),
+        resume,
         ..Trainer::new(config(), ProcessGroup::alone(GroupOptions::default()))
     };
-    let failed = trainer.fit(model(), &data(samples(60), broken));
+    let failed = trainer(false).fit(model(), &data(samples(60), broken));
     failed.map(drop).unwrap_err();
-    trainer.resume = true;
-    let resumed = trainer.fit(model(), &data(samples(60), samples(12)));
+    let resumed = trainer(true).fit(model(), &data(samples(60), samples(12)));
     let (_, report) = resumed.unwrap();
     assert_eq!((report.resumed_after_epoch, report.steps), (Some(1), 10));
 }

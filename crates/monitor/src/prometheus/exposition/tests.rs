@@ -54,7 +54,7 @@ fn sample() -> RunState {
         Update::Event(Event::new(EventKind::Restart, "rank 1 was started again")),
         Update::Event(Event::new(EventKind::CheckpointFailed, "no space left")),
         Update::Live(Live {
-            unix_time_ms: 1_000,
+            unix_time_ms: everburn_record::unix_time_ms(),
             phase: Phase::Training,
             epoch: 2,
             step: 12,
@@ -69,7 +69,8 @@ fn sample() -> RunState {
 
 #[test]
 fn all_figures_of_a_run_are_there_in_the_text_format() {
-    let text = exposition(&sample(), 3_500);
+    let state = sample();
+    let text = exposition(&state, state.live.unix_time_ms + 2_500);
     for line in [
         r#"everburn_run_info{run="a \"quoted\\ name",model="mnist"} 1"#,
         "everburn_running 1",
@@ -111,7 +112,8 @@ fn all_figures_of_a_run_are_there_in_the_text_format() {
 #[test]
 fn each_family_is_described_once_before_its_samples() {
     let mut described = std::collections::BTreeSet::new();
-    let text = exposition(&sample(), 3_500);
+    let state = sample();
+    let text = exposition(&state, state.live.unix_time_ms + 2_500);
     let mut family = "";
     for line in text.lines() {
         if let Some(help) = line.strip_prefix("# HELP ") {
