@@ -173,8 +173,12 @@ fn an_epoch_whose_validation_is_no_number_leaves_a_checkpoint_to_resume_from() {
         assert_eq!((progress.epoch, progress.step), (1, 5));
     }
     let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run");
     let trainer = |resume| Trainer {
-        run: Some(RunDirectory::create(folder.path().join("run")).unwrap()),
+        run: Some(match resume {
+            true => RunDirectory::open(&path).unwrap(),
+            false => RunDirectory::create(&path).unwrap(),
+        }),
         resume,
         ..Trainer::new(config(), ProcessGroup::alone(GroupOptions::default()))
     };
