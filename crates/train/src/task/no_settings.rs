@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 ///
 /// ```
 /// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::{NoSettings, configuration_fault};
+/// use everburn::train::{NoSettings, configuration_of};
 ///
-/// let error = toml::from_str::<NoSettings>("width = 3").unwrap_err();
-/// assert!(configuration_fault(&error, "").starts_with("unknown key `width`"));
+/// let fault = configuration_of::<NoSettings>("width = 3".parse().unwrap()).unwrap_err();
+/// assert!(fault.starts_with("unknown key `width`"), "{fault}");
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
