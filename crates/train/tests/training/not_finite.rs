@@ -173,12 +173,9 @@ fn an_epoch_whose_validation_is_no_number_leaves_a_checkpoint_to_resume_from() {
         assert_eq!((progress.epoch, progress.step), (1, 5));
     }
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("run");
+    let run = RunDirectory::create(folder.path().join("run")).unwrap();
     let trainer = |resume| Trainer {
-        run: Some(match resume {
-            true => RunDirectory::open(&path).unwrap(),
-            false => RunDirectory::create(&path).unwrap(),
-        }),
+        run: Some(run.clone()),
         resume,
         ..Trainer::new(config(), ProcessGroup::alone(GroupOptions::default()))
     };
