@@ -64,6 +64,8 @@ pub(crate) struct Core {
     /// Group ranks whose channels the next collective closes (fault injection).
     cut: Mutex<Vec<usize>>,
     any_cut: AtomicBool,
+    /// A collective has ended early, and what others have sent for it may be in the channels.
+    pub(crate) channels_have_rests: AtomicBool,
 }
 
 /// The data plane of a group.
@@ -115,6 +117,7 @@ impl Core {
             data,
             cut,
             any_cut,
+            channels_have_rests: AtomicBool::new(false),
         }
     }
 
@@ -232,7 +235,12 @@ impl Core {
                 context.ticket = progress.flight.run(&context, label);
             }
             drop(progress);
-            if let Some(failure) = self.mailbox.settled_failure(self.job_rank()) {
+            // The channels may have rests of a collective that has ended early: the next one must not read them.
+            let failure = match self.channels_have_rests.load(Ordering::Acquire) {
+                true => self.mailbox.failure(),
+                false => self.mailbox.settled_failure(self.job_rank()),
+            };
+            if let Some(failure) = failure {
                 let error = self.failed(&context, &failure);
                 self.record_end(&context, true);
                 return Err(error);

@@ -1,5 +1,7 @@
 //! What each collective does once its turn has come. Costs are in [`super::algorithm`].
 
+use std::sync::atomic::Ordering;
+
 use super::algorithm::Algorithm;
 use super::collective::Collective;
 use super::element::Element;
@@ -211,7 +213,11 @@ impl Collective<'_> {
         let wait_policy = self.wait_policy();
         let engine = Engine::new(self, channels, &mut data.workspace, buffers, op);
         let engine = if lists { engine.with_lists() } else { engine };
-        engine.run(wait_policy)
+        let outcome = engine.run(wait_policy);
+        if outcome.is_err() {
+            core.channels_have_rests.store(true, Ordering::Release);
+        }
+        outcome
     }
 }
 
