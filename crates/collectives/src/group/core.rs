@@ -64,8 +64,8 @@ pub(crate) struct Core {
     /// Group ranks whose channels the next collective closes (fault injection).
     cut: Mutex<Vec<usize>>,
     any_cut: AtomicBool,
-    /// A collective has ended early, and what others have sent for it may be in the channels.
-    pub(crate) channels_have_rests: AtomicBool,
+    /// A collective has ended early: the channels may still hold data that others sent for it.
+    pub(crate) channels_out_of_step: AtomicBool,
 }
 
 /// The data plane of a group.
@@ -117,7 +117,7 @@ impl Core {
             data,
             cut,
             any_cut,
-            channels_have_rests: AtomicBool::new(false),
+            channels_out_of_step: AtomicBool::new(false),
         }
     }
 
@@ -235,8 +235,8 @@ impl Core {
                 context.ticket = progress.flight.run(&context, label);
             }
             drop(progress);
-            // The channels may have rests of a collective that has ended early: the next one must not read them.
-            let failure = match self.channels_have_rests.load(Ordering::Acquire) {
+            // The next collective must not take data of an earlier one for its own.
+            let failure = match self.channels_out_of_step.load(Ordering::Acquire) {
                 true => self.mailbox.failure(),
                 false => self.mailbox.settled_failure(self.job_rank()),
             };

@@ -215,7 +215,7 @@ impl Collective<'_> {
         let engine = if lists { engine.with_lists() } else { engine };
         let outcome = engine.run(wait_policy);
         if outcome.is_err() {
-            core.channels_have_rests.store(true, Ordering::Release);
+            core.channels_out_of_step.store(true, Ordering::Release);
         }
         outcome
     }
