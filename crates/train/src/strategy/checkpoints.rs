@@ -83,9 +83,9 @@ impl RankLoop {
         }
         let left = own.total_steps.saturating_sub(progress.step);
         let state = &mut self.setup.state;
-        // A task's own may be the same for any number of steps.
-        let changes = !state.own_schedule;
-        let changes = state.stretch_schedule(progress.scheduled_steps(), left) || changes;
+        let rates_differ = state.stretch_schedule(progress.scheduled_steps(), left);
+        // A task's own schedule may be the same for any number of steps.
+        let changes = rates_differ || !state.own_schedule;
         if self.is_first() && changes && left > 0 {
             let rate = self.setup.state.scheduler.clone().step().base();
             tracing::warn!(
