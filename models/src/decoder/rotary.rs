@@ -6,7 +6,7 @@ use std::f64::consts::TAU;
 use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_nn::rope;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// How the angles of rotary positions change for texts that are longer than those a model learned from.
 ///
@@ -18,10 +18,11 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!(scaling.frequency(1.0), 0.25);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case", from = "Written")]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum RotaryScaling {
     /// They do not.
     #[default]
+    #[serde(deserialize_with = "no_numbers")]
     None,
     /// All positions are divided by `factor` (Chen et al. 2023, section 2.3).
     Linear {
@@ -41,40 +42,12 @@ pub enum RotaryScaling {
     },
 }
 
-/// The same as it is read: of a kind without numbers, serde would take any.
-#[derive(Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-enum Written {
-    None {},
-    Linear {
-        factor: f64,
-    },
-    Llama3 {
-        factor: f64,
-        low_frequency: f64,
-        high_frequency: f64,
-        original_context: usize,
-    },
-}
-
-impl From<Written> for RotaryScaling {
-    fn from(written: Written) -> Self {
-        match written {
-            Written::None {} => Self::None,
-            Written::Linear { factor } => Self::Linear { factor },
-            Written::Llama3 {
-                factor,
-                low_frequency,
-                high_frequency,
-                original_context,
-            } => Self::Llama3 {
-                factor,
-                low_frequency,
-                high_frequency,
-                original_context,
-            },
-        }
-    }
+/// Of a kind without numbers, serde would take any.
+fn no_numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct NoNumbers {}
+    NoNumbers::deserialize(deserializer).map(|NoNumbers {}| ())
 }
 
 impl RotaryScaling {
