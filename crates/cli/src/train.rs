@@ -31,7 +31,7 @@ pub(crate) use self::earlier_run::Replaced;
 use self::ending::end_of_job;
 use self::joining::{Joined, agree, join, watched};
 pub(crate) use self::machine_folder::folder_of_machine;
-use self::optimizer::{check_optimizer, check_schedule};
+use self::optimizer::check_optimizer;
 use self::preparation::{announce, announce_as_rank, check, check_resume};
 pub(crate) use self::preparation::{changed_settings, claim_first_free, prepare_run_directory};
 use self::preparation::{load_data, rank_arguments};
@@ -77,8 +77,7 @@ pub(crate) fn run(
         weights::check_tokenizer(&config, arguments)?;
     }
     let samples = announce(&config, &loaded);
-    check_optimizer(&config, arguments, &*task)?;
-    check_schedule(&config, arguments, &*task, samples)?;
+    check_optimizer(&config, arguments, &*task, samples)?;
     config.training.check_schedule(samples)?;
     if arguments.resume {
         check_resume(&config, arguments, &*task, &loaded)?;

@@ -80,6 +80,9 @@ pub struct Progress {
     /// The task has its own optimizer (`Task::optimizer`): the checkpoint holds the state of that one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub own_optimizer: bool,
+    /// The task has its own schedule of the learning rate (`Task::schedule`), which takes the place of `schedule`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own_schedule: bool,
     /// The groups of parameters that learn otherwise than the rest, in words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub parameter_groups: String,
@@ -232,11 +235,12 @@ impl Progress {
     /// What differs, in words.
     pub fn fits(&self, checkpoint: &Self) -> Result<(), String> {
         let facts = |progress: &Self| {
-            let schedule = progress.schedule_numbers.describe(progress.schedule);
-            let optimizer = match progress.own_optimizer {
+            let or_own = |is_own: bool, configured: String| match is_own {
                 true => "the task's own".to_string(),
-                false => format!("{:?}", progress.optimizer),
+                false => configured,
             };
+            let schedule = progress.schedule_numbers.describe(progress.schedule);
+            let optimizer = format!("{:?}", progress.optimizer);
             let groups = match progress.parameter_groups.as_str() {
                 "" => "none".to_string(),
                 groups => groups.to_string(),
@@ -246,9 +250,9 @@ impl Progress {
                 ("seed", progress.seed.to_string()),
                 ("batch size", progress.batch_size.to_string()),
                 ("training samples", progress.samples_per_epoch.to_string()),
-                ("optimizer", optimizer),
+                ("optimizer", or_own(progress.own_optimizer, optimizer)),
                 ("parameter groups", groups),
-                ("schedule", schedule),
+                ("schedule", or_own(progress.own_schedule, schedule)),
             ]
         };
         let (there, here) = (facts(checkpoint), facts(self));
@@ -272,14 +276,19 @@ impl Progress {
     /// What to resume with, where a number of facts differ from those of `checkpoint`.
     fn advice(&self, checkpoint: &Self, different: usize) -> String {
         let samples = self.samples_per_epoch != checkpoint.samples_per_epoch;
-        let own = self.own_optimizer != checkpoint.own_optimizer;
+        let optimizer = self.own_optimizer != checkpoint.own_optimizer;
+        let schedule = self.own_schedule != checkpoint.own_schedule;
+        // An own optimizer or schedule is of the code; the number of samples, of the data.
+        let elsewhere = [samples, optimizer, schedule];
         let mut same = Vec::new();
-        // An own optimizer is of the code; the number of samples, of the data.
-        if different > usize::from(samples) + usize::from(own) {
+        if different > elsewhere.iter().filter(|differs| **differs).count() {
             same.push("the same configuration");
         }
-        if own {
+        if optimizer {
             same.push("the same `Task::optimizer`");
+        }
+        if schedule {
+            same.push("the same `Task::schedule`");
         }
         if samples {
             same.push("the same training data");

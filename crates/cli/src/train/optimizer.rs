@@ -8,64 +8,52 @@ use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
 
 /// Checks that the groups of parameters, and those that factors of LoRA are put beside, are some of the task's model, and that
-/// no flag names another optimizer than a task's own. No parameter is drawn.
+/// no flag sets what the task has of its own: an optimizer, or a schedule for a run on `samples` samples. No parameter is drawn.
 pub(super) fn check_optimizer(
-    config: &RunConfig,
-    arguments: &TrainArguments,
-    task: &dyn ConfiguredTask,
-) -> Result<(), CliError> {
-    let of_optimizer = flags_of_optimizer(arguments);
-    let has_groups = config.training.optimizer.has_groups();
-    let lora = config.training.lora.as_ref();
-    if lora.is_none() && !has_groups && of_optimizer.is_empty() {
-        return Ok(());
-    }
-    let model = task.model(&Device::default())?;
-    if let Some(lora) = lora {
-        lora.check_targets(&model)?;
-    }
-    if has_groups {
-        config.training.optimizer.init(&model)?;
-    }
-    match of_optimizer.first() {
-        Some(flag) if task.optimizer(&model)?.is_some() => Err(CliError::usage_with_help(
-            format!(
-                "{flag} has no effect: {} has its own optimizer (`Task::optimizer`)",
-                config.model
-            ),
-            "leave it out, or set it in the task's code; --learning-rate counts where the task has no schedule of its own",
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// Checks that no flag sets a learning rate of a task with a schedule of its own, whose data have `samples` to learn from.
-pub(super) fn check_schedule(
     config: &RunConfig,
     arguments: &TrainArguments,
     task: &dyn ConfiguredTask,
     samples: usize,
 ) -> Result<(), CliError> {
-    match flags_of_schedule(arguments).first() {
-        Some(flag)
-            if task
-                .schedule(config.training.total_steps(samples))?
-                .is_some() =>
+    let training = &config.training;
+    let (of_optimizer, of_schedule) = (flag_of_optimizer(arguments), flag_of_schedule(arguments));
+    let has_groups = training.optimizer.has_groups();
+    if training.lora.is_some() || has_groups || of_optimizer.is_some() {
+        let model = task.model(&Device::default())?;
+        if let Some(lora) = &training.lora {
+            lora.check_targets(&model)?;
+        }
+        if has_groups {
+            training.optimizer.init(&model)?;
+        }
+        if let Some(flag) = of_optimizer
+            && task.optimizer(&model)?.is_some()
         {
-            Err(CliError::usage_with_help(
+            return Err(CliError::usage_with_help(
                 format!(
-                    "{flag} has no effect: {} has its own schedule of the learning rate (`Task::schedule`)",
+                    "{flag} has no effect: {} has its own optimizer (`Task::optimizer`)",
                     config.model
                 ),
-                "leave it out, or set the rates in the task's code",
-            ))
+                "leave it out, or set it in the task's code; --learning-rate counts where the task has no schedule of its own",
+            ));
         }
-        _ => Ok(()),
     }
+    if let Some(flag) = of_schedule
+        && task.schedule(training.total_steps(samples))?.is_some()
+    {
+        return Err(CliError::usage_with_help(
+            format!(
+                "{flag} has no effect: {} has its own schedule of the learning rate (`Task::schedule`)",
+                config.model
+            ),
+            "leave it out, or set the rates in the task's code",
+        ));
+    }
+    Ok(())
 }
 
-/// The flags that set a learning rate, a schedule or something of it, or look for a rate.
-fn flags_of_schedule(arguments: &TrainArguments) -> Vec<String> {
+/// The first flag that sets a learning rate, a schedule or something of it, or looks for a rate.
+fn flag_of_schedule(arguments: &TrainArguments) -> Option<String> {
     const KEYS: [&str; 6] = [
         "optimizer.learning_rate",
         "schedule",
@@ -74,36 +62,42 @@ fn flags_of_schedule(arguments: &TrainArguments) -> Vec<String> {
         "schedule_numbers.decay_every",
         "schedule_numbers.decay_factor",
     ];
-    let is_of_schedule =
-        |path: &str| KEYS.contains(&path.strip_prefix("training.").unwrap_or(path));
-    let flags = KEYS.iter();
-    let flags = flags.filter_map(|key| arguments.keys.quoted(&format!("training.{key}")));
-    let sets = arguments.set.iter();
-    let sets = sets
-        .filter(|assignment| is_of_schedule(key_of(assignment)))
-        .map(|assignment| format!("--set {assignment}"));
     let finder = arguments.finders.find_learning_rate;
     let finder = finder.then(|| "--find-learning-rate".to_owned());
-    flags.chain(sets).chain(finder).collect()
+    first_flag(arguments, &KEYS, |key| KEYS.contains(&key)).or(finder)
 }
 
-/// The flags that name an optimizer or set something of it besides learning rates.
-fn flags_of_optimizer(arguments: &TrainArguments) -> Vec<String> {
+/// The first flag that names an optimizer or sets something of it besides learning rates.
+fn flag_of_optimizer(arguments: &TrainArguments) -> Option<String> {
     const RATES: [&str; 3] = ["learning_rate", "layer_decay", "groups"];
-    let is_of_optimizer = |path: &str| {
-        let setting = path.strip_prefix("training.").unwrap_or(path);
-        let setting = setting.strip_prefix("optimizer.");
+    let keys = [
+        "optimizer.kind",
+        "optimizer.weight_decay",
+        "optimizer.momentum",
+    ];
+    first_flag(arguments, &keys, |key| {
+        let setting = key.strip_prefix("optimizer.");
         setting.is_some_and(|setting| !RATES.contains(&setting))
+    })
+}
+
+/// The first flag of one of these keys of [training], or the first `--set` of one that `is_one` selects.
+fn first_flag(
+    arguments: &TrainArguments,
+    keys: &[&str],
+    is_one: impl Fn(&str) -> bool,
+) -> Option<String> {
+    let mut flags = keys.iter();
+    let flag = flags.find_map(|key| arguments.keys.quoted(&format!("training.{key}")));
+    let set = || {
+        let mut sets = arguments.set.iter();
+        let set = sets.find(|assignment| {
+            let path = key_of(assignment);
+            is_one(path.strip_prefix("training.").unwrap_or(path))
+        })?;
+        Some(format!("--set {set}"))
     };
-    let keys = ["kind", "weight_decay", "momentum"].into_iter();
-    let flags = keys.filter_map(|key| arguments.keys.quoted(&format!("training.optimizer.{key}")));
-    let sets = arguments
-        .set
-        .iter()
-        .filter(|assignment| is_of_optimizer(key_of(assignment)));
-    flags
-        .chain(sets.map(|assignment| format!("--set {assignment}")))
-        .collect()
+    flag.or_else(set)
 }
 
 #[cfg(test)]
@@ -158,7 +152,7 @@ mod tests {
         let config = RunConfig::resolve(&arguments, None)?;
         let task = AnyTask::new("point", Point { own });
         let task = task.configure(&toml::Table::new())?;
-        check_schedule(&config, &arguments, &*task, 11)
+        check_optimizer(&config, &arguments, &*task, 11)
     }
 
     #[test]

@@ -60,6 +60,7 @@ pub(super) fn check_resume(
     let model = task.model(&Device::default())?;
     let here = Progress {
         own_optimizer: task.optimizer(&model)?.is_some(),
+        own_schedule: task.schedule(training.total_steps(samples))?.is_some(),
         ..Progress::start(&config.model, training, samples)
     };
     let fits = here.fits(&newest.checkpoint.progress);

@@ -84,6 +84,9 @@ pub struct TrainingReport {
     /// The optimizer was the task's own (`Task::optimizer`), and not that of the configuration.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub own_optimizer: bool,
+    /// The schedule of the learning rate was the task's own (`Task::schedule`), and not that of the configuration.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own_schedule: bool,
     /// How many epochs were finished, those before a resume included.
     pub epochs: usize,
     /// The epoch in which the run ended, where it ended within one: what progress shows is the number of this one.

@@ -271,6 +271,7 @@ impl RankLoop {
             data: setup.data_fingerprint.clone(),
             earlier_data: self.outcome.earlier_data.clone(),
             own_optimizer: setup.state.own_optimizer,
+            own_schedule: setup.state.own_schedule,
             ..Progress::start(&setup.model_name, &setup.config, samples)
         }
     }

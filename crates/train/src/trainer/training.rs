@@ -105,7 +105,7 @@ impl Trainer {
             None => self.scheduler(&model, total_steps)?,
         };
         let state = self.state(&model, scheduler)?;
-        let own_optimizer = state.own_optimizer;
+        let (own_optimizer, own_schedule) = (state.own_optimizer, state.own_schedule);
         let (live, hooks) = (LiveSlot::default(), Arc::new(Mutex::new(self.hooks.make())));
         let setup = RankSetup {
             resume,
@@ -135,6 +135,7 @@ impl Trainer {
             resumed_after_epoch,
             data_changed,
             own_optimizer,
+            own_schedule,
             seconds: (outcome.earlier + start.elapsed()).as_secs_f64(),
             ..self.report(&outcome, tested.as_ref(), trial)
         };

@@ -26,8 +26,10 @@ struct Slope;
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct SlopeConfig {
-    /// Whether the task has an optimizer and a schedule of its own.
-    own: bool,
+    /// Whether the task has an optimizer of its own.
+    optimizer: bool,
+    /// Whether the task has a schedule of its own.
+    schedule: bool,
     /// Whether that schedule falls over the steps of the run.
     falls: bool,
     /// How many samples there are to validate on, if there is a set for that.
@@ -107,7 +109,7 @@ impl Task for Slope {
         model: &Linear,
     ) -> Result<Option<ModuleOptimizer>, TaskError> {
         assert_eq!(model.weight.dims(), [1, 1]);
-        Ok(config.own.then(|| SgdConfig::new().init()))
+        Ok(config.optimizer.then(|| SgdConfig::new().init()))
     }
 
     fn schedule(
@@ -116,11 +118,11 @@ impl Task for Slope {
         total_steps: usize,
     ) -> Result<Option<ModuleLrScheduler>, TaskError> {
         let rate = 1.0 / total_steps as f64;
-        if config.own && config.falls {
+        if config.schedule && config.falls {
             let falling = LinearLrSchedulerConfig::new(1.0, 0.0, total_steps);
             return Ok(Some(falling.init().map_err(TaskError::new)?));
         }
-        Ok(config.own.then(|| ModuleLrScheduler::new(rate)))
+        Ok(config.schedule.then(|| ModuleLrScheduler::new(rate)))
     }
 }
 
@@ -185,7 +187,7 @@ fn an_optimizer_and_a_schedule_of_the_tasks_own_take_the_place_of_the_configurat
         validation_samples: Some(0),
         ..five_steps()
     };
-    let own = ["[slope]\nown = true"; 2];
+    let own = ["[slope]\noptimizer = true\nschedule = true"; 2];
     for rank in train(&own, &config, None) {
         // Five steps of a fifth along a gradient of one.
         let (weight, _) = rank.unwrap();
@@ -267,28 +269,38 @@ fn a_set_of_the_tasks_own_and_samples_to_hold_out_do_not_go_together() {
 }
 
 #[test]
-fn a_resume_with_another_optimizer_than_the_tasks_own_is_refused_in_both_directions() {
-    let (own, configured) = ("[slope]\nown = true", "[slope]");
+fn a_resume_with_another_optimizer_or_schedule_than_the_tasks_own_is_refused_in_both_directions() {
     let longer = TrainingConfig {
         epochs: 2,
         ..five_steps()
     };
-    for (before, after, expected) in [
-        (own, configured, "optimizer the task's own there, Adam here"),
-        (configured, own, "optimizer Adam there, the task's own here"),
-    ] {
-        let folder = tempfile::tempdir().unwrap();
-        let run = RunDirectory::create(folder.path()).unwrap();
-        let (_, report) = train(&[before], &five_steps(), Some(&run))
-            .remove(0)
-            .unwrap();
-        assert_eq!(report.own_optimizer, before == own);
-        let refused = error(begin_or_resume(&[after], &longer, Some(&run), true));
-        assert!(refused.contains(expected), "{refused}");
-        let help = "resume with the same `Task::optimizer`";
-        assert!(refused.ends_with(help), "{refused}");
-        let resumed = begin_or_resume(&[before], &longer, Some(&run), true);
-        assert!(resumed[0].is_ok(), "the refusal has changed nothing");
+    for (what, configured) in [("optimizer", "Adam"), ("schedule", "Constant")] {
+        let settings = [format!("[slope]\n{what} = true"), "[slope]".to_owned()];
+        let names = ["the task's own", configured];
+        for (before, after) in [(0, 1), (1, 0)] {
+            let folder = tempfile::tempdir().unwrap();
+            let run = RunDirectory::create(folder.path()).unwrap();
+            let (_, report) = train(&[&settings[before]], &five_steps(), Some(&run))
+                .remove(0)
+                .unwrap();
+            let own = [report.own_optimizer, report.own_schedule];
+            assert_eq!(
+                own,
+                ["optimizer", "schedule"].map(|it| before == 0 && it == what)
+            );
+            let refused = error(begin_or_resume(
+                &[&settings[after]],
+                &longer,
+                Some(&run),
+                true,
+            ));
+            let expected = format!("{what} {} there, {} here", names[before], names[after]);
+            assert!(refused.contains(&expected), "{refused}");
+            let help = format!("resume with the same `Task::{what}`");
+            assert!(refused.ends_with(&help), "{refused}");
+            let resumed = begin_or_resume(&[&settings[before]], &longer, Some(&run), true);
+            assert!(resumed[0].is_ok(), "the refusal has changed nothing");
+        }
     }
 }
 
@@ -318,7 +330,7 @@ fn a_metric_that_is_never_finite_has_no_best_epoch_and_the_run_can_be_resumed() 
 
 #[test]
 fn a_schedule_of_the_tasks_own_is_that_of_the_longer_run_after_a_resume() {
-    let settings = ["[slope]\nown = true\nfalls = true"];
+    let settings = ["[slope]\nschedule = true\nfalls = true"];
     let folder = tempfile::tempdir().unwrap();
     let run = RunDirectory::create(folder.path()).unwrap();
     let config = |epochs| TrainingConfig {
