@@ -33,8 +33,8 @@ use std::time::Instant;
 use burn::data::dataloader::Progress as ItemProgress;
 use burn::prelude::*;
 use burn_train::{
-    EventProcessorTraining, Interrupter, Learner, LearnerEvent, SupervisedLearningStrategy,
-    SupervisedTrainingEventProcessor, TrainLoader, TrainingComponents, ValidLoader,
+    Interrupter, Learner, SupervisedLearningStrategy, SupervisedTrainingEventProcessor,
+    TrainLoader, TrainingComponents, ValidLoader,
 };
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{
@@ -66,7 +66,6 @@ use crate::hook::Hook;
 use crate::metrics::layout::MetricAgreement;
 use crate::metrics::line::MetricsFile;
 use crate::metrics::rank_times::PastStep;
-use crate::metrics::step_report::StepReport;
 use crate::model::erased::{AnyLoader, AnyModel, AnyModelOverRanks};
 use crate::model::samples::Samples;
 use crate::record::live_file::{LiveSlot, RankStatuses};
@@ -364,6 +363,7 @@ impl RankLoop {
         // All have rank 0's parameters from here on.
         self.take_snapshot(&model)?;
         self.meet(&model)?;
+        self.missing_gradients.restart(ddp.parameters());
         self.make_up_for_checkpoint(&model)?;
         let model = self.begin_sharding(model, &ddp)?;
         let model = self.begin_hooks(model, &ddp)?;
@@ -475,22 +475,6 @@ impl RankLoop {
 
     fn stop_wanted(&self) -> bool {
         self.setup.stop.is_set() || self.interrupter.should_stop()
-    }
-
-    fn event_train(&mut self, event: LearnerEvent<StepReport>) -> Result<(), TrainError> {
-        if !self.shows() {
-            return Ok(());
-        }
-        let result = self.events.process_train(event);
-        result.map_err(|error| TrainError::BurnTrain(error.to_string()))
-    }
-
-    fn event_valid(&mut self, event: LearnerEvent<StepReport>) -> Result<(), TrainError> {
-        if !self.shows() {
-            return Ok(());
-        }
-        let result = self.events.process_valid(event);
-        result.map_err(|error| TrainError::BurnTrain(error.to_string()))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The training loop: the steps of an epoch, and the hooks after each.
 
-use burn_train::{LearnerEvent, TrainingItem};
+use burn_train::{EventProcessorTraining, LearnerEvent, TrainingItem};
 use everburn_distributed::Ddp;
 use everburn_record::Phase;
 
@@ -12,7 +12,7 @@ use crate::error::TrainError;
 use crate::evaluation::require_possible_accuracy;
 use crate::metrics::line::{MetricKind, MetricLine};
 use crate::metrics::step_exchange::Votes;
-use crate::metrics::step_report::{Report, StepCost};
+use crate::metrics::step_report::{Report, StepCost, StepReport};
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
 use crate::model::finite::require_finite_loss;
@@ -259,5 +259,13 @@ impl RankLoop {
             self.event_train(LearnerEvent::ProcessedItem(item))?;
         }
         Ok(Some(line))
+    }
+
+    fn event_train(&mut self, event: LearnerEvent<StepReport>) -> Result<(), TrainError> {
+        if !self.shows() {
+            return Ok(());
+        }
+        let result = self.events.process_train(event);
+        result.map_err(|error| TrainError::BurnTrain(error.to_string()))
     }
 }

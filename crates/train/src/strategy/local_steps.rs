@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn_train::TrainStep;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
-use everburn_distributed::{Buffers, Communication, Ddp, EpochBatches, OuterLoop, OuterStep};
+use everburn_distributed::{
+    BucketEntry, Buffers, Communication, Ddp, EpochBatches, OuterLoop, OuterStep,
+};
 use everburn_record::RankStep;
 use everburn_record::units::counted;
 
@@ -44,7 +46,7 @@ pub(super) struct LocalSteps<'a> {
     /// How many steps a round has at most.
     pub(super) every: usize,
     /// Gradients stay here; what is done with them is what others do who exchange them.
-    inner: Ddp,
+    pub(super) inner: Ddp,
     shares: EpochBatches<'a, AnyItem, AnyBatch>,
     /// This rank's times of the previous outer step.
     pub(super) last_outer_step: RankStep,
@@ -120,7 +122,7 @@ impl<'a> LocalSteps<'a> {
             None => model,
         };
         self.last_outer_step = joined.times();
-        let synced = ranks.count(&model, joined, &round);
+        let synced = ranks.count(&model, joined, &round, self.inner.parameters());
         Ok((model, synced))
     }
 }
@@ -201,6 +203,11 @@ impl RankLoop {
                 let (synced, output, passes) = self.forward_and_backward(&model, share, inner)?;
                 self.setup.config.precision.check_reached(self.low_before)?;
                 sums = output.read()?;
+                if self.missing_gradients.are_counted(round.made()) {
+                    let parameters = inner.parameters();
+                    self.missing_gradients
+                        .note(&model, &synced.gradients, parameters);
+                }
                 let optimizing = Instant::now();
                 let optimizer = &mut self.setup.state.optimizer;
                 model = inner.tie(model.optimize(optimizer, rate, synced.gradients));
@@ -240,7 +247,9 @@ impl RankLoop {
         let start = Instant::now();
         let group = self.setup.group.clone();
         let layout = self.metrics.layout(round.sums(), &group)?;
-        let stats = round.send(votes, planned, layout, &group).wait()?;
+        let flags = self.missing_gradients.flags();
+        let stats = round.send(votes, planned, layout, &group, &flags);
+        let stats = stats.wait()?;
         self.require_finite_losses(&stats, epoch)?;
         let step = match stats.samples() {
             0 => None,
@@ -276,6 +285,7 @@ impl RankLoop {
         model: &AnyModel,
         joined: JoinedRound,
         round: &Round,
+        parameters: &[BucketEntry],
     ) -> SyncedSteps {
         let JoinedRound {
             stats,
@@ -285,6 +295,10 @@ impl RankLoop {
         self.warn_of_late_ranks(&stats);
         self.pace = stats.pace();
         let made = stats.sums.len();
+        for flags in &stats.flags {
+            self.missing_gradients.join(flags);
+        }
+        self.count_gradients(made, parameters);
         let gradients = self.outer().num_parameters() as u64 * size_of::<f32>() as u64;
         let report = self.outcome.outer.get_or_insert_default();
         report.steps += 1;

@@ -17,59 +17,112 @@ const STEPS: usize = 10;
 /// The most parameters that the warning names.
 const NAMED: usize = 8;
 
+/// How many parameters have their flags in one number that travels: all `u32` are exact in an `f64`.
+const FLAGS: usize = u32::BITS as usize;
+
 /// The parameters that have had a gradient in the first steps of this process.
 #[derive(Debug, Default)]
 pub(super) struct MissingGradients {
     steps: usize,
-    seen: HashSet<ParamId>,
+    /// By the parameter's number.
+    seen: Vec<bool>,
+    warned: bool,
 }
 
 impl MissingGradients {
-    /// Counts a step with these gradients. After the last of the first steps it yields the warning, if there is one.
-    fn count(
+    /// Ranks that meet count the steps anew, together.
+    pub(super) fn restart(&mut self, parameters: &[BucketEntry]) {
+        self.steps = 0;
+        self.seen.resize(parameters.len(), false);
+    }
+
+    /// Whether gradients are looked at in a step after `more` others that are not counted yet.
+    pub(super) fn are_counted(&self, more: usize) -> bool {
+        self.steps + more < STEPS
+    }
+
+    /// Notes which of the parameters have a gradient.
+    pub(super) fn note(
         &mut self,
         model: &AnyModel,
         gradients: &GradientsParams,
         parameters: &[BucketEntry],
-    ) -> Option<String> {
-        if self.steps == STEPS {
+    ) {
+        let mut found = HashSet::new();
+        model.visit(&mut Found {
+            gradients,
+            found: &mut found,
+        });
+        for (seen, entry) in self.seen.iter_mut().zip(parameters) {
+            *seen |= found.contains(&entry.id);
+        }
+    }
+
+    /// The same of a rank's slices of gradients, which all have one dimension.
+    fn note_slices(&mut self, gradients: &GradientsParams, parameters: &[BucketEntry]) {
+        for (seen, entry) in self.seen.iter_mut().zip(parameters) {
+            *seen |= gradients.get::<1>(entry.id).is_some();
+        }
+    }
+
+    /// What this rank has noted, as numbers that travel; none after the first steps.
+    pub(super) fn flags(&self) -> Vec<f64> {
+        let bits = |flags: &[bool]| {
+            let flags = flags.iter().enumerate();
+            flags.fold(0_u32, |bits, (place, seen)| {
+                bits | u32::from(*seen) << place
+            })
+        };
+        match self.are_counted(0) {
+            true => self.seen.chunks(FLAGS).map(bits).map(f64::from).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Takes over what another rank has noted.
+    pub(super) fn join(&mut self, flags: &[f64]) {
+        for (number, seen) in self.seen.iter_mut().enumerate() {
+            let bits = flags.get(number / FLAGS).map_or(0, |bits| *bits as u32);
+            *seen |= bits >> (number % FLAGS) & 1 == 1;
+        }
+    }
+
+    /// Counts steps. After the last of the first ones it yields the warning, if there is one.
+    fn count(&mut self, steps: usize, parameters: &[BucketEntry]) -> Option<String> {
+        if !self.are_counted(0) {
             return None;
         }
-        self.steps += 1;
-        let seen = &mut self.seen;
-        model.visit(&mut Seen { gradients, seen });
-        (self.steps == STEPS)
-            .then(|| self.warning(parameters))
-            .flatten()
+        self.steps = STEPS.min(self.steps + steps);
+        match self.are_counted(0) {
+            true => None,
+            false => self.warning(parameters),
+        }
     }
 
-    /// The warning at the end of a training that had fewer steps.
-    fn finish(&mut self, parameters: &[BucketEntry]) -> Option<String> {
-        (1..STEPS)
-            .contains(&self.steps)
-            .then(|| self.warning(parameters))
-            .flatten()
-    }
-
-    fn warning(&self, parameters: &[BucketEntry]) -> Option<String> {
+    /// The warning, unless there was one: at the end of a training that had fewer steps, or after the first steps.
+    fn warning(&mut self, parameters: &[BucketEntry]) -> Option<String> {
+        if self.steps == 0 || std::mem::replace(&mut self.warned, true) {
+            return None;
+        }
         let missing = parameters
             .iter()
-            .filter(|entry| !self.seen.contains(&entry.id));
-        let missing: Vec<_> = missing.map(|entry| &*entry.path).collect();
+            .zip(&self.seen)
+            .filter(|(_, seen)| !**seen);
+        let missing: Vec<_> = missing.map(|(entry, _)| &*entry.path).collect();
         warning(&missing, self.steps)
     }
 }
 
-/// Notes which parameters have a gradient.
-struct Seen<'a> {
+/// Finds which parameters have a gradient.
+struct Found<'a> {
     gradients: &'a GradientsParams,
-    seen: &'a mut HashSet<ParamId>,
+    found: &'a mut HashSet<ParamId>,
 }
 
-impl ModuleVisitor for Seen<'_> {
+impl ModuleVisitor for Found<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !self.seen.contains(&param.id) && self.gradients.get::<D>(param.id).is_some() {
-            self.seen.insert(param.id);
+        if self.gradients.get::<D>(param.id).is_some() {
+            self.found.insert(param.id);
         }
     }
 }
@@ -93,30 +146,39 @@ fn warning(missing: &[&str], steps: usize) -> Option<String> {
 }
 
 impl RankLoop {
-    /// Warns once of parameters without a gradient on any rank. Where ranks hold shards of gradients or of the model, none
-    /// knows them all.
+    /// Warns once of parameters without a gradient on any rank, by the mean gradients of a step. Where ranks hold a model
+    /// together, none knows them all.
     pub(super) fn look_for_gradients(
         &mut self,
         model: &AnyModel,
         gradients: &GradientsParams,
         ddp: &Ddp,
     ) {
-        if self.cuts_gradients() || self.setup.over.is_some() || !self.is_first() {
+        if self.setup.over.is_some() || !self.missing_gradients.are_counted(0) {
             return;
         }
         let parameters = ddp.parameters();
-        let warning = self.missing_gradients.count(model, gradients, parameters);
+        match self.cuts_gradients() {
+            true => self.missing_gradients.note_slices(gradients, parameters),
+            false => self.missing_gradients.note(model, gradients, parameters),
+        }
+        self.count_gradients(1, parameters);
+    }
+
+    /// Counts steps whose gradients are noted, of all ranks.
+    pub(super) fn count_gradients(&mut self, steps: usize, parameters: &[BucketEntry]) {
+        let warning = self.missing_gradients.count(steps, parameters);
         self.warn_of_gradients(warning);
     }
 
     /// The same at the end of a training that was too short for it.
     pub(super) fn look_for_gradients_at_end(&mut self, ddp: &Ddp) {
-        let warning = self.missing_gradients.finish(ddp.parameters());
+        let warning = self.missing_gradients.warning(ddp.parameters());
         self.warn_of_gradients(warning);
     }
 
     fn warn_of_gradients(&self, warning: Option<String>) {
-        if let Some(text) = warning {
+        if let Some(text) = warning.filter(|_| self.is_first()) {
             tracing::warn!("{text}");
             self.note(Event::new(EventKind::Warning, text));
         }
@@ -126,6 +188,22 @@ impl RankLoop {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_ranks_have_noted_is_joined_and_travels_in_the_first_steps_only() {
+        let noted = |numbers: &[usize]| MissingGradients {
+            seen: (0..40).map(|number| numbers.contains(&number)).collect(),
+            ..MissingGradients::default()
+        };
+        let (mut own, other) = (noted(&[0, 31]), noted(&[32, 39]));
+        assert_eq!(other.flags().len(), 2);
+        own.join(&other.flags());
+        assert_eq!(own.seen, noted(&[0, 31, 32, 39]).seen);
+        own.steps = STEPS;
+        assert_eq!(own.flags(), []);
+        own.restart(&[]);
+        assert!(own.are_counted(STEPS - 1) && !own.are_counted(STEPS));
+    }
 
     #[test]
     fn many_parameters_are_named_by_the_first() {

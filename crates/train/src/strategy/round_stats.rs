@@ -11,6 +11,9 @@ use crate::metrics::step_exchange::{StepCodec, StepNumbers, Votes};
 use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
 
+/// Where the flags of gradients begin among a rank's numbers: after the number of steps, their seconds, and the mean step.
+const FLAGS: usize = 2 + rank_times::NUMBERS;
+
 /// What this rank has done since the newest outer step.
 #[derive(Debug, Clone)]
 pub(super) struct Round {
@@ -38,6 +41,8 @@ pub(super) struct RoundStats {
     pub(super) times: Vec<RankStep>,
     /// The most memory that a rank has told of, in bytes.
     pub(super) peak_memory: Option<u64>,
+    /// By rank, its flags of gradients.
+    pub(super) flags: Vec<Vec<f64>>,
 }
 
 impl Round {
@@ -100,13 +105,15 @@ impl Round {
         self.steps.iter().map(|(sums, _)| sums)
     }
 
-    /// Begins to add up the rounds of all ranks, none of which has more than `planned` steps. Every rank calls it.
+    /// Begins to add up the rounds of all ranks, none of which has more than `planned` steps, and to exchange their flags
+    /// of gradients, of which all ranks have as many. Every rank calls it.
     pub(super) fn send(
         &self,
         votes: Votes,
         planned: usize,
         layout: MetricLayout,
         group: &ProcessGroup,
+        flags: &[f64],
     ) -> PendingStats {
         let mut times: Vec<_> = self.steps.iter().map(|(_, times)| *times).collect();
         let seconds = times.iter().map(|times| times.seconds).sum();
@@ -117,6 +124,7 @@ impl Round {
         }
         let mut own = vec![self.made() as f64, seconds];
         own.extend(rank_times::numbers_of(&rank_times::mean(&times)));
+        own.extend(flags);
         let codec = StepCodec {
             layout,
             steps: planned,
@@ -150,7 +158,7 @@ impl RoundStats {
         let of_rank = |number: usize| told.of_ranks.iter().map(move |own| own[number]);
         let made = of_rank(0).map(|made| made as usize).collect::<Vec<_>>();
         let most = made.iter().copied().max().unwrap_or_default();
-        let times = told.of_ranks.iter().flat_map(|own| &own[2..]);
+        let times = told.of_ranks.iter().flat_map(|own| &own[2..FLAGS]);
         let times = rank_times::of_ranks(&times.copied().collect::<Vec<_>>(), |rank| rank);
         Self {
             seconds: of_rank(1).collect(),
@@ -159,6 +167,11 @@ impl RoundStats {
             peak_memory: times.iter().filter_map(|times| times.peak_memory).max(),
             times,
             made,
+            flags: told
+                .of_ranks
+                .iter()
+                .map(|own| own[FLAGS..].to_vec())
+                .collect(),
         }
     }
 
@@ -224,7 +237,8 @@ mod tests {
                     ..Votes::default()
                 };
                 let layout = MetricLayout::of(&sums(1));
-                round.send(votes, 5, layout, &group).wait().unwrap()
+                let flags = [group.rank() as f64];
+                round.send(votes, 5, layout, &group, &flags).wait().unwrap()
             })
         });
         let all = ranks.collect::<Vec<_>>().into_iter();
@@ -241,6 +255,7 @@ mod tests {
         assert!(stats.votes.save && !stats.votes.stop);
         assert_eq!(stats.peak_memory, Some(200));
         assert_eq!(stats.pace(), Some(1.0));
+        assert_eq!(stats.flags, [[0.0], [1.0], [2.0]]);
         // Of the rank that made no step there is nothing to tell.
         let times = stats.times.iter();
         let times = times.map(|it| (it.rank, it.seconds, it.waited, it.forward, it.samples));

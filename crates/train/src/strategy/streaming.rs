@@ -154,7 +154,7 @@ impl LocalSteps<'_> {
             waited: start.elapsed().as_secs_f64(),
         };
         self.last_outer_step = joined.times();
-        let synced = ranks.count(&model, joined, &before);
+        let synced = ranks.count(&model, joined, &before, self.inner.parameters());
         // The steps of the round that does not count yet are made all the same.
         ranks.setup.live.step(ranks.outcome.step + round.made());
         Ok((model, synced))
@@ -170,7 +170,8 @@ impl LocalSteps<'_> {
     ) -> Result<PendingRound, TrainError> {
         let group = ranks.setup.group.clone();
         let layout = ranks.metrics.layout(round.sums(), &group)?;
-        let stats = round.send(ranks.votes(), planned, layout, &group);
+        let flags = ranks.missing_gradients.flags();
+        let stats = round.send(ranks.votes(), planned, layout, &group, &flags);
         let stream = self.stream.as_ref().expect("it streams");
         let outer = ranks.outer_mut();
         let fragment = outer.begin(model, round.samples(), &stream.outer)?;

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use burn::module::Module;
-use burn_train::{LearnerEvent, TrainingItem};
+use burn_train::{EventProcessorTraining, LearnerEvent, TrainingItem};
 use everburn_record::{Phase, Saving};
 
 use super::{RankLoop, items};
@@ -15,7 +15,7 @@ use crate::config::best_by::Direction;
 use crate::error::{TrainError, VALIDATION_LOSS};
 use crate::evaluation::{evaluate, infer};
 use crate::metrics::line::{MetricKind, MetricLine};
-use crate::metrics::step_report::{Report, StepCost};
+use crate::metrics::step_report::{Report, StepCost, StepReport};
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
 use crate::model::finite::{require_finite, require_finite_loss};
@@ -250,5 +250,13 @@ impl RankLoop {
         }
         self.outcome.test = sums.map(|sums| (sums, start.elapsed().as_secs_f64()));
         Ok(())
+    }
+
+    fn event_valid(&mut self, event: LearnerEvent<StepReport>) -> Result<(), TrainError> {
+        if !self.shows() {
+            return Ok(());
+        }
+        let result = self.events.process_valid(event);
+        result.map_err(|error| TrainError::BurnTrain(error.to_string()))
     }
 }

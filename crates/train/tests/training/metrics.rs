@@ -8,6 +8,7 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
 use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::prelude::*;
+use everburn_distributed::ShardStage;
 use everburn_train::{
     EarlyStopping, Loss, MetricKind, MetricLine, Objective, OptimizerConfig, OptimizerKind,
     ReadMetrics, Supervised, TrainError, TrainingConfig, TrainingData, TrainingReport,
@@ -127,9 +128,26 @@ impl Broken {
 #[test]
 fn parameters_without_a_gradient_are_named_once_on_any_number_of_ranks() {
     let data = data(37);
+    let ways: [fn(&mut TrainingConfig); 7] = [
+        |_| {},
+        |config| config.sync = "every=3".parse().unwrap(),
+        |config| config.sync = "every=40".parse().unwrap(),
+        |config| {
+            config.sync = "every=4".parse().unwrap();
+            config.outer.fragments = Some(2);
+        },
+        |config| config.ddp.shard = Some(ShardStage::Optimizer),
+        |config| config.ddp.shard = Some(ShardStage::Gradients),
+        |config| config.ddp.shard = Some(ShardStage::Parameters),
+    ];
     // Of few steps, the end is early enough.
-    for (ranks, epochs) in [(1, 8), (2, 8), (2, 1)] {
-        let config = TrainingConfig { epochs, ..config() };
+    let runs = [(1, 8), (2, 8), (2, 1)];
+    let runs = runs
+        .into_iter()
+        .flat_map(|run| ways.iter().map(move |way| (run, way)));
+    for (number, ((ranks, epochs), way)) in runs.enumerate() {
+        let mut config = TrainingConfig { epochs, ..config() };
+        way(&mut config);
         let folder = tempfile::tempdir().unwrap();
         let results = on_ranks(ranks, &config, Some(folder.path()), |trainer| {
             let layer = |outputs: usize| LinearConfig::new(3, outputs).init(&trainer.device);
@@ -145,7 +163,10 @@ fn parameters_without_a_gradient_are_named_once_on_any_number_of_ranks() {
             result.unwrap();
         }
         let events = std::fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
-        assert_eq!(events.matches("had no gradient").count(), 1, "{events}");
+        let warnings = events
+            .matches("had no gradient on any rank in the ")
+            .count();
+        assert_eq!(warnings, 1, "run {number}: {events}");
         for path in ["first.weight`", "unused.weight`", "unused.bias`"] {
             assert!(events.contains(path), "{path}: {events}");
         }
