@@ -243,6 +243,17 @@ impl<I, B> DistributedLoader<I, B> {
         }))
     }
 
+    /// The same loader, whose batches are put on `device`.
+    #[must_use]
+    pub fn on_device(self, device: Device) -> Self {
+        self.map_assembly(|assembly| Assembly { device, ..assembly })
+    }
+
+    /// The samples.
+    pub fn dataset(&self) -> &dyn Dataset<I> {
+        &*self.assembly.dataset
+    }
+
     /// The sampler that deals the samples.
     pub fn sampler(&self) -> &DistributedSampler {
         &self.assembly.sampler

@@ -75,6 +75,7 @@ use crate::record::run_directory::RunDirectory;
 use crate::record::tensor_board::TensorBoard;
 use crate::renderer::Display;
 use crate::seeds::mix;
+use crate::task::ConfiguredTask;
 use crate::trainer::ComputeSeconds;
 
 /// What a rank's loop needs besides the model.
@@ -136,6 +137,8 @@ pub(crate) struct RankSetup {
     pub(crate) compute_seconds: Option<ComputeSeconds>,
     /// Where several ranks hold one model together.
     pub(crate) over: Option<AnyModelOverRanks>,
+    /// Names samples, and makes fresh models.
+    pub(crate) task: Option<Arc<dyn ConfiguredTask>>,
     /// The model is dropped at the end: nothing is saved, and it may diverge.
     pub(crate) is_trial: bool,
 }

@@ -9,6 +9,7 @@ mod optimizing;
 mod predicting;
 mod profiling;
 mod recording;
+mod summed_loss;
 mod training;
 mod training_data;
 mod trial;

@@ -36,11 +36,7 @@ where
     }
 
     fn to_device(&self, device: &Device) -> Arc<dyn DataLoader<B>> {
-        let loader = self.clone().map_assembly(|assembly| Assembly {
-            device: device.clone(),
-            ..assembly
-        });
-        Arc::new(loader)
+        Arc::new(self.clone().on_device(device.clone()))
     }
 
     fn slice(&self, start: usize, end: usize) -> Arc<dyn DataLoader<B>> {

@@ -15,19 +15,24 @@ use crate::error::TrainError;
 ///     effect: "the training loss is NaN after step 5".into(),
 ///     step: 5,
 ///     sample: 17,
+///     name: Some("houses.csv, line 19".into()),
 ///     of: "the training",
 ///     rank: 1,
 ///     tensor: "input".into(),
 ///     is_nan: true,
+///     others: vec![3, 40],
 /// };
-/// let text = "the training loss is NaN after step 5: the input of sample 17 of the training, which rank 1 has read, has a NaN";
+/// let text = "the training loss is NaN after step 5: the input of sample 17 (houses.csv, line 19) of the training, which rank 1 \
+///             has read, has a NaN; so do samples 3, 40 of that batch";
 /// assert!(input.to_string().starts_with(text));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{effect}: the {tensor} of sample {sample} of {of}, which rank {rank} has read, has {}; samples are \
+    "{effect}: the {tensor} of sample {sample}{} of {of}, which rank {rank} has read, has {}{}; samples are \
      counted from 0: repair this one, or leave it out",
-    if *.is_nan { "a NaN" } else { "an infinite number" }
+    .name.as_ref().map_or_else(String::new, |name| format!(" ({name})")),
+    if *.is_nan { "a NaN" } else { "an infinite number" },
+    others_in_words(.others)
 )]
 pub struct NotFiniteInput {
     /// What is not finite, and when: "the training loss is NaN after step 5" say.
@@ -36,6 +41,8 @@ pub struct NotFiniteInput {
     pub step: usize,
     /// The sample's number in its data set, counted from 0.
     pub sample: usize,
+    /// What the task calls it ([`Predict::sample_name`](crate::Predict::sample_name)): its file or line.
+    pub name: Option<String>,
     /// What the set is for, `the training` say.
     pub of: &'static str,
     /// The rank that has read it.
@@ -44,6 +51,24 @@ pub struct NotFiniteInput {
     pub tensor: String,
     /// It is a NaN, and no infinity.
     pub is_nan: bool,
+    /// The numbers of all other samples of that global batch with such a number.
+    pub others: Vec<usize>,
+}
+
+/// The most samples that are named besides the first.
+const OTHERS: usize = 8;
+
+fn others_in_words(others: &[usize]) -> String {
+    let named: Vec<_> = others.iter().take(OTHERS).map(usize::to_string).collect();
+    match (named.join(", "), others.len()) {
+        (_, 0) => String::new(),
+        (one, 1) => format!("; so does sample {one} of that batch"),
+        (some, ..=OTHERS) => format!("; so do samples {some} of that batch"),
+        (some, all) => format!(
+            "; so do samples {some} and {} more of that batch",
+            all - OTHERS
+        ),
+    }
 }
 
 /// # Errors

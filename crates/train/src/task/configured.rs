@@ -68,6 +68,9 @@ pub trait ConfiguredTask: Send + Sync {
     /// Whether the data decide what the model is like: it is built after they are loaded.
     fn data_decide_model(&self) -> bool;
 
+    /// Whether the loss is the task's own ([`Task::loss`](crate::Task::loss)), and not that of an objective.
+    fn has_own_loss(&self) -> bool;
+
     /// How many samples all ranks together read at once in validation and test.
     fn evaluation_batch(&self) -> usize;
 

@@ -202,6 +202,10 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
         self.task.data_decide_model()
     }
 
+    fn has_own_loss(&self) -> bool {
+        self.task.blocks().is_none()
+    }
+
     fn evaluation_batch(&self) -> usize {
         self.task.evaluation_batch(&self.config)
     }
@@ -364,7 +368,8 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
 
     fn sample_name(&self, item: &AnyItem) -> Option<String> {
         let predictor = self.task.predictor()?;
-        (predictor.sample_name)(&self.task, item.open::<T::Item>())
+        // Samples that are on the device as a whole are of another type.
+        (predictor.sample_name)(&self.task, item.open::<T::Item>()?)
     }
 
     fn read(&self, file: &Path) -> Result<Arc<dyn Dataset<AnyItem>>, TaskError> {

@@ -9,7 +9,7 @@ use burn::prelude::*;
 use burn::tensor::Int;
 
 use super::Trainer;
-use crate::model::erased::AnyData;
+use crate::model::erased::{AnyData, AnyModel};
 use crate::model::supervised::LabeledBatch;
 use crate::seeds::mix;
 
@@ -17,10 +17,15 @@ use crate::seeds::mix;
 const LOOKS: [usize; 2] = [16, 256];
 
 impl Trainer {
-    /// Warns of data that nobody compares between ranks, and of those in the order of their classes.
-    pub(super) fn warn_of_data(&self, data: &AnyData) {
+    /// Warns of data that nobody compares between ranks, of those in the order of their classes, and of a loss that is a sum.
+    pub(super) fn warn_of_data(&self, model: AnyModel, data: &AnyData) -> AnyModel {
+        // Ranks of an elastic job read nothing before they have met, and a profile is of the training alone.
+        if self.regroup.is_some() || self.recorder.is_some() {
+            return model;
+        }
         self.warn_of_uncompared_data(data);
         self.warn_of_sorted_classes(data);
+        self.warn_of_a_summed_loss(model, data)
     }
 
     fn warn_of_uncompared_data(&self, data: &AnyData) {

@@ -73,20 +73,18 @@ impl Trainer {
         if self.regroup.is_none() {
             agreement.clone().check(&self.group)?;
         }
-        if trial.is_none() {
-            self.config.check_test(data.test.len())?;
-        }
-        // Ranks of an elastic job read nothing before they have met, and a profile is of the training alone.
-        if trial.is_none() && self.regroup.is_none() && self.recorder.is_none() {
-            self.warn_of_data(data);
-        }
+        let model = match trial {
+            Some(_) => model,
+            None => {
+                self.config.check_test(data.test.len())?;
+                self.warn_of_data(model, data)
+            }
+        };
         self.begin_profile()?;
         let loaders = self.loaders(data, over)?;
         // Where ranks may be lost, those that are left have to come to terms each time.
-        let resume = match self.regroup {
-            None if self.resume => Some(self.newest_checkpoint()?),
-            _ => None,
-        };
+        let resumes = self.resume && self.regroup.is_none();
+        let resume = resumes.then(|| self.newest_checkpoint()).transpose()?;
         let model = match (over, &self.regroup) {
             (None, None) => {
                 let (train, validation) = (&loaders.train, loaders.validation.as_ref());
@@ -210,6 +208,7 @@ impl Trainer {
             recorder: self.recorder.clone(),
             compute_seconds: self.compute_seconds.clone(),
             over: None,
+            task: self.task.clone(),
             is_trial: false,
         }
     }

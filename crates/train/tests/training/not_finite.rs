@@ -1,5 +1,7 @@
 //! A loss that is NaN or infinite: where the data are the cause, the error names the sample and the rank that has read it.
 
+use std::sync::Arc;
+
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
 use burn::nn::{Linear, LinearConfig};
@@ -7,8 +9,9 @@ use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_train::checkpoint::CheckpointFolder;
 use everburn_train::{
-    Classifier, LabeledBatch, NotFiniteInput, OptimizerConfig, OptimizerKind, ReadMetrics,
-    RunDirectory, TrainError, Trainer, TrainingConfig, TrainingData,
+    AnyTask, Classifier, LabeledBatch, Loss, NoSettings, NotFiniteInput, OptimizerConfig,
+    OptimizerKind, Predict, Predictor, ReadMetrics, RunDirectory, Task, TaskData, TaskError,
+    TrainError, Trainer, TrainingConfig, TrainingData,
 };
 
 use crate::harness::ranks::on_ranks;
@@ -118,6 +121,108 @@ fn a_sample_with_a_nan_is_named_with_the_rank_that_has_read_it() {
         // Whatever the number of ranks, a sample comes in the same step.
         assert_eq!(readers[0].1, readers[2].1, "way {way}: {readers:?}");
         assert_eq!(readers[1].1, readers[3].1, "way {way}: {readers:?}");
+    }
+}
+
+#[test]
+fn all_samples_of_the_batch_are_named() {
+    let mut train = samples(12);
+    for sample in [2, 5, 11] {
+        train[sample].0[1] = f32::NAN;
+    }
+    let found = found(&errors(2, &config(), &data(train, samples(12))));
+    let mut all = [found.others.clone(), vec![found.sample]].concat();
+    all.sort_unstable();
+    assert_eq!(all, [2, 5, 11], "{found}");
+    assert!(found.to_string().contains("; so do samples "), "{found}");
+}
+
+/// Points in a batch of a type that only the task has.
+struct Points {
+    samples: Vec<Sample>,
+}
+
+struct PointBatch {
+    inputs: Tensor<2>,
+}
+
+struct PointBatcher;
+
+impl Batcher<Sample, PointBatch> for PointBatcher {
+    fn batch(&self, items: Vec<Sample>, device: &Device) -> PointBatch {
+        let (inputs, _) = Rows.batch(items, device);
+        PointBatch { inputs }
+    }
+}
+
+impl Task for Points {
+    type Config = NoSettings;
+    type Model = Linear;
+    type Item = Sample;
+    type Batch = PointBatch;
+
+    fn model(&self, _: &NoSettings, device: &Device) -> Result<Linear, TaskError> {
+        Ok(LinearConfig::new(3, 1).init(device))
+    }
+
+    fn data(&self, _: &mut NoSettings) -> Result<TaskData<Sample, PointBatch>, TaskError> {
+        let set = |samples: Vec<Sample>| InMemDataset::new(samples);
+        let (train, test) = (set(self.samples.clone()), set(samples(12)));
+        let data = TrainingData::new("points", train, test, PointBatcher);
+        Ok(data.with_validation(set(samples(12))).into())
+    }
+
+    fn loss(&self, _: &NoSettings, model: &Linear, batch: PointBatch) -> Loss {
+        let [samples, _] = batch.inputs.dims();
+        Loss::new(model.forward(batch.inputs).powi_scalar(2).mean(), samples)
+    }
+
+    fn predictor(&self) -> Option<Predictor<Self>> {
+        Some(Predictor::by_task())
+    }
+}
+
+impl Predict for Points {
+    type Prediction = f32;
+
+    fn predict(
+        &self,
+        _: &NoSettings,
+        model: &Linear,
+        batch: PointBatch,
+    ) -> Result<Vec<f32>, TaskError> {
+        let values = model.forward(batch.inputs).into_data();
+        Ok(values.iter::<f32>().collect())
+    }
+
+    fn sample_name(&self, (_, class): &Sample) -> Option<String> {
+        Some(format!("points.csv, line {}", class + 2))
+    }
+}
+
+#[test]
+fn a_sample_of_a_type_of_the_tasks_own_is_found_by_its_loss_and_named_by_the_task() {
+    for ranks in [1, 2] {
+        let mut points = samples(60);
+        for (number, (_, class)) in points.iter_mut().enumerate() {
+            *class = number as i32;
+        }
+        points[41].0[2] = f32::NAN;
+        let task = AnyTask::new("points", Points { samples: points });
+        let errors = on_ranks(ranks, &config(), None, |trainer| {
+            let mut task = task.configure(&toml::Table::new()).unwrap();
+            let data = task.load().unwrap().for_training();
+            let model = task.model(&trainer.device).unwrap();
+            let trainer = Trainer {
+                task: Some(Arc::from(task)),
+                ..trainer
+            };
+            trainer.fit(model, &data).map(drop).unwrap_err()
+        });
+        let found = found(&errors);
+        assert_eq!((found.sample, found.others.len()), (41, 0), "{found}");
+        let expected = "the loss by fresh weights of sample 41 (points.csv, line 43) of the training, which rank";
+        assert!(found.to_string().contains(expected), "{found}");
     }
 }
 

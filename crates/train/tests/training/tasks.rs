@@ -36,6 +36,8 @@ struct SlopeConfig {
     validation: Option<usize>,
     /// How many samples the loss says there are, in place of the batch's.
     counted: Option<usize>,
+    /// Whether the loss is a sum over the batch.
+    summed: bool,
     /// Whether the loss has two metrics of one name.
     twice: bool,
     /// Whether the loss has a metric without weight.
@@ -89,7 +91,12 @@ impl Task for Slope {
 
     fn loss(&self, config: &SlopeConfig, model: &Linear, batch: Tensor<2>) -> Loss {
         let samples = config.counted.unwrap_or(batch.dims()[0]);
-        let loss = Loss::new(model.forward(batch).mean(), samples);
+        let output = model.forward(batch) + 1.0;
+        let loss = match config.summed {
+            true => output.sum(),
+            false => output.mean(),
+        };
+        let loss = Loss::new(loss, samples);
         match (config.twice, config.weightless) {
             (true, _) => loss
                 .with_metric("ones", samples, samples)
@@ -241,7 +248,7 @@ fn a_set_of_the_tasks_own_is_validated_on_and_nothing_is_held_out() {
         .find(|line| line.kind == MetricKind::Validation);
     let validation = validation.unwrap();
     assert_eq!(validation.samples, 7);
-    let expected = 10.0 * f64::from(weight);
+    let expected = 10.0 * f64::from(weight) + 1.0;
     assert!((validation.loss - expected).abs() < 1e-6, "{validation:?}");
 }
 
@@ -301,6 +308,30 @@ fn a_resume_with_another_optimizer_or_schedule_than_the_tasks_own_is_refused_in_
             let resumed = begin_or_resume(&[&settings[before]], &longer, Some(&run), true);
             assert!(resumed[0].is_ok(), "the refusal has changed nothing");
         }
+    }
+}
+
+#[test]
+fn a_loss_that_is_a_sum_over_the_batch_is_warned_of_once() {
+    let config = |batch_size| TrainingConfig {
+        batch_size,
+        ..five_steps()
+    };
+    for (settings, batch_size, ranks, expected) in [
+        ("[slope]\nsummed = true", 16, 1, 1),
+        ("[slope]\nsummed = true", 12, 2, 1),
+        ("[slope]", 16, 1, 0),
+        ("[slope]\nsummed = true", 4, 1, 0),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(folder.path()).unwrap();
+        for rank in train(&vec![settings; ranks], &config(batch_size), Some(&run)) {
+            rank.unwrap();
+        }
+        let events = std::fs::read_to_string(folder.path().join("events.jsonl"));
+        let events = events.unwrap_or_default();
+        let warnings = events.matches("seems to be a sum over the batch").count();
+        assert_eq!(warnings, expected, "{settings}, {batch_size}: {events}");
     }
 }
 

@@ -34,9 +34,9 @@ impl AnyItem {
         Arc::unwrap_or_clone(self.0.downcast().expect(WRONG_TYPE))
     }
 
-    /// A look at the sample.
-    pub(crate) fn open<I: 'static>(&self) -> &I {
-        self.0.downcast_ref().expect(WRONG_TYPE)
+    /// A look at the sample, if it is an `I`.
+    pub(crate) fn open<I: 'static>(&self) -> Option<&I> {
+        self.0.downcast_ref()
     }
 }
 
@@ -111,7 +111,7 @@ fn any_augment<I: Send + Sync + Clone + 'static>(augment: Augment<I>) -> Augment
 }
 
 fn any_weigh<I: 'static>(weigh: Weigh<I>) -> Weigh<AnyItem> {
-    Arc::new(move |item: &AnyItem| weigh(item.open()))
+    Arc::new(move |item: &AnyItem| weigh(item.open().expect(WRONG_TYPE)))
 }
 
 fn any_dataset<I: Send + Sync + 'static>(set: Arc<dyn Dataset<I>>) -> Arc<dyn Dataset<AnyItem>> {
