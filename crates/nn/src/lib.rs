@@ -36,6 +36,7 @@
 //! | [`Dropout`], [`Relu`], [`Gelu`] | activations |
 //! | [`attention::MultiHeadAttention`], [`transformer::TransformerEncoder`], [`transformer::PositionWiseFeedForward`] | made of these layers |
 //! | [`loss::CrossEntropyLoss`] | the loss of classes; a label without a score is named |
+//! | [`loss::MseLoss`] | Burn's; targets of another shape are refused |
 //! | [`Embedding`] | Burn's; a token without a row is named |
 //! | [`tensor::activation`]: `relu`, `gelu`; [`tensor::module`]: `linear`, `conv2d` | the same as functions, in the place of `burn::tensor` |
 //!

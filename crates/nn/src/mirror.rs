@@ -34,11 +34,11 @@ pub mod conv {
 }
 
 pub mod loss {
-    //! [`burn::nn::loss`], with [`CrossEntropyLoss`] of this crate.
+    //! [`burn::nn::loss`], with [`CrossEntropyLoss`] and [`MseLoss`] of this crate.
 
     pub use burn::nn::loss::*;
 
-    pub use crate::layers::{CrossEntropyLoss, CrossEntropyLossConfig};
+    pub use crate::layers::{CrossEntropyLoss, CrossEntropyLossConfig, MseLoss};
 }
 
 pub mod norm {

@@ -155,3 +155,88 @@ impl CrossEntropyLoss {
         }
     }
 }
+
+/// Burn's [`burn::nn::loss::MseLoss`], which refuses targets of another shape than the outputs: `[B, 1]` less `[1, B]` would
+/// be `[B, B]`, and each output learn the mean of all targets.
+///
+/// ```
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use burn::prelude::*;
+/// use everburn::nn::loss::{MseLoss, Reduction};
+///
+/// let outputs = Tensor::<2>::from_floats([[1.0], [3.0]], &Device::flex());
+/// let loss = MseLoss::new().forward(outputs.clone(), outputs + 2.0, Reduction::Mean);
+/// assert_eq!(loss.into_scalar::<f32>(), 4.0);
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct MseLoss {
+    loss: burns::MseLoss,
+}
+
+drop_in!(MseLoss, loss: burns::MseLoss);
+
+impl MseLoss {
+    /// The loss.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The mean of all squared differences, or their sum.
+    ///
+    /// # Shapes
+    /// - outputs, targets: `[B, ...]`, both alike
+    /// - output: `[1]`
+    ///
+    /// # Panics
+    /// Panics if the shapes differ, or Burn does not have the reduction.
+    pub fn forward<const D: usize>(
+        &self,
+        outputs: Tensor<D>,
+        targets: Tensor<D>,
+        reduction: burns::Reduction,
+    ) -> Tensor<1> {
+        require_one_shape(&outputs, &targets);
+        self.loss.forward(outputs, targets, reduction)
+    }
+
+    /// All squared differences.
+    ///
+    /// # Shapes
+    /// - outputs, targets, output: `[B, ...]`, all alike
+    ///
+    /// # Panics
+    /// Panics if the shapes differ.
+    pub fn forward_no_reduction<const D: usize>(
+        &self,
+        outputs: Tensor<D>,
+        targets: Tensor<D>,
+    ) -> Tensor<D> {
+        require_one_shape(&outputs, &targets);
+        self.loss.forward_no_reduction(outputs, targets)
+    }
+}
+
+fn require_one_shape<const D: usize>(outputs: &Tensor<D>, targets: &Tensor<D>) {
+    let (outputs, targets) = (outputs.dims(), targets.dims());
+    assert!(
+        outputs == targets,
+        "the mean squared error of outputs of the shape {outputs:?} and targets of the shape {targets:?}: both must have one \
+         shape, as `targets.reshape({outputs:?})` has"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "outputs of the shape [4, 1] and targets of the shape [1, 4]")]
+    fn targets_of_another_shape_are_refused() {
+        let device = Device::flex();
+        let (outputs, targets) = (
+            Tensor::<2>::ones([4, 1], &device),
+            Tensor::<2>::ones([1, 4], &device),
+        );
+        MseLoss::new().forward(outputs, targets, burns::Reduction::Mean);
+    }
+}

@@ -38,7 +38,7 @@ pub use conv2d::{Conv2d, Conv2dConfig, conv2d};
 pub use dropout::{Dropout, DropoutConfig};
 pub use embedding::{Embedding, EmbeddingConfig};
 pub use layer_norm::{LayerNorm, LayerNormConfig};
-pub use loss::{CrossEntropyLoss, CrossEntropyLossConfig, argmax, cross_entropy};
+pub use loss::{CrossEntropyLoss, CrossEntropyLossConfig, MseLoss, argmax, cross_entropy};
 pub(crate) use norm::{batch_norm, batch_norm_train};
 pub use normalization::{Normalization, NormalizationConfig};
 pub(crate) use operations::LayerOps;
