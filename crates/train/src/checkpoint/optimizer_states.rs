@@ -67,6 +67,14 @@ impl States {
         Ok(states)
     }
 
+    /// The first rank's state, and those of the others; `None` of no rank.
+    fn of_ranks(parts: Vec<Vec<u8>>) -> Result<Option<(Self, Vec<Self>)>, TrainError> {
+        let mut states = parts.into_iter().map(Self::of);
+        let first = states.next().transpose()?;
+        let others = states.collect::<Result<_, _>>()?;
+        Ok(first.map(|first| (first, others)))
+    }
+
     fn add(&mut self, bytes: Vec<u8>) -> Result<(), TrainError> {
         let reader = Reader::from_bytes(Bytes::from_bytes_vec(bytes)).map_err(wrong)?;
         for (name, value) in reader.scalars() {

@@ -1,7 +1,6 @@
 //! Ranks that run different things are found before they train together.
 
 use everburn_collectives::group::ProcessGroup;
-use serde::Serialize;
 
 use crate::config::TrainingConfig;
 use crate::config::checkpoint_failure::OnCheckpointFailure;
@@ -35,8 +34,9 @@ impl Agreement {
             input: InputConfig::default(),
             ..config.clone()
         };
-        let text = toml_text(&computed)?;
-        self.lines.push_str(&text);
+        let text = toml::to_string(&computed);
+        self.lines
+            .push_str(&text.map_err(|error| TrainError::Config(error.to_string()))?);
         Ok(self)
     }
 
@@ -108,10 +108,6 @@ fn difference(ours: &str, theirs: &str) -> (String, String) {
 
 fn nothing() -> String {
     "nothing".to_owned()
-}
-
-fn toml_text<T: Serialize>(value: &T) -> Result<String, TrainError> {
-    toml::to_string(value).map_err(|error| TrainError::Config(error.to_string()))
 }
 
 #[cfg(test)]

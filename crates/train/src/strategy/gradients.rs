@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use burn::optim::GradientsParams;
-use burn_train::{TrainOutput, TrainStep};
+use burn_train::TrainStep;
 use everburn_distributed::{Ddp, MicroBatch, ShareOfBatch, SyncedGradients};
 use everburn_profile::Phase;
 
@@ -34,22 +34,13 @@ impl RankLoop {
             self.profile_parts(began, &times);
             return Ok((synced, LocalOutput::Sums(sums), times));
         }
-        let mut local = match self.defers_readback {
-            true => LocalOutput::OnDevice(Vec::new()),
-            false => LocalOutput::Sums(MetricSums::default()),
-        };
+        let mut local = self.no_output();
         let mut times = PassTimes::default();
-        let mut pass =
-            |model: &AnyModel, part: MicroBatch<AnyBatch>| -> Result<GradientsParams, TrainError> {
-                self.profile_pass(&mut times, |times| match &mut local {
-                    LocalOutput::Sums(sums) => Ok(timed_pass(model, part, times, sums)?.grads),
-                    LocalOutput::OnDevice(outputs) => {
-                        let output = unread_pass(model, part, times)?;
-                        outputs.push(output.item);
-                        Ok(output.grads)
-                    }
-                })
-            };
+        let mut pass = |model: &AnyModel, part: MicroBatch<AnyBatch>| {
+            self.profile_pass(&mut times, |times| {
+                timed_pass(model, part, times, &mut local)
+            })
+        };
         let parts = share.micro_batches.len();
         let missing = share.rounds - parts;
         let overlap = self.setup.config.overlap && ddp.exchanges_gradients();
@@ -92,6 +83,14 @@ impl RankLoop {
         Ok((synced, local, times))
     }
 
+    /// What passes have found before the first: read at once, or left on the device.
+    pub(super) fn no_output(&self) -> LocalOutput<StepReport> {
+        match self.defers_readback {
+            true => LocalOutput::OnDevice(Vec::new()),
+            false => LocalOutput::Sums(MetricSums::default()),
+        }
+    }
+
     /// Answers the other ranks' layers that compute over all ranks, for as many micro-batches as
     /// they have more than this rank.
     pub(super) fn take_part_without_samples(
@@ -112,39 +111,31 @@ impl RankLoop {
     }
 }
 
-/// A pass forward and backward whose sums stay on the device: how long the host took to ask for it. Labels on a GPU are
-/// not looked at: the warm-up has done so for the first batch, and to wait for each would hold the GPU up.
-pub(super) fn unread_pass(
-    model: &AnyModel,
-    part: MicroBatch<AnyBatch>,
-    times: &mut PassTimes,
-) -> Result<TrainOutput<StepReport>, TrainError> {
-    let start = Instant::now();
-    let output = checked(false, &part.indices, TRAINING, || {
-        TrainStep::step(model, part.batch)
-    })?;
-    output.item.require_samples(part.samples)?;
-    let passed = start.elapsed().as_secs_f64();
-    *times += PassTimes::of_pass(passed, output.item.forward());
-    Ok(output)
-}
-
-/// A pass forward and backward, whose sums and times are added to those before it.
+/// A pass forward and backward: its gradients; what it has found and its times are added to those before it. Where sums stay
+/// on the device, its time is how long the host took to ask for it. Labels on a GPU are not looked at then: the warm-up has done
+/// so for the first batch, and to wait for each would hold the GPU up.
 pub(super) fn timed_pass(
     model: &AnyModel,
     part: MicroBatch<AnyBatch>,
     times: &mut PassTimes,
-    sums: &mut MetricSums,
-) -> Result<TrainOutput<StepReport>, TrainError> {
+    found: &mut LocalOutput<StepReport>,
+) -> Result<GradientsParams, TrainError> {
     let start = Instant::now();
-    let output = checked(true, &part.indices, TRAINING, || {
+    let reads = matches!(found, LocalOutput::Sums(_));
+    let output = checked(reads, &part.indices, TRAINING, || {
         TrainStep::step(model, part.batch)
     })?;
     output.item.require_samples(part.samples)?;
-    let local = output.item.local();
     // What the device has yet to compute is waited for where the sums are read.
+    let sums = reads.then(|| output.item.local());
     let passed = start.elapsed().as_secs_f64();
     *times += PassTimes::of_pass(passed, output.item.forward());
-    *sums += local.map_err(|error| TrainError::Device(error.to_string()))?;
-    Ok(output)
+    match (found, sums) {
+        (LocalOutput::Sums(all), Some(sums)) => {
+            *all += sums.map_err(|error| TrainError::Device(error.to_string()))?;
+        }
+        (LocalOutput::OnDevice(outputs), _) => outputs.push(output.item),
+        (LocalOutput::Sums(_), None) => {}
+    }
+    Ok(output.grads)
 }

@@ -1,24 +1,23 @@
 //! Steps of ranks that keep a part each of optimizer state, gradients and parameters.
 
-use burn_train::TrainStep;
 use std::time::Duration;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::optim::GradientsParams;
 use burn::prelude::*;
+use burn_train::TrainStep;
 use everburn_distributed::{
     Ddp, GradientShards, HeldBytes, ParameterShards, ShardStage, ShareOfBatch, SyncedGradients,
 };
 use everburn_profile::Phase;
 
 use super::RankLoop;
-use super::gradients::{timed_pass, unread_pass};
+use super::gradients::timed_pass;
 use super::pending_metrics::LocalOutput;
 use crate::checkpoint::optimizer_states::{self, Shapes};
 use crate::error::TrainError;
 use crate::metrics::rank_times::PassTimes;
 use crate::metrics::step_report::StepReport;
-use crate::metrics::sums::MetricSums;
 use crate::model::erased::{AnyBatch, AnyModel};
 use crate::record::report::ShardingReport;
 
@@ -89,10 +88,7 @@ impl RankLoop {
         share: ShareOfBatch<AnyBatch>,
         ddp: &Ddp,
     ) -> Result<PassesOutput<StepReport>, TrainError> {
-        let mut found = match self.defers_readback {
-            true => LocalOutput::OnDevice(Vec::new()),
-            false => LocalOutput::Sums(MetricSums::default()),
-        };
+        let mut found = self.no_output();
         let mut times = PassTimes::default();
         let mut slices = GradientShards::default();
         let checkpointing = self.setup.config.activation_checkpointing;
@@ -112,15 +108,10 @@ impl RankLoop {
                         Some(cut) => step.watch_sharded(model, part.weight, cut),
                         None => step.watch_last(model, part.weight),
                     };
-                    self.profile_pass(&mut times, |times| match &mut found {
-                        LocalOutput::Sums(sums) => {
-                            timed_pass(&watched, part, times, sums).map(drop)
-                        }
-                        LocalOutput::OnDevice(outputs) => {
-                            outputs.push(unread_pass(&watched, part, times)?.item);
-                            Ok(())
-                        }
-                    })
+                    let passed = self.profile_pass(&mut times, |times| {
+                        timed_pass(&watched, part, times, &mut found)
+                    });
+                    passed.map(drop)
                 }
             };
             let passed = match &cut {

@@ -48,7 +48,7 @@ impl RankLoop {
         for part in share.micro_batches {
             self.seed_virtual(number, first + part.index);
             let watched = step.watch_virtual(&model, part.index);
-            let mut own = MetricSums::default();
+            let mut own = LocalOutput::Sums(MetricSums::default());
             let (index, samples) = (part.index, part.samples);
             let found = self.profile_pass(&mut times, |times| {
                 timed_pass(&watched, part, times, &mut own)
@@ -63,7 +63,7 @@ impl RankLoop {
             };
             let weight = samples as f64 / share.global_samples as f64;
             let weighted = after.values().into_iter().map(|value| value * weight);
-            sums.set(index, own, weighted);
+            sums.set(index, own.read()?, weighted);
             model = before.write(model);
         }
         self.profile(Phase::Exchange);

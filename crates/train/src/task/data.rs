@@ -148,18 +148,7 @@ where
     I: 'static,
     B: 'static,
 {
-    TrainingData {
-        train: Arc::clone(&data.train),
-        validation: data.validation.clone(),
-        test: Arc::clone(&data.test),
-        batcher: Arc::new(WithoutTargets(Arc::clone(&data.batcher))),
-        augment: data.augment.clone(),
-        weigh: data.weigh.clone(),
-        name: data.name.clone(),
-        fingerprint: data.fingerprint.clone(),
-        test_fingerprint: data.test_fingerprint.clone(),
-        origin: data.origin.clone(),
-    }
+    data.batched_by(Arc::new(WithoutTargets(Arc::clone(&data.batcher))))
 }
 
 struct WithoutTargets<I, B>(Arc<dyn Batcher<I, B>>);

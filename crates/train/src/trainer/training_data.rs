@@ -147,15 +147,14 @@ impl<I, B> TrainingData<I, B> {
             ..self
         }
     }
-}
 
-impl<I, B> Clone for TrainingData<I, B> {
-    fn clone(&self) -> Self {
-        Self {
+    /// The same samples in batches of another batcher.
+    pub(crate) fn batched_by<C>(&self, batcher: Arc<dyn Batcher<I, C>>) -> TrainingData<I, C> {
+        TrainingData {
             train: Arc::clone(&self.train),
             validation: self.validation.clone(),
             test: Arc::clone(&self.test),
-            batcher: Arc::clone(&self.batcher),
+            batcher,
             augment: self.augment.clone(),
             weigh: self.weigh.clone(),
             name: self.name.clone(),
@@ -163,5 +162,11 @@ impl<I, B> Clone for TrainingData<I, B> {
             test_fingerprint: self.test_fingerprint.clone(),
             origin: self.origin.clone(),
         }
+    }
+}
+
+impl<I, B> Clone for TrainingData<I, B> {
+    fn clone(&self) -> Self {
+        self.batched_by(Arc::clone(&self.batcher))
     }
 }

@@ -48,12 +48,9 @@ pub(crate) fn cut(whole: Vec<u8>, parameters: &CutParameters) -> Result<Vec<u8>,
 
 /// The states of the ranks of a tensor group together, in their order.
 pub(crate) fn join(parts: Vec<Vec<u8>>, parameters: &CutParameters) -> Result<Vec<u8>, TrainError> {
-    let states = parts.into_iter().map(States::of);
-    let mut states = states.collect::<Result<Vec<_>, _>>()?.into_iter();
-    let Some(mut first) = states.next() else {
+    let Some((mut first, mut others)) = States::of_ranks(parts)? else {
         return Ok(Vec::new());
     };
-    let mut others = states.collect::<Vec<_>>();
     for (name, tensor) in std::mem::take(&mut first.tensors) {
         let tensor = match parameter_of(&name, parameters) {
             Some(parameter) if *tensor.shape == *parameter.shape => {

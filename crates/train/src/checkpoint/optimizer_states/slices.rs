@@ -48,12 +48,9 @@ pub(crate) fn slices_of(
 /// slice's.
 pub(crate) fn whole_of(parts: Vec<Vec<u8>>, shapes: &Shapes) -> Result<Vec<u8>, TrainError> {
     let world_size = parts.len();
-    let states = parts.into_iter().map(States::of);
-    let mut states = states.collect::<Result<Vec<_>, _>>()?.into_iter();
-    let Some(mut first) = states.next() else {
+    let Some((mut first, mut others)) = States::of_ranks(parts)? else {
         return Ok(Vec::new());
     };
-    let mut others = states.collect::<Vec<_>>();
     for (name, tensor) in std::mem::take(&mut first.tensors) {
         let shape = shape_of(&name, shapes)?;
         let elements: usize = shape.iter().product();

@@ -284,22 +284,17 @@ fn a_rank_0_that_comes_back_learns_what_the_others_know() {
     comes_back(0);
 }
 
-/// Trains three ranks, of which the one of `slot` is lost and comes back.
-fn comes_back(slot: usize) {
-    let (expected, _) = undisturbed();
-    let folder = folder();
+/// Trains three ranks, of which the one of `slot` is lost and comes back. Returns the reports of the others and of that one.
+fn lost_and_back(slot: usize, config: TrainingConfig, folder: &Path) -> [TrainingReport; 3] {
     let store: SharedStore = Arc::new(HashStore::new());
     let job = Job {
         store: store.clone(),
-        folder: folder.path(),
+        folder,
         range: (2, 3),
-        config: config(),
+        config,
         exchange: None,
     };
-    let [waits, other] = match slot {
-        0 => [1, 2],
-        _ => [0, 1],
-    };
+    let [waits, other] = others_of(slot);
     // The first rank does not read on in the second epoch before the newcomer waits.
     let joined = format!("everburn/elastic/3/joined/{slot}");
     let wait = move |read: usize| {
@@ -312,31 +307,44 @@ fn comes_back(slot: usize) {
             drop(store.wait_within(&["everburn/elastic/3/closed"], moment));
         }
     };
-    let (results, again) = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let (job, waiting) = (&job, images(usize::MAX, wait));
-        let first = scope.spawn(move || job.rank(waits, &waiting));
-        let second = scope.spawn(move || job.rank(other, &sound()));
+        let first = scope.spawn(move || job.rank(waits, &waiting).unwrap());
+        let second = scope.spawn(move || job.rank(other, &sound()).unwrap());
         let third = scope.spawn(move || {
             assert!(failed(&job.rank(slot, &images(3, |_| {}))).contains("the disk is broken"));
             // Not before the others have gone on without it.
             job.store
                 .wait_within(&["everburn/elastic/2/closed"], LONG)
                 .unwrap();
-            job.rank(slot, &sound())
+            job.rank(slot, &sound()).unwrap()
         });
-        let results = [first, second].map(|rank| rank.join().unwrap().unwrap());
-        (results, third.join().unwrap().unwrap())
-    });
-    for report in [&results[0], &results[1], &again] {
+        [first, second, third].map(|rank| rank.join().unwrap())
+    })
+}
+
+/// The slots of the two ranks that stay; of these, the first one reads slowly.
+fn others_of(slot: usize) -> [usize; 2] {
+    match slot {
+        0 => [1, 2],
+        _ => [0, 1],
+    }
+}
+
+fn comes_back(slot: usize) {
+    let (expected, _) = undisturbed();
+    let folder = folder();
+    let reports = lost_and_back(slot, config(), folder.path());
+    for report in &reports {
         assert_eq!(report.world_size, 3);
-        assert_eq!(report.test_loss, results[0].test_loss);
+        assert_eq!(report.test_loss, reports[0].test_loss);
         assert_eq!(report.steps, expected.len());
     }
     assert_eq!(hashes(folder.path()), expected);
     let events = std::fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
     for ranks in ["ranks [0, 1, 2] have made step", "without"] {
         let said = match ranks {
-            "without" => format!("ranks {:?} have made step", [waits, other]),
+            "without" => format!("ranks {:?} have made step", others_of(slot)),
             all => all.to_string(),
         };
         assert_eq!(events.matches(&said).count(), 1, "{said}: {events}");

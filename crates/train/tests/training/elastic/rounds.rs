@@ -2,13 +2,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use everburn_collectives::store::{HashStore, SharedStore};
+use everburn_collectives::store::HashStore;
 use everburn_distributed::{OuterCompression, OuterConfig};
 use everburn_train::{TrainingConfig, TrainingReport};
 
-use super::{Job, LONG, failed, folder, images, sound};
+use super::{Job, failed, folder, lost_and_back};
 use crate::harness::run::step_lines;
 
 /// Rounds of two steps and of one: an epoch has three.
@@ -86,42 +85,7 @@ fn the_others_end_the_round_in_which_a_rank_is_lost() {
 #[test]
 fn a_rank_that_comes_back_joins_at_the_next_outer_step() {
     let folder = folder();
-    let store: SharedStore = Arc::new(HashStore::new());
-    let job = Job {
-        store: store.clone(),
-        folder: folder.path(),
-        range: (2, 3),
-        config: config(OuterCompression::Int8),
-        exchange: None,
-    };
-    // Rank 0 does not read on in the second epoch before the newcomer waits.
-    let wait = move |read: usize| {
-        if read == 24 {
-            store
-                .wait_within(&["everburn/elastic/3/joined/2"], LONG)
-                .unwrap();
-        }
-        if read > 24 {
-            // Nor faster than the members look for newcomers.
-            let moment = Duration::from_millis(100);
-            drop(store.wait_within(&["everburn/elastic/3/closed"], moment));
-        }
-    };
-    let (results, again) = std::thread::scope(|scope| {
-        let (job, waiting) = (&job, images(usize::MAX, wait));
-        let first = scope.spawn(move || job.rank(0, &waiting));
-        let second = scope.spawn(move || job.rank(1, &sound()));
-        let third = scope.spawn(move || {
-            assert!(failed(&job.rank(2, &images(3, |_| {}))).contains("the disk is broken"));
-            // Not before the others have gone on without it.
-            job.store
-                .wait_within(&["everburn/elastic/2/closed"], LONG)
-                .unwrap();
-            job.rank(2, &sound())
-        });
-        let results = [first, second].map(|rank| rank.join().unwrap().unwrap());
-        (results, third.join().unwrap().unwrap())
-    });
-    alike(&[&results[0], &results[1], &again], 3);
+    let reports = lost_and_back(2, config(OuterCompression::Int8), folder.path());
+    alike(&reports.each_ref(), 3);
     samples_of_all_steps(folder.path());
 }
