@@ -22,7 +22,7 @@ impl Trainer {
     pub(super) fn warn_of_a_summed_loss(&self, model: AnyModel, data: &AnyData) -> AnyModel {
         let has_own_loss = self.task.as_ref().is_some_and(|task| task.has_own_loss());
         let readers = self.group.world_size() * self.config.accumulate;
-        let samples = SAMPLES.min(self.config.batch_size / readers);
+        let samples = SAMPLES.min(self.config.batch_size / readers.max(1));
         let samples = samples.min(data.train.len()) & !1;
         let looks = has_own_loss && self.is_first() && !self.resume && samples >= FEWEST;
         // Where each rank reads its part of the first model, this one has no values.
