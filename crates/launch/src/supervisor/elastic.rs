@@ -266,9 +266,6 @@ impl Supervisor<'_> {
             return;
         }
         tracing::warn!("the job is given up: {reason}");
-        (self.tell)(&LaunchEvent::GivenUp {
-            text: format!("the job is given up: {reason}"),
-        });
         elastic.store_client.give_up(&reason);
         elastic.given_up = Some(reason);
         elastic.cancel();
