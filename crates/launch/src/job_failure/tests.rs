@@ -204,3 +204,70 @@ fn a_lost_rank_that_had_ended_without_an_error_is_said_to_have_left_early() {
     assert!(text.contains("rank 1 left its loop early"), "{text}");
     assert!(!text.contains("failed by itself"), "{text}");
 }
+
+#[test]
+fn the_headline_is_one_line_with_what_the_launcher_saw() {
+    let failure = JobFailure {
+        stopped: vec![3],
+        given_up: Some("slot 1 has no restarts left".to_owned()),
+        ..because_of_rank_1(EXIT_STALLED, 2, None)
+    };
+    let headline = failure.headline();
+    let expected = "rank 3 was stopped (SIGSTOP), and the launcher has ended it: rank 2 ended with exit code 76: rank 2 lost \
+                    rank 1 in barrier; the job cannot continue: slot 1 has no restarts left";
+    assert_eq!(headline, expected);
+    let text = failure.to_string();
+    let rest = text.strip_prefix(&headline).unwrap();
+    assert!(rest.starts_with("\n  check its process\n"), "{text}");
+    assert!(!rest.contains("restarts left"), "{text}");
+    let unproved = JobFailure {
+        unproved: Some("the store says that it has finished (0.5 s). See the others".to_owned()),
+        ..because_of_rank_1(EXIT_STALLED, 2, None)
+    };
+    let headline = unproved.headline();
+    assert!(headline.ends_with("that it has finished (0.5 s)"));
+    assert!(unproved.to_string().contains("\n  See the others\n"));
+}
+
+#[test]
+fn a_rank_that_was_stopped_here_comes_before_those_of_another_machine_that_gave_up() {
+    let mut failure = JobFailure {
+        stopped: vec![3],
+        lost_machine: Some(LostMachine {
+            number: 0,
+            ranks: vec![1],
+            host: None,
+        }),
+        ..because_of_rank_1(EXIT_PEER_LOST, 2, None)
+    };
+    let stopped = failure.headline();
+    assert!(stopped.starts_with("rank 3 was stopped"), "{stopped}");
+    // No rank of that machine answers.
+    failure.cause.report.as_mut().unwrap().silent_machine = Some(0);
+    let silent = failure.headline();
+    assert!(
+        silent.starts_with("rank 1 of machine 0 was lost"),
+        "{silent}"
+    );
+}
+
+#[test]
+fn of_a_rank_that_did_not_answer_on_another_machine_that_machine_is_to_be_looked_at() {
+    let mut failure = JobFailure {
+        lost_machine: Some(LostMachine {
+            number: 1,
+            ranks: vec![1],
+            host: Some("node7".to_owned()),
+        }),
+        ..because_of_rank_1(EXIT_STALLED, 2, None)
+    };
+    let report = failure.cause.report.as_mut().unwrap();
+    report.message = "rank 2 lost rank 1: no heartbeat for 5 s; check whether its process is \
+                      stopped (SIGSTOP, a debugger)"
+        .to_owned();
+    let text = failure.to_string();
+    assert!(!text.contains("whether its process"), "{text}");
+    let place = "look at machine 1 (node7), at the output of its launcher first, which names processes that were stopped";
+    assert!(text.contains(place), "{text}");
+    assert!(text.contains("`ps -eo pid,stat,args`"), "{text}");
+}

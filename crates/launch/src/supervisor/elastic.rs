@@ -236,8 +236,9 @@ impl Supervisor<'_> {
         elastic.cancel();
         elastic.finished = !interrupted;
         if let Plan::Train = self.plan {
-            self.writing.begin(&self.processes());
-            self.plan = Plan::Stopping(Instant::now() + self.config.stop_patience);
+            let now = Instant::now();
+            self.writing.begin(now, &self.processes());
+            self.plan = Plan::Stopping(now + self.config.stop_patience);
         }
     }
 
