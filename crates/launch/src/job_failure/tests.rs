@@ -213,8 +213,8 @@ fn the_headline_is_one_line_with_what_the_launcher_saw() {
         ..because_of_rank_1(EXIT_STALLED, 2, None)
     };
     let headline = failure.headline();
-    let expected = "rank 3 was stopped (SIGSTOP), and the launcher has ended it: rank 2 ended with exit code 76: rank 2 lost \
-                    rank 1 in barrier; the job cannot continue: slot 1 has no restarts left";
+    let expected = "rank 3 was stopped (SIGSTOP), and the launcher has ended it: rank 2 ended with exit code 76 (a \
+                    rank did not answer in time): rank 2 lost rank 1 in barrier; the job cannot continue: slot 1 has no restarts left";
     assert_eq!(headline, expected);
     let text = failure.to_string();
     let rest = text.strip_prefix(&headline).unwrap();

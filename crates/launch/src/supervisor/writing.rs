@@ -155,35 +155,44 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn a_process_that_computes_has_as_long_as_a_step_may_take() {
-        let own = [std::process::id()];
+        let mut other = std::process::Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .unwrap();
+        let other_id = [other.id()];
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         let compute = || {
-            let cpu = || proc::cpu_time_of(own[0]).unwrap();
+            let cpu = || proc::cpu_time_of(other_id[0]).unwrap();
             let before = cpu();
             while cpu() < before + second / 5 {
                 assert!(start.elapsed() < Duration::from_secs(60));
-                std::hint::black_box((0..1000).sum::<u64>());
+                std::thread::sleep(Duration::from_millis(5));
             }
         };
         let mut writing = Writing::new(Some(300 * second));
-        writing.begin(start, &own);
+        writing.begin(start, &other_id);
         compute();
         let due = start + second;
         let longer = Longer::Computes(LOOK, 300 * second);
-        assert_eq!(writing.extend(due, &own), Some(longer));
+        assert_eq!(writing.extend(due, &other_id), Some(longer));
         // In such a time it has computed too little.
         compute();
         let late = 299 * second;
-        assert_eq!(writing.extend(due + late, &own), None);
+        assert_eq!(writing.extend(due + late, &other_id), None);
         assert_eq!(writing.late(due + late), (late, false));
         compute();
         let longer = Longer::Computes(second / 2, second / 2);
-        assert_eq!(writing.extend(due + late + second / 2, &own), Some(longer));
+        assert_eq!(
+            writing.extend(due + late + second / 2, &other_id),
+            Some(longer)
+        );
         compute();
-        assert_eq!(writing.extend(due + 300 * second, &own), None);
+        assert_eq!(writing.extend(due + 300 * second, &other_id), None);
         let mut without_limit = Writing::new(None);
-        without_limit.begin(start, &own);
+        without_limit.begin(start, &other_id);
         compute();
-        assert_eq!(without_limit.extend(due, &own), None);
+        assert_eq!(without_limit.extend(due, &other_id), None);
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 }

@@ -101,7 +101,9 @@ fn a_rank_without_restarts_left_ends_the_job_with_its_first_error() {
     assert_eq!(failure.restarts.len(), 2, "{failure}");
     let message = failure.to_string();
     assert!(
-        message.starts_with("rank 1 ended with exit code 5\n  trouble of process 1\n"),
+        message.starts_with(
+            "rank 1 ended with exit code 5: trouble of process 1; the job cannot continue: "
+        ),
         "{message}"
     );
     for part in [
