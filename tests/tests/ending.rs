@@ -32,6 +32,12 @@ fn kill_rank(rank: usize) {
     ended.failed_with(137, &[&cause, &log, help]);
     let live: serde_json::Value = serde_json::from_str(&run.text("live.json")).unwrap();
     assert_eq!(live["phase"], "ended", "{live:#}");
+    let doctor = Everburn::new(folder.path(), ["doctor", "--run-dir", "run"]).run();
+    let failed = format!("it has failed: {cause}");
+    assert!(
+        doctor.stdout.contains(&failed) && doctor.stdout.contains(help),
+        "{doctor}"
+    );
 }
 
 #[test]
@@ -105,6 +111,13 @@ fn stops_cleanly(ranks: usize, signal: Signal, code: i32) {
     let events = run.text("events.jsonl");
     let is_noted = events.contains("stopping on SIG");
     assert_eq!(is_noted, ranks > 1, "{events}");
+    let doctor = Everburn::new(folder.path(), ["doctor", "--run-dir", "run"]).run();
+    let stopped = format!("it has ended before its time: stopped {stopped}");
+    let continued = "train --resume --run-dir run` continues";
+    assert!(
+        doctor.stdout.contains(&stopped) && doctor.stdout.contains(continued),
+        "{doctor}"
+    );
 }
 
 #[test]

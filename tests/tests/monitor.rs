@@ -291,8 +291,11 @@ fn a_run_that_fails_has_a_report_which_says_so() {
     assert_ne!(ended.code(), 0, "{ended}");
     let run = Run::new(folder.path().join("run"));
     let events = run.text("events.jsonl");
-    assert!(events.contains(r#""kind":"failure""#), "{events}");
+    assert_eq!(events.matches(r#""kind":"failure""#).count(), 1, "{events}");
     assert!(events.contains("SIGKILL"), "{events}");
+    let help =
+        "no checkpoint to continue from: the same command starts again; --checkpoint-every 10min";
+    assert!(ended.stderr.contains(help), "{ended}");
     assert!(run.text("report.html").contains("failed"), "{ended}");
 }
 

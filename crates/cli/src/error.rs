@@ -77,12 +77,14 @@ pub(crate) enum CliError {
     },
 
     /// This rank gave up because another one had stalled, of which a report was printed.
-    #[error("{error}")]
+    #[error("{}{error}", .waits_itself.as_ref().map_or(String::new(), |it| format!("{it}; ")))]
     Stalled {
         /// What this rank met.
         error: Box<CliError>,
         /// The rank that stalled, as the job counts, if the report names one.
         stalled: Option<usize>,
+        /// That the rank that stalled waited itself, and in which other call.
+        waits_itself: Option<String>,
     },
 
     /// This rank is the one that stalled: it did not run, or was busy with other work while others waited for it.
@@ -277,7 +279,7 @@ impl CliError {
     /// The rank because of which this one fails, if the error names one.
     pub(crate) fn lost_rank(&self) -> Option<usize> {
         match self {
-            Self::Stalled { error, stalled } => stalled.or_else(|| error.lost_rank()),
+            Self::Stalled { error, stalled, .. } => stalled.or_else(|| error.lost_rank()),
             other => other.collective()?.lost_rank(),
         }
     }
@@ -302,7 +304,7 @@ impl CliError {
     /// Whether this rank fails only because another one did.
     pub(crate) fn is_secondary(&self) -> bool {
         match self {
-            Self::Stalled { error, stalled } => stalled.is_some() || error.is_secondary(),
+            Self::Stalled { error, stalled, .. } => stalled.is_some() || error.is_secondary(),
             Self::Train(error) => error.is_secondary(),
             Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => {
                 error.is_secondary()

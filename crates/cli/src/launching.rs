@@ -52,7 +52,7 @@ pub(crate) fn plan(
         heartbeat_timeout: rank::heartbeat_options(config).and_then(|beats| beats.timeout),
         // Ranks name commands as this launcher's user types them.
         env: vec![(invocation::VARIABLE.into(), invocation::name().into())],
-        all_stopped_limit: Some(Duration::from_secs(config.timeout)),
+        step_limit: Some(Duration::from_secs(config.timeout)),
         ..LaunchConfig::new(program, config.ranks, "")
     };
     Launcher::check(&launch)?;

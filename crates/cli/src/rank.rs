@@ -370,8 +370,11 @@ pub(crate) fn report_stall(
         let first = text.lines().next().unwrap_or_default();
         return CliError::StalledItself(first.to_owned());
     }
-    let error = Box::new(error);
-    CliError::Stalled { error, stalled }
+    CliError::Stalled {
+        error: Box::new(error),
+        stalled,
+        waits_itself: report.waits_itself(),
+    }
 }
 
 /// Where the logs of this machine's ranks are: beside this rank's report.

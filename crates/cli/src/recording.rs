@@ -50,9 +50,8 @@ pub(crate) fn note_launch_event(run: &RunDirectory, event: &LaunchEvent) {
         LaunchEvent::Lost { .. } => EventKind::Loss,
         LaunchEvent::Stopping { .. } => EventKind::Stop,
         LaunchEvent::NotStopped { .. } | LaunchEvent::AllStopped { .. } => EventKind::Stall,
-        // The ranks say themselves that they have lost others.
-        LaunchEvent::MachineLost { .. } => EventKind::Warning,
-        _ => EventKind::Failure,
+        // The ranks say themselves that they have lost others, and the end of the job is noted as such.
+        _ => EventKind::Warning,
     };
     run.note(Event {
         rank: event.rank(),
@@ -87,18 +86,10 @@ pub(crate) fn note_stall(run: &RunDirectory, report: &HangReport) {
 /// Notes how a job ended, and writes the report of its run.
 pub(crate) fn conclude_job(run: &RunDirectory, outcome: &Outcome) {
     if let Outcome::Failed(failure) = outcome {
-        let told = failure.cause.failure();
-        let why = told.map(|report| &report.message);
-        let text = match (why.or(failure.unproved.as_ref()), failure.why_ended()) {
-            (_, Some(ended)) => format!("{ended}: {}", failure.cause),
-            (Some(why), None) => format!("{}: {why}", failure.cause),
-            (None, None) => failure.cause.to_string(),
-        };
-        let step = told.and_then(|report| report.step);
         run.note(Event {
             rank: Some(failure.cause.rank),
-            step,
-            ..Event::new(EventKind::Failure, text)
+            step: failure.cause.failure().and_then(|report| report.step),
+            ..Event::new(EventKind::Failure, failure.headline())
         });
     }
     // Rank 0 may have been killed, and knows of others only what it heard last.
@@ -166,4 +157,39 @@ pub(crate) fn rank_statuses(
         let elastic = elastic.cloned()?;
         Some(Arc::new(move || elastic.rank_statuses()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use everburn_launch::{JobFailure, RankExit};
+
+    use super::*;
+    use crate::summary::tests::failure;
+
+    #[test]
+    fn the_event_of_a_failed_job_is_the_first_line_of_its_launcher() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(folder.path().join("a")).unwrap();
+        let mut failure = JobFailure {
+            stopped: vec![1],
+            given_up: Some("too few ranks are left".to_owned()),
+            ..failure(RankExit::Code(75), "rank 2 lost rank 0\nin its log")
+        };
+        let report = failure.cause.report.as_mut().unwrap();
+        (report.kind, report.step) = (everburn_launch::ReportKind::PeerLost, Some(7));
+        let outcome = Outcome::Failed(Box::new(failure));
+        conclude_job(&run, &outcome);
+        let events = std::fs::read_to_string(run.path().join("events.jsonl")).unwrap();
+        let [line] = events.lines().collect::<Vec<_>>()[..] else {
+            panic!("one event: {events}");
+        };
+        let event: Event = serde_json::from_str(line).unwrap();
+        assert_eq!((event.kind, event.step), (EventKind::Failure, Some(7)));
+        assert_eq!(Some(&*event.text), outcome.to_string().lines().next());
+        assert!(
+            event.text.starts_with("rank 1 was stopped (SIGSTOP)"),
+            "{event:?}"
+        );
+        assert!(event.text.ends_with("too few ranks are left"), "{event:?}");
+    }
 }

@@ -6,12 +6,12 @@ use std::path::Path;
 use crate::arguments::TrainArguments;
 use crate::config::RunConfig;
 use crate::prelude::*;
-use everburn_launch::{EXIT_STALLED, JobFailure, Outcome};
+use everburn_launch::{EXIT_STALLED, JobFailure, Outcome, RankExit};
 use everburn_record::plain::word;
 use everburn_record::units::counted;
-use everburn_record::{checkpoints_elsewhere, invocation, units};
+use everburn_record::{checkpoints_elsewhere, invocation, machines_of, starts_again, units};
 use everburn_train::checkpoint::{CheckpointFolder, Place};
-use everburn_train::{Patterns, ShardingReport};
+use everburn_train::{CheckpointEvery, Patterns, ShardingReport};
 
 /// Prints what came of a training.
 pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
@@ -196,8 +196,7 @@ pub(crate) fn new_training_from(run: &RunDirectory) -> String {
 
 /// What else there is to say of a run on several machines: how the command of each is changed.
 fn on_machines_as_before(run: &RunDirectory, more: &str) -> String {
-    let config = run.read_config::<RunConfig>();
-    match config.map_or(1, |config| config.ranks.nodes) {
+    match machines_of(run.path()) {
         0 | 1 => String::new(),
         _ => format!("; on several machines, the command of each machine as before, with {more}"),
     }
@@ -217,9 +216,25 @@ pub(crate) fn how_to_continue(run: &RunDirectory) -> String {
         None => match checkpoints_elsewhere(run.path()) {
             Some(elsewhere) => format!("{folder} has no checkpoint, but {elsewhere}"),
             None => format!(
-                "{folder} has no checkpoint to continue from: the same command starts again"
+                "{folder} has no checkpoint to continue from: {}",
+                starts_again(run.path())
             ),
         },
+    }
+}
+
+/// How a run is continued whose disk has not taken a file.
+pub(crate) fn how_to_continue_with_room(run: &RunDirectory) -> String {
+    let folder = word(run.path());
+    match newest_checkpoint(run) {
+        Some(_) => format!(
+            "when there is room, {}; or copy {folder} to another disk, and name the copy by --run-dir",
+            how_to_continue(run)
+        ),
+        None => format!(
+            "{folder} has no checkpoint to continue from: make room or name a --run-dir on another disk; then {}",
+            starts_again(run.path())
+        ),
     }
 }
 
@@ -230,7 +245,14 @@ pub(crate) fn help_after(
     run: &RunDirectory,
 ) -> Option<String> {
     let first = arguments.ranks.node_rank.unwrap_or(0) == 0;
+    let failure = match outcome {
+        Outcome::Failed(failure) => Some(failure),
+        _ => None,
+    };
     match newest_checkpoint(run) {
+        _ if first && failure.is_some_and(|it| is_of_disk(it)) => {
+            return Some(how_to_continue_with_room(run));
+        }
         Some(_) if first => return Some(how_to_continue(run)),
         Some(place) => {
             let (name, folder) = (place.to_string(), run.checkpoints());
@@ -242,16 +264,35 @@ pub(crate) fn help_after(
         }
         None => {}
     }
-    match outcome {
-        Outcome::Failed(failure) if !may_do_better(failure) => None,
-        Outcome::Failed(failure) if !first => {
-            let config = run.read_config::<RunConfig>();
+    let config = run.read_config::<RunConfig>();
+    match failure {
+        Some(failure) if !may_do_better(failure) => None,
+        Some(failure) if !first => {
             let is_elastic = config.is_ok_and(|config| config.ranks.elastic.is_some());
             let before_ranks_met = !is_elastic && failure.lost_before_ranks_met();
             Some(help_without_checkpoints(before_ranks_met, arguments.resume))
         }
-        _ => Some(how_to_continue(run)),
+        Some(_) => Some(how_to_continue(run) + &config.map_or(String::new(), |it| loses_less(&it))),
+        None => Some(how_to_continue(run)),
     }
+}
+
+/// The flags with which a run that has ended before its first checkpoint would have lost less.
+fn loses_less(config: &RunConfig) -> String {
+    let sooner = config.training.checkpoint_every == CheckpointEvery::default();
+    let sooner =
+        sooner.then_some("--checkpoint-every 10min writes the first one before the epoch ends");
+    let without = config.ranks.elastic.is_none() && config.world_size() > 1;
+    let without = without.then_some("--elastic continues without a rank that is lost");
+    let flags = sooner.into_iter().chain(without);
+    flags.map(|flag| format!("; {flag}")).collect()
+}
+
+/// Whether a rank could not write a file of the run, as it has said.
+fn is_of_disk(failure: &JobFailure) -> bool {
+    let failure = failure.cause.failure();
+    // As `TrainError::Write` and `TrainError::WriteCheckpoint` begin.
+    failure.is_some_and(|it| it.kind.is_own_failure() && it.message.starts_with("writing "))
 }
 
 /// How a job is continued by the words of another machine than the first, which does not see the checkpoints of that.
@@ -270,13 +311,14 @@ fn help_without_checkpoints(before_ranks_met: bool, resumes: bool) -> String {
     command.to_owned()
 }
 
-/// Whether a job may do better the next time: a rank was lost, did not answer or did not run, or a machine was lost. Other
-/// failures say what to change.
+/// Whether a job may do better the next time: a rank was killed or lost, did not answer or did not run, or a machine was lost.
+/// Other failures say what to change.
 fn may_do_better(failure: &JobFailure) -> bool {
     let lost = failure.cause.failure().and_then(|it| it.lost_rank);
     // Of a pause of this machine a line of its own says how it continues.
     let stalled = failure.exit_code == EXIT_STALLED && failure.own_pause.is_none();
-    lost.is_some() || failure.lost_machine.is_some() || stalled
+    let killed = matches!(failure.cause.exit, RankExit::Signal(_));
+    killed || lost.is_some() || failure.lost_machine.is_some() || stalled
 }
 
 /// The place of the newest checkpoint of a run.
@@ -348,116 +390,4 @@ fn time_taken(report: &TrainingReport) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use everburn_launch::{
-        EXIT_UNAVAILABLE, EndedRank, LostMachine, RankExit, RankReport, ReportKind,
-    };
-
-    use super::*;
-
-    #[test]
-    fn an_elastic_job_without_a_checkpoint_here_is_not_advised_to_start_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let run = RunDirectory::create(folder.path().join("a")).unwrap();
-        assert!(how_to_continue(&run).ends_with("the same command starts again"));
-        let config = "[ranks]\nnodes = 2\nelastic = \"1:4\"\n";
-        std::fs::write(run.config_path(), config).unwrap();
-        let help = how_to_continue(&run);
-        assert!(help.contains("in a-node-K/checkpoints"), "{help}");
-        assert!(!help.contains("starts again"), "{help}");
-    }
-
-    #[test]
-    fn a_metric_that_is_no_number_reads_as_in_the_lines_of_the_epochs() {
-        let metrics = [
-            ("mae".to_owned(), f64::NAN),
-            ("mse".to_owned(), f64::INFINITY),
-        ];
-        let line = tested(None, "", 0.5, &BTreeMap::from(metrics));
-        assert_eq!(line, "test loss 0.5000  mae NaN  mse inf");
-    }
-
-    #[test]
-    fn another_machine_than_the_first_does_not_say_that_there_is_a_checkpoint() {
-        let met = help_without_checkpoints(false, false);
-        assert!(met.ends_with("with --resume if machine 0 has a checkpoint, else without"));
-        let before = help_without_checkpoints(true, false);
-        assert!(
-            before.ends_with("of each machine again, without --resume"),
-            "{before}"
-        );
-        let resumed = help_without_checkpoints(true, true);
-        assert!(resumed.ends_with("of each machine again"), "{resumed}");
-    }
-
-    #[test]
-    fn a_job_whose_rank_or_machine_stood_still_or_was_lost_is_continued() {
-        let failure = |code: i32| JobFailure {
-            cause: EndedRank {
-                rank: 2,
-                exit: RankExit::Code(code),
-                ended_by_launcher: false,
-                unix_time_ms: 0,
-                report: Some(RankReport::new(
-                    2,
-                    ReportKind::Own,
-                    "rank 2 itself has not run",
-                )),
-            },
-            logged: 2,
-            log: "rank-2.log".into(),
-            log_tail: None,
-            others: Vec::new(),
-            restarts: Vec::new(),
-            given_up: None,
-            unproved: None,
-            left_early: None,
-            lost_machine: None,
-            stopped: Vec::new(),
-            own_pause: None,
-            exit_code: code,
-            out_of_memory: false,
-        };
-        assert!(may_do_better(&failure(EXIT_STALLED)));
-        assert!(!may_do_better(&failure(1)));
-        let lost = LostMachine {
-            number: 0,
-            ranks: vec![0, 1],
-            host: None,
-        };
-        assert!(may_do_better(&JobFailure {
-            lost_machine: Some(lost),
-            ..failure(EXIT_UNAVAILABLE)
-        }));
-    }
-
-    #[test]
-    fn an_epoch_that_was_not_finished_has_the_number_that_its_progress_had() {
-        let told = |finished, unfinished_epoch| {
-            epochs(&TrainingReport {
-                epochs: finished,
-                unfinished_epoch,
-                ..TrainingReport::default()
-            })
-        };
-        assert_eq!(told(1, None), "1 epoch  ");
-        assert_eq!(told(10, Some(11)), "10 epochs and part of epoch 11  ");
-        assert_eq!(told(0, Some(1)), "part of epoch 1  ");
-        assert_eq!(told(0, None), "");
-    }
-
-    #[test]
-    fn a_time_that_does_not_count_from_the_beginning_says_so() {
-        let taken = |steps_since_resume| {
-            let report = TrainingReport {
-                steps: 9,
-                steps_since_resume,
-                seconds: 2.0,
-                ..TrainingReport::default()
-            };
-            time_taken(&report).split_off(units::seconds(2.0).len())
-        };
-        assert_eq!(taken(9), "");
-        assert_eq!(taken(4), " since the resume");
-    }
-}
+pub(crate) mod tests;

@@ -1,5 +1,7 @@
 //! Which of several failed ranks is to blame.
 
+use std::cmp::Reverse;
+
 use crate::exit::{EXIT_PEER_LOST, RankExit};
 use crate::outcome::EndedRank;
 
@@ -7,13 +9,31 @@ use crate::outcome::EndedRank;
 /// caused the job to fail; `None` when it is empty. Ranks that have ended well are not among `ended`.
 ///
 /// A rank's own failure goes before that of one which only lost a peer or was ended by the
-/// launcher, and among equals the earlier before the later. A rank's own clock dates its failure
-/// better than its process's end: the process may take a while to wind up.
+/// launcher. Of those that only lost a peer, that one goes first whose peer is to blame: it is no such victim itself, its
+/// machine is silent, or most have lost it. Among equals the earlier goes before the later. A rank's own clock dates its
+/// failure better than its process's end: the process may take a while to wind up.
 pub(crate) fn root_cause(ended: &[EndedRank]) -> Option<usize> {
+    let is_victim = |rank: usize| {
+        let mut victims = ended.iter().filter(|it| blame(it) == Blame::Victim);
+        victims.any(|it| it.rank == rank)
+    };
+    let losers = |rank: usize| {
+        ended
+            .iter()
+            .filter(|it| it.lost_rank() == Some(rank))
+            .count()
+    };
+    let of_lost = |it: &EndedRank| match it.lost_rank() {
+        Some(lost) => {
+            let machine = it.failure().and_then(|failure| failure.silent_machine);
+            (is_victim(lost), machine.is_none(), Reverse(losers(lost)))
+        }
+        None => (true, true, Reverse(0)),
+    };
     ended
         .iter()
         .enumerate()
-        .min_by_key(|(_, rank)| (blame(rank), failed_at(rank)))
+        .min_by_key(|(_, rank)| (blame(rank), of_lost(rank), failed_at(rank)))
         .map(|(position, _)| position)
 }
 
@@ -100,6 +120,40 @@ mod tests {
             Some(0),
             "with nobody else, the victim is shown"
         );
+    }
+
+    #[test]
+    fn of_victims_that_one_is_shown_whose_peer_is_to_blame() {
+        let lost = |rank: usize, peer: usize, machine: Option<usize>, at: u64| {
+            let mut ended = reported(rank, EXIT_PEER_LOST, at, ReportKind::PeerLost, at);
+            let report = ended.report.as_mut().unwrap();
+            (report.lost_rank, report.silent_machine) = (Some(peer), machine);
+            ended
+        };
+        // Rank 1 was asked by rank 0 to give up, which has lost rank 2.
+        let chain = [lost(1, 0, None, 1), lost(0, 2, None, 2)];
+        assert_eq!(blamed(&chain), Some(0));
+        // They name each other, and one of them a machine that is silent.
+        let each_other = [
+            lost(0, 1, None, 1),
+            lost(1, 0, None, 2),
+            lost(3, 4, Some(2), 3),
+        ];
+        assert_eq!(blamed(&each_other), Some(3));
+        let silent = [lost(1, 4, None, 1), lost(0, 2, Some(1), 2)];
+        assert_eq!(blamed(&silent), Some(0));
+        let most = [
+            lost(0, 5, None, 1),
+            lost(1, 4, None, 2),
+            lost(3, 4, None, 3),
+        ];
+        assert_eq!(blamed(&most), Some(1));
+        // One that says whom it has lost goes before one that does not know.
+        let unknown = ended(0, RankExit::Code(EXIT_PEER_LOST), 1);
+        assert_eq!(blamed(&[unknown, lost(1, 4, None, 2)]), Some(1));
+        // An own failure goes before all of them, whenever it was.
+        let own = reported(2, 1, 9, ReportKind::Own, 9);
+        assert_eq!(blamed(&[chain.to_vec(), vec![own]].concat()), Some(2));
     }
 
     #[test]

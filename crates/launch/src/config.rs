@@ -68,16 +68,17 @@ pub struct LaunchConfig {
     /// After how long without a heartbeat ranks are given up: a launcher that did not run for about as long says so, where
     /// its job fails. `None`: they are not, or it is not known.
     pub heartbeat_timeout: Option<Duration>,
-    /// In a job of several machines that is not elastic: for how long all ranks of this one may be stopped (SIGSTOP) before
-    /// they are ended. By then the other machines have given them up. `None`: for ever.
-    pub all_stopped_limit: Option<Duration>,
+    /// How long a step of a rank may take before the others give it up. A rank that computes has as long beyond
+    /// [`stop_patience`](Self::stop_patience); and where in a job of several machines that is not elastic all ranks of this one
+    /// are stopped (SIGSTOP) for as long, they are ended. `None`: the one is not given any longer, the others are not ended.
+    pub step_limit: Option<Duration>,
     /// After the first failure: how long the other ranks may take to end by themselves.
     pub grace: Duration,
     /// After SIGTERM because of a failure: how long until SIGKILL.
     pub kill_after: Duration,
     /// After a SIGINT or SIGTERM at the launcher: how long ranks may take to stop after their step. They have up to 10 min
     /// longer while one of them [saves](everburn_record::Saving), writes 1 MiB in 10 s, or waits for the disk: a checkpoint
-    /// is not broken off.
+    /// is not broken off. While one computes they have up to [`step_limit`](Self::step_limit) longer.
     pub stop_patience: Duration,
 }
 
@@ -176,7 +177,7 @@ impl LaunchConfig {
             kill_after: Duration::from_secs(3),
             stop_patience: Duration::from_secs(60),
             heartbeat_timeout: None,
-            all_stopped_limit: None,
+            step_limit: None,
         }
     }
 

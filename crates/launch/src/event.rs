@@ -51,11 +51,6 @@ pub enum LaunchEvent {
         /// Which ranks were lost and which continue, in words.
         text: String,
     },
-    /// The job is given up.
-    GivenUp {
-        /// Why, in words.
-        text: String,
-    },
 }
 
 impl LaunchEvent {
@@ -68,10 +63,7 @@ impl LaunchEvent {
                 [rank] => Some(rank),
                 _ => None,
             },
-            Self::Stopping { .. }
-            | Self::AllStopped { .. }
-            | Self::MachineLost { .. }
-            | Self::GivenUp { .. } => None,
+            Self::Stopping { .. } | Self::AllStopped { .. } | Self::MachineLost { .. } => None,
         }
     }
 
@@ -84,8 +76,7 @@ impl LaunchEvent {
             | Self::Stopping { text }
             | Self::NotStopped { text, .. }
             | Self::AllStopped { text }
-            | Self::MachineLost { text, .. }
-            | Self::GivenUp { text } => text,
+            | Self::MachineLost { text, .. } => text,
         }
     }
 }

@@ -108,15 +108,22 @@ impl RankReport {
         }
     }
 
-    /// The first line of what it says; of a panic, whose first line is its place alone, with the message.
-    pub(crate) fn headline(&self) -> Option<String> {
+    /// The first line of what it says, of a panic, whose first line is its place alone, with the message; and the lines after
+    /// that.
+    pub(crate) fn headline_and_rest(&self) -> Option<(String, Vec<&str>)> {
         let mut lines = self.message.lines();
         let first = lines.next()?;
-        let message = lines.next().filter(|_| first.ends_with(':'));
-        Some(match message {
+        let message = first.ends_with(':').then(|| lines.next()).flatten();
+        let headline = match message {
             Some(message) => format!("{first} {message}"),
             None => first.to_owned(),
-        })
+        };
+        Some((headline, lines.collect()))
+    }
+
+    /// [`Self::headline_and_rest`] without the rest.
+    pub(crate) fn headline(&self) -> Option<String> {
+        self.headline_and_rest().map(|(headline, _)| headline)
     }
 
     /// Reads a report; `None` where there is none, it cannot be understood or belongs to another user. A link is not

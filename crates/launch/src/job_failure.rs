@@ -9,13 +9,14 @@ use everburn_record::ranks;
 use crate::cause::{Blame, blame};
 use crate::ended_alike::EndedAlike;
 use crate::exit::{EXIT_PEER_LOST, EXIT_STALLED, EXIT_UNAVAILABLE, RankExit};
+use crate::failure::RankReport;
 use crate::lost_machine::LostMachine;
 use crate::outcome::{EndedRank, Restart};
 
-/// What begins the advice in the error of a rank that has waited in vain.
-const ADVICE: &str = "; check whether ";
+/// What begins the advice in the error of a rank that has waited in vain, and in that of one that has heard no heartbeats.
+const ADVICE: [&str; 2] = ["; check whether ", "; check whether its process "];
 
-/// Why a job failed: the rank that is to blame first, then what became of the others.
+/// Why a job failed: the [headline](Self::headline), then its details and what became of the others.
 ///
 /// ```
 /// # mod everburn { pub use everburn_launch as launch; }
@@ -43,7 +44,10 @@ const ADVICE: &str = "; check whether ";
 ///     out_of_memory: true,
 ///     exit_code: 137,
 /// };
-/// assert!(failure.to_string().contains("lack of memory"));
+/// let headline = failure.headline();
+/// assert!(headline.starts_with("rank 1 was ended by SIGKILL"), "{headline}");
+/// assert!(headline.contains("lack of memory"), "{headline}");
+/// assert!(failure.to_string().starts_with(&headline));
 /// ```
 #[derive(Debug, Clone)]
 pub struct JobFailure {
@@ -81,40 +85,65 @@ pub struct JobFailure {
 }
 
 impl JobFailure {
-    /// Who was lost, or did not run, before what the cause itself says.
-    fn write_lost(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(pause) = self.own_pause {
-            writeln!(
-                f,
+    /// Why the job failed, in one line: who is to blame, what the cause has said, and what the launcher saw.
+    #[must_use]
+    pub fn headline(&self) -> String {
+        let pause = self.own_pause.map(|pause| {
+            format!(
                 "this machine has not run for {:.0} s (its launcher was stopped, or it was suspended): meanwhile the other \
-                 machines may have given up its ranks, and have continued or ended the job without them",
+                 machines may have given up its ranks, and have continued or ended the job without them; ",
                 pause.as_secs_f64()
-            )?;
+            )
+        });
+        let mut line = pause.unwrap_or_default() + &self.lost();
+        let why_ended = self.why_ended();
+        if let Some(reason) = why_ended {
+            line += &format!("{reason}: ");
         }
+        line += &self.cause.to_string();
+        if let Some(said) = self.cause.failure().and_then(RankReport::headline) {
+            line += &format!(": {}", self.without_known_advice(&said));
+        }
+        if let Some(reason) = &self.unproved {
+            let what = reason.split_once(". ").map_or(&**reason, |(what, _)| what);
+            line += &format!(": {what}");
+        }
+        if self.cause.exit == RankExit::Signal(signal_hook::consts::SIGKILL) && self.out_of_memory {
+            line += "; during this job the kernel ended a process for lack of memory, most likely this one: try fewer ranks or \
+                     a smaller batch";
+        }
+        if let Some(reason) = self.given_up.as_ref().filter(|_| why_ended.is_none()) {
+            line += &format!("; the job cannot continue: {reason}");
+        }
+        line
+    }
+
+    /// Who was lost, or did not run, before what the cause itself says.
+    fn lost(&self) -> String {
         if let Some(stopped) = self.stopped_first() {
             let (were, them) = match stopped.len() {
                 1 => ("was", "it"),
                 _ => ("were", "them"),
             };
             let stopped = ranks(stopped);
-            return write!(
-                f,
+            return format!(
                 "{stopped} {were} stopped (SIGSTOP), and the launcher has ended {them}: "
             );
         }
+        let machine = self.lost_machine.as_ref();
         let Some(lost) = self.cause.lost_rank() else {
-            return Ok(());
+            return machine.map_or(String::new(), |machine| {
+                format!("{machine}, whose launcher hosts the store of the job, is lost: ")
+            });
         };
         if let Some(left) = &self.left_early {
             let step = left.report.as_ref().and_then(|report| report.step);
             let step = step.map_or(String::new(), |step| format!(" at step {step}"));
             let waiting = self.cause.rank;
-            return write!(
-                f,
+            return format!(
                 "rank {lost} ended without an error{step}, while rank {waiting} waited for it: "
             );
         }
-        let machine = self.lost_machine.as_ref();
         let whole = machine.and_then(|machine| machine.silent_as_a_whole(&self.cause));
         let (who, many) = match (machine, whole) {
             (_, Some(whole)) => (whole, false),
@@ -129,7 +158,17 @@ impl JobFailure {
             (_, true) => "were lost",
             (_, false) => "was lost",
         };
-        write!(f, "{who} {what}: ")
+        format!("{who} {what}: ")
+    }
+
+    /// `line` of what the cause has said, without what to check where the launcher says better where to look.
+    fn without_known_advice<'a>(&self, line: &'a str) -> &'a str {
+        let known = match (self.stopped_first(), &self.lost_machine) {
+            (Some(_), _) => line.split_once(ADVICE[0]),
+            (None, Some(_)) => line.split_once(ADVICE[1]),
+            (None, None) => None,
+        };
+        known.map_or(line, |(what, _)| what)
     }
 
     /// The ranks that were stopped, where the cause has waited in vain. It need not know of any of them: without heartbeats it
@@ -137,7 +176,11 @@ impl JobFailure {
     fn stopped_first(&self) -> Option<&[usize]> {
         let cause = &self.cause;
         let waited = blame(cause) == Blame::Victim || cause.exit == RankExit::Code(EXIT_STALLED);
-        let is_elsewhere = self.lost_machine.is_some() || self.left_early.is_some();
+        // Ranks of another machine that have given up may do so because of one that was stopped here.
+        let names_machine = cause
+            .failure()
+            .is_some_and(|it| it.silent_machine.is_some());
+        let is_elsewhere = self.left_early.is_some() || names_machine || self.lost_with_the_store();
         let is_first = waited && !is_elsewhere && !self.stopped.is_empty();
         is_first.then_some(&self.stopped)
     }
@@ -164,34 +207,27 @@ impl JobFailure {
 
     /// Where the error is to be found if no rank of this machine has it.
     fn write_where_to_look(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of_victim =
-            self.left_early.is_none() && self.cause.exit == RankExit::Code(EXIT_PEER_LOST);
-        if of_victim && self.logged == self.cause.rank && !self.lost_with_the_store() {
-            match &self.lost_machine {
-                Some(machine) => writeln!(
-                    f,
-                    "  no rank of this machine failed by itself: look at {machine}, at the output of its launcher first; \
-                     where the launcher itself was killed or the machine stopped, there is none"
-                )?,
-                None => writeln!(
-                    f,
-                    "  no rank of this machine failed by itself: look at the rank that was lost, or \
-                     at the other machines' output"
-                )?,
-            }
-        }
-        if let Some(machine) = self
-            .lost_machine
-            .as_ref()
-            .filter(|_| self.lost_with_the_store())
-        {
-            writeln!(
+        const NO_OUTPUT: &str = "where that was killed or the machine stopped, there is none";
+        let of_victim = self.left_early.is_none() && self.logged == self.cause.rank;
+        let lost = self.cause.exit == RankExit::Code(EXIT_PEER_LOST);
+        let waited = self.cause.exit == RankExit::Code(EXIT_STALLED);
+        match &self.lost_machine {
+            Some(machine) if self.lost_with_the_store() => writeln!(
                 f,
-                "  {machine}, whose launcher hosts the store of the job, is lost: look at the output of that launcher first; \
-                 where it was killed or the machine stopped, there is none"
-            )?;
+                "  look at the output of the launcher of {machine} first; {NO_OUTPUT}"
+            ),
+            Some(machine) if of_victim && (lost || waited) => writeln!(
+                f,
+                "  no rank of this machine failed by itself: look at {machine}, at the output of its launcher first, which \
+                 names processes that were stopped; {NO_OUTPUT}, and `ps -eo pid,stat,args` shows those that still are by T"
+            ),
+            None if of_victim && lost => writeln!(
+                f,
+                "  no rank of this machine failed by itself: look at the rank that was lost, or \
+                 at the other machines' output"
+            ),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// The log that is shown, without the lines that the error has said.
@@ -226,16 +262,11 @@ impl JobFailure {
 
 impl fmt::Display for JobFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.write_lost(f)?;
-        if let Some(reason) = self.why_ended() {
-            writeln!(f, "{reason}")?;
-        }
-        writeln!(f, "{}", self.cause)?;
-        if let Some(failure) = self.cause.failure() {
-            for line in failure.message.lines() {
-                // What to check is known.
-                let known = self.stopped_first().and_then(|_| line.split_once(ADVICE));
-                writeln!(f, "  {}", known.map_or(line, |(what, _)| what))?;
+        writeln!(f, "{}", self.headline())?;
+        let failure = self.cause.failure();
+        if let Some((_, rest)) = failure.and_then(RankReport::headline_and_rest) {
+            for line in rest {
+                writeln!(f, "  {}", self.without_known_advice(line))?;
             }
         } else if self.cause.exit.is_success() && !self.cause.was_not_needed() {
             writeln!(
@@ -245,15 +276,8 @@ impl fmt::Display for JobFailure {
                  neither is so, and what it was to write may be missing"
             )?;
         }
-        if let Some(reason) = &self.unproved {
-            writeln!(f, "  {reason}")?;
-        }
-        if self.cause.exit == RankExit::Signal(signal_hook::consts::SIGKILL) && self.out_of_memory {
-            writeln!(
-                f,
-                "  during this job the kernel ended a process for lack of memory, most likely \
-                 this one: try fewer ranks or a smaller batch"
-            )?;
+        if let Some((_, advice)) = self.unproved.as_ref().and_then(|it| it.split_once(". ")) {
+            writeln!(f, "  {advice}")?;
         }
         if let Some(left) = &self.left_early {
             writeln!(
@@ -277,220 +301,9 @@ impl fmt::Display for JobFailure {
                 writeln!(f, "  {restart}")?;
             }
         }
-        if let Some(reason) = self
-            .given_up
-            .as_ref()
-            .filter(|_| self.why_ended().is_none())
-        {
-            writeln!(f, "the job cannot continue: {reason}")?;
-        }
         Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::failure::{RankReport, ReportKind};
-
-    /// Rank 2 ended with `code` because of rank 1; the log of rank `logged` is shown.
-    fn because_of_rank_1(code: i32, logged: usize, log_tail: Option<&[&str]>) -> JobFailure {
-        let message = "rank 2 lost rank 1 in barrier\ncheck its process";
-        let report = RankReport {
-            lost_rank: Some(1),
-            ..RankReport::new(2, ReportKind::PeerLost, message)
-        };
-        JobFailure {
-            cause: EndedRank {
-                rank: 2,
-                exit: RankExit::Code(code),
-                ended_by_launcher: false,
-                unix_time_ms: 0,
-                report: Some(report),
-            },
-            logged,
-            log: format!("logs/rank-{logged}.log").into(),
-            log_tail: log_tail.map(|tail| tail.iter().map(ToString::to_string).collect()),
-            others: Vec::new(),
-            restarts: Vec::new(),
-            given_up: None,
-            unproved: None,
-            left_early: None,
-            lost_machine: None,
-            stopped: Vec::new(),
-            own_pause: None,
-            out_of_memory: false,
-            exit_code: code,
-        }
-    }
-
-    #[test]
-    fn the_rank_that_did_not_answer_comes_first_and_its_log_is_shown() {
-        let text = because_of_rank_1(EXIT_STALLED, 1, Some(&["reading shard 7"])).to_string();
-        assert!(text.starts_with("rank 1 did not answer: rank 2 "), "{text}");
-        let log = "the log of rank 1: logs/rank-1.log, which ends with\n  | reading shard 7\n";
-        assert!(text.ends_with(log), "{text}");
-        assert!(!text.contains("other machines"), "{text}");
-        let seen = because_of_rank_1(EXIT_STALLED, 2, None).to_string();
-        assert!(
-            seen.ends_with("the log of rank 2: logs/rank-2.log\n"),
-            "{seen}"
-        );
-    }
-
-    #[test]
-    fn a_rank_that_was_stopped_comes_before_the_victim_that_another_has_lost() {
-        let of = |code, stopped: &[usize]| {
-            let failure = JobFailure {
-                stopped: stopped.to_vec(),
-                ..because_of_rank_1(code, 2, None)
-            };
-            failure.to_string()
-        };
-        let victim = of(EXIT_PEER_LOST, &[3]);
-        let begin = "rank 3 was stopped (SIGSTOP), and the launcher has ended it: rank 2 ";
-        assert!(victim.starts_with(begin), "{victim}");
-        let several = of(EXIT_STALLED, &[0, 3]);
-        assert!(
-            several.starts_with(
-                "ranks 0, 3 were stopped (SIGSTOP), and the launcher has ended them: "
-            ),
-            "{several}"
-        );
-        let mut named = because_of_rank_1(EXIT_STALLED, 2, None);
-        named.stopped = vec![1];
-        let report = named.cause.report.as_mut().unwrap();
-        report.message =
-            "rank 2 lost rank 1: no heartbeat for 5 s; check whether its machine runs".to_owned();
-        let named = named.to_string();
-        assert!(
-            named.starts_with("rank 1 was stopped (SIGSTOP), and "),
-            "{named}"
-        );
-        assert!(named.contains("no heartbeat for 5 s\n"), "{named}");
-        // It has failed by itself.
-        let mut own = because_of_rank_1(1, 2, None);
-        own.stopped = vec![3];
-        own.cause.report = None;
-        assert!(own.to_string().starts_with("rank 2 ended with exit code 1"));
-    }
-
-    #[test]
-    fn of_a_rank_lost_elsewhere_the_other_machines_are_named_and_no_line_comes_twice() {
-        let tail = [
-            "error: rank 2 lost rank 1 in barrier",
-            "check its process",
-            "step 9",
-        ];
-        let text = because_of_rank_1(EXIT_PEER_LOST, 2, Some(&tail)).to_string();
-        assert!(
-            text.starts_with("rank 1 was lost: rank 2 lost rank 1"),
-            "{text}"
-        );
-        assert!(text.contains("at the other machines' output"), "{text}");
-        assert!(text.ends_with("which ends with\n  | step 9\n"), "{text}");
-    }
-
-    #[test]
-    fn a_lost_machine_is_named_by_its_number_and_its_name() {
-        let machine = |ranks: &[usize]| LostMachine {
-            number: 1,
-            ranks: ranks.to_vec(),
-            host: Some("node7".to_owned()),
-        };
-        for (ranks, begin) in [
-            (
-                &[1, 2][..],
-                "ranks 1, 2 of machine 1 (node7) were lost: rank 2 ",
-            ),
-            (&[1], "rank 1 of machine 1 (node7) was lost: rank 2 "),
-        ] {
-            let failure = JobFailure {
-                lost_machine: Some(machine(ranks)),
-                ..because_of_rank_1(EXIT_PEER_LOST, 2, None)
-            };
-            let text = failure.to_string();
-            assert!(text.starts_with(begin), "{text}");
-            assert!(text.contains("look at machine 1 (node7), at"), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_machine_that_is_lost_with_the_store_is_named_though_no_rank_of_it_was() {
-        let mut failure = JobFailure {
-            lost_machine: Some(LostMachine {
-                number: 0,
-                ranks: vec![0, 1],
-                host: Some("node7".to_owned()),
-            }),
-            ..because_of_rank_1(EXIT_UNAVAILABLE, 2, None)
-        };
-        let report = failure.cause.report.as_mut().unwrap();
-        report.lost_rank = None;
-        let text = failure.to_string();
-        let line =
-            "\n  machine 0 (node7), whose launcher hosts the store of the job, is lost: look";
-        assert!(text.contains(line), "{text}");
-        assert!(!text.contains("ranks 0, 1"), "{text}");
-        assert!(failure.lost_before_ranks_met());
-        // An elastic job that was to start a rank again.
-        failure.given_up = Some("the store is lost".to_owned());
-        assert!(!failure.lost_before_ranks_met());
-    }
-
-    #[test]
-    fn a_machine_that_did_not_run_says_so_before_it_blames_another() {
-        let failure = JobFailure {
-            own_pause: Some(Duration::from_secs(47)),
-            ..because_of_rank_1(EXIT_PEER_LOST, 2, None)
-        };
-        let text = failure.to_string();
-        let begin = "this machine has not run for 47 s (its launcher was stopped, or it was suspended): meanwhile";
-        assert!(text.starts_with(begin), "{text}");
-        assert!(text.contains("\nrank 1 was lost: rank 2 "), "{text}");
-    }
-
-    #[test]
-    fn why_the_launcher_has_ended_ranks_that_had_not_failed_comes_first() {
-        let mut failure = JobFailure {
-            given_up: Some("all ranks of this machine have been stopped".to_owned()),
-            ..because_of_rank_1(EXIT_STALLED, 2, None)
-        };
-        let text = failure.to_string();
-        assert!(
-            text.contains("\nthe job cannot continue: all ranks"),
-            "{text}"
-        );
-        assert_eq!(failure.why_ended(), None);
-        failure.cause.report = None;
-        failure.cause.ended_by_launcher = true;
-        let text = failure.to_string();
-        let begin = "all ranks of this machine have been stopped\nrank 2 was ended by the launcher";
-        assert!(text.starts_with(begin), "{text}");
-        assert!(!text.contains("cannot continue"), "{text}");
-    }
-
-    #[test]
-    fn a_lost_rank_that_had_ended_without_an_error_is_said_to_have_left_early() {
-        let finished = RankReport {
-            step: Some(7),
-            ..RankReport::new(1, ReportKind::Finished, "")
-        };
-        let failure = JobFailure {
-            left_early: Some(EndedRank {
-                rank: 1,
-                exit: RankExit::Code(0),
-                ended_by_launcher: false,
-                unix_time_ms: 0,
-                report: Some(finished),
-            }),
-            ..because_of_rank_1(EXIT_PEER_LOST, 2, None)
-        };
-        let text = failure.to_string();
-        let begin =
-            "rank 1 ended without an error at step 7, while rank 2 waited for it: rank 2 lost";
-        assert!(text.starts_with(begin), "{text}");
-        assert!(text.contains("rank 1 left its loop early"), "{text}");
-        assert!(!text.contains("failed by itself"), "{text}");
-    }
-}
+mod tests;

@@ -1,5 +1,6 @@
 //! What an examination of a machine has found, a line each.
 
+use std::borrow::Cow;
 use std::fmt;
 
 /// One line of an examination: how it looks, what was looked at, what was found and what to do.
@@ -20,7 +21,7 @@ pub struct Finding {
     /// What was found.
     pub found: String,
     /// What to do; empty where all is well.
-    pub advice: &'static str,
+    pub advice: Cow<'static, str>,
 }
 
 /// How something looks.
@@ -41,27 +42,35 @@ impl Finding {
             verdict: Verdict::Ok,
             subject,
             found: found.into(),
-            advice: "",
+            advice: Cow::Borrowed(""),
         }
     }
 
     /// Something may not work.
-    pub fn warn(subject: &'static str, found: impl Into<String>, advice: &'static str) -> Self {
+    pub fn warn(
+        subject: &'static str,
+        found: impl Into<String>,
+        advice: impl Into<Cow<'static, str>>,
+    ) -> Self {
         Self {
             verdict: Verdict::Warn,
             subject,
             found: found.into(),
-            advice,
+            advice: advice.into(),
         }
     }
 
     /// Nothing works.
-    pub fn fail(subject: &'static str, found: impl Into<String>, advice: &'static str) -> Self {
+    pub fn fail(
+        subject: &'static str,
+        found: impl Into<String>,
+        advice: impl Into<Cow<'static, str>>,
+    ) -> Self {
         Self {
             verdict: Verdict::Fail,
             subject,
             found: found.into(),
-            advice,
+            advice: advice.into(),
         }
     }
 }

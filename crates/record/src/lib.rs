@@ -10,8 +10,8 @@
 //! - [`Finding`] is a line of an examination.
 //! - [`svg`] draws: elements, axes with round numbers, legends.
 //! - [`statistics`] has medians, percentiles and means of few values.
-//! - [`runs_in`] lists the runs in a folder, [`has_checkpoint`] whether one can be continued, [`checkpoints_elsewhere`] where
-//!   another machine may have newer ones.
+//! - [`runs_in`] lists the runs in a folder; of one of them, [`machines_of`] has how many machines it is on, [`starts_again`] how
+//!   it begins anew, and [`checkpoints_elsewhere`] where another machine may have newer checkpoints.
 //! - [`StopSignal`] asks a training to stop, or kills it.
 //! - [`Saving`] marks a process that saves its work, for its launcher.
 //! - [`named`] and [`serde_as_text`] give types one text in flags and files.
@@ -66,7 +66,7 @@ pub use metric_record::MetricRecord;
 pub use number::{number_or_nan, numbers_or_nan};
 pub use ranges::{located, ranges, ranks};
 pub use rank_line::{RankLine, RankStep};
-pub use runs::{checkpoints_elsewhere, has_checkpoint, runs_in};
+pub use runs::{checkpoints_elsewhere, machines_of, runs_in, starts_again};
 pub use saving::Saving;
 pub use stop::{EXIT_INTERRUPTED, StopSignal};
 pub use time::{unix_time, unix_time_ms};

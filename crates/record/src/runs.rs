@@ -34,16 +34,7 @@ pub fn runs_in(folder: &Path) -> Vec<PathBuf> {
 
 /// Whether the run in `folder` has a checkpoint from which it can be continued, by the names in its folder `checkpoints`:
 /// one that was being written is none.
-///
-/// ```
-/// let run = tempfile::tempdir()?;
-/// std::fs::create_dir_all(run.path().join("checkpoints/.partial-x"))?;
-/// assert!(!everburn_record::has_checkpoint(run.path()));
-/// std::fs::create_dir(run.path().join("checkpoints/epoch-0001"))?;
-/// assert!(everburn_record::has_checkpoint(run.path()));
-/// # Ok::<(), std::io::Error>(())
-/// ```
-pub fn has_checkpoint(folder: &Path) -> bool {
+fn has_checkpoint(folder: &Path) -> bool {
     let entries = std::fs::read_dir(folder.join("checkpoints"));
     let names = entries
         .into_iter()
@@ -72,7 +63,7 @@ pub fn has_checkpoint(folder: &Path) -> bool {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn checkpoints_elsewhere(folder: &Path) -> Option<String> {
-    let machines: usize = setting_of_ranks(folder, "nodes")?.parse().ok()?;
+    let machines = machines_of(folder);
     setting_of_ranks(folder, "elastic").filter(|_| machines > 1)?;
     let name = folder.file_name()?.to_str()?;
     let own = newest_checkpoint(folder).map(|(place, _)| place);
@@ -95,6 +86,36 @@ pub fn checkpoints_elsewhere(folder: &Path) -> Option<String> {
     })
 }
 
+/// On how many machines the run in `folder` is, as its `config.toml` says.
+///
+/// ```
+/// let run = tempfile::tempdir()?;
+/// assert_eq!(everburn_record::machines_of(run.path()), 1);
+/// std::fs::write(run.path().join("config.toml"), "[ranks]\nnodes = 2\n")?;
+/// assert_eq!(everburn_record::machines_of(run.path()), 2);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[must_use]
+pub fn machines_of(folder: &Path) -> usize {
+    let machines = setting_of_ranks(folder, "nodes");
+    machines.and_then(|it| it.parse().ok()).unwrap_or(1)
+}
+
+/// How the run in `folder` starts again, which has no checkpoint.
+///
+/// ```
+/// let run = tempfile::tempdir()?;
+/// assert_eq!(everburn_record::starts_again(run.path()), "the same command starts again");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[must_use]
+pub fn starts_again(folder: &Path) -> &'static str {
+    match machines_of(folder) {
+        0 | 1 => "the same command starts again",
+        _ => "the command of each machine, as before, starts again",
+    }
+}
+
 /// How the run in `folder` is continued, in the words of who only reads it.
 pub(crate) fn continued(folder: &Path) -> String {
     match (has_checkpoint(folder), checkpoints_elsewhere(folder)) {
@@ -103,7 +124,10 @@ pub(crate) fn continued(folder: &Path) -> String {
             format!("--resume continues from the newest checkpoint here, but {elsewhere}")
         }
         (false, None) => {
-            "it has no checkpoint to continue from: the same command starts again".to_owned()
+            format!(
+                "it has no checkpoint to continue from: {}",
+                starts_again(folder)
+            )
         }
         (false, Some(elsewhere)) => format!("it has no checkpoint here, but {elsewhere}"),
     }
@@ -180,6 +204,12 @@ mod tests {
             assert_eq!(checkpoints_elsewhere(&run), None, "{alone}");
             assert!(continued(&run).ends_with("the same command starts again"));
         }
+        write("ranks = 2\nnodes = 2\n");
+        let text = continued(&run);
+        assert!(
+            text.ends_with("the command of each machine, as before, starts again"),
+            "{text}"
+        );
         write("ranks = 2\nnodes = 2\nelastic = \"1:4\"\n");
         let newest = "a-node-1/checkpoints/epoch-0000-batch-002440 into ";
         let text = continued(&run);

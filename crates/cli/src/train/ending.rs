@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use everburn_launch::Outcome;
 use everburn_record::EXIT_INTERRUPTED;
-use everburn_record::plain::word;
 use everburn_train::TrainingReport;
 
 use super::earlier_run::Prepared;
@@ -74,7 +73,7 @@ pub(super) fn with_continuation(error: CliError, run: &RunDirectory) -> CliError
     );
     let has_checkpoint = summary::newest_checkpoint(run).is_some();
     let help = match is_of_disk {
-        true => how_to_continue_with_room(run),
+        true => summary::how_to_continue_with_room(run),
         false => summary::how_to_continue(run),
     };
     match (is_of_disk || has_checkpoint) && !CliError::from(error.clone()).is_usage() {
@@ -83,21 +82,6 @@ pub(super) fn with_continuation(error: CliError, run: &RunDirectory) -> CliError
             help,
         },
         false => error.into(),
-    }
-}
-
-/// How a run is continued whose disk has not taken a file.
-fn how_to_continue_with_room(run: &RunDirectory) -> String {
-    let folder = word(run.path());
-    match summary::newest_checkpoint(run) {
-        Some(_) => format!(
-            "when there is room, {}; or copy {folder} to another disk, and name the copy by --run-dir",
-            summary::how_to_continue(run)
-        ),
-        None => format!(
-            "{folder} has no checkpoint to continue from: make room or name a --run-dir on another disk, and start the same \
-             command again"
-        ),
     }
 }
 

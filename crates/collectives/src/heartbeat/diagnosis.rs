@@ -33,12 +33,7 @@ impl RankState {
         if !self.answered && !self.alive {
             return Vec::new();
         }
-        let waits = |entry: &&FlightEntry| {
-            let ended = self.answered && entry.state == FlightState::Failed;
-            // A call that fails at once, because it comes too late, waits for nobody.
-            ended && self.late(entry).is_none() || entry.state == FlightState::Running
-        };
-        let of_records = self.records.iter().filter(waits);
+        let of_records = self.records.iter().filter(|entry| self.waits_in(entry));
         let mut edges: Vec<usize> = of_records
             .flat_map(|entry| &entry.waiting_for)
             .chain(self.waiting_for.iter().filter(|_| self.answered))
@@ -48,6 +43,13 @@ impl RankState {
         edges.sort_unstable();
         edges.dedup();
         edges
+    }
+
+    /// Whether it waits in `entry`, or has waited until the group failed.
+    fn waits_in(&self, entry: &FlightEntry) -> bool {
+        let ended = self.answered && entry.state == FlightState::Failed;
+        // A call that fails at once, because it comes too late, waits for nobody.
+        ended && self.late(entry).is_none() || entry.state == FlightState::Running
     }
 
     /// How long after the failure of the group it called `entry`; `None` if it did so before.
@@ -126,6 +128,22 @@ pub(super) fn has_called(state: &RankState, wanted: &FlightEntry) -> Option<bool
         return None;
     }
     Some(state.progress(wanted.group) > wanted.sequence)
+}
+
+/// The operation in which the stalled rank waited for others itself, where that is another one than they wait in: a message on
+/// one rank and a collective on the other, as a rule.
+pub(super) fn waits_itself<'a>(
+    state: &'a RankState,
+    wanted: &FlightEntry,
+) -> Option<&'a FlightEntry> {
+    let call = |it: &FlightEntry| (it.collective, it.group, it.sequence);
+    let waits = |it: &&FlightEntry| !it.waiting_for.is_empty() && state.waits_in(it);
+    let entry = state
+        .records
+        .iter()
+        .filter(waits)
+        .min_by_key(|it| it.sequence)?;
+    (state.answered && !(wanted.collective && call(entry) == call(wanted))).then_some(entry)
 }
 
 /// How long after the failure of the group `state` came to the call that others had waited in; `None` if it has not, or

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::asked::Asked;
 use super::beat::{Beat, Found, beat_key, hang_key, read_many, reporter_key};
-use super::diagnosis::{RankState, doing, has_called, late, stalled, wanted_in};
+use super::diagnosis::{RankState, doing, has_called, late, stalled, waits_itself, wanted_in};
 use super::log::last_lines;
 use super::machine::SilentMachine;
 use super::thread::{Followed, Heartbeat, WATCH_ALL};
@@ -111,6 +111,8 @@ pub struct HangReport {
     pub waiting: Vec<usize>,
     /// Whether the stalled rank has called that operation before the group failed; `None` if unknown.
     pub has_called: Option<bool>,
+    /// Another operation, in which the stalled rank waited itself.
+    pub waits_itself: Option<FlightEntry>,
     /// How long after that the stalled rank came to the operation, if it has.
     pub late: Option<Duration>,
     /// How long operations may wait.
@@ -270,6 +272,7 @@ pub(super) fn diagnose(
             .and_then(|rank| SilentMachine::of(rank, &followed.members, per_machine, is_silent)),
         waiting: (0..states.len()).filter(waits).collect(),
         has_called: of_stalled.and_then(|(state, wanted)| has_called(state, wanted)),
+        waits_itself: of_stalled.and_then(|(state, wanted)| waits_itself(state, wanted).cloned()),
         late: of_stalled.and_then(|(state, wanted)| late(state, wanted)),
         timeout: followed.core.upgrade().map(|core| core.timeout()),
         wanted: wanted.cloned(),

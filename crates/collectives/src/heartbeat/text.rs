@@ -76,6 +76,17 @@ impl HangReport {
         stalled.map(|activity| activity.member)
     }
 
+    /// That the stalled rank waited for others itself, and in which other operation.
+    #[must_use]
+    pub fn waits_itself(&self) -> Option<String> {
+        let (stalled, entry) = (self.stalled_activity()?, self.waits_itself.as_ref()?);
+        let (name, whom) = (stalled.name(), ranks(&entry.waiting_for));
+        Some(format!(
+            "{name} waited for {whom} itself, in {}",
+            entry.operation
+        ))
+    }
+
     fn stalled_activity(&self) -> Option<&RankActivity> {
         self.ranks.iter().find(|it| Some(it.rank) == self.stalled)
     }
@@ -136,6 +147,9 @@ impl HangReport {
                         };
                         let waiting = ranks(&self.waiting);
                         write!(f, "{called} {call}, in which {waiting} waited for it")?;
+                        if let Some(itself) = self.waits_itself() {
+                            write!(f, ", and {itself}")?;
+                        }
                     }
                 }
             }

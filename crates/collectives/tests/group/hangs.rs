@@ -186,6 +186,44 @@ fn a_rank_that_calls_after_the_others_gave_it_up_says_that_it_came_late() {
     });
 }
 
+/// One waits for a message, and the other one in a collective.
+#[test]
+fn ranks_that_wait_for_each_other_in_two_calls_are_named_with_both() {
+    in_parallel(WIRES.to_vec(), |wire| {
+        let store: SharedStore = Arc::new(HashStore::new());
+        let meeting = Meeting::of(2);
+        let both = ["recv(f32", "barrier"];
+        on_all_ranks(wire, 2, options(), |group| {
+            let monitor = start_monitor(&store, &group, SELDOM, None);
+            group.set_step(7);
+            let waits = |group: &ProcessGroup| {
+                let mut entries = group.flight_record().into_iter();
+                let waits = |it: &FlightEntry| it.waiting_for == [1 - group.rank()];
+                entries.any(|it| waits(&it)).then_some(())
+            };
+            let error = if group.rank() == 0 {
+                let message = group.recv::<f32>(1, 3);
+                wait_for("message", || waits(&group));
+                meeting.wait();
+                error(message.wait_within(MOMENT))
+            } else {
+                let barrier = group.barrier();
+                wait_for("barrier", || waits(&group));
+                meeting.wait();
+                error(barrier.wait_within(MOMENT))
+            };
+            meeting.wait();
+            let report = monitor.report(&error, &|_| None).unwrap();
+            let text = report.to_string();
+            let first = text.lines().next().unwrap();
+            assert!(both.iter().all(|call| first.contains(call)), "{text}");
+            let itself = report.waits_itself().unwrap();
+            assert!(first.ends_with(&format!(", and {itself}")), "{text}");
+            meeting.wait();
+        });
+    });
+}
+
 #[test]
 fn what_a_failed_sub_group_did_is_recorded_after_its_handles_are_gone() {
     let meeting = Meeting::of(2);

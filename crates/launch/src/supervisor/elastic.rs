@@ -236,8 +236,9 @@ impl Supervisor<'_> {
         elastic.cancel();
         elastic.finished = !interrupted;
         if let Plan::Train = self.plan {
-            self.writing.begin(&self.processes());
-            self.plan = Plan::Stopping(Instant::now() + self.config.stop_patience);
+            let now = Instant::now();
+            self.writing.begin(now, &self.processes());
+            self.plan = Plan::Stopping(now + self.config.stop_patience);
         }
     }
 
@@ -266,9 +267,6 @@ impl Supervisor<'_> {
             return;
         }
         tracing::warn!("the job is given up: {reason}");
-        (self.tell)(&LaunchEvent::GivenUp {
-            text: format!("the job is given up: {reason}"),
-        });
         elastic.store_client.give_up(&reason);
         elastic.given_up = Some(reason);
         elastic.cancel();

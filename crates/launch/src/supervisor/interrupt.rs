@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT};
 use signal_hook::low_level::signal_name;
 
+use super::writing::Longer;
 use super::{Plan, Supervisor};
 use crate::event::LaunchEvent;
 use crate::outcome::EndedRank;
@@ -67,13 +68,17 @@ impl Supervisor<'_> {
         self.interrupted = Some((signal, Instant::now()));
         self.cancel_restarts();
         let patience = self.config.stop_patience.as_secs_f64();
+        let idle = match self.config.step_limit {
+            Some(_) => "neither compute nor save",
+            None => "save nothing",
+        };
         self.say_stopping(format!(
             "stopping on {by}, after the step that is under way if there is one: ranks that still run in {patience:.0} s, \
-             and save nothing, are ended; once more ends all ranks at once"
+             and {idle}, are ended; once more ends all ranks at once"
         ));
-        self.writing.begin(&self.processes());
-        self.signal_all(Signal::TERM);
         let now = Instant::now();
+        self.writing.begin(now, &self.processes());
+        self.signal_all(Signal::TERM);
         self.plan = match self.plan {
             Plan::Train => Plan::Stopping(now + self.config.stop_patience),
             Plan::Grace(_) => Plan::Terminating(now + self.config.kill_after),
@@ -90,13 +95,33 @@ impl Supervisor<'_> {
         (self.tell)(&LaunchEvent::Stopping { text });
     }
 
-    /// Gives the ranks longer to stop while one saves, as a checkpoint; else kills them.
-    pub(super) fn wait_for_those_that_write(&mut self) {
+    /// Gives the ranks longer to stop while one computes, or saves, as a checkpoint; else kills them.
+    pub(super) fn wait_for_those_that_work(&mut self) {
         let now = Instant::now();
-        match self.writing.extend(now, &self.processes()) {
-            Some(longer) => self.plan = Plan::Stopping(now + longer),
-            None => self.kill_those_not_stopped(now),
-        }
+        let is_first = self.writing.late(now).0.is_zero();
+        let longer = match self.writing.extend(now, &self.processes()) {
+            Some(Longer::Saves(longer)) => longer,
+            Some(Longer::Computes(longer, most)) => {
+                if is_first && self.was_interrupted() {
+                    self.say_stopping(format!(
+                        "still within a step after {:.0} s: {}; as long as one computes they are waited for, {:.0} s more \
+                         at most; once more ends all ranks at once",
+                        self.config.stop_patience.as_secs_f64(),
+                        ranks(&self.left()),
+                        most.as_secs_f64()
+                    ));
+                }
+                longer
+            }
+            None => return self.kill_those_not_stopped(now),
+        };
+        self.plan = Plan::Stopping(now + longer);
+    }
+
+    /// The ranks that run.
+    fn left(&self) -> Vec<usize> {
+        let left = self.running.iter().flatten().map(|rank| rank.rank);
+        left.collect()
     }
 
     /// The processes of the ranks that run.
@@ -107,18 +132,14 @@ impl Supervisor<'_> {
 
     /// Kills the ranks that still run though they had long enough to stop.
     fn kill_those_not_stopped(&mut self, now: Instant) {
-        let left = self.running.iter().flatten().map(|rank| rank.rank);
-        let left: Vec<usize> = left.collect();
-        let patience = self.config.stop_patience;
-        let (within, cause) = match self.writing.limit(now) {
-            Some(limit) => (
-                patience + limit,
-                "A rank still saved: check how fast the disk of the run directory is, and how busy the cores are",
-            ),
-            None => (
-                patience,
-                "A rank that hangs keeps the others from the end of the step",
-            ),
+        let left = self.left();
+        let (late, saved) = self.writing.late(now);
+        let within = self.config.stop_patience + late;
+        let cause = match saved {
+            true => {
+                "A rank still saved: check how fast the disk of the run directory is, and how busy the cores are"
+            }
+            false => "A rank that hangs keeps the others from the end of the step",
         };
         let text = format!(
             "not stopped within {:.0} s: {}; all are ended, and steps since the newest checkpoint are lost. {cause}",

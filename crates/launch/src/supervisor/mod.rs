@@ -126,7 +126,7 @@ impl<'a> Supervisor<'a> {
             inbox,
             plan: Plan::Train,
             interrupted: None,
-            writing: Writing::default(),
+            writing: Writing::new(config.step_limit),
             tell,
         }
     }
@@ -385,7 +385,7 @@ impl<'a> Supervisor<'a> {
                 self.signal_all(Signal::TERM);
                 self.plan = Plan::Terminating(Instant::now() + self.config.kill_after);
             }
-            Plan::Stopping(_) => self.wait_for_those_that_write(),
+            Plan::Stopping(_) => self.wait_for_those_that_work(),
             Plan::Terminating(_) => self.kill_all(),
             Plan::Killing(_) => {
                 let stuck = self.running.iter_mut().filter_map(Option::take);
@@ -424,7 +424,7 @@ impl<'a> Supervisor<'a> {
 
 /// For how long all ranks of this machine may be stopped, if other machines give them up then.
 fn ends_where_all_are_stopped(config: &LaunchConfig) -> Option<Duration> {
-    let limit = config.all_stopped_limit;
+    let limit = config.step_limit;
     limit.filter(|_| config.elastic.is_none() && config.nodes > 1)
 }
 

@@ -1,4 +1,5 @@
-//! Ranks that save while they are to stop: to prepare and write a stop's own checkpoint may take longer than the ranks have.
+//! Ranks that work while they are to stop: their last step may take longer than the ranks have, and so may a stop's own
+//! checkpoint.
 
 use std::time::{Duration, Instant};
 
@@ -8,56 +9,90 @@ use everburn_record::{Saving, proc};
 /// disk takes in [`LOOK`].
 const BYTES: u64 = 1 << 20;
 
+/// What part of the time since the last look a rank that computes was on a CPU, at least: more than what heartbeats take, and
+/// no more than it has on a busy machine.
+const COMPUTES: u32 = 10;
+
 /// How long after a look the next one is.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// For how long ranks may save after the time in which they had to stop.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// What the ranks of a machine have written since they were asked to stop.
-#[derive(Debug, Default)]
+/// What the ranks of a machine have done since they were asked to stop.
+#[derive(Debug)]
 pub(super) struct Writing {
-    /// By process, how much it had written at the last look.
-    before: Vec<(u32, u64)>,
+    /// For how long ranks may compute after the time in which they had to stop.
+    step_limit: Option<Duration>,
+    /// At the last look, when that was, how much each process had written, and how long it had been on a CPU.
+    before: (Instant, Vec<(u32, u64, Duration)>),
     /// When the ranks had to have stopped.
     due: Option<Instant>,
 }
 
+/// For how much longer ranks may run that had to have stopped.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Longer {
+    /// One says that it saves, has written since the last look, or waits for the disk.
+    Saves(Duration),
+    /// One computes, and may do so until the second time is over, as it looks.
+    Computes(Duration, Duration),
+}
+
 impl Writing {
+    pub(super) fn new(step_limit: Option<Duration>) -> Self {
+        let before = (Instant::now(), Vec::new());
+        Self {
+            step_limit,
+            before,
+            due: None,
+        }
+    }
+
     /// The ranks with these processes are asked to stop.
-    pub(super) fn begin(&mut self, processes: &[u32]) {
-        self.before = written(processes);
+    pub(super) fn begin(&mut self, now: Instant, processes: &[u32]) {
+        self.before = (now, done(processes));
     }
 
-    /// At the end of the time that ranks have to stop: for how much longer they may run, if one says that it saves, has
-    /// written since the last look, or waits for the disk.
-    pub(super) fn extend(&mut self, now: Instant, processes: &[u32]) -> Option<Duration> {
+    /// At the end of the time that ranks have to stop, and of what they were given since: how much longer they may run.
+    pub(super) fn extend(&mut self, now: Instant, processes: &[u32]) -> Option<Longer> {
         let due = *self.due.get_or_insert(now);
-        let left = (due + LONGEST).saturating_duration_since(now);
-        let before = std::mem::replace(&mut self.before, written(processes));
-        let has_written = self.before.iter().any(|(process, bytes)| {
-            let earlier = before.iter().find(|(other, _)| other == process);
-            earlier.is_some_and(|(_, earlier)| bytes.saturating_sub(*earlier) >= BYTES)
-        });
-        let saves =
-            |process: &u32| Saving::is_under_way_in(*process) || proc::waits_for_disk(*process);
-        (!left.is_zero() && (has_written || processes.iter().any(saves))).then(|| left.min(LOOK))
+        let (looked, before) = std::mem::replace(&mut self.before, (now, done(processes)));
+        let since = now.saturating_duration_since(looked);
+        let (mut saves, mut computes) = (false, false);
+        for (process, bytes, cpu) in &self.before.1 {
+            saves |= Saving::is_under_way_in(*process) || proc::waits_for_disk(*process);
+            if let Some((_, bytes_before, cpu_before)) = before.iter().find(|it| it.0 == *process) {
+                saves |= bytes.saturating_sub(*bytes_before) >= BYTES;
+                computes |= COMPUTES * cpu.saturating_sub(*cpu_before) >= since;
+            }
+        }
+        let left = |limit: Duration| {
+            let left = (due + limit).saturating_duration_since(now);
+            (!left.is_zero()).then_some(left)
+        };
+        if saves {
+            return left(LONGEST).map(|left| Longer::Saves(left.min(LOOK)));
+        }
+        let left = self.step_limit.filter(|_| computes).and_then(left)?;
+        Some(Longer::Computes(left.min(LOOK), left))
     }
 
-    /// For how long ranks were let save at most, where they were let.
-    pub(super) fn limit(&self, now: Instant) -> Option<Duration> {
-        self.due
-            .filter(|due| *due + LONGEST <= now)
-            .map(|_| LONGEST)
+    /// For how long ranks have run after the time in which they had to stop, and whether that is as long as they may save.
+    pub(super) fn late(&self, now: Instant) -> (Duration, bool) {
+        let due = self.due.unwrap_or(now);
+        let late = now.saturating_duration_since(due);
+        (late, late >= LONGEST)
     }
 }
 
-fn written(processes: &[u32]) -> Vec<(u32, u64)> {
-    let written = processes.iter().filter_map(|process| {
-        let bytes = proc::written_bytes_of(*process)?;
-        Some((*process, bytes))
+fn done(processes: &[u32]) -> Vec<(u32, u64, Duration)> {
+    let done = processes.iter().map(|process| {
+        let bytes = proc::written_bytes_of(*process).unwrap_or_default();
+        let cpu = proc::cpu_time_of(*process).unwrap_or_default();
+        (*process, bytes, cpu)
     });
-    written.collect()
+    done.collect()
 }
 
 #[cfg(test)]
@@ -75,17 +110,20 @@ mod tests {
             .spawn()
             .unwrap();
         let (own, start) = ([std::process::id()], Instant::now());
-        let mut writing = Writing::default();
-        writing.begin(&own);
+        let mut writing = Writing::new(None);
+        writing.begin(start, &own);
         let saving = Saving::begin();
-        assert_eq!(writing.extend(start, &own), Some(LOOK));
+        assert_eq!(writing.extend(start, &own), Some(Longer::Saves(LOOK)));
         let end = start + LONGEST;
-        assert_eq!(writing.extend(end - LOOK / 2, &own), Some(LOOK / 2));
+        assert_eq!(
+            writing.extend(end - LOOK / 2, &own),
+            Some(Longer::Saves(LOOK / 2))
+        );
         assert_eq!(writing.extend(end, &own), None);
-        assert_eq!(writing.limit(end), Some(LONGEST));
+        assert_eq!(writing.late(end), (LONGEST, true));
         // Another process has no such mark.
-        let mut of_other = Writing::default();
-        of_other.begin(&[other.id()]);
+        let mut of_other = Writing::new(None);
+        of_other.begin(start, &[other.id()]);
         assert_eq!(of_other.extend(start, &[other.id()]), None);
         drop(saving);
         other.kill().unwrap();
@@ -100,21 +138,61 @@ mod tests {
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(&vec![0; 2 * BYTES as usize]).unwrap();
         };
-        let mut writing = Writing::default();
-        writing.begin(&own);
+        let mut writing = Writing::new(None);
+        writing.begin(start, &own);
         write();
-        assert_eq!(writing.extend(start, &own), Some(LOOK));
+        assert_eq!(writing.extend(start, &own), Some(Longer::Saves(LOOK)));
         write();
         let late = start + LONGEST - LOOK / 2;
-        assert_eq!(writing.extend(late, &own), Some(LOOK / 2));
-        assert_eq!(writing.limit(late), None);
+        assert_eq!(writing.extend(late, &own), Some(Longer::Saves(LOOK / 2)));
+        assert_eq!(writing.late(late), (LONGEST - LOOK / 2, false));
         write();
         let end = start + LONGEST;
         assert_eq!(writing.extend(end, &own), None);
-        assert_eq!(writing.limit(end), Some(LONGEST));
-        // A process that has not been seen before has written nothing since.
-        let mut other = Writing::default();
-        other.begin(&[]);
-        assert!(other.before.is_empty());
+        assert_eq!(writing.late(end), (LONGEST, true));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_process_that_computes_has_as_long_as_a_step_may_take() {
+        let mut other = std::process::Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .unwrap();
+        let other_id = [other.id()];
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let compute = || {
+            let cpu = || proc::cpu_time_of(other_id[0]).unwrap();
+            let before = cpu();
+            while cpu() < before + second / 5 {
+                assert!(start.elapsed() < Duration::from_secs(60));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        let mut writing = Writing::new(Some(300 * second));
+        writing.begin(start, &other_id);
+        compute();
+        let due = start + second;
+        let longer = Longer::Computes(LOOK, 300 * second);
+        assert_eq!(writing.extend(due, &other_id), Some(longer));
+        // In such a time it has computed too little.
+        compute();
+        let late = 299 * second;
+        assert_eq!(writing.extend(due + late, &other_id), None);
+        assert_eq!(writing.late(due + late), (late, false));
+        compute();
+        let longer = Longer::Computes(second / 2, second / 2);
+        assert_eq!(
+            writing.extend(due + late + second / 2, &other_id),
+            Some(longer)
+        );
+        compute();
+        assert_eq!(writing.extend(due + 300 * second, &other_id), None);
+        let mut without_limit = Writing::new(None);
+        without_limit.begin(start, &other_id);
+        compute();
+        assert_eq!(without_limit.extend(due, &other_id), None);
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 }

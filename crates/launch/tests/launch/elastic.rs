@@ -1,8 +1,10 @@
 //! What the launcher of an elastic job promises.
 
+use std::cell::RefCell;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -99,7 +101,9 @@ fn a_rank_without_restarts_left_ends_the_job_with_its_first_error() {
     assert_eq!(failure.restarts.len(), 2, "{failure}");
     let message = failure.to_string();
     assert!(
-        message.starts_with("rank 1 ended with exit code 5\n  trouble of process 1\n"),
+        message.starts_with(
+            "rank 1 ended with exit code 5: trouble of process 1; the job cannot continue: "
+        ),
         "{message}"
     );
     for part in [
@@ -401,6 +405,40 @@ fn a_rank_that_ends_with_0_and_says_nothing_is_started_again() {
     assert_eq!(failure.cause.rank, 1);
     assert_eq!(failure.restarts.len(), 1, "{failure}");
     assert_eq!(Outcome::Failed(failure).exit_code(), 1);
+}
+
+#[test]
+fn the_last_event_of_a_job_that_is_given_up_is_the_loss_which_is_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let events = Rc::new(RefCell::new(Vec::new()));
+    let told = events.clone();
+    let launcher = Launcher::new(LaunchConfig {
+        elastic: Some(ElasticLaunch {
+            max_restarts: 0,
+            ..ElasticLaunch::new(2, 2)
+        }),
+        ..job(folder.path(), 2, "[ $RANK = 1 ] && exit 3; exec sleep 1000")
+    });
+    let outcome = launcher.tell_with(move |event| told.borrow_mut().push(event.clone()));
+    let Outcome::Failed(failure) = outcome.run().unwrap() else {
+        panic!("too few ranks are left");
+    };
+    let lost = "rank 1 ended with exit code 3";
+    let events: Vec<String> = events
+        .take()
+        .iter()
+        .map(|it| it.text().to_owned())
+        .collect();
+    assert!(
+        events.len() == 1 && events[0].starts_with(lost),
+        "{events:?}"
+    );
+    let headline = failure.headline();
+    let why = "; the job cannot continue: ";
+    assert!(
+        headline.starts_with(lost) && headline.contains(why),
+        "{headline}"
+    );
 }
 
 #[test]

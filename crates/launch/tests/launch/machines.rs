@@ -72,7 +72,8 @@ fn machine_0_that_is_killed_while_ranks_meet_is_named_with_its_address() {
     assert_eq!(code, Some(69), "{outcome}");
     for part in [
         "rank 1 cannot join: the store at 127.0.0.1:",
-        "machine 0 (127.0.0.1), whose launcher hosts the store of the job, is lost: look at the output of that launcher",
+        "machine 0 (127.0.0.1), whose launcher hosts the store of the job, is lost: rank 1 ended ",
+        "look at the output of the launcher of machine 0 (127.0.0.1) first",
     ] {
         assert!(outcome.contains(part), "{part} not in\n{outcome}");
     }

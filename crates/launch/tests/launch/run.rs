@@ -142,7 +142,7 @@ fn the_error_of_a_rank_is_shown_with_its_rank_and_ends_the_others() {
     assert_eq!(code, Some(1), "{told}");
     for part in [
         "[rank 1] error: the data is gone",
-        "rank 1 ended with exit code 1\n  the data is gone",
+        "rank 1 ended with exit code 1: the data is gone",
         "2 ranks (0, 2) lost rank 1 (exit code 75)",
         "rank-1.log",
     ] {
@@ -169,7 +169,7 @@ fn a_panic_is_shown_with_its_rank_and_ends_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let (code, told) = end_of(folder.path(), "panics", 2);
     assert_eq!(code, Some(101), "{told}");
-    let named = told.find("rank 1 ended with exit code 101 (a panic), at step 7\n");
+    let named = told.find("rank 1 ended with exit code 101 (a panic), at step 7: panicked at ");
     let story = &told[named.unwrap_or_else(|| panic!("rank 1 is not named:\n{told}"))..];
     assert!(
         story.contains("the weights went out of the window"),
@@ -195,7 +195,7 @@ fn a_rank_that_gives_the_group_up_and_continues_is_to_blame_and_has_not_lost_its
     let folder = tempfile::tempdir().unwrap();
     let (code, told) = end_of(folder.path(), "gives the group up", 2);
     assert_eq!(code, Some(1), "{told}");
-    let named = "rank 1 ended with exit code 1\n  rank 1 aborted the group";
+    let named = "rank 1 ended with exit code 1: rank 1 aborted the group";
     assert!(told.contains(named), "{told}");
     assert!(told.contains("it has dropped the step"), "{told}");
     assert!(!told.contains("rank 1 lost rank 1"), "{told}");

@@ -225,3 +225,23 @@ fn ranks_that_stop_for_another_machine_say_which_one_was_asked() {
     let told = fs::read_to_string(folder.join("told")).unwrap();
     assert_eq!(told, "None the job was stopped on SIGTERM at machine 0\n");
 }
+
+/// The rank computes for longer than the second that it has, until the launcher has said that it is waited for.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_rank_whose_last_step_takes_long_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "trap 'asked=1' TERM; echo 1 > $DIR/ready.$RANK
+        while [ -z \"$asked\" ] || [ ! -e $DIR/go ]; do :; done
+        echo 1 > $DIR/stepped.$RANK";
+    let mut launcher = LauncherProcess::start_with_long_steps(folder.path(), 1000, script);
+    number_in(folder.path(), "ready.0");
+    launcher.signal(Signal::INT);
+    let told = || fs::read_to_string(folder.path().join("told")).unwrap_or_default();
+    wait_until("the line of the launcher", || {
+        told().contains("still within a step after 1 s: rank 0; ")
+    });
+    fs::write(folder.path().join("go"), "").unwrap();
+    assert_eq!(launcher.wait().code(), Some(130));
+    assert!(folder.path().join("stepped.0").is_file(), "{}", told());
+}

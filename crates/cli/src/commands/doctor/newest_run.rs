@@ -1,16 +1,17 @@
 //! What the newest run lacks: it waits for ranks that have not joined; it was cut off, killed with its launcher so that
-//! nobody was left to say so; it has stalled, or a rank holds it up; it has failed; or checkpoints could not be written.
+//! nobody was left to say so; it has stalled, or a rank holds it up; it has failed or was stopped; or checkpoints could not be
+//! written.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use everburn_monitor::Target;
-use everburn_record::{
-    Event, EventKind, Finding, Live, Phase, checkpoints_elsewhere, has_checkpoint, plain, units,
-    unix_time_ms,
-};
+use everburn_record::{Event, EventKind, Finding, Live, Phase, plain, unix_time_ms};
 use everburn_report::Events;
+use everburn_train::RunDirectory;
 
 use crate::arguments::keys::with_flags;
+use crate::summary::how_to_continue;
 
 /// What is wrong with the newest run in `runs`, or the run that `runs` itself is.
 pub(super) fn findings(runs: &Path) -> Vec<Finding> {
@@ -18,21 +19,25 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
         Ok(Target::Folder(newest)) => newest,
         _ => runs.to_path_buf(),
     };
-    let of_newest = |text: String, advice| {
+    let of_newest = |text: String, advice: Cow<'static, str>| {
         let text = plain::line(&with_flags(&text), 1500);
         let found = format!("{}: {text}", newest.display());
         Finding::warn("newest run", found, advice)
     };
-    let cut_off =
-        Live::cut_off_in(&newest).map(|(_, text)| of_newest(text, how_it_continues(&newest)));
+    let with_continuation = |text| {
+        let run = RunDirectory::open(&newest);
+        let advice = run.map_or(String::new(), |run| how_to_continue(&run));
+        of_newest(text, advice.into())
+    };
+    let cut_off = Live::cut_off_in(&newest).map(|(_, text)| with_continuation(text));
     let events = Events::read(&newest, &mut Vec::new());
-    let failed = failure(&newest, &events).filter(|_| cut_off.is_none());
-    let failed = failed.map(|text| of_newest(text, how_it_continues(&newest)));
+    let ended = end(&newest, &events).filter(|_| cut_off.is_none());
+    let ended = ended.map(with_continuation);
     let awaited = events.awaited(unix_time_ms());
     let awaited = awaited.filter(|_| Live::has_owner(&newest)).map(|text| {
         of_newest(
             text,
-            "start the missing machines, or read their output: the command of machine 0 with another --node-rank",
+            "start the missing machines, or read their output: the command of machine 0 with another --node-rank".into(),
         )
     });
     let stalled = events.iter().max_by_key(|event| event.unix_time_ms);
@@ -44,25 +49,25 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
     let stalled = stalled.filter(|_| Live::has_owner(&newest)).map(|event| {
         of_newest(
             event.text.clone(),
-            "continue what is stopped, or read the logs of the ranks",
+            "continue what is stopped, or read the logs of the ranks".into(),
         )
     });
     let held_up = Live::held_up_in(&newest).filter(|_| stalled.is_none() && cut_off.is_none());
     let held_up = held_up.map(|text| {
         of_newest(
             text,
-            "continue what is stopped, on its machine; else read the log of the rank that is named first",
+            "continue what is stopped, on its machine; else read the log of the rank that is named first".into(),
         )
     });
     let failed_checkpoints = events.failed_checkpoints().map(|text| {
         of_newest(
             text,
-            "make room on the disk of this folder; a run that continues writes the next checkpoint that is due",
+            "make room on the disk of this folder; a run that continues writes the next checkpoint that is due".into(),
         )
     });
     [
         cut_off,
-        failed,
+        ended,
         awaited,
         stalled,
         held_up,
@@ -73,34 +78,27 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
     .collect()
 }
 
-fn how_it_continues(run: &Path) -> &'static str {
-    match (has_checkpoint(run), checkpoints_elsewhere(run)) {
-        (_, Some(_)) => {
-            "look for the newest checkpoint on each machine before the job is started again"
-        }
-        (true, None) => "`train --resume --run-dir` and this folder continue the run",
-        (false, None) => "the same command starts the run again",
-    }
-}
-
-/// The first failure since the run has begun or was resumed, where it has ended with one.
-fn failure(run: &Path, events: &Events) -> Option<String> {
+/// Why the run has ended before its time, as the last event since it has begun or was resumed says.
+fn end(run: &Path, events: &Events) -> Option<String> {
     let live = Live::read(run);
     live.is_none_or(|live| live.phase == Phase::Ended)
         .then_some(())?;
     let begins = |event: &&Event| matches!(event.kind, EventKind::Start | EventKind::Resume);
     let begun = events.iter().filter(begins);
     let begun = begun.filter_map(|event| event.unix_time_ms).max();
-    let fails = |event: &&Event| event.kind == EventKind::Failure && event.unix_time_ms >= begun;
-    let mut failures: Vec<&Event> = events.iter().filter(fails).collect();
-    failures.sort_by_key(|event| event.unix_time_ms);
-    let first = failures.first()?;
-    let step = first.step.map_or(String::new(), |step| {
-        format!(" at step {}", units::count(step))
-    });
-    let elsewhere = checkpoints_elsewhere(run);
-    let elsewhere = elsewhere.map_or(String::new(), |text| format!("; {text}"));
-    Some(format!("it has failed{step}: {}{elsewhere}", first.text))
+    let ends = |event: &&Event| matches!(event.kind, EventKind::Failure | EventKind::Stop);
+    let ends = events.iter().filter(ends);
+    let ends = ends.filter(|event| event.unix_time_ms >= begun);
+    // Of a stop that was asked for, the event with its step is that of the ranks.
+    let order = |event: &&Event| (event.kind == EventKind::Failure, event.step.is_some());
+    let last = ends.max_by_key(|event| (order(event), event.unix_time_ms))?;
+    if last.kind == EventKind::Failure {
+        return Some(format!("it has failed: {}", last.text));
+    }
+    // Also a training that has learnt all that it can is stopped before its time.
+    let report = RunDirectory::open(run).and_then(|run| run.read_report());
+    let is_finished = report.is_ok_and(|report| report.finished);
+    (!is_finished).then(|| format!("it has ended before its time: {}", last.text))
 }
 
 #[cfg(test)]
@@ -232,7 +230,8 @@ mod tests {
         write(ended);
         std::fs::write(run.join(Live::LOCK), "").unwrap();
         let line = findings(&run)[0].to_string();
-        assert!(line.contains("-> the same command starts"), "{line}");
+        let advice = "/a has no checkpoint to continue from: the same command starts again";
+        assert!(line.contains("-> ") && line.ends_with(advice), "{line}");
         assert!(!line.contains("--resume"), "{line}");
         let config = run.join("config.toml");
         std::fs::write(&config, "[ranks]\nnodes = 2\nelastic = \"1:4\"\n").unwrap();
@@ -296,39 +295,79 @@ mod tests {
     }
 
     #[test]
-    fn the_first_failure_of_a_run_is_named_until_it_is_resumed() {
+    fn why_a_run_has_ended_before_its_time_is_named_until_it_is_resumed() {
         let (runs, run) = one_run();
-        let event = |kind, at, text: &str| {
+        let event = |kind, at, step, text: &str| {
             let event = Event {
                 unix_time_ms: Some(at),
-                step: Some(790),
+                step,
                 ..Event::new(kind, text)
             };
             serde_json::to_string(&event).unwrap() + "\n"
         };
-        let mut lines = vec![
-            event(EventKind::Start, 1_000, "mlp begins"),
-            event(EventKind::Failure, 2_000, "rank 1 lost rank 2"),
-            event(EventKind::Failure, 3_000, "rank 0 lost rank 2"),
-        ];
-        let write = |lines: &[String]| {
+        let written = |lines: &[String]| {
             std::fs::write(run.join("events.jsonl"), lines.concat()).unwrap();
+            let found = findings(runs.path());
+            found.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
-        write(&lines);
-        let live = |phase| Live {
+        let live = Live {
             unix_time_ms: unix_time_ms(),
-            phase,
+            phase: Phase::Ended,
             ..Live::default()
         };
-        live(Phase::Ended).write(&run.join(Live::FILE)).unwrap();
-        let line = findings(runs.path())[0].to_string();
+        live.write(&run.join(Live::FILE)).unwrap();
+        let mut lines = vec![
+            event(EventKind::Start, 1_000, None, "mlp begins"),
+            event(EventKind::Stop, 2_000, None, "stopping on SIGINT"),
+            event(
+                EventKind::Stop,
+                3_000,
+                Some(12),
+                "stopped on request after step 12",
+            ),
+            event(
+                EventKind::Stop,
+                4_000,
+                None,
+                "the job was stopped on SIGINT at machine 1",
+            ),
+        ];
+        let stopped = &written(&lines)[0];
+        let what = "it has ended before its time: stopped on request after step 12";
         assert!(
-            line.contains("it has failed at step 790: rank 1 lost rank 2"),
-            "{line}"
+            stopped.contains(what) && stopped.contains("the same command"),
+            "{stopped}"
         );
-        assert!(line.contains("-> the same command starts"), "{line}");
-        lines.push(event(EventKind::Resume, 4_000, "mlp continues"));
-        write(&lines);
-        assert_eq!(findings(runs.path()), []);
+        lines.push(event(
+            EventKind::Failure,
+            5_000,
+            None,
+            "rank 1 was ended by SIGKILL",
+        ));
+        let config = "model = 'mnist'\n[ranks]\nnodes = 2\n";
+        std::fs::write(run.join("config.toml"), config).unwrap();
+        let failed = &written(&lines)[0];
+        assert!(
+            failed.contains("it has failed: rank 1 was ended by SIGKILL"),
+            "{failed}"
+        );
+        assert!(
+            failed.contains("the command of each machine, as before, starts"),
+            "{failed}"
+        );
+        std::fs::create_dir_all(run.join("checkpoints/epoch-0001")).unwrap();
+        let resumed = &written(&lines)[0];
+        let command = "continues from the checkpoint epoch-0001, on any number of ranks; on several machines, the command of each";
+        assert!(resumed.contains(command), "{resumed}");
+        lines.push(event(EventKind::Resume, 6_000, None, "mlp continues"));
+        assert!(written(&lines).is_empty());
+        lines.push(event(EventKind::Stop, 7_000, Some(90), "stopped early"));
+        let report = everburn_train::TrainingReport {
+            finished: true,
+            ..Default::default()
+        };
+        let report = serde_json::to_string(&report).unwrap();
+        std::fs::write(run.join("report.json"), report).unwrap();
+        assert!(written(&lines).is_empty());
     }
 }

@@ -121,6 +121,16 @@ impl LauncherProcess {
         Self::spawn(command, folder, ranks, "", script)
     }
 
+    /// The same for a shell that may take `patience_ms` to stop, and longer while it computes.
+    pub fn start_with_long_steps(folder: &Path, patience_ms: u64, script: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(act_arguments())
+            .env(HEARTBEAT, "60")
+            .env(PATIENCE, patience_ms.to_string());
+        Self::spawn(command, folder, 1, "", script)
+    }
+
     /// The same for a launcher to which a signal comes `when` no rank has been started.
     pub fn start_with_signal(folder: &Path, when: &str) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -424,7 +434,7 @@ fn be_launcher() -> ! {
         rendezvous,
         store,
         heartbeat_timeout: heartbeat,
-        all_stopped_limit: heartbeat.map(|_| 10 * DEADLINE),
+        step_limit: heartbeat.map(|_| 10 * DEADLINE),
         ..config
     };
     let told = folder.join("told");

@@ -1,0 +1,273 @@
+//! What the launcher says of a failed job.
+
+use super::*;
+use crate::failure::ReportKind;
+
+/// Rank 2 ended with `code` because of rank 1; the log of rank `logged` is shown.
+fn because_of_rank_1(code: i32, logged: usize, log_tail: Option<&[&str]>) -> JobFailure {
+    let message = "rank 2 lost rank 1 in barrier\ncheck its process";
+    let report = RankReport {
+        lost_rank: Some(1),
+        ..RankReport::new(2, ReportKind::PeerLost, message)
+    };
+    JobFailure {
+        cause: EndedRank {
+            rank: 2,
+            exit: RankExit::Code(code),
+            ended_by_launcher: false,
+            unix_time_ms: 0,
+            report: Some(report),
+        },
+        logged,
+        log: format!("logs/rank-{logged}.log").into(),
+        log_tail: log_tail.map(|tail| tail.iter().map(ToString::to_string).collect()),
+        others: Vec::new(),
+        restarts: Vec::new(),
+        given_up: None,
+        unproved: None,
+        left_early: None,
+        lost_machine: None,
+        stopped: Vec::new(),
+        own_pause: None,
+        out_of_memory: false,
+        exit_code: code,
+    }
+}
+
+#[test]
+fn the_rank_that_did_not_answer_comes_first_and_its_log_is_shown() {
+    let text = because_of_rank_1(EXIT_STALLED, 1, Some(&["reading shard 7"])).to_string();
+    assert!(text.starts_with("rank 1 did not answer: rank 2 "), "{text}");
+    let log = "the log of rank 1: logs/rank-1.log, which ends with\n  | reading shard 7\n";
+    assert!(text.ends_with(log), "{text}");
+    assert!(!text.contains("other machines"), "{text}");
+    let seen = because_of_rank_1(EXIT_STALLED, 2, None).to_string();
+    assert!(
+        seen.ends_with("the log of rank 2: logs/rank-2.log\n"),
+        "{seen}"
+    );
+}
+
+#[test]
+fn a_rank_that_was_stopped_comes_before_the_victim_that_another_has_lost() {
+    let of = |code, stopped: &[usize]| {
+        let failure = JobFailure {
+            stopped: stopped.to_vec(),
+            ..because_of_rank_1(code, 2, None)
+        };
+        failure.to_string()
+    };
+    let victim = of(EXIT_PEER_LOST, &[3]);
+    let begin = "rank 3 was stopped (SIGSTOP), and the launcher has ended it: rank 2 ";
+    assert!(victim.starts_with(begin), "{victim}");
+    let several = of(EXIT_STALLED, &[0, 3]);
+    assert!(
+        several.starts_with("ranks 0, 3 were stopped (SIGSTOP), and the launcher has ended them: "),
+        "{several}"
+    );
+    let mut named = because_of_rank_1(EXIT_STALLED, 2, None);
+    named.stopped = vec![1];
+    let report = named.cause.report.as_mut().unwrap();
+    report.message =
+        "rank 2 lost rank 1: no heartbeat for 5 s; check whether its machine runs".to_owned();
+    let named = named.to_string();
+    assert!(
+        named.starts_with("rank 1 was stopped (SIGSTOP), and "),
+        "{named}"
+    );
+    assert!(named.contains("no heartbeat for 5 s\n"), "{named}");
+    // It has failed by itself.
+    let mut own = because_of_rank_1(1, 2, None);
+    own.stopped = vec![3];
+    own.cause.report = None;
+    assert!(own.to_string().starts_with("rank 2 ended with exit code 1"));
+}
+
+#[test]
+fn of_a_rank_lost_elsewhere_the_other_machines_are_named_and_no_line_comes_twice() {
+    let tail = [
+        "error: rank 2 lost rank 1 in barrier",
+        "check its process",
+        "step 9",
+    ];
+    let text = because_of_rank_1(EXIT_PEER_LOST, 2, Some(&tail)).to_string();
+    assert!(
+        text.starts_with("rank 1 was lost: rank 2 lost rank 1"),
+        "{text}"
+    );
+    assert!(text.contains("at the other machines' output"), "{text}");
+    assert!(text.ends_with("which ends with\n  | step 9\n"), "{text}");
+}
+
+#[test]
+fn a_lost_machine_is_named_by_its_number_and_its_name() {
+    let machine = |ranks: &[usize]| LostMachine {
+        number: 1,
+        ranks: ranks.to_vec(),
+        host: Some("node7".to_owned()),
+    };
+    for (ranks, begin) in [
+        (
+            &[1, 2][..],
+            "ranks 1, 2 of machine 1 (node7) were lost: rank 2 ",
+        ),
+        (&[1], "rank 1 of machine 1 (node7) was lost: rank 2 "),
+    ] {
+        let failure = JobFailure {
+            lost_machine: Some(machine(ranks)),
+            ..because_of_rank_1(EXIT_PEER_LOST, 2, None)
+        };
+        let text = failure.to_string();
+        assert!(text.starts_with(begin), "{text}");
+        assert!(text.contains("look at machine 1 (node7), at"), "{text}");
+    }
+}
+
+#[test]
+fn a_machine_that_is_lost_with_the_store_is_named_though_no_rank_of_it_was() {
+    let mut failure = JobFailure {
+        lost_machine: Some(LostMachine {
+            number: 0,
+            ranks: vec![0, 1],
+            host: Some("node7".to_owned()),
+        }),
+        ..because_of_rank_1(EXIT_UNAVAILABLE, 2, None)
+    };
+    let report = failure.cause.report.as_mut().unwrap();
+    report.lost_rank = None;
+    let text = failure.to_string();
+    let begin =
+        "machine 0 (node7), whose launcher hosts the store of the job, is lost: rank 2 ended";
+    assert!(text.starts_with(begin), "{text}");
+    assert!(
+        text.contains("\n  look at the output of the launcher of machine 0 (node7)"),
+        "{text}"
+    );
+    assert!(!text.contains("ranks 0, 1"), "{text}");
+    assert!(failure.lost_before_ranks_met());
+    // An elastic job that was to start a rank again.
+    failure.given_up = Some("the store is lost".to_owned());
+    assert!(!failure.lost_before_ranks_met());
+}
+
+#[test]
+fn a_machine_that_did_not_run_says_so_before_it_blames_another() {
+    let failure = JobFailure {
+        own_pause: Some(Duration::from_secs(47)),
+        ..because_of_rank_1(EXIT_PEER_LOST, 2, None)
+    };
+    let text = failure.to_string();
+    let begin = "this machine has not run for 47 s (its launcher was stopped, or it was suspended): meanwhile";
+    assert!(text.starts_with(begin), "{text}");
+    assert!(text.contains("; rank 1 was lost: rank 2 "), "{text}");
+}
+
+#[test]
+fn why_the_launcher_has_ended_ranks_that_had_not_failed_comes_first() {
+    let mut failure = JobFailure {
+        given_up: Some("all ranks of this machine have been stopped".to_owned()),
+        ..because_of_rank_1(EXIT_STALLED, 2, None)
+    };
+    let text = failure.to_string();
+    assert!(
+        text.contains("barrier; the job cannot continue: all ranks"),
+        "{text}"
+    );
+    assert_eq!(failure.why_ended(), None);
+    failure.cause.report = None;
+    failure.cause.ended_by_launcher = true;
+    let text = failure.to_string();
+    let begin = "all ranks of this machine have been stopped: rank 2 was ended by the launcher";
+    assert!(text.starts_with(begin), "{text}");
+    assert!(!text.contains("cannot continue"), "{text}");
+}
+
+#[test]
+fn a_lost_rank_that_had_ended_without_an_error_is_said_to_have_left_early() {
+    let finished = RankReport {
+        step: Some(7),
+        ..RankReport::new(1, ReportKind::Finished, "")
+    };
+    let failure = JobFailure {
+        left_early: Some(EndedRank {
+            rank: 1,
+            exit: RankExit::Code(0),
+            ended_by_launcher: false,
+            unix_time_ms: 0,
+            report: Some(finished),
+        }),
+        ..because_of_rank_1(EXIT_PEER_LOST, 2, None)
+    };
+    let text = failure.to_string();
+    let begin = "rank 1 ended without an error at step 7, while rank 2 waited for it: rank 2 lost";
+    assert!(text.starts_with(begin), "{text}");
+    assert!(text.contains("rank 1 left its loop early"), "{text}");
+    assert!(!text.contains("failed by itself"), "{text}");
+}
+
+#[test]
+fn the_headline_is_one_line_with_what_the_launcher_saw() {
+    let failure = JobFailure {
+        stopped: vec![3],
+        given_up: Some("slot 1 has no restarts left".to_owned()),
+        ..because_of_rank_1(EXIT_STALLED, 2, None)
+    };
+    let headline = failure.headline();
+    let expected = "rank 3 was stopped (SIGSTOP), and the launcher has ended it: rank 2 ended with exit code 76 (a \
+                    rank did not answer in time): rank 2 lost rank 1 in barrier; the job cannot continue: slot 1 has no restarts left";
+    assert_eq!(headline, expected);
+    let text = failure.to_string();
+    let rest = text.strip_prefix(&headline).unwrap();
+    assert!(rest.starts_with("\n  check its process\n"), "{text}");
+    assert!(!rest.contains("restarts left"), "{text}");
+    let unproved = JobFailure {
+        unproved: Some("the store says that it has finished (0.5 s). See the others".to_owned()),
+        ..because_of_rank_1(EXIT_STALLED, 2, None)
+    };
+    let headline = unproved.headline();
+    assert!(headline.ends_with("that it has finished (0.5 s)"));
+    assert!(unproved.to_string().contains("\n  See the others\n"));
+}
+
+#[test]
+fn a_rank_that_was_stopped_here_comes_before_those_of_another_machine_that_gave_up() {
+    let mut failure = JobFailure {
+        stopped: vec![3],
+        lost_machine: Some(LostMachine {
+            number: 0,
+            ranks: vec![1],
+            host: None,
+        }),
+        ..because_of_rank_1(EXIT_PEER_LOST, 2, None)
+    };
+    let stopped = failure.headline();
+    assert!(stopped.starts_with("rank 3 was stopped"), "{stopped}");
+    // No rank of that machine answers.
+    failure.cause.report.as_mut().unwrap().silent_machine = Some(0);
+    let silent = failure.headline();
+    assert!(
+        silent.starts_with("rank 1 of machine 0 was lost"),
+        "{silent}"
+    );
+}
+
+#[test]
+fn of_a_rank_that_did_not_answer_on_another_machine_that_machine_is_to_be_looked_at() {
+    let mut failure = JobFailure {
+        lost_machine: Some(LostMachine {
+            number: 1,
+            ranks: vec![1],
+            host: Some("node7".to_owned()),
+        }),
+        ..because_of_rank_1(EXIT_STALLED, 2, None)
+    };
+    let report = failure.cause.report.as_mut().unwrap();
+    report.message = "rank 2 lost rank 1: no heartbeat for 5 s; check whether its process is \
+                      stopped (SIGSTOP, a debugger)"
+        .to_owned();
+    let text = failure.to_string();
+    assert!(!text.contains("whether its process"), "{text}");
+    let place = "look at machine 1 (node7), at the output of its launcher first, which names processes that were stopped";
+    assert!(text.contains(place), "{text}");
+    assert!(text.contains("`ps -eo pid,stat,args`"), "{text}");
+}
