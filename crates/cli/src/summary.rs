@@ -9,8 +9,8 @@ use crate::prelude::*;
 use everburn_launch::{EXIT_STALLED, JobFailure, Outcome};
 use everburn_record::plain::word;
 use everburn_record::units::counted;
-use everburn_record::{checkpoints_elsewhere, invocation, units};
-use everburn_train::checkpoint::{CheckpointFolder, Place};
+use everburn_record::{Place, checkpoints_elsewhere, invocation, units};
+use everburn_train::checkpoint::CheckpointFolder;
 use everburn_train::{Patterns, ShardingReport};
 
 /// Prints what came of a training.
@@ -206,7 +206,7 @@ fn on_machines_as_before(run: &RunDirectory, more: &str) -> String {
 /// How a run that has not finished is continued.
 pub(crate) fn how_to_continue(run: &RunDirectory) -> String {
     let folder = run.path().display();
-    match newest_checkpoint(run) {
+    match Place::newest_of(run.path()) {
         Some(place) => {
             format!(
                 "`{}` continues from the checkpoint {place}, on any number of ranks{}",
@@ -230,7 +230,7 @@ pub(crate) fn help_after(
     run: &RunDirectory,
 ) -> Option<String> {
     let first = arguments.ranks.node_rank.unwrap_or(0) == 0;
-    match newest_checkpoint(run) {
+    match Place::newest_of(run.path()) {
         Some(_) if first => return Some(how_to_continue(run)),
         Some(place) => {
             let (name, folder) = (place.to_string(), run.checkpoints());
@@ -277,12 +277,6 @@ fn may_do_better(failure: &JobFailure) -> bool {
     // Of a pause of this machine a line of its own says how it continues.
     let stalled = failure.exit_code == EXIT_STALLED && failure.own_pause.is_none();
     lost.is_some() || failure.lost_machine.is_some() || stalled
-}
-
-/// The place of the newest checkpoint of a run.
-pub(crate) fn newest_checkpoint(run: &RunDirectory) -> Option<Place> {
-    let folder = CheckpointFolder::new(run.checkpoints(), 1);
-    folder.places().ok()?.pop()
 }
 
 /// How many steps had been made at the newest checkpoint of a run.
@@ -352,6 +346,7 @@ mod tests {
     use everburn_launch::{
         EXIT_UNAVAILABLE, EndedRank, LostMachine, RankExit, RankReport, ReportKind,
     };
+    use everburn_record::Live;
 
     use super::*;
 
@@ -362,8 +357,14 @@ mod tests {
         assert!(how_to_continue(&run).ends_with("the same command starts again"));
         let config = "[ranks]\nnodes = 2\nelastic = \"1:4\"\n";
         std::fs::write(run.config_path(), config).unwrap();
+        assert!(how_to_continue(&run).ends_with("the same command starts again"));
+        let live = Live {
+            step: 12,
+            ..Live::default()
+        };
+        live.write(&run.path().join(Live::FILE)).unwrap();
         let help = how_to_continue(&run);
-        assert!(help.contains("in a-node-K/checkpoints"), "{help}");
+        assert!(help.contains("in a-node-1/checkpoints"), "{help}");
         assert!(!help.contains("starts again"), "{help}");
     }
 

@@ -10,8 +10,8 @@
 //! - [`Finding`] is a line of an examination.
 //! - [`svg`] draws: elements, axes with round numbers, legends.
 //! - [`statistics`] has medians, percentiles and means of few values.
-//! - [`runs_in`] lists the runs in a folder, [`has_checkpoint`] whether one can be continued, [`checkpoints_elsewhere`] where
-//!   another machine may have newer ones.
+//! - [`runs_in`] lists the runs in a folder, [`Place`] the checkpoints of one by their names; [`checkpoints_elsewhere`] says
+//!   where another machine may have newer ones, [`folder_of_machine`] where its files are.
 //! - [`StopSignal`] asks a training to stop, or kills it.
 //! - [`Saving`] marks a process that saves its work, for its launcher.
 //! - [`named`] and [`serde_as_text`] give types one text in flags and files.
@@ -19,7 +19,7 @@
 //!
 //! Training writes some files of a run directory for its readers: [`RankLine`]s (`ranks.jsonl`), [`Event`]s
 //! (`events.jsonl`), a [`ConfusionMatrix`] (`confusion.json`), its [`Environment`] (`environment.json`), and [`Live`]
-//! (`live.json`) while it continues. A line of `metrics.jsonl` is read as a [`MetricRecord`].
+//! (`live.json`) while it continues. `config.toml` is read as [`Settings`]. A line of `metrics.jsonl` is read as a [`MetricRecord`].
 //!
 //! ```
 //! use everburn_record::file;
@@ -42,12 +42,14 @@ pub mod lines;
 mod live;
 mod metric_record;
 mod number;
+mod place;
 pub mod plain;
 pub mod proc;
 mod ranges;
 mod rank_line;
 mod runs;
 mod saving;
+mod settings;
 pub mod statistics;
 mod stop;
 pub mod svg;
@@ -64,10 +66,14 @@ pub use finding::{Finding, Verdict};
 pub use live::{Live, LiveRank, Phase, Vitals};
 pub use metric_record::MetricRecord;
 pub use number::{number_or_nan, numbers_or_nan};
+pub use place::{NotAPlace, Place};
 pub use ranges::{located, ranges, ranks};
 pub use rank_line::{RankLine, RankStep};
-pub use runs::{checkpoints_elsewhere, has_checkpoint, runs_in};
+pub use runs::{
+    checkpoints_elsewhere, folder_of_first_machine, folder_of_machine, has_checkpoint, runs_in,
+};
 pub use saving::Saving;
+pub use settings::Settings;
 pub use stop::{EXIT_INTERRUPTED, StopSignal};
 pub use time::{unix_time, unix_time_ms};
 

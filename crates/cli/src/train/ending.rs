@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use everburn_launch::Outcome;
-use everburn_record::EXIT_INTERRUPTED;
 use everburn_record::plain::word;
+use everburn_record::{EXIT_INTERRUPTED, has_checkpoint};
 use everburn_train::TrainingReport;
 
 use super::earlier_run::Prepared;
@@ -72,7 +72,7 @@ pub(super) fn with_continuation(error: CliError, run: &RunDirectory) -> CliError
         error,
         TrainError::Write { .. } | TrainError::WriteCheckpoint { .. }
     );
-    let has_checkpoint = summary::newest_checkpoint(run).is_some();
+    let has_checkpoint = has_checkpoint(run.path());
     let help = match is_of_disk {
         true => how_to_continue_with_room(run),
         false => summary::how_to_continue(run),
@@ -89,12 +89,12 @@ pub(super) fn with_continuation(error: CliError, run: &RunDirectory) -> CliError
 /// How a run is continued whose disk has not taken a file.
 fn how_to_continue_with_room(run: &RunDirectory) -> String {
     let folder = word(run.path());
-    match summary::newest_checkpoint(run) {
-        Some(_) => format!(
+    match has_checkpoint(run.path()) {
+        true => format!(
             "when there is room, {}; or copy {folder} to another disk, and name the copy by --run-dir",
             summary::how_to_continue(run)
         ),
-        None => format!(
+        false => format!(
             "{folder} has no checkpoint to continue from: make room or name a --run-dir on another disk, and start the same \
              command again"
         ),
