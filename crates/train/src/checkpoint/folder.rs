@@ -195,7 +195,8 @@ impl CheckpointFolder {
     /// that which was the best until then.
     fn best_of(&self, places: &[Place], progress: &Progress) -> Option<Place> {
         let best = |progress: &Progress| progress.best.map(|best| Place::from(best.epoch));
-        let named = |place: &Place| best(&Manifest::read(&place.found_in(&self.path)).ok()?.progress);
+        let named =
+            |place: &Place| best(&Manifest::read(&place.found_in(&self.path)).ok()?.progress);
         let is_there = |place: &Place| places.contains(place);
         let now = best(progress)?;
         match is_there(&now) {
