@@ -75,12 +75,21 @@ fn with_form_of_run(error: CliError) -> CliError {
         return error;
     };
     let program = invocation::name();
-    let hint = match Path::new(&name).join("config.toml").is_file() {
-        true => format!(
-            "{name} is the folder of a run: `{program} bottleneck --of {run}` analyses what `train --profile` has recorded there, \
-             and `{program} monitor {run}` shows what a run waits for that hangs. ",
-            run = word(&name)
-        ),
+    let run = Path::new(&name);
+    let hint = match run.join("config.toml").is_file() {
+        true => {
+            let analysed = match run.join(FOLDER).is_dir() {
+                true => format!(
+                    "`{program} bottleneck --of {}` analyses what `train --profile` has recorded there",
+                    word(run)
+                ),
+                false => with_profile(run),
+            };
+            format!(
+                "{name} is the folder of a run: {analysed}, and `{program} monitor {}` shows what a run waits for that hangs. ",
+                word(run)
+            )
+        }
         false => format!(
             "{hint}`{program} bottleneck MODEL` trains and analyses a model, and `{program} bottleneck --of RUN` what `train \
              --profile` has recorded in the folder of a run. "
@@ -89,8 +98,27 @@ fn with_form_of_run(error: CliError) -> CliError {
     CliError::UnknownModel { name, hint }
 }
 
+/// How a run that was made without a profile is analysed.
+fn with_profile(run: &Path) -> String {
+    format!(
+        "it was made without a profile; `{} bottleneck --config {} --steps 50` makes 50 steps of the same training in a folder \
+         of their own, and analyses them",
+        invocation::name(),
+        word(run.join("config.toml"))
+    )
+}
+
 fn results(run: &Path, elsewhere: &[PathBuf]) -> Result<Results, CliError> {
-    Ok(write_results(run, elsewhere)?)
+    write_results(run, elsewhere).map_err(|error| {
+        let run = match &error {
+            ProfileError::NoRecordings { folder } => folder.parent(),
+            _ => None,
+        };
+        match run.filter(|run| run.join("config.toml").is_file()) {
+            Some(run) => CliError::usage_with_help(error.to_string(), with_profile(run)),
+            None => error.into(),
+        }
+    })
 }
 
 fn print(run: &Path, results: &Results) {
@@ -242,6 +270,21 @@ mod tests {
         assert!(unknown.contains("bottleneck --of RUN` what"), "{unknown}");
         std::fs::write(run.join("config.toml"), "").unwrap();
         let shown = run.display().to_string();
+        let profiled = format!("bottleneck --config '{shown}/config.toml' --steps 50` makes");
+        assert!(help(&shown).contains(&profiled), "{}", help(&shown));
+        assert!(
+            !help(&shown).contains("bottleneck --of '"),
+            "{}",
+            help(&shown)
+        );
+        let error = results(&run, &[]).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("there are no recordings of ranks in")
+        );
+        assert!(error.help().unwrap().to_string().contains(&profiled));
+        std::fs::create_dir(run.join(FOLDER)).unwrap();
         let of_run = help(&shown);
         let command = format!("bottleneck --of '{shown}'` analyses");
         assert!(of_run.contains(&command), "{of_run}");

@@ -16,6 +16,7 @@ use clap::Args;
 use everburn_collectives::group::TransportKind;
 use everburn_distributed::GradientBackend;
 use everburn_launch::RankEnvironment;
+use everburn_record::folder_of_machine;
 use everburn_train::{
     Chaos, ConfiguredTask, ParallelConfig, Parallelism, Patterns, TrainingConfig, configuration_of,
     nearest_name,
@@ -31,7 +32,6 @@ use crate::arguments::keys::nearest_key;
 use crate::arguments::{Strategy, TrainArguments};
 use crate::elastic::ElasticRange;
 use crate::error::CliError;
-use crate::train::folder_of_machine;
 use crate::{mesh, rank, tasks};
 
 /// On what a run runs.
@@ -124,7 +124,7 @@ pub(crate) struct RunConfig {
 /// The configuration of the run in `run_dir`. Another machine than the first, whose disk is its own, has a folder of its
 /// own.
 fn config_to_resume(run_dir: &Path, arguments: &TrainArguments) -> Result<PathBuf, CliError> {
-    let own = folder_of_machine(run_dir, arguments.ranks.node_rank);
+    let own = folder_of_machine(run_dir, arguments.ranks.node_rank.unwrap_or(0));
     let found = [run_dir, &own].into_iter().find(|folder| folder.exists());
     if let Some(folder) = found {
         return Ok(RunDirectory::open(folder)?.config_path());

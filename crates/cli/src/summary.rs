@@ -9,8 +9,8 @@ use crate::prelude::*;
 use everburn_launch::{EXIT_STALLED, JobFailure, Outcome, RankExit};
 use everburn_record::plain::word;
 use everburn_record::units::counted;
-use everburn_record::{checkpoints_elsewhere, invocation, machines_of, starts_again, units};
-use everburn_train::checkpoint::{CheckpointFolder, Place};
+use everburn_record::{Place, checkpoints_elsewhere, invocation, machines_of, starts_again, units};
+use everburn_train::checkpoint::CheckpointFolder;
 use everburn_train::{CheckpointEvery, Patterns, ShardingReport};
 
 /// Prints what came of a training.
@@ -205,7 +205,7 @@ fn on_machines_as_before(run: &RunDirectory, more: &str) -> String {
 /// How a run that has not finished is continued.
 pub(crate) fn how_to_continue(run: &RunDirectory) -> String {
     let folder = run.path().display();
-    match newest_checkpoint(run) {
+    match Place::newest_of(run.path()) {
         Some(place) => {
             format!(
                 "`{}` continues from the checkpoint {place}, on any number of ranks{}",
@@ -226,7 +226,7 @@ pub(crate) fn how_to_continue(run: &RunDirectory) -> String {
 /// How a run is continued whose disk has not taken a file.
 pub(crate) fn how_to_continue_with_room(run: &RunDirectory) -> String {
     let folder = word(run.path());
-    match newest_checkpoint(run) {
+    match Place::newest_of(run.path()) {
         Some(_) => format!(
             "when there is room, {}; or copy {folder} to another disk, and name the copy by --run-dir",
             how_to_continue(run)
@@ -249,7 +249,7 @@ pub(crate) fn help_after(
         Outcome::Failed(failure) => Some(failure),
         _ => None,
     };
-    match newest_checkpoint(run) {
+    match Place::newest_of(run.path()) {
         _ if first && failure.is_some_and(|it| is_of_disk(it)) => {
             return Some(how_to_continue_with_room(run));
         }
@@ -319,12 +319,6 @@ fn may_do_better(failure: &JobFailure) -> bool {
     let stalled = failure.exit_code == EXIT_STALLED && failure.own_pause.is_none();
     let killed = matches!(failure.cause.exit, RankExit::Signal(_));
     killed || lost.is_some() || failure.lost_machine.is_some() || stalled
-}
-
-/// The place of the newest checkpoint of a run.
-pub(crate) fn newest_checkpoint(run: &RunDirectory) -> Option<Place> {
-    let folder = CheckpointFolder::new(run.checkpoints(), 1);
-    folder.places().ok()?.pop()
 }
 
 /// How many steps had been made at the newest checkpoint of a run.

@@ -3,7 +3,6 @@
 mod earlier_run;
 mod ending;
 mod joining;
-mod machine_folder;
 mod optimizer;
 mod preparation;
 mod ranks;
@@ -30,7 +29,6 @@ use everburn_train::{
 pub(crate) use self::earlier_run::Replaced;
 use self::ending::end_of_job;
 use self::joining::{Joined, agree, join, watched};
-pub(crate) use self::machine_folder::folder_of_machine;
 use self::optimizer::check_optimizer;
 use self::preparation::{announce, announce_as_rank, check, check_resume};
 pub(crate) use self::preparation::{changed_settings, claim_first_free, prepare_run_directory};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 use everburn_auth::{GivenToken, JobToken};
-use everburn_record::Phase;
 use everburn_record::plain::is_unruly;
+use everburn_record::{Live, Phase, unix_time_ms};
 
 use crate::error::MonitorError;
 use crate::source::{Source, Target};
@@ -90,7 +90,8 @@ impl MonitorCommand {
     }
 }
 
-/// Prints what is learnt of a run, a line of JSON each, until the run is over or nobody reads any more.
+/// Prints what is learnt of a run, a line of JSON each, until the run is over or nobody reads any more. While a rank is stopped
+/// or gives no word, `live.json` comes about every second, [as it is then](Live::as_of).
 ///
 /// ```
 /// use everburn_monitor::{Target, print_json};
@@ -104,30 +105,45 @@ impl MonitorCommand {
 /// # Ok::<(), everburn_monitor::MonitorError>(())
 /// ```
 pub fn print_json(mut source: Source, output: &mut dyn Write) {
-    let (mut running, mut ended) = (true, None);
+    let (mut running, mut newest) = (true, None::<Heard>);
     let mut looks_left = LOOKS_AFTER_END;
     loop {
         for update in source.poll() {
+            let mut again = None;
             match &update {
-                Update::Running(now) => running = *now,
-                Update::Live(live) => ended = Some(live.phase == Phase::Ended),
+                Update::Running(now) => {
+                    running = *now;
+                    again = newest.as_ref().and_then(Heard::held).filter(|_| running);
+                }
+                Update::Live(live) => {
+                    let heard = newest.insert(Heard::new(live.clone(), newest.as_ref()));
+                    again = heard.held();
+                }
                 Update::CutOff(_) => looks_left = 0,
-                Update::Reset => continue,
+                Update::Reset => {
+                    newest = None;
+                    continue;
+                }
                 _ => {}
             }
-            let Some(text) = json_line(&update) else {
-                continue;
+            let first = match (&update, &again) {
+                (Update::Live(_), Some(_)) => None,
+                _ => Some(update),
             };
-            if writeln!(output, "{text}")
-                .and_then(|()| output.flush())
-                .is_err()
-            {
-                return;
+            let lines = first.iter().chain(&again).filter_map(json_line);
+            for text in lines {
+                if writeln!(output, "{text}")
+                    .and_then(|()| output.flush())
+                    .is_err()
+                {
+                    return;
+                }
             }
         }
         if source.has_more() {
             continue;
         }
+        let ended = newest.as_ref().map(|it| it.live.phase == Phase::Ended);
         // Who holds the run may have ended without a word; who has said so may still be at its report.
         match running {
             true => looks_left = LOOKS_AFTER_END,
@@ -138,6 +154,33 @@ pub fn print_json(mut source: Source, output: &mut dyn Write) {
             }
         }
         std::thread::sleep(LOOK);
+    }
+}
+
+/// The newest `live.json`, and when it came by this machine's clock, in milliseconds since 1970.
+struct Heard {
+    live: Live,
+    at_ms: u64,
+}
+
+impl Heard {
+    fn new(live: Live, before: Option<&Self>) -> Self {
+        let now_ms = unix_time_ms();
+        let at_ms = match before {
+            // What was there before anybody looked is as old as it says: by clocks of one machine, mostly.
+            None => live.unix_time_ms.min(now_ms),
+            Some(before) if before.live.unix_time_ms == live.unix_time_ms => before.at_ms,
+            Some(_) => now_ms,
+        };
+        Self { live, at_ms }
+    }
+
+    /// The file as it is now, while something holds the run up.
+    fn held(&self) -> Option<Update> {
+        let age_ms = unix_time_ms().saturating_sub(self.at_ms);
+        let now_ms = self.live.unix_time_ms.saturating_add(age_ms);
+        self.live.held_up(now_ms)?;
+        Some(Update::Live(self.live.as_of(now_ms)))
     }
 }
 
@@ -171,6 +214,74 @@ mod tests {
         let line = json_line(&update).unwrap();
         assert!(!line.chars().any(is_unruly), "{line}");
         assert_eq!(serde_json::from_str::<Update>(&line).unwrap(), update);
+    }
+
+    /// Takes lines until one of them has this text, or for 30 s.
+    struct Until(&'static str, Vec<u8>, std::time::Instant);
+
+    impl Write for Until {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.1.extend_from_slice(bytes);
+            let text = String::from_utf8_lossy(&self.1);
+            let has_come = text.lines().any(|line| line.contains(self.0));
+            match has_come || self.2.elapsed() > Duration::from_secs(30) {
+                true => Err(std::io::ErrorKind::BrokenPipe.into()),
+                false => Ok(bytes.len()),
+            }
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_rank_0_that_is_stopped_is_not_alive_and_as_silent_as_its_file_is_old() {
+        use everburn_record::{LiveRank, proc};
+        use rustix::process::{Pid, Signal, kill_process};
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("config.toml"), "model = 'mnist'").unwrap();
+        let owner = std::fs::File::create(at(Live::LOCK)).unwrap();
+        rustix::fs::flock(&owner, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let sleep = std::process::Command::new("sleep").arg("60").spawn();
+        let mut child = sleep.unwrap();
+        kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
+        let rank = |rank, pid| LiveRank {
+            rank,
+            alive: true,
+            pid: Some(pid),
+            host: proc::host_name(),
+            ..LiveRank::default()
+        };
+        let live = Live {
+            unix_time_ms: unix_time_ms() - 3_000,
+            phase: Phase::Training,
+            ranks: vec![rank(0, child.id()), rank(1, std::process::id())],
+            ..Live::default()
+        };
+        live.write(&at(Live::FILE)).unwrap();
+        let source = Target::Folder(folder.path().into()).open(None).unwrap();
+        let begun = std::time::Instant::now();
+        let mut lines = Until(r#""stopped":true"#, Vec::new(), begun);
+        print_json(source, &mut lines);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let text = String::from_utf8(lines.1).unwrap();
+        let Update::Live(live) = serde_json::from_str(text.lines().last().unwrap()).unwrap() else {
+            panic!("{text}")
+        };
+        let [first, second] = live.ranks.as_slice() else {
+            panic!("{text}")
+        };
+        assert!(
+            first.stopped && !first.alive && first.silent_seconds >= Some(3.0),
+            "{text}"
+        );
+        assert!(
+            !second.stopped && second.alive && second.silent_seconds.is_none(),
+            "{text}"
+        );
     }
 
     #[test]

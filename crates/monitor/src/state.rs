@@ -6,7 +6,7 @@ mod ranks;
 
 use std::collections::VecDeque;
 
-use everburn_record::{Event, EventKind, Live, MetricRecord, Phase, located, units};
+use everburn_record::{Event, EventKind, Live, MetricRecord, Phase, Settings, located, units};
 
 use self::bounds::MOST_RANKS;
 pub use self::history::{Column, History};
@@ -137,11 +137,6 @@ impl RunState {
                 (self.finished, self.stopped) = (false, None);
                 self.cut_off = self.events.back().cloned();
             }
-            Update::Stopped(ranks) => {
-                let (ranks, all) = bounds::members(ranks);
-                self.ranks_left_out |= !all;
-                self.ranks.stopped = ranks;
-            }
             Update::Running(running) => {
                 self.running = Some(*running);
                 self.reached = Some(true);
@@ -184,15 +179,13 @@ impl RunState {
 
     fn read_config(&mut self, name: &str, config: &str) {
         self.name = bounds::cut(name);
-        let config: toml::Table = config.parse().unwrap_or_default();
-        let model = config.get("model").and_then(toml::Value::as_str);
-        self.model = bounds::cut(model.unwrap_or("?"));
-        let ranks = config.get("ranks").and_then(toml::Value::as_table);
+        let settings: Settings = config.parse().unwrap_or_default();
+        self.model = bounds::cut(settings.get("model").unwrap_or("?"));
         let number = |key: &str| {
-            let value = ranks.and_then(|ranks| ranks.get(key));
-            value.and_then(toml::Value::as_integer).unwrap_or(1).max(1) as usize
+            let number = settings.get(key).and_then(|number| number.parse().ok());
+            number.unwrap_or(1).max(1_usize)
         };
-        let (per_machine, machines) = (number("ranks"), number("nodes"));
+        let (per_machine, machines) = (number("ranks.ranks"), number("ranks.nodes"));
         self.ranks_per_machine = (machines > 1).then_some(per_machine);
         let planned = per_machine.saturating_mul(machines);
         self.ranks_left_out |= planned > MOST_RANKS;

@@ -44,8 +44,8 @@ pub struct RunTail {
     told: Option<(Instant, bool)>,
     /// `live.json` of a run that continues, until it is told that it was cut off.
     goes_on: Option<Live>,
-    /// The ranks that were stopped when it was looked last, and when that was.
-    stopped: (Option<Instant>, Vec<usize>),
+    /// When it was looked last which of its ranks are stopped.
+    looked: Option<Instant>,
 }
 
 /// What tells one content of a file from another.
@@ -78,7 +78,7 @@ impl RunTail {
             events: Lines::of("events.jsonl"),
             told: None,
             goes_on: None,
-            stopped: (None, Vec::new()),
+            looked: None,
         })
     }
 
@@ -120,18 +120,18 @@ impl RunTail {
         }))
     }
 
-    /// Which ranks are stopped on this machine, where that has changed. Looks about every second.
+    /// `live.json` again where other ranks are stopped on this machine than before. Looks about every second.
     fn stopped(&mut self, held: bool) -> Option<Update> {
-        let (looked, before) = &mut self.stopped;
-        if looked.is_some_and(|looked| looked.elapsed() < SIGN_OF_LIFE) {
+        let looked = self.looked;
+        if !held || looked.is_some_and(|looked| looked.elapsed() < SIGN_OF_LIFE) {
             return None;
         }
-        let live = self.goes_on.as_ref().filter(|_| held);
-        *looked = live.map(|_| Instant::now());
-        let now = live.map_or_else(Vec::new, Live::stopped_here);
-        (now != *before).then(|| {
-            before.clone_from(&now);
-            Update::Stopped(now)
+        let live = self.goes_on.as_mut()?;
+        self.looked = Some(Instant::now());
+        let now = live.clone().seen_here();
+        (now != *live).then(|| {
+            live.clone_from(&now);
+            Update::Live(now)
         })
     }
 
@@ -143,7 +143,6 @@ impl RunTail {
                 lines.restart();
             }
             (self.live, self.report, self.goes_on) = (None, None, None);
-            self.stopped = (None, Vec::new());
             updates.push(Update::Run {
                 name: self.name(),
                 config,
@@ -155,6 +154,8 @@ impl RunTail {
         if let Some(text) = changed(folder, Live::FILE, &mut self.live)
             && let Ok(live) = serde_json::from_str::<Live>(&text)
         {
+            let live = live.seen_here();
+            self.looked = Some(Instant::now());
             self.goes_on = (live.phase != Phase::Ended).then(|| live.clone());
             // Who resumes a run writes its configuration again: `live.json` is then of the run as it was cut off before.
             let begun_ms = self.config.map_or(0, |(_, _, seconds, _)| seconds * 1_000);
@@ -277,9 +278,15 @@ mod tests {
         let mut tail = RunTail::open(folder.path()).unwrap();
         let mut said = |stopped: &[usize]| {
             let begun = Instant::now();
-            let said = Update::Stopped(stopped.to_vec());
+            let is_said = |update: &Update| match update {
+                Update::Live(live) => {
+                    let ranks = live.ranks.iter().filter(|rank| rank.stopped);
+                    ranks.map(|rank| rank.rank).eq(stopped.iter().copied())
+                }
+                _ => false,
+            };
             while begun.elapsed() < Duration::from_secs(30) {
-                if tail.poll().contains(&said) {
+                if tail.poll().iter().any(is_said) {
                     return true;
                 }
                 std::thread::sleep(Duration::from_millis(20));

@@ -29,14 +29,12 @@ pub enum Update {
     Ranks(RankLine),
     /// A line of `events.jsonl`.
     Event(Event),
-    /// `live.json`, which is there anew.
+    /// `live.json`, which is there anew, or of which other ranks are stopped (SIGSTOP) on the machine of the run's folder.
     Live(Live),
     /// `report.json`, which comes last.
     Report(serde_json::Value),
     /// That the run was cut off: it continues by its files, and its processes have ended without a word. Comes once.
     CutOff(Event),
-    /// The ranks whose processes are stopped (SIGSTOP) on the machine of the run's folder. Comes when they change.
-    Stopped(Vec<usize>),
     /// Whether a process runs the training. Comes about every second, as a heartbeat.
     Running(bool),
     /// Whether the server of a run of another machine is reached. Never sent: the monitor itself says so.

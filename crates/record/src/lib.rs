@@ -10,8 +10,9 @@
 //! - [`Finding`] is a line of an examination.
 //! - [`svg`] draws: elements, axes with round numbers, legends.
 //! - [`statistics`] has medians, percentiles and means of few values.
-//! - [`runs_in`] lists the runs in a folder; of one of them, [`machines_of`] has how many machines it is on, [`starts_again`] how
-//!   it begins anew, and [`checkpoints_elsewhere`] where another machine may have newer checkpoints.
+//! - [`runs_in`] lists the runs in a folder, [`Place`] the checkpoints of one by their names; [`machines_of`] has how many machines
+//!   it is on, [`starts_again`] how it begins anew, [`checkpoints_elsewhere`] where another machine may have newer checkpoints,
+//!   [`folder_of_machine`] where its files are.
 //! - [`StopSignal`] asks a training to stop, or kills it.
 //! - [`Saving`] marks a process that saves its work, for its launcher.
 //! - [`named`] and [`serde_as_text`] give types one text in flags and files.
@@ -19,7 +20,7 @@
 //!
 //! Training writes some files of a run directory for its readers: [`RankLine`]s (`ranks.jsonl`), [`Event`]s
 //! (`events.jsonl`), a [`ConfusionMatrix`] (`confusion.json`), its [`Environment`] (`environment.json`), and [`Live`]
-//! (`live.json`) while it continues. A line of `metrics.jsonl` is read as a [`MetricRecord`].
+//! (`live.json`) while it continues. `config.toml` is read as [`Settings`]. A line of `metrics.jsonl` is read as a [`MetricRecord`].
 //!
 //! ```
 //! use everburn_record::file;
@@ -42,12 +43,14 @@ pub mod lines;
 mod live;
 mod metric_record;
 mod number;
+mod place;
 pub mod plain;
 pub mod proc;
 mod ranges;
 mod rank_line;
 mod runs;
 mod saving;
+mod settings;
 pub mod statistics;
 mod stop;
 pub mod svg;
@@ -64,10 +67,15 @@ pub use finding::{Finding, Verdict};
 pub use live::{Live, LiveRank, Phase, Vitals};
 pub use metric_record::MetricRecord;
 pub use number::{number_or_nan, numbers_or_nan};
+pub use place::{NotAPlace, Place};
 pub use ranges::{located, ranges, ranks};
 pub use rank_line::{RankLine, RankStep};
-pub use runs::{checkpoints_elsewhere, machines_of, runs_in, starts_again};
+pub use runs::{
+    checkpoints_elsewhere, folder_of_first_machine, folder_of_machine, has_checkpoint, machines_of,
+    runs_in, starts_again,
+};
 pub use saving::Saving;
+pub use settings::Settings;
 pub use stop::{EXIT_INTERRUPTED, StopSignal};
 pub use time::{unix_time, unix_time_ms};
 

@@ -281,6 +281,12 @@ pub struct LiveRank {
     /// Whether that collective is under way.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub under_way: bool,
+    /// The ranks for which it waits in that collective, the first of them where they are many.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waiting_for: Vec<usize>,
+    /// Whether its process is stopped (SIGSTOP). The file does not say it: [`Live::seen_here`] does.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub stopped: bool,
     /// What it tells of its process and its device.
     #[serde(flatten)]
     pub vitals: Vitals,

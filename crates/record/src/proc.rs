@@ -186,6 +186,25 @@ pub fn command_lines() -> Vec<(u32, String)> {
     told.collect()
 }
 
+/// The ids of the processes that were started with this environment variable, with its value, as far as this user may see it.
+///
+/// ```
+/// let found = everburn_record::proc::with_variable("PATH");
+/// assert!(found.iter().all(|(_, value)| !value.starts_with("PATH=")));
+/// ```
+#[must_use]
+pub fn with_variable(name: &str) -> Vec<(u32, String)> {
+    let begin = format!("{name}=");
+    let processes = numbered("/proc").into_iter();
+    let found = processes.filter_map(|process| {
+        let all = fs::read(format!("/proc/{process}/environ")).ok()?;
+        let mut all = all.split(|byte| *byte == 0);
+        let value = all.find_map(|one| one.strip_prefix(begin.as_bytes()))?;
+        Some((process, String::from_utf8_lossy(value).into_owned()))
+    });
+    found.collect()
+}
+
 /// Whether the process with this id has ended, reaped or not.
 #[must_use]
 pub fn has_ended(process: u32) -> bool {

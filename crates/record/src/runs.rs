@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::Live;
 use crate::plain::word;
+use crate::{Live, Place, Settings, ranges};
 
 /// The folders of the runs in `folder`, the one that was written to last first. A folder that cannot be read has none.
 ///
@@ -32,58 +32,132 @@ pub fn runs_in(folder: &Path) -> Vec<PathBuf> {
     runs.into_iter().rev().map(|(_, path)| path).collect()
 }
 
-/// Whether the run in `folder` has a checkpoint from which it can be continued, by the names in its folder `checkpoints`:
-/// one that was being written is none.
-fn has_checkpoint(folder: &Path) -> bool {
-    let entries = std::fs::read_dir(folder.join("checkpoints"));
-    let names = entries
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|it| it.file_name());
-    let is_whole = |name: std::ffi::OsString| {
-        let name = name.to_string_lossy();
-        // One that was being replaced is still there, aside.
-        let place = name.strip_prefix(".replaced-").unwrap_or(&name);
-        place.starts_with("epoch-")
-    };
-    names.into_iter().any(is_whole)
-}
-
-/// What is to be said of newer checkpoints than those of the run in `folder`: where its `config.toml` says that the job was
-/// elastic on several machines, another one writes them while machine 0 is away, in its own folder of the run.
+/// Where machine `machine` has its files of the run that machine 0 has in `path`: machine 0 there, others in a folder beside
+/// it.
 ///
 /// ```
+/// use std::path::Path;
+///
+/// use everburn_record::folder_of_machine;
+///
+/// assert_eq!(folder_of_machine(Path::new("runs/a"), 0), Path::new("runs/a"));
+/// assert_eq!(folder_of_machine(Path::new("runs/a"), 1), Path::new("runs/a-node-1"));
+/// ```
+#[must_use]
+pub fn folder_of_machine(path: &Path, machine: usize) -> PathBuf {
+    if machine == 0 {
+        return path.to_owned();
+    }
+    let mut name = path.file_name().unwrap_or(path.as_os_str()).to_os_string();
+    name.push(format!("-node-{machine}"));
+    path.with_file_name(name)
+}
+
+/// Which machine has made the folder of a run, and where machine 0 has that run; `None` for machine 0 itself, and where the
+/// folder's settings say that there are fewer machines.
+///
+/// ```
+/// use everburn_record::folder_of_first_machine;
+///
+/// let runs = tempfile::tempdir()?;
+/// let run = runs.path().join("a-node-1");
+/// std::fs::create_dir(&run)?;
+/// std::fs::write(run.join("config.toml"), "[ranks]\nnodes = 2\n")?;
+/// assert_eq!(folder_of_first_machine(&run), Some((1, runs.path().join("a"))));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[must_use]
+pub fn folder_of_first_machine(run: &Path) -> Option<(usize, PathBuf)> {
+    let (first, machine) = run.file_name()?.to_str()?.rsplit_once("-node-")?;
+    let machine = machine.parse().ok()?;
+    // Only machine 0 has rank 0.
+    let is_first = run.join("logs/rank-0.log").exists();
+    let is_other = (1..machines_of(run)).contains(&machine) && !is_first;
+    is_other.then(|| (machine, run.with_file_name(first)))
+}
+
+/// Whether the run in `folder` has a checkpoint from which it can be continued, by its name.
+///
+/// ```
+/// let run = tempfile::tempdir()?;
+/// std::fs::create_dir_all(run.path().join("checkpoints/.partial-x"))?;
+/// assert!(!everburn_record::has_checkpoint(run.path()));
+/// std::fs::create_dir(run.path().join("checkpoints/epoch-0001"))?;
+/// assert!(everburn_record::has_checkpoint(run.path()));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn has_checkpoint(folder: &Path) -> bool {
+    Place::newest_of(folder).is_some()
+}
+
+/// What is to be said of newer checkpoints than those of the run in `folder`: where its settings say that the job was
+/// elastic on several machines, another one writes them while machine 0 is away, in its own folder of the run. Machine 0
+/// continues from its own. `None` where no step was made, as far as this disk shows.
+///
+/// ```
+/// use everburn_record::{Live, checkpoints_elsewhere};
+///
 /// let runs = tempfile::tempdir()?;
 /// let run = runs.path().join("a");
 /// std::fs::create_dir(&run)?;
 /// std::fs::write(run.join("config.toml"), "[ranks]\nnodes = 2\nelastic = \"1:4\"\n")?;
-/// let text = everburn_record::checkpoints_elsewhere(&run).unwrap();
-/// assert!(text.contains("a-node-K/checkpoints"), "{text}");
+/// assert_eq!(checkpoints_elsewhere(&run), None);
+/// Live { step: 12, ..Live::default() }.write(&run.join(Live::FILE))?;
+/// let text = checkpoints_elsewhere(&run).unwrap();
+/// assert!(text.contains("in a-node-1/checkpoints on machine 1"), "{text}");
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn checkpoints_elsewhere(folder: &Path) -> Option<String> {
+    let settings = Settings::of_run(folder)?;
     let machines = machines_of(folder);
-    setting_of_ranks(folder, "elastic").filter(|_| machines > 1)?;
-    let name = folder.file_name()?.to_str()?;
-    let own = newest_checkpoint(folder).map(|(place, _)| place);
-    let beside = (1..machines).filter_map(|machine| {
-        let (place, path) =
-            newest_checkpoint(&folder.with_file_name(format!("{name}-node-{machine}")))?;
-        (Some(&place) > own.as_ref()).then_some((place, path))
-    });
-    let into = word(folder.join("checkpoints"));
-    let then = "then start the command of each machine as before, with --resume";
-    Some(match beside.max() {
-        Some((_, newest)) => format!(
-            "another machine of this elastic job has a newer one, which is on this disk: copy {} into {into}; {then}",
-            word(newest)
-        ),
-        None => format!(
-            "another machine of this elastic job may have written newer ones, in {name}-node-K/checkpoints there: look at each \
-             machine first and copy the newest one into {into}; {then}"
-        ),
-    })
+    settings.get("ranks.elastic").filter(|_| machines > 1)?;
+    let (own, first) = folder_of_first_machine(folder).unwrap_or_else(|| (0, folder.to_owned()));
+    let on_disk = |machine: usize| folder_of_machine(&first, machine);
+    let newest = |machine: usize| Some((Place::newest_of(&on_disk(machine))?, machine));
+    let then = "start the command of each machine as before, with --resume";
+    let place = newest(own).map(|(place, _)| place);
+    let newer = (0..machines).filter_map(newest).max();
+    let into = word(first.join("checkpoints"));
+    match newer.filter(|(newer, _)| Some(*newer) > place) {
+        Some((_, 0)) => {
+            return Some(format!(
+                "machine 0 of this elastic job has a newer one, in {into}: {then}"
+            ));
+        }
+        Some((place, machine)) => {
+            let path = word(place.found_in(&on_disk(machine).join("checkpoints")));
+            return Some(format!(
+                "another machine of this elastic job has a newer one, which is on this disk: copy {path} into {into}; then \
+                 {then}"
+            ));
+        }
+        None => {}
+    }
+    let made_a_step = |machine: usize| {
+        let live = Live::read(&on_disk(machine));
+        newest(machine).is_some() || live.is_some_and(|live| live.step > 0)
+    };
+    if first.is_dir() && !(0..machines).any(made_a_step) {
+        return None;
+    }
+    let name = first.file_name()?.to_str()?;
+    let others: Vec<usize> = (1..machines).filter(|machine| *machine != own).collect();
+    let of_first = (own > 0).then(|| format!("{name}/checkpoints on machine 0"));
+    let of_others = match others.as_slice() {
+        [] => None,
+        [one] => Some(format!("{name}-node-{one}/checkpoints on machine {one}")),
+        many => Some(format!(
+            "{name}-node-K/checkpoints on each machine K of {}",
+            ranges(many)
+        )),
+    };
+    let places: Vec<String> = of_first.into_iter().chain(of_others).collect();
+    Some(format!(
+        "another machine of this elastic job may have written newer ones, in {}: look there first and copy the newest one into \
+         {into}{}; then {then}",
+        places.join(" and "),
+        if own > 0 { " on machine 0" } else { "" },
+    ))
 }
 
 /// On how many machines the run in `folder` is, as its `config.toml` says.
@@ -97,8 +171,11 @@ pub fn checkpoints_elsewhere(folder: &Path) -> Option<String> {
 /// ```
 #[must_use]
 pub fn machines_of(folder: &Path) -> usize {
-    let machines = setting_of_ranks(folder, "nodes");
-    machines.and_then(|it| it.parse().ok()).unwrap_or(1)
+    let settings = Settings::of_run(folder);
+    let machines = settings
+        .as_ref()
+        .and_then(|it| it.get("ranks.nodes")?.parse().ok());
+    machines.unwrap_or(1)
 }
 
 /// How the run in `folder` starts again, which has no checkpoint.
@@ -131,29 +208,6 @@ pub(crate) fn continued(folder: &Path) -> String {
         }
         (false, Some(elsewhere)) => format!("it has no checkpoint here, but {elsewhere}"),
     }
-}
-
-/// The newest checkpoint in a run's folder, after the epochs and batches in its name.
-fn newest_checkpoint(folder: &Path) -> Option<(Vec<u64>, PathBuf)> {
-    let entries = std::fs::read_dir(folder.join("checkpoints")).ok()?;
-    let places = entries.flatten().filter_map(|entry| {
-        let name = entry.file_name().into_string().ok()?;
-        let numbers = name.strip_prefix("epoch-")?.split("-batch-");
-        let numbers: Result<Vec<u64>, _> = numbers.map(str::parse).collect();
-        Some((numbers.ok()?, entry.path()))
-    });
-    places.max()
-}
-
-/// A setting in the table `[ranks]` of a run's `config.toml`, as it is written there.
-fn setting_of_ranks(folder: &Path, key: &str) -> Option<String> {
-    let text = std::fs::read_to_string(folder.join("config.toml")).ok()?;
-    let lines = text.lines().map(str::trim);
-    let mut lines = lines.skip_while(|line| *line != "[ranks]").skip(1);
-    let settings = lines.by_ref().take_while(|line| !line.starts_with('['));
-    let mut settings = settings.filter_map(|line| line.split_once('='));
-    let (_, value) = settings.find(|(name, _)| name.trim() == key)?;
-    Some(value.trim().to_owned())
 }
 
 #[cfg(test)]
@@ -219,7 +273,53 @@ mod tests {
         assert!(continued(&run).contains(newest), "{}", continued(&run));
         add("a/checkpoints/epoch-0001");
         let text = continued(&run);
-        let elsewhere = "may have written newer ones, in a-node-K/checkpoints";
+        let elsewhere = "may have written newer ones, in a-node-1/checkpoints on machine 1: ";
         assert!(text.contains(elsewhere) && !text.contains(newest), "{text}");
+    }
+
+    #[test]
+    fn another_machine_of_an_elastic_job_names_the_folders_of_the_others_once_a_step_was_made() {
+        let runs = tempfile::tempdir().unwrap();
+        let at = |name: &str| runs.path().join(name);
+        let add = |name: &str, nodes: usize| {
+            std::fs::create_dir_all(at(name)).unwrap();
+            let text = format!("[ranks]\nnodes = {nodes}\nelastic = \"1:8\"\n");
+            std::fs::write(at(name).join("config.toml"), text).unwrap();
+        };
+        let said = |name: &str| checkpoints_elsewhere(&at(name)).unwrap_or_default();
+        let names = |name: &str, folders: &str| {
+            let text = said(name);
+            assert!(text.contains(&format!("in {folders}: look")), "{text}");
+        };
+        // Where machine 0 has its files is not known on this disk.
+        add("e-node-1", 2);
+        names("e-node-1", "e/checkpoints on machine 0");
+        add("e", 2);
+        assert_eq!(
+            [said("e"), said("e-node-1")],
+            ["", ""],
+            "no rank met another"
+        );
+        let live = Live {
+            step: 1,
+            ..Live::default()
+        };
+        live.write(&at("e").join(Live::FILE)).unwrap();
+        names("e", "e-node-1/checkpoints on machine 1");
+        names("e-node-1", "e/checkpoints on machine 0");
+        add("e", 4);
+        add("e-node-2", 4);
+        let all = "e/checkpoints on machine 0 and e-node-K/checkpoints on each machine K of 1, 3";
+        names("e-node-2", all);
+        std::fs::create_dir_all(at("e/checkpoints/epoch-0001")).unwrap();
+        let text = said("e-node-2");
+        assert!(
+            text.starts_with("machine 0 of this elastic job has a newer one, in "),
+            "{text}"
+        );
+        // A run of this name on machine 0.
+        std::fs::create_dir_all(at("e-node-2/logs")).unwrap();
+        std::fs::write(at("e-node-2/logs/rank-0.log"), "").unwrap();
+        assert_eq!(folder_of_first_machine(&at("e-node-2")), None);
     }
 }

@@ -153,6 +153,8 @@ fn the_live_file_holds_every_field() {
         step: Some(29),
         doing: Some("all_reduce(f32[5], sum)".to_owned()),
         under_way: true,
+        waiting_for: vec![0],
+        stopped: true,
         vitals,
     };
     let of_rank = [
@@ -164,6 +166,8 @@ fn the_live_file_holds_every_field() {
         "step",
         "doing",
         "under_way",
+        "waiting_for",
+        "stopped",
     ];
     holds(&rank, &[&of_rank[..], &of_vitals].concat());
     for phase in [

@@ -41,6 +41,6 @@ pub use decimation::{Point, Series};
 pub use error::ReportError;
 pub use run::{
     BestEpoch, Curve, EpochMetrics, Events, Grid, HeldBytes, Metrics, Note, Quantity, RankTimes,
-    RankTotal, Results, Run, Settings, Sharding, Versions,
+    RankTotal, Results, Run, Sharding, Versions,
 };
 pub use writing::write_report;

@@ -10,7 +10,6 @@ mod metrics;
 mod ranks;
 mod results;
 mod sentences;
-mod settings;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,9 +19,8 @@ pub use grid::{Grid, Quantity};
 pub use metrics::{Curve, EpochMetrics, Metrics};
 pub use ranks::{RankTimes, RankTotal};
 pub use results::{BestEpoch, HeldBytes, Results, Sharding, Versions};
-pub use settings::Settings;
 
-use everburn_record::{ConfusionMatrix, Environment, EventKind, file};
+use everburn_record::{ConfusionMatrix, Environment, EventKind, Settings, file};
 
 use crate::ReportError;
 
@@ -114,7 +112,7 @@ impl Run {
             "config.toml",
             LONGEST_DOCUMENT,
             &mut notes,
-            Settings::parse,
+            str::parse,
         );
         let environment = document(
             &path,

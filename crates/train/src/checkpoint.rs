@@ -32,9 +32,7 @@ pub(crate) mod weights;
 pub(crate) mod writer;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +46,7 @@ use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
 use crate::record::report::BestEpoch;
 
+pub use everburn_record::{NotAPlace, Place};
 pub use folder::CheckpointFolder;
 pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, TensorEntry};
 
@@ -117,71 +116,6 @@ pub struct Progress {
     /// What losses were multiplied by, where they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scaling: Option<LossScaling>,
-}
-
-/// The position of a checkpoint in a training; later ones are greater.
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::checkpoint::Place;
-///
-/// let place = Place { epoch: 3, batches: 120 };
-/// assert_eq!(place.to_string(), "epoch-0003-batch-000120");
-/// assert_eq!("epoch-0003-batch-000120".parse(), Ok(place));
-/// assert!(Place::from(3) < place && place < Place::from(4));
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Place {
-    /// How many epochs were finished.
-    pub epoch: usize,
-    /// How many global batches of the next one had been learnt from.
-    pub batches: usize,
-}
-
-impl From<usize> for Place {
-    /// The end of an epoch.
-    fn from(epoch: usize) -> Self {
-        Self { epoch, batches: 0 }
-    }
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { epoch, batches } = self;
-        match batches {
-            0 => write!(f, "epoch-{epoch:04}"),
-            _ => write!(f, "epoch-{epoch:04}-batch-{batches:06}"),
-        }
-    }
-}
-
-/// A name that is no checkpoint's.
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::checkpoint::{NotAPlace, Place};
-///
-/// let error: NotAPlace = "latest".parse::<Place>().unwrap_err();
-/// assert!(error.to_string().contains("latest"));
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no name of a checkpoint: it is one like epoch-0003 or epoch-0003-batch-000120")]
-pub struct NotAPlace(String);
-
-impl FromStr for Place {
-    type Err = NotAPlace;
-
-    fn from_str(name: &str) -> Result<Self, NotAPlace> {
-        let read = || {
-            let rest = name.strip_prefix("epoch-")?;
-            let (epoch, batches) = rest.split_once("-batch-").unwrap_or((rest, "0"));
-            Some(Self {
-                epoch: epoch.parse().ok()?,
-                batches: batches.parse().ok()?,
-            })
-        };
-        read().ok_or_else(|| NotAPlace(name.to_string()))
-    }
 }
 
 impl Progress {

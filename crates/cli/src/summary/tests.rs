@@ -1,6 +1,7 @@
 //! What a training says at its end.
 
 use everburn_launch::{EXIT_UNAVAILABLE, EndedRank, LostMachine, RankExit, RankReport, ReportKind};
+use everburn_record::Live;
 
 use super::*;
 
@@ -12,7 +13,14 @@ fn an_elastic_job_without_a_checkpoint_here_is_not_advised_to_start_again() {
     let config = "[ranks]\nnodes = 2\nelastic = \"1:4\"\n";
     std::fs::write(run.config_path(), config).unwrap();
     let help = how_to_continue(&run);
-    assert!(help.contains("in a-node-K/checkpoints"), "{help}");
+    assert!(help.ends_with("the command of each machine, as before, starts again"));
+    let live = Live {
+        step: 12,
+        ..Live::default()
+    };
+    live.write(&run.path().join(Live::FILE)).unwrap();
+    let help = how_to_continue(&run);
+    assert!(help.contains("in a-node-1/checkpoints"), "{help}");
     assert!(!help.contains("starts again"), "{help}");
 }
 

@@ -5,8 +5,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use everburn_record::Place;
 use everburn_record::sync::lock;
-use everburn_train::checkpoint::{CheckpointFolder, Place};
 use everburn_train::{RunLock, TrainError};
 
 use crate::error::CliError;
@@ -172,11 +172,7 @@ impl Drop for Prepared {
 /// How far the run of a configuration has come.
 fn recorded(config: &Path) -> Recorded {
     let metrics = config.with_file_name("metrics.jsonl").metadata();
-    let checkpoints = CheckpointFolder::new(config.with_file_name("checkpoints"), 1);
-    let newest = checkpoints
-        .places()
-        .ok()
-        .and_then(|mut places| places.pop());
+    let newest = config.parent().and_then(Place::newest_of);
     (metrics.map_or(0, |file| file.len()), newest)
 }
 

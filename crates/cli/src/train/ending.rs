@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use everburn_launch::Outcome;
-use everburn_record::EXIT_INTERRUPTED;
+use everburn_record::{EXIT_INTERRUPTED, has_checkpoint};
 use everburn_train::TrainingReport;
 
 use super::earlier_run::Prepared;
@@ -71,7 +71,7 @@ pub(super) fn with_continuation(error: CliError, run: &RunDirectory) -> CliError
         error,
         TrainError::Write { .. } | TrainError::WriteCheckpoint { .. }
     );
-    let has_checkpoint = summary::newest_checkpoint(run).is_some();
+    let has_checkpoint = has_checkpoint(run.path());
     let help = match is_of_disk {
         true => summary::how_to_continue_with_room(run),
         false => summary::how_to_continue(run),

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use crate::prelude::*;
 use burn::prelude::Device;
 use everburn_launch::LaunchConfig;
-use everburn_record::Live;
 use everburn_record::plain::word;
 use everburn_record::sync::lock;
 use everburn_record::units::counted;
+use everburn_record::{Live, folder_of_first_machine, folder_of_machine};
 use everburn_train::checkpoint::{CheckpointFolder, Progress};
 use everburn_train::{
     ConfiguredTask, LoadedData, parameter_differences, renderer, settings_by_path,
@@ -18,7 +18,6 @@ use toml::Table;
 
 use super::choose_display;
 use super::earlier_run::{EarlierRun, Prepared, Replaced};
-use super::machine_folder::{folder_of_machine, other_machine};
 use crate::arguments::{RankFlags, TrainArguments};
 use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
@@ -103,7 +102,7 @@ pub(super) fn check_resume(
 fn require_checkpoints(run: &RunDirectory) -> Result<(), CliError> {
     let checkpoints = CheckpointFolder::new(run.checkpoints(), 1).places()?;
     if checkpoints.is_empty()
-        && let Some((machine, first)) = other_machine(run)
+        && let Some((machine, first)) = folder_of_first_machine(run.path())
     {
         let (path, command) = (run.path().display(), word(&first));
         let first = first.display();
@@ -169,7 +168,7 @@ pub(crate) fn prepare_run_directory(
         Some(path) => path.clone(),
         None => claim_first_free(&config.model)?,
     };
-    let path = folder_of_machine(&path, arguments.ranks.node_rank);
+    let path = folder_of_machine(&path, arguments.ranks.node_rank.unwrap_or(0));
     // A signal that comes meanwhile waits: the thread that obeys it brings the earlier run back.
     let mut replacing = lock(&replaced.0);
     let mut earlier = None;

@@ -70,6 +70,8 @@ pub(super) fn live_ranks(live: &Live) -> (Vec<LiveRank>, bool) {
     let shortened = |rank: &LiveRank| LiveRank {
         doing: rank.doing.as_deref().map(cut),
         host: rank.host.as_deref().map(cut),
+        // The text says it.
+        waiting_for: Vec::new(),
         ..rank.clone()
     };
     let kept: Vec<LiveRank> = kept.map(shortened).collect();

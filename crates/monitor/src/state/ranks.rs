@@ -109,8 +109,6 @@ pub(super) struct Ranks {
     members: BTreeSet<usize>,
     /// Since when, in milliseconds since 1970, ranks are known to be lost.
     lost: BTreeMap<usize, u64>,
-    /// Whose processes are stopped.
-    pub(super) stopped: BTreeSet<usize>,
     /// What is known of ranks that are waited for.
     pub(super) wait: Option<Wait>,
 }
@@ -193,11 +191,7 @@ impl Ranks {
         let of_rank = |rank: &LiveRank| text(&rank.doing) + text(&rank.host);
         let texts: usize = self.live.values().map(of_rank).sum();
         let joined = self.wait.as_ref().map_or(0, |wait| wait.joined.len());
-        let numbers = self.recorded.len()
-            + self.lost.len()
-            + self.members.len()
-            + self.stopped.len()
-            + joined;
+        let numbers = self.recorded.len() + self.lost.len() + self.members.len() + joined;
         let live = self.live.len() * size_of::<LiveRank>();
         recent * size_of::<RankStep>() + texts + live + 16 * numbers
     }
@@ -221,7 +215,7 @@ impl Ranks {
         let silence = state.silence();
         let rank = |rank: usize| {
             let live = self.live.get(&rank);
-            let stopped = live.filter(|_| state.goes_on() && self.stopped.contains(&rank));
+            let stopped = live.filter(|live| live.stopped && state.goes_on());
             // Who writes of the others does not write of its own silence.
             let silent_seconds = match live.and_then(|live| live.silent_seconds) {
                 None => silence.filter(|_| rank == state.writer),
@@ -357,6 +351,7 @@ mod tests {
         let rank = |rank| LiveRank {
             rank,
             pid: Some(40 + rank as u32),
+            host: Some("node7".into()),
             ..LiveRank::default()
         };
         let live = everburn_record::Live {
@@ -373,19 +368,21 @@ mod tests {
         assert_eq!(statuses(&state), [RankStatus::Silent, RankStatus::Working]);
         assert_eq!(state.ranks()[0].silent_seconds, Some(17.0));
         assert_eq!(state.seconds_left(), None);
-        state.take(&Update::Stopped(vec![0]), 18_000);
+        let stopped = |at, process| {
+            let live = everburn_record::Live {
+                unix_time_ms: at,
+                ..live.clone()
+            };
+            Update::Live(live.seen_on("node7", |other| other == process))
+        };
+        state.take(&stopped(1_000, 40), 18_000);
         let doing = "no word from rank 0 for 17 s, stopped: kill -CONT 40";
         assert_eq!(state.doing(), doing);
-        let later = everburn_record::Live {
-            unix_time_ms: 19_000,
-            ..live
-        };
-        state.take(&Update::Live(later), 19_000);
-        state.take(&Update::Stopped(vec![1]), 19_000);
+        state.take(&stopped(19_000, 41), 19_000);
         assert_eq!(state.doing(), "training");
         assert_eq!(statuses(&state), [RankStatus::Working, RankStatus::Silent]);
         assert_eq!(state.trouble().as_deref(), Some("1 of 2 ranks, silent: 1"));
-        state.take(&Update::Stopped(Vec::new()), 20_000);
+        state.take(&stopped(20_000, 0), 20_000);
         assert_eq!(statuses(&state), [RankStatus::Working; 2]);
         assert!(state.seconds_left().is_some());
     }

@@ -90,20 +90,18 @@ pub fn fed(ranks: usize, lines: u64) -> RunState {
 pub fn live(step: u64, ranks: usize) -> Live {
     let of_rank = |rank| LiveRank {
         pid: Some(4710 + rank as u32),
-        host: None,
         rank,
         alive: true,
-        silent_seconds: None,
         step: Some(step),
         doing: Some(format!(
             "all_reduce(f32[21840], sum) (collective {}, step {step}), done 0.0 s ago",
             3 * step
         )),
-        under_way: false,
         vitals: Vitals {
             memory_bytes: Some(161 << 20),
             ..Vitals::default()
         },
+        ..LiveRank::default()
     };
     Live {
         unix_time_ms: NOW - 300,

@@ -7,31 +7,63 @@ use crate::{plain, proc, unix_time_ms};
 const SILENT_SECONDS: f64 = 5.0;
 
 impl Live {
-    /// The ranks whose processes run on `host` and are stopped there, as by SIGSTOP.
+    /// The same, with which ranks' processes run on `host` and are stopped there, as by SIGSTOP.
     ///
     /// ```
     /// use everburn_record::{Live, LiveRank};
     ///
     /// let rank = LiveRank { rank: 3, pid: Some(4711), host: Some("node7".into()), ..LiveRank::default() };
     /// let live = Live { ranks: vec![rank], ..Live::default() };
-    /// assert_eq!(live.stopped_on("node7", |process| process == 4711), [3]);
-    /// assert!(live.stopped_on("node8", |_| true).is_empty());
+    /// assert!(live.clone().seen_on("node7", |process| process == 4711).ranks[0].stopped);
+    /// assert!(!live.seen_on("node8", |_| true).ranks[0].stopped);
     /// ```
     #[must_use]
-    pub fn stopped_on(&self, host: &str, is_stopped: impl Fn(u32) -> bool) -> Vec<usize> {
-        let here = self
-            .ranks
-            .iter()
-            .filter(|it| it.host.as_deref() == Some(host));
-        let stopped = here.filter(|it| it.pid.is_some_and(&is_stopped));
-        stopped.map(|it| it.rank).collect()
+    pub fn seen_on(mut self, host: &str, is_stopped: impl Fn(u32) -> bool) -> Self {
+        for rank in &mut self.ranks {
+            let is_here = rank.host.as_deref() == Some(host);
+            rank.stopped = is_here && rank.pid.is_some_and(&is_stopped);
+        }
+        self
     }
 
-    /// The same on this machine, now. None of a run that has ended.
+    /// The same on this machine, now. None is stopped in a run that has ended.
     #[must_use]
-    pub fn stopped_here(&self) -> Vec<usize> {
-        let host = proc::host_name().filter(|_| self.phase != Phase::Ended);
-        host.map_or_else(Vec::new, |host| self.stopped_on(&host, proc::is_stopped))
+    pub fn seen_here(self) -> Self {
+        match proc::host_name().filter(|_| self.phase != Phase::Ended) {
+            Some(host) => self.seen_on(&host, proc::is_stopped),
+            None => self,
+        }
+    }
+
+    /// The same as it is at this time, while the run continues: what the file says of the ranks is as old as the file, and the
+    /// rank that writes it has given no word since. A rank that is stopped, or that gives no word for 5 s, is not alive.
+    ///
+    /// ```
+    /// use everburn_record::{Live, LiveRank, Phase};
+    ///
+    /// let rank = |rank, silent_seconds| LiveRank { rank, alive: true, silent_seconds, ..LiveRank::default() };
+    /// let ranks = vec![rank(0, None), rank(1, Some(3.0)), rank(2, None)];
+    /// let live = Live { unix_time_ms: 1_000, phase: Phase::Training, ranks, ..Live::default() };
+    /// let later = live.as_of(3_500).ranks;
+    /// assert_eq!([&later[0], &later[1], &later[2]].map(|it| it.silent_seconds), [Some(2.5), Some(5.5), None]);
+    /// assert_eq!([&later[0], &later[1], &later[2]].map(|it| it.alive), [true, false, true]);
+    /// ```
+    #[must_use]
+    pub fn as_of(&self, now_ms: u64) -> Self {
+        let mut live = self.clone();
+        if self.phase == Phase::Ended {
+            return live;
+        }
+        let age = now_ms.saturating_sub(self.unix_time_ms) as f64 / 1e3;
+        for rank in &mut live.ranks {
+            rank.silent_seconds = match rank.silent_seconds {
+                Some(seconds) => Some(seconds + age),
+                None => (rank.rank == self.writer()).then_some(age),
+            };
+            rank.alive &= !rank.is_held();
+        }
+        live.store_silent_seconds = self.store_silent_seconds.map(|seconds| seconds + age);
+        live
     }
 
     /// The number of the rank that writes the file.
@@ -40,7 +72,7 @@ impl Live {
         self.members.iter().copied().min().unwrap_or(0)
     }
 
-    /// What holds up a run that continues: ranks that are `stopped`, ranks without a word, and who waits. `None` where
+    /// What holds up a run that continues: ranks that are stopped, ranks without a word, and who waits. `None` where
     /// nothing does.
     ///
     /// ```
@@ -49,50 +81,42 @@ impl Live {
     /// let rank = |rank, silent_seconds| LiveRank {
     ///     rank,
     ///     silent_seconds,
-    ///     pid: Some(4710),
+    ///     pid: Some(4710 + rank as u32),
     ///     host: Some("node7".into()),
     ///     ..LiveRank::default()
     /// };
     /// let ranks = vec![rank(0, None), rank(1, Some(12.0))];
     /// let live = Live { unix_time_ms: 1_000, phase: Phase::Training, ranks, ..Live::default() };
     /// assert_eq!(
-    ///     live.held_up(4_000, &[1]).unwrap(),
-    ///     "rank 1 (process 4710 on node7) is stopped (SIGSTOP), no word for 15 s: kill -CONT 4710"
+    ///     live.clone().seen_on("node7", |process| process == 4711).held_up(4_000).unwrap(),
+    ///     "rank 1 (process 4711 on node7) is stopped (SIGSTOP), no word for 15 s: kill -CONT 4711"
     /// );
-    /// assert!(live.held_up(18_000, &[]).unwrap().starts_with("rank 0 (process 4710 on node7) gives no word for 17 s"));
+    /// assert!(live.held_up(18_000).unwrap().starts_with("rank 0 (process 4710 on node7) gives no word for 17 s"));
     /// ```
     #[must_use]
-    pub fn held_up(&self, now_ms: u64, stopped: &[usize]) -> Option<String> {
+    pub fn held_up(&self, now_ms: u64) -> Option<String> {
         if self.phase == Phase::Ended {
             return None;
         }
-        // What is known of the ranks is as old as the file.
-        let age = now_ms.saturating_sub(self.unix_time_ms) as f64 / 1e3;
-        let silent = |it: &LiveRank| match (it.silent_seconds, it.rank == self.writer()) {
-            (Some(seconds), _) => seconds + age,
-            (None, true) => age,
-            (None, false) => 0.0,
-        };
-        let is_stopped = |it: &LiveRank| stopped.contains(&it.rank);
-        let held = |it: &&LiveRank| is_stopped(it) || silent(it) >= SILENT_SECONDS;
-        let mut parts: Vec<String> = (self.ranks.iter().filter(held))
-            .map(|it| of_rank(it, is_stopped(it), silent(it)))
-            .collect();
-        let store = self.store_silent_seconds.map(|seconds| seconds + age);
-        parts.extend(store.map(|seconds| {
+        let live = self.as_of(now_ms);
+        let (held, others): (Vec<&LiveRank>, Vec<&LiveRank>) =
+            live.ranks.iter().partition(|it| it.is_held());
+        let mut parts: Vec<String> = held.into_iter().map(of_rank).collect();
+        parts.extend(live.store_silent_seconds.map(|seconds| {
             format!(
                 "the store of the job has not answered for {seconds:.0} s: look whether the launcher of machine 0, which \
                  serves it, is stopped"
             )
         }));
-        let waits = self.ranks.iter().filter(|it| !held(it) && it.under_way);
-        let waits = waits.filter_map(|it| Some((it, it.doing.as_deref()?)));
-        let waits = waits.filter(|(_, doing)| doing.contains(", waiting for "));
+        let waits = others.iter().filter(|it| !it.waiting_for.is_empty());
+        let mut waits = waits.filter_map(|it| Some((it.rank, it.doing.as_deref()?)));
         if !parts.is_empty() {
-            let mut waits = waits.map(|(it, doing)| format!("rank {} is in {doing}", it.rank));
-            parts.extend(waits.next().map(|first| match waits.count() {
-                0 => first,
-                more => format!("{first}, and {more} more wait"),
+            parts.extend(waits.next().map(|(rank, doing)| {
+                let first = format!("rank {rank} is in {doing}");
+                match waits.count() {
+                    0 => first,
+                    more => format!("{first}, and {more} more wait"),
+                }
             }));
         }
         (!parts.is_empty()).then(|| plain::line(&parts.join("; "), 1500))
@@ -102,24 +126,50 @@ impl Live {
     #[must_use]
     pub fn held_up_in(run: &std::path::Path) -> Option<String> {
         let live = Self::read(run).filter(|_| Self::has_owner(run))?;
-        live.held_up(unix_time_ms(), &live.stopped_here())
+        live.seen_here().held_up(unix_time_ms())
     }
 }
 
-fn of_rank(it: &LiveRank, is_stopped: bool, seconds: f64) -> String {
+impl LiveRank {
+    /// Whether it holds the others up: it is stopped, or gives no word.
+    fn is_held(&self) -> bool {
+        self.stopped || self.silent_seconds >= Some(SILENT_SECONDS)
+    }
+}
+
+fn of_rank(it: &LiveRank) -> String {
     let process = match (it.pid, &it.host) {
         (Some(process), Some(host)) => format!(" (process {process} on {host})"),
         (Some(process), None) => format!(" (process {process})"),
         (None, _) => String::new(),
     };
-    match (is_stopped, it.pid) {
+    let (rank, seconds) = (it.rank, it.silent_seconds.unwrap_or_default());
+    match (it.stopped, it.pid) {
         (true, Some(pid)) => format!(
-            "rank {}{process} is stopped (SIGSTOP), no word for {seconds:.0} s: kill -CONT {pid}",
-            it.rank
+            "rank {rank}{process} is stopped (SIGSTOP), no word for {seconds:.0} s: kill -CONT {pid}"
         ),
         _ => format!(
-            "rank {}{process} gives no word for {seconds:.0} s: look whether it is stopped, and whether its machine runs",
-            it.rank
+            "rank {rank}{process} gives no word for {seconds:.0} s: look whether it is stopped, and whether its machine runs"
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_is_known_by_the_field_and_not_by_the_words() {
+        let text = r#"{"unix_time_ms":1000,"phase":"training","ranks":[
+            {"rank":0,"silent_seconds":7},
+            {"rank":1,"alive":true,"under_way":true,"doing":"all_reduce(f32[8], sum), wartet auf 0","waiting_for":[0]},
+            {"rank":2,"alive":true,"under_way":true,"doing":"barrier, waiting for nobody"}]}"#;
+        let live: Live = serde_json::from_str(text).unwrap();
+        let text = live.held_up(2_000).unwrap();
+        assert!(text.starts_with("rank 0 gives no word for 8 s"), "{text}");
+        assert!(
+            text.ends_with("rank 1 is in all_reduce(f32[8], sum), wartet auf 0"),
+            "{text}"
+        );
     }
 }

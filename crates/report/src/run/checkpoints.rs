@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use everburn_record::{Event, EventKind, file, plain, units};
+use everburn_record::{Event, EventKind, Place, file, units};
 use serde::Deserialize;
 
 use super::Note;
@@ -34,32 +34,28 @@ struct FileEntry {
 /// An event for each checkpoint that is still there, the newest last.
 pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Vec<Event> {
     let folder = folder.join("checkpoints");
-    let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
-    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let mut names: Vec<String> = names.filter(|name| name.starts_with("epoch-")).collect();
-    names.sort();
-    if names.len() > MOST {
+    let mut places = Place::all_in(&folder).unwrap_or_default();
+    if places.len() > MOST {
         let what = format!(
             "it has {} checkpoints: the newest {MOST} are listed",
-            names.len()
+            places.len()
         );
         notes.push(Note::new("checkpoints", what));
-        names.drain(..names.len() - MOST);
+        places.drain(..places.len() - MOST);
     }
     let mut events = Vec::new();
-    for name in names {
-        let shown = plain::line(&name, 100);
-        match manifest(&folder.join(&name).join("manifest.json")) {
+    for place in places {
+        match manifest(&place.found_in(&folder).join("manifest.json")) {
             Ok(manifest) => {
                 let files = manifest.files.iter().map(|file| file.bytes);
                 let bytes = files.fold(0, u64::saturating_add);
-                let text = format!("checkpoint {shown}, {}", units::bytes(bytes));
+                let text = format!("checkpoint {place}, {}", units::bytes(bytes));
                 events.push(Event {
                     step: Some(manifest.progress.step),
                     ..Event::new(EventKind::Checkpoint, text)
                 });
             }
-            Err(why) => notes.push(Note::new(format!("checkpoints/{shown}/manifest.json"), why)),
+            Err(why) => notes.push(Note::new(format!("checkpoints/{place}/manifest.json"), why)),
         }
     }
     events

@@ -17,9 +17,6 @@ use crate::error::TrainError;
 /// How the name of a checkpoint that is being written begins.
 const PARTIAL: &str = ".partial-";
 
-/// How the name of a checkpoint that is being replaced begins; its own follows.
-const REPLACED: &str = ".replaced-";
-
 /// The folder in which a run keeps its checkpoints.
 ///
 /// ```
@@ -61,36 +58,13 @@ impl CheckpointFolder {
         self.path.join(place.to_string())
     }
 
-    /// Where the checkpoint of a place is: aside, if a process was killed while it replaced it.
-    fn found(&self, place: Place) -> PathBuf {
-        let (path, aside) = (self.path_of(place), self.aside(place));
-        match !path.is_dir() && aside.is_dir() {
-            true => aside,
-            false => path,
-        }
-    }
-
-    fn aside(&self, place: Place) -> PathBuf {
-        self.path.join(format!("{REPLACED}{place}"))
-    }
-
     /// The places of which there is a checkpoint, in ascending order.
     ///
     /// # Errors
     /// [`TrainError::File`] if the folder cannot be read; one that is not there has none.
     pub fn places(&self) -> Result<Vec<Place>, TrainError> {
-        let entries = match std::fs::read_dir(&self.path) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(TrainError::file("reading", &self.path, &error)),
-        };
-        let place_of = |name: &str| name.strip_prefix(REPLACED).unwrap_or(name).parse().ok();
-        let mut places = entries
-            .filter_map(|entry| place_of(entry.ok()?.file_name().to_str()?))
-            .collect::<Vec<Place>>();
-        places.sort_unstable();
-        places.dedup();
-        Ok(places)
+        let places = Place::all_in(&self.path);
+        places.map_err(|error| TrainError::file("reading", &self.path, &error))
     }
 
     /// Writes a checkpoint, and only when it is complete and synced removes those that are no longer to be
@@ -156,7 +130,7 @@ impl CheckpointFolder {
     /// there.
     fn replace(&self, partial: &Path, place: Place) -> io::Result<()> {
         use rustix::fs::{CWD, RenameFlags, renameat_with};
-        let (target, aside) = (self.path_of(place), self.aside(place));
+        let (target, aside) = (self.path_of(place), place.aside(&self.path));
         // Both at once, where the file system can do so.
         if renameat_with(CWD, partial, CWD, &target, RenameFlags::EXCHANGE).is_ok() {
             // `partial` has the old one now, and is removed by its owner.
@@ -182,7 +156,7 @@ impl CheckpointFolder {
         for entry in entries.flatten() {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            let replaced = name.strip_prefix(REPLACED);
+            let replaced = name.strip_prefix(Place::REPLACED);
             let replaced = replaced.and_then(|name| name.parse().ok());
             let result = match replaced.map(|place| self.path_of(place)) {
                 Some(target) if !target.exists() => std::fs::rename(entry.path(), target),
@@ -221,7 +195,8 @@ impl CheckpointFolder {
     /// that which was the best until then.
     fn best_of(&self, places: &[Place], progress: &Progress) -> Option<Place> {
         let best = |progress: &Progress| progress.best.map(|best| Place::from(best.epoch));
-        let named = |place: &Place| best(&Manifest::read(&self.found(*place)).ok()?.progress);
+        let named =
+            |place: &Place| best(&Manifest::read(&place.found_in(&self.path)).ok()?.progress);
         let is_there = |place: &Place| places.contains(place);
         let now = best(progress)?;
         match is_there(&now) {
@@ -248,7 +223,7 @@ impl CheckpointFolder {
         let mut places = self.places().ok()?;
         places.retain(|other| *other != place);
         let is_whole = |place: &Place| {
-            let path = self.found(*place);
+            let path = place.found_in(&self.path);
             let manifest = Manifest::read(&path);
             manifest.is_ok_and(|manifest| manifest.check_lengths(&path).is_ok())
         };
@@ -286,7 +261,7 @@ impl CheckpointFolder {
 
     /// The same as [`load`](Self::load), and the error knows of no other checkpoint.
     fn read(&self, place: Place) -> Result<Checkpoint, TrainError> {
-        let path = self.found(place);
+        let path = place.found_in(&self.path);
         let refuse = |reason: String| TrainError::Checkpoint {
             path: self.path_of(place),
             reason,
@@ -307,7 +282,7 @@ impl CheckpointFolder {
     /// How far the newest checkpoint has come whose manifest can be read; its files are not read.
     pub fn newest_progress(&self) -> Option<Progress> {
         let places = self.places().ok()?.into_iter().rev();
-        let mut read = places.filter_map(|place| Manifest::read(&self.found(place)).ok());
+        let mut read = places.filter_map(|place| Manifest::read(&place.found_in(&self.path)).ok());
         Some(read.next()?.progress)
     }
 

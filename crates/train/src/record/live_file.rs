@@ -18,6 +18,9 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// The weight of a new step in the mean of steps: that of about the last 20.
 const NEWEST: f64 = 0.1;
 
+/// How many of the ranks that one waits for are written: thousands of ranks may wait for as many.
+const MOST_AWAITED: usize = 8;
+
 /// Returns the status of each rank, usually by
 /// [`HeartbeatMonitor::statuses`](everburn_collectives::heartbeat::HeartbeatMonitor::statuses).
 ///
@@ -242,6 +245,8 @@ fn reach_the_end(live: &mut Live) {
 }
 
 fn of_status(status: RankStatus) -> LiveRank {
+    let under_way = status.doing.as_ref().filter(|it| !it.state.is_over());
+    let waiting_for = under_way.iter().flat_map(|it| &it.waiting_for);
     LiveRank {
         rank: status.member,
         alive: status.alive,
@@ -252,10 +257,9 @@ fn of_status(status: RankStatus) -> LiveRank {
             .filter(|_| !status.alive)
             .map(|silence| silence.as_secs_f64()),
         step: Some(status.step),
-        under_way: status
-            .doing
-            .as_ref()
-            .is_some_and(|doing| !doing.state.is_over()),
+        under_way: under_way.is_some(),
+        waiting_for: waiting_for.take(MOST_AWAITED).copied().collect(),
+        stopped: false,
         doing: status.doing.map(|doing| doing.to_string()),
         vitals: Vitals::from_text(&status.note),
     }
@@ -263,6 +267,8 @@ fn of_status(status: RankStatus) -> LiveRank {
 
 #[cfg(test)]
 mod tests {
+    use everburn_collectives::group::{FlightEntry, FlightState};
+
     use super::*;
 
     fn read(run: &RunDirectory) -> Live {
@@ -270,9 +276,9 @@ mod tests {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// A file of a run, in which rank 1 was heard of at step 4.
-    fn opened(run: &RunDirectory) -> LiveSlot {
-        let status = RankStatus {
+    /// Rank 1 was heard of at step 4.
+    fn status() -> RankStatus {
+        RankStatus {
             member: 1,
             alive: false,
             ended: false,
@@ -283,8 +289,12 @@ mod tests {
             step: 4,
             doing: None,
             note: r#"{"gpu_celsius":61}"#.to_string(),
-        };
-        let rank_statuses: RankStatuses = Arc::new(move || vec![status.clone()]);
+        }
+    }
+
+    /// A file of a run with that rank.
+    fn opened(run: &RunDirectory) -> LiveSlot {
+        let rank_statuses: RankStatuses = Arc::new(|| vec![status()]);
         let file = LiveFile::start(run, Live::default(), Some(rank_statuses));
         let slot = LiveSlot::default();
         slot.open(Some(file));
@@ -307,6 +317,34 @@ mod tests {
         };
         assert_eq!(steps(LiveSlot::finish), [(1, Some(6)), (2, Some(6))]);
         assert_eq!(steps(|slot| slot.open(None)), [(1, Some(4))]);
+    }
+
+    #[test]
+    fn a_rank_says_for_whom_it_waits_while_its_collective_is_under_way() {
+        let entry = |state| FlightEntry {
+            group: 1,
+            group_name: None,
+            sequence: 3,
+            collective: true,
+            step: 4,
+            operation: "barrier".to_owned(),
+            label: None,
+            bytes: None,
+            state,
+            waiting_for: (0..1000).collect(),
+            began: Duration::from_secs(9),
+            ended: None,
+        };
+        let of = |state| {
+            let rank = of_status(RankStatus {
+                doing: Some(entry(state)),
+                ..status()
+            });
+            (rank.under_way, rank.waiting_for)
+        };
+        let first = (0..MOST_AWAITED).collect();
+        assert_eq!(of(FlightState::Running), (true, first));
+        assert_eq!(of(FlightState::Failed), (false, Vec::new()));
     }
 
     #[test]

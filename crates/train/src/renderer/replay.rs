@@ -5,7 +5,7 @@ use burn_train::metric::{
 };
 use burn_train::renderer::{MetricState, MetricsRenderer};
 use everburn_monitor::Update;
-use everburn_record::{MetricRecord, plain};
+use everburn_record::{MetricRecord, Settings, plain};
 
 use crate::metrics::step_report::{StepCost, StepReport};
 use crate::metrics::sums::{ACCURACY, MetricSums};
@@ -87,9 +87,9 @@ impl Replay {
         for update in updates {
             match update {
                 Update::Run { name, config } => {
-                    let config: toml::Table = config.parse().unwrap_or_default();
-                    let model = config.get("model").and_then(toml::Value::as_str);
-                    self.label = format!("{} in {name}", model.unwrap_or("a model"));
+                    let settings: Settings = config.parse().unwrap_or_default();
+                    let model = settings.get("model").unwrap_or("a model");
+                    self.label = format!("{model} in {name}");
                 }
                 Update::Live(live) if live.epochs > 0 => {
                     self.epochs = live.epochs as usize;

@@ -5,8 +5,11 @@
 use std::borrow::Cow;
 use std::path::Path;
 
+use everburn_launch::variables;
 use everburn_monitor::Target;
-use everburn_record::{Event, EventKind, Finding, Live, Phase, plain, unix_time_ms};
+use everburn_record::{
+    Event, EventKind, Finding, Live, Phase, folder_of_first_machine, plain, proc, unix_time_ms,
+};
 use everburn_report::Events;
 use everburn_train::RunDirectory;
 
@@ -72,10 +75,54 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
         stalled,
         held_up,
         failed_checkpoints,
+        on_another_machine(&newest),
     ]
     .into_iter()
     .flatten()
     .collect()
+}
+
+/// What is seen of a run that continues in the folder of another machine than the first: the state of all ranks is not there.
+fn on_another_machine(run: &Path) -> Option<Finding> {
+    let (machine, first) = folder_of_first_machine(run)?;
+    if !Live::has_owner(run) || run.join(Live::FILE).exists() {
+        return None;
+    }
+    let logs = run.join("logs").canonicalize().ok();
+    let rank_of = |(process, file): (u32, String)| {
+        let (folder, name) = file.rsplit_once('/')?;
+        let rank = name.strip_prefix("rank-")?.strip_suffix(".error.json")?;
+        let is_here = Path::new(folder).canonicalize().ok() == logs;
+        Some((rank.parse().ok()?, process)).filter(|_| is_here)
+    };
+    let ranks = proc::with_variable(variables::ERROR_FILE).into_iter();
+    let ranks = ranks.filter_map(rank_of);
+    let mut stopped: Vec<(usize, u32)> = ranks.filter(|it| proc::is_stopped(it.1)).collect();
+    stopped.sort_unstable();
+    let stopped = stopped.iter().map(|(rank, process)| {
+        format!("rank {rank} (process {process}) is stopped (SIGSTOP): kill -CONT {process}")
+    });
+    let stopped = stopped.collect::<Vec<_>>().join("; ");
+    let found = plain::line(
+        &format!(
+            "{} is the folder of machine {machine}, and the state of all ranks is in {} on machine 0; here {}",
+            run.display(),
+            first.display(),
+            match stopped.as_str() {
+                "" => "no rank of this machine is stopped",
+                some => some,
+            }
+        ),
+        1500,
+    );
+    Some(match stopped.is_empty() {
+        true => Finding::ok("newest run", found),
+        false => Finding::warn(
+            "newest run",
+            found,
+            "continue what is stopped; `doctor` and `monitor` on machine 0 show who waits",
+        ),
+    })
 }
 
 /// Why the run has ended before its time, as the last event since it has begun or was resumed says.
@@ -103,7 +150,7 @@ fn end(run: &Path, events: &Events) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use everburn_record::{LiveRank, proc};
+    use everburn_record::LiveRank;
 
     use super::*;
 
@@ -220,6 +267,7 @@ mod tests {
             let live = Live {
                 unix_time_ms: unix_time_ms(),
                 phase: Phase::Training,
+                step: 12,
                 ranks: vec![rank],
                 ..Live::default()
             };
@@ -236,7 +284,7 @@ mod tests {
         let config = run.join("config.toml");
         std::fs::write(&config, "[ranks]\nnodes = 2\nelastic = \"1:4\"\n").unwrap();
         let line = findings(&run)[0].to_string();
-        assert!(line.contains("a-node-K/checkpoints"), "{line}");
+        assert!(line.contains("a-node-1/checkpoints"), "{line}");
         assert!(!line.contains("starts the run again"), "{line}");
         std::fs::write(&config, "model = 'mnist'").unwrap();
         std::fs::create_dir_all(run.join("checkpoints/epoch-0001")).unwrap();
@@ -295,6 +343,45 @@ mod tests {
     }
 
     #[test]
+    fn the_folder_of_another_machine_shows_its_stopped_ranks_and_where_the_state_of_all_is() {
+        let (runs, run) = one_run();
+        let own = runs.path().join("a-node-1");
+        std::fs::create_dir_all(own.join("logs")).unwrap();
+        std::fs::write(own.join("config.toml"), "[ranks]\nnodes = 2\n").unwrap();
+        let lock = std::fs::File::create(own.join(Live::LOCK)).unwrap();
+        assert_eq!(findings(&own), [], "it has ended");
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let line = findings(&own)[0].to_string();
+        let state = format!(
+            "the state of all ranks is in {} on machine 0",
+            run.display()
+        );
+        assert!(
+            line.starts_with("ok    newest run") && line.contains(&state),
+            "{line}"
+        );
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .env(variables::ERROR_FILE, own.join("logs/rank-3.error.json"))
+            .spawn()
+            .unwrap();
+        let process = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
+        let begun = std::time::Instant::now();
+        while !proc::is_stopped(child.id()) && begun.elapsed().as_secs() < 30 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let line = findings(&own)[0].to_string();
+        let id = child.id();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let stopped = format!("rank 3 (process {id}) is stopped (SIGSTOP): kill -CONT {id}");
+        assert!(
+            line.starts_with("warn  newest run") && line.contains(&stopped),
+            "{line}"
+        );
+    }
+
     fn why_a_run_has_ended_before_its_time_is_named_until_it_is_resumed() {
         let (runs, run) = one_run();
         let event = |kind, at, step, text: &str| {

@@ -6,13 +6,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use everburn_launch::{StartedChild, forget_ranks};
-use everburn_record::{Live, LiveRank, Phase};
+use everburn_record::{Live, LiveRank, Phase, folder_of_machine};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::commands::soak::plan::{Fault, Kind};
 use crate::commands::soak::{Soak, left_behind};
 use crate::commands::{ToolError, failed};
-use crate::train::folder_of_machine;
 
 /// How often the training is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -49,7 +48,7 @@ impl Soak<'_> {
 
     /// Where a machine has its files of it.
     pub(super) fn machine(&self, training: &str, machine: u64) -> PathBuf {
-        folder_of_machine(&self.run_dir(training), Some(machine as usize))
+        folder_of_machine(&self.run_dir(training), machine as usize)
     }
 
     /// Whether ranks exchange their gradients in each step, so that bits can be compared.

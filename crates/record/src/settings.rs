@@ -1,7 +1,13 @@
 //! `config.toml` as a list of keys and values.
 
-use everburn_record::plain;
+use std::path::Path;
+
 use toml::{Table, Value};
+
+use crate::{file, plain};
+
+/// The longest file that is read of a run.
+const LONGEST: u64 = 4 << 20;
 
 /// More settings than a configuration has.
 const MOST_SETTINGS: usize = 2000;
@@ -12,7 +18,7 @@ const LONGEST_VALUE: usize = 400;
 /// A configuration: each setting by its whole path, sorted.
 ///
 /// ```
-/// let settings: everburn_report::Settings = "model = 'mnist'\n[ranks]\nranks = 2\njob_token = 'abc'".parse()?;
+/// let settings: everburn_record::Settings = "model = 'mnist'\n[ranks]\nranks = 2\njob_token = 'abc'".parse()?;
 /// assert_eq!(settings.get("ranks.ranks"), Some("2"));
 /// assert_eq!(settings.get("ranks.job_token"), Some("(not shown)"));
 /// # Ok::<(), String>(())
@@ -42,7 +48,26 @@ impl Settings {
         self.0.is_empty()
     }
 
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    /// Those of the run in a folder, where they can be read.
+    ///
+    /// ```
+    /// let run = tempfile::tempdir()?;
+    /// std::fs::write(run.path().join("config.toml"), "model = 'mnist'")?;
+    /// let settings = everburn_record::Settings::of_run(run.path()).unwrap();
+    /// assert_eq!(settings.get("model"), Some("mnist"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[must_use]
+    pub fn of_run(run: &Path) -> Option<Self> {
+        let text = file::read_text(&run.join("config.toml"), LONGEST).ok()?;
+        text.parse().ok()
+    }
+}
+
+impl std::str::FromStr for Settings {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
         // What is in the file is not repeated: its message alone says where, and what was expected.
         let table = text.parse::<Table>().map_err(|error| {
             let line = error
@@ -55,14 +80,6 @@ impl Settings {
         flatten("", &table, &mut settings);
         settings.truncate(MOST_SETTINGS);
         Ok(Self(settings))
-    }
-}
-
-impl std::str::FromStr for Settings {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::parse(text)
     }
 }
 
@@ -98,15 +115,16 @@ mod tests {
     #[test]
     fn tables_become_paths() {
         let text = "a = 'x\u{7}y'\n[b]\nc = [1, 2]\n[b.d]\ne = 1e-3\n";
-        assert!(Settings::parse(text).unwrap_err().contains("line 1"));
-        let settings = Settings::parse(&text.replace('\u{7}', " ")).unwrap();
+        assert!(text.parse::<Settings>().unwrap_err().contains("line 1"));
+        let settings = text.replace('\u{7}', " ").parse::<Settings>().unwrap();
         let shown: Vec<_> = settings.iter().collect();
         assert_eq!(shown, [("a", "x y"), ("b.c", "[1, 2]"), ("b.d.e", "0.001")]);
     }
 
     #[test]
     fn an_error_does_not_repeat_the_file() {
-        let error = Settings::parse("model = 'mnist'\n-----BEGIN PRIVATE KEY-----\n").unwrap_err();
+        let text = "model = 'mnist'\n-----BEGIN PRIVATE KEY-----\n";
+        let error = text.parse::<Settings>().unwrap_err();
         assert!(
             error.contains("line 2") && !error.contains("PRIVATE"),
             "{error}"
