@@ -5,6 +5,7 @@
 //! - [`Job`] is such a command that runs: its ranks can be found and signalled, conditions waited
 //!   for, and nothing of it survives its drop;
 //! - [`Ended`] is how it ended: code, standard output, standard error;
+//! - [`AssertContains`] demands parts of a text, [`assert_matches`] a pattern of a value;
 //! - [`Etcd`] is an etcd of three members, which can be killed one by one;
 //! - [`HttpServer`] answers requests as a test decides;
 //! - [`Meeting`] is where the threads of a test meet;
@@ -17,6 +18,7 @@
 //! - No fixed ports, and nothing outside the test's own folder is written.
 //! - What cannot be tried on this machine is [skipped visibly](skip), never silently green.
 
+mod contains;
 mod etcd;
 mod everburn;
 mod http;
@@ -30,6 +32,7 @@ mod stranger;
 mod terminal;
 mod wait;
 
+pub use contains::{AssertContains, lookup};
 pub use etcd::Etcd;
 pub use everburn::{Everburn, SMALL, TOKEN, binary};
 pub use http::{HttpAnswer, HttpRequest, HttpServer};
