@@ -38,7 +38,7 @@ pub trait Runtime: Send + Sync {
     ///
     /// # Errors
     /// What the system says.
-    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>;
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()>;
 
     /// A random number.
     fn random(&self) -> u64;
@@ -91,14 +91,17 @@ pub fn sleep(time: Duration) {
     }
 }
 
-/// Starts a thread with a name.
+/// Starts a thread with a name. One of a simulation is none of the system's, and has nothing to join.
 pub(crate) fn spawn(
     name: &str,
     work: impl FnOnce() + Send + 'static,
-) -> io::Result<JoinHandle<()>> {
+) -> io::Result<Option<JoinHandle<()>>> {
     match simulated() {
-        None => thread::Builder::new().name(name.to_owned()).spawn(work),
-        Some(runtime) => runtime.spawn(name, Box::new(work)),
+        None => {
+            let thread = thread::Builder::new().name(name.to_owned());
+            thread.spawn(work).map(Some)
+        }
+        Some(runtime) => runtime.spawn(name, Box::new(work)).map(|()| None),
     }
 }
 

@@ -1,20 +1,22 @@
-//! The scheduler: one thread runs at a time, and time passes only when none can.
+//! The scheduler: one simulated thread runs at a time, and time passes only when none can.
 //!
-//! A thread that waits takes the earliest event from the queue. Events of equal time come in the order in which they
-//! were made, so a seed repeats the whole run. The thread that an event wakes runs next; the one that waited sleeps.
+//! Events of equal time come in the order in which they were made, so a seed repeats the whole run. The simulated thread
+//! that an event wakes runs until it waits. All are coroutines of the one thread that has started the simulation.
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::mem::ManuallyDrop;
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
+use corosensei::stack::DefaultStack;
 use everburn_collectives::runtime::{self, Runtime};
 use everburn_collectives::sync::lock;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+
+use crate::coroutine::{self, Coroutine, Panicked};
 
 /// What happens at a time of the simulation.
 pub(crate) type Action = Box<dyn FnOnce(&Arc<Kernel>) + Send>;
@@ -33,13 +35,20 @@ enum Event {
 const STACK: usize = 384 << 10;
 
 struct SimulatedThread {
+    name: String,
     process: usize,
     /// Counts its waits: a wake-up for an earlier one is void.
     ticket: u64,
     /// Where its deadline is among all.
     deadline: Option<(u64, u64)>,
-    go: Arc<AtomicBool>,
-    handle: Option<Thread>,
+    runtime: Arc<dyn Runtime>,
+    begins: Option<Begins>,
+}
+
+/// What a simulated thread begins with.
+struct Begins {
+    stack: DefaultStack,
+    work: Box<dyn FnOnce() + Send>,
 }
 
 /// A process of the simulation.
@@ -61,12 +70,15 @@ struct State {
     /// By time, and in the order in which they were made.
     queue: BTreeMap<(u64, u64), Event>,
     threads: Vec<SimulatedThread>,
+    /// The one that runs.
+    current: usize,
+    /// Of those that have ended.
+    stacks: Vec<DefaultStack>,
     processes: Vec<Process>,
     /// Which waits each condition ends.
     conditions: HashMap<usize, Vec<(usize, u64)>>,
     random: StdRng,
     trace: u64,
-    deadlock: bool,
     over: bool,
 }
 
@@ -75,12 +87,6 @@ pub(crate) struct Kernel {
     /// The time of all clocks at the start.
     epoch: Instant,
     state: Mutex<State>,
-    /// Wakes the thread that has started the simulation, when nothing can happen any more.
-    starter: Thread,
-}
-
-thread_local! {
-    static CURRENT: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
 impl Kernel {
@@ -90,17 +96,17 @@ impl Kernel {
             number: 0,
             queue: BTreeMap::new(),
             threads: Vec::new(),
+            current: usize::MAX,
+            stacks: Vec::new(),
             processes: Vec::new(),
             conditions: HashMap::new(),
             random: StdRng::seed_from_u64(seed),
             trace: 0xcbf2_9ce4_8422_2325,
-            deadlock: false,
             over: false,
         };
         Arc::new(Self {
             epoch: Instant::now() + Duration::from_secs(3600),
             state: Mutex::new(state),
-            starter: thread::current(),
         })
     }
 
@@ -116,11 +122,6 @@ impl Kernel {
     /// A digest of all that has happened.
     pub(crate) fn trace(&self) -> u64 {
         self.state().trace
-    }
-
-    /// Whether the simulation ended because all threads wait for each other, or one has panicked.
-    pub(crate) fn is_deadlocked(&self) -> bool {
-        self.state().deadlock
     }
 
     /// A random number below `end`.
@@ -193,8 +194,8 @@ impl Kernel {
 
     /// The calling thread and the number of its next wait, which [`Kernel::wake`] ends.
     pub(crate) fn prepare(&self) -> (usize, u64) {
-        let thread = CURRENT.get();
         let mut state = self.state();
+        let thread = state.current;
         let waiting = &mut state.threads[thread];
         waiting.ticket += 1;
         (thread, waiting.ticket)
@@ -208,36 +209,37 @@ impl Kernel {
     }
 
     /// Waits for [`Kernel::wake`], or until `at`.
-    pub(crate) fn block(self: &Arc<Self>, (thread, ticket): (usize, u64), at: Option<Duration>) {
+    pub(crate) fn block(&self, (thread, ticket): (usize, u64), at: Option<Duration>) {
         if let Some(at) = at {
             let mut state = self.state();
             let at = nanoseconds(at).max(state.now);
             let deadline = state.push(at, Event::Wake { thread, ticket });
             state.threads[thread].deadline = Some(deadline);
         }
-        self.run(Some(thread));
+        coroutine::suspend();
     }
 
     /// Waits for a while.
-    pub(crate) fn sleep(self: &Arc<Self>, time: Duration) {
+    pub(crate) fn sleep(&self, time: Duration) {
         let wait = self.prepare();
         let until = self.now() + time;
         self.block(wait, Some(until));
     }
 
-    /// Lets events happen until the thread `own` is woken, or with `None` until another one is.
-    fn run(self: &Arc<Self>, own: Option<usize>) {
+    /// Lets events happen until [`Kernel::end`].
+    ///
+    /// # Errors
+    /// Why the simulation cannot continue.
+    pub(crate) fn run(self: &Arc<Self>) -> Result<(), String> {
+        // One that has not ended holds what others use: its stack is never unwound.
+        let mut coroutines: ManuallyDrop<Vec<Option<Coroutine>>> = ManuallyDrop::default();
         loop {
             let mut state = self.state();
             if state.over {
-                drop(state);
-                return park_for_ever(own);
+                return Ok(());
             }
             let Some(((at, _), event)) = state.queue.pop_first() else {
-                state.deadlock = true;
-                drop(state);
-                self.starter.unpark();
-                return park_for_ever(own);
+                return Err("all processes wait for each other".to_owned());
             };
             state.now = at;
             match event {
@@ -245,27 +247,28 @@ impl Kernel {
                     drop(state);
                     action(self);
                 }
-                Event::Wake { thread, ticket } => {
-                    if !state.may_run(thread, ticket) {
-                        continue;
-                    }
-                    if own == Some(thread) {
-                        return;
-                    }
-                    let next = &state.threads[thread];
-                    let (go, handle) = (next.go.clone(), next.handle.clone());
-                    let own = own.map(|own| state.threads[own].go.clone());
-                    // First, or the next thread would wait for it.
+                Event::Wake { thread, ticket } if state.may_run(thread, ticket) => {
+                    state.current = thread;
+                    let of = &mut state.threads[thread];
+                    let (runtime, begins) = (of.runtime.clone(), of.begins.take());
+                    coroutines.resize_with(state.threads.len(), || None);
                     drop(state);
-                    go.store(true, Ordering::Release);
-                    if let Some(handle) = handle {
-                        handle.unpark();
+                    let begun = begins.map(|it| Coroutine::new(it.stack, it.work));
+                    let Some(runs) = begun.or_else(|| coroutines[thread].take()) else {
+                        continue;
+                    };
+                    match runtime::enter(runtime, || runs.resume()) {
+                        ControlFlow::Continue(waits) => coroutines[thread] = Some(waits),
+                        ControlFlow::Break(Ok(stack)) => self.state().stacks.push(stack),
+                        ControlFlow::Break(Err(Panicked)) => {
+                            return Err(format!(
+                                "{} has panicked",
+                                self.state().threads[thread].name
+                            ));
+                        }
                     }
-                    if let Some(go) = own {
-                        wait_for(&go);
-                    }
-                    return;
                 }
+                Event::Wake { .. } => {}
             }
         }
     }
@@ -276,36 +279,25 @@ impl Kernel {
         process: usize,
         name: &str,
         work: Box<dyn FnOnce() + Send>,
-    ) -> io::Result<JoinHandle<()>> {
-        let go = Arc::new(AtomicBool::new(false));
+    ) -> io::Result<()> {
+        let runtime = self.runtime(process);
         let mut state = self.state();
+        let stack = match state.stacks.pop() {
+            Some(stack) => stack,
+            None => DefaultStack::new(STACK)?,
+        };
         let thread = state.threads.len();
         state.threads.push(SimulatedThread {
+            name: name.to_owned(),
             process,
             ticket: 1,
             deadline: None,
-            go: go.clone(),
-            handle: None,
+            runtime,
+            begins: Some(Begins { stack, work }),
         });
-        drop(state);
-        let kernel = self.clone();
-        let joined = thread::Builder::new()
-            .name(name.to_owned())
-            .stack_size(STACK)
-            .spawn(move || {
-                wait_for(&go);
-                CURRENT.set(thread);
-                let failing = EndOnPanic(&kernel);
-                let runtime = kernel.runtime(process);
-                runtime::enter(runtime, work);
-                kernel.run(None);
-                drop(failing);
-            })?;
-        let mut state = self.state();
-        state.threads[thread].handle = Some(joined.thread().clone());
         let now = state.now;
         state.push(now, Event::Wake { thread, ticket: 1 });
-        Ok(joined)
+        Ok(())
     }
 
     /// What the code of `process` asks for its time.
@@ -316,32 +308,9 @@ impl Kernel {
         })
     }
 
-    /// Lets the first events happen. Called by the thread that has made the kernel, which then waits for `done`, or for
-    /// a deadlock.
-    pub(crate) fn start(self: &Arc<Self>, done: &AtomicBool) {
-        self.run(None);
-        while !done.load(Ordering::Acquire) && !self.is_deadlocked() {
-            thread::park();
-        }
-    }
-
     /// Ends the simulation: no thread continues once it waits.
-    pub(crate) fn end(&self, done: &AtomicBool) {
+    pub(crate) fn end(&self) {
         self.state().over = true;
-        done.store(true, Ordering::Release);
-        self.starter.unpark();
-    }
-}
-
-/// Ends the simulation if its thread panics: the others would wait for it.
-struct EndOnPanic<'a>(&'a Kernel);
-
-impl Drop for EndOnPanic<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            self.0.state().deadlock = true;
-            self.0.starter.unpark();
-        }
     }
 }
 
@@ -442,7 +411,7 @@ impl Runtime for ProcessRuntime {
         }
     }
 
-    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>> {
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
         self.kernel.spawn(self.process, name, work)
     }
 
@@ -464,17 +433,4 @@ impl Runtime for ProcessRuntime {
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn wait_for(go: &AtomicBool) {
-    while !go.swap(false, Ordering::AcqRel) {
-        thread::park();
-    }
-}
-
-/// The simulation is over for a thread that runs it; one that ends may end.
-fn park_for_ever(own: Option<usize>) {
-    while own.is_some() {
-        thread::park();
-    }
 }

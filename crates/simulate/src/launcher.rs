@@ -53,7 +53,7 @@ pub(crate) fn start(world: &Arc<World>, machine: usize) {
         .kernel
         .spawn(process, &format!("launcher-{machine}"), Box::new(runs));
     if let Err(error) = started {
-        panic!("the system starts no more threads: {error}");
+        panic!("the system gives no more stacks: {error}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The course of a simulation: ranks meet, train, and meet faults.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -71,30 +71,29 @@ pub struct FaultOutcome {
 /// Runs a simulation.
 ///
 /// # Panics
-/// When the system starts no more threads.
+/// When the system gives no more stacks.
 #[must_use]
 pub fn run(settings: Settings) -> Report {
     let world = World::new(settings);
-    let done = Arc::new(AtomicBool::new(false));
     let report = Arc::new(Mutex::new(Report::new(&world.settings)));
     let observer = Observer {
         world: world.clone(),
         report: report.clone(),
     };
     let process = world.kernel.add_process(0);
-    let (ends, of) = (done.clone(), world.clone());
+    let of = world.clone();
     let runs = move || {
         observer.observe();
-        of.kernel.end(&ends);
+        of.kernel.end();
     };
     let started = world.kernel.spawn(process, "observer", Box::new(runs));
     if let Err(error) = started {
-        panic!("the system starts no threads: {error}");
+        panic!("the system gives no stacks: {error}");
     }
-    world.kernel.start(&done);
+    let result = world.kernel.run();
     let mut report = lock(&report).clone();
-    if world.kernel.is_deadlocked() {
-        report.stuck = Some("all processes wait for each other, or one has panicked".to_owned());
+    if let Err(stuck) = result {
+        report.stuck = Some(stuck);
     }
     report.trace = world.kernel.trace();
     report.simulated = world.kernel.now();
@@ -168,7 +167,7 @@ impl Observer {
             };
             let name = format!("meets-{slot}");
             let started = self.world.kernel.spawn(process, &name, Box::new(runs));
-            started.map_err(|error| format!("the system starts no more threads: {error}"))?;
+            started.map_err(|error| format!("the system gives no more stacks: {error}"))?;
         }
         let all = || (lock(&outcomes).len() == ranks).then_some(());
         if self.wait(FORMS, all).is_none() {

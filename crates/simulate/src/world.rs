@@ -162,7 +162,7 @@ impl World {
             if kernel.is_alive(process)
                 && let Err(error) = kernel.spawn(process, &format!("rank-{slot}"), Box::new(runs))
             {
-                panic!("the system starts no more threads: {error}");
+                panic!("the system gives no more stacks: {error}");
             }
         };
         self.kernel.after(boots, Box::new(starts));

@@ -182,10 +182,7 @@ impl HeartbeatMonitor {
         let thread = thread
             .inspect_err(|_| heartbeat.stop(false))
             .map_err(refused)?;
-        Ok(Self {
-            heartbeat,
-            thread: Some(thread),
-        })
+        Ok(Self { heartbeat, thread })
     }
 
     /// Monitors `group` from now on, instead of the group before. It is the group of all ranks: member
