@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_process_that_computes_has_as_long_as_a_step_may_take() {
         let mut other = std::process::Command::new("sh")
-            .args(["-c", "while :; do :; done"])
+            .args(["-c", "i=0; while [ $i -lt 99999999 ]; do i=$((i + 1)); done"])
             .spawn()
             .unwrap();
         let other_id = [other.id()];
