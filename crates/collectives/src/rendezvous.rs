@@ -11,7 +11,6 @@ mod started_rank;
 mod wait;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,11 +23,11 @@ pub use wait::{RanksAwaited, WaitListener};
 use everburn_auth::{JobToken, Key};
 
 use self::join::Joining;
-use self::rank_store::{Backend, Host, RankStore};
+use self::rank_store::{Host, RankStore};
 use self::settings::{Environment, Settings, StoreAddress};
 use crate::store::{
-    DEFAULT_STORE_TIMEOUT, Deadline, EtcdAddress, EtcdStore, FileStore, SharedStore, StoreAccess,
-    StoreError, StoreOptions, TcpStore, TcpStoreServer, resolve,
+    DEFAULT_STORE_TIMEOUT, Deadline, EtcdStore, FileStore, SharedStore, StoreAccess, StoreError,
+    StoreOptions, TcpStore, TcpStoreServer, join_address, resolve,
 };
 
 /// What a rank has before it joins; `None` is filled from the init method.
@@ -165,7 +164,7 @@ fn rendezvous_in(
     let (rank, world_size) = (settings.rank, settings.world_size);
     let reached = reach(&settings, timeout, deadline)
         .map_err(|source| RendezvousError::Store { rank, source })?;
-    let store = RankStore::new(reached.backend, settings.prefix, reached.host);
+    let store = RankStore::new(reached.store, settings.prefix, reached.host);
     let joining = Joining {
         store: &store,
         rank,
@@ -235,7 +234,7 @@ fn reach_launchers_store_in(
     let reached = reach(&settings, timeout, Deadline::within(timeout))
         .map_err(|source| RendezvousError::Store { rank, source })?;
     // Not below the prefix of an attempt: launcher and ranks look at the same keys.
-    let store = RankStore::new(reached.backend, None, reached.host);
+    let store = RankStore::new(reached.store, None, reached.host);
     Ok(Some(LaunchersStore {
         store: Arc::new(store),
         local_address: reached.local_address,
@@ -246,7 +245,7 @@ fn reach_launchers_store_in(
 
 /// A store that this rank can talk to.
 struct Reached {
-    backend: Backend,
+    store: SharedStore,
     host: Option<Host>,
     local_address: IpAddr,
 }
@@ -256,15 +255,32 @@ fn reach(
     timeout: Duration,
     deadline: Deadline,
 ) -> Result<Reached, StoreError> {
+    let options = || -> Result<StoreOptions, StoreError> {
+        Ok(StoreOptions {
+            timeout,
+            ..StoreOptions::new(settings.access()?)
+        })
+    };
     let (host, port, hosted) = match &settings.address {
-        StoreAddress::File(path) => return reach_file(path, settings.world_size, timeout),
-        StoreAddress::Etcd(address) => return reach_etcd(address, settings.access()?, timeout),
+        StoreAddress::File(path) => {
+            let store = FileStore::open_with_timeout(path, Some(settings.world_size), timeout)?;
+            return Ok(Reached {
+                store: Arc::new(store),
+                host: None,
+                local_address: Ipv4Addr::LOCALHOST.into(),
+            });
+        }
+        StoreAddress::Etcd(address) => {
+            let store = EtcdStore::connect(address, &options()?)?;
+            return Ok(Reached {
+                local_address: store.local_ip(),
+                store: Arc::new(store),
+                host: None,
+            });
+        }
         StoreAddress::Tcp { host, port, hosted } => (host.as_str(), *port, *hosted),
     };
-    let options = StoreOptions {
-        timeout,
-        ..StoreOptions::new(settings.access()?)
-    };
+    let options = options()?;
     let server = if settings.rank == 0 && !hosted {
         let address = listening_address(host, port, &options, deadline)?;
         Some(TcpStoreServer::bind(address, options.clone())?)
@@ -272,11 +288,7 @@ fn reach(
         None
     };
     let port = server.as_ref().map_or(port, |it| it.local_addr().port());
-    let address = if host.contains(':') {
-        format!("[{host}]:{port}")
-    } else {
-        format!("{host}:{port}")
-    };
+    let address = join_address(host, port);
     let client = TcpStore::connect_within(&address, options, deadline.left())?;
     let mut local_address = client.local_ip();
     let reachable = server.as_ref().map(|it| it.local_addr().ip());
@@ -284,35 +296,9 @@ fn reach(
         local_address = outward_address().unwrap_or(local_address);
     }
     Ok(Reached {
-        backend: Backend::Tcp(Arc::new(client)),
+        store: Arc::new(client),
         host: server.map(Host),
         local_address,
-    })
-}
-
-fn reach_file(path: &Path, world_size: usize, timeout: Duration) -> Result<Reached, StoreError> {
-    let store = FileStore::open_with_timeout(path, Some(world_size), timeout)?;
-    Ok(Reached {
-        backend: Backend::File(Arc::new(store)),
-        host: None,
-        local_address: Ipv4Addr::LOCALHOST.into(),
-    })
-}
-
-fn reach_etcd(
-    address: &EtcdAddress,
-    access: StoreAccess,
-    timeout: Duration,
-) -> Result<Reached, StoreError> {
-    let options = StoreOptions {
-        timeout,
-        ..StoreOptions::new(access)
-    };
-    let store = EtcdStore::connect(address, &options)?;
-    Ok(Reached {
-        local_address: store.local_ip(),
-        backend: Backend::Etcd(Arc::new(store)),
-        host: None,
     })
 }
 

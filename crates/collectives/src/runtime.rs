@@ -105,7 +105,6 @@ pub(crate) fn spawn(
     }
 }
 
-/// A random number of the simulation, if there is one.
 pub(crate) fn simulated_random() -> Option<u64> {
     simulated().map(|runtime| runtime.random())
 }

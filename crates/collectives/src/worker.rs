@@ -295,7 +295,6 @@ impl<R> Answer<R> {
     }
 }
 
-/// The state of the worker's thread.
 struct ThreadState<S> {
     /// `None` after a panic.
     state: Option<S>,

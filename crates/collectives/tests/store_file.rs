@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use everburn_collectives::store::{FileStore, Store, StoreError};
+use everburn_tests::{AssertContains, assert_matches};
 
 fn open(path: &Path, workers: Option<usize>) -> FileStore {
     FileStore::open_with_timeout(path, workers, Duration::from_secs(30)).unwrap()
@@ -84,7 +85,7 @@ fn a_foreign_file_is_left_untouched() {
     let path = folder.path().join("notes.txt");
     write_private(&path, "dear diary, this is no store");
     let error = FileStore::open(&path, None).unwrap_err();
-    assert!(matches!(error, StoreError::Protocol { .. }), "{error}");
+    assert_matches!(error, StoreError::Protocol { .. });
     assert!(error.to_string().contains("notes.txt"), "{error}");
     assert_eq!(fs::read(&path).unwrap(), b"dear diary, this is no store");
 }
@@ -93,13 +94,12 @@ fn a_foreign_file_is_left_untouched() {
 fn a_missing_folder_is_named() {
     let error = FileStore::open("/nonexistent/folder/store", None).unwrap_err();
     let message = error.to_string();
-    assert!(message.contains("/nonexistent/folder/store"), "{message}");
-    assert!(message.contains("folder exists"), "{message}");
+    message.assert_contains(["/nonexistent/folder/store", "folder exists"]);
 }
 
 fn refusal(path: &Path) -> String {
     let error = FileStore::open(path, None).unwrap_err();
-    assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
+    assert_matches!(error, StoreError::Unreachable { .. });
     error.to_string()
 }
 
@@ -126,14 +126,12 @@ fn a_file_that_others_can_read_is_not_used() {
         fs::write(&path, record(b"refcount/", b"1")).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         let text = refusal(&path);
-        for part in [
+        text.assert_contains([
             format!("{mode:04o}"),
             "chmod 600".into(),
             "another path".into(),
             "umask 077".into(),
-        ] {
-            assert!(text.contains(&part), "{part} in: {text}");
-        }
+        ]);
         assert_eq!(fs::read(&path).unwrap(), record(b"refcount/", b"1"));
     }
     // As it says.
@@ -167,9 +165,7 @@ fn a_file_of_another_user_is_not_used() {
         return;
     }
     let text = refusal(&path);
-    for part in ["65534", "another path"] {
-        assert!(text.contains(part), "{part} in: {text}");
-    }
+    text.assert_contains(["65534", "another path"]);
 }
 
 /// Opening a pipe would wait for its writer.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use everburn_auth::{GivenToken, JobToken};
-use everburn_collectives::store::{EtcdAddress, StoreAccess};
+use everburn_collectives::store::{EtcdAddress, StoreAccess, split_address};
 
 use crate::environment::variables;
 use crate::error::LaunchError;
@@ -304,19 +304,12 @@ impl LaunchConfig {
         let malformed = || LaunchError::MalformedRendezvous {
             given: given.clone(),
         };
-        let (host, port) = given.rsplit_once(':').ok_or_else(malformed)?;
-        let unbracketed = host
-            .strip_prefix('[')
-            .and_then(|host| host.strip_suffix(']'));
-        if host.is_empty() || (unbracketed.is_none() && host.contains(':')) {
-            return Err(malformed());
-        }
-        let port = port.parse().map_err(|_| malformed())?;
+        let (host, port) = split_address(given).map_err(|_| malformed())?;
         if port == 0 && self.nodes > 1 {
             // A port that the system chooses is unknown to the other machines.
             return Err(malformed());
         }
-        Ok(Some((unbracketed.unwrap_or(host).to_owned(), port)))
+        Ok(Some((host.to_owned(), port)))
     }
 }
 

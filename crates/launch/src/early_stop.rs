@@ -1,6 +1,7 @@
 //! A signal that comes before there are ranks, or before a rank has joined the others.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::thread;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -57,19 +58,30 @@ impl EarlyStop {
         code: fn(i32) -> i32,
         tell: impl Fn(&str) + Send + 'static,
     ) -> io::Result<Self> {
-        let mut signals = Signals::new(listened)?;
-        let handle = signals.handle();
-        let obey = move || {
-            if let Some(signal) = signals.forever().next() {
-                tell(signal_name(signal).unwrap_or("a signal"));
-                low_level::exit(code(signal));
-            }
+        let obey = move |signal| -> ControlFlow<()> {
+            tell(signal_name(signal).unwrap_or("a signal"));
+            low_level::exit(code(signal));
         };
-        thread::Builder::new()
-            .name("early-signals".into())
-            .spawn(obey)?;
+        let handle = on_signals("early-signals", listened, obey)?;
         Ok(Self { handle })
     }
+}
+
+/// Calls `obey` on a thread of its own with each signal that comes, until it breaks or the handle is closed.
+pub(crate) fn on_signals(
+    thread: &str,
+    listened: &[i32],
+    mut obey: impl FnMut(i32) -> ControlFlow<()> + Send + 'static,
+) -> io::Result<Handle> {
+    let mut signals = Signals::new(listened)?;
+    let handle = signals.handle();
+    thread::Builder::new()
+        .name(thread.to_owned())
+        .spawn(move || {
+            // It breaks off where nobody listens any more.
+            let _ = signals.forever().try_for_each(&mut obey);
+        })?;
+    Ok(handle)
 }
 
 impl Drop for EarlyStop {

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use everburn_auth::JobToken;
 use everburn_collectives::rendezvous::variable;
-use everburn_collectives::store::EtcdAddress;
+use everburn_collectives::store::{EtcdAddress, join_address};
 use rustix::process::{Pid, Signal, kill_process};
 
 use self::local_rank::local_place;
@@ -293,10 +293,7 @@ impl RankEnvironment {
         if pod_0 && !foreign::is_loopback(host) {
             return format!("tcp://0.0.0.0:{port}");
         }
-        match host.contains(':') && !host.starts_with('[') {
-            true => format!("tcp://[{host}]:{port}"),
-            false => format!("tcp://{host}:{port}"),
-        }
+        format!("tcp://{}", join_address(host, port))
     }
 
     /// The launcher that counts and its values, in one line for the user.

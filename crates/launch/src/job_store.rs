@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use everburn_collectives::store::{
-    EtcdAddress, EtcdStore, SharedStore, StoreError, StoreOptions, TcpStore, nobody_listens,
+    EtcdAddress, EtcdStore, SharedStore, StoreError, StoreOptions, TcpStore, join_address,
+    nobody_listens,
 };
 
 use crate::environment::variables as v;
@@ -22,10 +23,10 @@ pub(crate) enum JobStore {
     Etcd(EtcdAddress),
 }
 
-/// A store that a launcher has reached.
-pub(crate) enum ReachedStore {
-    Hosted(Arc<TcpStore>),
-    Etcd(Arc<EtcdStore>),
+pub(crate) struct ReachedStore {
+    pub(crate) shared: SharedStore,
+    /// If it is in etcd, where the last launcher ends the job.
+    pub(crate) etcd: Option<Arc<EtcdStore>>,
 }
 
 impl JobStore {
@@ -44,16 +45,19 @@ impl JobStore {
     }
 
     pub(crate) fn reach(&self, options: StoreOptions) -> Result<ReachedStore, StoreError> {
-        match self {
-            Self::Hosted(host, port) => {
-                let store = TcpStore::connect(&address(host, *port), options)?;
-                Ok(ReachedStore::Hosted(Arc::new(store)))
-            }
+        Ok(match self {
+            Self::Hosted(host, port) => ReachedStore {
+                shared: Arc::new(TcpStore::connect(&join_address(host, *port), options)?),
+                etcd: None,
+            },
             Self::Etcd(address) => {
-                let store = EtcdStore::connect(address, &options)?;
-                Ok(ReachedStore::Etcd(Arc::new(store)))
+                let store = Arc::new(EtcdStore::connect(address, &options)?);
+                ReachedStore {
+                    shared: store.clone(),
+                    etcd: Some(store),
+                }
             }
-        }
+        })
     }
 
     /// Whether a launcher hosts it, so that it ends with the job.
@@ -67,22 +71,6 @@ impl JobStore {
         let Self::Hosted(host, port) = self else {
             return false;
         };
-        nobody_listens(&address(host, *port), ANSWER)
-    }
-}
-
-fn address(host: &str, port: u16) -> String {
-    match host.contains(':') {
-        true => format!("[{host}]:{port}"),
-        false => format!("{host}:{port}"),
-    }
-}
-
-impl ReachedStore {
-    pub(crate) fn shared(&self) -> SharedStore {
-        match self {
-            Self::Hosted(store) => Arc::clone(store) as SharedStore,
-            Self::Etcd(store) => Arc::clone(store) as SharedStore,
-        }
+        nobody_listens(&join_address(host, *port), ANSWER)
     }
 }

@@ -3,19 +3,18 @@
 use std::any::Any;
 use std::io::{self, IsTerminal};
 use std::net::TcpListener;
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Sender};
-use std::thread;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use everburn_collectives::rendezvous::stop_joining;
 use everburn_collectives::store::{
     StoreAccess, StoreOptions, TcpStoreServer, raise_descriptor_limit,
 };
-use signal_hook::iterator::{Handle, Signals};
 
 use crate::config::LaunchConfig;
-use crate::early_stop::{ASKED_BY, EarlyStop};
+use crate::early_stop::{ASKED_BY, EarlyStop, on_signals};
 use crate::environment::variables;
 use crate::error::LaunchError;
 use crate::event::{LaunchEvent, Tell};
@@ -152,7 +151,13 @@ impl Launcher {
             early,
         } = self;
         let (events, inbox) = mpsc::channel();
-        let signals = forward_signals(events.clone()).map_err(|source| LaunchError::System {
+        let forward = events.clone();
+        let forward = move |signal| match forward.send(Event::Signal(signal)) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        };
+        let signals = on_signals("signals", &ASKED_BY, forward);
+        let signals = signals.map_err(|source| LaunchError::System {
             operation: "listen for signals",
             source,
         })?;
@@ -272,7 +277,7 @@ fn tells_of_a_stop(job: &Job<'_>) -> bool {
         return config.nodes > 1;
     }
     let store = job.reach_store(TOLD_PATIENCE);
-    let told = store.and_then(|store| stop_joining(&*store.shared()));
+    let told = store.and_then(|store| stop_joining(&*store.shared));
     told.unwrap_or_else(|error| {
         tracing::debug!("other machines do not learn of the stop: {error}");
         false
@@ -319,20 +324,4 @@ fn bind(host: &str, port: u16) -> Result<TcpListener, LaunchError> {
             _ => LaunchError::Bind { address, source },
         }
     })
-}
-
-fn forward_signals(events: Sender<Event>) -> io::Result<Handle> {
-    let mut signals = Signals::new(ASKED_BY)?;
-    let handle = signals.handle();
-    let forward = move || {
-        for signal in signals.forever() {
-            if events.send(Event::Signal(signal)).is_err() {
-                return;
-            }
-        }
-    };
-    thread::Builder::new()
-        .name("signals".into())
-        .spawn(forward)?;
-    Ok(handle)
 }

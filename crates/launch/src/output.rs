@@ -2,19 +2,17 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use everburn_collectives::heartbeat::end_of_log;
 use everburn_collectives::sync::lock;
 
 use crate::ended_alike::without_numbers;
 
 /// A line longer than this is handed on in pieces, so that a rank cannot fill our memory.
 const MAX_LINE_BYTES: u64 = 64 * 1024;
-
-/// How much of a log's end is searched for its last lines.
-const TAIL_BYTES: u64 = 32 * 1024;
 
 /// Copies `from` line by line to `log` and, after `prefix`, to `screen`, until `from` ends.
 ///
@@ -161,24 +159,15 @@ impl<W: Write> Screen<W> {
 
 /// The last `count` lines of the file at `path` that are not blank; none when it cannot be read.
 pub(crate) fn last_lines(path: &Path, count: usize) -> Vec<String> {
-    let read = || -> io::Result<Vec<u8>> {
-        let mut file = File::open(path)?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
-        let mut bytes = Vec::new();
-        file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let bytes = read().unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes);
-    let lines: Vec<&str> = text
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .collect();
-    lines[lines.len().saturating_sub(count)..]
-        .iter()
-        .map(ToString::to_string)
-        .collect()
+    last_lines_of(&end_of_log(path).unwrap_or_default(), count)
+}
+
+/// The last `count` lines of `text` that are not blank.
+pub(crate) fn last_lines_of(text: &str, count: usize) -> Vec<String> {
+    let said = text.lines().filter(|line| !line.trim().is_empty());
+    let mut lines: Vec<String> = said.rev().take(count).map(str::to_owned).collect();
+    lines.reverse();
+    lines
 }
 
 #[cfg(test)]

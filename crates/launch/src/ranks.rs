@@ -30,7 +30,6 @@ use crate::output::{ProgressLine, Screen, ShownErrors, pump};
 /// What every rank of the job is told.
 pub(crate) struct Job<'a> {
     pub(crate) config: &'a LaunchConfig,
-    /// Where the store is.
     pub(crate) store: JobStore,
     /// Also where the store is open: the ranks' own connections need it.
     pub(crate) token: JobToken,
@@ -139,7 +138,6 @@ fn last_line(ended: &EndedRank) -> Option<String> {
     }
 }
 
-/// Appends `line` to the log of `rank`.
 fn add_to_log(config: &LaunchConfig, rank: usize, line: &str) -> io::Result<()> {
     let mut log = file::append_to(&config.log_path(rank))?;
     writeln!(log, "{line}")

@@ -1,6 +1,7 @@
 //! The rank's side of Ctrl-C: stop after this step.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
@@ -10,8 +11,9 @@ use std::time::{Duration, Instant};
 use everburn_record::{EXIT_INTERRUPTED, StopSignal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
-use signal_hook::iterator::Signals;
 use signal_hook::low_level::{self, signal_name};
+
+use crate::early_stop::on_signals;
 
 /// Signals that come within this time are one request: `timeout` sends one to its child and one to its process group.
 const ONE_REQUEST: Duration = Duration::from_millis(250);
@@ -60,24 +62,22 @@ pub fn listen_for_stop(
         }
         return Ok(stop);
     }
-    let mut signals = Signals::new(listened)?;
     let tell = Arc::new(tell);
-    let obey = move || {
-        let mut first = None::<Instant>;
-        for signal in signals.forever() {
-            let was_asked = asked.swap(true, Ordering::Relaxed);
-            match request(signal, was_asked, first, Instant::now()) {
-                Request::Stop => drop(say(&tell, signal, false)),
-                Request::End => {
-                    let _ = say(&tell, signal, true).recv_timeout(LAST_WORDS);
-                    low_level::exit(128 + signal);
-                }
-                Request::Known => {}
+    let mut first = None::<Instant>;
+    let obey = move |signal| {
+        let was_asked = asked.swap(true, Ordering::Relaxed);
+        match request(signal, was_asked, first, Instant::now()) {
+            Request::Stop => drop(say(&tell, signal, false)),
+            Request::End => {
+                let _ = say(&tell, signal, true).recv_timeout(LAST_WORDS);
+                low_level::exit(128 + signal);
             }
-            first.get_or_insert_with(Instant::now);
+            Request::Known => {}
         }
+        first.get_or_insert_with(Instant::now);
+        ControlFlow::Continue(())
     };
-    thread::Builder::new().name("signals".into()).spawn(obey)?;
+    on_signals("signals", &listened, obey)?;
     Ok(stop)
 }
 

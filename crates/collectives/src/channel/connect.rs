@@ -7,25 +7,15 @@
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Instant;
 
-use everburn_auth::Key;
 use socket2::Socket;
 
 use super::TICK;
 use crate::group::{Collective, CollectiveError};
-use crate::net::{Acceptor, Expected, Hello, Purpose, dial};
+use crate::net::{Connector, Expected, FailedDial, Listening, Purpose};
 use crate::transport::Interruption;
 
 /// The connections per channel: two, so that a lost packet delays only half of the bytes.
 pub(super) const STREAMS: usize = 2;
-
-/// The connections to one peer.
-type Streams = Vec<TcpStream>;
-
-/// The listener of one rank; also dials the lower ranks.
-pub(super) struct ChannelListener {
-    acceptor: Acceptor,
-    key: Key,
-}
 
 /// Selects loss-based congestion control (CUBIC; Ha, Rhee and Xu 2008) before the connection is made.
 /// The system's default may be BBR, whose pacing by timers costs a third of the throughput between
@@ -39,125 +29,88 @@ fn choose_congestion_control(socket: &Socket) {
     let _ = socket;
 }
 
-impl ChannelListener {
-    /// Listens on a free port of `address`.
-    pub(super) fn bind(
-        collective: &Collective<'_>,
-        address: IpAddr,
-    ) -> Result<Self, CollectiveError> {
-        let key = collective.core.transport.key().derive("lanes");
-        let expected = Expected {
-            purpose: Purpose::Channel,
-            rank: collective.rank(),
-            world_size: collective.size(),
-            scope: collective.core.id,
-            streams: STREAMS,
+/// Listens on a free port of `address`.
+pub(super) fn listen(
+    collective: &Collective<'_>,
+    address: IpAddr,
+) -> Result<Connector, CollectiveError> {
+    let key = collective.core.transport.key().derive("lanes");
+    let expected = Expected {
+        purpose: Purpose::Channel,
+        rank: collective.rank(),
+        world_size: collective.size(),
+        scope: collective.core.id,
+        streams: STREAMS,
+    };
+    // Accepted connections inherit the option.
+    let listening = Listening::bind(address, choose_congestion_control);
+    listening
+        .and_then(|it| Connector::start(it, key, expected, choose_congestion_control))
+        .map_err(|error| collective.system(&format!("listen on {address} for channels"), &error))
+}
+
+/// Makes the connections to the group ranks `peers`.
+pub(super) fn connect(
+    mut connector: Connector,
+    collective: &Collective<'_>,
+    addresses: &[SocketAddr],
+    peers: &[usize],
+) -> Result<Vec<(usize, Vec<TcpStream>)>, CollectiveError> {
+    let address_of = |peer| peers.contains(&peer).then(|| addresses[peer]);
+    let mut last: Option<FailedDial> = None;
+    loop {
+        let dialled = connector.dial(address_of, collective.deadline());
+        let is_missing = |peer: &usize| !connector.is_connected(*peer);
+        let missing: Vec<usize> = match &dialled {
+            Ok(()) => peers.iter().copied().filter(is_missing).collect(),
+            Err(failed) => vec![failed.peer],
         };
-        // Accepted connections inherit the option.
-        let acceptor = Acceptor::start(address, key.clone(), expected, choose_congestion_control);
-        let acceptor = acceptor.map_err(|error| {
-            collective.system(&format!("listen on {address} for channels"), &error)
-        })?;
-        Ok(Self { acceptor, key })
-    }
-
-    pub(super) fn address(&self) -> SocketAddr {
-        self.acceptor.address()
-    }
-
-    /// Dials the lower of the group ranks `peers` and accepts the connections of the higher ones.
-    pub(super) fn connect(
-        self,
-        collective: &Collective<'_>,
-        addresses: &[SocketAddr],
-        peers: &[usize],
-    ) -> Result<Vec<(usize, Streams)>, CollectiveError> {
-        let mut channels: Vec<(usize, Streams)> = Vec::with_capacity(peers.len());
-        let (lower, higher): (Vec<usize>, Vec<usize>) =
-            peers.iter().partition(|peer| **peer < collective.rank());
-        for peer in lower {
-            let dial = |index| self.dial(collective, peer, addresses[peer], index);
-            let streams = (0..STREAMS).map(dial).collect::<Result<_, _>>()?;
-            channels.push((peer, streams));
+        if missing.is_empty() {
+            break;
         }
-        self.wait_for(collective, &higher)?;
-        for peer in higher {
-            let streams = (0..STREAMS).filter_map(|index| self.acceptor.take(peer, index));
-            channels.push((peer, streams.collect()));
+        // What the deadline cut short says less than the attempt before it.
+        let is_late = Instant::now() >= collective.deadline();
+        last = match dialled.err() {
+            Some(failed) if is_late && last.as_ref().is_some_and(|it| it.peer == failed.peer) => {
+                last
+            }
+            failed => failed,
+        };
+        if let Err(error) = check_failures(collective, missing) {
+            if let Some(FailedDial {
+                peer,
+                address,
+                error,
+            }) = last
+            {
+                tracing::warn!(peer, %address, ?error, "a channel was not connected");
+            }
+            return Err(error);
         }
-        for stream in channels.iter().flat_map(|(_, streams)| streams) {
+        connector.acceptor.wait(Instant::now() + TICK, |_| {
+            peers.iter().all(|peer| connector.is_connected(*peer))
+        });
+    }
+    let mut channels = Vec::with_capacity(peers.len());
+    for peer in peers {
+        let streams = connector.take(*peer);
+        for stream in &streams {
             let ready = stream.set_nonblocking(true).and(stream.set_nodelay(true));
             ready
                 .map_err(|error| collective.system("prepare a connection of a channel", &error))?;
         }
-        Ok(channels)
+        channels.push((*peer, streams));
     }
-
-    /// Waits for the connections of the group ranks `peers`.
-    fn wait_for(
-        &self,
-        collective: &Collective<'_>,
-        peers: &[usize],
-    ) -> Result<(), CollectiveError> {
-        let has =
-            |acceptor: &Acceptor, peer: usize| (0..STREAMS).all(|index| acceptor.has(peer, index));
-        loop {
-            let missing = peers.iter().copied();
-            let missing: Vec<usize> = missing.filter(|peer| !has(&self.acceptor, *peer)).collect();
-            if missing.is_empty() {
-                return Ok(());
-            }
-            check_failures(collective, missing.iter().copied())?;
-            self.acceptor.wait(Instant::now() + TICK, |acceptor| {
-                peers.iter().all(|peer| has(acceptor, *peer))
-            });
-        }
-    }
-
-    /// Opens connection `index` of the channel to `peer`; retries until it is accepted or the collective
-    /// fails.
-    fn dial(
-        &self,
-        collective: &Collective<'_>,
-        peer: usize,
-        address: SocketAddr,
-        index: usize,
-    ) -> Result<TcpStream, CollectiveError> {
-        let hello = Hello {
-            purpose: Purpose::Channel,
-            rank: collective.rank(),
-            world_size: collective.size(),
-            scope: collective.core.id,
-            index,
-        };
-        let mut last_attempt = None;
-        loop {
-            let (prepare, until) = (choose_congestion_control, collective.deadline());
-            match dial(address, prepare, &self.key, &hello, peer, until) {
-                Ok(stream) => return Ok(stream),
-                // What the deadline cut short says less than the attempt before it.
-                Err(_) if last_attempt.is_some() && Instant::now() >= until => {}
-                Err(error) => last_attempt = Some(error),
-            }
-            if let Err(error) = check_failures(collective, std::iter::once(peer)) {
-                tracing::warn!(peer, %address, ?last_attempt, "a channel was not connected");
-                return Err(error);
-            }
-            std::thread::sleep(TICK);
-        }
-    }
+    Ok(channels)
 }
 
 /// Checks whether waiting for the group ranks `missing` must end.
 ///
 /// # Errors
 /// A failed group, a lost peer, or the deadline.
-fn check_failures(
-    collective: &Collective<'_>,
-    missing: impl Iterator<Item = usize>,
-) -> Result<(), CollectiveError> {
+fn check_failures(collective: &Collective<'_>, missing: Vec<usize>) -> Result<(), CollectiveError> {
     let core = collective.core;
-    let missing: Vec<usize> = missing.map(|rank| core.members[rank]).collect();
+    let missing: Vec<usize> = missing.into_iter().map(|rank| core.members[rank]).collect();
     core.set_waiting_for(&missing);
     let interruption = if let Some(failure) = core.mailbox.failure() {
         Interruption::Failed(failure)

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::connect::ChannelListener;
+use super::connect::{connect, listen};
 use super::memory::{LocalRanks, Offer};
 use super::waiter::Waiter;
 use super::{Channel, Channels, SocketChannel};
@@ -193,13 +193,13 @@ impl<'a> Establishment<'a> {
     fn connect(&self, by_rank: &mut [Option<Channel>]) -> Result<(), CollectiveError> {
         let rank = self.collective.rank();
         let address = self.host_infos[rank].address;
-        let listener = ChannelListener::bind(self.collective, address)?;
-        let address = listener.address();
+        let connector = listen(self.collective, address)?;
+        let address = connector.acceptor.address();
         let addresses: Vec<SocketAddr> = all_gather(self.collective, ADDRESSES, &address)?;
         let peers: Vec<usize> = (0..by_rank.len())
             .filter(|peer| *peer != rank && by_rank[*peer].is_none())
             .collect();
-        for (peer, streams) in listener.connect(self.collective, &addresses, &peers)? {
+        for (peer, streams) in connect(connector, self.collective, &addresses, &peers)? {
             by_rank[peer] = Some(Channel::Socket(SocketChannel::new(streams)));
         }
         Ok(())

@@ -5,6 +5,8 @@ use super::member::{Generation, Member};
 use super::membership::LONGEST_REASON;
 use super::round_view::joined_by;
 use crate::printable;
+use crate::rendezvous::ProcessIdentity;
+use crate::rendezvous::place::Place;
 use crate::store::{SharedStore, StoreError, entry};
 
 /// What [`MembershipCoordinator::news`] has read.
@@ -162,5 +164,13 @@ impl MembershipCoordinator {
     /// [`StoreError`] when the store cannot be reached or its data are malformed.
     pub fn joined(&self, generation: u64, slot: usize) -> Result<Option<Member>, StoreError> {
         joined_by(&*self.store, generation, slot)
+    }
+}
+
+impl Place {
+    /// The place of the launcher of machine `node`, which this process does not have yet.
+    #[must_use]
+    pub fn of_launcher(node: usize) -> Self {
+        Self::new(keys::launcher_place(node), ProcessIdentity::here(), 1)
     }
 }

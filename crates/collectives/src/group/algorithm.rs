@@ -35,9 +35,10 @@
 //! A `chunk` is the part of a message that one rank owns: rank `r` owns the elements
 //! `r len/n .. (r+1) len/n`.
 
-use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
+
+use super::names::names;
 
 /// How a collective is computed where there is a choice.
 ///
@@ -79,37 +80,6 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Every algorithm; the place in this list is the code on the wire.
-    pub const ALL: [Self; 6] = [
-        Self::Flat,
-        Self::Direct,
-        Self::RecursiveDoubling,
-        Self::Ring,
-        Self::HalvingDoubling,
-        Self::Hierarchical,
-    ];
-
-    /// The name, as [`Algorithm::from_str`] reads it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Flat => "flat",
-            Self::Direct => "direct",
-            Self::RecursiveDoubling => "recursive-doubling",
-            Self::Ring => "ring",
-            Self::HalvingDoubling => "halving-doubling",
-            Self::Hierarchical => "hierarchical",
-        }
-    }
-
-    pub(crate) const fn code(self) -> u8 {
-        self as u8
-    }
-
-    pub(crate) fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(code)).copied()
-    }
-
     /// What stands for this algorithm where there are only flat and direct.
     pub(crate) const fn simplified(self) -> Self {
         match self {
@@ -119,11 +89,14 @@ impl Algorithm {
     }
 }
 
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
+names!(Algorithm {
+    Flat: "flat",
+    Direct: "direct",
+    RecursiveDoubling: "recursive-doubling",
+    Ring: "ring",
+    HalvingDoubling: "halving-doubling",
+    Hierarchical: "hierarchical",
+});
 
 impl FromStr for Algorithm {
     type Err = String;
@@ -163,10 +136,9 @@ mod tests {
     }
 
     #[test]
-    fn names_and_codes_are_read_back() {
+    fn names_are_read_back() {
         for algorithm in Algorithm::ALL {
             assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
-            assert_eq!(Algorithm::from_code(algorithm.code()), Some(algorithm));
         }
         let error = "rings".parse::<Algorithm>().unwrap_err();
         assert!(error.contains("choose one of flat, direct"), "{error}");

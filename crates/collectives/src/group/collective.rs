@@ -219,21 +219,17 @@ impl<'a> Collective<'a> {
         }
         let mut calls = self.calls(signatures);
         calls.retain(|call| call.call.is_some() || missing.contains(&call.rank));
-        let error = self.disagreement(calls);
-        self.core.fail_everywhere(&error, None, error.to_string());
-        error
+        self.core.fail_everywhere(self.disagreement(calls))
     }
 
     /// The error when ranks called different things, by group rank. Unless it is `late` (some have
     /// not called at all), the others have the same signatures, so no abort is sent.
     pub(crate) fn mismatch(&self, signatures: &[Option<Signature>], late: bool) -> CollectiveError {
         let error = self.disagreement(self.calls(signatures));
-        if late {
-            self.core.fail_everywhere(&error, None, error.to_string());
-        } else {
-            self.core.fail_here(&error);
+        match late {
+            true => self.core.fail_everywhere(error),
+            false => self.core.fail_here(error),
         }
-        error
     }
 
     /// What each rank called, with the algorithm only where nothing else differs.
@@ -270,23 +266,19 @@ impl<'a> Collective<'a> {
                 rank: *rank,
                 call: Some(format!("{name}({list:?})")),
             });
-        let error = self.disagreement(calls.collect());
-        self.core.fail_here(&error);
-        Err(error)
+        Err(self.core.fail_here(self.disagreement(calls.collect())))
     }
 
     /// The error when group rank `peer` has violated the protocol; sends aborts to the others.
     pub(crate) fn protocol(&self, peer: usize, reason: String) -> CollectiveError {
-        let error = CollectiveError::Protocol {
+        self.core.fail_everywhere(CollectiveError::Protocol {
             rank: self.core.job_rank(),
             peer: self.core.members[peer],
             operation: Call::Collective(self.signature).to_string(),
             step: self.context.step,
             waited: self.context.started.elapsed(),
             reason,
-        };
-        self.core.fail_everywhere(&error, None, error.to_string());
-        error
+        })
     }
 
     /// The error when the ranks cannot use the requested transport; all ranks detect it.
@@ -295,24 +287,20 @@ impl<'a> Collective<'a> {
         if let Some(failure) = self.core.mailbox.failure_of_late() {
             return self.core.failed(&self.context, &failure);
         }
-        let error = CollectiveError::NoPath {
+        self.core.fail_here(CollectiveError::NoPath {
             rank: self.core.job_rank(),
             operation: Call::Collective(self.signature).to_string(),
             reason,
-        };
-        self.core.fail_here(&error);
-        error
+        })
     }
 
     /// The error when the operating system refuses a resource for channels; sends aborts to the others.
     pub(crate) fn system(&self, action: &str, error: &dyn ToString) -> CollectiveError {
-        let error = CollectiveError::System {
+        self.core.fail_everywhere(CollectiveError::System {
             rank: self.core.job_rank(),
             action: action.to_owned(),
             reason: error.to_string(),
-        };
-        self.core.fail_everywhere(&error, None, error.to_string());
-        error
+        })
     }
 
     fn disagreement(&self, calls: Vec<RankCall>) -> CollectiveError {

@@ -6,6 +6,7 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 
 use super::arithmetic::{Accumulator, ConvertF16, conversion};
+use super::names::names;
 
 /// The type of the numbers in a message, as it travels on the wire.
 ///
@@ -36,17 +37,6 @@ pub enum DType {
 }
 
 impl DType {
-    /// Every type; the place in this list is the code on the wire.
-    pub const ALL: [Self; 7] = [
-        Self::F32,
-        Self::F64,
-        Self::F16,
-        Self::Bf16,
-        Self::I32,
-        Self::I64,
-        Self::U8,
-    ];
-
     /// The size of one number, in bytes.
     #[must_use]
     pub const fn size(self) -> usize {
@@ -57,37 +47,17 @@ impl DType {
             Self::F64 | Self::I64 => 8,
         }
     }
-
-    /// The name as Rust spells it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F64 => "f64",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-            Self::I32 => "i32",
-            Self::I64 => "i64",
-            Self::U8 => "u8",
-        }
-    }
-
-    /// The code on the wire.
-    pub(crate) const fn code(self) -> u8 {
-        self as u8
-    }
-
-    /// The type of a code, if there is one.
-    pub(crate) fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(code)).copied()
-    }
 }
 
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+names!(DType {
+    F32: "f32",
+    F64: "f64",
+    F16: "f16",
+    Bf16: "bf16",
+    I32: "i32",
+    I64: "i64",
+    U8: "u8",
+});
 
 mod sealed {
     pub trait Sealed {}
@@ -200,18 +170,5 @@ impl Element for f16 {
     #[inline(always)]
     fn narrow_block<S: ConvertF16>(set: S, from: &[f32], to: &mut [Self]) {
         set.narrow(from, to);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn codes_survive_the_wire() {
-        for dtype in DType::ALL {
-            assert_eq!(DType::from_code(dtype.code()), Some(dtype));
-        }
-        assert_eq!(DType::from_code(7), None);
     }
 }

@@ -50,11 +50,7 @@ impl Collective<'_> {
             // Only this rank's chunk of it is touched, and only that has memory.
             outputs[self.rank()] = bytemuck::allocation::zeroed_vec(length);
         }
-        let buffers = Buffers {
-            values: &mut values,
-            inputs: &[],
-            outputs: &mut outputs,
-        };
+        let buffers = into_lists(&mut values, &mut outputs);
         self.exchange(buffers, op, |plan, setting, algorithm| {
             pattern::reduce(plan, setting, length, root, algorithm);
         })?;
@@ -73,11 +69,7 @@ impl Collective<'_> {
         let length = values.len();
         let mut outputs = self.no_lists();
         outputs[self.rank()] = bytemuck::allocation::zeroed_vec(length / self.size());
-        let buffers = Buffers {
-            values: &mut values,
-            inputs: &[],
-            outputs: &mut outputs,
-        };
+        let buffers = into_lists(&mut values, &mut outputs);
         self.exchange(buffers, op, |plan, setting, _| {
             pattern::reduce_scatter(plan, setting, length);
         })?;
@@ -97,11 +89,7 @@ impl Collective<'_> {
                 outputs[peer] = bytemuck::allocation::zeroed_vec(length);
             }
         }
-        let buffers = Buffers {
-            values: &mut values,
-            inputs: &[],
-            outputs: &mut outputs,
-        };
+        let buffers = into_lists(&mut values, &mut outputs);
         self.exchange(buffers, NONE, |plan, setting, _| {
             pattern::gather(plan, setting, length, root);
         })?;
@@ -116,12 +104,8 @@ impl Collective<'_> {
     ) -> Result<Vec<Vec<T>>, CollectiveError> {
         let length = values.len();
         let mut outputs = self.no_lists();
-        let buffers = Buffers {
-            values: &mut values,
-            inputs: &[],
-            outputs: &mut outputs,
-        };
-        self.exchange_lists(buffers, |plan, setting| {
+        let buffers = into_lists(&mut values, &mut outputs);
+        self.run(buffers, NONE, true, |plan, setting, _| {
             pattern::hand_out_values(plan, setting, length);
         })?;
         outputs[self.rank()] = values;
@@ -139,7 +123,7 @@ impl Collective<'_> {
             inputs: &lists,
             outputs: &mut outputs,
         };
-        self.exchange_lists(buffers, |plan, setting| {
+        self.run(buffers, NONE, true, |plan, setting, _| {
             pattern::hand_out_lists(plan, setting, &lists);
         })?;
         if let Some(own) = lists.get_mut(self.rank()) {
@@ -166,15 +150,7 @@ impl Collective<'_> {
         self.run(buffers, op, false, make)
     }
 
-    /// As [`Collective::exchange`], where each rank receives a list of any length from each.
-    fn exchange_lists<T: Element>(
-        &mut self,
-        buffers: Buffers<'_, T>,
-        make: impl FnOnce(&mut Plan, &Setting<'_>),
-    ) -> Result<(), CollectiveError> {
-        self.run(buffers, NONE, true, |plan, setting, _| make(plan, setting))
-    }
-
+    /// As [`Collective::exchange`]; with `lists` each rank receives a list of any length from each.
     fn run<T: Element>(
         &mut self,
         buffers: Buffers<'_, T>,
@@ -211,8 +187,7 @@ impl Collective<'_> {
         };
         make(plan, &setting, algorithm);
         let wait_policy = self.wait_policy();
-        let engine = Engine::new(self, channels, &mut data.workspace, buffers, op);
-        let engine = if lists { engine.with_lists() } else { engine };
+        let engine = Engine::new(self, channels, &mut data.workspace, buffers, (op, lists));
         let outcome = engine.run(wait_policy);
         if outcome.is_err() {
             core.channels_out_of_step.store(true, Ordering::Release);
@@ -223,9 +198,13 @@ impl Collective<'_> {
 
 /// Values that are worked on where they are.
 fn in_place<T>(values: &mut [T]) -> Buffers<'_, T> {
+    into_lists(values, &mut [])
+}
+
+fn into_lists<'a, T>(values: &'a mut [T], outputs: &'a mut [Vec<T>]) -> Buffers<'a, T> {
     Buffers {
         values,
         inputs: &[],
-        outputs: &mut [],
+        outputs,
     }
 }

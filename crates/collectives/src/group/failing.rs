@@ -10,15 +10,6 @@ use super::error::CollectiveError;
 use super::signature::{Call, Operation, Signature};
 use crate::transport::{Failure, FrameKind, Interruption, encode_abort};
 
-/// The ranks that an abort is sent to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Notify {
-    None,
-    Peers,
-    /// All peers; the abort says that a rank hangs.
-    PeersOfHang,
-}
-
 impl ProcessGroup {
     /// The job ranks whose connections have ended without a goodbye, as those of a killed process. Does not
     /// wait. Ranks that have left the group in good order are not included.
@@ -55,9 +46,7 @@ impl Core {
         match interruption {
             Interruption::Failed(failure) => self.failed(context, &failure),
             Interruption::Gone { peer, cause } => {
-                let error = self.peer_lost(context, (peer, None), cause.clone());
-                self.fail_everywhere(&error, Some(peer), cause);
-                error
+                self.fail_everywhere(self.peer_lost(context, (peer, None), cause))
             }
             Interruption::Deadline { missing } => {
                 self.timed_out(context, missing, context.started.elapsed())
@@ -117,7 +106,7 @@ impl Core {
         waiting_for: Vec<usize>,
         waited: Duration,
     ) -> CollectiveError {
-        let error = CollectiveError::Timeout {
+        self.fail_everywhere(CollectiveError::Timeout {
             rank: self.job_rank(),
             waiting_for,
             operation: context.call.to_string(),
@@ -125,9 +114,7 @@ impl Core {
             step: context.step,
             waited,
             progress: String::new(),
-        };
-        self.fail_everywhere(&error, None, error.to_string());
-        error
+        })
     }
 
     pub(crate) fn destroyed(&self, context: &OpContext) -> CollectiveError {
@@ -157,40 +144,29 @@ impl Core {
     }
 
     /// Fails the group on this rank only: the others find the same error on their own.
-    pub(crate) fn fail_here(&self, error: &CollectiveError) {
-        self.fail(Some(error), None, error.to_string(), Notify::None);
+    pub(crate) fn fail_here(&self, error: CollectiveError) -> CollectiveError {
+        self.mailbox.fail(&self.failure_of(&error));
+        error
     }
 
     /// Fails the group and sends the reason to the other ranks.
-    pub(crate) fn fail_everywhere(
-        &self,
-        error: &CollectiveError,
-        lost: Option<usize>,
-        reason: String,
-    ) {
-        self.fail(Some(error), lost, reason, Notify::Peers);
+    pub(crate) fn fail_everywhere(&self, error: CollectiveError) -> CollectiveError {
+        self.fail_with(&self.failure_of(&error));
+        error
     }
 
     /// Aborts the group for a reason outside of its operations.
     pub(crate) fn abort(&self, reason: String) {
-        self.fail(None, None, reason, Notify::Peers);
+        self.fail_with(&self.failure(reason));
     }
 
     /// Aborts the group because of the error of a sub-group; `reason` is its text.
     pub(crate) fn abort_because(&self, error: &CollectiveError, reason: String) {
-        let (lost, notify) = match error.root_cause() {
-            CollectiveError::Timeout { .. } => (None, Notify::PeersOfHang),
-            CollectiveError::PeerLost { peer, .. } => (Some(*peer), Notify::Peers),
-            _ => (None, Notify::Peers),
-        };
-        let failure = Failure {
-            lost,
-            silent_machine: error.silent_machine(),
-            hang: notify == Notify::PeersOfHang,
-            waiting_for: waited_for(error),
-            ..self.failure(reason)
-        };
-        self.fail_with(&failure, notify);
+        self.fail_with(&Failure {
+            reason,
+            first: None,
+            ..self.failure_of(error)
+        });
     }
 
     /// Fails the group because no heartbeat of job rank `peer` arrives, nor of any other rank of `silent_machine`, if that is
@@ -202,7 +178,7 @@ impl Core {
         cause: String,
     ) {
         let error = match self.running() {
-            Some(context) => self.peer_lost(&context, (peer, silent_machine), cause.clone()),
+            Some(context) => self.peer_lost(&context, (peer, silent_machine), cause),
             None => CollectiveError::PeerLost {
                 rank: self.job_rank(),
                 peer,
@@ -211,10 +187,13 @@ impl Core {
                 sequence: self.issued.load(Ordering::Acquire),
                 step: self.step.load(Ordering::Relaxed),
                 waited: Duration::ZERO,
-                cause: cause.as_str().into(),
+                cause: cause.into(),
             },
         };
-        self.fail(Some(&error), Some(peer), cause, Notify::PeersOfHang);
+        self.fail_with(&Failure {
+            hang: true,
+            ..self.failure_of(&error)
+        });
     }
 
     /// The failure of this group, or of one of its sub-groups, because a rank hangs.
@@ -224,41 +203,33 @@ impl Core {
         failure.or_else(of_children)
     }
 
-    fn fail(
-        &self,
-        error: Option<&CollectiveError>,
-        lost: Option<usize>,
-        reason: String,
-        notify: Notify,
-    ) {
-        let late = matches!(error, Some(CollectiveError::Timeout { .. }));
-        let failure = Failure {
-            lost,
-            silent_machine: error.and_then(CollectiveError::silent_machine),
-            first: error.map(|error| Arc::new(error.clone())),
-            hang: late || notify == Notify::PeersOfHang,
-            waiting_for: error.map_or(Vec::new(), waited_for),
-            ..self.failure(reason)
-        };
-        self.fail_with(&failure, notify);
-    }
-
     /// A failure that this rank has noticed, of which no more is known than the reason.
     pub(super) fn failure(&self, reason: String) -> Failure {
         Failure {
             by: self.job_rank(),
-            lost: None,
-            silent_machine: None,
             reason,
-            first: None,
-            destroyed: false,
-            hang: false,
-            waiting_for: Vec::new(),
+            ..Failure::default()
         }
     }
 
-    fn fail_with(&self, failure: &Failure, notify: Notify) {
-        if self.mailbox.fail(failure) && notify != Notify::None {
+    fn failure_of(&self, error: &CollectiveError) -> Failure {
+        let (lost, reason) = match error.root_cause() {
+            CollectiveError::PeerLost { peer, cause, .. } => (Some(*peer), cause.to_string()),
+            _ => (None, error.to_string()),
+        };
+        Failure {
+            lost,
+            silent_machine: error.silent_machine(),
+            first: Some(Arc::new(error.clone())),
+            hang: error.is_timeout(),
+            waiting_for: waited_for(error),
+            ..self.failure(reason)
+        }
+    }
+
+    /// Fails the group, and sends aborts to the others if it had not failed.
+    fn fail_with(&self, failure: &Failure) {
+        if self.mailbox.fail(failure) {
             let step = self.step.load(Ordering::Relaxed);
             for peer in self.others() {
                 self.send(peer, step, FrameKind::Abort, encode_abort(failure));

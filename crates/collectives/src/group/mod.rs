@@ -32,6 +32,7 @@ mod error;
 mod exchange;
 mod failing;
 mod flight;
+mod names;
 mod operations;
 mod options;
 mod pattern;

@@ -84,16 +84,14 @@ impl ProcessGroup {
                 Ok(payload) => {
                     let found = format!("{payload:?}");
                     payload.into_vec::<T>().ok_or_else(|| {
-                        let error = CollectiveError::WrongMessage {
+                        core.fail_everywhere(CollectiveError::WrongMessage {
                             rank: core.job_rank(),
                             peer,
                             operation: call.to_string(),
                             found,
                             step: context.step,
                             waited: context.started.elapsed(),
-                        };
-                        core.fail_everywhere(&error, None, error.to_string());
-                        error
+                        })
                     })
                 }
             };

@@ -6,13 +6,12 @@
 //! always the quiet NaN without sign and payload; a least or greatest is the NaN of the lowest
 //! rank that contributed one.
 
-use std::fmt;
-
 use super::arithmetic::{
     Accumulate, Accumulator, Finish, Greatest, InstructionSet, Least, Mean, Product, Reduce,
     ReduceInPlace, Sum, Swapped,
 };
 use super::element::Element;
+use super::names::names;
 
 /// How the ranks' contributions become one.
 ///
@@ -43,19 +42,6 @@ pub enum ReduceOp {
 }
 
 impl ReduceOp {
-    /// Every operation; the place in this list is the code on the wire.
-    pub const ALL: [Self; 5] = [Self::Sum, Self::Mean, Self::Min, Self::Max, Self::Product];
-
-    /// The code on the wire.
-    pub(crate) const fn code(self) -> u8 {
-        self as u8
-    }
-
-    /// The operation of a code, if there is one.
-    pub(crate) fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(code)).copied()
-    }
-
     /// Whether this operation exists for elements of type `T`.
     #[must_use]
     pub fn supports<T: Element>(self) -> bool {
@@ -63,17 +49,13 @@ impl ReduceOp {
     }
 }
 
-impl fmt::Display for ReduceOp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Sum => "sum",
-            Self::Mean => "mean",
-            Self::Min => "min",
-            Self::Max => "max",
-            Self::Product => "product",
-        })
-    }
-}
+names!(ReduceOp {
+    Sum: "sum",
+    Mean: "mean",
+    Min: "min",
+    Max: "max",
+    Product: "product",
+});
 
 /// Runs a kernel, on an instruction set, with the combination that belongs to an operation. What a
 /// mean needs is given.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::algorithm::Algorithm;
 use super::element::{DType, Element};
+use super::names::names;
 use super::options::GroupOptions;
 use super::reduce::ReduceOp;
 
@@ -43,44 +44,25 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Every operation; the place in this list is the code on the wire.
-    const ALL: [Self; 11] = [
-        Self::AllReduce,
-        Self::Broadcast,
-        Self::Reduce,
-        Self::AllGather,
-        Self::AllGatherVaried,
-        Self::Gather,
-        Self::Scatter,
-        Self::ReduceScatter,
-        Self::AllToAll,
-        Self::Barrier,
-        Self::Subgroup,
-    ];
-
     /// Whether there is a choice of algorithms.
     pub(crate) const fn has_algorithms(self) -> bool {
         matches!(self, Self::AllReduce | Self::Broadcast | Self::Reduce)
     }
-
-    /// The name of the method.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "all_reduce",
-            Self::Broadcast => "broadcast",
-            Self::Reduce => "reduce",
-            Self::AllGather => "all_gather",
-            Self::AllGatherVaried => "all_gather_varied",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::AllToAll => "all_to_all",
-            Self::Barrier => "barrier",
-            Self::Subgroup => "subgroup",
-        }
-    }
 }
+
+names!(Operation {
+    AllReduce: "all_reduce",
+    Broadcast: "broadcast",
+    Reduce: "reduce",
+    AllGather: "all_gather",
+    AllGatherVaried: "all_gather_varied",
+    Gather: "gather",
+    Scatter: "scatter",
+    ReduceScatter: "reduce_scatter",
+    AllToAll: "all_to_all",
+    Barrier: "barrier",
+    Subgroup: "subgroup",
+});
 
 /// Everything that must be the same on all ranks for one collective to make sense.
 ///
@@ -165,8 +147,7 @@ impl Signature {
 
     pub(crate) fn encode(&self) -> [u8; SIGNATURE_BYTES] {
         let mut bytes = [0; SIGNATURE_BYTES];
-        let operation = Operation::ALL.iter().position(|o| *o == self.operation);
-        bytes[0] = operation.map_or(NONE, |code| code as u8);
+        bytes[0] = self.operation.code();
         bytes[1] = self.dtype.map_or(NONE, DType::code);
         bytes[2] = self.op.map_or(NONE, ReduceOp::code);
         bytes[3] = self.algorithm.map_or(NONE, Algorithm::code);
@@ -185,9 +166,7 @@ impl Signature {
                 .map(Some)
                 .ok_or_else(|| format!("no {what} has the code {code}"))
         }
-        let operation = Operation::ALL
-            .get(usize::from(bytes[0]))
-            .copied()
+        let operation = Operation::from_code(bytes[0])
             .ok_or_else(|| format!("no operation has the code {}", bytes[0]))?;
         let root = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
         let mut length = [0; 8];

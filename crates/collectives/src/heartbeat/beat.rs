@@ -76,7 +76,6 @@ impl Found {
     }
 }
 
-/// The key of `member`'s beat.
 pub(super) fn beat_key(member: usize) -> String {
     format!("watch/{member}")
 }

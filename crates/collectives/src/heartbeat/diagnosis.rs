@@ -172,21 +172,15 @@ pub(super) fn doing(records: &[FlightEntry]) -> Option<&FlightEntry> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::heartbeat::thread::tests::barrier;
 
     fn entry(sequence: u64, state: FlightState, waiting_for: &[usize]) -> FlightEntry {
         FlightEntry {
-            group: 1,
-            group_name: None,
             sequence,
-            collective: true,
             step: 50,
-            operation: "barrier".to_owned(),
-            label: None,
-            bytes: None,
             state,
-            waiting_for: waiting_for.to_vec(),
             began: Duration::from_secs(2),
-            ended: None,
+            ..barrier(waiting_for.to_vec())
         }
     }
 
@@ -195,10 +189,8 @@ mod tests {
             asked: true,
             answered,
             alive: answered,
-            stopped: false,
-            waiting_for: Vec::new(),
-            failed_for: None,
             records,
+            ..RankState::default()
         }
     }
 

@@ -15,7 +15,6 @@ use crate::sync::lock;
 /// The generation whose reports are read.
 const GENERATION: u64 = 3;
 
-/// The longest report.
 const LONGEST_REPORT: usize = 1 << 20;
 
 /// A rank reads arbitrary beats and reports, and makes a diagnosis.

@@ -15,23 +15,41 @@ const LINE: usize = 300;
 
 /// The last lines of the file at `path`, or why they cannot be read.
 pub(super) fn last_lines(path: &Path) -> Result<Vec<String>, String> {
-    read_end(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))
+    let text = end_of_log(path);
+    let text = text.map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    let lines: Vec<&str> = text.lines().collect();
+    let last = lines.len().saturating_sub(LINES);
+    Ok(lines[last..]
+        .iter()
+        .map(|line| printable(line, LINE))
+        .collect())
 }
 
-fn read_end(path: &Path) -> std::io::Result<Vec<String>> {
+/// The whole lines in the last 32 KiB of the file at `path`.
+///
+/// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::heartbeat::end_of_log;
+///
+/// let log = tempfile::NamedTempFile::new()?;
+/// std::fs::write(&log, format!("{}\nthe end", "x".repeat(1 << 20)))?;
+/// assert_eq!(end_of_log(log.path())?, "the end");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of reading the file.
+pub fn end_of_log(path: &Path) -> std::io::Result<String> {
     let mut file = File::open(path)?;
-    let length = file.metadata()?.len();
-    let start = length.saturating_sub(MAX_BYTES);
+    let start = file.metadata()?.len().saturating_sub(MAX_BYTES);
     file.seek(SeekFrom::Start(start))?;
     let mut bytes = Vec::new();
     file.take(MAX_BYTES).read_to_end(&mut bytes)?;
-    let text = String::from_utf8_lossy(&bytes);
-    // The first line may be incomplete.
-    let skip = usize::from(start > 0);
-    let lines: Vec<&str> = text.lines().skip(skip).collect();
-    let last = lines.len().saturating_sub(LINES);
-    let shown = lines[last..].iter().map(|line| printable(line, LINE));
-    Ok(shown.collect())
+    if start > 0 {
+        let begun = bytes.iter().position(|byte| *byte == b'\n');
+        bytes.drain(..begun.map_or(0, |end| end + 1));
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]

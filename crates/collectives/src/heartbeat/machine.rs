@@ -51,7 +51,6 @@ impl SilentMachine {
     }
 }
 
-/// The number of the machine of `member`, where each machine has `per_machine` of them.
 pub(super) const fn machine_of(member: usize, per_machine: usize) -> usize {
     member / if per_machine == 0 { 1 } else { per_machine }
 }

@@ -30,6 +30,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use self::beat::hang_key;
+pub use self::log::end_of_log;
 pub use self::machine::SilentMachine;
 pub use self::report::{Evidence, HangReport, RankActivity};
 pub use self::status::RankStatus;

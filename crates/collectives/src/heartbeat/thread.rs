@@ -47,6 +47,19 @@ pub(super) struct Followed {
     pub(super) members: Vec<usize>,
 }
 
+#[cfg(test)]
+impl Followed {
+    /// The group of members 0 to `size` - 1, as `rank` follows it; `group` is its handle, if it has one.
+    pub(super) fn of(group: Option<&crate::group::ProcessGroup>, rank: usize, size: usize) -> Self {
+        Self {
+            core: group.map_or_else(Weak::new, |group| std::sync::Arc::downgrade(group.core())),
+            generation: 0,
+            rank,
+            members: (0..size).collect(),
+        }
+    }
+}
+
 /// The last known state of another member.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
@@ -415,4 +428,4 @@ impl Drop for EndedOnDrop<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -131,16 +131,6 @@ impl Listening {
 }
 
 impl Acceptor {
-    /// [Listens](Listening::bind) and accepts at once.
-    pub(crate) fn start(
-        address: IpAddr,
-        key: Key,
-        expected: Expected,
-        prepare: impl FnOnce(&Socket),
-    ) -> io::Result<Self> {
-        Listening::bind(address, prepare)?.start(key, expected)
-    }
-
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }

@@ -2,13 +2,10 @@
 
 use everburn_auth::{CHALLENGE_BYTES, NONCE_BYTES};
 
-/// The size of a dialer's first message, in bytes.
 pub(super) const HELLO_BYTES: usize = CLEAR_BYTES + NONCE_BYTES;
 
-/// The size of an acceptor's answer, in bytes.
 pub(super) const ANSWER_BYTES: usize = 8 + CHALLENGE_BYTES;
 
-/// The size of a verdict, in bytes.
 pub(super) const VERDICT_BYTES: usize = 4;
 
 /// The cleartext fields before a dialer's nonce.

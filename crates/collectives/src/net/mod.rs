@@ -14,6 +14,7 @@
 //! it never uses a connection that the acceptor has refused.
 
 mod acceptor;
+mod connector;
 mod dialer;
 mod hello;
 mod pending;
@@ -21,9 +22,11 @@ mod pending_quota;
 mod refusals;
 
 pub(crate) use acceptor::{Acceptor, Expected, Listening};
+pub(crate) use connector::{Connector, FailedDial};
+pub(crate) use dialer::DialError;
+use dialer::dial;
 #[cfg(any(test, fuzzing))]
 pub(crate) use dialer::introduce;
-pub(crate) use dialer::{DialError, dial};
 pub(crate) use hello::{Hello, Purpose};
 pub(crate) use pending_quota::PendingQuota;
 pub(crate) use refusals::Refusals;

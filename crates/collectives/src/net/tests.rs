@@ -5,8 +5,9 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
 use everburn_auth::Key;
+use everburn_tests::{AssertContains, assert_matches};
 
-use super::{Acceptor, DialError, Expected, Hello, Purpose, introduce};
+use super::{Acceptor, DialError, Expected, Hello, Listening, Purpose, introduce};
 
 const GENEROUS: Duration = Duration::from_secs(60);
 
@@ -31,7 +32,8 @@ fn acceptor() -> Acceptor {
         scope: 7,
         streams: 1,
     };
-    Acceptor::start(Ipv4Addr::LOCALHOST.into(), key(), expected, |_| {}).unwrap()
+    let listening = Listening::bind(Ipv4Addr::LOCALHOST.into(), |_| ()).unwrap();
+    listening.start(key(), expected).unwrap()
 }
 
 fn dial(acceptor: &Acceptor, key: &Key, hello: &Hello) -> Result<TcpStream, DialError> {
@@ -66,10 +68,7 @@ fn refused_dialers_get_a_reason_only_if_they_know_the_secret() {
     let acceptor = acceptor();
     let other_secret = Key::from_secret(&[4; 32], "test");
     let reason = refusal(&acceptor, &other_secret, &HELLO);
-    assert!(
-        reason.contains("does not have the job's secret"),
-        "{reason}"
-    );
+    reason.assert_contains(["does not have the job's secret"]);
     let elsewhere = [
         Hello { scope: 8, ..HELLO },
         Hello {
@@ -88,10 +87,10 @@ fn refused_dialers_get_a_reason_only_if_they_know_the_secret() {
         world_size: 3,
         ..HELLO
     };
-    assert!(matches!(
+    assert_matches!(
         dial(&acceptor, &key(), &larger),
         Err(DialError::WorldSize { theirs: 2 })
-    ));
+    );
     acceptor.wait(Instant::now() + GENEROUS, |it| it.other_world().is_some());
     assert_eq!(acceptor.other_world(), Some((1, 3)));
 }
@@ -101,10 +100,7 @@ fn a_second_process_of_a_rank_is_refused_while_the_first_is_connected() {
     let acceptor = acceptor();
     let first = dial(&acceptor, &key(), &HELLO).unwrap();
     let reason = refusal(&acceptor, &key(), &HELLO);
-    assert!(
-        reason.contains("another process that is rank 1"),
-        "{reason}"
-    );
+    reason.assert_contains(["another process that is rank 1"]);
     // Like a dialer that missed the verdict.
     drop(first);
     let deadline = Instant::now() + GENEROUS;
@@ -117,10 +113,7 @@ fn a_second_process_of_a_rank_is_refused_while_the_first_is_connected() {
     let in_use = acceptor.take(1, 0).unwrap();
     drop(second);
     let reason = refusal(&acceptor, &key(), &HELLO);
-    assert!(
-        reason.contains("another process that is rank 1"),
-        "{reason}"
-    );
+    reason.assert_contains(["another process that is rank 1"]);
     drop(in_use);
 }
 

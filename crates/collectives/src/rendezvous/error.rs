@@ -192,6 +192,8 @@ const OF_OTHER_MACHINES: &str =
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::AssertContains;
+
     use super::*;
 
     #[test]
@@ -223,12 +225,10 @@ mod tests {
             RendezvousError::RankTaken { first, other }.to_string()
         };
         let of_machines = text(Some(1));
-        for part in [
-            "by process 21 on node07 (machine 1, world size 2) and by process 22 on node08 (machine 1, world size 2)",
-            "give each machine a number of its own (by Everburn's launcher: `--node-rank`)",
-        ] {
-            assert!(of_machines.contains(part), "{part} not in {of_machines}");
-        }
+        of_machines.assert_contains([
+                "by process 21 on node07 (machine 1, world size 2) and by process 22 on node08 (machine 1, world size 2)",
+                "give each machine a number of its own (by Everburn's launcher: `--node-rank`)",
+            ]);
         let by_hand = text(None);
         assert!(by_hand.contains("each rank a number") && !by_hand.contains("--node-rank"));
     }

@@ -161,6 +161,11 @@ pub(crate) struct Joining<'a> {
 }
 
 impl Joining<'_> {
+    fn failed(&self, source: StoreError) -> RendezvousError {
+        let rank = self.rank;
+        RendezvousError::Store { rank, source }
+    }
+
     /// Joins and waits until all ranks have. `claimed` is called once the rank is this process's.
     pub(crate) fn join(&self, claimed: impl FnOnce()) -> Result<(), RendezvousError> {
         let Self {
@@ -169,7 +174,7 @@ impl Joining<'_> {
             world_size,
             ..
         } = *self;
-        let failed = |source| RendezvousError::Store { rank, source };
+        let failed = |source| self.failed(source);
         let generation = store.add(&left_key(rank), 0).map_err(failed)?;
         let key = |name: &str| key_of(generation, name);
         let me = StartedRank {
@@ -202,10 +207,7 @@ impl Joining<'_> {
         me: &StartedRank,
         key: &impl Fn(&str) -> String,
     ) -> Result<(), RendezvousError> {
-        let failed = |source| RendezvousError::Store {
-            rank: self.rank,
-            source,
-        };
+        let failed = |source| self.failed(source);
         loop {
             let decided = self.store.try_get(&key("decided")).map_err(failed)?;
             if let Some(decided) = decided {
@@ -242,7 +244,7 @@ impl Joining<'_> {
         key: &impl Fn(&str) -> String,
     ) -> Result<(), RendezvousError> {
         let rank = self.rank;
-        let failed = |source| RendezvousError::Store { rank, source };
+        let failed = |source| self.failed(source);
         entry::read::<Verdict>(KEYS, decided)
             .map_err(failed)?
             .into_result()?;
@@ -269,9 +271,7 @@ impl Joining<'_> {
         verdict: &Verdict,
         key: &impl Fn(&str) -> String,
     ) -> Result<(), RendezvousError> {
-        let rank = self.rank;
-        decide(self.store, verdict, key)
-            .map_err(|source| RendezvousError::Store { rank, source })?;
+        decide(self.store, verdict, key).map_err(|source| self.failed(source))?;
         if let Verdict::Elastic { .. } = verdict {
             // An elastic job that has begun continues, and says nothing.
             let told = key_of(0, "told");
@@ -288,9 +288,8 @@ impl Joining<'_> {
         place: &mut Place<StartedRank>,
         me: &StartedRank,
     ) -> Result<(), RendezvousError> {
-        let rank = self.rank;
         let state = place.look(self.store);
-        match state.map_err(|source| RendezvousError::Store { rank, source })? {
+        match state.map_err(|source| self.failed(source))? {
             PlaceState::Taken(first) => Err(RendezvousError::RankTaken {
                 first: Box::new(first),
                 other: Box::new(me.clone()),
@@ -319,7 +318,7 @@ impl Joining<'_> {
         mut notice: WaitNotice,
     ) -> Result<(), RendezvousError> {
         let (rank, world_size, deadline) = (self.rank, self.world_size, &self.deadline);
-        let failed = |source| RendezvousError::Store { rank, source };
+        let failed = |source| self.failed(source);
         loop {
             let until = notice.in_how_long(deadline.elapsed());
             let pause = deadline.left().min(until).min(place.interval());

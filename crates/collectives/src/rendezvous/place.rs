@@ -30,7 +30,8 @@ const WAITING: Duration = Duration::from_millis(500);
 const OFTEN_FOR: usize = 256;
 
 /// What is written of a process that has a place.
-pub(crate) trait Holding: Clone + PartialEq + Serialize + DeserializeOwned {
+pub trait Holding: Clone + PartialEq + Serialize + DeserializeOwned {
+    /// The process.
     fn process(&self) -> &ProcessIdentity;
 }
 
@@ -73,9 +74,21 @@ pub enum PlaceState<H = ProcessIdentity> {
     Taken(H),
 }
 
-/// The place of a process.
+/// A place that only one process may have: that of a launcher among those of a job, or of a rank.
+///
+/// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::elastic::{Place, PlaceState};
+/// use everburn::collectives::store::HashStore;
+///
+/// let store = HashStore::new();
+/// let (mut first, mut second) = (Place::of_launcher(1), Place::of_launcher(1));
+/// assert_eq!(first.look(&store)?, PlaceState::Held);
+/// assert_ne!(second.look(&store)?, PlaceState::Held);
+/// # Ok::<(), everburn_collectives::store::StoreError>(())
+/// ```
 #[derive(Debug)]
-pub(crate) struct Place<H> {
+pub struct Place<H = ProcessIdentity> {
     key: String,
     own: Holder<H>,
     is_held: bool,
@@ -100,23 +113,19 @@ impl<H: Holding> Place<H> {
 
     /// Takes the place if it is free, keeps it if it is this process's, and finds out whether another process lives. Call it
     /// every [`interval`](Self::interval).
-    pub(crate) fn look(&mut self, store: &dyn Store) -> Result<PlaceState<H>, StoreError> {
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached or its data are malformed.
+    pub fn look(&mut self, store: &dyn Store) -> Result<PlaceState<H>, StoreError> {
         let mut expected = match self.is_held {
             true => entry::written("hold", &self.own)?,
             false => Vec::new(),
         };
         // Where a write went through whose answer was lost, or the key has vanished, the second try says what is so.
         for _ in 0..2 {
-            let next = Holder {
-                count: self.own.count + 1,
-                ..self.own.clone()
-            };
-            let bytes = entry::written("hold", &next)?;
-            let there = store.compare_set(&self.key, &expected, &bytes)?;
-            if there == bytes {
-                (self.own, self.is_held) = (next, true);
+            let Some(there) = self.write(store, &expected)? else {
                 return Ok(PlaceState::Held);
-            }
+            };
             if there == expected {
                 expected = Vec::new();
                 continue;
@@ -154,24 +163,31 @@ impl<H: Holding> Place<H> {
         if is_alive == Some(true) {
             return Ok(PlaceState::Taken(other));
         }
+        Ok(match self.write(store, &there)? {
+            None => PlaceState::Held,
+            // It has moved at the last moment, or has left: the next look says which.
+            Some(_) => PlaceState::Waiting,
+        })
+    }
+
+    /// Writes this process with the next count where `expected` is; returns what is there instead.
+    fn write(&mut self, store: &dyn Store, expected: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         let next = Holder {
             count: self.own.count + 1,
             ..self.own.clone()
         };
         let bytes = entry::written("hold", &next)?;
-        self.is_held = store.compare_set(&self.key, &there, &bytes)? == bytes;
-        Ok(match self.is_held {
-            true => {
-                self.own = next;
-                PlaceState::Held
-            }
-            // It has moved at the last moment, or has left: the next look says which.
-            false => PlaceState::Waiting,
-        })
+        let there = store.compare_set(&self.key, expected, &bytes)?;
+        if there != bytes {
+            return Ok(Some(there));
+        }
+        (self.own, self.is_held) = (next, true);
+        Ok(None)
     }
 
     /// The time to the next [`look`](Self::look).
-    pub(crate) fn interval(&self) -> Duration {
+    #[must_use]
+    pub fn interval(&self) -> Duration {
         self.factor
             * match self.is_held {
                 true => HOLDING,
@@ -180,7 +196,10 @@ impl<H: Holding> Place<H> {
     }
 
     /// Leaves the place, if this process has it, so that the next one need not wait.
-    pub(crate) fn leave(&self, store: &dyn Store) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached.
+    pub fn leave(&self, store: &dyn Store) -> Result<(), StoreError> {
         match self.is_held {
             true => store.delete(&self.key).map(drop),
             false => Ok(()),

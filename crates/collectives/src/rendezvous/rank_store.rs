@@ -4,10 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::join::left_key;
-use crate::store::{
-    EtcdStore, FileStore, PrefixStore, SharedStore, Store, StoreError, StoreView, TcpStore,
-    TcpStoreServer,
-};
+use crate::store::{PrefixStore, SharedStore, Store, StoreView, TcpStoreServer};
 use crate::sync::lock;
 
 /// How long a host that ends waits for ranks that still use its store.
@@ -15,32 +12,6 @@ const OTHERS_FINISH: Duration = Duration::from_secs(3);
 
 /// How long saying good-bye to a store may take.
 const LEAVE: Duration = Duration::from_secs(2);
-
-/// The store below, of which leaving needs more than [`Store`] offers.
-#[derive(Debug, Clone)]
-pub(super) enum Backend {
-    Tcp(Arc<TcpStore>),
-    File(Arc<FileStore>),
-    Etcd(Arc<EtcdStore>),
-}
-
-impl Backend {
-    fn shared(&self) -> SharedStore {
-        match self {
-            Self::Tcp(store) => Arc::clone(store) as SharedStore,
-            Self::File(store) => Arc::clone(store) as SharedStore,
-            Self::Etcd(store) => Arc::clone(store) as SharedStore,
-        }
-    }
-
-    fn add_within(&self, key: &str, amount: i64, limit: Duration) -> Result<i64, StoreError> {
-        match self {
-            Self::Tcp(store) => store.add_within(key, amount, limit),
-            Self::File(store) => store.add_within(key, amount, limit),
-            Self::Etcd(store) => store.add_within(key, amount, limit),
-        }
-    }
-}
 
 /// A server in this process, which outlives this rank's use of it a little.
 #[derive(Debug)]
@@ -62,23 +33,19 @@ impl Drop for Host {
 #[derive(Debug)]
 pub(super) struct RankStore {
     store: SharedStore,
-    backend: Backend,
-    prefix: Option<String>,
     /// The rank to be marked as gone when this is dropped.
     claimed: Mutex<Option<usize>>,
     host: Option<Host>,
 }
 
 impl RankStore {
-    pub(super) fn new(backend: Backend, prefix: Option<String>, host: Option<Host>) -> Self {
-        let store = match &prefix {
-            Some(prefix) => Arc::new(PrefixStore::new(prefix.clone(), backend.shared())),
-            None => backend.shared(),
-        };
+    /// The part of `store` below `prefix`.
+    pub(super) fn new(store: SharedStore, prefix: Option<String>, host: Option<Host>) -> Self {
         Self {
-            store,
-            backend,
-            prefix,
+            store: match prefix {
+                Some(prefix) => Arc::new(PrefixStore::new(prefix, store)),
+                None => store,
+            },
             claimed: Mutex::new(None),
             host,
         }
@@ -99,11 +66,7 @@ impl Drop for RankStore {
         let Some(rank) = lock(&self.claimed).take() else {
             return;
         };
-        let mut key = left_key(rank);
-        if let Some(prefix) = &self.prefix {
-            key = format!("{prefix}/{key}");
-        }
-        if let Err(error) = self.backend.add_within(&key, 1, LEAVE) {
+        if let Err(error) = self.store.add_within(&left_key(rank), 1, LEAVE) {
             // The host has gone first, which is no fault.
             tracing::debug!("rank {rank} could not report that it leaves: {error}");
         }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use everburn_auth::{GivenToken, JobToken};
 
 use super::{RendezvousError, RendezvousRequest};
-use crate::store::{EtcdAddress, StoreAccess, StoreError, split};
+use crate::store::{EtcdAddress, StoreAccess, StoreError, split_address};
 
 /// Looks up an environment variable; tests pass their own.
 pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -71,7 +71,7 @@ const STORE: &str = "EVERBURN_STORE";
 impl StoreAddress {
     fn of_init_method(init_method: &str) -> Result<Self, RendezvousError> {
         if let Some(address) = init_method.strip_prefix("tcp://") {
-            let (host, port) = split(address).map_err(|_| RendezvousError::Malformed {
+            let (host, port) = split_address(address).map_err(|_| RendezvousError::Malformed {
                 setting: "the init method",
                 text: init_method.to_owned(),
                 expected: "of the form tcp://host:port, such as tcp://127.0.0.1:29500",

@@ -5,6 +5,8 @@ use std::thread;
 
 use socket2::{Domain, Socket, Type};
 
+use everburn_tests::{AssertContains, lookup};
+
 use super::*;
 use crate::store::Store;
 
@@ -43,10 +45,8 @@ fn join_all<R: Send>(
             .iter()
             .map(|&(rank, size)| {
                 scope.spawn(move || {
-                    then(rendezvous_in(init_method, &request(rank, size), &|name| {
-                        let found = variables.iter().find(|(other, _)| *other == name);
-                        found.map(|(_, value)| (*value).to_owned())
-                    }))
+                    let request = request(rank, size);
+                    then(rendezvous_in(init_method, &request, &lookup(variables)))
                 })
             })
             .collect();
@@ -129,30 +129,6 @@ fn ranks_meet_in_a_file_which_goes_with_the_last() {
 }
 
 #[test]
-fn a_world_size_mismatch_reaches_every_rank() {
-    let folder = tempfile::tempdir().unwrap();
-    let method = format!("file://{}", folder.path().join("meeting").display());
-    for message in join_all(&method, &[], &[(0, 2), (1, 3)], |joined| {
-        joined.unwrap_err().to_string()
-    }) {
-        for part in ["rank 0", "rank 1", "with 2", "with 3"] {
-            assert!(message.contains(part), "{part} in: {message}");
-        }
-    }
-}
-
-#[test]
-fn a_port_in_use_is_named() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap();
-    let error = rendezvous_in(&format!("tcp://{address}"), &request(0, 2), &|_| None).unwrap_err();
-    let message = error.to_string();
-    assert!(message.contains(&address.to_string()), "{message}");
-    assert!(message.contains("in use"), "{message}");
-    assert!(message.contains("ss -ltnp"), "{message}");
-}
-
-#[test]
 fn a_store_that_does_not_come_is_named_with_what_to_check() {
     // Nobody else has the port, and nobody listens.
     let silent = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -165,9 +141,7 @@ fn a_store_that_does_not_come_is_named_with_what_to_check() {
     };
     let error = rendezvous_in(&format!("tcp://{address}"), &request, &|_| None).unwrap_err();
     let message = error.to_string();
-    for part in ["rank 1", &address.to_string(), "tried", "check that rank 0"] {
-        assert!(message.contains(part), "{part} in: {message}");
-    }
+    message.assert_contains(["rank 1", &address.to_string(), "tried", "check that rank 0"]);
 }
 
 #[test]
@@ -182,10 +156,7 @@ fn an_elastic_rank_reaches_the_launchers_store_and_waits_for_nobody() {
         ("TORCHELASTIC_RESTART_COUNT", "3"),
     ];
     let reach = |variables: &[(&str, &str)]| {
-        reach_launchers_store_in("env://", &request(1, 3), &|name| {
-            let found = variables.iter().find(|(other, _)| *other == name);
-            found.map(|(_, value)| (*value).to_owned())
-        })
+        reach_launchers_store_in("env://", &request(1, 3), &lookup(variables))
     };
     let reached = reach(&variables).unwrap().expect("the launcher hosts it");
     assert!(reached.local_address.is_loopback());

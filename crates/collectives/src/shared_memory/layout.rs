@@ -114,7 +114,6 @@ impl Layout {
         self.data_start
     }
 
-    /// The place of the doorbell of `rank`.
     pub(super) fn doorbell(&self, rank: usize) -> Option<usize> {
         (rank < self.ranks).then_some(PAGE + rank * LINE)
     }

@@ -3,6 +3,7 @@
 //! A [`Store`] holds small values (addresses, counters, verdicts), never tensors. Every operation
 //! carries a deadline: the store's own [`Store::timeout`] or one given to the call.
 
+mod address;
 mod backoff;
 mod descriptors;
 pub(crate) mod entry;
@@ -19,13 +20,14 @@ mod view;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use address::{join_address, split_address};
 pub use descriptors::raise_descriptor_limit;
 pub use etcd::{EtcdAddress, EtcdStore};
 pub use file::FileStore;
 pub use hash::HashStore;
 pub use prefix::PrefixStore;
 pub use tcp::{AUTH_OPCODE, StoreAccess, StoreOptions, TcpStore, TcpStoreServer, nobody_listens};
-pub(crate) use tcp::{Deadline, random_u64, resolve, split};
+pub(crate) use tcp::{Deadline, random_u64, resolve};
 pub(crate) use view::StoreView;
 
 use crate::printable;
@@ -319,6 +321,14 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// [`StoreError::Invalid`] when the present value is not a decimal integer.
     fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError>;
+
+    /// [`Store::add`] within `limit`. A store that waits for nothing but its lock needs no limit.
+    ///
+    /// # Errors
+    /// As [`Store::add`].
+    fn add_within(&self, key: &str, amount: i64, _limit: Duration) -> Result<i64, StoreError> {
+        self.add(key, amount)
+    }
 
     /// Replaces the value of `key` by `desired` if it equals `expected`; returns what is (or
     /// would be) there afterwards.

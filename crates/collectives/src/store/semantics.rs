@@ -52,7 +52,6 @@ pub(super) enum CompareSet<'a> {
     Return(&'a [u8]),
 }
 
-/// Decides a compare-and-set.
 pub(super) fn compare_set<'a>(current: Option<&'a [u8]>, expected: &'a [u8]) -> CompareSet<'a> {
     match current {
         None if expected.is_empty() => CompareSet::Store,

@@ -8,7 +8,6 @@ use super::{Store, StoreError};
 
 /// A store that passes everything on to another, but for what it says here.
 pub(crate) trait StoreView: Send + Sync + Debug {
-    /// The store below.
     fn below(&self) -> &dyn Store;
 
     /// What `key` is called there.
@@ -71,6 +70,10 @@ impl<V: StoreView> Store for V {
 
     fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
         self.below().add(&self.name(key), amount)
+    }
+
+    fn add_within(&self, key: &str, amount: i64, limit: Duration) -> Result<i64, StoreError> {
+        self.below().add_within(&self.name(key), amount, limit)
     }
 
     fn compare_set(

@@ -53,7 +53,6 @@ struct Peer {
     since_pause: u64,
     /// The number of calls that wait for it.
     awaited: usize,
-    /// When the pause was requested.
     pause_requested: Option<Instant>,
     /// The reader has waited after the request.
     reader_waited: bool,

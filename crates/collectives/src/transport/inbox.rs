@@ -239,10 +239,9 @@ fn decode_abort(payload: &Payload) -> Result<Failure, String> {
         lost: number(lost),
         silent_machine: number(machine),
         reason,
-        first: None,
-        destroyed: false,
         hang,
         waiting_for: waiting_for.collect(),
+        ..Failure::default()
     })
 }
 
@@ -258,10 +257,9 @@ mod tests {
             lost: Some(1),
             silent_machine: Some(0),
             reason,
-            first: None,
-            destroyed: false,
             hang: true,
             waiting_for: vec![1, 2],
+            ..Failure::default()
         };
         let received = decode_abort(&encode_abort(&sent)).unwrap();
         assert_eq!((received.by, received.lost), (3, Some(1)));

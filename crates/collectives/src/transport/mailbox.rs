@@ -12,7 +12,7 @@ use crate::runtime::{self, Condition};
 use crate::sync::lock;
 
 /// Why a group can no longer be used.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Failure {
     /// The rank that noticed it first.
     pub(crate) by: usize,
@@ -137,17 +137,7 @@ impl Mailbox {
     /// Takes in a message, or hands it to whoever has waited longest for it.
     pub(crate) fn put_message(&self, from: usize, tag: u64, payload: Payload) {
         let mut state = lock(&self.state);
-        let receiver = match state.receivers.get_mut(&(from, tag)) {
-            Some(queue) => {
-                let receiver = queue.pop_front();
-                if queue.is_empty() {
-                    state.receivers.remove(&(from, tag));
-                }
-                receiver
-            }
-            None => None,
-        };
-        match receiver {
+        match pop(&mut state.receivers, (from, tag)) {
             Some((receiver, _awaited)) => {
                 drop(state);
                 receiver(Ok(payload));
@@ -212,17 +202,7 @@ impl Mailbox {
             receiver(Err(Interruption::Failed(failure)));
             return;
         }
-        let message = match state.messages.get_mut(&(from, tag)) {
-            Some(queue) => {
-                let message = queue.pop_front();
-                if queue.is_empty() {
-                    state.messages.remove(&(from, tag));
-                }
-                message
-            }
-            None => None,
-        };
-        let answer = match message {
+        let answer = match pop(&mut state.messages, (from, tag)) {
             Some((payload, _charge)) => Ok(payload),
             None => match interruption(&state, from) {
                 Some(interruption) => Err(interruption),
@@ -299,7 +279,6 @@ impl Mailbox {
         self.changed.notify_all();
     }
 
-    /// The failure of the group, if it has failed.
     pub(crate) fn failure(&self) -> Option<Failure> {
         lock(&self.state).failure.clone()
     }
@@ -425,6 +404,16 @@ impl Mailbox {
             }
         }
     }
+}
+
+/// The first of the queue at `key`; of an empty queue nothing is kept.
+fn pop<T>(queues: &mut HashMap<(usize, u64), VecDeque<T>>, key: (usize, u64)) -> Option<T> {
+    let queue = queues.get_mut(&key)?;
+    let first = queue.pop_front();
+    if queue.is_empty() {
+        queues.remove(&key);
+    }
+    first
 }
 
 /// Why nothing can be expected from (or sent to) `peer`.

@@ -1,6 +1,7 @@
 //! Connections that are cut between two ranks which both live on.
 
 use everburn_collectives::group::{CollectiveError, ReduceOp};
+use everburn_tests::assert_matches;
 
 use crate::harness::{Meeting, WIRES, error, on_all_ranks, options};
 
@@ -18,10 +19,7 @@ fn both_ends_of_a_connection_that_is_cut_lose_each_other() {
             let peer = 1 - group.rank();
             let mut values = vec![1f32; 1000];
             let error = error(group.all_reduce_in_place(&mut values, ReduceOp::Sum));
-            assert!(
-                matches!(error, CollectiveError::PeerLost { peer: lost, .. } if lost == peer),
-                "{error:?}"
-            );
+            assert_matches!(error, CollectiveError::PeerLost { peer: lost, .. } if lost == peer);
             meeting.wait();
         });
     }

@@ -9,6 +9,7 @@ use everburn_collectives::group::{
 };
 use everburn_collectives::heartbeat::{Evidence, HangReport, HeartbeatMonitor, HeartbeatOptions};
 use everburn_collectives::store::{HashStore, SharedStore};
+use everburn_tests::{AssertContains, assert_matches};
 
 use crate::harness::{GENEROUS, Meeting, WIRES, Wire, error, in_parallel, on_all_ranks, options};
 
@@ -140,18 +141,16 @@ fn a_rank_that_never_calls_is_named_by_all_others_with_step_operation_and_log() 
             );
             assert_eq!(report.has_called, Some(false), "{report}");
             let text = report.to_string();
-            for part in [
-                "rank 1 stalled at step 50: it has not called all_reduce(f32[5], sum) (collective 1)",
-                "in which ranks 0, 2 waited for it",
-                "its heartbeats arrive, so it is busy or stuck in other work",
-                "rank 1: in its last beat, ",
-                "at step 49, in no operation; its last: barrier (collective 0, step 49), done",
-                "all_reduce(f32[5], sum) (collective 1, step 50, label 2), failed",
-                "it waited for rank 1",
-                "rank1.log:\n  | reading\n  | the disk is slow",
-            ] {
-                assert!(text.contains(part), "{part} in:\n{text}");
-            }
+            text.assert_contains([
+                    "rank 1 stalled at step 50: it has not called all_reduce(f32[5], sum) (collective 1)",
+                    "in which ranks 0, 2 waited for it",
+                    "its heartbeats arrive, so it is busy or stuck in other work",
+                    "rank 1: in its last beat, ",
+                    "at step 49, in no operation; its last: barrier (collective 0, step 49), done",
+                    "all_reduce(f32[5], sum) (collective 1, step 50, label 2), failed",
+                    "it waited for rank 1",
+                    "rank1.log:\n  | reading\n  | the disk is slow",
+                ]);
         }
         assert_eq!(reports.iter().flatten().count(), 2);
     });
@@ -272,80 +271,40 @@ fn garbage_in_the_store_is_called_unreadable_and_harms_nobody() {
 }
 
 #[test]
-fn a_rank_without_heartbeats_is_lost_and_named_by_all_others() {
-    in_parallel(WIRES.to_vec(), |wire| {
-        let store: SharedStore = Arc::new(HashStore::new());
-        let meeting = Meeting::of(3);
-        on_all_ranks(wire, 3, options(), |group| {
-            let monitor = start_monitor(&store, &group, OFTEN, Some(TIMEOUT));
-            group.set_step(49);
-            group.barrier().wait().unwrap();
-            meeting.wait();
-            if group.rank() == 1 {
-                // The diagnosis uses its last beat.
-                wait_for_beat(&store, 1, &["\"step\":49", "barrier"]);
-                monitor.stop_without_goodbye();
-                meeting.wait();
-                return;
-            }
-            group.set_step(50);
-            let error = error(group.barrier().wait());
-            assert!(
-                matches!(
-                    error,
-                    CollectiveError::PeerLost {
-                        peer: 1,
-                        step: 50,
-                        ..
-                    }
-                ),
-                "{error:?}"
-            );
-            let text = error.to_string();
-            assert!(text.contains("no heartbeat for"), "{text}");
-            assert!(
-                text.contains("the last one was at step 49, in or after barrier"),
-                "{text}"
-            );
-            let report = monitor
-                .report(&error, &|_| None)
-                .expect("a heartbeat timeout");
-            assert_eq!(report.stalled, Some(1), "{report}");
-            let text = report.to_string();
-            let verdict = "rank 1 stalled at step 50: it has not called barrier (collective 1)";
-            assert!(text.contains(verdict), "{text}");
-            assert!(text.contains("no heartbeat for"), "{text}");
-            meeting.wait();
-        });
-    });
-}
-
-#[test]
 fn a_rank_of_many_without_heartbeats_is_lost_for_all_and_the_report_counts_the_rest() {
     const SIZE: usize = 40;
     let store: SharedStore = Arc::new(HashStore::new());
     let meeting = Meeting::of(SIZE);
     let printed = on_all_ranks(Wire::Threads, SIZE, options(), |group| {
         let monitor = start_monitor(&store, &group, OFTEN, Some(TIMEOUT));
+        group.set_step(49);
         group.barrier().wait().unwrap();
-        wait_for_beat(&store, group.rank(), &["barrier"]);
+        // The diagnosis uses its last beat.
+        wait_for_beat(&store, group.rank(), &["\"step\":49", "barrier"]);
         meeting.wait();
         if group.rank() == 17 {
             monitor.stop_without_goodbye();
             meeting.wait();
             return false;
         }
+        group.set_step(50);
         let error = error(group.barrier().wait());
-        assert!(
-            matches!(error, CollectiveError::PeerLost { peer: 17, .. }),
-            "{error:?}"
-        );
+        assert_eq!(error.lost_rank(), Some(17), "{error:?}");
+        let text = error.to_string();
+        text.assert_contains([
+            "no heartbeat for",
+            "(the last one was at step 49, in or after barrier",
+        ]);
         let report = monitor.report(&error, &|_| None);
         let report = report.expect("a heartbeat timeout");
         assert_eq!(report.stalled, Some(17), "{report}");
         assert_eq!(report.ranks.len() + report.others, SIZE);
         assert!(report.others > 0, "{report}");
-        assert!(report.to_string().contains("more ranks: not asked"));
+        let text = report.to_string();
+        text.assert_contains([
+            "more ranks: not asked",
+            "rank 17 stalled at step 50: it has not called barrier",
+        ]);
         meeting.wait();
         report.is_printed_here
     });
@@ -369,10 +328,7 @@ fn a_rank_that_ends_in_good_order_and_one_that_dies_are_no_hang() {
             return;
         }
         let error = error(group.barrier().wait());
-        assert!(
-            matches!(error, CollectiveError::PeerLost { .. }),
-            "{error:?}"
-        );
+        assert_matches!(error, CollectiveError::PeerLost { .. });
         assert!(monitor.report(&error, &|_| None).is_none());
         meeting.wait();
     });
@@ -388,8 +344,5 @@ fn invalid_heartbeat_options_are_refused() {
     let text = HeartbeatMonitor::start(store, 0, 1, hasty)
         .unwrap_err()
         .to_string();
-    assert!(
-        text.contains("the timeout at least twice the interval"),
-        "{text}"
-    );
+    text.assert_contains(["the timeout at least twice the interval"]);
 }

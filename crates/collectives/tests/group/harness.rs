@@ -8,7 +8,7 @@ use std::time::Duration;
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, TransportKind};
 use everburn_collectives::rendezvous::Rendezvous;
 use everburn_collectives::store::{HashStore, SharedStore};
-use everburn_collectives::transport::TcpMesh;
+use everburn_collectives::transport::{TcpMesh, ThreadMesh};
 pub use everburn_tests::Meeting;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +90,14 @@ pub fn on_all_ranks<R: Send>(
         }
     };
     in_parallel(makers, |make| body(make()))
+}
+
+/// The groups of ranks that are threads, each with options of its own.
+pub fn over_threads_with(options: &[GroupOptions]) -> Vec<ProcessGroup> {
+    let meshes = ThreadMesh::new(options.len()).into_iter().zip(options);
+    meshes
+        .map(|(mesh, options)| ProcessGroup::over(Arc::new(mesh), 0, *options))
+        .collect()
 }
 
 /// [`on_all_ranks`] over each wire, one after the other.

@@ -13,5 +13,4 @@ mod mesh;
 mod mismatches;
 mod operations;
 mod point_to_point;
-mod properties;
 mod subgroups;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
 use everburn_collectives::store::{HashStore, SharedStore, Store};
+use everburn_tests::{AssertContains, assert_matches};
 
 use crate::harness::{
     Meeting, Wire, error, in_parallel, on_all_ranks, options, rendezvous, short_options,
@@ -52,10 +53,7 @@ fn ranks_that_do_not_come_are_named() {
     });
     for error in errors {
         let text = error.to_string();
-        assert!(
-            matches!(&error, CollectiveError::Incomplete { missing, .. } if *missing == [1, 3]),
-            "{text}"
-        );
+        assert_matches!(&error, CollectiveError::Incomplete { missing, .. } if *missing == [1, 3]);
         assert!(text.contains("for ranks 1, 3 to connect"), "{text}");
     }
 }
@@ -71,10 +69,7 @@ fn a_second_process_as_the_same_rank_is_refused_and_told_so() {
         ))
     });
     for error in &errors {
-        assert!(
-            matches!(error, CollectiveError::Incomplete { missing, .. } if *missing == [2]),
-            "{error}"
-        );
+        assert_matches!(error, CollectiveError::Incomplete { missing, .. } if *missing == [2]);
     }
     let second = "it is connected with another process that is rank 1";
     let refused = errors.iter().map(ToString::to_string);
@@ -93,14 +88,8 @@ fn a_rank_of_another_world_is_named_by_all() {
     });
     for error in errors {
         let text = error.to_string();
-        assert!(
-            matches!(error, CollectiveError::WorldSize { .. }),
-            "{error:?}"
-        );
-        assert!(
-            text.contains("rank 2") && text.contains("3") && text.contains("4"),
-            "{text}"
-        );
+        assert_matches!(error, CollectiveError::WorldSize { .. });
+        text.assert_contains(["rank 2", "3", "4"]);
     }
 }
 
@@ -108,10 +97,7 @@ fn a_rank_of_another_world_is_named_by_all() {
 fn a_rank_outside_its_world_is_refused() {
     let store: SharedStore = Arc::new(HashStore::new());
     let text = error(ProcessGroup::connect(rendezvous(store, 2, 2), options())).to_string();
-    assert!(
-        text.contains("rank 2 does not exist in a world of 2"),
-        "{text}"
-    );
+    text.assert_contains(["rank 2 does not exist in a world of 2"]);
 }
 
 /// The threads of this process whose name is `name`.

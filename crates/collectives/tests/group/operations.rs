@@ -5,6 +5,8 @@ use half::{bf16, f16};
 
 use crate::harness::{WIRES, on_all_ranks, on_every_wire, options};
 
+const SIZES: [usize; 5] = [1, 2, 3, 4, 7];
+
 /// A type with values to test on and an independent definition of its reductions.
 pub trait Sample: Element {
     fn sample(rank: usize, index: usize) -> Self;
@@ -166,9 +168,17 @@ fn check_type<T: Sample>(group: &ProcessGroup) {
     }
 }
 
-fn check_everything(options: GroupOptions) {
-    for wire in WIRES {
-        for size in [1, 2, 3, 4, 7] {
+#[test]
+fn every_operation_with_the_algorithms_in_rank_order() {
+    for algorithm in [Algorithm::Flat, Algorithm::Direct] {
+        let options = GroupOptions {
+            algorithm: Some(algorithm),
+            ..options()
+        };
+        for (wire, size) in WIRES
+            .into_iter()
+            .flat_map(|wire| SIZES.map(|size| (wire, size)))
+        {
             on_all_ranks(wire, size, options, |group| {
                 check_type::<f32>(&group);
                 check_type::<f64>(&group);
@@ -185,51 +195,17 @@ fn check_everything(options: GroupOptions) {
 }
 
 #[test]
-fn every_operation_with_the_flat_algorithm() {
-    check_everything(GroupOptions {
-        algorithm: Some(Algorithm::Flat),
-        ..options()
-    });
-}
-
-#[test]
-fn every_operation_with_the_direct_algorithm() {
-    check_everything(GroupOptions {
-        algorithm: Some(Algorithm::Direct),
-        ..options()
-    });
-}
-
-#[test]
 fn large_messages() {
-    for wire in WIRES {
-        for size in [1, 2, 3, 4, 7] {
-            on_all_ranks(wire, size, options(), |group| {
-                check_exchanges::<f32>(&group, 300_000);
-                for op in [ReduceOp::Sum, ReduceOp::Mean] {
-                    let expected = reduced::<f32>(op, size, 300_000);
-                    let result = group.all_reduce(samples(group.rank(), 300_000), op).wait();
-                    assert_bits(&result.unwrap(), &expected, "large all_reduce");
-                }
-                group.destroy().unwrap();
-            });
-        }
-    }
-}
-
-#[test]
-fn nan_of_any_rank_reaches_all() {
-    for wire in WIRES {
-        for op in [ReduceOp::Min, ReduceOp::Max, ReduceOp::Sum] {
-            let results = on_all_ranks(wire, 3, options(), |group| {
-                let value = if group.rank() == 1 { f32::NAN } else { 1.0 };
-                group.all_reduce(vec![value], op).wait().unwrap()[0]
-            });
-            assert!(
-                results.iter().all(|value| value.is_nan()),
-                "{op}: {results:?}"
-            );
-        }
+    for size in SIZES {
+        on_every_wire(size, |group| {
+            check_exchanges::<f32>(&group, 300_000);
+            for op in [ReduceOp::Sum, ReduceOp::Mean] {
+                let expected = reduced::<f32>(op, size, 300_000);
+                let result = group.all_reduce(samples(group.rank(), 300_000), op).wait();
+                assert_bits(&result.unwrap(), &expected, "large all_reduce");
+            }
+            group.destroy().unwrap();
+        });
     }
 }
 

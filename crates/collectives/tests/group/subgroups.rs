@@ -1,6 +1,7 @@
 //! Groups of some of the ranks.
 
 use everburn_collectives::group::{CollectiveError, ReduceOp};
+use everburn_tests::assert_matches;
 
 use crate::harness::{Meeting, WIRES, assert_verdict, error, on_all_ranks, on_every_wire, options};
 
@@ -115,11 +116,8 @@ fn a_subgroup_fails_with_its_parent() {
             error
         });
         for error in errors {
-            assert!(
-                matches!(&error, CollectiveError::Aborted { by: 2, reason, .. }
-                if reason == "no more disk space"),
-                "{error:?}"
-            );
+            assert_matches!(&error, CollectiveError::Aborted { by: 2, reason, .. }
+                if reason == "no more disk space");
         }
     }
 }

@@ -12,7 +12,7 @@ use everburn_collectives::rendezvous::{RendezvousRequest, rendezvous};
 use everburn_collectives::store::{
     EtcdAddress, EtcdStore, Store, StoreAccess, StoreError, StoreOptions,
 };
-use everburn_tests::Etcd;
+use everburn_tests::{Etcd, assert_matches};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -111,10 +111,7 @@ fn who_does_not_have_the_secret_neither_joins_nor_is_believed() {
     let wrong = EtcdStore::connect(&address, &with_token("a secret of strangers"));
     let none = EtcdStore::connect(&address, &StoreOptions::new(StoreAccess::Open));
     for error in [wrong.unwrap_err(), none.unwrap_err()] {
-        assert!(
-            matches!(error, StoreError::Unauthenticated { .. }),
-            "{error}"
-        );
+        assert_matches!(error, StoreError::Unauthenticated { .. });
         assert!(error.to_string().contains("EVERBURN_JOB_TOKEN"), "{error}");
     }
     store.set("ours", b"value").unwrap();
@@ -334,7 +331,7 @@ fn what_is_no_etcd_is_refused_and_nobody_there_is_said() {
     });
     let job: EtcdAddress = format!("etcd://{address}/job").parse().unwrap();
     let error = EtcdStore::connect(&job, &with_token(TOKEN)).unwrap_err();
-    assert!(matches!(error, StoreError::Protocol { .. }), "{error}");
+    assert_matches!(error, StoreError::Protocol { .. });
     assert!(error.to_string().contains("3.4 or newer"), "{error}");
     web.join().unwrap();
     let nobody: EtcdAddress = format!("etcd://127.0.0.1:{}/job", everburn_tests::free_port())
@@ -345,6 +342,6 @@ fn what_is_no_etcd_is_refused_and_nobody_there_is_said() {
         ..with_token(TOKEN)
     };
     let error = EtcdStore::connect(&nobody, &options).unwrap_err();
-    assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
+    assert_matches!(error, StoreError::Unreachable { .. });
     assert!(error.to_string().contains("endpoint health"), "{error}");
 }

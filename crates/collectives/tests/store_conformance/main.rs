@@ -10,6 +10,7 @@ use everburn_collectives::store::{
     FileStore, HashStore, MAX_KEY_BYTES, MAX_VALUE_BYTES, PrefixStore, SharedStore, Store,
     StoreAccess, StoreError, StoreOptions, TcpStore, TcpStoreServer,
 };
+use everburn_tests::assert_matches;
 
 const SHORT: Duration = Duration::from_millis(30);
 const LONG: Duration = Duration::from_secs(60);
@@ -52,7 +53,7 @@ fn values_and_counters(store: &dyn Store) {
     store.set("v/n", b"40").unwrap();
     assert_eq!(store.add("v/n", 2).unwrap(), 42);
     let error = store.add("v/a", 1).unwrap_err();
-    assert!(matches!(error, StoreError::Invalid { .. }), "{error}");
+    assert_matches!(error, StoreError::Invalid { .. });
     assert!(error.to_string().contains("`two`"), "{error}");
     assert_eq!(store.get("v/a").unwrap(), b"two", "left as it was");
 
@@ -104,7 +105,7 @@ fn deadlines_name_the_keys(store: &dyn Store) {
         assert!(error.to_string().contains("d/missing"), "{error}");
     }
     let at_once = store.wait_within(&["d/missing"], Duration::ZERO);
-    assert!(matches!(at_once, Err(StoreError::Timeout { .. })));
+    assert_matches!(at_once, Err(StoreError::Timeout { .. }));
     assert_eq!(store.get_within("d/there", Duration::ZERO).unwrap(), b"");
     store.wait_within(&["d/there"], Duration::ZERO).unwrap();
     // A wait that was called off leaves the store usable.
@@ -116,9 +117,9 @@ fn deadlines_name_the_keys(store: &dyn Store) {
 fn limits_are_kept(store: &dyn Store, longest: usize) {
     let long = "k".repeat(MAX_KEY_BYTES + 1);
     let error = store.set(&long, b"").unwrap_err();
-    assert!(matches!(error, StoreError::Invalid { .. }), "{error}");
+    assert_matches!(error, StoreError::Invalid { .. });
     let error = store.set("l", &vec![0; longest + 1]).unwrap_err();
-    assert!(matches!(error, StoreError::Invalid { .. }), "{error}");
+    assert_matches!(error, StoreError::Invalid { .. });
     assert!(!store.check(&["l"]).unwrap());
     store.set("l", &vec![1; longest]).unwrap();
     assert_eq!(store.get("l").unwrap().len(), longest);

@@ -2,12 +2,12 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use everburn_collectives::store::{Store, StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
 use socket2::{Domain, Socket, Type};
 
-use crate::raw::{LONG, Raw, VALIDATE, assert_serves, client, list, open, serve};
+use crate::raw::{LONG, Raw, VALIDATE, client, open, serve};
 
 const TOKEN: &str = "a token of the tests";
 const PING: [u8; 5] = [13, 1, 2, 3, 4];
@@ -107,70 +107,6 @@ fn clients_have_the_place_of_silent_connections() {
     assert_eq!(Raw::connect(&server).closed(), b"");
     assert_eq!(stores[0].add("n", 0).unwrap(), 10);
     drop(flood);
-}
-
-#[test]
-fn waits_take_of_what_may_be_held() {
-    const LIMIT: usize = 2 << 20;
-    let server = serve(StoreOptions {
-        max_stored_bytes: LIMIT,
-        ..open()
-    });
-    let names: Vec<String> = (0..1000).map(|i| format!("/{i:0>7}")).collect();
-    let keys: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
-    let wait = list(6, 1000, &keys);
-    let mut waiting: Vec<Raw> = Vec::new();
-    let mut refused = 0;
-    for _ in 0..16 {
-        let mut raw = Raw::validated(&server);
-        let _ = raw.0.write_all(&wait);
-        match answers(&mut raw) {
-            true => waiting.push(raw),
-            false => refused += 1,
-        }
-        assert!(server.held_bytes() <= LIMIT);
-    }
-    // A wait of a thousand keys takes more than a quarter of a megabyte.
-    assert!((1..8).contains(&waiting.len()), "{}", waiting.len());
-    assert_eq!(waiting.len() + refused, 16);
-    assert_serves(&server);
-    let store = client(&server);
-    let before = server.held_bytes();
-    drop(waiting);
-    let start = Instant::now();
-    while server.held_bytes() > 100_000 {
-        assert!(start.elapsed() < LONG, "{before} bytes stay held");
-        store.num_keys().unwrap();
-    }
-}
-
-/// Sixteen requests of more than 60 MiB each, sent at once.
-#[test]
-fn unfinished_requests_take_of_what_may_be_held() {
-    const LIMIT: usize = 4 << 20;
-    let server = serve(StoreOptions {
-        max_stored_bytes: LIMIT,
-        ..open()
-    });
-    let key = [b'k'; 470];
-    let begin = [&[6_u8][..], &131_072_u64.to_ne_bytes()].concat();
-    let item = [&(key.len() as u64).to_ne_bytes()[..], &key].concat();
-    let piece = item.repeat(512);
-    let mut senders: Vec<Raw> = (0..16)
-        .map(|_| {
-            let mut raw = Raw::validated(&server);
-            raw.send(&begin);
-            raw
-        })
-        .collect();
-    let start = Instant::now();
-    // All continue in turn until each has been refused.
-    while !senders.is_empty() {
-        senders.retain_mut(|raw| raw.0.write_all(&piece).is_ok());
-        assert!(server.held_bytes() <= LIMIT);
-        assert!(start.elapsed() < LONG, "{} still send", senders.len());
-    }
-    assert_serves(&server);
 }
 
 #[test]

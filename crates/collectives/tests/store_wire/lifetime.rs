@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::thread;
 
 use everburn_collectives::store::{Store, StoreError, StoreOptions, TcpStore, TcpStoreServer};
+use everburn_tests::assert_matches;
 
 use crate::raw::{LONG, client, open};
 
@@ -26,7 +27,7 @@ fn stops_and_can_begin_anew() -> bool {
             thread::yield_now();
         }
         let taken = TcpStoreServer::bind(address, open()).unwrap_err();
-        assert!(matches!(taken, StoreError::AddressInUse { .. }), "{taken}");
+        assert_matches!(taken, StoreError::AddressInUse { .. });
         assert!(taken.to_string().contains(&address.to_string()), "{taken}");
         drop(server);
         let error = waiting.join().unwrap().unwrap_err();

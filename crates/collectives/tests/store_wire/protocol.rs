@@ -88,20 +88,6 @@ fn requests_may_come_in_any_pieces() {
 }
 
 #[test]
-fn a_barrier_opens_when_all_have_come() {
-    let server = serve(open());
-    let barrier = [&message(18, &[b"/b"])[..], &number(3)].concat();
-    let mut ranks: Vec<Raw> = (0..3).map(|_| Raw::validated(&server)).collect();
-    for rank in &mut ranks {
-        rank.send(&barrier);
-    }
-    for rank in &mut ranks {
-        rank.expect(&[0]);
-    }
-    ranks[0].ask(&message(3, &[b"/b"]), &string(b"3"));
-}
-
-#[test]
 fn a_client_that_does_not_read_is_held_back_and_others_are_served() {
     let server = serve(open());
     let store = client(&server);

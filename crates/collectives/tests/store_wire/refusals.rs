@@ -9,8 +9,9 @@ use everburn_auth::{CHALLENGE_BYTES, Dialer, JobToken, NONCE_BYTES, PROOF_BYTES}
 use everburn_collectives::store::{
     AUTH_OPCODE, Store, StoreAccess, StoreError, StoreOptions, TcpStore, TcpStoreServer,
 };
+use everburn_tests::{AssertContains, assert_matches};
 
-use crate::raw::{LONG, Raw, VALIDATE, assert_serves, client, list, message, open, serve};
+use crate::raw::{LONG, Raw, VALIDATE, assert_serves, message, open, serve};
 
 const TOKEN: &str = "a token of the tests";
 const AUTH_REFUSED: u8 = 0xEB;
@@ -32,56 +33,6 @@ fn a_wrong_magic_is_refused_at_once() {
         assert_eq!(raw.closed(), b"");
     }
     assert_serves(&server);
-}
-
-#[test]
-fn absurd_lengths_and_opcodes_close_only_their_connection() {
-    let server = serve(open());
-    let huge = u64::MAX.to_ne_bytes();
-    for bad in [
-        vec![99],
-        vec![0xEB],
-        vec![19],
-        [&[1][..], &huge].concat(),
-        [&message(1, &[b"/k"])[..], &(9_u64 << 20).to_ne_bytes()].concat(),
-        [&[6][..], &huge].concat(),
-        [&[11][..], &131_073_u64.to_ne_bytes()].concat(),
-        VALIDATE.to_vec(),
-    ] {
-        let mut raw = Raw::validated(&server);
-        raw.send(&bad);
-        // What is bad only with its arguments gets some.
-        let _ = raw.0.write_all(&[0; 16]);
-        assert_eq!(raw.closed(), b"", "{bad:?}");
-    }
-    assert_serves(&server);
-}
-
-#[test]
-fn who_says_nothing_or_half_a_message_is_dropped_after_the_deadline() {
-    let server = serve(StoreOptions {
-        handshake_timeout: Duration::from_secs(1),
-        request_timeout: Duration::from_secs(1),
-        ..open()
-    });
-    let silent = Raw::connect(&server);
-    let mut half_validated = Raw::connect(&server);
-    // On a busy machine it may be dropped before; that it is dropped is what counts.
-    let _ = half_validated.0.write_all(&VALIDATE[..3]);
-    let mut half_request = Raw::surely_validated(&server);
-    let _ = half_request
-        .0
-        .write_all(&message(1, &[b"/k", b"value"])[..12]);
-    for raw in [silent, half_validated, half_request] {
-        assert_eq!(raw.closed(), b"");
-    }
-    // Who is validated and waits, or has nothing to say, is not dropped.
-    let mut waiting = Raw::surely_validated(&server);
-    waiting.send(&list(6, 1, &[b"/k"]));
-    let silent = Raw::connect(&server);
-    assert_eq!(silent.closed(), b"", "a deadline has passed meanwhile");
-    client(&server).set("k", b"").unwrap();
-    waiting.expect(&[0]);
 }
 
 fn with_token(token: &str) -> StoreOptions {
@@ -140,10 +91,7 @@ fn both_sides_prove_that_they_know_the_token_and_a_mismatch_says_what_to_check()
         ),
     ] {
         let error = TcpStore::connect(&address, options).unwrap_err();
-        assert!(
-            matches!(error, StoreError::Unauthenticated { .. }),
-            "{error:?}"
-        );
+        assert_matches!(error, StoreError::Unauthenticated { .. });
         let text = error.to_string();
         let begin = format!("authentication with the store at {address} failed: {expected}");
         assert!(text.starts_with(&begin), "{text}");
@@ -162,7 +110,7 @@ fn another_service_at_the_address_is_named_by_its_answer() {
         client.write_all(answer.as_bytes()).unwrap();
     });
     let error = TcpStore::connect(&address, with_token(TOKEN)).unwrap_err();
-    assert!(matches!(error, StoreError::Protocol { .. }), "{error:?}");
+    assert_matches!(error, StoreError::Protocol { .. });
     let text = error.to_string();
     let expected = "it is no store: it answered `HTTP/1.0 400 Bad Request";
     assert!(text.contains(expected), "{text}");
@@ -224,27 +172,6 @@ fn a_proof_is_no_validation() {
 }
 
 #[test]
-fn nothing_secret_is_sent_to_a_server_that_does_not_know_the_token() {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    thread::scope(|scope| {
-        let client = scope.spawn(|| TcpStore::connect(&address, with_token(TOKEN)));
-        let mut server = Raw(listener.accept().unwrap().0);
-        server.0.set_read_timeout(Some(LONG)).unwrap();
-        let mut nonce = [0; 1 + NONCE_BYTES];
-        server.0.read_exact(&mut nonce).unwrap();
-        server.send(&[7; CHALLENGE_BYTES]);
-        assert_eq!(server.closed(), b"", "a nonce is all that it learns");
-        let error = client.join().unwrap().unwrap_err();
-        assert!(
-            matches!(error, StoreError::Unauthenticated { .. }),
-            "{error}"
-        );
-        assert!(error.to_string().contains("does not match"), "{error}");
-    });
-}
-
-#[test]
 fn a_client_whose_handshakes_are_broken_off_asks_once_whether_the_store_is_open() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -279,10 +206,7 @@ fn a_listener_that_says_nothing_is_named() {
     let address = listener.local_addr().unwrap().to_string();
     let error = TcpStore::connect(&address, options).unwrap_err();
     let text = error.to_string();
-    assert!(
-        text.contains("connections are accepted and nothing answers"),
-        "{text}"
-    );
+    text.assert_contains(["connections are accepted and nothing answers"]);
 }
 
 #[test]
@@ -290,9 +214,7 @@ fn a_client_with_a_token_does_not_use_an_open_store() {
     let server = serve(open());
     let error = TcpStore::connect(&server.local_addr().to_string(), with_token(TOKEN)).unwrap_err();
     let text = error.to_string();
-    for part in ["the store is open", "EVERBURN_OPEN_STORE=1", "address"] {
-        assert!(text.contains(part), "{part} in: {text}");
-    }
+    text.assert_contains(["the store is open", "EVERBURN_OPEN_STORE=1", "address"]);
     assert_serves(&server);
 }
 

@@ -1,6 +1,7 @@
 //! Writes have no reply: a refused one is laid to nobody else's charge.
 
 use everburn_collectives::store::{Store, StoreError, StoreOptions, TcpStoreServer};
+use everburn_tests::{AssertContains, assert_matches};
 
 use crate::raw::{LONG, client, open, serve};
 
@@ -24,9 +25,7 @@ fn refused(error: &StoreError) -> (&'static str, &str, bool) {
         panic!("{error}");
     };
     let text = error.to_string();
-    for part in [operation, key.as_str(), "full", "warnings"] {
-        assert!(text.contains(part), "{part} in: {text}");
-    }
+    text.assert_contains([operation, key.as_str(), "full", "warnings"]);
     (operation, key, !others.is_empty())
 }
 
@@ -103,7 +102,7 @@ fn a_refused_request_does_not_blame_the_writes_before_it() {
     let store = client(&server);
     store.set("n", b"not a number").unwrap();
     let error = store.add("n", 1).unwrap_err();
-    assert!(matches!(error, StoreError::Invalid { .. }), "{error}");
+    assert_matches!(error, StoreError::Invalid { .. });
     assert_eq!(store.get("n").unwrap(), b"not a number");
 }
 
@@ -114,6 +113,6 @@ fn a_server_that_has_ended_refuses_nothing() {
     store.set("k", b"v").unwrap();
     drop(server);
     let error = store.add("n", 1).unwrap_err();
-    assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
+    assert_matches!(error, StoreError::Unreachable { .. });
     assert!(error.to_string().contains("probably ended"), "{error}");
 }

@@ -6,10 +6,8 @@ use std::sync::Arc;
 use everburn_collectives::store::{FileStore, SharedStore, Store};
 
 use crate::crowd::Crowd;
-use crate::operations::{binary, every_store};
-use crate::python::{PATIENCE, Script};
-
-const ALL_ANSWERED: &str = "every operation answers as it should";
+use crate::operations::{every_operation_of_pytorch, every_store, gloo_adds_up, script_answers};
+use crate::python::PATIENCE;
 
 fn open(path: &Path) -> FileStore {
     FileStore::open_with_timeout(path, None, PATIENCE).unwrap()
@@ -26,25 +24,14 @@ fn place() -> (tempfile::TempDir, PathBuf) {
 #[ignore = "needs torch: cargo xtask test --with-torch"]
 fn the_script_states_what_pytorchs_own_file_store_answers() {
     let (_folder, path) = place();
-    let script = Script::start("operations.py", &["--file", path.to_str().unwrap()]);
-    assert_eq!(script.line(), ALL_ANSWERED);
-    script.finish();
+    script_answers(["--file", path.to_str().unwrap()], &[]);
 }
 
 #[test]
 #[ignore = "needs torch: cargo xtask test --with-torch"]
 fn pytorch_does_every_operation_on_a_file_of_ours_and_we_read_its() {
     let (_folder, path) = place();
-    let store = open(&path);
-    store.set("from rust", &binary()).unwrap();
-    store.add("from both", 40).unwrap();
-    let file = path.to_str().unwrap();
-    let script = Script::start("operations.py", &["--file", file, "--rust"]);
-    assert_eq!(script.line(), ALL_ANSWERED);
-    script.finish();
-    assert_eq!(store.get("from python").unwrap(), binary());
-    assert_eq!(store.get("from both").unwrap(), b"42");
-    assert!(!store.check(&["p/b"]).unwrap(), "PyTorch has deleted it");
+    every_operation_of_pytorch(["--file", path.to_str().unwrap()], &open(&path));
 }
 
 #[test]
@@ -77,23 +64,7 @@ fn a_gloo_group_of_pytorch_meets_and_adds_up_over_a_file_of_ours() {
     let (_folder, path) = place();
     let store = open(&path);
     store.set("made by", b"everburn").unwrap();
-    let method = format!("file://{}", path.display());
-    let rank = |rank| {
-        let arguments = [
-            "--init-method",
-            &method,
-            "--world-size",
-            "2",
-            "--rank",
-            rank,
-        ];
-        Script::start("gloo.py", &arguments)
-    };
-    let ranks = [rank("0"), rank("1")];
-    for (rank, script) in ranks.into_iter().enumerate() {
-        assert_eq!(script.line(), format!("rank {rank} of 2: 2997"));
-        script.finish();
-    }
+    gloo_adds_up(&format!("file://{}", path.display()), &[]);
     // Ours still counts as open, so the last rank has left the file.
     assert_eq!(store.get("made by").unwrap(), b"everburn");
 }

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use everburn_collectives::store::{PrefixStore, SharedStore, Store, StoreError};
 
+use crate::python::Script;
+
 const SHORT: Duration = Duration::from_millis(50);
 
 /// All 256 bytes.
-pub fn binary() -> Vec<u8> {
+fn binary() -> Vec<u8> {
     (0..=255).collect()
 }
 
@@ -31,6 +33,42 @@ pub fn every_store(store: &SharedStore, other: &dyn Store) {
     assert_eq!(store.get("a/b/k").unwrap(), b"v");
     assert_eq!(outer.add("n", 3).unwrap(), 3);
     assert_eq!(store.get("a/n").unwrap(), b"3");
+}
+
+/// The script's line where every operation answers as it should; `place` says where the store is.
+pub fn script_answers(place: [&str; 2], more: &[&str]) {
+    let script = Script::start("operations.py", &[&place[..], more].concat());
+    assert_eq!(script.line(), "every operation answers as it should");
+    script.finish();
+}
+
+/// The script does every operation on `store`, which is ours.
+pub fn every_operation_of_pytorch(place: [&str; 2], store: &dyn Store) {
+    store.set("from rust", &binary()).unwrap();
+    store.add("from both", 40).unwrap();
+    script_answers(place, &["--rust"]);
+    assert_eq!(store.get("from python").unwrap(), binary());
+    assert_eq!(store.get("from both").unwrap(), b"42");
+    assert!(!store.check(&["p/b"]).unwrap(), "PyTorch has deleted it");
+}
+
+/// Two ranks of a gloo group of PyTorch meet and add up.
+pub fn gloo_adds_up(init_method: &str, variables: &[(&str, String)]) {
+    let ranks = ["0", "1"].map(|rank| {
+        let arguments = [
+            "--init-method",
+            init_method,
+            "--world-size",
+            "2",
+            "--rank",
+            rank,
+        ];
+        Script::start_with("gloo.py", &arguments, variables)
+    });
+    for (rank, script) in ranks.into_iter().enumerate() {
+        assert_eq!(script.line(), format!("rank {rank} of 2: 2997"));
+        script.finish();
+    }
 }
 
 fn values_and_counters(store: &dyn Store) {

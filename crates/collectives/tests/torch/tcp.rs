@@ -7,10 +7,8 @@ use everburn_collectives::store::{
 };
 
 use crate::crowd::Crowd;
-use crate::operations::{binary, every_store};
+use crate::operations::{every_operation_of_pytorch, every_store, gloo_adds_up, script_answers};
 use crate::python::{PATIENCE, Script};
-
-const ALL_ANSWERED: &str = "every operation answers as it should";
 
 fn options() -> StoreOptions {
     StoreOptions {
@@ -35,9 +33,7 @@ fn connect(address: &str) -> TcpStore {
 #[ignore = "needs torch: cargo xtask test --with-torch"]
 fn the_script_states_what_pytorchs_own_server_answers() {
     let server = Script::start("serve.py", &["--backend", "libuv"]);
-    let script = Script::start("operations.py", &["--tcp", &server.line()]);
-    assert_eq!(script.line(), ALL_ANSWERED);
-    script.finish();
+    script_answers(["--tcp", &server.line()], &[]);
     server.finish();
 }
 
@@ -45,14 +41,7 @@ fn the_script_states_what_pytorchs_own_server_answers() {
 #[ignore = "needs torch: cargo xtask test --with-torch"]
 fn a_client_of_pytorch_does_every_operation_on_our_server() {
     let (_server, address) = serve();
-    let store = connect(&address);
-    store.set("from rust", &binary()).unwrap();
-    store.add("from both", 40).unwrap();
-    let script = Script::start("operations.py", &["--tcp", &address, "--rust"]);
-    assert_eq!(script.line(), ALL_ANSWERED);
-    script.finish();
-    assert_eq!(store.get("from python").unwrap(), binary());
-    assert_eq!(store.get("from both").unwrap(), b"42");
+    every_operation_of_pytorch(["--tcp", &address], &connect(&address));
 }
 
 /// The older one has no queues, which our client does not use.
@@ -125,20 +114,5 @@ fn a_gloo_group_of_pytorch_meets_and_adds_up_over_our_server() {
         ("MASTER_PORT", server.local_addr().port().to_string()),
         ("TORCHELASTIC_USE_AGENT_STORE", "True".to_owned()),
     ];
-    let rank = |rank| {
-        let arguments = [
-            "--init-method",
-            "env://",
-            "--world-size",
-            "2",
-            "--rank",
-            rank,
-        ];
-        Script::start_with("gloo.py", &arguments, &variables)
-    };
-    let ranks = [rank("0"), rank("1")];
-    for (rank, script) in ranks.into_iter().enumerate() {
-        assert_eq!(script.line(), format!("rank {rank} of 2: 2997"));
-        script.finish();
-    }
+    gloo_adds_up("env://", &variables);
 }

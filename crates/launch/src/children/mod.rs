@@ -19,6 +19,7 @@ use rustix::process::{
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub use self::worker_pool::WorkerPool;
+use crate::output::last_lines_of;
 
 /// How often a child is looked at: often enough for a human, too seldom to disturb a measurement.
 const LOOK: Duration = Duration::from_millis(50);
@@ -444,11 +445,7 @@ fn text_of(path: &Path) -> String {
 
 /// The last lines of `text` that say anything.
 fn last_lines(text: &str) -> String {
-    let lines: Vec<_> = text
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .collect();
-    lines[lines.len().saturating_sub(LINES_SHOWN)..].join("\n")
+    last_lines_of(text, LINES_SHOWN).join("\n")
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
 use super::*;
+use everburn_tests::assert_matches;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -38,7 +39,7 @@ fn a_child_is_ended_at_its_deadline_with_all_of_its_group() {
     let mut deadline = Duration::from_millis(200);
     let sleeper = loop {
         let failure = shell(&script, deadline).unwrap_err();
-        assert!(matches!(failure, ChildError::TooLong { .. }), "{failure}");
+        assert_matches!(failure, ChildError::TooLong { .. });
         let written = fs::read_to_string(&mark).unwrap_or_default();
         if written.ends_with('\n') {
             break written;

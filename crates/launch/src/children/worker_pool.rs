@@ -285,6 +285,8 @@ fn read_answers(rank: usize, stdout: ChildStdout, events: &Sender<(usize, Event)
 mod tests {
     use serde_json::json;
 
+    use everburn_tests::AssertContains;
+
     use super::*;
 
     const LONG: Duration = Duration::from_secs(60);
@@ -324,10 +326,7 @@ mod tests {
             let order = json!({ "number": 1 });
             pool.pause();
             let failure = pool.ask(&order, Duration::from_millis(200)).unwrap_err();
-            assert!(
-                failure.to_string().contains("has not answered"),
-                "{failure}"
-            );
+            failure.to_string().assert_contains(["has not answered"]);
             pool.resume();
             assert_eq!(pool.answers(LONG), Ok(vec![order]));
             assert_eq!(pool.finish(LONG), Ok(vec![]));

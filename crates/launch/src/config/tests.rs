@@ -1,5 +1,7 @@
 use std::os::unix::ffi::OsStrExt;
 
+use everburn_tests::AssertContains;
+
 use super::*;
 
 fn two_machines(rendezvous: &str) -> LaunchConfig {
@@ -54,9 +56,7 @@ fn a_store_in_etcd_is_for_elastic_jobs_and_takes_the_place_of_machine_0s() {
         ..two_machines("node0:29500")
     };
     let warning = elastic.single_point().unwrap();
-    for part in ["machine 0", "node0:29500", "--store etcd://"] {
-        assert!(warning.contains(part), "{warning}");
-    }
+    warning.assert_contains(["machine 0", "node0:29500", "--store etcd://"]);
     assert_eq!(two_machines("node0:29500").single_point(), None);
     let both = LaunchConfig {
         store: Some(etcd),
@@ -93,9 +93,7 @@ fn a_job_of_one_machine_has_a_secret_and_several_machines_need_one() {
     let secret = given.secret(Some("of this machine!".as_ref())).unwrap();
     assert_eq!(secret.reveal(), "given by the caller");
     let none = two_machines("x:1").secret(None).unwrap_err().to_string();
-    for part in ["openssl rand -hex 32", "EVERBURN_JOB_TOKEN", "2 machines"] {
-        assert!(none.contains(part), "{none}");
-    }
+    none.assert_contains(["openssl rand -hex 32", "EVERBURN_JOB_TOKEN", "2 machines"]);
     let short = config
         .secret(Some("hunter2".as_ref()))
         .unwrap_err()
@@ -121,10 +119,7 @@ fn elastic_bounds_that_make_no_sense_are_refused_with_what_to_write() {
     assert!(message(0, 4).contains("--elastic 1:4"));
     assert!(message(4, 2).contains("--elastic 2:4"));
     let text = message(2, 3);
-    assert!(
-        text.contains("--elastic 2:4") && text.contains("3"),
-        "{text}"
-    );
+    text.assert_contains(["--elastic 2:4", "3"]);
 }
 
 #[test]

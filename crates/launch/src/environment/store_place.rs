@@ -6,7 +6,6 @@ use super::variables as v;
 use crate::error::RankEnvironmentError;
 use crate::foreign::EnvVariables;
 
-/// Where the store is.
 pub(super) struct StorePlace {
     pub(super) etcd: Option<EtcdAddress>,
     /// Of a store in etcd, its first member's.

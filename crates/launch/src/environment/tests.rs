@@ -1,3 +1,5 @@
+use everburn_tests::{AssertContains, lookup};
+
 use super::*;
 
 fn with(changes: &[(&str, &str)]) -> Result<RankEnvironment, RankEnvironmentError> {
@@ -8,10 +10,7 @@ fn with(changes: &[(&str, &str)]) -> Result<RankEnvironment, RankEnvironmentErro
         ("MASTER_PORT", "29500"),
         ("EVERBURN_JOB_TOKEN", "a token of the tests"),
     ];
-    RankEnvironment::from_lookup(|name| {
-        let found = changes.iter().chain(&base).find(|(key, _)| *key == name);
-        found.map(|(_, value)| (*value).to_owned())
-    })
+    RankEnvironment::from_lookup(lookup(&[changes, &base].concat()))
 }
 
 #[test]
@@ -59,10 +58,9 @@ fn a_store_in_etcd_takes_the_place_of_host_and_port() {
         "{line}"
     );
     let error = with(&[("EVERBURN_STORE", "etcd://a")]).unwrap_err();
-    assert!(
-        error.to_string().contains("EVERBURN_STORE is `etcd://a`"),
-        "{error}"
-    );
+    error
+        .to_string()
+        .assert_contains(["EVERBURN_STORE is `etcd://a`"]);
 }
 
 #[test]
@@ -156,9 +154,7 @@ fn the_store_of_torchrun_is_used_only_as_an_open_one() {
         ("TORCHELASTIC_USE_AGENT_STORE", "True"),
     ];
     let error = with(&torchrun).unwrap_err().to_string();
-    for part in ["EVERBURN_OPEN_STORE=1", "torchrun", "h:29500", "can join"] {
-        assert!(error.contains(part), "{part} is not in: {error}");
-    }
+    error.assert_contains(["EVERBURN_OPEN_STORE=1", "torchrun", "h:29500", "can join"]);
     let open = [torchrun[0], torchrun[1], ("EVERBURN_OPEN_STORE", "1")];
     let rank = with(&open).unwrap();
     assert!(rank.open_store && rank.job_token.is_some());

@@ -90,7 +90,6 @@ pub(crate) struct Supervisor<'a> {
     gave_up: Option<String>,
     /// Whether a dashboard has the terminal, and the lines of ranks go to their logs alone.
     dashboard: bool,
-    /// The store that this launcher hosts.
     hosted: Option<&'a TcpStoreServer>,
     /// Since when nobody else is connected to it, while this machine has no ranks.
     alone_since: Option<Instant>,
@@ -351,7 +350,7 @@ impl<'a> Supervisor<'a> {
         let own = first..first + self.config.ranks;
         let others = (0..self.config.world_size()).filter(|rank| !own.contains(rank));
         let store = starter.job.reach_store(LOOK);
-        let reported = store.and_then(|store| hang_is_reported(&*store.shared(), others));
+        let reported = store.and_then(|store| hang_is_reported(&*store.shared, others));
         reported.unwrap_or_else(|error| {
             tracing::debug!("whether other machines have ended is not known: {error}");
             false

@@ -59,6 +59,6 @@ impl Supervisor<'_> {
             return None;
         }
         let store = job.reach_store(LOOK);
-        Some(store.map(|store| MembershipCoordinator::new(store.shared())))
+        Some(store.map(|store| MembershipCoordinator::new(store.shared)))
     }
 }

@@ -120,7 +120,6 @@ impl AllStopped {
         long >= Self::LONG && !std::mem::replace(&mut self.said, true)
     }
 
-    /// When to look next.
     pub(super) fn next_look(&self) -> Instant {
         self.last_look + Self::INTERVAL
     }
@@ -189,17 +188,22 @@ mod tests {
         let mut ranks = StoppedRanks::new(LIMIT, 3);
         let begin = ranks.last_look;
         let look = |(tenths, states): &(u64, &str)| {
-            let process = |(id, state): (usize, char)| Process {
-                id: id as u32,
-                is_stopped: state == 'S',
-            };
-            let states = states.chars().enumerate();
-            let processes: Vec<_> = states
-                .map(|(id, state)| (state != '-').then(|| process((id, state))))
-                .collect();
-            ranks.look(begin + Duration::from_millis(100 * tenths), &processes)
+            ranks.look(
+                begin + Duration::from_millis(100 * tenths),
+                &processes(states),
+            )
         };
         looks.iter().map(look).collect()
+    }
+
+    fn processes(states: &str) -> Vec<Option<Process>> {
+        let process = |(id, state)| Process {
+            id: id as u32,
+            is_stopped: state == 'S',
+        };
+        let states = states.chars().enumerate();
+        let states = states.map(|(id, state)| (state != '-').then(|| process((id, state))));
+        states.collect()
     }
 
     #[test]
@@ -226,16 +230,8 @@ mod tests {
         let mut all = AllStopped::new();
         let begin = all.last_look;
         let mut look = |seconds: u64, states: &str| {
-            let process = |state| Process {
-                id: 1,
-                is_stopped: state == 'S',
-            };
-            let processes = states
-                .chars()
-                .map(|state| (state != '-').then(|| process(state)));
-            let processes = processes.collect::<Vec<_>>();
             let now = begin + Duration::from_secs(seconds);
-            all.look(now, &processes).map(|long| long.as_secs())
+            all.look(now, &processes(states)).map(|long| long.as_secs())
         };
         for (at, states, long) in [
             (1, "SS", Some(0)),

@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use everburn_collectives::elastic::{LauncherPlace, PlaceState};
+use everburn_collectives::elastic::{Place, PlaceState};
 use everburn_collectives::store::{StoreAccess, StoreError, StoreOptions};
 
 use super::Event;
@@ -71,8 +71,8 @@ impl StoreClient {
             .spawn(move || {
                 let work = store.reach(options).and_then(|store| {
                     let thread = StoreClientThread {
-                        processes: MachineProcesses::new(store.shared(), machine.first_rank),
-                        place: LauncherPlace::new(store.shared(), machine.node_rank),
+                        processes: MachineProcesses::new(store.shared.clone(), machine.first_rank),
+                        place: Place::of_launcher(machine.node_rank),
                         store,
                         machine,
                         events: events.clone(),
@@ -132,7 +132,7 @@ impl StoreClient {
 /// The state of the thread.
 struct StoreClientThread {
     processes: MachineProcesses,
-    place: LauncherPlace,
+    place: Place,
     store: ReachedStore,
     machine: Machine,
     events: Sender<Event>,
@@ -143,9 +143,9 @@ impl StoreClientThread {
         let Some(pending) = self.take_place(requests)? else {
             return Ok(());
         };
-        let interval = match self.store {
-            ReachedStore::Hosted(_) => LOOK,
-            ReachedStore::Etcd(_) => {
+        let interval = match self.store.etcd {
+            None => LOOK,
+            Some(_) => {
                 let coordinator = self.processes.coordinator();
                 coordinator.launcher_begins(self.machine.node_rank)?;
                 LOOK_AT_ETCD
@@ -162,7 +162,7 @@ impl StoreClientThread {
                 Err(RecvTimeoutError::Disconnected) => return self.leave(),
                 Err(RecvTimeoutError::Timeout) => {
                     if Instant::now() >= next_look_at_place {
-                        if let PlaceState::Taken(other) = self.place.look()? {
+                        if let PlaceState::Taken(other) = self.place.look(&*self.store.shared)? {
                             self.send(StoreEvent::PlaceTaken(other));
                             return Ok(());
                         }
@@ -189,7 +189,7 @@ impl StoreClientThread {
             match requests.recv_timeout(next_look.saturating_duration_since(Instant::now())) {
                 Ok(request) => pending.push(request),
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),
-                Err(RecvTimeoutError::Timeout) => match self.place.look()? {
+                Err(RecvTimeoutError::Timeout) => match self.place.look(&*self.store.shared)? {
                     PlaceState::Held => return Ok(Some(pending)),
                     PlaceState::Waiting => next_look = Instant::now() + self.place.interval(),
                     PlaceState::Taken(other) => {
@@ -204,12 +204,12 @@ impl StoreClientThread {
     /// Lets another launcher have the place. A hosted store ends with its launcher; what is in etcd is deleted by the last
     /// launcher; where one was lost for good, etcd deletes it later.
     fn leave(&mut self) -> Result<(), StoreError> {
-        if self.place.look()? != PlaceState::Held {
+        if self.place.look(&*self.store.shared)? != PlaceState::Held {
             // Another launcher speaks for this machine now.
             return Ok(());
         }
-        self.place.leave()?;
-        let ReachedStore::Etcd(store) = &self.store else {
+        self.place.leave(&*self.store.shared)?;
+        let Some(store) = &self.store.etcd else {
             return Ok(());
         };
         let Machine {

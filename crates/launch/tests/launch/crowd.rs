@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use everburn_collectives::store::{StoreOptions, TcpStoreServer};
 use everburn_launch::{Launcher, Outcome};
+use everburn_tests::assert_matches;
 
 use crate::process::{DEADLINE, crowd, rank_job};
 
@@ -25,7 +26,7 @@ fn crowd_of(ranks: usize) {
     });
     let begin = Instant::now();
     let outcome = launcher.run().unwrap();
-    assert!(matches!(outcome, Outcome::Succeeded), "{outcome}");
+    assert_matches!(outcome, Outcome::Succeeded);
     let server = receiver.recv_timeout(DEADLINE).unwrap();
     let numbers = crowd::numbers(folder.path(), ranks);
     let table = crowd::table(&numbers, server.requests(), begin.elapsed());
@@ -47,10 +48,4 @@ fn a_hundred_and_twenty_eight_ranks_meet_add_up_and_leave() {
 #[ignore = "256 processes: a minute of two cores"]
 fn two_hundred_and_fifty_six_ranks_meet_add_up_and_leave() {
     crowd_of(256);
-}
-
-#[test]
-#[ignore = "for comparison with the larger crowds"]
-fn sixty_four_ranks_meet_add_up_and_leave() {
-    crowd_of(64);
 }

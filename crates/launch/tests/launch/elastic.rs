@@ -2,20 +2,20 @@
 
 use std::cell::RefCell;
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use everburn_collectives::elastic::MembershipCoordinator;
-use everburn_collectives::store::{Store, StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
+use everburn_collectives::store::{Store, StoreAccess, TcpStore, TcpStoreServer};
 use everburn_launch::{ElasticLaunch, LaunchConfig, LaunchError, Launcher, Outcome, RankReport};
+use everburn_tests::{AssertContains, assert_matches, on_a_free_port};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::{
-    DEADLINE, LauncherProcess, TOKEN, connect, failure_of, job, number_in, rank_job, runs,
-    wait_until,
+    DEADLINE, LauncherProcess, TOKEN, connect, connect_to, failure_of, hosted_store, job,
+    number_in, rank_job, runs, wait_until,
 };
 
 pub(crate) fn signal(pid: u32, signal: Signal) {
@@ -106,12 +106,10 @@ fn a_rank_without_restarts_left_ends_the_job_with_its_first_error() {
         ),
         "{message}"
     );
-    for part in [
+    message.assert_contains([
         "rank 1 (process 2) ended with exit code 5: trouble of process 2; restart 2 of 2",
         "at most 1 rank can be there, and the job needs 2: rank 1 is not started again",
-    ] {
-        assert!(message.contains(part), "{part} not in\n{message}");
-    }
+    ]);
     assert_eq!(
         RankReport::read(&aside).unwrap().message,
         "trouble of process 2"
@@ -182,46 +180,29 @@ fn an_interrupt_ends_a_job_that_waits_for_a_restart() {
 /// the rank's end.
 fn machine_0_without_ranks(folder: &Path) -> (LauncherProcess, Arc<TcpStore>) {
     let script = "until [ -e $DIR/connected ]; do sleep 0.02; done; exit 2";
-    for _ in 0..5 {
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
+    let (launcher, store) = on_a_free_port(|port| {
         let mut launcher =
-            LauncherProcess::start_one_of_two_machines(folder, 0, port, TOKEN, script);
+            LauncherProcess::start_one_of_two_machines(folder, 0, port, (TOKEN, 10), script);
         let mut store = None;
-        wait_until(
-            "the store, or the end because of a port that is taken",
-            || {
-                let options = StoreOptions {
-                    // Of each question later on, too.
-                    timeout: Duration::from_secs(10),
-                    ..StoreOptions::new(StoreAccess::Token(TOKEN.parse().unwrap()))
-                };
-                store = TcpStore::connect(&format!("127.0.0.1:{port}"), options).ok();
-                store.is_some() || launcher.0.try_wait().unwrap().is_some()
-            },
-        );
-        let Some(store) = store else { continue };
-        fs::write(folder.join("connected"), "").unwrap();
-        store
-            .wait_within(&["everburn/elastic/slot/0/ended"], DEADLINE)
-            .unwrap();
-        return (launcher, Arc::new(store));
-    }
-    panic!("one of five free ports stays free for a moment");
+        wait_until("the store, or the end for a port that is taken", || {
+            store = connect_to(port).ok();
+            store.is_some() || !launcher.is_running()
+        });
+        Some((launcher, store?))
+    });
+    fs::write(folder.join("connected"), "").unwrap();
+    store
+        .wait_within(&["everburn/elastic/slot/0/ended"], DEADLINE)
+        .unwrap();
+    (launcher, Arc::new(store))
 }
 
 /// Machine 1 of two, whose rank has ended and is to be started again in an hour, and the store that the test hosts.
 fn machine_1_that_waits(folder: &Path) -> (LauncherProcess, TcpStoreServer, Arc<TcpStore>) {
-    let options = || StoreOptions {
-        timeout: Duration::from_secs(10),
-        ..StoreOptions::new(StoreAccess::Token(TOKEN.parse().unwrap()))
-    };
-    let server = TcpStoreServer::bind((Ipv4Addr::LOCALHOST, 0).into(), options()).unwrap();
-    let port = server.local_addr().port();
-    let script = "exit 3";
-    let launcher = LauncherProcess::start_second_of_two_machines(folder, port, 3_600_000, script);
-    let store = TcpStore::connect(&format!("127.0.0.1:{port}"), options()).unwrap();
+    let (server, port) = hosted_store();
+    let given = (TOKEN, 3_600_000);
+    let launcher = LauncherProcess::start_one_of_two_machines(folder, 1, port, given, "exit 3");
+    let store = connect_to(port).unwrap();
     store
         .wait_within(&["everburn/elastic/slot/1/ended"], DEADLINE)
         .unwrap();
@@ -235,13 +216,11 @@ fn a_machine_without_living_ranks_has_not_succeeded_when_the_store_is_lost() {
     drop((store, server));
     assert_eq!(launcher.wait().code(), Some(69));
     let outcome = fs::read_to_string(folder.path().join("outcome")).unwrap();
-    for part in [
+    outcome.assert_contains([
         "rank 1 ended with exit code 3",
         "machine 0 (127.0.0.1), whose launcher hosts the store of the job, is lost",
         "the job cannot continue: no rank is started again: the store at ",
-    ] {
-        assert!(outcome.contains(part), "{part} not in\n{outcome}");
-    }
+    ]);
 }
 
 #[test]
@@ -278,14 +257,12 @@ fn the_store_serves_other_machines_though_no_rank_is_left_on_its_own() {
 
 #[test]
 fn a_second_launcher_of_a_machine_is_refused_until_the_first_is_dead() {
-    let options = StoreOptions::new(StoreAccess::Token(TOKEN.parse().unwrap()));
-    let address = (Ipv4Addr::LOCALHOST, 0);
-    let server = TcpStoreServer::bind(address.into(), options).unwrap();
-    let port = server.local_addr().port();
+    let (_server, port) = hosted_store();
     let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
     let [first, second, third] = folders.each_ref().map(tempfile::TempDir::path);
     let script = "echo $$ > $DIR/new; mv $DIR/new $DIR/pid; exec sleep 1000";
-    let start = |folder| LauncherProcess::start_one_of_two_machines(folder, 1, port, TOKEN, script);
+    let start =
+        |folder| LauncherProcess::start_one_of_two_machines(folder, 1, port, (TOKEN, 10), script);
     let mut launcher = start(first);
     number_in(first, "pid");
     let refused = Launcher::new(LaunchConfig {
@@ -297,18 +274,12 @@ fn a_second_launcher_of_a_machine_is_refused_until_the_first_is_dead() {
         ..job(second, 1, script)
     });
     let error = refused.run().unwrap_err();
-    assert!(
-        matches!(error, LaunchError::NodeRankTaken { node_rank: 1, .. }),
-        "{error}"
-    );
+    assert_matches!(error, LaunchError::NodeRankTaken { node_rank: 1, .. });
     let (error, named) = (
         error.to_string(),
         format!("(process {} on ", launcher.0.id()),
     );
-    assert!(
-        error.contains(&named) && error.contains("--node-rank"),
-        "{error}"
-    );
+    error.assert_contains([&named, "--node-rank"]);
     assert!(!second.join("pid").exists() && launcher.is_running());
     launcher.signal(Signal::KILL);
     let mut again = start(third);
@@ -333,9 +304,7 @@ fn a_job_has_not_finished_because_the_store_says_so() {
         MembershipCoordinator::new(stranger).finish().unwrap();
         assert_eq!(launcher.wait().code(), Some(137));
         let outcome = fs::read_to_string(folder.join("outcome")).unwrap();
-        for part in [UNPROVED, "still ran", "who can reach the store"] {
-            assert!(outcome.contains(part), "{part} not in\n{outcome}");
-        }
+        outcome.assert_contains([UNPROVED, "still ran", "who can reach the store"]);
         assert!(!pids.iter().any(|&pid| runs(pid)));
     }
 }

@@ -4,23 +4,18 @@ use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
 
-use everburn_collectives::store::{Store as _, StoreAccess, StoreOptions, TcpStore};
-use everburn_tests::on_a_free_port;
+use everburn_collectives::store::Store as _;
+use everburn_tests::{AssertContains, on_a_free_port};
 use rustix::process::Signal;
 
 use crate::elastic::{signal, wait_for_round};
-use crate::process::{DEADLINE, LauncherProcess, TOKEN, number_in, wait_until};
+use crate::process::{DEADLINE, LauncherProcess, connect_to, number_in, wait_until};
 
 /// What ranks do that meet; of four, rank 3 is late.
 const MEET: (&str, &str) = ("joins, and rank 3 does not", "");
 
 fn outcome(folder: &Path) -> String {
     fs::read_to_string(folder.join("outcome")).unwrap_or_default()
-}
-
-fn connect(port: u16) -> TcpStore {
-    let options = StoreOptions::new(StoreAccess::Token(TOKEN.parse().unwrap()));
-    TcpStore::connect(&format!("127.0.0.1:{port}"), options).unwrap()
 }
 
 /// Whether the launcher of machine 0 has its store; otherwise another process has its port.
@@ -46,10 +41,7 @@ fn a_rank_of_another_machine_that_is_late_is_named_on_every_machine() {
         assert_eq!(codes[machine], Some(1), "{outcome}");
         let missing = "only 3 of 4 ranks joined within ";
         assert!(outcome.contains(missing), "{outcome}");
-        assert!(
-            outcome.contains("missing: rank 3 of machine 1;"),
-            "{outcome}"
-        );
+        outcome.assert_contains(["missing: rank 3 of machine 1;"]);
     }
 }
 
@@ -62,7 +54,9 @@ fn machine_0_that_is_killed_while_ranks_meet_is_named_with_its_address() {
         let mut first = LauncherProcess::start_machine(folder(0), 0, port, 1, sleeps);
         has_its_port(&mut first, port).then(|| {
             let mut second = LauncherProcess::start_machine(folder(1), 1, port, 1, MEET);
-            let joined = connect(port).wait_within(&["everburn/join/0/joined"], DEADLINE);
+            let joined = connect_to(port)
+                .unwrap()
+                .wait_within(&["everburn/join/0/joined"], DEADLINE);
             joined.unwrap();
             first.signal(Signal::KILL);
             second.wait().code()
@@ -70,13 +64,11 @@ fn machine_0_that_is_killed_while_ranks_meet_is_named_with_its_address() {
     });
     let outcome = outcome(folder(1));
     assert_eq!(code, Some(69), "{outcome}");
-    for part in [
+    outcome.assert_contains([
         "rank 1 cannot join: the store at 127.0.0.1:",
         "machine 0 (127.0.0.1), whose launcher hosts the store of the job, is lost: rank 1 ended ",
         "look at the output of the launcher of machine 0 (127.0.0.1) first",
-    ] {
-        assert!(outcome.contains(part), "{part} not in\n{outcome}");
-    }
+    ]);
 }
 
 #[test]
@@ -88,7 +80,10 @@ fn stopped_ranks_of_machine_0_end_once_another_machine_has_given_them_up() {
         let mut launcher = LauncherProcess::start_machine(folder, 0, port, 1, ("", script));
         has_its_port(&mut launcher, port).then(|| {
             signal(number_in(folder, "pid"), Signal::STOP);
-            connect(port).set("watch/hang/0/1", b"{}").unwrap();
+            connect_to(port)
+                .unwrap()
+                .set("watch/hang/0/1", b"{}")
+                .unwrap();
             launcher.wait().code()
         })
     });
@@ -134,7 +129,7 @@ fn a_machine_that_was_killed_while_ranks_meet_takes_its_place_again() {
         has_its_port(&mut first, port).then(|| {
             let start = |at| LauncherProcess::start_machine(folder(at), 1, port, 1, MEET);
             let mut killed = start(1);
-            let store = connect(port);
+            let store = connect_to(port).unwrap();
             store
                 .wait_within(&["everburn/join/0/joined"], DEADLINE)
                 .unwrap();
@@ -170,10 +165,7 @@ fn machines_with_two_ranges_of_elastic_are_both_named_on_both() {
             for (other, fewest) in fewest.iter().enumerate() {
                 let of = format!("machine {other} ");
                 let range = format!("with `--elastic {fewest}:2`");
-                assert!(
-                    outcome.contains(&of) && outcome.contains(&range),
-                    "{outcome}"
-                );
+                outcome.assert_contains([&of, &range]);
             }
         }
     }

@@ -15,10 +15,9 @@ use std::net::TcpListener;
 use std::path::Path;
 
 use everburn_collectives::store::StoreAccess;
-use everburn_launch::{EXIT_PEER_LOST, LaunchConfig, LaunchError, Launcher, Outcome, RankExit};
-use process::{
-    DEADLINE, LauncherProcess, TOKEN, failure_of, job, number_in, rank_job, runs, wait_until,
-};
+use everburn_launch::{LaunchConfig, LaunchError, Launcher, Outcome, RankExit};
+use everburn_tests::{AssertContains, assert_matches};
+use process::{DEADLINE, LauncherProcess, TOKEN, failure_of, job, number_in, runs, wait_until};
 use rustix::process::{Pid, Signal};
 
 /// The entry of this binary when a test starts it as a launcher or a rank.
@@ -38,12 +37,11 @@ fn all_ranks_end_well_and_each_has_its_log() {
     );
     let logs: Vec<_> = (0..3).map(|rank| config.log_path(rank)).collect();
     let outcome = Launcher::new(config).run().unwrap();
-    assert!(matches!(outcome, Outcome::Succeeded), "{outcome}");
+    assert_matches!(outcome, Outcome::Succeeded);
     assert_eq!(outcome.exit_code(), 0);
     for (rank, log) in logs.iter().enumerate() {
         let text = fs::read_to_string(log).unwrap();
-        assert!(text.contains(&format!("out of {rank}\n")), "{text}");
-        assert!(text.contains(&format!("err of {rank}\n")), "{text}");
+        text.assert_contains([&format!("out of {rank}\n"), &format!("err of {rank}\n")]);
     }
 }
 
@@ -129,31 +127,12 @@ fn one_failing_rank_ends_the_others_and_is_named() {
         "{failure}"
     );
     let message = failure.to_string();
-    for part in [
+    message.assert_contains([
         "rank 1 ended with exit code 3",
         "the data is gone",
         "rank-1.log",
-    ] {
-        assert!(message.contains(part), "{part} not in\n{message}");
-    }
+    ]);
     assert_eq!(Outcome::Failed(failure).exit_code(), 3);
-}
-
-#[test]
-fn a_killed_rank_is_named_with_its_signal() {
-    let folder = tempfile::tempdir().unwrap();
-    let failure = failure_of(job(
-        folder.path(),
-        3,
-        "[ $RANK = 2 ] && kill -9 $$; sleep 1000",
-    ));
-    assert_eq!(failure.cause.rank, 2);
-    let message = failure.to_string();
-    assert!(
-        message.contains("rank 2 was ended by SIGKILL: killed by someone"),
-        "{message}"
-    );
-    assert_eq!(Outcome::Failed(failure).exit_code(), 137);
 }
 
 #[test]
@@ -165,64 +144,6 @@ fn a_rank_that_ignores_sigterm_is_killed() {
     let failure = failure_of(job(folder.path(), 2, script));
     assert_eq!(failure.cause.rank, 1);
     assert_eq!(failure.others[0].exit, RankExit::Signal(9));
-}
-
-#[test]
-fn a_rank_that_only_lost_a_peer_is_not_blamed_though_it_ends_first() {
-    let folder = tempfile::tempdir().unwrap();
-    // Rank 1 fails only when rank 0 has been reaped by the launcher.
-    let script = "
-        if [ $RANK = 0 ]; then echo $$ > $DIR/new; mv $DIR/new $DIR/victim; exit 75; fi
-        until [ -e $DIR/victim ]; do sleep 0.02; done
-        while kill -0 $(cat $DIR/victim) 2>/dev/null; do sleep 0.02; done; exit 4";
-    let config = LaunchConfig {
-        grace: DEADLINE,
-        ..job(folder.path(), 2, script)
-    };
-    let failure = failure_of(config);
-    assert_eq!(
-        (failure.cause.rank, failure.cause.exit),
-        (1, RankExit::Code(4))
-    );
-    assert_eq!(failure.others[0].exit, RankExit::Code(EXIT_PEER_LOST));
-}
-
-#[test]
-fn the_machine_of_a_rank_that_was_lost_elsewhere_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let script = r#"
-        said='"kind":"peer_lost","message":"lost","unix_time_ms":1'
-        echo "{\"rank\":$RANK,\"lost_rank\":$((RANK - 2)),$said}" > $EVERBURN_ERROR_FILE
-        exit 75"#;
-    let failure = failure_of(LaunchConfig {
-        grace: DEADLINE,
-        nodes: 2,
-        node_rank: 1,
-        rendezvous: Some("machine-0.invalid:29500".into()),
-        job_token: Some(TOKEN.parse().unwrap()),
-        ..job(folder.path(), 2, script)
-    });
-    let text = failure.to_string();
-    let begin = "ranks 0, 1 of machine 0 were lost: rank ";
-    assert!(text.starts_with(begin), "{text}");
-    assert!(
-        text.contains("look at machine 0, at the output of its launcher"),
-        "{text}"
-    );
-}
-
-#[test]
-fn a_panic_is_shown_in_its_own_words() {
-    let folder = tempfile::tempdir().unwrap();
-    let failure = failure_of(rank_job(folder.path(), 2, "rank 1 panics"));
-    assert_eq!(failure.cause.rank, 1);
-    let report = failure.cause.report.as_ref().unwrap();
-    assert!(
-        report
-            .message
-            .contains("the weights went out of the window"),
-        "{failure}"
-    );
 }
 
 #[test]
@@ -304,10 +225,7 @@ fn ranks_that_do_not_stop_are_named_when_they_are_killed() {
     launcher.signal(Signal::TERM);
     assert_eq!(launcher.wait().code(), Some(143));
     let told = fs::read_to_string(folder.path().join("told")).unwrap();
-    assert!(
-        told.contains("\nNone not stopped within 0 s: ranks 0, 1; all are ended"),
-        "{told}"
-    );
+    told.assert_contains(["\nNone not stopped within 0 s: ranks 0, 1; all are ended"]);
     // What has ended them is in their logs.
     for rank in 0..2 {
         let log = folder.path().join(format!("logs/rank-{rank}.log"));
@@ -398,13 +316,10 @@ fn a_port_in_use_is_said_to_be() {
         ..job(folder.path(), 1, "exit 0")
     };
     let error = Launcher::new(config).run().unwrap_err();
-    assert!(matches!(error, LaunchError::PortInUse { .. }), "{error}");
-    assert!(
-        error
-            .to_string()
-            .contains(&format!("port in use: {address}")),
-        "{error}"
-    );
+    assert_matches!(error, LaunchError::PortInUse { .. });
+    error
+        .to_string()
+        .assert_contains([&format!("port in use: {address}")]);
 }
 
 #[test]
@@ -414,7 +329,7 @@ fn an_unusable_log_folder_is_refused_before_anything_starts() {
     let error = Launcher::new(job(folder.path(), 1, "touch $DIR/started"))
         .run()
         .unwrap_err();
-    assert!(matches!(error, LaunchError::LogDir { .. }), "{error}");
+    assert_matches!(error, LaunchError::LogDir { .. });
     assert!(!folder.path().join("started").exists());
 }
 
@@ -431,10 +346,7 @@ fn a_program_that_cannot_be_run_is_reported() {
         ..job(folder.path(), 2, "")
     };
     let error = Launcher::new(config).run().unwrap_err();
-    assert!(
-        matches!(error, LaunchError::Spawn { rank: 0, .. }),
-        "{error}"
-    );
+    assert_matches!(error, LaunchError::Spawn { rank: 0, .. });
 }
 
 /// `None`, and `test` is skipped, where no terminal can be made.

@@ -5,6 +5,7 @@ use std::fs;
 use everburn_launch::{
     ElasticLaunch, LaunchConfig, Launcher, Outcome, RankReport, ReportKind, write_report,
 };
+use everburn_tests::{AssertContains, assert_matches};
 
 use crate::process::{DEADLINE, failure_of, job, rank_job};
 
@@ -20,12 +21,10 @@ fn a_rank_that_ends_with_0_and_does_not_say_that_it_has_finished_has_failed() {
     assert_eq!(failure.cause.rank, 1);
     assert!(failure.others.is_empty(), "{failure}");
     let message = failure.to_string();
-    for part in [
+    message.assert_contains([
         "rank 1 exited with 0 and did not report that it had finished",
         "report_finished",
-    ] {
-        assert!(message.contains(part), "{part} not in\n{message}");
-    }
+    ]);
     assert_eq!(Outcome::Failed(failure).exit_code(), 1);
 }
 
@@ -34,10 +33,7 @@ fn a_rank_that_says_that_it_has_finished_has_still_to_end_with_0() {
     let folder = tempfile::tempdir().unwrap();
     let failure = failure_of(job(folder.path(), 1, "finished; exit 3"));
     let message = failure.to_string();
-    assert!(
-        message.contains("exit code 3, after it had reported"),
-        "{message}"
-    );
+    message.assert_contains(["exit code 3, after it had reported"]);
     assert_eq!(Outcome::Failed(failure).exit_code(), 3);
 }
 
@@ -46,7 +42,7 @@ fn a_job_whose_ranks_were_stopped_themselves_has_not_succeeded() {
     for script in ["stopped", "[ $RANK = 1 ] && stopped || finished"] {
         let folder = tempfile::tempdir().unwrap();
         let outcome = Launcher::new(job(folder.path(), 2, script)).run().unwrap();
-        assert!(matches!(outcome, Outcome::Interrupted { .. }), "{outcome}");
+        assert_matches!(outcome, Outcome::Interrupted { .. });
         assert_eq!(outcome.exit_code(), 130);
     }
     let folder = tempfile::tempdir().unwrap();

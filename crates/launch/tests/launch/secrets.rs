@@ -4,6 +4,7 @@ use std::fs;
 
 use everburn_collectives::store::{StoreAccess, StoreError};
 use everburn_launch::{LaunchConfig, Launcher};
+use everburn_tests::assert_matches;
 
 use crate::process::{self, LauncherProcess, TOKEN, rank_job};
 
@@ -32,10 +33,7 @@ fn a_stranger_is_not_let_into_the_store_of_a_job_that_was_given_no_token() {
     let other = StoreAccess::Token(TOKEN.parse().unwrap());
     for access in [StoreAccess::Open, other] {
         let refused = process::connect(folder.path(), access).unwrap_err();
-        assert!(
-            matches!(refused, StoreError::Unauthenticated { .. }),
-            "{refused}"
-        );
+        assert_matches!(refused, StoreError::Unauthenticated { .. });
     }
     fs::write(folder.path().join("done"), "").unwrap();
     assert!(launcher.wait().success());
@@ -47,7 +45,7 @@ fn several_machines_start_nothing_without_a_token() {
     for (token, why) in [("", "NoJobToken"), ("short", "TokenLength")] {
         let script = "touch $DIR/started";
         let mut launcher =
-            LauncherProcess::start_one_of_two_machines(folder.path(), 0, 1, token, script);
+            LauncherProcess::start_one_of_two_machines(folder.path(), 0, 1, (token, 10), script);
         assert_eq!(
             launcher.wait().code(),
             Some(101),

@@ -1,21 +1,21 @@
 //! Signals that reach a launcher before it has ranks, and those that stop the ranks that it has.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
 use everburn_collectives::elastic::MembershipCoordinator;
 use everburn_collectives::rendezvous::{RendezvousError, RendezvousRequest, rendezvous};
-use everburn_collectives::store::{
-    Store as _, StoreAccess, StoreOptions, TcpStore, TcpStoreServer,
-};
+use everburn_collectives::store::{Store as _, StoreAccess};
 use everburn_launch::{EarlyStop, HostedStore, Launcher};
+use everburn_tests::{assert_matches, on_a_free_port};
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::elastic::signal;
-use crate::process::{DEADLINE, LauncherProcess, TOKEN, connect, number_in, wait_until};
+use crate::process::{
+    DEADLINE, LauncherProcess, TOKEN, connect, connect_to, hosted_store, number_in, wait_until,
+};
 
 /// Says to a launcher of this binary when it gets a signal.
 pub const WHEN: &str = "TEST_SIGNAL_WHEN";
@@ -80,19 +80,13 @@ fn a_signal_before_the_first_rank_is_a_request_to_stop() {
 /// Machine 0 of two, whose rank runs.
 fn machine_0(folder: &Path) -> LauncherProcess {
     let script = "echo $MASTER_PORT > $DIR/new; mv $DIR/new $DIR/port; exec sleep 600";
-    for _ in 0..5 {
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
-        let mut launcher = LauncherProcess::start_one_of_two(folder, 0, port, script);
+    on_a_free_port(|port| {
+        let mut launcher = LauncherProcess::start_machine(folder, 0, port, 1, ("", script));
         wait_until("the rank, or the end for a port that is taken", || {
             folder.join("port").exists() || !launcher.is_running()
         });
-        if launcher.is_running() {
-            return launcher;
-        }
-    }
-    panic!("one of five free ports stays free for a moment");
+        launcher.is_running().then_some(launcher)
+    })
 }
 
 /// A rank that waits for the rest.
@@ -113,21 +107,18 @@ fn joining(rank: usize, port: u16) -> thread::JoinHandle<Result<(), RendezvousEr
 fn a_rank_that_still_joins_learns_that_a_machine_without_the_store_was_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let access = || StoreAccess::Token(TOKEN.parse().unwrap());
-    let at = (Ipv4Addr::LOCALHOST, 0).into();
-    let server = TcpStoreServer::bind(at, StoreOptions::new(access())).unwrap();
-    let port = server.local_addr().port();
+    let (_server, port) = hosted_store();
     let script = "echo $MASTER_PORT > $DIR/new; mv $DIR/new $DIR/port; exec sleep 600";
-    let mut launcher = LauncherProcess::start_one_of_two(folder, 1, port, script);
+    let mut launcher = LauncherProcess::start_machine(folder, 1, port, 1, ("", script));
     wait_until("the rank of machine 1", || folder.join("port").exists());
     let joins = joining(1, port);
-    let store = connect(folder, access()).unwrap();
+    let store = connect_to(port).unwrap();
     store
         .wait_within(&["everburn/join/0/joined"], DEADLINE)
         .unwrap();
     launcher.signal(Signal::INT);
     let error = joins.join().unwrap().unwrap_err();
-    assert!(matches!(error, RendezvousError::Stopped), "{error}");
+    assert_matches!(error, RendezvousError::Stopped);
     assert_eq!(launcher.wait().code(), Some(130));
 }
 
@@ -144,7 +135,7 @@ fn ranks_of_another_machine_that_still_join_are_told_that_the_job_was_stopped() 
     drop(store);
     launcher.signal(Signal::INT);
     let error = joins.join().unwrap().unwrap_err();
-    assert!(matches!(error, RendezvousError::Stopped), "{error}");
+    assert_matches!(error, RendezvousError::Stopped);
     assert_eq!(launcher.wait().code(), Some(130));
 }
 
@@ -152,11 +143,9 @@ fn ranks_of_another_machine_that_still_join_are_told_that_the_job_was_stopped() 
 fn a_stopped_rank_of_another_machine_ends_with_the_store() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let options = StoreOptions::new(StoreAccess::Token(TOKEN.parse().unwrap()));
-    let server = TcpStoreServer::bind((Ipv4Addr::LOCALHOST, 0).into(), options).unwrap();
-    let port = server.local_addr().port();
+    let (server, port) = hosted_store();
     let script = "echo $$ > $DIR/new; mv $DIR/new $DIR/pid; exec sleep 600";
-    let mut launcher = LauncherProcess::start_one_of_two(folder, 1, port, script);
+    let mut launcher = LauncherProcess::start_machine(folder, 1, port, 1, ("", script));
     signal(number_in(folder, "pid"), Signal::STOP);
     drop(server);
     assert_eq!(launcher.wait().code(), Some(76));
@@ -165,19 +154,9 @@ fn a_stopped_rank_of_another_machine_ends_with_the_store() {
     assert!(outcome.contains(why), "{outcome}");
 }
 
-/// The store of a job of two machines that the test hosts in place of machine 0.
-fn hosted_store() -> (TcpStoreServer, u16) {
-    let options = StoreOptions::new(StoreAccess::Token(TOKEN.parse().unwrap()));
-    let server = TcpStoreServer::bind((Ipv4Addr::LOCALHOST, 0).into(), options).unwrap();
-    let port = server.local_addr().port();
-    (server, port)
-}
-
 /// What the launchers of the job leave for each other in that store.
 fn words_of_launchers(port: u16) -> MembershipCoordinator {
-    let options = StoreOptions::new(StoreAccess::Token(TOKEN.parse().unwrap()));
-    let store = TcpStore::connect(&format!("127.0.0.1:{port}"), options).unwrap();
-    MembershipCoordinator::new(Arc::new(store))
+    MembershipCoordinator::new(Arc::new(connect_to(port).unwrap()))
 }
 
 /// A shell that obeys a request to stop, and waits for it.
@@ -191,7 +170,7 @@ fn a_stopped_rank_is_continued_and_asked_to_stop_where_another_machine_was_asked
     let (_server, port) = hosted_store();
     let words = words_of_launchers(port);
     words.request_stop("SIGINT at machine 0").unwrap();
-    let mut launcher = LauncherProcess::start_one_of_two(folder, 1, port, OBEYS);
+    let mut launcher = LauncherProcess::start_machine(folder, 1, port, 1, ("", OBEYS));
     signal(number_in(folder, "pid"), Signal::STOP);
     assert_eq!(launcher.wait().code(), Some(130));
     assert!(folder.join("asked").exists());
@@ -205,7 +184,7 @@ fn the_other_machines_find_which_one_was_asked_to_stop() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let (_server, port) = hosted_store();
-    let mut launcher = LauncherProcess::start_one_of_two(folder, 1, port, OBEYS);
+    let mut launcher = LauncherProcess::start_machine(folder, 1, port, 1, ("", OBEYS));
     number_in(folder, "pid");
     launcher.signal(Signal::INT);
     assert_eq!(launcher.wait().code(), Some(130));
@@ -220,7 +199,7 @@ fn ranks_that_stop_for_another_machine_say_which_one_was_asked() {
     let (_server, port) = hosted_store();
     let words = words_of_launchers(port);
     words.request_stop("SIGTERM at machine 0").unwrap();
-    let mut launcher = LauncherProcess::start_one_of_two(folder, 1, port, "stopped");
+    let mut launcher = LauncherProcess::start_machine(folder, 1, port, 1, ("", "stopped"));
     assert_eq!(launcher.wait().code(), Some(130));
     let told = fs::read_to_string(folder.join("told")).unwrap();
     assert_eq!(told, "None the job was stopped on SIGTERM at machine 0\n");

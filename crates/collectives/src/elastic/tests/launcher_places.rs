@@ -4,25 +4,28 @@ use std::process::Command;
 
 use super::*;
 use crate::rendezvous::ProcessIdentity;
+use crate::store::Store;
+use everburn_tests::assert_matches;
+
+fn place(launcher: ProcessIdentity) -> Place {
+    Place::new(keys::launcher_place(0), launcher, 1)
+}
 
 /// Those of launchers that cannot see each other.
-fn two_places() -> (SharedStore, LauncherPlace, LauncherPlace) {
-    let store: SharedStore = Arc::new(HashStore::new());
-    let place = || LauncherPlace::of(Arc::clone(&store), 0, ProcessIdentity::elsewhere());
-    let [first, second] = [place(), place()];
-    (store, first, second)
+fn two_places() -> (HashStore, Place, Place) {
+    let [first, second] = [(); 2].map(|()| place(ProcessIdentity::elsewhere()));
+    (HashStore::new(), first, second)
 }
 
 #[test]
 fn on_one_machine_a_launcher_that_lives_is_refused_and_a_dead_one_followed_at_once() {
-    let (store, ..) = two_places();
-    let place = |launcher| LauncherPlace::of(Arc::clone(&store), 0, launcher);
+    let store = HashStore::new();
     let mut child = Command::new("sleep").arg("600").spawn().unwrap();
     let of_child = ProcessIdentity::of_child(child.id());
-    assert_eq!(place(of_child).look().unwrap(), PlaceState::Held);
+    assert_eq!(place(of_child).look(&store).unwrap(), PlaceState::Held);
     let mut second = place(ProcessIdentity::here());
     // It says nothing, as one that is stopped.
-    let (waited, PlaceState::Taken(other)) = look_until_decided(&mut second) else {
+    let (waited, PlaceState::Taken(other)) = look_until_decided(&store, &mut second) else {
         panic!("the child lives");
     };
     assert!(waited > 0);
@@ -31,7 +34,7 @@ fn on_one_machine_a_launcher_that_lives_is_refused_and_a_dead_one_followed_at_on
     assert!(named.starts_with(&begin), "{named}");
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!(second.look().unwrap(), PlaceState::Held);
+    assert_eq!(second.look(&store).unwrap(), PlaceState::Held);
 }
 
 #[test]
@@ -43,9 +46,9 @@ fn a_number_that_another_process_has_now_is_that_of_a_dead_one() {
 }
 
 /// Looks until the place is free or taken; how often it was neither.
-fn look_until_decided(place: &mut LauncherPlace) -> (u32, PlaceState) {
+fn look_until_decided(store: &HashStore, place: &mut Place) -> (u32, PlaceState) {
     for waited in 0..100 {
-        let state = place.look().unwrap();
+        let state = place.look(store).unwrap();
         if state != PlaceState::Waiting {
             return (waited, state);
         }
@@ -56,11 +59,11 @@ fn look_until_decided(place: &mut LauncherPlace) -> (u32, PlaceState) {
 #[test]
 fn a_second_launcher_of_a_machine_is_refused_while_the_first_lives() {
     let (store, mut first, mut second) = two_places();
-    assert_eq!(first.look().unwrap(), PlaceState::Held);
-    assert_eq!(second.look().unwrap(), PlaceState::Waiting);
-    assert_eq!(second.look().unwrap(), PlaceState::Waiting);
-    assert_eq!(first.look().unwrap(), PlaceState::Held);
-    let PlaceState::Taken(other) = second.look().unwrap() else {
+    assert_eq!(first.look(&store).unwrap(), PlaceState::Held);
+    assert_eq!(second.look(&store).unwrap(), PlaceState::Waiting);
+    assert_eq!(second.look(&store).unwrap(), PlaceState::Waiting);
+    assert_eq!(first.look(&store).unwrap(), PlaceState::Held);
+    let PlaceState::Taken(other) = second.look(&store).unwrap() else {
         panic!("the first launcher has shown that it lives");
     };
     let named = other.to_string();
@@ -69,45 +72,45 @@ fn a_second_launcher_of_a_machine_is_refused_while_the_first_lives() {
         "{named}"
     );
     // One that has no place leaves that of the other alone.
-    second.leave().unwrap();
-    assert_eq!(first.look().unwrap(), PlaceState::Held);
+    second.leave(&store).unwrap();
+    assert_eq!(first.look(&store).unwrap(), PlaceState::Held);
     // Another machine's is another.
-    let mut elsewhere = LauncherPlace::new(store, 1);
-    assert_eq!(elsewhere.look().unwrap(), PlaceState::Held);
+    let mut elsewhere = Place::of_launcher(1);
+    assert_eq!(elsewhere.look(&store).unwrap(), PlaceState::Held);
 }
 
 #[test]
 fn the_place_of_a_dead_launcher_is_taken_and_one_that_comes_back_late_has_lost_it() {
-    let (_store, mut first, mut second) = two_places();
-    assert_eq!(first.look().unwrap(), PlaceState::Held);
+    let (store, mut first, mut second) = two_places();
+    assert_eq!(first.look(&store).unwrap(), PlaceState::Held);
     let waiting = second.interval();
-    let (waited, state) = look_until_decided(&mut second);
+    let (waited, state) = look_until_decided(&store, &mut second);
     assert_eq!(state, PlaceState::Held);
     // One that lives would have looked several times meanwhile.
     assert!(waiting * waited > 3 * first.interval());
-    assert!(matches!(first.look().unwrap(), PlaceState::Taken(_)));
-    assert_eq!(second.look().unwrap(), PlaceState::Held);
+    assert_matches!(first.look(&store).unwrap(), PlaceState::Taken(_));
+    assert_eq!(second.look(&store).unwrap(), PlaceState::Held);
 }
 
 #[test]
 fn a_place_that_was_left_is_taken_at_once() {
-    let (_store, mut first, mut second) = two_places();
-    assert_eq!(first.look().unwrap(), PlaceState::Held);
-    first.leave().unwrap();
-    assert_eq!(second.look().unwrap(), PlaceState::Held);
+    let (store, mut first, mut second) = two_places();
+    assert_eq!(first.look(&store).unwrap(), PlaceState::Held);
+    first.leave(&store).unwrap();
+    assert_eq!(second.look(&store).unwrap(), PlaceState::Held);
 }
 
 #[test]
 fn a_place_is_kept_though_its_key_vanishes_or_an_answer_is_lost() {
     let (store, mut first, mut second) = two_places();
-    assert_eq!(first.look().unwrap(), PlaceState::Held);
+    assert_eq!(first.look(&store).unwrap(), PlaceState::Held);
     let key = "everburn/elastic/launcher/0/place";
     let text = String::from_utf8(store.get(key).unwrap()).unwrap();
     store
         .set(key, text.replace(":1}", ":2}").as_bytes())
         .unwrap();
-    assert_eq!(first.look().unwrap(), PlaceState::Held);
+    assert_eq!(first.look(&store).unwrap(), PlaceState::Held);
     assert!(store.delete(key).unwrap());
-    assert_eq!(first.look().unwrap(), PlaceState::Held);
-    assert_eq!(second.look().unwrap(), PlaceState::Waiting);
+    assert_eq!(first.look(&store).unwrap(), PlaceState::Held);
+    assert_eq!(second.look(&store).unwrap(), PlaceState::Waiting);
 }

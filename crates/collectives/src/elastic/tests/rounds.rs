@@ -4,6 +4,8 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
+use everburn_tests::{AssertContains, assert_matches};
+
 use super::stubborn::Stubborn;
 use super::*;
 use crate::group::{GroupOptions, ProcessGroup, ReduceOp};
@@ -141,10 +143,7 @@ fn a_newcomer_does_not_expel_a_group_that_trains() {
     let limit = Duration::from_millis(80);
     let mut newcomer = Membership::over(Arc::clone(&job.store), here, limit, options).unwrap();
     let error = newcomer.join(0).unwrap_err();
-    assert!(
-        matches!(error, ElasticError::NotAdmitted { generation: 2, .. }),
-        "{error}"
-    );
+    assert_matches!(error, ElasticError::NotAdmitted { generation: 2, .. });
     assert!(error.to_string().contains("slot 0"), "{error}");
     assert_eq!(job.coordinator.newest().unwrap().unwrap().number, 1);
 }
@@ -160,14 +159,12 @@ fn too_few_say_who_is_missing_and_what_became_of_them() {
         it.ranks_per_machine = Some(2);
     });
     let error = alone.join(0).unwrap_err().to_string();
-    for part in [
+    error.assert_contains([
         "1 of at least 3",
         "slot 1 of machine 0 (its process 1 has ended)",
         "slot 2 of machine 1 (no heartbeat from its process 1)",
         "slot 3 of machine 1 (never started)",
-    ] {
-        assert!(error.contains(part), "{part} not in {error}");
-    }
+    ]);
     assert!(
         job.coordinator.joined(1, 0).unwrap().is_none(),
         "it has gone"
@@ -184,9 +181,9 @@ fn who_joins_a_finished_job_is_told_so() {
         job.coordinator.finish().unwrap();
         waits.join().unwrap().unwrap_err()
     });
-    assert!(matches!(error, ElasticError::Finished), "{error}");
+    assert_matches!(error, ElasticError::Finished);
     let error = job.start(1).join(0).unwrap_err();
-    assert!(matches!(error, ElasticError::Finished), "{error}");
+    assert_matches!(error, ElasticError::Finished);
     assert!(job.coordinator.news(0).unwrap().is_finished);
 }
 
@@ -197,10 +194,9 @@ fn who_joins_a_job_that_was_given_up_is_told_why() {
         .give_up("slot 1 has no restarts left")
         .unwrap();
     let error = job.start(0).join(0).unwrap_err();
-    assert!(
-        error.to_string().contains("slot 1 has no restarts left"),
-        "{error}"
-    );
+    error
+        .to_string()
+        .assert_contains(["slot 1 has no restarts left"]);
     job.coordinator.give_up("\u{1b}[2Jgone").unwrap();
     let error = job.start(0).join(0).unwrap_err();
     assert_eq!(error.to_string(), r"the job was given up: \u{1b}[2Jgone");
@@ -236,10 +232,7 @@ fn an_old_process_finds_that_it_was_replaced() {
     let mut old = job.start(0);
     job.coordinator.next_incarnation(0).unwrap();
     let error = old.join(0).unwrap_err();
-    assert!(
-        matches!(error, ElasticError::Expelled { newest: 2, .. }),
-        "{error}"
-    );
+    assert_matches!(error, ElasticError::Expelled { newest: 2, .. });
 }
 
 #[test]
@@ -287,8 +280,7 @@ fn who_connects_is_not_kept_waiting_by_one_who_died_meanwhile() {
     job.coordinator.note_end(1, 1).unwrap();
     let error = ProcessGroup::connect(rounds[2].rendezvous(), GroupOptions::default()).unwrap_err();
     let text = error.to_string();
-    assert!(text.contains("generation 1 is broken: slot 1"), "{text}");
-    assert!(text.contains("has ended"), "{text}");
+    text.assert_contains(["generation 1 is broken: slot 1", "has ended"]);
 }
 
 #[test]
@@ -303,10 +295,7 @@ fn who_connects_is_not_kept_waiting_by_one_who_has_gone_on() {
         job.coordinator.finish().unwrap();
         error
     });
-    assert!(
-        matches!(error, StoreError::RoundBroken { generation: 1, .. }),
-        "{error}"
-    );
+    assert_matches!(error, StoreError::RoundBroken { generation: 1, .. });
     assert!(error.to_string().contains("gone on"), "{error}");
 }
 
@@ -332,12 +321,9 @@ fn options_that_make_no_sense_are_refused() {
         ..crate::rendezvous::RendezvousRequest::default()
     };
     let error = Membership::connect("tcp://127.0.0.1:29500", request, options).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("TORCHELASTIC_USE_AGENT_STORE=True"),
-        "{error}"
-    );
+    error
+        .to_string()
+        .assert_contains(["TORCHELASTIC_USE_AGENT_STORE=True"]);
 }
 
 #[test]

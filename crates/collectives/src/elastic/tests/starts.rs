@@ -1,5 +1,7 @@
 //! Processes that were started with different flags.
 
+use everburn_tests::AssertContains;
+
 use super::*;
 use crate::rendezvous::RendezvousError;
 use crate::rendezvous::WaitListener;
@@ -35,10 +37,7 @@ fn a_rank_without_elastic_ends_the_wait_of_those_with_it() {
         let waits = scope.spawn(|| first.join(0));
         job.wait_for_join(1, 0);
         let refused = come_without_elastic(&job).to_string();
-        assert!(
-            refused.contains("machine 1 without `--elastic`"),
-            "{refused}"
-        );
+        refused.assert_contains(["machine 1 without `--elastic`"]);
         let told = waits.join().unwrap().unwrap_err();
         assert!(is_mismatch(&told), "{told}");
         assert_eq!(told.to_string(), refused);

@@ -8,7 +8,6 @@ use pulp::x86::{V3, V4};
 
 /// How an instruction set converts `f16`; the two slices have the same length.
 #[doc(hidden)]
-#[doc(hidden)]
 pub trait ConvertF16: Copy {
     /// By whatever `half` finds: one call for eight numbers where there is F16C.
     #[inline(always)]
@@ -26,7 +25,6 @@ pub trait ConvertF16: Copy {
 /// The instructions that every machine of this architecture has.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy)]
-#[doc(hidden)]
 pub struct Baseline;
 
 impl ConvertF16 for Baseline {}

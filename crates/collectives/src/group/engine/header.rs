@@ -2,7 +2,6 @@
 
 use crate::group::signature::{SIGNATURE_BYTES, Signature};
 
-/// The size of a header, in bytes.
 pub(crate) const HEADER_BYTES: usize = 64;
 
 /// The first bytes of each header, to detect a channel that is out of step.

@@ -83,12 +83,13 @@ pub(crate) struct Engine<'a, 'b, T> {
 }
 
 impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
+    /// With the reduction, and whether a list of any length comes from each rank.
     pub(crate) fn new(
         collective: &'a Collective<'a>,
         channels: &'a mut Channels,
         workspace: &'a mut Workspace,
         buffers: Buffers<'b, T>,
-        op: ReduceOp,
+        (op, lists): (ReduceOp, bool),
     ) -> Self {
         let block = match channels.path() {
             Path::SharedMemory => BLOCK,
@@ -100,17 +101,11 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
             workspace,
             buffers,
             op,
-            lists: false,
+            lists,
             open: 0,
             disagree: false,
             block,
         }
-    }
-
-    /// Receives a list of any length from each rank.
-    pub(crate) fn with_lists(mut self) -> Self {
-        self.lists = true;
-        self
     }
 
     /// Executes the plan.

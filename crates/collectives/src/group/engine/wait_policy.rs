@@ -66,7 +66,6 @@ impl Backoff {
         (self.turns, self.yielded, self.since) = (0, 0, None);
     }
 
-    /// The next action.
     pub(super) fn next_action(&mut self) -> WaitAction {
         self.turns += 1;
         // Progress is often followed by more progress, so the first retry does not spin.

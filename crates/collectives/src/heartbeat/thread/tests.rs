@@ -3,6 +3,8 @@ mod stopped;
 
 use std::sync::Arc;
 
+use everburn_tests::{AssertContains, assert_matches};
+
 use super::*;
 use crate::group::{CollectiveError, FlightEntry, FlightState, GroupOptions, ProcessGroup};
 use crate::heartbeat::RankStatus;
@@ -13,6 +15,12 @@ fn heartbeat(members: usize) -> (Arc<HashStore>, Heartbeat) {
     let store = Arc::new(HashStore::new());
     let heartbeat = Heartbeat::new(store.clone(), 1, members, HeartbeatOptions::default());
     (store, heartbeat)
+}
+
+/// `member` has sent its beat `number`.
+pub(super) fn beats(store: &HashStore, member: usize, number: u64) {
+    let beat = format!("{{\"life\":1,\"number\":{number}}}");
+    store.set(&beat_key(member), beat.as_bytes()).unwrap();
 }
 
 #[test]
@@ -42,16 +50,10 @@ fn each_rank_of_a_large_group_has_a_few_watchers() {
 fn a_silent_rank_is_warned_of_once_until_it_beats_again() {
     let (store, heartbeat) = heartbeat(3);
     let beat = |member: usize, number: u64| {
-        let beat = format!("{{\"life\":1,\"number\":{number}}}");
-        store.set(&beat_key(member), beat.as_bytes()).unwrap();
+        beats(&store, member, number);
         heartbeat.poll().unwrap();
     };
-    heartbeat.follow(Followed {
-        core: Weak::new(),
-        generation: 0,
-        rank: 1,
-        members: vec![0, 1, 2],
-    });
+    heartbeat.follow(Followed::of(None, 1, 3));
     let after = Duration::from_secs(1000);
     let silent = |seconds: u64| -> Vec<usize> {
         let now = runtime::now() + Duration::from_secs(seconds);
@@ -81,17 +83,11 @@ fn the_next_look_is_when_the_first_rank_counts_as_lost() {
     let (store, mut heartbeat) = heartbeat(4);
     let limit = Duration::from_secs(5);
     heartbeat.options.timeout = Some(limit);
-    heartbeat.follow(Followed {
-        core: Weak::new(),
-        generation: 0,
-        rank: 1,
-        members: vec![0, 1, 2],
-    });
+    heartbeat.follow(Followed::of(None, 1, 3));
     let began = runtime::now();
     assert_eq!(heartbeat.next_timeout(began), None, "nobody has beaten");
     for member in [0, 2, 3] {
-        let beat = b"{\"life\":1,\"number\":1}";
-        store.set(&beat_key(member), beat).unwrap();
+        beats(&store, member, 1);
     }
     heartbeat.poll().unwrap();
     let moved = |member: usize, by: Duration| {
@@ -113,16 +109,9 @@ fn the_next_look_is_when_the_first_rank_counts_as_lost() {
 #[test]
 fn where_the_store_is_silent_nobody_is_said_to_beat() {
     let (store, heartbeat) = heartbeat(2);
-    let followed = Followed {
-        core: Weak::new(),
-        generation: 0,
-        rank: 1,
-        members: vec![0, 1],
-    };
+    let followed = Followed::of(None, 1, 2);
     heartbeat.follow(followed.clone());
-    store
-        .set(&beat_key(0), b"{\"life\":1,\"number\":1}")
-        .unwrap();
+    beats(&store, 0, 1);
     heartbeat.poll().unwrap();
     let report = || {
         let waiting = Beat {
@@ -153,10 +142,7 @@ fn where_the_store_is_silent_nobody_is_said_to_beat() {
     assert_eq!(statuses(), [(true, Some(1000)); 2]);
     let (silent, text) = report();
     assert!(silent && !text.contains("heartbeats arrive"), "{text}");
-    assert!(
-        text.contains("the store has not answered for 1000."),
-        "{text}"
-    );
+    text.assert_contains(["the store has not answered for 1000."]);
     assert!(text.contains("in its last beat: "), "{text}");
 }
 
@@ -211,12 +197,7 @@ fn a_wait_for_a_rank_ends_when_the_store_is_silent_too() {
     let heartbeat = Heartbeat::new(Arc::new(HashStore::new()), 1, 2, options);
     let mut groups = ProcessGroup::over_threads(2, GroupOptions::default());
     let (waiting, absent) = (groups.remove(1), groups.remove(0));
-    heartbeat.follow(Followed {
-        core: Arc::downgrade(waiting.core()),
-        generation: 0,
-        rank: 1,
-        members: vec![0, 1],
-    });
+    heartbeat.follow(Followed::of(Some(&waiting), 1, 2));
     // Ranks that wait for nobody need no store.
     heartbeat.end_long_wait(Duration::ZERO, Duration::from_secs(1));
     assert!(waiting.core().mailbox.failure().is_none());
@@ -228,20 +209,16 @@ fn a_wait_for_a_rank_ends_when_the_store_is_silent_too() {
         error
     });
     let root = error.root_cause();
-    assert!(
-        matches!(root, CollectiveError::PeerLost { peer: 0, .. }),
-        "{error}"
-    );
-    assert!(
-        error.to_string().contains("the store has not answered for"),
-        "{error}"
-    );
+    assert_matches!(root, CollectiveError::PeerLost { peer: 0, .. });
+    error
+        .to_string()
+        .assert_contains(["the store has not answered for"]);
     assert!(waiting.core().hang().is_some());
     drop(absent);
 }
 
 /// A barrier of step 5 that is under way.
-pub(super) fn barrier(waiting_for: Vec<usize>) -> FlightEntry {
+pub(in crate::heartbeat) fn barrier(waiting_for: Vec<usize>) -> FlightEntry {
     FlightEntry {
         group: 1,
         group_name: None,
@@ -268,12 +245,7 @@ fn the_first_rank_that_waits_says_for_whom() {
         records: entry.into_iter().collect(),
         ..Beat::default()
     };
-    let followed = Followed {
-        core: Weak::new(),
-        generation: 0,
-        rank: 1,
-        members: vec![0, 1, 2],
-    };
+    let followed = Followed::of(None, 1, 3);
     heartbeat.follow(followed.clone());
     let publish = |member: usize, beat: Beat| {
         store.set(&beat_key(member), &beat.encode()).unwrap();
@@ -311,16 +283,10 @@ fn the_first_rank_that_waits_says_for_whom() {
 fn report_of_two_that_are_silent(ranks_per_machine: Option<usize>) -> HangReport {
     let (store, mut heartbeat) = heartbeat(4);
     heartbeat.options.ranks_per_machine = ranks_per_machine;
-    let followed = Followed {
-        core: Weak::new(),
-        generation: 0,
-        rank: 1,
-        members: vec![0, 1, 2, 3],
-    };
+    let followed = Followed::of(None, 1, 4);
     heartbeat.follow(followed.clone());
     for member in [0, 2, 3] {
-        let beat = b"{\"life\":1,\"number\":1}";
-        store.set(&beat_key(member), beat).unwrap();
+        beats(&store, member, 1);
     }
     heartbeat.poll().unwrap();
     let own = Beat {
@@ -359,10 +325,7 @@ fn all_ranks_that_are_silent_are_named() {
 fn a_machine_whose_ranks_are_all_silent_is_named() {
     let text = report_of_two_that_are_silent(Some(2)).to_string();
     assert!(text.starts_with("machine 1 (ranks 2, 3) stalled"), "{text}");
-    assert!(
-        text.contains("nor one of any other rank of that machine"),
-        "{text}"
-    );
+    text.assert_contains(["nor one of any other rank of that machine"]);
     assert!(!text.contains("either"), "{text}");
     // One rank of machine 0 is there, and so is the only rank of each of four.
     for ranks_per_machine in [Some(1), Some(3)] {
@@ -381,15 +344,9 @@ fn a_group_fails_for_a_silent_machine_as_a_whole() {
     let store = Arc::new(HashStore::new());
     let heartbeat = Heartbeat::new(store.clone(), 0, 5, options);
     let groups = ProcessGroup::over_threads(5, GroupOptions::default());
-    heartbeat.follow(Followed {
-        core: Arc::downgrade(groups[0].core()),
-        generation: 0,
-        rank: 0,
-        members: (0..5).collect(),
-    });
+    heartbeat.follow(Followed::of(Some(&groups[0]), 0, 5));
     for member in 1..5 {
-        let beat = b"{\"life\":1,\"number\":1}";
-        store.set(&beat_key(member), beat).unwrap();
+        beats(&store, member, 1);
     }
     heartbeat.poll().unwrap();
     for peer in &mut lock(&heartbeat.state).peers[2..] {
@@ -401,9 +358,8 @@ fn a_group_fails_for_a_silent_machine_as_a_whole() {
     let heard = groups[1].barrier().wait().unwrap_err();
     assert_eq!(heard.silent_machine(), Some(1), "{heard}");
     let error = error.to_string();
-    assert!(
-        error.contains("none from any rank of machine 1 (ranks 2, 3): look at that machine first"),
-        "{error}"
-    );
+    error.assert_contains([
+        "none from any rank of machine 1 (ranks 2, 3): look at that machine first",
+    ]);
     assert!(error.contains("none of rank 4 either"), "{error}");
 }

@@ -1,6 +1,8 @@
 use std::sync::mpsc;
 use std::thread;
 
+use everburn_tests::{AssertContains, assert_matches};
+
 use super::*;
 use crate::rendezvous::ProcessIdentity;
 use crate::store::HashStore;
@@ -59,10 +61,7 @@ fn a_world_size_mismatch_is_told_to_every_rank_at_once() {
     for outcome in join_all(&[(0, 3), (1, 3), (3, 4)]) {
         let message = outcome.unwrap_err().to_string();
         assert!(message.contains("rank 3"), "{message}");
-        assert!(
-            message.contains("with 3") && message.contains("with 4"),
-            "{message}"
-        );
+        message.assert_contains(["with 3", "with 4"]);
     }
 }
 
@@ -77,7 +76,7 @@ fn ranks_that_wait_or_come_later_are_told_that_the_job_was_stopped() {
         assert!(stop_joining(&store).unwrap());
         for outcome in [waits.join().unwrap(), join_alone(&store, 2, 3, LONG)] {
             let error = outcome.unwrap_err();
-            assert!(matches!(error, RendezvousError::Stopped), "{error}");
+            assert_matches!(error, RendezvousError::Stopped);
         }
     });
     let all = HashStore::new();
@@ -89,8 +88,7 @@ fn ranks_that_wait_or_come_later_are_told_that_the_job_was_stopped() {
 fn a_rank_claimed_twice_is_told_to_every_rank_at_once() {
     for outcome in join_all(&[(0, 3), (1, 3), (1, 3)]) {
         let message = outcome.unwrap_err().to_string();
-        assert!(message.contains("rank 1 was started twice"), "{message}");
-        assert!(message.contains("world size 3"), "{message}");
+        message.assert_contains(["rank 1 was started twice", "world size 3"]);
     }
 }
 
@@ -114,10 +112,7 @@ fn ranks_with_and_without_elastic_are_told_at_once_whoever_came_first() {
     let elastic_first = HashStore::new();
     compare_elastic(&elastic_first, &elastic((1, 2))).unwrap();
     let refused = join_alone(&elastic_first, 0, 2, LONG).unwrap_err();
-    assert!(
-        matches!(refused, RendezvousError::ElasticMismatch { .. }),
-        "{refused}"
-    );
+    assert_matches!(refused, RendezvousError::ElasticMismatch { .. });
     let verdict = elastic_first.get(&first_verdict_key()).unwrap();
     let told = refuse_contradiction(&elastic_first, &verdict).unwrap_err();
     assert_eq!(refused.to_string(), told.to_string());
@@ -135,8 +130,7 @@ fn ranks_of_two_elastic_ranges_are_refused_and_a_world_that_has_met_is_left_alon
     let message = compare_elastic(&store, &elastic((2, 2)))
         .unwrap_err()
         .to_string();
-    assert!(message.contains("with `--elastic 1:2`"), "{message}");
-    assert!(message.contains("with `--elastic 2:2`"), "{message}");
+    message.assert_contains(["with `--elastic 1:2`", "with `--elastic 2:2`"]);
     let verdict = store.get(&first_verdict_key()).unwrap();
     let told = refuse_contradiction(&store, &verdict).unwrap_err();
     assert_eq!(message, told.to_string());
@@ -151,8 +145,7 @@ fn ranks_of_two_elastic_ranges_are_refused_and_a_world_that_has_met_is_left_alon
 fn those_who_did_not_come_are_named() {
     let outcome = join_alone(&HashStore::new(), 1, 4, Duration::from_millis(20));
     let message = outcome.unwrap_err().to_string();
-    assert!(message.contains("only 1 of 4 ranks"), "{message}");
-    assert!(message.contains("missing: ranks 0, 2, 3"), "{message}");
+    message.assert_contains(["only 1 of 4 ranks", "missing: ranks 0, 2, 3"]);
 }
 
 #[test]
@@ -212,10 +205,7 @@ fn who_has_joined_and_who_is_waited_for_is_told_by_the_first_that_waits() {
         text.starts_with("waiting for ranks 0, 3 of machines 0, 1, "),
         "{text}"
     );
-    assert!(
-        text.contains(" s more; 2 of 4 ranks have joined after "),
-        "{text}"
-    );
+    text.assert_contains([" s more; 2 of 4 ranks have joined after "]);
 }
 
 #[test]
@@ -227,10 +217,7 @@ fn a_rank_that_has_left_may_join_again() {
     }
     join_alone(&store, 0, 1, LONG).unwrap();
     let twice = join_alone(&store, 0, 1, LONG).unwrap_err();
-    assert!(
-        matches!(twice, RendezvousError::RankTaken { .. }),
-        "{twice}"
-    );
+    assert_matches!(twice, RendezvousError::RankTaken { .. });
 }
 
 /// The claim of a rank of two by a process that has come and died.
@@ -278,7 +265,7 @@ fn a_process_that_comes_for_a_dead_one_after_all_have_met_learns_that_it_is_too_
     decide(&store, &Verdict::Agreed, &|name| key_of(0, name)).unwrap();
     let late = join_alone(&store, 1, 2, LONG).unwrap_err();
     let text = late.to_string();
-    assert!(matches!(late, RendezvousError::HasBegun { .. }), "{text}");
+    assert_matches!(late, RendezvousError::HasBegun { .. });
     assert!(text.starts_with("rank 1 comes too late: "), "{text}");
     assert!(!text.contains("twice"), "{text}");
 }

@@ -1,3 +1,5 @@
+use everburn_tests::{AssertContains, assert_matches, lookup};
+
 use super::*;
 
 fn gather(
@@ -5,10 +7,7 @@ fn gather(
     request: &RendezvousRequest,
     variables: &[(&str, &str)],
 ) -> Result<Settings, RendezvousError> {
-    Settings::gather(init_method, request, &|name| {
-        let found = variables.iter().find(|(other, _)| *other == name);
-        found.map(|(_, value)| (*value).to_owned())
-    })
+    Settings::gather(init_method, request, &lookup(variables))
 }
 
 fn message(init_method: &str, request: &RendezvousRequest, vars: &[(&str, &str)]) -> String {
@@ -37,22 +36,19 @@ fn ranks(rank: usize, world_size: usize) -> RendezvousRequest {
 #[test]
 fn a_world_beyond_all_measure_is_refused() {
     let text = message("tcp://127.0.0.1:1", &ranks(1, usize::MAX), &[]);
-    assert!(text.contains("18446744073709551615"), "{text}");
-    assert!(text.contains("at most 65536"), "{text}");
+    text.assert_contains(["18446744073709551615", "at most 65536"]);
 }
 
 #[test]
 fn all_missing_variables_are_named_with_what_sets_them() {
     let text = message("env://", &RendezvousRequest::default(), &[]);
-    for part in [
+    text.assert_contains([
         "RANK",
         "WORLD_SIZE",
         "MASTER_ADDR",
         "MASTER_PORT",
         "torchrun",
-    ] {
-        assert!(text.contains(part), "{part} in: {text}");
-    }
+    ]);
     let text = message("env://", &ranks(0, 2), &[("MASTER_PORT", "1")]);
     assert!(text.contains("MASTER_ADDR"), "{text}");
     assert!(
@@ -119,11 +115,9 @@ fn the_request_wins_over_the_environment() {
 #[test]
 fn ranks_that_meet_over_tcp_need_a_secret_or_ask_for_an_open_store() {
     let alone = gather("tcp://127.0.0.1:0", &ranks(0, 1), &[]).unwrap();
-    assert!(matches!(alone.access(), Ok(StoreAccess::Token(_))));
+    assert_matches!(alone.access(), Ok(StoreAccess::Token(_)));
     let text = message("tcp://127.0.0.1:1", &ranks(0, 2), &[]);
-    for part in ["EVERBURN_JOB_TOKEN", "EVERBURN_OPEN_STORE=1", "openssl"] {
-        assert!(text.contains(part), "{part} in: {text}");
-    }
+    text.assert_contains(["EVERBURN_JOB_TOKEN", "EVERBURN_OPEN_STORE=1", "openssl"]);
     for on in ["1", "true", "True"] {
         let open = [("EVERBURN_OPEN_STORE", on)];
         let open = gather("tcp://127.0.0.1:1", &ranks(0, 2), &open).unwrap();
@@ -153,20 +147,14 @@ fn an_elastic_launcher_serves_the_store_and_counts_attempts() {
     variables.push(("TORCHELASTIC_USE_AGENT_STORE", "True"));
     variables.push(("TORCHELASTIC_RESTART_COUNT", "2"));
     let settings = gather("env://", &RendezvousRequest::default(), &variables).unwrap();
-    assert!(matches!(
-        settings.address,
-        StoreAddress::Tcp { hosted: true, .. }
-    ));
+    assert_matches!(settings.address, StoreAddress::Tcp { hosted: true, .. });
     assert_eq!(settings.prefix.as_deref(), Some("/worker/attempt_2"));
 }
 
 #[test]
 fn ranks_and_worlds_must_fit() {
     let text = message("tcp://127.0.0.1:1", &ranks(2, 2), &[]);
-    assert!(
-        text.contains("rank 2") && text.contains("from 0 to 1"),
-        "{text}"
-    );
+    text.assert_contains(["rank 2", "from 0 to 1"]);
     let text = message("tcp://127.0.0.1:1", &ranks(0, 0), &[]);
     assert!(text.contains("world size is 0"), "{text}");
     let text = message("tcp://127.0.0.1:1", &RendezvousRequest::default(), &[]);

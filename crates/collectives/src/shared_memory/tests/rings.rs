@@ -7,6 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::super::{Layout, RingError, RingReceiver, RingSender, Segment, SegmentError};
+use everburn_tests::assert_matches;
 
 const CAPACITY: usize = 4096;
 
@@ -15,43 +16,6 @@ pub(super) fn ring() -> (Segment, RingSender, RingReceiver) {
     let sender = segment.sender(0, 1).unwrap();
     let receiver = segment.receiver(0, 1).unwrap();
     (segment, sender, receiver)
-}
-
-#[test]
-fn what_is_written_is_read_in_order_and_across_the_end() {
-    let (_segment, mut sender, mut receiver) = ring();
-    let bytes: Vec<u8> = (0..CAPACITY).map(|at| (at * 7) as u8).collect();
-    let mut into = vec![0; CAPACITY];
-    for round in 0..5 {
-        assert_eq!(sender.try_write(&bytes[..3000]), Ok(3000), "round {round}");
-        assert_eq!(receiver.readable(), Ok(3000));
-        assert_eq!(sender.free(), Ok(CAPACITY - 3000));
-        into.fill(0);
-        assert_eq!(receiver.try_read(&mut into), Ok(3000));
-        assert_eq!(into[..3000], bytes[..3000]);
-    }
-    assert_eq!(receiver.readable(), Ok(0));
-}
-
-#[test]
-fn a_full_ring_takes_nothing_and_an_empty_one_gives_nothing() {
-    let (_segment, mut sender, mut receiver) = ring();
-    assert_eq!(receiver.try_read(&mut [0; 8]), Ok(0));
-    assert!(receiver.peek(8).unwrap().is_empty());
-    assert_eq!(sender.try_write(&[1; CAPACITY + 9]), Ok(CAPACITY));
-    assert_eq!(sender.try_write(&[2; 1]), Ok(0));
-    assert_eq!(sender.try_write(&[]), Ok(0));
-}
-
-#[test]
-fn parts_are_sent_as_one() {
-    let (_segment, mut sender, mut receiver) = ring();
-    assert_eq!(sender.try_write_parts(&[b"header", b"", b"body"]), Ok(10));
-    assert_eq!(receiver.peek(CAPACITY).unwrap(), b"headerbody");
-    receiver.consume(6);
-    assert_eq!(receiver.peek(2).unwrap(), b"bo");
-    let large = vec![b'x'; CAPACITY];
-    assert_eq!(sender.try_write_parts(&[&large[..4000], &large]), Ok(4092));
 }
 
 #[test]
@@ -82,7 +46,7 @@ fn more_than_was_seen_cannot_be_consumed() {
 fn an_end_is_given_once() {
     let (segment, _sender, _receiver) = ring();
     let again = segment.sender(0, 1).unwrap_err();
-    assert!(matches!(again, SegmentError::Taken { .. }));
+    assert_matches!(again, SegmentError::Taken { .. });
     assert_eq!(
         again.to_string(),
         "the sender of the ring from rank 0 to rank 1 in shared memory is taken: two ranks of this \
@@ -92,7 +56,7 @@ fn an_end_is_given_once() {
     assert!(segment.sender(1, 0).is_ok(), "another ring");
     for (from, to) in [(0, 0), (0, 2), (2, 0)] {
         let none = segment.sender(from, to).unwrap_err();
-        assert!(matches!(none, SegmentError::NoSuchRing { .. }), "{none}");
+        assert_matches!(none, SegmentError::NoSuchRing { .. });
     }
     assert!(segment.doorbell(2).is_none());
 }

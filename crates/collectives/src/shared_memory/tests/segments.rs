@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::pwrite;
 
+use everburn_tests::{AssertContains, assert_matches};
+
 use super::super::{Address, Layout, Nonce, RingReceiver, RingSender, Segment, SegmentError};
 use super::GENEROUS;
 
@@ -84,7 +86,7 @@ fn two_mappings_of_one_process_see_each_other() {
     assert_eq!((opened.address(), opened.layout), (None, made.layout));
     let sender = made.sender(0, 1).unwrap();
     let twice = opened.sender(0, 1).unwrap_err();
-    assert!(matches!(twice, SegmentError::Taken { .. }), "{twice}");
+    assert_matches!(twice, SegmentError::Taken { .. });
     let receiver = opened.receiver(0, 1).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| send_stream(&made, sender, 0, 1));
@@ -230,10 +232,7 @@ fn more_memory_than_there_is_is_refused() {
     let bytes = layout.bytes();
     let expected = format!("shared memory of {bytes} bytes could not be allocated: ");
     assert!(told.starts_with(&expected), "{told}");
-    assert!(
-        told.contains("use fewer ranks, smaller rings, or TCP"),
-        "{told}"
-    );
+    told.assert_contains(["use fewer ranks, smaller rings, or TCP"]);
 }
 
 #[test]
@@ -253,12 +252,9 @@ fn refusal(descriptor: i32, nonce: Nonce) -> String {
     let error = Segment::open(Address { pid, descriptor }, nonce).unwrap_err();
     let told = error.to_string();
     let place = format!("descriptor {descriptor} of process {pid} is not the shared memory that");
-    assert!(matches!(error, SegmentError::Foreign { .. }), "{told}");
+    assert_matches!(error, SegmentError::Foreign { .. });
     assert!(told.starts_with(&place), "{told}");
-    assert!(
-        told.contains("different PID namespaces (containers)"),
-        "{told}"
-    );
+    told.assert_contains(["different PID namespaces (containers)"]);
     told
 }
 
@@ -308,10 +304,7 @@ fn what_is_not_the_announced_segment_is_refused() {
     said(&with(16, &[0; 8]), "power of two");
     said(&with(12, &[3]), "its header says");
     let told = refusal(segment(2).address().unwrap().descriptor, [0; 16]);
-    assert!(
-        told.contains("it belongs to another job or group"),
-        "{told}"
-    );
+    told.assert_contains(["it belongs to another job or group"]);
 }
 
 #[test]
@@ -332,7 +325,7 @@ fn a_segment_that_is_not_there_is_told_with_the_likely_reason() {
     for (address, meaning) in cases {
         let error = Segment::open(address, NONCE).unwrap_err();
         let told = error.to_string();
-        assert!(matches!(error, SegmentError::Unreachable { .. }), "{told}");
+        assert_matches!(error, SegmentError::Unreachable { .. });
         assert!(told.contains(meaning), "{told}");
         assert!(told.contains("different PID namespaces"), "{told}");
     }

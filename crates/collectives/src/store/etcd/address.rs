@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::store::{StoreError, split};
+use crate::store::{StoreError, join_address, split_address};
 
 /// What an address of etcd begins with.
 const SCHEME: &str = "etcd://";
@@ -54,21 +54,16 @@ impl EtcdAddress {
     /// The URL of each endpoint.
     pub(super) fn urls(&self) -> Vec<String> {
         let urls = self.endpoints.iter();
-        urls.map(|endpoint| format!("http://{}", shown(endpoint)))
+        urls.map(|(host, port)| format!("http://{}", join_address(host, *port)))
             .collect()
-    }
-}
-
-fn shown((host, port): &(String, u16)) -> String {
-    match host.contains(':') {
-        true => format!("[{host}]:{port}"),
-        false => format!("{host}:{port}"),
     }
 }
 
 impl fmt::Display for EtcdAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let endpoints: Vec<String> = self.endpoints.iter().map(shown).collect();
+        let endpoints = self.endpoints.iter();
+        let endpoints = endpoints.map(|(host, port)| join_address(host, *port));
+        let endpoints: Vec<String> = endpoints.collect();
         write!(f, "{SCHEME}{}", endpoints.join(","))?;
         match &self.job {
             Some(job) => write!(f, "/{job}"),
@@ -119,7 +114,7 @@ impl FromStr for EtcdAddress {
                 "it has {count} members, and at most {MOST_ENDPOINTS} are taken"
             )));
         }
-        let endpoint = |member: &&str| match split(member) {
+        let endpoint = |member: &&str| match split_address(member) {
             Ok((host, port)) if port > 0 => Ok((host.to_owned(), port)),
             _ => Err(refused(format!("`{member}` is not host:port"))),
         };

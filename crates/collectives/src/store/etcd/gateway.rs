@@ -24,10 +24,8 @@ const SHORTEST_ATTEMPT: Duration = Duration::from_millis(50);
 /// The first pause after no member has answered.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
-/// The longest of these pauses.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The longest answer.
 const MOST_ANSWER: u64 = 64 << 20;
 
 /// Connections that wait for the next requests.

@@ -125,21 +125,6 @@ impl EtcdStore {
             .end(&self.gateway, Deadline::within(self.timeout.min(FAILOVER)))
     }
 
-    /// [`Store::add`] with a deadline of its own.
-    pub(crate) fn add_within(
-        &self,
-        key: &str,
-        amount: i64,
-        limit: Duration,
-    ) -> Result<i64, StoreError> {
-        check_key("add", key)?;
-        self.update("add", key, Deadline::within(limit), |current| {
-            let sum = semantics::counter_after(current, amount)
-                .map_err(|fault| fault.into_error(key, amount))?;
-            Ok(Step::Write(Change::Put(sum.to_string().into()), sum))
-        })
-    }
-
     /// The name of `key` in etcd.
     fn full(&self, key: &str) -> Vec<u8> {
         format!("{}keys/{key}", self.namespace).into()
@@ -232,6 +217,15 @@ impl Store for EtcdStore {
 
     fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
         self.add_within(key, amount, self.timeout)
+    }
+
+    fn add_within(&self, key: &str, amount: i64, limit: Duration) -> Result<i64, StoreError> {
+        check_key("add", key)?;
+        self.update("add", key, Deadline::within(limit), |current| {
+            let sum = semantics::counter_after(current, amount)
+                .map_err(|fault| fault.into_error(key, amount))?;
+            Ok(Step::Write(Change::Put(sum.to_string().into()), sum))
+        })
     }
 
     fn compare_set(

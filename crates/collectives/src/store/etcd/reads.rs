@@ -8,10 +8,8 @@ use super::sealed::Foreign;
 use crate::store::backoff::Backoff;
 use crate::store::{Deadline, StoreError, check_keys};
 
-/// The first pause of a wait.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 
-/// The longest pause of a wait.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 impl EtcdStore {

@@ -25,7 +25,6 @@ use crate::sync::lock;
 /// The first pause after another writer has come first.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 
-/// The longest of these pauses.
 const LONGEST_PAUSE: Duration = Duration::from_millis(32);
 
 /// A key that counts the writes of one writer.

@@ -113,17 +113,6 @@ impl FileStore {
         Ok(store)
     }
 
-    /// [`Store::add`] with a deadline of its own.
-    pub(crate) fn add_within(
-        &self,
-        key: &str,
-        amount: i64,
-        limit: Duration,
-    ) -> Result<i64, StoreError> {
-        check_key("add", key)?;
-        self.write("add", limit, |log| log.add(&user_key(key), amount))
-    }
-
     fn address(&self) -> String {
         format!("file://{}", self.path.display())
     }
@@ -342,6 +331,11 @@ impl Store for FileStore {
 
     fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
         self.add_within(key, amount, self.timeout)
+    }
+
+    fn add_within(&self, key: &str, amount: i64, limit: Duration) -> Result<i64, StoreError> {
+        check_key("add", key)?;
+        self.write("add", limit, |log| log.add(&user_key(key), amount))
     }
 
     fn compare_set(

@@ -104,32 +104,6 @@ impl TcpStore {
         self.local.to_canonical()
     }
 
-    /// [`Store::add`] with a deadline of its own.
-    pub(crate) fn add_within(
-        &self,
-        key: &str,
-        amount: i64,
-        limit: Duration,
-    ) -> Result<i64, StoreError> {
-        check_key("add", key)?;
-        let deadline = Deadline::within(limit);
-        let message = add_message(&user_key(key), amount);
-        let failed = match self.ask("add", deadline, &message, |connection| {
-            connection.i64(deadline)
-        }) {
-            Ok(sum) => return Ok(sum),
-            Err(error) => error,
-        };
-        // The protocol's only answer to a counter that is not a number is to hang up.
-        match self.peek("add", key, self.at_least(deadline)) {
-            Ok(Some(value)) => match semantics::counter_after(Some(&value), amount) {
-                Err(fault) => Err(fault.into_error(key, amount)),
-                Ok(_) => Err(failed),
-            },
-            _ => Err(failed),
-        }
-    }
-
     /// The deadline for an answer that needs no waiting, when little or nothing is left.
     pub(super) fn at_least(&self, deadline: Deadline) -> Deadline {
         Deadline::within(
@@ -301,6 +275,26 @@ impl Store for TcpStore {
 
     fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
         self.add_within(key, amount, self.options.timeout)
+    }
+
+    fn add_within(&self, key: &str, amount: i64, limit: Duration) -> Result<i64, StoreError> {
+        check_key("add", key)?;
+        let deadline = Deadline::within(limit);
+        let message = add_message(&user_key(key), amount);
+        let failed = match self.ask("add", deadline, &message, |connection| {
+            connection.i64(deadline)
+        }) {
+            Ok(sum) => return Ok(sum),
+            Err(error) => error,
+        };
+        // The protocol's only answer to a counter that is not a number is to hang up.
+        match self.peek("add", key, self.at_least(deadline)) {
+            Ok(Some(value)) => match semantics::counter_after(Some(&value), amount) {
+                Err(fault) => Err(fault.into_error(key, amount)),
+                Ok(_) => Err(failed),
+            },
+            _ => Err(failed),
+        }
     }
 
     fn compare_set(

@@ -9,14 +9,12 @@ use everburn_auth::Key;
 
 use super::StoreOptions;
 use super::connection::{Connection, Deadline, Fault};
-use crate::store::StoreError;
 use crate::store::backoff::Backoff;
+use crate::store::{StoreError, split_address};
 use crate::wait_notice::WaitNotice;
 
-/// The first pause between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
-/// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The timeout of one attempt, so that a lost packet does not use up the whole deadline.
@@ -44,7 +42,7 @@ pub(super) fn connect(
     options: &StoreOptions,
     deadline: Deadline,
 ) -> Result<(SocketAddr, Connection), StoreError> {
-    let (host, port) = split(address)?;
+    let (host, port) = split_address(address)?;
     let key = options.access.key();
     let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     let mut attempts = 0_u32;
@@ -196,27 +194,6 @@ fn is_open(candidate: SocketAddr, deadline: Deadline) -> bool {
     Connection::open(candidate, None, deadline.at_most(ATTEMPT)).is_ok()
 }
 
-/// Splits `host:port`; an IPv6 host is in brackets.
-pub(crate) fn split(address: &str) -> Result<(&str, u16), StoreError> {
-    let invalid = || StoreError::Invalid {
-        operation: "connect",
-        reason: format!("`{address}` is not of the form host:port, such as 127.0.0.1:29500"),
-    };
-    let (host, port) = address.rsplit_once(':').ok_or_else(invalid)?;
-    let bare = host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'));
-    let host = match bare {
-        Some(host) => host,
-        None if host.contains(':') => return Err(invalid()),
-        None => host,
-    };
-    match port.parse() {
-        Ok(port) if !host.is_empty() => Ok((host, port)),
-        _ => Err(invalid()),
-    }
-}
-
 /// Whether the machine of a store at `address` (`host:port`) answers within `limit`, at all of its addresses, that nobody
 /// listens there: the store has ended, or has not begun.
 ///
@@ -234,7 +211,7 @@ pub(crate) fn split(address: &str) -> Result<(&str, u16), StoreError> {
 #[must_use]
 pub fn nobody_listens(address: &str, limit: Duration) -> bool {
     let deadline = Deadline::within(limit);
-    let found = split(address).map(|(host, port)| resolve(host, port, deadline));
+    let found = split_address(address).map(|(host, port)| resolve(host, port, deadline));
     let Ok(Ok(found)) = found else {
         return false;
     };
@@ -282,7 +259,7 @@ mod tests {
     use std::net::{Ipv4Addr, TcpListener};
     use std::time::Duration;
 
-    use super::{Deadline, nobody_listens, split, unreachable};
+    use super::{Deadline, nobody_listens, unreachable};
 
     #[test]
     fn a_store_has_ended_where_its_address_refuses_and_not_where_no_time_is_left_to_ask() {
@@ -304,15 +281,5 @@ mod tests {
         let error = unreachable("node1:29500", None, 3, over, "connection refused");
         let what = "another port where one was taken, perhaps; and that no firewall is in between";
         assert!(error.to_string().ends_with(what), "{error}");
-    }
-
-    #[test]
-    fn addresses_are_split_at_the_last_colon() {
-        assert_eq!(split("node1:29500").ok(), Some(("node1", 29500)));
-        assert_eq!(split("[::1]:80").ok(), Some(("::1", 80)));
-        for wrong in ["node1", ":80", "::1:80", "node1:", "node1:99999", "a:b"] {
-            let message = split(wrong).expect_err(wrong).to_string();
-            assert!(message.contains("host:port"), "{message}");
-        }
     }
 }

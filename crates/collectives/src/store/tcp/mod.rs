@@ -22,7 +22,7 @@ use everburn_auth::{JobToken, Key};
 
 pub use client::TcpStore;
 pub use connect::nobody_listens;
-pub(crate) use connect::{resolve, split};
+pub(crate) use connect::resolve;
 pub(crate) use connection::{Deadline, random_u64};
 #[cfg(any(test, fuzzing))]
 pub use contents::hostile::store_requests;

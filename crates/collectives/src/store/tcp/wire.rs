@@ -79,7 +79,7 @@ pub(super) enum WireFault {
 
 /// One argument of a request.
 #[derive(Debug, Clone, Copy)]
-enum Field {
+pub(super) enum Field {
     U32,
     I64,
     Key,
@@ -100,7 +100,7 @@ impl Field {
 /// User keys carry one more byte, the prefix `/`.
 const KEY_LIMIT: usize = MAX_KEY_BYTES + 1;
 
-fn arguments(opcode: u8) -> Result<&'static [Field], WireFault> {
+pub(super) fn arguments(opcode: u8) -> Result<&'static [Field], WireFault> {
     use Field::{I64, Key, Keys, Pairs, U32, Value};
     Ok(match opcode {
         opcode::PING => &[U32],

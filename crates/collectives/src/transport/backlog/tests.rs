@@ -1,5 +1,7 @@
 use std::thread;
 
+use everburn_tests::AssertContains;
+
 use super::*;
 
 /// A backlog of 1000 bytes with two peers, and their last requests.
@@ -87,14 +89,12 @@ fn a_peer_that_ignores_a_pause_is_refused_with_the_option_to_raise() {
     let waiting = charges(&backlog, 1, 12);
     drop(reserve(&backlog, 1, 300).unwrap());
     let refused = refusal(&backlog, 1, 101);
-    for part in [
+    refused.assert_contains([
         "101 bytes",
         "1200 bytes",
         "asked to pause",
         "`max_unreceived_bytes`",
-    ] {
-        assert!(refused.contains(part), "{refused}");
-    }
+    ]);
     drop(reserve(&backlog, 1, 100).unwrap());
     drop(waiting);
     drop(reserve(&backlog, 1, 300).unwrap());

@@ -119,7 +119,7 @@ impl<'a> Addresses<'a> {
             Err(error) => return Err(error.into()),
         };
         let all: All = serde_json::from_slice(&value).map_err(|error| {
-            self.invalid(0, &format!("the list of addresses in the store: {error}"))
+            self.invalid(0, format!("the list of addresses in the store: {error}"))
         })?;
         if all.addresses.len() != *world_size {
             return Err(CollectiveError::WorldSize {
@@ -194,18 +194,19 @@ impl<'a> Addresses<'a> {
     fn parsed(&self, peer: usize, address: &str) -> Result<SocketAddr, CollectiveError> {
         address.parse().map_err(|_| {
             let address = printable(address, LONGEST_ADDRESS);
-            self.invalid(peer, &format!("`{address}` in the store is no address"))
+            self.invalid(peer, format!("`{address}` in the store is no address"))
         })
     }
 
-    fn invalid(&self, peer: usize, reason: &str) -> CollectiveError {
+    /// The error of what `peer` has left in the store.
+    pub(super) fn invalid(&self, peer: usize, reason: String) -> CollectiveError {
         CollectiveError::Protocol {
             rank: self.rendezvous.rank,
             peer,
             operation: "connect".to_owned(),
             step: 0,
             waited: Duration::ZERO,
-            reason: reason.to_owned(),
+            reason,
         }
     }
 }

@@ -89,7 +89,6 @@ impl EventLoop {
         })
     }
 
-    /// Adds the connection `stream` to `peer`.
     pub(super) fn add(&mut self, peer: usize, stream: TcpStream) -> io::Result<Arc<Link>> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -230,7 +229,6 @@ impl EventLoop {
         }
     }
 
-    /// Ends the connection to `peer`.
     fn finish(&mut self, peer: usize, end: &End) {
         let Some(reader) = self.readers.remove(&peer) else {
             return;

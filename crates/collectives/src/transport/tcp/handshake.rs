@@ -17,7 +17,7 @@
 //! A mesh that was not completed leaves `last` as it was, so ranks that try again agree on the
 //! number, however often each of them has tried.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use everburn_auth::{JobToken, Key};
@@ -25,7 +25,7 @@ use everburn_auth::{JobToken, Key};
 use super::addresses::Addresses;
 use super::mesh_number::{last_mesh, mark_last};
 use crate::group::CollectiveError;
-use crate::net::{Acceptor, DialError, Expected, Hello, Listening, Purpose, dial};
+use crate::net::{Connector, DialError, Expected, FailedDial, Listening, Purpose};
 use crate::rendezvous::Rendezvous;
 
 /// How long to wait before dialling again, and how often to look for bad news in the store at first and at last.
@@ -52,7 +52,6 @@ pub(super) struct Handshake<'a> {
     news: (Instant, Duration),
     /// The pause before a rank that does not accept is dialled again.
     retry: Duration,
-    streams: Vec<Option<TcpStream>>,
     last_attempt: String,
     /// A rank has made this mesh with an earlier attempt of this rank.
     superseded: bool,
@@ -69,10 +68,7 @@ impl<'a> Handshake<'a> {
                 continue;
             }
             handshake.publish(&result);
-            return result.map(|key| Connected {
-                streams: handshake.streams,
-                key,
-            });
+            return result;
         }
     }
 
@@ -86,7 +82,6 @@ impl<'a> Handshake<'a> {
             addresses: Addresses::new(rendezvous, format!("everburn/mesh/{number}")),
             news: (Instant::now() + NEWS, NEWS),
             retry: RETRY,
-            streams: (0..rendezvous.world_size).map(|_| None).collect(),
             last_attempt: "they have not published an address in the store".to_owned(),
             superseded: false,
         })
@@ -94,7 +89,7 @@ impl<'a> Handshake<'a> {
 
     /// Publishes the result of this rank's attempt, if it concerns the other ranks. An error of the store does
     /// not change the result.
-    fn publish(&self, result: &Result<Key, CollectiveError>) {
+    fn publish(&self, result: &Result<Connected, CollectiveError>) {
         let store = &*self.rendezvous.store;
         let (name, value) = match result {
             Ok(_) => (format!("made/{}", self.rendezvous.rank), "1".to_owned()),
@@ -118,7 +113,7 @@ impl<'a> Handshake<'a> {
         }
     }
 
-    fn connect(&mut self) -> Result<Key, CollectiveError> {
+    fn connect(&mut self) -> Result<Connected, CollectiveError> {
         let Rendezvous {
             rank,
             world_size,
@@ -128,14 +123,17 @@ impl<'a> Handshake<'a> {
         if rank == 0 {
             self.addresses.session = Some(self.draw_session()?);
         }
-        let listen = |error| self.system(&format!("listen on {local_address}"), &error);
-        let mut listening = Some(Listening::bind(local_address, |_| {}).map_err(listen)?);
+        let action = format!("listen on {local_address}");
+        let listening = Listening::bind(local_address, |_| ());
+        let mut listening = Some(listening.map_err(|error| self.system(&action, &error))?);
         if let Some(listening) = &listening {
             self.addresses.publish(listening.address())?;
         }
-        let mut accepting: Option<(Acceptor, Key)> = None;
+        let mut connecting: Option<(Connector, Key)> = None;
         loop {
-            if let (Some(session), Some(_)) = (&self.addresses.session, &listening) {
+            if let Some(session) = &self.addresses.session
+                && let Some(listening) = listening.take()
+            {
                 let key = self.mesh_key(session)?;
                 let expected = Expected {
                     purpose: Purpose::Mesh,
@@ -144,43 +142,42 @@ impl<'a> Handshake<'a> {
                     scope: self.number,
                     streams: 1,
                 };
-                let started = listening.take().map(|it| it.start(key.clone(), expected));
-                let listen = |error| self.system(&format!("listen on {local_address}"), &error);
-                accepting = started
-                    .transpose()
-                    .map_err(listen)?
-                    .map(|acceptor| (acceptor, key));
+                let connector = Connector::start(listening, key.clone(), expected, |_| ());
+                let connector = connector.map_err(|error| self.system(&action, &error))?;
+                connecting = Some((connector, key));
             }
             if !self.addresses.complete {
                 let left = self.deadline.saturating_duration_since(Instant::now());
                 self.addresses.wait_for_all(self.news.1.min(left))?;
             }
-            if let Some((acceptor, key)) = &accepting {
-                self.dial_lower(key)?;
-                let lower = (0..rank).all(|peer| self.streams[peer].is_some());
-                let complete = |acceptor: &Acceptor| {
-                    lower && (rank + 1..world_size).all(|peer| acceptor.has(peer, 0))
+            if let Some((connector, key)) = &mut connecting {
+                self.dial_lower(connector)?;
+                let lower = (0..rank).all(|peer| connector.is_connected(peer));
+                let complete = |connector: &Connector| {
+                    (0..world_size).all(|peer| peer == rank || connector.is_connected(peer))
                 };
                 if self.addresses.complete {
                     let until = match lower {
                         true => self.news.0,
                         false => Instant::now() + self.retry,
                     };
-                    acceptor.wait(self.deadline.min(until), |acceptor| {
-                        complete(acceptor) || acceptor.other_world().is_some()
+                    let until = self.deadline.min(until);
+                    connector.acceptor.wait(until, |acceptor| {
+                        complete(connector) || acceptor.other_world().is_some()
                     });
                 }
-                if let Some((peer, theirs)) = acceptor.other_world() {
+                if let Some((peer, theirs)) = connector.acceptor.other_world() {
                     return Err(self.world_size_differs(peer, theirs));
                 }
-                if complete(acceptor) {
-                    for peer in rank + 1..world_size {
-                        self.streams[peer] = acceptor.take(peer, 0);
-                    }
-                    return Ok(key.clone());
+                if complete(connector) {
+                    let streams = (0..world_size).map(|peer| connector.take(peer).pop());
+                    return Ok(Connected {
+                        streams: streams.collect(),
+                        key: key.clone(),
+                    });
                 }
             }
-            self.check_news(accepting.as_ref().map(|(acceptor, _)| acceptor))?;
+            self.check_news(connecting.as_ref().map(|(connector, _)| connector))?;
         }
     }
 
@@ -197,9 +194,10 @@ impl<'a> Handshake<'a> {
     /// The secret of this mesh: of the job's secret and of what rank 0 has drawn for this mesh alone, so that
     /// no rank of another mesh can take part in it. Without a job's secret, of the latter.
     fn mesh_key(&self, session: &str) -> Result<Key, CollectiveError> {
-        let session: JobToken = session
-            .parse()
-            .map_err(|error| self.protocol(0, format!("the session in the store: {error}")))?;
+        let session: JobToken = session.parse().map_err(|error| {
+            self.addresses
+                .invalid(0, format!("the session in the store: {error}"))
+        })?;
         Ok(match &self.rendezvous.key {
             Some(key) => key.derive("mesh").derive(session.reveal()),
             None => session.key("mesh"),
@@ -208,18 +206,15 @@ impl<'a> Handshake<'a> {
 
     /// Dials each lower rank that is not connected and whose address is known, once. One that does not accept is
     /// dialled again when its address has been read again: a rank that tries again listens elsewhere.
-    fn dial_lower(&mut self, key: &Key) -> Result<(), CollectiveError> {
+    fn dial_lower(&mut self, connector: &mut Connector) -> Result<(), CollectiveError> {
         let mut refused = false;
-        for peer in 0..self.rendezvous.rank {
-            let (None, Some(address)) = (&self.streams[peer], self.addresses.of(peer)) else {
-                continue;
-            };
-            match self.dial_once(address, peer, key) {
-                Ok(stream) => self.streams[peer] = Some(stream),
-                Err(DialError::WorldSize { theirs }) => {
+        while let Err(failed) = connector.dial(|peer| self.addresses.of(peer), self.deadline) {
+            let FailedDial { peer, address, .. } = failed;
+            match failed.error {
+                DialError::WorldSize { theirs } => {
                     return Err(self.world_size_differs(peer, theirs));
                 }
-                Err(DialError::Failed(reason)) => {
+                DialError::Failed(reason) => {
                     // What the deadline cut short says less than the attempt before it.
                     if Instant::now() < self.deadline {
                         self.last_attempt = format!("dialling rank {peer} at {address}: {reason}");
@@ -235,28 +230,9 @@ impl<'a> Handshake<'a> {
         Ok(())
     }
 
-    fn dial_once(
-        &self,
-        address: SocketAddr,
-        peer: usize,
-        key: &Key,
-    ) -> Result<TcpStream, DialError> {
-        let Rendezvous {
-            rank, world_size, ..
-        } = *self.rendezvous;
-        let hello = Hello {
-            purpose: Purpose::Mesh,
-            rank,
-            world_size,
-            scope: self.number,
-            index: 0,
-        };
-        dial(address, |_| (), key, &hello, peer, self.deadline)
-    }
-
     /// Fails when the deadline has passed, another rank has reported a failure, or a rank has made this mesh
-    /// with an earlier attempt of this one. `acceptor` has the higher ranks that are connected.
-    fn check_news(&mut self, acceptor: Option<&Acceptor>) -> Result<(), CollectiveError> {
+    /// with an earlier attempt of this one. `connector` has the connections.
+    fn check_news(&mut self, connector: Option<&Connector>) -> Result<(), CollectiveError> {
         let now = Instant::now();
         let is_late = now >= self.deadline;
         let is_survey = is_late || self.addresses.is_survey_due();
@@ -272,9 +248,7 @@ impl<'a> Handshake<'a> {
             local_address,
             ..
         } = self.rendezvous;
-        let arrived = |peer: usize| {
-            self.streams[peer].is_some() || acceptor.is_some_and(|acceptor| acceptor.has(peer, 0))
-        };
+        let arrived = |peer: usize| connector.is_some_and(|it| it.is_connected(peer));
         let others = (0..*world_size).filter(|peer| peer != rank);
         let unconnected: Vec<usize> = others.filter(|peer| !arrived(*peer)).collect();
         let failed = if is_survey {
@@ -327,18 +301,6 @@ impl<'a> Handshake<'a> {
             peer,
             ours: world_size,
             theirs,
-        }
-    }
-
-    fn protocol(&self, peer: usize, reason: String) -> CollectiveError {
-        let operation = "connect".to_owned();
-        CollectiveError::Protocol {
-            rank: self.rendezvous.rank,
-            peer,
-            operation,
-            step: 0,
-            waited: self.started.elapsed(),
-            reason,
         }
     }
 

@@ -116,7 +116,6 @@ pub(crate) fn mesh_with_sockets(
     (mesh.expect("one thread"), peers)
 }
 
-/// The header of `frame` as it is on the wire.
 pub(crate) fn header_of(frame: &Frame) -> [u8; HEADER_BYTES] {
     WireHeader::of(frame).encode()
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use crate::store::entry::as_strs;
 use crate::store::{PrefixStore, SharedStore, Store, StoreError};
 
-/// The number of the last mesh.
 const LAST: &str = "everburn/mesh/last";
 
 /// How many meshes are looked for at most when their keys are deleted: a generation makes one or two, and

@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::mpsc;
 
+use everburn_tests::AssertContains;
+
 use super::hostile::mesh_with_sockets;
 use super::outbox::control;
 use super::*;
@@ -47,13 +49,8 @@ fn message(tag: u64, bytes: usize) -> Frame {
 fn abort() -> Frame {
     let failure = Failure {
         by: 1,
-        lost: None,
-        silent_machine: None,
         reason: "enough".to_owned(),
-        first: None,
-        destroyed: false,
-        hang: false,
-        waiting_for: Vec::new(),
+        ..Failure::default()
     };
     frame(FrameKind::Abort, encode_abort(&failure))
 }
@@ -92,6 +89,14 @@ fn mailbox(inbox: &Inbox) -> Arc<Mailbox> {
     inbox.mailbox(GROUP).unwrap()
 }
 
+/// Receives a message; whether it has come.
+fn receive(inbox: &Inbox, from: usize, tag: u64) -> mpsc::Receiver<bool> {
+    let (receiver, received) = mpsc::channel();
+    let take = move |result: Result<Payload, _>| receiver.send(result.is_ok()).unwrap();
+    mailbox(inbox).take_message(from, tag, Box::new(take));
+    received
+}
+
 #[test]
 fn an_abort_goes_before_queued_data_and_the_goodbye_comes_last() {
     let (mesh, mut peer) = mesh(u64::MAX, GENEROUS);
@@ -122,10 +127,7 @@ fn a_peer_that_reads_nothing_is_lost_and_the_error_says_so() {
     frame.written = Some(Box::new(move |result| said.send(result).unwrap()));
     mesh.send(1, frame);
     let cause = told.recv_timeout(GENEROUS).unwrap().unwrap_err();
-    assert!(
-        cause.contains("has read no data from this rank for "),
-        "{cause}"
-    );
+    cause.assert_contains(["has read no data from this rank for "]);
     assert!(cause.contains("SIGSTOP"), "{cause}");
     assert_eq!(mesh.inbox.gone(1), Some(cause));
     drop(peer);
@@ -142,11 +144,8 @@ fn a_peer_is_paused_and_its_aborts_still_pass() {
     write(&mut peer, &abort()).unwrap();
     let mailbox = mailbox(&mesh.inbox);
     until("the abort has not arrived", || mailbox.failure().is_some());
-    let (receiver, received) = mpsc::channel();
     for _ in 0..sent {
-        let receiver = receiver.clone();
-        let take = move |result: Result<Payload, _>| receiver.send(result.is_ok()).unwrap();
-        mailbox.take_message(1, 7, Box::new(take));
+        let received = receive(&mesh.inbox, 1, 7);
         assert!(received.recv_timeout(GENEROUS).unwrap());
     }
     assert_eq!(read(&mut peer), FrameKind::Resume);
@@ -160,9 +159,7 @@ fn a_waiting_call_resumes_a_paused_peer() {
     }
     assert_eq!(read(&mut peer), FrameKind::Pause);
     // It comes after messages without a receive call.
-    let (receiver, received) = mpsc::channel();
-    let take = move |result: Result<Payload, _>| receiver.send(result.is_ok()).unwrap();
-    mailbox(&mesh.inbox).take_message(1, 8, Box::new(take));
+    let received = receive(&mesh.inbox, 1, 8);
     assert_eq!(read(&mut peer), FrameKind::Resume);
     write(&mut peer, &message(8, MESSAGE)).unwrap();
     assert!(received.recv_timeout(GENEROUS).unwrap());
@@ -198,9 +195,7 @@ fn a_peer_that_ignores_a_pause_is_disconnected_and_named_with_its_bytes() {
     }
     until("it was not disconnected", || mesh.inbox.gone(1).is_some());
     let cause = mesh.inbox.gone(1).unwrap();
-    for part in ["a message of 65536 bytes", "`max_unreceived_bytes`"] {
-        assert!(cause.contains(part), "{cause}");
-    }
+    cause.assert_contains(["a message of 65536 bytes", "`max_unreceived_bytes`"]);
 }
 
 #[test]
@@ -218,9 +213,7 @@ fn a_peer_that_never_reads_delays_no_other() {
         );
         assert_eq!(read(&mut peer), FrameKind::Message { tag });
     }
-    let (receiver, received) = mpsc::channel();
-    let take = move |result: Result<Payload, _>| receiver.send(result.is_ok()).unwrap();
-    mailbox(&mesh.inbox).take_message(2, 7, Box::new(take));
+    let received = receive(&mesh.inbox, 2, 7);
     write(&mut peer, &message(7, MESSAGE)).unwrap();
     assert!(received.recv_timeout(GENEROUS).unwrap());
     assert!(!mesh.flush(Instant::now()), "rank 1 has read all");
@@ -232,7 +225,6 @@ fn a_peer_that_never_reads_delays_no_other() {
 fn a_peer_that_sends_without_end_keeps_no_other_from_its_messages() {
     let (mesh, mut peers) = mesh_with_sockets(0, 3, u64::MAX, GENEROUS);
     let (mut peer, mut flood) = (peers.remove(1), peers.remove(0));
-    let mailbox = mailbox(&mesh.inbox);
     thread::scope(|scope| {
         // To a group that is destroyed: nothing of it waits here. Ends when the connection does.
         mesh.inbox.close(2);
@@ -242,9 +234,7 @@ fn a_peer_that_sends_without_end_keeps_no_other_from_its_messages() {
             while write(&mut flood, &message).is_ok() {}
         });
         for tag in 0..20 {
-            let (receiver, received) = mpsc::channel();
-            let take = move |result: Result<Payload, _>| receiver.send(result.is_ok()).unwrap();
-            mailbox.take_message(2, tag, Box::new(take));
+            let received = receive(&mesh.inbox, 2, tag);
             write(&mut peer, &message(tag, 8)).unwrap();
             assert!(received.recv_timeout(GENEROUS).unwrap());
         }

@@ -2,6 +2,8 @@ mod slurm;
 
 use proptest::prelude::*;
 
+use everburn_tests::{AssertContains, lookup};
+
 use crate::environment::RankEnvironment;
 use crate::origin::StartedBy;
 
@@ -9,12 +11,9 @@ type Variables<'a> = &'a [(&'a str, &'a str)];
 
 /// What is found where these are set; of a name that is there twice the later counts.
 fn detect(groups: &[Variables<'_>]) -> Result<Option<RankEnvironment>, String> {
-    let all: Vec<_> = groups.concat();
-    let found = RankEnvironment::detect(|name| {
-        let variable = all.iter().rev().find(|(key, _)| *key == name);
-        variable.map(|(_, value)| (*value).to_owned())
-    });
-    found.map_err(|error| error.to_string())
+    let mut all = groups.concat();
+    all.reverse();
+    RankEnvironment::detect(lookup(&all)).map_err(|error| error.to_string())
 }
 
 /// The rank that these make of a process which knows a secret.
@@ -107,12 +106,7 @@ fn a_world_of_one_rank_does_not_count_but_for_torchrun() {
         ("MASTER_PORT", "29500"),
     ];
     no_rank(&[alone]);
-    let only_task = |variables: Variables<'_>| {
-        RankEnvironment::only_task(|name| {
-            let found = variables.iter().find(|(key, _)| *key == name);
-            found.map(|(_, value)| (*value).to_owned())
-        })
-    };
+    let only_task = |set: Variables<'_>| RankEnvironment::only_task(lookup(set));
     assert_eq!(only_task(alone), Some(StartedBy::Variables));
     assert_eq!(only_task(&alone[1..]), None);
     let of_torchrun = rank_of(&[alone, &[("TORCHELASTIC_RUN_ID", "x")]]);
@@ -134,10 +128,7 @@ fn ranks_of_one_mpirun_meet_on_loopback() {
     );
     assert_eq!(rank.master_addr, "127.0.0.1");
     let line = rank.announcement();
-    assert!(
-        line.contains("mpirun (Open MPI)") && line.contains("PMIX_NAMESPACE"),
-        "{line}"
-    );
+    line.assert_contains(["mpirun (Open MPI)", "PMIX_NAMESPACE"]);
     let other = rank_of(&[OPEN_MPI, &[("PMIX_NAMESPACE", "prterun-host-4712@1")]]);
     assert_ne!(rank.master_port, other.master_port);
     refused(

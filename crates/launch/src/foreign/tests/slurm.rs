@@ -1,5 +1,7 @@
 //! Steps, batch scripts and shells of Slurm.
 
+use everburn_tests::AssertContains;
+
 use super::{STEP, TOKEN, Variables, no_rank, rank_of, refused};
 
 const BATCH_SCRIPT: Variables<'_> = &[
@@ -31,15 +33,13 @@ fn srun_says_all() {
     );
     assert!(!rank.launcher_hosts_store && rank.launcher_pid.is_none());
     let line = rank.announcement();
-    for part in [
+    line.assert_contains([
         "rank 3 of 4 (SLURM_PROCID, SLURM_STEP_NUM_TASKS)",
         "started by srun (Slurm)",
         &format!("node07:{}", rank.master_port),
         "the first host of SLURM_STEP_NODELIST",
         "SLURM_JOB_ID and SLURM_STEP_ID",
-    ] {
-        assert!(line.contains(part), "{line}");
-    }
+    ]);
     assert!(
         !line.contains('\n') && !line.contains("of the tests"),
         "{line}"

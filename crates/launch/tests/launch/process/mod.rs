@@ -6,11 +6,14 @@ pub mod machines;
 
 use std::ffi::OsString;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use everburn_collectives::store::{Store, StoreAccess, StoreError, StoreOptions, TcpStore};
+use everburn_collectives::store::{
+    Store, StoreAccess, StoreError, StoreOptions, TcpStore, TcpStoreServer,
+};
 use everburn_launch::{
     JobFailure, LaunchConfig, LaunchEvent, Launcher, Outcome, RankEnvironment, ReportKind,
     listen_for_stop, variables,
@@ -37,6 +40,26 @@ pub const TOKEN: &str = "a token of the tests";
 pub fn connect(folder: &Path, access: StoreAccess) -> Result<TcpStore, StoreError> {
     let port = number_in(folder, "port");
     TcpStore::connect(&format!("127.0.0.1:{port}"), StoreOptions::new(access))
+}
+
+/// The options of a store that asks for [`TOKEN`], whose answers may take ten seconds.
+pub fn known_store() -> StoreOptions {
+    StoreOptions {
+        timeout: Duration::from_secs(10),
+        ..StoreOptions::new(StoreAccess::Token(TOKEN.parse().unwrap()))
+    }
+}
+
+/// The store of a job of several machines that the test hosts in place of machine 0, and its port.
+pub fn hosted_store() -> (TcpStoreServer, u16) {
+    let server = TcpStoreServer::bind((Ipv4Addr::LOCALHOST, 0).into(), known_store()).unwrap();
+    let port = server.local_addr().port();
+    (server, port)
+}
+
+/// A client of the store at `port`.
+pub fn connect_to(port: u16) -> Result<TcpStore, StoreError> {
+    TcpStore::connect(&format!("127.0.0.1:{port}"), known_store())
 }
 
 /// Waits for `condition` by looking every 10 ms.
@@ -87,13 +110,23 @@ pub fn failure_of(config: LaunchConfig) -> Box<JobFailure> {
     }
 }
 
-fn elastic_command(min: usize, backoff_ms: u64) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args(act_arguments())
-        .env(elastic::MIN, min.to_string())
-        .env(elastic::BACKOFF, backoff_ms.to_string());
-    command
+/// Variables of a launcher's process, which [`be_launcher`] reads.
+type Variables = Vec<(&'static str, String)>;
+
+fn elastic_job(min: usize, backoff_ms: u64) -> Variables {
+    vec![
+        (elastic::MIN, min.to_string()),
+        (elastic::BACKOFF, backoff_ms.to_string()),
+    ]
+}
+
+/// One of two machines whose store is at `port`.
+fn machine(node_rank: usize, port: u16, token: &str) -> Variables {
+    vec![
+        (NODE_RANK, node_rank.to_string()),
+        (RENDEZVOUS, format!("127.0.0.1:{port}")),
+        (variables::JOB_TOKEN, token.to_owned()),
+    ]
 }
 
 /// A launcher in a process of its own; killed when dropped.
@@ -102,8 +135,18 @@ pub struct LauncherProcess(pub Child);
 impl LauncherProcess {
     /// Starts a launcher of `ranks` shells that run `script`, or of ranks with `role`.
     pub fn start(folder: &Path, ranks: usize, role: &str, script: &str) -> Self {
+        Self::start_with(Vec::new(), folder, ranks, role, script)
+    }
+
+    fn start_with(
+        variables: Variables,
+        folder: &Path,
+        ranks: usize,
+        role: &str,
+        script: &str,
+    ) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(act_arguments());
+        command.args(act_arguments()).envs(variables);
         Self::spawn(command, folder, ranks, role, script)
     }
 
@@ -114,11 +157,8 @@ impl LauncherProcess {
         patience_ms: u64,
         script: &str,
     ) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .args(act_arguments())
-            .env(PATIENCE, patience_ms.to_string());
-        Self::spawn(command, folder, ranks, "", script)
+        let patience = vec![(PATIENCE, patience_ms.to_string())];
+        Self::start_with(patience, folder, ranks, "", script)
     }
 
     /// The same for a shell that may take `patience_ms` to stop, and longer while it computes.
@@ -133,9 +173,8 @@ impl LauncherProcess {
 
     /// The same for a launcher to which a signal comes `when` no rank has been started.
     pub fn start_with_signal(folder: &Path, when: &str) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(act_arguments()).env(signals::WHEN, when);
-        Self::spawn(command, folder, 2, "", "exec sleep 600")
+        let when = vec![(signals::WHEN, when.to_owned())];
+        Self::start_with(when, folder, 2, "", "exec sleep 600")
     }
 
     /// The same for an elastic job of at least `min` ranks, which are restarted after `backoff_ms`.
@@ -146,13 +185,7 @@ impl LauncherProcess {
         role: &str,
         script: &str,
     ) -> Self {
-        Self::spawn(
-            elastic_command(min, backoff_ms),
-            folder,
-            ranks,
-            role,
-            script,
-        )
+        Self::start_with(elastic_job(min, backoff_ms), folder, ranks, role, script)
     }
 
     /// The same for an elastic job of shells of which one is enough, at whose store the test takes part: it is
@@ -164,63 +197,34 @@ impl LauncherProcess {
         patience_ms: u64,
         script: &str,
     ) -> Self {
-        let mut command = elastic_command(1, 10);
-        command
-            .env(PATIENCE, patience_ms.to_string())
-            .env(variables::JOB_TOKEN, TOKEN);
-        if open {
-            command.env(OPEN, "1");
-        }
-        Self::spawn(command, folder, ranks, "", script)
+        let mut given = elastic_job(1, 10);
+        given.push((PATIENCE, patience_ms.to_string()));
+        given.push((variables::JOB_TOKEN, TOKEN.to_owned()));
+        given.extend(open.then(|| (OPEN, "1".to_owned())));
+        Self::start_with(given, folder, ranks, "", script)
     }
 
-    /// The same for a machine of an elastic job of two machines with one shell each, of which one is enough.
+    /// The same for a machine of an elastic job of two machines with one shell each, of which one is enough, and which is
+    /// restarted after `backoff_ms`.
     pub fn start_one_of_two_machines(
         folder: &Path,
         node_rank: usize,
         port: u16,
-        token: &str,
+        (token, backoff_ms): (&str, u64),
         script: &str,
     ) -> Self {
-        let mut command = elastic_command(1, 10);
-        command
-            .env(RENDEZVOUS, format!("127.0.0.1:{port}"))
-            .env(NODE_RANK, node_rank.to_string())
-            .env(variables::JOB_TOKEN, token);
-        Self::spawn(command, folder, 1, "", script)
+        let given = [elastic_job(1, backoff_ms), machine(node_rank, port, token)].concat();
+        Self::start_with(given, folder, 1, "", script)
     }
 
     /// The same for a machine with one rank that is in groups, of a job that needs `min` ranks.
     pub fn start_elastic_machine(folder: &Path, node_rank: usize, port: u16, min: usize) -> Self {
-        let mut command = elastic_command(min, 10);
-        command
-            .env(RENDEZVOUS, format!("127.0.0.1:{port}"))
-            .env(NODE_RANK, node_rank.to_string())
-            .env(variables::JOB_TOKEN, TOKEN);
-        Self::spawn(command, folder, 1, "elastic", "")
+        let given = [elastic_job(min, 10), machine(node_rank, port, TOKEN)].concat();
+        Self::start_with(given, folder, 1, "elastic", "")
     }
 
-    /// The same for machine 1 of such a job, whose store is at `port`: its shell is restarted after `backoff_ms`.
-    pub fn start_second_of_two_machines(
-        folder: &Path,
-        port: u16,
-        backoff_ms: u64,
-        script: &str,
-    ) -> Self {
-        let mut command = elastic_command(1, backoff_ms);
-        command
-            .env(RENDEZVOUS, format!("127.0.0.1:{port}"))
-            .env(NODE_RANK, "1")
-            .env(variables::JOB_TOKEN, TOKEN);
-        Self::spawn(command, folder, 1, "", script)
-    }
-
-    /// The same for machine `node_rank` of two with one shell each, which are given up after a second without heartbeats.
-    pub fn start_one_of_two(folder: &Path, node_rank: usize, port: u16, script: &str) -> Self {
-        Self::start_machine(folder, node_rank, port, 1, ("", script))
-    }
-
-    /// The same for machine `node_rank` of two with `ranks` shells each, or ranks with a role.
+    /// The same for machine `node_rank` of two with `ranks` shells each, or ranks with a role, which are given up after a second
+    /// without heartbeats.
     pub fn start_machine(
         folder: &Path,
         node_rank: usize,
@@ -228,24 +232,18 @@ impl LauncherProcess {
         ranks: usize,
         (role, script): (&str, &str),
     ) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .args(act_arguments())
-            .env(HEARTBEAT, "1")
-            .env(NODE_RANK, node_rank.to_string())
-            .env(RENDEZVOUS, format!("127.0.0.1:{port}"))
-            .env(variables::JOB_TOKEN, TOKEN);
-        Self::spawn(command, folder, ranks, role, script)
+        let mut given = machine(node_rank, port, TOKEN);
+        given.push((HEARTBEAT, "1".to_owned()));
+        Self::start_with(given, folder, ranks, role, script)
     }
 
     /// The same for one of two machines that meet in etcd, with one rank each that is in groups.
     pub fn start_at_etcd(folder: &Path, endpoints: &str, node_rank: usize) -> Self {
-        let mut command = elastic_command(1, 10);
-        command
-            .env(STORE, format!("etcd://{endpoints}"))
-            .env(NODE_RANK, node_rank.to_string())
-            .env(variables::JOB_TOKEN, TOKEN);
-        Self::spawn(command, folder, 1, "elastic", "")
+        let mut given = elastic_job(1, 10);
+        given.push((STORE, format!("etcd://{endpoints}")));
+        given.push((NODE_RANK, node_rank.to_string()));
+        given.push((variables::JOB_TOKEN, TOKEN.to_owned()));
+        Self::start_with(given, folder, 1, "elastic", "")
     }
 
     /// Starts it on a terminal of its own with a dashboard allowed; what the terminal shows goes
@@ -362,10 +360,6 @@ pub fn act() {
     rank.report_panics();
     match role.as_str() {
         "runs forever" => run_forever(&rank),
-        "rank 1 panics" => {
-            assert!(rank.rank != 1, "the weights went out of the window");
-            run_forever(&rank)
-        }
         "meets at the store" => {
             let token = rank.job_token.clone().unwrap();
             let access = match rank.open_store {

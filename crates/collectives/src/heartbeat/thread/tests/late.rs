@@ -7,12 +7,7 @@ use crate::heartbeat::report;
 fn report_of_a_late_rank(called_ago: u64) -> String {
     let (_store, heartbeat) = heartbeat(2);
     let groups = ProcessGroup::over_threads(2, GroupOptions::default());
-    let followed = Followed {
-        core: Arc::downgrade(groups[1].core()),
-        generation: 0,
-        rank: 1,
-        members: vec![0, 1],
-    };
+    let followed = Followed::of(Some(&groups[1]), 1, 2);
     heartbeat.follow(followed.clone());
     let seconds = Duration::from_secs;
     let answer = |waiting_for: Vec<usize>, began: u64, ended: u64| {
@@ -56,12 +51,7 @@ fn a_late_rank_names_itself_by_the_abort_where_the_store_has_no_answer_of_the_ot
         },
     );
     let (third, own, first) = (groups.remove(2), groups.remove(1), groups.remove(0));
-    heartbeat.follow(Followed {
-        core: Arc::downgrade(own.core()),
-        generation: 0,
-        rank: 1,
-        members: vec![0, 1, 2],
-    });
+    heartbeat.follow(Followed::of(Some(&own), 1, 3));
     // Ranks 0 and 2 wait for rank 1, end, and report nothing: the store has ended with them.
     std::thread::scope(|scope| {
         for group in [&first, &third] {

@@ -4,6 +4,8 @@ use std::process::{Child, Command};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
+use everburn_tests::AssertContains;
+
 use super::*;
 use crate::heartbeat::report;
 
@@ -34,12 +36,7 @@ fn a_rank_that_the_others_gave_up_while_it_did_not_run_blames_itself() {
     let heartbeat = Arc::new(Heartbeat::new(Arc::new(HashStore::new()), 1, 2, options));
     let mut groups = ProcessGroup::over_threads(2, GroupOptions::default());
     let (own, other) = (groups.remove(1), groups.remove(0));
-    heartbeat.follow(Followed {
-        core: Arc::downgrade(own.core()),
-        generation: 0,
-        rank: 1,
-        members: vec![0, 1],
-    });
+    heartbeat.follow(Followed::of(Some(&own), 1, 2));
     // It was stopped in its own work, so that its call fails at once.
     other.abort("rank 1 was given up");
     let error = own.barrier().wait().unwrap_err();
@@ -104,12 +101,7 @@ impl Drop for StoppedProcess {
 fn a_rank_that_is_still_stopped_is_named_and_not_the_one_that_was_continued() {
     let stopped = StoppedProcess::start();
     let (store, heartbeat) = heartbeat(4);
-    let followed = Followed {
-        core: Weak::new(),
-        generation: 0,
-        rank: 1,
-        members: vec![0, 1, 2, 3],
-    };
+    let followed = Followed::of(None, 1, 4);
     heartbeat.follow(followed.clone());
     let host = heartbeat.host.clone().unwrap();
     // All beats have just come, that of rank 2 from a machine on which another process has the number.
@@ -148,10 +140,7 @@ fn a_rank_that_is_still_stopped_is_named_and_not_the_one_that_was_continued() {
         ..Beat::default()
     };
     let early = heartbeat.how_to_continue(&beat_of(&host));
-    assert!(
-        early.contains(&format!("`kill -CONT {pid}` on this machine")),
-        "{early}"
-    );
+    early.assert_contains([&format!("`kill -CONT {pid}` on this machine")]);
     assert_eq!(heartbeat.how_to_continue(&beat_of("elsewhere")), "");
     assert!(!text.contains("heartbeats arrive"), "{text}");
     let paused = HangReport {

@@ -1,13 +1,16 @@
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
+
+use everburn_tests::AssertContains;
 
 use super::super::Followed;
 use super::*;
 use crate::group::{GroupOptions, ProcessGroup};
 use crate::heartbeat::HeartbeatOptions;
-use crate::heartbeat::beat::{Beat, beat_key};
+use crate::heartbeat::beat::Beat;
 use crate::heartbeat::report::{RankReport, diagnose, last_beats};
-use crate::store::{HashStore, Store};
+use crate::heartbeat::thread::tests::beats;
+use crate::store::HashStore;
 
 /// More than all watch.
 const RANKS: usize = 48;
@@ -29,18 +32,8 @@ fn heartbeat(rank: usize) -> (Arc<HashStore>, Heartbeat) {
     (store, heartbeat)
 }
 
-fn beats(store: &HashStore, member: usize, number: u64) {
-    let beat = format!("{{\"life\":1,\"number\":{number}}}");
-    store.set(&beat_key(member), beat.as_bytes()).unwrap();
-}
-
 fn followed(rank: usize) -> Followed {
-    Followed {
-        core: Weak::new(),
-        generation: 0,
-        rank,
-        members: (0..RANKS).collect(),
-    }
+    Followed::of(None, rank, RANKS)
 }
 
 /// As if `members` had not been heard of for so long.
@@ -78,10 +71,7 @@ fn the_machine_of_a_silent_rank_is_watched_until_it_beats() {
 fn a_silent_machine_of_a_large_group_is_named() {
     let (_store, heartbeat) = heartbeat(4);
     let groups = ProcessGroup::over_threads(RANKS, GroupOptions::default());
-    heartbeat.follow(Followed {
-        core: Arc::downgrade(groups[4].core()),
-        ..followed(4)
-    });
+    heartbeat.follow(Followed::of(Some(&groups[4]), 4, RANKS));
     heartbeat.poll().unwrap();
     age(&heartbeat, [8, 12], 40);
     heartbeat.poll().unwrap();
@@ -89,10 +79,9 @@ fn a_silent_machine_of_a_large_group_is_named() {
     age(&heartbeat, (9..12).chain(13..16), 10);
     heartbeat.check_timeouts(runtime::now());
     let error = groups[4].barrier().wait().unwrap_err().to_string();
-    assert!(
-        error.contains("none from any rank of machine 1 (ranks 8-15): look at that machine first"),
-        "{error}"
-    );
+    error.assert_contains([
+        "none from any rank of machine 1 (ranks 8-15): look at that machine first",
+    ]);
 }
 
 #[test]

@@ -5,13 +5,33 @@ use std::time::Duration;
 
 use super::*;
 use crate::hostile::Script;
-use crate::store::tcp::wire::{Scanner, opcode};
+use crate::store::tcp::wire::{Field, Scanner, arguments, opcode};
 use crate::store::{HashStore, Store};
 
 /// The last is that of barriers, for which nobody waits but by a barrier: arrivals are no news.
-const KEYS: [&str; 6] = ["a", "b", "counter", "", "/long/er", BARRIER];
-const BARRIER: &str = "barrier";
+const KEYS: [&[u8]; 6] = [b"a", b"b", b"counter", b"", b"/long/er", BARRIER];
+const BARRIER: &[u8] = b"barrier";
 const CLIENTS: usize = 5;
+
+/// All that change something or are about keys.
+const OPCODES: [u8; 16] = [
+    opcode::SET,
+    opcode::COMPARE_SET,
+    opcode::GET,
+    opcode::ADD,
+    opcode::CHECK,
+    opcode::WAIT,
+    opcode::GETNUMKEYS,
+    opcode::DELETE_KEY,
+    opcode::APPEND,
+    opcode::MULTI_GET,
+    opcode::MULTI_SET,
+    opcode::CANCEL_WAIT,
+    opcode::QUEUE_PUSH,
+    opcode::QUEUE_POP,
+    opcode::QUEUE_LEN,
+    opcode::BARRIER,
+];
 
 /// The most bytes of the small store, which is soon full.
 const SMALL: usize = 2_000;
@@ -19,9 +39,9 @@ const SMALL: usize = 2_000;
 /// What the store should hold.
 struct Model {
     values: HashStore,
-    queues: BTreeMap<String, VecDeque<Bytes>>,
+    queues: BTreeMap<Bytes, VecDeque<Bytes>>,
     /// Who waits for which keys; a barrier's for none.
-    waiting: BTreeMap<ClientId, Vec<String>>,
+    waiting: BTreeMap<ClientId, Vec<Bytes>>,
     stored: usize,
     limit: usize,
 }
@@ -40,18 +60,18 @@ impl Model {
         }
     }
 
-    fn value(&self, key: &str) -> Option<Bytes> {
-        self.values.get(key).ok()
+    fn value(&self, key: &[u8]) -> Option<Bytes> {
+        self.values.get(text(key)).ok()
     }
 
-    fn exists(&self, key: &str) -> bool {
+    fn exists(&self, key: &[u8]) -> bool {
         self.value(key).is_some() || self.queues.contains_key(key)
     }
 
-    fn set(&mut self, key: &str, value: &[u8]) -> Result<(), Refused> {
-        let old = self.value(key).map_or(0, |old| cost(key.as_bytes(), &old));
-        self.charge(cost(key.as_bytes(), value), old)?;
-        self.values.set(key, value).map_err(|_| Refused)
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), Refused> {
+        let old = self.value(key).map_or(0, |old| cost(key, &old));
+        self.charge(cost(key, value), old)?;
+        self.values.set(text(key), value).map_err(|_| Refused)
     }
 
     fn charge(&mut self, added: usize, freed: usize) -> Result<(), Refused> {
@@ -72,7 +92,7 @@ impl Model {
         &mut self,
         ready: bool,
         client: ClientId,
-        keys: &[String],
+        keys: &[&[u8]],
         reply: &mut Bytes,
     ) -> Result<(), Refused> {
         if self.waiting.contains_key(&client) {
@@ -85,235 +105,170 @@ impl Model {
         if self.held() + waits_cost(keys) > self.limit {
             return Err(Refused);
         }
-        self.waiting.insert(client, keys.to_vec());
+        let keys = keys.iter().map(|key| key.to_vec()).collect();
+        self.waiting.insert(client, keys);
         Ok(())
     }
 
     fn compare_set(
         &mut self,
-        key: &str,
+        key: &[u8],
         expected: &[u8],
         desired: &[u8],
     ) -> Result<Bytes, Refused> {
         let before = self.value(key);
-        let answer = self.values.compare_set(key, expected, desired);
+        let answer = self.values.compare_set(text(key), expected, desired);
         let answer = answer.map_err(|_| Refused)?;
         if self.value(key) != before {
-            let old = before.map_or(0, |old| cost(key.as_bytes(), &old));
-            self.charge(cost(key.as_bytes(), desired), old)?;
+            let old = before.map_or(0, |old| cost(key, &old));
+            self.charge(cost(key, desired), old)?;
         }
         Ok(answer)
     }
 
-    fn add(&mut self, key: &str, amount: i64) -> Result<i64, Refused> {
+    fn add(&mut self, key: &[u8], amount: i64) -> Result<i64, Refused> {
         let before = self.value(key);
-        let sum = self.values.add(key, amount).map_err(|_| Refused)?;
+        let sum = self.values.add(text(key), amount).map_err(|_| Refused)?;
         // Taken back, so that it is charged as any other value.
         match &before {
-            Some(before) => self.values.set(key, before),
-            None => self.values.delete(key).map(drop),
+            Some(before) => self.values.set(text(key), before),
+            None => self.values.delete(text(key)).map(drop),
         }
         .map_err(|_| Refused)?;
         self.set(key, sum.to_string().as_bytes())?;
         Ok(sum)
     }
 
-    /// The reply to `request` of `client`.
-    fn apply(&mut self, client: ClientId, request: &Asked) -> Result<Bytes, Refused> {
+    fn apply(&mut self, client: ClientId, request: &Request<'_>) -> Result<Bytes, Refused> {
         let mut reply = Vec::new();
         match request {
-            Asked::Set(key, value) => self.set(key, value)?,
-            Asked::CompareSet(key, expected, desired) => {
+            Request::Set(key, value) => self.set(key, value)?,
+            Request::CompareSet(key, expected, desired) => {
                 put_string(&mut reply, &self.compare_set(key, expected, desired)?);
             }
-            Asked::Get(key) => put_string(&mut reply, &self.value(key).unwrap_or_default()),
-            Asked::Add(key, amount) => {
+            Request::Get(key) => put_string(&mut reply, &self.value(key).unwrap_or_default()),
+            Request::Add(key, amount) => {
                 reply.extend(self.add(key, *amount)?.to_ne_bytes());
             }
-            Asked::Check(keys) => {
+            Request::Check(keys) => {
                 let ready = keys.iter().all(|key| self.exists(key));
                 reply.push(if ready { CHECK_READY } else { CHECK_NOT_READY });
             }
-            Asked::Wait(keys) => {
+            Request::Wait(keys) => {
                 let ready = keys.iter().all(|key| self.exists(key));
                 self.wait_unless(ready, client, keys, &mut reply)?;
             }
-            Asked::NumKeys => {
+            Request::NumKeys => {
                 let keys = self.values.num_keys().map_err(|_| Refused)?;
                 reply.extend((keys as i64).to_ne_bytes());
             }
-            Asked::Delete(key) => {
-                let old = self.value(key).map_or(0, |old| cost(key.as_bytes(), &old));
+            Request::Delete(key) => {
+                let old = self.value(key).map_or(0, |old| cost(key, &old));
                 self.stored -= old;
-                let deleted = self.values.delete(key).map_err(|_| Refused)?;
+                let deleted = self.values.delete(text(key)).map_err(|_| Refused)?;
                 reply.extend(i64::from(deleted).to_ne_bytes());
             }
-            Asked::Append(key, value) => {
-                let joined = [self.value(key).unwrap_or_default(), value.clone()].concat();
+            Request::Append(key, value) => {
+                let joined = [self.value(key).unwrap_or_default(), value.to_vec()].concat();
                 self.set(key, &joined)?;
             }
-            Asked::MultiGet(keys) => {
+            Request::MultiGet(keys) => {
                 for key in keys {
                     put_string(&mut reply, &self.value(key).unwrap_or_default());
                 }
             }
-            Asked::MultiSet(pairs) => {
+            Request::MultiSet(pairs) => {
                 for (key, value) in pairs {
                     self.set(key, value)?;
                 }
             }
-            Asked::CancelWait => {
+            Request::CancelWait => {
                 self.waiting.remove(&client);
                 reply.push(WAIT_CANCELED);
             }
-            Asked::QueuePush(key, value) => {
-                self.charge(cost(key.as_bytes(), value), 0)?;
-                let queue = self.queues.entry(key.clone()).or_default();
-                queue.push_back(value.clone());
+            Request::QueuePush(key, value) => {
+                self.charge(cost(key, value), 0)?;
+                let queue = self.queues.entry(key.to_vec()).or_default();
+                queue.push_back(value.to_vec());
             }
-            Asked::QueuePop(key) => {
-                let length = self.queues.get(key).map_or(0, VecDeque::len);
+            Request::QueuePop(key) => {
+                let length = self.queues.get(*key).map_or(0, VecDeque::len);
                 reply.extend((length as i64).to_ne_bytes());
-                if let Some(item) = self.queues.get_mut(key).and_then(VecDeque::pop_front) {
-                    self.stored -= cost(key.as_bytes(), &item);
+                if let Some(item) = self.queues.get_mut(*key).and_then(VecDeque::pop_front) {
+                    self.stored -= cost(key, &item);
                     put_string(&mut reply, &item);
                 }
                 self.queues.retain(|_, queue| !queue.is_empty());
             }
-            Asked::QueueLen(key) => {
-                let length = self.queues.get(key).map_or(0, VecDeque::len);
+            Request::QueueLen(key) => {
+                let length = self.queues.get(*key).map_or(0, VecDeque::len);
                 reply.extend((length as i64).to_ne_bytes());
             }
-            Asked::Barrier(key, world) => {
+            Request::Barrier(key, world) => {
                 if self.waiting.contains_key(&client) {
                     return Err(Refused);
                 }
                 let complete = self.add(key, 1)? >= *world;
                 self.wait_unless(complete, client, &[], &mut reply)?;
             }
+            Request::Ping(_) | Request::ListKeys => unreachable!("not among the OPCODES"),
         }
         Ok(reply)
     }
 }
 
 /// What a wait for these keys costs, each once; a barrier's for none.
-fn waits_cost(keys: &[String]) -> usize {
-    let keys: BTreeSet<&str> = match keys.is_empty() {
+fn waits_cost<K: AsRef<[u8]>>(keys: &[K]) -> usize {
+    let keys: BTreeSet<&[u8]> = match keys.is_empty() {
         true => BTreeSet::from([BARRIER]),
-        false => keys.iter().map(String::as_str).collect(),
+        false => keys.iter().map(AsRef::as_ref).collect(),
     };
-    keys.into_iter().map(|key| wait_cost(key.as_bytes())).sum()
+    keys.into_iter().map(wait_cost).sum()
 }
 
-/// A request that owns what it names.
-#[derive(Debug)]
-enum Asked {
-    Set(String, Bytes),
-    CompareSet(String, Bytes, Bytes),
-    Get(String),
-    Add(String, i64),
-    Check(Vec<String>),
-    Wait(Vec<String>),
-    NumKeys,
-    Delete(String),
-    Append(String, Bytes),
-    MultiGet(Vec<String>),
-    MultiSet(Vec<(String, Bytes)>),
-    CancelWait,
-    QueuePush(String, Bytes),
-    QueuePop(String),
-    QueueLen(String),
-    Barrier(String, i64),
+fn text(key: &[u8]) -> &str {
+    std::str::from_utf8(key).expect("one of the KEYS")
 }
 
-impl Asked {
-    fn draw(script: &mut Script<'_>) -> Self {
-        let key = |script: &mut Script<'_>| KEYS[script.below(KEYS.len())].to_owned();
-        let keys = |script: &mut Script<'_>| -> Vec<String> {
-            (0..script.below(4)).map(|_| key(script)).collect()
+/// A request as the bytes say, on the wire.
+fn drawn(script: &mut Script<'_>) -> Bytes {
+    let opcode = OPCODES[script.below(OPCODES.len())];
+    let mut message = vec![opcode];
+    let put_key = |message: &mut Bytes, script: &mut Script<'_>| {
+        let key = match opcode {
+            opcode::BARRIER => BARRIER,
+            opcode::WAIT => KEYS[script.below(KEYS.len() - 1)],
+            _ => KEYS[script.below(KEYS.len())],
         };
-        let value = |script: &mut Script<'_>| match script.below(3) {
-            0 => script.number().to_string().into_bytes(),
-            1 => (script.number() as i64).to_string().into_bytes(),
-            _ => script.bytes().to_vec(),
-        };
-        match script.below(16) {
-            0 => Self::Set(key(script), value(script)),
-            1 => Self::CompareSet(key(script), value(script), value(script)),
-            2 => Self::Get(key(script)),
-            3 => Self::Add(key(script), script.number() as i64),
-            4 => Self::Check(keys(script)),
-            5 => {
-                let mut keys = keys(script);
-                keys.retain(|key| key != BARRIER);
-                Self::Wait(keys)
+        put_string(message, key);
+    };
+    let put_value = |message: &mut Bytes, script: &mut Script<'_>| match script.below(3) {
+        0 => put_string(message, script.number().to_string().as_bytes()),
+        1 => put_string(message, (script.number() as i64).to_string().as_bytes()),
+        _ => put_string(message, script.bytes()),
+    };
+    for field in arguments(opcode).expect("an opcode") {
+        let count = match field {
+            Field::Keys | Field::Pairs => {
+                let count = script.below(4);
+                message.extend((count as u64).to_ne_bytes());
+                count
             }
-            6 => Self::NumKeys,
-            7 => Self::Delete(key(script)),
-            8 => Self::Append(key(script), value(script)),
-            9 => Self::MultiGet(keys(script)),
-            10 => Self::MultiSet(
-                (0..script.below(4))
-                    .map(|_| (key(script), value(script)))
-                    .collect(),
-            ),
-            11 => Self::CancelWait,
-            12 => Self::QueuePush(key(script), value(script)),
-            13 => Self::QueuePop(key(script)),
-            14 => Self::QueueLen(key(script)),
-            _ => Self::Barrier(BARRIER.to_owned(), script.number() as i64),
+            _ => 1,
+        };
+        for _ in 0..count {
+            if let Field::Key | Field::Keys | Field::Pairs = field {
+                put_key(&mut message, script);
+            }
+            if let Field::Value | Field::Pairs = field {
+                put_value(&mut message, script);
+            }
+            if let Field::I64 = field {
+                message.extend(script.number().to_ne_bytes());
+            }
         }
     }
-
-    /// The request on the wire.
-    fn written(&self) -> Bytes {
-        let message = |opcode: u8, parts: &[&[u8]]| {
-            let mut message = vec![opcode];
-            parts.iter().for_each(|part| put_string(&mut message, part));
-            message
-        };
-        let list = |opcode: u8, keys: &[String]| {
-            let mut message = vec![opcode];
-            message.extend((keys.len() as u64).to_ne_bytes());
-            for key in keys {
-                put_string(&mut message, key.as_bytes());
-            }
-            message
-        };
-        let numbered = |opcode: u8, key: &str, number: i64| {
-            let mut message = message(opcode, &[key.as_bytes()]);
-            message.extend(number.to_ne_bytes());
-            message
-        };
-        match self {
-            Self::Set(key, value) => message(opcode::SET, &[key.as_bytes(), value]),
-            Self::CompareSet(key, expected, desired) => {
-                message(opcode::COMPARE_SET, &[key.as_bytes(), expected, desired])
-            }
-            Self::Get(key) => message(opcode::GET, &[key.as_bytes()]),
-            Self::Add(key, amount) => numbered(opcode::ADD, key, *amount),
-            Self::Check(keys) => list(opcode::CHECK, keys),
-            Self::Wait(keys) => list(opcode::WAIT, keys),
-            Self::NumKeys => vec![opcode::GETNUMKEYS],
-            Self::Delete(key) => message(opcode::DELETE_KEY, &[key.as_bytes()]),
-            Self::Append(key, value) => message(opcode::APPEND, &[key.as_bytes(), value]),
-            Self::MultiGet(keys) => list(opcode::MULTI_GET, keys),
-            Self::MultiSet(pairs) => {
-                let mut message = vec![opcode::MULTI_SET];
-                message.extend((pairs.len() as u64).to_ne_bytes());
-                for (key, value) in pairs {
-                    put_string(&mut message, key.as_bytes());
-                    put_string(&mut message, value);
-                }
-                message
-            }
-            Self::CancelWait => vec![opcode::CANCEL_WAIT],
-            Self::QueuePush(key, value) => message(opcode::QUEUE_PUSH, &[key.as_bytes(), value]),
-            Self::QueuePop(key) => message(opcode::QUEUE_POP, &[key.as_bytes()]),
-            Self::QueueLen(key) => message(opcode::QUEUE_LEN, &[key.as_bytes()]),
-            Self::Barrier(key, world) => numbered(opcode::BARRIER, key, *world),
-        }
-    }
+    message
 }
 
 /// Clients of one store ask in turn what the bytes say; every reply is the model's.
@@ -327,30 +282,33 @@ pub fn store_requests(bytes: &[u8]) {
     let mut scanner = Scanner::default();
     while !script.is_over() {
         let client = script.below(CLIENTS);
-        let asked = Asked::draw(&mut script);
-        let message = asked.written();
+        let message = drawn(&mut script);
+        let request = Request::parse(&message).expect("a whole request");
         let cut = script.below(256) % (message.len() + 1);
         if cut < message.len() {
             let early = scanner.scan(&message[..cut]);
-            assert_eq!(early, Ok(None), "{asked:?} cut at {cut}");
+            assert_eq!(early, Ok(None), "{request:?} cut at {cut}");
         }
-        assert_eq!(scanner.scan(&message), Ok(Some(message.len())), "{asked:?}");
-        let request = Request::parse(&message).expect("a whole request");
+        assert_eq!(
+            scanner.scan(&message),
+            Ok(Some(message.len())),
+            "{request:?}"
+        );
         let (mut reply, mut woken) = (Vec::new(), Vec::new());
         let mut closed = false;
         let answered = contents.apply(client, &request, &mut reply, &mut woken);
-        match (answered, model.apply(client, &asked)) {
-            (Ok(()), Ok(expected)) => assert_eq!(reply, expected, "{asked:?}"),
+        match (answered, model.apply(client, &request)) {
+            (Ok(()), Ok(expected)) => assert_eq!(reply, expected, "{request:?}"),
             (Err(_), Err(Refused)) => {
                 closed = true;
                 contents.forget(client);
                 model.waiting.remove(&client);
-                if let Asked::CompareSet(..) = asked {
+                if let Request::CompareSet(..) = request {
                     // The model stores first and charges then.
                     return;
                 }
             }
-            (ours, theirs) => panic!("{asked:?}: {ours:?}, the model {:?}", theirs.is_ok()),
+            (ours, theirs) => panic!("{request:?}: {ours:?}, the model {:?}", theirs.is_ok()),
         }
         // Who woke itself before it was refused is gone and is told nothing.
         let refused = closed.then_some(client);

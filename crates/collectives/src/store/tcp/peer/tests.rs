@@ -6,6 +6,30 @@ use crate::store::StoreAccess;
 use crate::store::tcp::wire::{AUTH_OPCODE, VALIDATION_MAGIC, opcode};
 use everburn_auth::JobToken;
 
+/// A connection of the server, and the client's end.
+fn served(id: ClientId, options: &StoreOptions) -> (Peer, std::net::TcpStream) {
+    let (near, far) = connection().unwrap();
+    far.set_nonblocking(true).unwrap();
+    (Peer::new(id, TcpStream::from_std(far), options), near)
+}
+
+/// Why the server closes a connection to which nothing more comes.
+fn closing(peer: &mut Peer, options: &StoreOptions) -> Closing {
+    let mut contents = Contents::new(options.max_stored_bytes);
+    let mut scratch = vec![0; 64 << 10];
+    loop {
+        match peer.take_turn(&mut contents, options, &mut scratch, &mut Vec::new()) {
+            Ok(_) => std::thread::yield_now(),
+            Err(closing) => return closing,
+        }
+    }
+}
+
+/// PyTorch's first message.
+fn validation() -> Vec<u8> {
+    [&[opcode::VALIDATE][..], &VALIDATION_MAGIC.to_ne_bytes()].concat()
+}
+
 /// Connections that were validated and have sent half of a request each, of `half` bytes: what is left
 /// of them, with the other ends.
 fn with_half_a_request(
@@ -15,13 +39,10 @@ fn with_half_a_request(
     options: &StoreOptions,
 ) -> Vec<(Peer, std::net::TcpStream)> {
     let mut scratch = vec![0; 64 << 10];
-    let mut validation = vec![opcode::VALIDATE];
-    validation.extend_from_slice(&VALIDATION_MAGIC.to_ne_bytes());
+    let validation = validation();
     let mut peers = Vec::new();
     for id in 0..count {
-        let (mut near, far) = connection().unwrap();
-        far.set_nonblocking(true).unwrap();
-        let mut peer = Peer::new(id as ClientId, TcpStream::from_std(far), options);
+        let (mut peer, mut near) = served(id as ClientId, options);
         // A `set` of a value that does not come to its end.
         let key = (id as u64).to_ne_bytes();
         let key = [&(key.len() as u64).to_ne_bytes()[..], &key].concat();
@@ -92,9 +113,7 @@ fn a_stream_of_writes_is_acknowledged_at_once() {
     const PING: [u8; 5] = [opcode::PING, 1, 2, 3, 4];
     let options = StoreOptions::new(StoreAccess::Open);
     let mut contents = Contents::new(options.max_stored_bytes);
-    let (mut near, far) = connection().unwrap();
-    far.set_nonblocking(true).unwrap();
-    let mut peer = Peer::new(0, TcpStream::from_std(far), &options);
+    let (mut peer, mut near) = served(0, &options);
     let mut scratch = vec![0; 64 << 10];
     let mut turn = |peer: &mut Peer, done: &dyn Fn(&Peer, &Contents) -> bool| {
         while !done(peer, &contents) {
@@ -105,9 +124,8 @@ fn a_stream_of_writes_is_acknowledged_at_once() {
     };
     let string = |text: &[u8]| [&(text.len() as u64).to_ne_bytes()[..], text].concat();
     let set = |key: &[u8]| [&[opcode::SET][..], &string(key), &string(b"value")].concat();
-    let mut validation = vec![opcode::VALIDATE];
-    validation.extend_from_slice(&VALIDATION_MAGIC.to_ne_bytes());
-    near.write_all(&[&validation[..], &PING].concat()).unwrap();
+    near.write_all(&[&validation()[..], &PING].concat())
+        .unwrap();
     turn(&mut peer, &|peer, _| peer.answered);
     for round in 0..2_u8 {
         // As the kernel does by itself where questions and answers alternate.
@@ -125,25 +143,15 @@ fn a_stream_of_writes_is_acknowledged_at_once() {
 
 #[test]
 fn a_refused_proof_is_reported_as_a_token_that_does_not_match() {
-    use crate::store::tcp::wire::AUTH_OPCODE;
     use everburn_auth::{CHALLENGE_BYTES, NONCE_BYTES, PROOF_BYTES};
 
     let token = "a token of the tests".parse().unwrap();
     let options = StoreOptions::new(StoreAccess::Token(token));
-    let mut contents = Contents::new(options.max_stored_bytes);
-    let (mut near, far) = connection().unwrap();
-    far.set_nonblocking(true).unwrap();
-    let mut peer = Peer::new(0, TcpStream::from_std(far), &options);
+    let (mut peer, mut near) = served(0, &options);
     let first = [&[AUTH_OPCODE][..], &[3; NONCE_BYTES], &[7; PROOF_BYTES]].concat();
     near.write_all(&first).unwrap();
     near.shutdown(Shutdown::Write).unwrap();
-    let mut scratch = vec![0; 64 << 10];
-    let closing = loop {
-        match peer.take_turn(&mut contents, &options, &mut scratch, &mut Vec::new()) {
-            Ok(_) => std::thread::yield_now(),
-            Err(closing) => break closing,
-        }
-    };
+    let closing = closing(&mut peer, &options);
     let text = closing.to_string();
     assert!(text.starts_with("its job token does not match"), "{text}");
     assert!(text.contains("EVERBURN_JOB_TOKEN"), "{text}");
@@ -157,23 +165,15 @@ fn a_client_that_was_gone_before_the_challenge_has_no_wrong_token() {
     let token = JobToken::random().unwrap();
     let options = StoreOptions::new(StoreAccess::Token(token));
     // As a server finds it that was stopped for longer than its client waited.
-    let closing = |gone: bool| {
-        let mut contents = Contents::new(options.max_stored_bytes);
-        let (mut near, far) = connection().unwrap();
-        far.set_nonblocking(true).unwrap();
-        let mut peer = Peer::new(0, TcpStream::from_std(far), &options);
+    for gone in [true, false] {
+        let (mut peer, mut near) = served(0, &options);
         near.write_all(&[AUTH_OPCODE]).unwrap();
         near.write_all(&[7; everburn_auth::NONCE_BYTES]).unwrap();
         near.shutdown(Shutdown::Write).unwrap();
         peer.half_closed = gone;
-        let (mut scratch, mut woken) = (vec![0; 1 << 10], Vec::new());
-        loop {
-            match peer.take_turn(&mut contents, &options, &mut scratch, &mut woken) {
-                Ok(_) => std::thread::yield_now(),
-                Err(closing) => return closing,
-            }
+        match closing(&mut peer, &options) {
+            Closing::Left => assert!(gone),
+            other => assert!(!gone && matches!(other, Closing::WrongToken), "{other}"),
         }
-    };
-    assert!(matches!(closing(true), Closing::Left));
-    assert!(matches!(closing(false), Closing::WrongToken));
+    }
 }
