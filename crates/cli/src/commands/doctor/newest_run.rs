@@ -382,6 +382,7 @@ mod tests {
         );
     }
 
+    #[test]
     fn why_a_run_has_ended_before_its_time_is_named_until_it_is_resumed() {
         let (runs, run) = one_run();
         let event = |kind, at, step, text: &str| {
