@@ -60,7 +60,7 @@ pub enum TrainError {
     Device(String),
     /// A number of a sample is NaN or infinite, and with it the loss.
     #[error("{0}")]
-    InputNotFinite(NotFiniteInput),
+    InputNotFinite(Box<NotFiniteInput>),
     /// A prediction has a number that is NaN or infinite.
     #[error(
         "the prediction of {sample} {what}, which JSON has no number for: look for such numbers in the sample, or take weights \

@@ -123,7 +123,7 @@ impl RankLoop {
                 culprits.flat_map(|(_, other)| [vec![other.sample], other.others].concat());
             let mut others: Vec<_> = culprit.others.into_iter().chain(elsewhere).collect();
             others.sort_unstable();
-            return TrainError::InputNotFinite(NotFiniteInput {
+            return TrainError::InputNotFinite(Box::new(NotFiniteInput {
                 effect,
                 step,
                 sample: culprit.sample,
@@ -133,7 +133,7 @@ impl RankLoop {
                 tensor: culprit.tensor,
                 is_nan: culprit.is_nan,
                 others,
-            });
+            }));
         }
         match error {
             TrainError::LossNotFinite {

@@ -76,7 +76,7 @@ fn errors(
 /// The finding of all ranks, which is the same.
 fn found(errors: &[TrainError]) -> NotFiniteInput {
     let found = errors.iter().map(|error| match error {
-        TrainError::InputNotFinite(input) => input.clone(),
+        TrainError::InputNotFinite(input) => NotFiniteInput::clone(input),
         error => panic!("{error}"),
     });
     let found: Vec<_> = found.collect();
