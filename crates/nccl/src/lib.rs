@@ -5,6 +5,7 @@
 //!
 //! 1. [`gpus`]: driver, CUDA, NCCL and every GPU, or why there is none ("no driver: ...").
 //!    [`GpuSensor`]: the current utilisation and temperature of one.
+//!    [`drivers`]: what there is for the GPUs of others.
 //! 2. [`Library`]: NCCL itself, or AMD's RCCL, which has the same interface. `EVERBURN_NCCL_LIBRARY` names a file; otherwise the system's loader, the
 //!    usual folders and those of Python's packages are searched.
 #![cfg_attr(
@@ -56,6 +57,7 @@ Deliberately absent: tensors, repairing a failed group, several GPUs per rank of
 
 #[cfg(feature = "group")]
 pub mod api;
+mod drivers;
 mod error;
 mod foreign;
 mod gpus;
@@ -66,6 +68,7 @@ mod sensor;
 mod vendor;
 mod version;
 
+pub use self::drivers::{ApiDriver, MissingDriver, drivers, vulkan_drivers};
 pub use self::error::LibraryError;
 #[cfg(feature = "group")]
 pub use self::foreign::{DeviceBuffer, GpuMemory};

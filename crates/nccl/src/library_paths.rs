@@ -59,11 +59,7 @@ impl LibraryPaths {
         let packages = roots.iter().flat_map(|root| python_packages(root));
         Self {
             named: named.map(PathBuf::from),
-            folders: USUAL
-                .map(PathBuf::from)
-                .into_iter()
-                .chain(packages)
-                .collect(),
+            folders: usual_folders(Path::new("/")).chain(packages).collect(),
         }
     }
 }
@@ -106,9 +102,28 @@ fn python_packages(root: &Path) -> Vec<PathBuf> {
 /// ```
 #[must_use]
 pub fn find_library(name: &str) -> Option<PathBuf> {
+    first_named(asked_folders().chain(usual_folders(Path::new("/"))), name)
+}
+
+/// The folders of `LD_LIBRARY_PATH`.
+pub(crate) fn asked_folders() -> impl Iterator<Item = PathBuf> {
     let asked = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let folders = env::split_paths(&asked).chain(USUAL.map(PathBuf::from));
+    let folders: Vec<_> = env::split_paths(&asked).collect();
+    folders.into_iter()
+}
+
+/// [`USUAL`] below `root`.
+pub(crate) fn usual_folders(root: &Path) -> impl Iterator<Item = PathBuf> {
+    USUAL.into_iter().map(|folder| root.join(&folder[1..]))
+}
+
+/// The first file in `folders` whose name starts with `name`.
+pub(crate) fn first_named(
+    folders: impl IntoIterator<Item = PathBuf>,
+    name: &str,
+) -> Option<PathBuf> {
     folders
+        .into_iter()
         .filter_map(|folder| std::fs::read_dir(folder).ok())
         .find_map(|files| {
             let mut paths = files.flatten().map(|file| file.path());
