@@ -6,7 +6,7 @@ use super::ToolError;
 use crate::devices::{DeviceName, built_for};
 use clap::Args;
 use everburn_distributed::{GpuDescription, describe_gpu, gpu_names};
-use everburn_nccl::{Gpu, Inventory, LibraryError, gpus};
+use everburn_nccl::{ApiDriver, Gpu, Inventory, LibraryError, drivers, gpus};
 use everburn_record::{proc, table, units};
 use serde_json::{Value, json};
 
@@ -41,6 +41,8 @@ struct Found {
     gpus: Result<Inventory, LibraryError>,
     /// All others, which this program has opened.
     others: Vec<(DeviceName, GpuDescription)>,
+    /// What the machine has for them.
+    drivers: [ApiDriver; 3],
 }
 
 impl Found {
@@ -52,6 +54,7 @@ impl Found {
             free_bytes: proc::available_memory(),
             gpus: gpus(),
             others: others(),
+            drivers: drivers(),
         }
     }
 
@@ -59,19 +62,38 @@ impl Found {
         self.gpus.as_ref().map_or(&[], |found| &found.gpus)
     }
 
-    /// Why no rank can be given a GPU; `None` where one can.
-    fn obstacle(&self) -> Option<String> {
+    /// What the machine has for each API, or what it lacks; and where all is there, whether this program does.
+    fn apis(&self) -> Vec<(&'static str, Result<String, String>)> {
+        let nvidia = match &self.gpus {
+            Ok(found) => Ok(found.to_string()),
+            Err(missing) => Err(missing.to_string()),
+        };
+        let others = self.drivers.iter().map(|driver| {
+            let here = driver.here.clone();
+            let here = here.map_err(|missing| match missing.has_gpu {
+                true => format!("{}; {}", missing.what, missing.advice),
+                false => missing.what,
+            });
+            (driver.name, driver.api, here)
+        });
+        let all = std::iter::once(("CUDA", "cuda", nvidia)).chain(others);
+        all.map(|(name, api, here)| {
+            let used = here.and_then(|found| match is_built_for(api) {
+                true => Ok(found),
+                false => Err(format!(
+                    "{found}; this program was built without the feature `{api}`"
+                )),
+            });
+            (name, used)
+        })
+        .collect()
+    }
+
+    /// Whether a rank can be given a GPU.
+    fn has_gpu(&self) -> bool {
         let is_gpu = |(name, _): &(DeviceName, _)| *name != DeviceName::WebGpuCpu;
-        if self.others.iter().any(is_gpu) {
-            return None;
-        }
-        match &self.gpus {
-            Err(missing) => Some(missing.to_string()),
-            Ok(_) if !BUILT_FOR_CUDA => {
-                Some("this program was built without the feature `cuda`".to_owned())
-            }
-            Ok(_) => None,
-        }
+        let nvidias = BUILT_FOR_CUDA && self.gpus.is_ok();
+        nvidias || self.others.iter().any(is_gpu)
     }
 
     fn to_text(&self) -> String {
@@ -105,11 +127,14 @@ impl Found {
             [] => "this program was built for no GPUs (--features cuda, rocm, metal, vulkan or webgpu)".to_owned(),
             built => format!("this program was built for {}", built.join(", ")),
         };
-        match (self.obstacle(), &self.gpus) {
-            (Some(obstacle), _) => format!("{listed}\n\nno GPU can be used: {obstacle}; {built}"),
-            (None, Ok(found)) => format!("{listed}\n\n{found}"),
-            (None, Err(_)) => listed,
-        }
+        let apis = self.apis().into_iter();
+        let apis = apis.map(|(name, here)| format!("{name:<7} {}", here.unwrap_or_else(|why| why)));
+        let apis = apis.collect::<Vec<_>>().join("\n");
+        let none = match self.has_gpu() {
+            true => "",
+            false => "no GPU can be used; ",
+        };
+        format!("{listed}\n\n{apis}\n\n{none}{built}")
     }
 
     fn to_json(&self) -> Value {
@@ -141,8 +166,23 @@ impl Found {
             })
         });
         let devices: Vec<Value> = std::iter::once(cpu).chain(gpus).chain(others).collect();
-        json!({ "devices": devices, "built_for": built_for(), "no_gpu_because": self.obstacle() })
+        let apis = self.apis().into_iter().map(|(name, here)| match here {
+            Ok(found) => json!({ "api": name, "found": found, "missing": null }),
+            Err(missing) => json!({ "api": name, "found": null, "missing": missing }),
+        });
+        json!({
+            "devices": devices,
+            "apis": apis.collect::<Vec<Value>>(),
+            "built_for": built_for(),
+        })
     }
+}
+
+/// Whether this program has kernels for GPUs that an API reaches.
+fn is_built_for(api: &str) -> bool {
+    let built = built_for();
+    let by_webgpu = ["metal", "vulkan"].contains(&api) && built.contains(&"webgpu");
+    by_webgpu || built.contains(&api)
 }
 
 /// What this program can use beside NVIDIA's GPUs.
@@ -156,9 +196,22 @@ fn others() -> Vec<(DeviceName, GpuDescription)> {
 
 #[cfg(test)]
 mod tests {
-    use everburn_nccl::Vendor;
+    use everburn_nccl::{MissingDriver, Vendor};
 
     use super::*;
+
+    fn lacking(api: &'static str, name: &'static str, has_gpu: bool) -> ApiDriver {
+        let missing = MissingDriver {
+            what: format!("{name} is not there"),
+            advice: "install it",
+            has_gpu,
+        };
+        ApiDriver {
+            api,
+            name,
+            here: Err(missing),
+        }
+    }
 
     fn with(gpus: Result<Inventory, LibraryError>) -> Found {
         Found {
@@ -168,6 +221,15 @@ mod tests {
             free_bytes: None,
             gpus,
             others: Vec::new(),
+            drivers: [
+                lacking("rocm", "ROCm", true),
+                lacking("metal", "Metal", false),
+                ApiDriver {
+                    api: "vulkan",
+                    name: "Vulkan",
+                    here: Ok("drivers: radeon".into()),
+                },
+            ],
         }
     }
 
@@ -194,11 +256,10 @@ mod tests {
         assert!(!text.contains("no GPU can be used"), "{text}");
         let json = found.to_json();
         assert_eq!(json["devices"][1]["device"], "vulkan:0");
-        assert_eq!(json["no_gpu_because"], Value::Null);
     }
 
     #[test]
-    fn the_processor_is_a_device_and_a_missing_driver_is_told() {
+    fn the_processor_is_a_device_and_what_each_api_lacks_is_listed() {
         let found = with(Err(LibraryError::NoDriver {
             vendor: Vendor::Nvidia,
             reason: "no library".into(),
@@ -206,13 +267,24 @@ mod tests {
         let text = found.to_text();
         let words: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(words, ["flex", "a", "CPU,", "2", "cores", "8", "GiB", "-"]);
-        assert!(
-            text.contains("no GPU can be used: no driver: no library"),
-            "{text}"
-        );
+        let vulkan = match is_built_for("vulkan") {
+            true => "Vulkan  drivers: radeon",
+            false => "Vulkan  drivers: radeon; this program was built without the feature `vulkan`",
+        };
+        for line in [
+            "ROCm    ROCm is not there; install it",
+            "Metal   Metal is not there",
+            vulkan,
+        ] {
+            assert!(text.lines().any(|found| found == line), "{text}");
+        }
+        assert!(text.contains("\nCUDA    no driver: no library"), "{text}");
+        assert!(text.contains("\n\nno GPU can be used; "), "{text}");
         let json = found.to_json();
         assert_eq!(json["devices"].as_array().unwrap().len(), 1);
         assert_eq!(json["devices"][0]["cores"], 2);
+        assert_eq!(json["apis"][2]["api"], "Metal");
+        assert_eq!(json["apis"][2]["missing"], "Metal is not there");
     }
 
     #[test]
@@ -238,6 +310,6 @@ mod tests {
         let json = found.to_json();
         assert_eq!(json["devices"][1]["device"], "cuda:1");
         assert_eq!(json["devices"][1]["usable"], BUILT_FOR_CUDA);
-        assert_eq!(json["no_gpu_because"].is_null(), BUILT_FOR_CUDA);
+        assert_eq!(json["apis"][0]["missing"].is_null(), BUILT_FOR_CUDA);
     }
 }
