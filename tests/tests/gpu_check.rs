@@ -94,7 +94,7 @@ fn the_processor_agrees_with_itself_and_what_needs_a_gpu_is_skipped() {
     let page = found.page();
     assert!(page.contains("**passed**"), "{page}");
     assert!(
-        page.contains("| NCCL, 1 rank |  | 1e-3 | SKIPPED |"),
+        page.contains("| NCCL, 1 rank |  | 2e-5 | SKIPPED |"),
         "{page}"
     );
     assert!(found.path("gpu-check.log").is_file());
@@ -119,6 +119,27 @@ fn what_is_wrong_is_found_and_ends_with_1_and_the_rest_is_still_checked() {
         assert_eq!(found.state_of(passed), "passed", "{plant}");
         assert_eq!(found.json()["verdict"], "failed");
         assert!(found.page().contains("**FAILED**"));
+    }
+}
+
+#[test]
+fn gradients_of_several_ranks_that_are_too_large_by_a_hundredth_are_found() {
+    let found = check([
+        "--sections",
+        "ranks",
+        "--python",
+        "none",
+        "--plant",
+        "ranks",
+    ]);
+    assert_eq!(found.ended.code(), 1, "{}", found.ended);
+    for (name, state, note) in found.rows() {
+        let expected = if name.contains("NCCL") {
+            "skipped"
+        } else {
+            "failed"
+        };
+        assert_eq!(state, expected, "{name}: {note}");
     }
 }
 

@@ -26,7 +26,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use everburn::devices;
+use everburn::devices::{self, DeviceName};
 use everburn::launch::Children;
 use everburn_record::sync::lock;
 use serde::{Deserialize, Serialize};
@@ -58,7 +58,7 @@ pub(crate) enum Section {
 /// gpu-check.json and gpu-check.log, whatever it came to by then.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GpuCheckArguments {
-    /// What is checked: cuda:0, vulkan:1, ..., or flex to check the check.
+    /// What is checked: cuda:0, vulkan:1, ..., webgpu:cpu for kernels without a GPU, or flex to check the check.
     #[arg(long, default_value = "cuda:0")]
     device: String,
 
@@ -88,6 +88,13 @@ pub(crate) struct GpuCheckArguments {
 
     #[command(flatten)]
     part: PartArguments,
+}
+
+impl GpuCheckArguments {
+    /// Whether the device is made of the CPU: its kernels are checked, and its speed is of no interest.
+    fn is_software(&self) -> bool {
+        self.device == DeviceName::WebGpuCpu.to_string()
+    }
 }
 
 pub(crate) fn run(arguments: &GpuCheckArguments) -> Result<ExitCode, Failure> {

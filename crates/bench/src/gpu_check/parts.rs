@@ -38,6 +38,8 @@ pub(super) enum Plant {
     Backward,
     /// A wrong loss.
     Losses,
+    /// Gradients of several ranks that are too large by a hundredth.
+    Ranks,
     /// A process that panics.
     Crash,
     /// A process that does not end.
