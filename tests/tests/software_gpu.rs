@@ -270,8 +270,8 @@ fn layer_that_loses_a_device(folder: &Path) -> PathBuf {
 
 const LAYER: &str = "VK_LAYER_EVERBURN_lose_device";
 
-/// After how many submissions a process loses its device: after the first step, and before the last.
-const SUBMISSIONS: &str = "400";
+/// When a process loses its device: after the fourth step, and before the last.
+const CHECKPOINT: &str = "checkpoints/epoch-0000-batch-000004";
 
 #[test]
 #[ignore = "needs the feature webgpu and a software Vulkan driver"]
@@ -282,11 +282,11 @@ fn long_a_rank_whose_device_is_lost_comes_back_or_ends_the_run() {
     let layer = layer_that_loses_a_device(folder);
     let loses = |name: &str, flags: &[&str]| {
         let devices = ["--devices", "webgpu:cpu,webgpu:cpu"];
-        let flags = [&devices[..], flags].concat();
+        let flags = [&devices[..], &["--checkpoint-every", "4steps"], flags].concat();
         let ended = train(folder, name, "mlp", &flags)
             .env("VK_ADD_LAYER_PATH", &layer)
             .env("VK_INSTANCE_LAYERS", LAYER)
-            .env("LOSE_DEVICE_AFTER", SUBMISSIONS)
+            .env("LOSE_DEVICE_WHEN", folder.join(name).join(CHECKPOINT))
             .env("LOSE_DEVICE_ONCE", folder.join(format!("{name}-is-lost")))
             .run();
         assert!(
@@ -295,10 +295,7 @@ fn long_a_rank_whose_device_is_lost_comes_back_or_ends_the_run() {
         );
         (Run::new(folder.join(name)), ended)
     };
-    let (run, ended) = loses(
-        "elastic",
-        &["--elastic", "1:2", "--checkpoint-every", "4steps"],
-    );
+    let (run, ended) = loses("elastic", &["--elastic", "1:2"]);
     assert_near(&run, &flex, "a device is lost");
     ended.succeeded();
 

@@ -1,5 +1,6 @@
-/* A Vulkan layer whose device fails: the first process that has handed in LOSE_DEVICE_AFTER submissions, and finds no file
- * LOSE_DEVICE_ONCE yet, makes that file, and has VK_ERROR_DEVICE_LOST as the answer to that submission and to all after it.
+/* A Vulkan layer whose device fails: the first process that hands in a submission when LOSE_DEVICE_WHEN is there, and finds
+ * no file LOSE_DEVICE_ONCE yet, makes that file, and has VK_ERROR_DEVICE_LOST as the answer to that submission and to all
+ * after it.
  *
  * The declarations are those of vulkan.h and vk_layer.h, as far as they are needed: the headers are a package of their own. */
 
@@ -59,14 +60,12 @@ static void *instance;
 static Submit next_submit;
 static Submit next_submit2;
 static Submit next_submit2_khr;
-static atomic_uint submissions;
 static atomic_bool lost;
 
 static int is_lost(void) {
-    const char *after = getenv("LOSE_DEVICE_AFTER");
+    const char *when = getenv("LOSE_DEVICE_WHEN");
     const char *once = getenv("LOSE_DEVICE_ONCE");
-    unsigned number = atomic_fetch_add(&submissions, 1) + 1;
-    if (after && once && number == strtoul(after, NULL, 10)) {
+    if (when && once && access(when, F_OK) == 0) {
         int file = open(once, O_CREAT | O_EXCL | O_WRONLY, 0600);
         if (file >= 0) {
             close(file);
