@@ -143,6 +143,19 @@ pub fn bench_for_gpus(features: &str) -> miette::Result<Option<PathBuf>> {
     build("everburn-bench", Some(&with_said(features)?))
 }
 
+/// What a Vulkan device is checked with that is made of the CPU, for Cargo: one build for its tests and for `gpu-check`. Its
+/// kernels are compiled by the driver, whatever the profile.
+pub const FOR_SOFTWARE_GPU: &str =
+    "build --profile quick --package everburn --package everburn-bench --features webgpu";
+
+/// `everburn-bench` of that build, freshly built; `None` when it does not build.
+pub fn bench_for_software_gpu() -> miette::Result<Option<PathBuf>> {
+    build_by(
+        "everburn-bench",
+        &FOR_SOFTWARE_GPU.split(' ').collect::<Vec<_>>(),
+    )
+}
+
 /// Asking for help needs no GPU.
 fn gpus_to_build_for(arguments: &[OsString]) -> Option<gpu::Asked> {
     let help = arguments
@@ -197,9 +210,14 @@ fn build_arguments<'a>(name: &'a str, features: Option<&'a str>) -> Vec<&'a str>
 
 /// Builds the program `name` and returns its path; `None` when it does not build.
 fn build(name: &'static str, features: Option<&str>) -> miette::Result<Option<PathBuf>> {
+    build_by(name, &build_arguments(name, features))
+}
+
+/// The same by these arguments of Cargo.
+fn build_by(name: &'static str, arguments: &[&str]) -> miette::Result<Option<PathBuf>> {
     let mut command = cargo();
     command
-        .args(build_arguments(name, features))
+        .args(arguments)
         .arg("--manifest-path")
         .arg(root().join("Cargo.toml"))
         // Artifacts on standard output, errors of the compiler readable on standard error.

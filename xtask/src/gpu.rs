@@ -1,7 +1,6 @@
 //! Whether a command line asks for GPUs, of which kind, and what to say where there are none.
 
 use std::ffi::OsString;
-use std::path::Path;
 
 /// The APIs by which a GPU can be named; each is a feature of the binary too.
 const APIS: [&str; 5] = ["cuda", "rocm", "metal", "vulkan", "webgpu"];
@@ -25,18 +24,12 @@ pub fn gpus_asked_for(arguments: &[OsString]) -> Option<Asked> {
 
 /// For which GPUs `--gpus` builds on this machine: by the drivers that are there, NVIDIA's first.
 pub fn api_here() -> Option<&'static str> {
-    let there = |path: &str| Path::new(path).exists();
     if everburn_nccl::nvidia_driver().is_some() {
-        Some("cuda")
-    } else if there("/dev/kfd") && there("/opt/rocm") {
-        Some("rocm")
-    } else if cfg!(target_os = "macos") {
-        Some("metal")
-    } else if there("/dev/dri") {
-        Some("vulkan")
-    } else {
-        None
+        return Some("cuda");
     }
+    let found = everburn_nccl::drivers().into_iter();
+    let mut found = found.filter(|driver| driver.here.is_ok());
+    found.next().map(|driver| driver.api)
 }
 
 /// The same arguments with CPU ranks in place of GPUs, as one would type them.

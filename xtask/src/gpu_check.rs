@@ -37,23 +37,66 @@ pub fn run(options: &Options) -> miette::Result<ExitCode> {
         None | Some([]) => "cuda".to_string(),
         Some(apis) => apis.join(","),
     };
-    if !options.build_only
-        && features == "cuda"
-        && let Err(missing) = everburn_nccl::gpus()
-    {
-        // Before a build of many minutes that could only end in the same words.
+    let is_software = names_software_gpu(&options.arguments) && !options.build_only;
+    // Before a build of many minutes that could only end in the same words.
+    let missing = match features.as_str() {
+        _ if options.build_only => None,
+        _ if is_software => no_software_gpu(),
+        "cuda" => everburn_nccl::gpus().err().map(|error| error.to_string()),
+        _ => None,
+    };
+    if let Some(missing) = missing {
         eprintln!(
             "SKIPPED: {missing}\n`cargo xtask gpu-check --build-only` makes the binary for a machine with a GPU; \
              docs/gpu-check.md says how it is used there"
         );
         return Ok(ExitCode::FAILURE);
     }
-    let Some(program) = binary::bench_for_gpus(&features)? else {
+    let program = match is_software {
+        // It stays on this machine.
+        true => binary::bench_for_software_gpu()?,
+        false => packed(&features)?,
+    };
+    let Some(program) = program else {
         // Cargo has said why.
+        return Ok(ExitCode::FAILURE);
+    };
+    if options.build_only {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut command = Command::new(&program);
+    remove_traces_of_cargo_run(&mut command);
+    keep_freed_memory(&mut command);
+    command.arg("gpu-check").args(&options.arguments);
+    binary::become_program(command)
+}
+
+/// Whether the arguments name the device that is made of the CPU.
+fn names_software_gpu(arguments: &[OsString]) -> bool {
+    let names = |word: &OsString| {
+        let word = word.to_string_lossy();
+        word.split('=').next_back() == Some("webgpu:cpu")
+    };
+    arguments.iter().any(names)
+}
+
+/// What is missing for a Vulkan device that is made of the CPU.
+pub fn no_software_gpu() -> Option<String> {
+    let has_lavapipe = everburn_nccl::vulkan_drivers()
+        .iter()
+        .any(|name| name == "lvp");
+    let missing =
+        "lavapipe is not among the Vulkan drivers: install it (Debian: mesa-vulkan-drivers)";
+    (!has_lavapipe).then(|| missing.to_string())
+}
+
+/// Builds for the GPUs of `features`, packs the binary, and returns its path; `None` when it does not build.
+fn packed(features: &str) -> miette::Result<Option<PathBuf>> {
+    let Some(program) = binary::bench_for_gpus(features)? else {
         eprintln!(
             "if LLVM could not be fetched: `cargo xtask doctor` says where the build looks for it"
         );
-        return Ok(ExitCode::FAILURE);
+        return Ok(None);
     };
     let folder = target_dir().join("gpu-check");
     let packed = pack(&program, &folder)?;
@@ -65,14 +108,7 @@ pub fn run(options: &Options) -> miette::Result<ExitCode> {
             bytes(LARGEST)
         ));
     }
-    if options.build_only {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut command = Command::new(&packed.program);
-    remove_traces_of_cargo_run(&mut command);
-    keep_freed_memory(&mut command);
-    command.arg("gpu-check").args(&options.arguments);
-    binary::become_program(command)
+    Ok(Some(packed.program))
 }
 
 /// The binary as it travels.
@@ -154,6 +190,17 @@ mod tests {
     use everburn_tests::skip_missing;
 
     use super::*;
+
+    #[test]
+    fn the_device_that_is_made_of_the_cpu_is_seen_by_its_name() {
+        let names = |line: &str| {
+            let words: Vec<_> = line.split(' ').map(OsString::from).collect();
+            names_software_gpu(&words)
+        };
+        assert!(names("--device webgpu:cpu --sections numbers"));
+        assert!(names("--device=webgpu:cpu"));
+        assert!(!names("--device webgpu:0") && !names("--sections numbers"));
+    }
 
     #[test]
     fn what_is_packed_is_the_same_when_unpacked_and_says_how_large_it_is() {

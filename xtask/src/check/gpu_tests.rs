@@ -1,11 +1,11 @@
 //! The NCCL and GPU tests: run if the machine can, otherwise skipped with what is missing.
 
-use std::path::Path;
-
 use everburn_nccl::{Inventory, Library, LibraryError};
 
 use super::package::Package;
 use super::step::{Program, Step};
+use crate::binary;
+use crate::gpu_check::no_software_gpu;
 
 /// The capabilities of this machine for these tests.
 pub(super) struct GpuCapabilities {
@@ -89,48 +89,36 @@ pub(super) fn steps(capabilities: &GpuCapabilities) -> Vec<Step> {
     ]
 }
 
-/// Trainings by generated kernels on a Vulkan device that is made of the CPU. Burn is built a second time for them, with
-/// the feature `webgpu`, in a profile of its own. Of some models the kernels alone take minutes: those are `long`.
+/// Trainings by generated kernels on a Vulkan device that is made of the CPU, and the check of a whole GPU. Burn is built a
+/// second time for them. Of some models the kernels alone take minutes: those are `long`.
 pub(super) fn software_steps(long: bool) -> Vec<Step> {
-    let build = format!("build --profile {PROFILE} --package everburn --features webgpu");
     // Each of them keeps all cores busy.
     let tests = format!(
-        "test --profile {PROFILE} --package everburn-tests --test software_gpu -- --ignored \
+        "test --profile quick --package everburn-tests --test software_gpu -- --ignored \
          --test-threads=1 {}",
         if long { "long_" } else { "--skip=long_" }
     );
     let mut steps = vec![
-        Step::cargo("binary with WGSL kernels", &build),
+        Step::cargo("binary with WGSL kernels", binary::FOR_SOFTWARE_GPU),
         Step::tests("tests on software Vulkan", &tests),
     ];
-    if !long {
+    if long {
+        let line = "xtask gpu-check -- --device webgpu:cpu --out target/software-gpu-check";
+        steps.push(Step::cargo("check of software Vulkan", line));
+    } else {
         // They build Burn once more.
         steps = steps
             .into_iter()
             .map(|step| step.within_minutes(50))
             .collect();
     }
-    if !software_vulkan_is_there() {
+    if let Some(missing) = no_software_gpu() {
+        let package = Package::Apt("mesa-vulkan-drivers".to_owned());
         for step in &mut steps {
-            step.program = Program::Lacking(
-                "there is no lvp_icd*.json in /usr/share/vulkan/icd.d: install lavapipe (Debian: \
-                 mesa-vulkan-drivers)"
-                    .to_string(),
-                Some(Package::Apt("mesa-vulkan-drivers".to_owned())),
-            );
+            step.program = Program::Lacking(missing.clone(), Some(package.clone()));
         }
     }
     steps
-}
-
-/// In which profile the software device is tested: its kernels are compiled by the driver, whatever the profile.
-const PROFILE: &str = "quick";
-
-/// Whether lavapipe has told the Vulkan loader of itself.
-fn software_vulkan_is_there() -> bool {
-    let folder = Path::new("/usr/share/vulkan/icd.d").read_dir();
-    let mut files = folder.into_iter().flatten().flatten();
-    files.any(|file| file.file_name().to_string_lossy().starts_with("lvp_icd"))
 }
 
 /// The check of a whole GPU, which is not for every run of the tests even where there is one.
@@ -171,6 +159,8 @@ fn step(
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use everburn_nccl::{CudaVersion, Gpu, NcclVersion, Vendor};
 
     use super::super::step::Done;
