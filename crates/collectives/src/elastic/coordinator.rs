@@ -155,7 +155,7 @@ impl MembershipCoordinator {
     /// # Errors
     /// [`StoreError`] when the store cannot be reached or its data are malformed.
     pub fn newest(&self) -> Result<Option<Generation>, StoreError> {
-        Ok(Generation::newest(&*self.store)?.map(|(newest, _)| newest))
+        Ok(Generation::newest(&*self.store, None)?.map(|(newest, _)| newest))
     }
 
     /// The process of `slot` that has joined the round of `generation`, if any.

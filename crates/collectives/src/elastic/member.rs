@@ -81,12 +81,19 @@ impl Generation {
             .position(|it| it.is_same_process(member))
     }
 
-    /// The newest generation and its bytes; `None` before the first round has closed.
-    pub(super) fn newest(store: &dyn Store) -> Result<Option<(Self, Vec<u8>)>, StoreError> {
+    /// The newest generation and its bytes; `None` before the first round has closed. If it is still the one that is
+    /// `known`, its list of members is not parsed again.
+    pub(super) fn newest(
+        store: &dyn Store,
+        known: Option<(Self, Vec<u8>)>,
+    ) -> Result<Option<(Self, Vec<u8>)>, StoreError> {
         let key = keys::newest();
         let Some(bytes) = store.try_get(&key)? else {
             return Ok(None);
         };
+        if let Some(known) = known.filter(|known| known.1 == bytes) {
+            return Ok(Some(known));
+        }
         let this: Self = entry::read(&key, &bytes)?;
         let ordered = this
             .members

@@ -71,6 +71,8 @@ pub struct Membership {
     key: Option<Key>,
     /// The last generation with this process as a member; 0 before the first.
     generation: u64,
+    /// The newest generation that this process has read, and its bytes.
+    known: Mutex<Option<(Generation, Vec<u8>)>>,
     /// Old generations whose keys are still to be deleted.
     undeleted: Mutex<Vec<u64>>,
     on_wait: WaitListener,
@@ -149,6 +151,7 @@ impl Membership {
             options,
             key: None,
             generation: 0,
+            known: Mutex::default(),
             undeleted: Mutex::default(),
             on_wait: WaitListener::default(),
         })
@@ -183,7 +186,7 @@ impl Membership {
             node: self.options.node,
         };
         loop {
-            let newest = Generation::newest(&*self.store).map_err(|e| self.failed(e))?;
+            let newest = self.newest().map_err(|e| self.failed(e))?;
             let (before, expected) = newest.map_or((0, self.options.max), |(newest, _)| {
                 (newest.number, newest.members.len())
             });
@@ -223,13 +226,21 @@ impl Membership {
         if self.generation == 0 || !self.store.check(&[&keys::waiting(next)])? {
             return Ok(false);
         }
-        let newest = Generation::newest(&*self.store)?;
+        let newest = self.newest()?;
         if newest.is_some_and(|(newest, _)| newest.number >= next) {
             return Ok(true);
         }
         // The new process may have ended already.
         let view = RoundView::read(&*self.store, next, self.options.max)?;
         Ok(!view.assess(None).present.is_empty())
+    }
+
+    /// The newest generation and its bytes.
+    fn newest(&self) -> Result<Option<(Generation, Vec<u8>)>, StoreError> {
+        let known = lock(&self.known).take();
+        let newest = Generation::newest(&*self.store, known)?;
+        lock(&self.known).clone_from(&newest);
+        Ok(newest)
     }
 
     /// Takes part in the round of generation `number`, in which `expected` processes may join, until it closes. `None`:
@@ -258,7 +269,7 @@ impl Membership {
         }
         loop {
             self.refuse_if_over(me, number)?;
-            let newest = Generation::newest(store).map_err(failed)?;
+            let newest = self.newest().map_err(failed)?;
             let (newest, bytes) = newest.unzip();
             if let Some(newest) = newest.as_ref().filter(|newest| newest.number >= number) {
                 return Ok((newest.number == number).then(|| newest.clone()));

@@ -348,9 +348,10 @@ impl Core {
             .ok()
             .and_then(|mut data| data.channels.take());
         drop(channels);
+        let abort = received.as_ref().map(encode_abort);
         for peer in self.others() {
-            if let Some(failure) = &received {
-                self.send(peer, 0, FrameKind::Abort, encode_abort(failure));
+            if let Some(abort) = &abort {
+                self.send(peer, 0, FrameKind::Abort, abort.clone());
             }
             self.send(peer, 0, FrameKind::Leave, Payload::empty());
         }

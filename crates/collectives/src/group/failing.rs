@@ -231,8 +231,9 @@ impl Core {
     fn fail_with(&self, failure: &Failure) {
         if self.mailbox.fail(failure) {
             let step = self.step.load(Ordering::Relaxed);
+            let payload = encode_abort(failure);
             for peer in self.others() {
-                self.send(peer, step, FrameKind::Abort, encode_abort(failure));
+                self.send(peer, step, FrameKind::Abort, payload.clone());
             }
         }
     }

@@ -246,8 +246,9 @@ fn lost_machines(before: &Generation, newest: &Generation) -> Vec<StoreEvent> {
         let members = it.members.iter().filter(|member| of(member));
         members.map(|member| member.slot).collect()
     };
+    let left = machines(newest);
     let lost = machines(before).into_iter();
-    let lost = lost.filter(|machine| !machines(newest).contains(machine));
+    let lost = lost.filter(|machine| !left.contains(machine));
     let event = |machine: usize| StoreEvent::MachineLost {
         machine,
         ranks: slots(before, &|member| member.node == machine),

@@ -268,12 +268,11 @@ impl Heartbeat {
             return None;
         }
         let state = lock(&self.state);
-        if !self.watched(&state).contains(&member) {
-            return None;
-        }
+        // First: of few of many members a beat has been read.
         let peer = state.peers.get(member)?;
         peer.found.beat()?;
-        Some(state.silence_of(peer))
+        let is_watched = self.watched(&state).contains(&member);
+        is_watched.then(|| state.silence_of(peer))
     }
 }
 

@@ -5,6 +5,7 @@
 //! While ranks are missing, and where an address does not answer (its rank has tried again and listens elsewhere),
 //! [`Addresses::survey`] reads the entries themselves, seldom.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -27,12 +28,13 @@ const OFTEN_FOR: u32 = 64;
 
 /// The value of the key `all`.
 #[derive(Debug, Serialize, Deserialize)]
-struct All {
+struct All<'a> {
     /// Who has written it.
     by: usize,
     session: String,
     /// By rank.
-    addresses: Vec<String>,
+    #[serde(borrow)]
+    addresses: Vec<&'a str>,
 }
 
 /// What this rank has learned of the addresses of one mesh.
@@ -94,13 +96,12 @@ impl<'a> Addresses<'a> {
         keys.extend((0..*world_size).map(|rank| self.key(&format!("address/{rank}"))));
         let values: Option<Vec<Vec<u8>>> = self.read(&keys)?.into_iter().collect();
         let Some(values) = values else { return Ok(()) };
-        let mut texts = values
-            .iter()
-            .map(|value| String::from_utf8_lossy(value).into_owned());
+        let texts = values.iter().map(|value| String::from_utf8_lossy(value));
+        let texts: Vec<Cow<'_, str>> = texts.collect();
         let all = All {
             by: *rank,
-            session: texts.next().unwrap_or_default(),
-            addresses: texts.collect(),
+            session: texts[0].to_string(),
+            addresses: texts[1..].iter().map(AsRef::as_ref).collect(),
         };
         store.set(&self.key("all"), &entry::written("connect", &all)?)
     }
@@ -118,7 +119,7 @@ impl<'a> Addresses<'a> {
             Err(StoreError::Timeout { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let all: All = serde_json::from_slice(&value).map_err(|error| {
+        let all: All<'_> = serde_json::from_slice(&value).map_err(|error| {
             self.invalid(0, format!("the list of addresses in the store: {error}"))
         })?;
         if all.addresses.len() != *world_size {
