@@ -253,17 +253,15 @@ mod tests {
         add("a/checkpoints");
         add("a-node-1/checkpoints/epoch-0000-batch-002440");
         add("a-node-1/checkpoints/epoch-0000-batch-000300");
-        for alone in ["nodes = 2\n", "nodes = 1\nelastic = \"1:2\"\n"] {
+        for (alone, again) in [
+            ("nodes = 1\nelastic = \"1:2\"\n", "the same command"),
+            ("nodes = 2\n", "the command of each machine, as before,"),
+        ] {
             write(alone);
             assert_eq!(checkpoints_elsewhere(&run), None, "{alone}");
-            assert!(continued(&run).ends_with("the same command starts again"));
+            let text = continued(&run);
+            assert!(text.ends_with(&format!("{again} starts again")), "{text}");
         }
-        write("ranks = 2\nnodes = 2\n");
-        let text = continued(&run);
-        assert!(
-            text.ends_with("the command of each machine, as before, starts again"),
-            "{text}"
-        );
         write("ranks = 2\nnodes = 2\nelastic = \"1:4\"\n");
         let newest = "a-node-1/checkpoints/epoch-0000-batch-002440 into ";
         let text = continued(&run);

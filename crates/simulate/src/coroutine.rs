@@ -1,7 +1,7 @@
 //! The stacks of simulated threads, between which one thread of the system changes in nanoseconds.
 #![allow(
     unsafe_code,
-    reason = "a coroutine is left from deep within the code that it runs, which knows no simulation"
+    reason = "a coroutine is left from deep within the code that it runs, which has no part in the simulation"
 )]
 
 use std::cell::Cell;

@@ -70,7 +70,7 @@ pub use membership::Membership;
 pub use options::ElasticOptions;
 pub use round::Round;
 
-pub use crate::rendezvous::place::{Place, PlaceState};
+pub use crate::rendezvous::place::{Holding, Place, PlaceState};
 
 #[cfg(test)]
 mod tests;

@@ -30,6 +30,15 @@ const WAITING: Duration = Duration::from_millis(500);
 const OFTEN_FOR: usize = 256;
 
 /// What is written of a process that has a place.
+///
+/// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::elastic::Holding;
+/// use everburn::collectives::rendezvous::ProcessIdentity;
+///
+/// let here = ProcessIdentity::here();
+/// assert_eq!(here.process(), &here);
+/// ```
 pub trait Holding: Clone + PartialEq + Serialize + DeserializeOwned {
     /// The process.
     fn process(&self) -> &ProcessIdentity;
