@@ -61,11 +61,11 @@ impl Trainer {
     }
 }
 
-/// Whether the losses of the halves of a batch add up to that of the whole, and neither is near zero.
+/// Whether the losses of the halves of a batch add up to that of the whole, and none of the three is near zero.
 fn is_sum(whole: f64, halves: [f64; 2]) -> bool {
-    let near = 1e-3 * whole.abs();
-    let [first, second] = halves;
-    (first + second - whole).abs() <= near && first.abs().min(second.abs()) > near
+    let of_all = [whole.abs(), halves[0].abs(), halves[1].abs()];
+    let near = 1e-3 * of_all.into_iter().fold(0.0, f64::max);
+    (halves[0] + halves[1] - whole).abs() <= near && of_all.into_iter().all(|it| it > near)
 }
 
 #[cfg(test)]
