@@ -114,11 +114,15 @@ impl RunConfig {
         let sections = tasks::find(&self.model).map(|task| task.sections());
         let help = match sections.as_deref() {
             Some([section, ..]) if !sections.iter().flatten().any(|it| *it == "data") => {
+                let settings = self.sections.get(section).and_then(Value::as_table);
+                if settings.is_none_or(Table::is_empty) {
+                    return error.with_help("the task has no settings: its data are named in its code, in `Task::data`");
+                }
                 let key = self.key_named_in(section, &error.to_string());
-                let key = key.unwrap_or("KEY");
+                let key = key.as_deref().unwrap_or("KEY");
                 format!(
-                    "--set {section}.{key}=VALUE names other data; relative paths in config.toml are relative to the folder \
-                     in which the command runs"
+                    "--set {section}.{key}=VALUE names another value; relative paths in config.toml are relative to the \
+                     folder in which the command runs"
                 )
             }
             _ => "--data takes the path of a file or folder, as in `--data /path/to/data`, or the name of a known set (`train \
@@ -130,16 +134,17 @@ impl RunConfig {
     }
 
     /// The setting of the task whose value an error speaks of.
-    fn key_named_in(&self, section: &str, error: &str) -> Option<&str> {
+    fn key_named_in(&self, section: &str, error: &str) -> Option<String> {
         let settings = self.sections.get(section)?.as_table()?;
-        let is_named = |value: &Value| {
-            let value = value.as_str();
-            value.is_some_and(|value| !value.is_empty() && error.contains(value))
-        };
-        let named = settings.iter().filter(|(_, value)| is_named(value));
+        let texts = settings.iter().filter_map(|(key, value)| match value {
+            Value::String(text) => Some((key, text.clone())),
+            Value::Integer(number) => Some((key, number.to_string())),
+            _ => None,
+        });
+        let named = texts.filter(|(_, text)| !text.is_empty() && error.contains(text));
         // Of `data` and `data/train`, the longer.
-        let longest = named.max_by_key(|(_, value)| value.as_str().map_or(0, str::len));
-        longest.map(|(key, _)| key.as_str())
+        let longest = named.max_by_key(|(_, text)| text.len());
+        longest.map(|(key, _)| key.clone())
     }
 
     /// What `--set` says, of the task's own sections only.
