@@ -114,7 +114,7 @@ impl RunConfig {
         let sections = tasks::find(&self.model).map(|task| task.sections());
         let help = match sections.as_deref() {
             Some([section, ..]) if !sections.iter().flatten().any(|it| *it == "data") => {
-                let settings = self.sections.get(section).and_then(Value::as_table);
+                let settings = self.sections.get(*section).and_then(Value::as_table);
                 if settings.is_none_or(Table::is_empty) {
                     return error.with_help("the task has no settings: its data are named in its code, in `Task::data`");
                 }
