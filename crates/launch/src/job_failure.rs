@@ -219,7 +219,7 @@ impl JobFailure {
             Some(machine) if of_victim && (lost || waited) => writeln!(
                 f,
                 "  no rank of this machine failed by itself: look at {machine}, at the output of its launcher first, which \
-                 names processes that were stopped; {NO_OUTPUT}, and `ps -eo pid,stat,args` shows those that still are by T"
+                 names processes that were stopped; {NO_OUTPUT}, and `ps -eo pid,stat,args` marks each that still is by a T"
             ),
             None if of_victim && lost => writeln!(
                 f,
