@@ -237,22 +237,30 @@ pub fn written_bytes_of(process: u32) -> Option<u64> {
         .ok()
 }
 
-/// How long the threads of the process with this id have been on a CPU, to 10 ms. `None` where the system does not tell.
+/// How long the threads of the process with this id have run, or waited for a core to run on (`schedstat`). `None` where the
+/// system does not tell.
 ///
 /// ```
-/// use everburn_record::proc::cpu_time_of;
+/// use everburn_record::proc::busy_time_of;
 ///
 /// let process = std::process::id();
-/// let before = cpu_time_of(process);
-/// assert!(before.zip(cpu_time_of(process)).is_none_or(|(before, after)| before <= after));
+/// let before = busy_time_of(process);
+/// assert!(before.zip(busy_time_of(process)).is_none_or(|(before, after)| before <= after));
 /// ```
 #[must_use]
-pub fn cpu_time_of(process: u32) -> Option<Duration> {
-    // The state and 10 numbers come before utime; a tick is 10 ms for programs.
-    let stat = text(&format!("/proc/{process}/stat"))?;
-    let mut words = stat_words(&stat).skip(11);
-    let mut next = || words.next()?.parse::<u64>().ok();
-    Some(Duration::from_millis(10 * (next()? + next()?)))
+pub fn busy_time_of(process: u32) -> Option<Duration> {
+    let threads = format!("/proc/{process}/task");
+    let of_thread = |thread| {
+        let text = text(&format!("{threads}/{thread}/schedstat"))?;
+        let times = text.split_whitespace().take(2);
+        times
+            .map(|word| word.parse::<u64>().ok())
+            .sum::<Option<u64>>()
+    };
+    let times = numbered(&threads).into_iter().filter_map(of_thread);
+    times
+        .reduce(|sum, time| sum + time)
+        .map(Duration::from_nanos)
 }
 
 /// Whether a thread of the process with this id waits in the kernel and cannot be interrupted, as for a disk.

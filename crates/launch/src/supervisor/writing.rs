@@ -9,9 +9,9 @@ use everburn_record::{Saving, proc};
 /// disk takes in [`LOOK`].
 const BYTES: u64 = 1 << 20;
 
-/// What part of the time since the last look a rank that computes was on a CPU, at least: more than what heartbeats take, and
-/// no more than it has on a busy machine.
-const COMPUTES: u32 = 10;
+/// What part of the time since the last look a rank that computes has run or waited for a core, at least: more than what
+/// heartbeats take.
+const COMPUTES: u32 = 4;
 
 /// How long after a look the next one is.
 const LOOK: Duration = Duration::from_secs(10);
@@ -24,7 +24,7 @@ const LONGEST: Duration = Duration::from_secs(600);
 pub(super) struct Writing {
     /// For how long ranks may compute after the time in which they had to stop.
     step_limit: Option<Duration>,
-    /// At the last look, when that was, how much each process had written, and how long it had been on a CPU.
+    /// At the last look, when that was, how much each process had written, and how long it had been busy.
     before: (Instant, Vec<(u32, u64, Duration)>),
     /// When the ranks had to have stopped.
     due: Option<Instant>,
@@ -60,11 +60,12 @@ impl Writing {
         let (looked, before) = std::mem::replace(&mut self.before, (now, done(processes)));
         let since = now.saturating_duration_since(looked);
         let (mut saves, mut computes) = (false, false);
-        for (process, bytes, cpu) in &self.before.1 {
+        for (process, bytes, busy) in &self.before.1 {
             saves |= Saving::is_under_way_in(*process) || proc::waits_for_disk(*process);
-            if let Some((_, bytes_before, cpu_before)) = before.iter().find(|it| it.0 == *process) {
+            if let Some((_, bytes_before, busy_before)) = before.iter().find(|it| it.0 == *process)
+            {
                 saves |= bytes.saturating_sub(*bytes_before) >= BYTES;
-                computes |= COMPUTES * cpu.saturating_sub(*cpu_before) >= since;
+                computes |= COMPUTES * busy.saturating_sub(*busy_before) >= since;
             }
         }
         let left = |limit: Duration| {
@@ -89,8 +90,8 @@ impl Writing {
 fn done(processes: &[u32]) -> Vec<(u32, u64, Duration)> {
     let done = processes.iter().map(|process| {
         let bytes = proc::written_bytes_of(*process).unwrap_or_default();
-        let cpu = proc::cpu_time_of(*process).unwrap_or_default();
-        (*process, bytes, cpu)
+        let busy = proc::busy_time_of(*process).unwrap_or_default();
+        (*process, bytes, busy)
     });
     done.collect()
 }
@@ -156,15 +157,18 @@ mod tests {
     #[test]
     fn a_process_that_computes_has_as_long_as_a_step_may_take() {
         let mut other = std::process::Command::new("sh")
-            .args(["-c", "i=0; while [ $i -lt 99999999 ]; do i=$((i + 1)); done"])
+            .args([
+                "-c",
+                "i=0; while [ $i -lt 99999999 ]; do i=$((i + 1)); done",
+            ])
             .spawn()
             .unwrap();
         let other_id = [other.id()];
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         let compute = || {
-            let cpu = || proc::cpu_time_of(other_id[0]).unwrap();
-            let before = cpu();
-            while cpu() < before + second / 5 {
+            let busy = || proc::busy_time_of(other_id[0]).unwrap();
+            let before = busy();
+            while busy() < before + second / 3 {
                 assert!(start.elapsed() < Duration::from_secs(60));
                 std::thread::sleep(Duration::from_millis(5));
             }
