@@ -65,7 +65,13 @@ fn check(
         inputs: &[],
         outputs: &mut [],
     };
-    let mut engine = Engine::new(&collective, channels, workspace, buffers, (ReduceOp::Sum, false));
+    let mut engine = Engine::new(
+        &collective,
+        channels,
+        workspace,
+        buffers,
+        (ReduceOp::Sum, false),
+    );
     engine.begin();
     meanwhile(&groups[0]);
     engine.check()?;
