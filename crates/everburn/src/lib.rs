@@ -98,6 +98,11 @@ pub struct YourOwnImages;
 #[doc = include_str!("../../../docs/your-own-data.md")]
 pub struct YourOwnData;
 
+/// The page on a model in another program, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/your-model-in-another-program.md")]
+pub struct InAnotherProgram;
+
 /// The page on optimizers, compiled with the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/optimizers.md")]
