@@ -29,6 +29,7 @@ use crate::error::TrainError;
 #[derive(Debug, Clone, Copy, PartialEq, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Training")]
 #[serde(deny_unknown_fields)]
+#[doc(alias = "AveragedModel")]
 pub struct EmaConfig {
     /// Keep an exponential moving average of the parameters with this decay per step, such as 0.999
     /// [default: none].

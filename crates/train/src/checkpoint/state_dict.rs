@@ -83,6 +83,7 @@ fn refuse(action: &'static str, path: &Path, reason: &dyn std::fmt::Display) -> 
 ///
 /// # Errors
 /// [`TrainError::Write`] if the path has another ending or cannot be written.
+#[doc(alias = "torch.save")]
 pub fn save_state_dict<M: Module>(model: &M, batches: u64, path: &Path) -> Result<(), TrainError> {
     let kind = kind_of(path).map_err(|reason| TrainError::write(path, reason))?;
     let parts = named_tensors(model, batches, path)?;
@@ -128,6 +129,7 @@ fn named_tensors<M: Module>(
 /// # Errors
 /// [`TrainError::File`] if the file cannot be read, and [`TrainError::Weights`] if it is of another model, or has NaN or
 /// infinite weights: the error names the tensors that are missing, unknown, of another shape, or not finite.
+#[doc(alias = "torch.load")]
 pub fn load_state_dict<M: Module>(model: M, path: &Path) -> Result<M, TrainError> {
     load_state_dict_except(
         model,
