@@ -5,8 +5,8 @@
 //! then starts itself once per rank. Started by a launcher (ours, `torchrun`, `srun`, `mpirun`, anything
 //! that sets `RANK` and `WORLD_SIZE`), it is a *rank*.
 //!
-//! `everburn` registers the tasks that come with it, `everburn-bench` the same, to measure what users run, and a
-//! your own program whatever it trains.
+//! `everburn` registers the tasks that come with it, `everburn-bench` the same, to measure what users run, and your own
+//! program whatever it trains.
 
 /// Prints a line; where nobody reads any more (`| head`), the work continues all the same.
 macro_rules! say {
