@@ -35,6 +35,14 @@ pub(crate) fn find(name: &str) -> Option<&'static AnyTask> {
     tasks().iter().find(|task| task.name() == name)
 }
 
+/// The task that an example names: `usual`, if this program has it, else the first.
+pub(crate) fn example(usual: &'static str) -> &'static str {
+    match (find(usual), tasks()) {
+        (None, [first, ..]) => first.name(),
+        _ => usual,
+    }
+}
+
 /// The task that is meant where none is named: the only one.
 pub(crate) fn only() -> Option<&'static AnyTask> {
     match tasks() {

@@ -383,7 +383,7 @@ impl TrainingConfig {
         for group in &self.optimizer.groups {
             let factor = group.learning_rate_factor.unwrap_or(1.0);
             let wrong =
-                |error| TrainError::Config(format!("{error}, of the group `{}`", group.matches));
+                |error| TrainError::Config(format!("the group `{}`: {error}", group.matches));
             self.scheduler_at(factor, steps).map_err(wrong)?;
         }
         self.scheduler(steps).map(drop)

@@ -52,6 +52,16 @@ fn a_preset_wins_over_the_defaults() {
 }
 
 #[test]
+fn a_learning_rate_that_the_schedule_of_a_preset_does_not_take_is_answered_with_one_that_does() {
+    let error = RunConfig::resolve(&arguments("mnist-bn --learning-rate 2"), None).unwrap_err();
+    let expected = "--lr-schedule cosine takes a --learning-rate of at most 1, and this one is 2: --lr-schedule constant takes more";
+    assert_eq!(error.to_string(), expected);
+    let constant = arguments("mnist-bn --learning-rate 2 --lr-schedule constant");
+    let config = RunConfig::resolve(&constant, None).unwrap();
+    assert_eq!(config.training.optimizer.learning_rate, 2.0);
+}
+
+#[test]
 fn the_resolved_configuration_repeats_itself() {
     let arguments = arguments("mnist --early-stopping 3 --ranks 2");
     let config = RunConfig::resolve(&arguments, None).unwrap();

@@ -183,7 +183,8 @@ impl ScheduleNumbers {
     /// What Burn's scheduler of a run of `total_steps` steps is made of.
     ///
     /// # Errors
-    /// [`TrainError::Config`] if a number cannot be used, or the run ends within the warm-up.
+    /// [`TrainError::Config`] if a number cannot be used, the run ends within the warm-up, or Burn's schedule takes no learning
+    /// rate as high.
     pub(crate) fn config(
         &self,
         schedule: Schedule,
@@ -192,6 +193,19 @@ impl ScheduleNumbers {
     ) -> Result<LrSchedulerConfig, TrainError> {
         self.check(schedule, learning_rate)?;
         let warmup = self.warmup_steps;
+        if learning_rate > 1.0 && (schedule.has_an_end() || warmup > 0) {
+            let (what, without) = match warmup {
+                0 => (format!("`training.schedule = {schedule}`"), ""),
+                _ => (
+                    format!("a warm-up (`training.schedule_numbers.warmup_steps = {warmup}`)"),
+                    " without a warm-up",
+                ),
+            };
+            return Err(TrainError::Config(format!(
+                "{what} takes a `training.optimizer.learning_rate` of at most 1, and this one is {learning_rate}: \
+                 `training.schedule = constant`{without} takes more"
+            )));
+        }
         if schedule.has_an_end() && warmup > 0 && warmup >= total_steps {
             return Err(TrainError::Config(format!(
                 "a warm-up of {} does not end before the run, which makes {total_steps}: use \
@@ -353,6 +367,27 @@ mod tests {
             rising.contains("`training.schedule_numbers.decay_factor = 1.5`"),
             "{rising}"
         );
+        let high = |schedule, warmup_steps| {
+            let numbers = ScheduleNumbers {
+                warmup_steps,
+                decay_every: matches!(schedule, Schedule::Step).then_some(2),
+                ..ScheduleNumbers::default()
+            };
+            numbers.config(schedule, 2.0, 9).map(drop)
+        };
+        let cosine = high(Schedule::Cosine, 0).unwrap_err().to_string();
+        let advice = "of at most 1, and this one is 2: `training.schedule = constant` takes more";
+        assert!(cosine.ends_with(advice), "{cosine}");
+        assert!(
+            cosine.starts_with("`training.schedule = cosine`"),
+            "{cosine}"
+        );
+        let warm = high(Schedule::Constant, 3).unwrap_err().to_string();
+        let advice = "`training.schedule = constant` without a warm-up takes more";
+        assert!(warm.ends_with(advice), "{warm}");
+        for schedule in [Schedule::Constant, Schedule::Step] {
+            assert!(high(schedule, 0).is_ok(), "{schedule}");
+        }
         let long = refused(Schedule::Linear, |n| n.warmup_steps = 5);
         assert!(
             long.contains("`training.schedule_numbers.warmup_steps`"),
