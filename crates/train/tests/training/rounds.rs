@@ -341,6 +341,25 @@ fn a_stop_on_request_leaves_a_checkpoint_of_the_steps_so_far() {
 }
 
 #[test]
+fn steps_that_end_within_the_first_epoch_leave_a_checkpoint_if_there_is_none() {
+    for (every, newest) in [("7steps", 6), ("4steps", 4)] {
+        let folder = tempfile::tempdir().unwrap();
+        let config = TrainingConfig {
+            steps: Some(6),
+            checkpoint_every: every.parse().unwrap(),
+            ..config("every=4")
+        };
+        train(2, &config, Some(folder.path()));
+        let checkpoints = CheckpointFolder::new(folder.path().join("checkpoints"), 2);
+        let newest = Place {
+            epoch: 0,
+            batches: newest,
+        };
+        assert_eq!(checkpoints.places().unwrap(), [newest]);
+    }
+}
+
+#[test]
 fn differences_of_8_bits_teach_as_much_in_a_third_of_the_bytes() {
     let of = |compression| {
         let config = TrainingConfig {
