@@ -269,8 +269,8 @@ pub(crate) struct RankFlags {
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) rendezvous: Option<String>,
 
-    /// etcd://HOST:PORT,HOST:PORT[/NAME], the same on all machines: keep the store of an elastic job in etcd, so that any
-    /// machine may be lost.
+    /// etcd://HOST:PORT,HOST:PORT[/NAME], or etcds:// for TLS, the same on all machines: keep the store of an elastic job in
+    /// etcd, so that any machine may be lost.
     #[arg(long, value_name = "ETCD", conflicts_with = "rendezvous")]
     pub(crate) store: Option<EtcdAddress>,
 

@@ -143,11 +143,13 @@ impl Hook for SaveCheckpoints {
         let StepContext {
             votes, steps, left, ..
         } = run.context;
-        // A training that ends within an epoch can be resumed. Between outer steps a checkpoint would change the bits:
-        // there a stop leaves the newest one.
+        // A training that ends within an epoch can be resumed. With local steps a checkpoint averages the optimizer's states,
+        // which changes the bits: at its last step such a training leaves the newest one, from which a longer run has the
+        // bits of one that was not interrupted. A stop on request has ended a round early anyway, and its steps are kept.
         let local = run.ranks.setup.config.sync.steps().is_some();
-        let stops = votes.stop || run.ranks.limit_is_reached();
-        let ends = votes.hook_requests || stops && !local;
+        let at_limit =
+            run.ranks.limit_is_reached() && (!local || run.ranks.no_checkpoint_was_due());
+        let ends = votes.hook_requests || votes.stop || at_limit;
         let due = ends || votes.save || run.ranks.saves_after(steps.clone());
         if due && *left > 0 && !run.ranks.setup.is_trial {
             run.change_model(|ranks, model, at| {

@@ -253,7 +253,7 @@ impl<'a> Training<'a> {
         Ok(())
     }
 
-    /// Stops it as Ctrl-C would. Its newest checkpoint is of the last step, or of the last minute with local steps.
+    /// Stops it as Ctrl-C would. Its newest checkpoint is of the last step.
     fn stop(mut self) -> Result<(), ToolError> {
         while !self.comes_back.is_empty() {
             self.look()?;
