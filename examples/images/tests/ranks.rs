@@ -59,7 +59,7 @@ fn a_training_that_was_killed_goes_on_and_learns_the_same() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_images"));
         let output = command.args(without_data).output().expect("the program starts");
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(error.contains("--set images.folder=VALUE names other data"), "{error}");
+        assert!(error.contains("--set images.folder=VALUE names another value"), "{error}");
     }
     let evaluated = told(&["eval", run, "--json", "--set", &format!("images.folder={moved:?}")]);
     assert!(evaluated.contains("\"test_samples\":40,"), "{evaluated}");
