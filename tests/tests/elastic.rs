@@ -361,14 +361,7 @@ fn with_etcd_machine_0_may_be_lost_too_and_a_member_of_etcd_and_the_same_is_lear
 #[test]
 fn a_stop_while_a_rank_waits_for_others_leaves_a_checkpoint_and_names_it() {
     let folder = tempfile::tempdir().unwrap();
-    let flags = [
-        "--ranks",
-        "2",
-        "--elastic",
-        "2:2",
-        "--chaos",
-        "kill=1@step:9",
-    ];
+    let flags = "--ranks 2 --elastic 2:2 --chaos kill=1@step:9".split(' ');
     let mut job = Everburn::new(folder.path(), ["train", "mlp", "--data", "synthetic"])
         .args(["--train-samples", "400", "--test-samples", "40"])
         .args(["--epochs", "100000", "--run-dir", "run"])

@@ -35,15 +35,7 @@ fn a_run_is_fine_tuned_with_its_own_model_sizes_and_tokenizer() {
     train(here, "run", &[]).1.succeeded();
     std::fs::write(here.join("more.txt"), "To be, or not to be. ".repeat(40)).unwrap();
     let tune = |more: &[&str]| {
-        let words = [
-            "train",
-            "--init-from",
-            "run",
-            "--data",
-            "more.txt",
-            "--steps",
-            "2",
-        ];
+        let words = "train --init-from run --data more.txt --steps 2".split(' ');
         Everburn::new(here, words)
             .args(["--run-dir", "tuned"])
             .args(more)

@@ -67,14 +67,7 @@ fn prometheus_reads_the_figures_of_a_run_with_its_credential() {
     assert!(credential.len() == 64 && credential != TOKEN, "{printed}");
 
     let job = Everburn::train_for_long(folder.path(), "mlp")
-        .args([
-            "--ranks",
-            "2",
-            "--run-dir",
-            "run",
-            "--prometheus",
-            "127.0.0.1:0",
-        ])
+        .args("--ranks 2 --run-dir run --prometheus 127.0.0.1:0".split(' '))
         .args(["--job-token", TOKEN])
         .start();
     let run = Run::new(folder.path().join("run"));
