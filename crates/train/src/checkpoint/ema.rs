@@ -78,7 +78,6 @@ pub(crate) struct MovingAverage {
 }
 
 impl MovingAverage {
-    /// Begins with the parameters of `model`.
     pub(crate) fn of<M: Module>(
         model: &M,
         decay: f64,
@@ -167,7 +166,6 @@ impl MovingAverage {
     }
 }
 
-/// A trained parameter.
 struct Trained {
     path: String,
     /// Flat, in `f32`.

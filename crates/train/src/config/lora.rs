@@ -56,7 +56,6 @@ fn queries_and_values() -> Patterns {
 }
 
 impl LoraConfig {
-    /// Refuses numbers out of range.
     fn check(&self) -> Result<(), TrainError> {
         let refuse = |message: &str| Err(TrainError::Config(message.to_string()));
         if self.rank == 0 {
@@ -152,7 +151,6 @@ impl LoraConfig {
 }
 
 impl TrainingConfig {
-    /// Refuses adaptation with numbers out of range.
     pub(super) fn validate_lora(&self) -> Result<(), TrainError> {
         self.lora.as_ref().map_or(Ok(()), LoraConfig::check)
     }
@@ -185,7 +183,6 @@ fn layer_names(weights: &[String]) -> String {
     }
 }
 
-/// Whether `target` names the weight at `path`.
 fn names(target: &str, path: &str) -> bool {
     match target.contains(['*', '.']) {
         true => Patterns::from(target).fit(path),

@@ -26,7 +26,6 @@ pub struct TaskError {
     not_finite: Option<Box<NotFinitePrediction>>,
 }
 
-/// A prediction with a number that is NaN or infinite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NotFinitePrediction {
     /// The sample's number in its batch.
@@ -84,7 +83,6 @@ impl TaskError {
         }
     }
 
-    /// The prediction that is not finite, if that is the error.
     pub(crate) fn not_finite_prediction(&self) -> Option<&NotFinitePrediction> {
         self.not_finite.as_deref()
     }
@@ -118,7 +116,6 @@ impl TaskError {
     }
 }
 
-/// A configuration error with the task's message and help.
 impl From<TaskError> for TrainError {
     fn from(error: TaskError) -> Self {
         Self::Config(match error.help() {

@@ -147,7 +147,6 @@ pub(super) fn refuse_plain_folder(path: &Path) -> Result<(), TrainError> {
     Err(refuse("reading", path, &reason))
 }
 
-/// The tensors of a file.
 pub(super) fn read_file(path: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
     let failed = |error: &dyn std::fmt::Display| refuse("reading", path, error);
     let kind = kind_of(path).map_err(|mut reason| {

@@ -161,13 +161,11 @@ pub fn weights_of(folder: &Path) -> Option<PathBuf> {
     paths.find(|path| path.exists())
 }
 
-/// Whether `path` is the index of several files.
 pub(super) fn is_index(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| name.ends_with(INDEX))
 }
 
-/// Whether `folder` has the index of several files.
 pub(super) fn has_index(folder: &Path) -> bool {
     weights_of(folder).is_some_and(|weights| is_index(&weights))
 }
@@ -197,7 +195,6 @@ pub(super) fn index_of(file: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Why there are no weights in `folder`.
 fn without_weights(folder: &Path) -> TrainError {
     let [single, older] = WEIGHTS;
     let part = fs::read_dir(folder).ok().and_then(|entries| {
