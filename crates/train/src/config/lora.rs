@@ -194,6 +194,7 @@ fn names(target: &str, path: &str) -> bool {
 mod tests {
     use burn::nn::{Linear, LinearConfig};
     use burn::prelude::*;
+    use everburn_tests::AssertContains;
 
     use super::*;
 
@@ -296,10 +297,7 @@ mod tests {
         };
         of_rank(6).unwrap();
         let error = of_rank(7).unwrap_err().to_string();
-        assert!(
-            error.contains("rank = 7` is more than the 6 rows or columns"),
-            "{error}"
-        );
+        error.assert_contains(["rank = 7` is more than the 6 rows or columns"]);
     }
 
     #[test]

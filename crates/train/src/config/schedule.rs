@@ -241,6 +241,8 @@ pub(crate) fn initialised(
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::AssertContains;
+
     use super::*;
 
     fn rates(
@@ -330,33 +332,18 @@ mod tests {
             rates(schedule, numbers, 5).unwrap_err()
         };
         let constant = refused(Schedule::Constant, |n| n.final_learning_rate = Some(0.1));
-        assert!(
-            constant.contains("`training.schedule = cosine` or linear"),
-            "{constant}"
-        );
+        constant.assert_contains(["`training.schedule = cosine` or linear"]);
         let above = refused(Schedule::Cosine, |n| n.final_learning_rate = Some(0.9));
-        assert!(
-            above.contains("`training.schedule_numbers.final_learning_rate = 0.9`"),
-            "{above}"
-        );
+        above.assert_contains(["`training.schedule_numbers.final_learning_rate = 0.9`"]);
         let how_often = refused(Schedule::Step, |_| {});
-        assert!(
-            how_often.contains("`training.schedule_numbers.decay_every`"),
-            "{how_often}"
-        );
+        how_often.assert_contains(["`training.schedule_numbers.decay_every`"]);
         let cosine = refused(Schedule::Cosine, |n| n.decay_every = Some(2));
         assert!(cosine.contains("`training.schedule = step`"), "{cosine}");
         let rising = refused(Schedule::Step, |n| {
             (n.decay_every, n.decay_factor) = (Some(2), Some(1.5));
         });
-        assert!(
-            rising.contains("`training.schedule_numbers.decay_factor = 1.5`"),
-            "{rising}"
-        );
+        rising.assert_contains(["`training.schedule_numbers.decay_factor = 1.5`"]);
         let long = refused(Schedule::Linear, |n| n.warmup_steps = 5);
-        assert!(
-            long.contains("`training.schedule_numbers.warmup_steps`"),
-            "{long}"
-        );
+        long.assert_contains(["`training.schedule_numbers.warmup_steps`"]);
     }
 }

@@ -275,6 +275,7 @@ mod tests {
     use burn::nn::LinearConfig;
     use burn::prelude::Device;
     use burn::tensor::TensorData;
+    use everburn_tests::AssertContains;
 
     use super::*;
     use crate::checkpoint::state_dict::save_state_dict;
@@ -355,10 +356,7 @@ mod tests {
         let wrong = json!({"weight_map": {"net.a": "1.bin"}});
         fs::write(&path, wrong.to_string()).unwrap();
         let error = read(older.path()).unwrap_err().to_string();
-        assert!(
-            error.contains("index.json") && error.contains("1.bin has net.a"),
-            "{error}"
-        );
+        error.assert_contains(["index.json", "1.bin has net.a"]);
     }
 
     #[test]
