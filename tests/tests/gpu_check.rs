@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use everburn_tests::{Ended, Everburn, skip};
+use everburn_tests::{AssertContains, Ended, Everburn, skip};
 use serde_json::Value;
 
 /// What a check has left behind.
@@ -93,10 +93,7 @@ fn the_processor_agrees_with_itself_and_what_needs_a_gpu_is_skipped() {
     assert!(machine["burn"].as_str().unwrap().starts_with("0."));
     let page = found.page();
     assert!(page.contains("**passed**"), "{page}");
-    assert!(
-        page.contains("| NCCL, 1 rank |  | 2e-5 | SKIPPED |"),
-        "{page}"
-    );
+    page.assert_contains(["| NCCL, 1 rank |  | 2e-5 | SKIPPED |"]);
     assert!(found.path("gpu-check.log").is_file());
 }
 

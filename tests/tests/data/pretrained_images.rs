@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use everburn_tests::{Ended, Everburn, Run};
+use everburn_tests::{AssertContains, Ended, Everburn, Run};
 use serde_json::{Value, json};
 
 use super::image_folders::draw;
@@ -131,10 +131,7 @@ fn a_pretrained_classifier_is_found_by_its_folder_with_its_classes() {
         begin(&run, &[]).succeeded();
         let classes = Run::new(here.join(&run)).text("config.toml");
         let classes = classes.replace(['\n', ' '], "");
-        assert!(
-            classes.contains("classes=[\"down\",\"across\""),
-            "{classes}"
-        );
+        classes.assert_contains(["classes=[\"down\",\"across\""]);
 
         let help = format!("--init-skip '{head}.*'");
         let named = format!("{model}-named");
@@ -158,10 +155,7 @@ fn a_pretrained_classifier_is_found_by_its_folder_with_its_classes() {
         begin(&run, &["--init-skip", &skip]).succeeded();
         let classes = Run::new(here.join(&run)).text("config.toml");
         let classes = classes.replace(['\n', ' '], "");
-        assert!(
-            classes.contains("classes=[\"across\",\"down\""),
-            "{classes}"
-        );
+        classes.assert_contains(["classes=[\"across\",\"down\""]);
     }
     assert!(!here.join("never").exists());
 }

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use everburn_tests::{
-    DEADLINE, Everburn, Run, TOKEN, Terminal, binary, holds_within, skip_missing,
+    AssertContains, DEADLINE, Everburn, Run, TOKEN, Terminal, binary, holds_within, skip_missing,
 };
 use rustix::process::Signal;
 
@@ -38,9 +38,7 @@ fn who_knows_the_jobs_token_can_look_on_over_the_network() {
 
     // What is no part of the configuration is said to each rank.
     let line = told_of(job.rank(1), "cmdline");
-    for flag in ["--kernel-cache kernels", "--no-dashboard"] {
-        assert!(line.contains(flag), "{line}");
-    }
+    line.assert_contains(["--kernel-cache kernels", "--no-dashboard"]);
     assert!(!line.contains(TOKEN), "{line}");
     job.signal(Signal::INT);
     assert_eq!(job.wait().code(), 130);
