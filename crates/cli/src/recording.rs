@@ -14,13 +14,11 @@ use crate::config::RanksConfig;
 use crate::error::CliError;
 use crate::vitals::VitalSigns;
 
-/// `everburn report`
 pub(crate) fn report(command: &ReportCommand) -> Result<ExitCode, CliError> {
     command.run(&mut std::io::stdout())?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// `everburn compare`
 pub(crate) fn compare(command: &CompareCommand) -> Result<ExitCode, CliError> {
     command.run(&mut std::io::stdout())?;
     Ok(ExitCode::SUCCESS)
@@ -73,7 +71,6 @@ pub(crate) fn wait_listener(run: &RunDirectory) -> WaitListener {
     })
 }
 
-/// Notes who has stalled.
 pub(crate) fn note_stall(run: &RunDirectory, report: &HangReport) {
     let text = report.to_string();
     let first = text.lines().next().unwrap_or_default();

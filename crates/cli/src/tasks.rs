@@ -28,7 +28,6 @@ pub(crate) fn hooks() -> Hooks {
 /// What tasks were called before, and are called now.
 const OLD_NAMES: [(&str, &str); 1] = [("gpt2-124m", "gpt2")];
 
-/// The task of this name.
 pub(crate) fn find(name: &str) -> Option<&'static AnyTask> {
     let new = OLD_NAMES.iter().find(|(old, _)| *old == name);
     let name = new.map_or(name, |(_, new)| new);

@@ -398,7 +398,6 @@ fn refuse_another_tokenizer(named: &str, own: &Path) -> Result<(), CliError> {
     }
 }
 
-/// The model with the weights of `path`.
 fn loaded(config: &RunConfig, path: &Path) -> Result<AnyModel, CliError> {
     let device = devices::of_rank(&["flex".to_string()], 0)?;
     let task = config.task()?;

@@ -389,7 +389,6 @@ impl TrainingConfig {
         self.scheduler(steps).map(drop)
     }
 
-    /// Burn's scheduler of the learning rate, in a run of `total_steps` steps.
     pub(crate) fn scheduler(&self, total_steps: usize) -> Result<ModuleLrScheduler, TrainError> {
         initialised(&ModuleLrSchedulerConfig::new(
             self.scheduler_at(1.0, total_steps)?,

@@ -430,7 +430,6 @@ impl TrainError {
         }
     }
 
-    /// [`TrainError::Write`].
     pub(crate) fn write(path: &Path, reason: impl std::fmt::Display) -> Self {
         Self::Write {
             path: path.into(),

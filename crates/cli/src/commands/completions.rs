@@ -25,7 +25,6 @@ pub(crate) struct CompletionsArguments {
     shell: Shell,
 }
 
-/// Prints the completions.
 pub(crate) fn run(arguments: &CompletionsArguments) -> ExitCode {
     let script = script(arguments.shell, &program_name());
     say!("{}", script.trim_end());

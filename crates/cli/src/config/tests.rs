@@ -1,6 +1,7 @@
 //! Tests of what a configuration becomes.
 
 use clap::Parser;
+use everburn_tests::AssertContains;
 
 use super::*;
 use crate::arguments::{Arguments, Command};
@@ -141,10 +142,7 @@ fn impossible_numbers_of_ranks_are_refused() {
     );
     let many = arguments("mnist --ranks 65");
     let error = RunConfig::resolve(&many, None).unwrap_err().to_string();
-    assert!(
-        error.contains("64 samples cannot be shared by 65 ranks"),
-        "{error}"
-    );
+    error.assert_contains(["64 samples cannot be shared by 65 ranks"]);
 }
 
 #[test]

@@ -79,7 +79,6 @@ pub(crate) struct MovingAverage {
 }
 
 impl MovingAverage {
-    /// Begins with the parameters of `model`.
     pub(crate) fn of<M: Module>(
         model: &M,
         decay: f64,
@@ -168,7 +167,6 @@ impl MovingAverage {
     }
 }
 
-/// A trained parameter.
 struct Trained {
     path: String,
     /// Flat, in `f32`.

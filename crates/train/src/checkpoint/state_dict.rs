@@ -191,7 +191,6 @@ pub(super) fn from_pytorch() -> Box<dyn ModuleAdapter> {
 
 /// The tensors of weights that go into a model, none of them read yet.
 pub(super) struct Fitting {
-    /// By their names.
     pub(super) tensors: BTreeMap<String, PackedTensor>,
     /// The names of the model's tensors that are skipped.
     pub(super) skipped: Vec<String>,
@@ -395,7 +394,6 @@ fn is_count(name: &str) -> bool {
     name.rsplit('.').next() == Some(BATCHES)
 }
 
-/// A safetensors file.
 fn safetensors(tensors: &[NamedTensor]) -> Result<Vec<u8>, String> {
     // By this, Hugging Face's libraries know whose names and layouts these are.
     let format = ("format".to_string(), "pt".to_string());

@@ -191,7 +191,6 @@ fn tensors_of(path: &Path, question: &str) -> Result<(SafetensorsStore, Tensors)
     Ok((store, tensors))
 }
 
-/// Tensors by name.
 type Tensors = BTreeMap<String, PackedTensor>;
 
 /// The tensors of the model of a run, none of them read yet, by its folder or a file in it.

@@ -255,6 +255,8 @@ pub(crate) fn initialised(
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::AssertContains;
+
     use super::*;
 
     fn rates(
@@ -344,20 +346,11 @@ mod tests {
             rates(schedule, numbers, 5).unwrap_err()
         };
         let constant = refused(Schedule::Constant, |n| n.final_learning_rate = Some(0.1));
-        assert!(
-            constant.contains("`training.schedule = cosine` or linear"),
-            "{constant}"
-        );
+        constant.assert_contains(["`training.schedule = cosine` or linear"]);
         let above = refused(Schedule::Cosine, |n| n.final_learning_rate = Some(0.9));
-        assert!(
-            above.contains("`training.schedule_numbers.final_learning_rate = 0.9`"),
-            "{above}"
-        );
+        above.assert_contains(["`training.schedule_numbers.final_learning_rate = 0.9`"]);
         let how_often = refused(Schedule::Step, |_| {});
-        assert!(
-            how_often.contains("`training.schedule_numbers.decay_every`"),
-            "{how_often}"
-        );
+        how_often.assert_contains(["`training.schedule_numbers.decay_every`"]);
         let cosine = refused(Schedule::Cosine, |n| n.decay_every = Some(2));
         assert!(cosine.contains("`training.schedule = step`"), "{cosine}");
         let rising = refused(Schedule::Step, |n| {
@@ -389,9 +382,6 @@ mod tests {
             assert!(high(schedule, 0).is_ok(), "{schedule}");
         }
         let long = refused(Schedule::Linear, |n| n.warmup_steps = 5);
-        assert!(
-            long.contains("`training.schedule_numbers.warmup_steps`"),
-            "{long}"
-        );
+        long.assert_contains(["`training.schedule_numbers.warmup_steps`"]);
     }
 }

@@ -32,7 +32,6 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// How many numbers it has.
     fn values(&self) -> usize {
         match self {
             Self::Float(tensor) => tensor.dims()[0],

@@ -184,7 +184,6 @@ impl RankLoop {
         }
     }
 
-    /// The votes of this rank after the current step.
     pub(super) fn votes(&mut self) -> Votes {
         let due = self.is_first() && self.clock.is_due();
         Votes {

@@ -58,7 +58,6 @@ impl HookState {
         }
     }
 
-    /// The user's hooks.
     pub(super) fn into_user_hooks(mut self) -> Vec<Box<dyn Hook>> {
         self.list.pop();
         self.list.split_off(BUILT_IN_BEFORE)
@@ -82,7 +81,6 @@ pub(super) enum HookRequest {
     Fail { hook: String, reason: String },
 }
 
-/// Compares the replicas.
 struct CompareReplicas;
 
 impl Hook for CompareReplicas {
@@ -97,7 +95,6 @@ impl Hook for CompareReplicas {
     }
 }
 
-/// Records hashes of the training state.
 struct HashState;
 
 impl Hook for HashState {
@@ -110,7 +107,6 @@ impl Hook for HashState {
     }
 }
 
-/// Shows samples of the model's output.
 struct DrawSamples;
 
 impl Hook for DrawSamples {
@@ -239,7 +235,6 @@ impl RankLoop {
         self.hooks.failure.take().map_or(Ok(model), Err)
     }
 
-    /// The context between two steps.
     fn context<'a>(&self, ddp: &'a Ddp, epoch: usize) -> StepContext<'a> {
         let step = self.outcome.step;
         StepContext {

@@ -23,7 +23,6 @@ use crate::model::predictions::Counts;
 use crate::record::outcome::stopped_by_user;
 use crate::record::report::BestEpoch;
 
-/// What a validation has shown, on all ranks.
 pub(super) struct Validated {
     pub(super) sums: MetricSums,
     pub(super) line: MetricLine,

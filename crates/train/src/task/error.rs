@@ -45,7 +45,6 @@ pub struct TaskError {
     not_finite: Option<Box<NotFinitePrediction>>,
 }
 
-/// A prediction with a number that is NaN or infinite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NotFinitePrediction {
     /// The sample's number in its batch.
@@ -103,7 +102,6 @@ impl TaskError {
         }
     }
 
-    /// The prediction that is not finite, if that is the error.
     pub(crate) fn not_finite_prediction(&self) -> Option<&NotFinitePrediction> {
         self.not_finite.as_deref()
     }
@@ -145,7 +143,6 @@ impl TaskError {
     }
 }
 
-/// A configuration error with the task's message and help.
 impl From<TaskError> for TrainError {
     fn from(error: TaskError) -> Self {
         Self::Config(error.with_help_in_text())

@@ -79,7 +79,6 @@ pub(super) fn adopt<T: Task>(
         .transpose()
 }
 
-/// A task with its configuration and types.
 struct WithConfig<T: Task> {
     name: String,
     task: Arc<T>,
@@ -116,7 +115,6 @@ fn own_model<'a, T: Task>(task: &T, model: &'a AnyModel) -> &'a T::Model {
     }
 }
 
-/// Removes the value at `path` from `table`.
 fn remove(table: &mut Table, path: &str) {
     match path.split_once('.') {
         None => drop(table.remove(path)),
@@ -397,7 +395,6 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
     }
 }
 
-/// Runs blocks of the task's model.
 struct Runner<'a, T: Task> {
     of: &'a WithConfig<T>,
     blocks: Arc<dyn BlockTask<T>>,

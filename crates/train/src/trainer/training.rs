@@ -33,7 +33,6 @@ use crate::record::run_directory::RunDirectory;
 use crate::renderer::NamedMetrics;
 use crate::strategy::{RankSetup, RankStrategy};
 
-/// What the loop reads its samples with.
 struct Loaders {
     train: AnyLoader,
     validation: Option<AnyLoader>,

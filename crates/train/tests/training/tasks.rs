@@ -12,6 +12,7 @@ use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{DdpConfig, ShardStage};
 use everburn_record::task_method;
+use everburn_tests::AssertContains;
 use everburn_train::{
     AnyTask, ConfiguredTask, Loss, MetricKind, RunDirectory, Task, TaskData, TaskError, TrainError,
     Trainer, TrainingConfig, TrainingData, TrainingReport,
@@ -267,10 +268,7 @@ fn a_set_of_the_tasks_own_and_samples_to_hold_out_do_not_go_together() {
         ..five_steps()
     };
     let refused = error(train(&["[slope]\nvalidation = 7"], &config, None));
-    assert!(
-        refused.contains("`training.validation_samples`"),
-        "{refused}"
-    );
+    refused.assert_contains(["`training.validation_samples`"]);
     assert!(refused.contains("of 7 samples"), "{refused}");
     let refused = error(train(&["[slope]\nvalidation = 0"], &five_steps(), None));
     assert!(refused.contains("it is empty"), "{refused}");

@@ -103,7 +103,7 @@ pub(super) fn is_refusal(error: &ureq::Error) -> bool {
         ureq::Error::Rustls(_) | ureq::Error::Tls(_) => true,
         ureq::Error::Io(error) => error
             .get_ref()
-            .is_some_and(|inner| inner.is::<rustls::Error>()),
+            .is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>),
         _ => false,
     }
 }

@@ -28,7 +28,6 @@ const STOPS_WITHIN: Duration = Duration::from_secs(90);
 /// The code of a training that was stopped on request.
 const STOPPED: i32 = 130;
 
-/// How far a training came.
 pub(super) struct Progress {
     pub(super) steps: u64,
     pub(super) seconds: f64,
