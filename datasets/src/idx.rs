@@ -239,6 +239,7 @@ fn exact_length<const N: usize>(content: &[u8], dimensions: [u32; N]) -> Result<
 mod tests {
     use std::io::Write;
 
+    use everburn_tests::AssertContains;
     use flate2::{Compression, write::GzEncoder};
 
     use super::*;
@@ -325,10 +326,7 @@ mod tests {
     #[test]
     fn a_header_that_promises_too_much_is_refused_without_an_allocation() {
         let text = message(images(idx(0x803, &[u32::MAX, 28, 28], &[])));
-        assert!(
-            text.contains("promises 3367254359296 bytes: at most 67108864"),
-            "{text}"
-        );
+        text.assert_contains(["promises 3367254359296 bytes: at most 67108864"]);
     }
 
     #[test]

@@ -188,6 +188,8 @@ impl Dataset<ImageItem> for ImageDataset {
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::AssertContains;
+
     use super::*;
 
     #[test]
@@ -195,10 +197,7 @@ mod tests {
         let error = ImageDataset::new(vec![0; 785], vec![1], 10)
             .unwrap_err()
             .to_string();
-        assert!(
-            error.contains("1 labels need 784 bytes") && error.contains("got 785"),
-            "{error}"
-        );
+        error.assert_contains(["1 labels need 784 bytes", "got 785"]);
     }
 
     #[test]
@@ -206,10 +205,7 @@ mod tests {
         let error = ImageDataset::new(vec![0; 784], vec![10], 10)
             .unwrap_err()
             .to_string();
-        assert!(
-            error.contains("label 0 is 10, but there are 10 classes"),
-            "{error}"
-        );
+        error.assert_contains(["label 0 is 10, but there are 10 classes"]);
     }
 
     #[test]

@@ -63,6 +63,7 @@ const SMALL: u64 = 64;
 /// assert_eq!((sample.key.as_str(), &sample.files["txt"][..]), ("001", b"are".as_slice()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[doc(alias = "WebDataset")]
 pub struct TarShards {
     shards: Vec<Shard>,
     /// The different extensions.

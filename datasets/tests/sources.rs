@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use everburn_datasets::{
     DataChoice, DataRequest, DatasetDescription, DatasetError, Surroundings, load_in,
 };
+use everburn_tests::AssertContains;
 use tempfile::TempDir;
 
 const FILES: [(&str, u32); 4] = [
@@ -109,10 +110,7 @@ fn mnist_in_place_of_fashion_mnist_is_refused() {
     let cache = tempfile::tempdir().unwrap();
     let request = in_folder(DataChoice::FashionMnist, &folder.join("mnist"));
     let error = load_in(&request, &empty(&cache)).unwrap_err().to_string();
-    assert!(
-        error.contains("is a file of MNIST, not of Fashion-MNIST"),
-        "{error}"
-    );
+    error.assert_contains(["is a file of MNIST, not of Fashion-MNIST"]);
 }
 
 #[test]
@@ -146,10 +144,7 @@ fn auto_without_files_and_network_takes_synthetic_digits_and_says_why() {
         reason.contains(&format!("MNIST was not found in {place} and could not")),
         "{reason}"
     );
-    assert!(
-        reason.contains("http://127.0.0.1:1/train-images-idx3-ubyte.gz: "),
-        "{reason}"
-    );
+    reason.assert_contains(["http://127.0.0.1:1/train-images-idx3-ubyte.gz: "]);
     assert_eq!(data.description.to_string().lines().count(), 1);
 }
 
@@ -308,10 +303,7 @@ fn an_altered_file_is_refused_even_by_auto() {
         let path = folder.path().join(FILES[0].0);
         assert!(text.starts_with(&path.display().to_string()), "{text}");
         assert!(text.contains("ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"));
-        assert!(
-            text.contains("Delete the file so that it is downloaded again"),
-            "{text}"
-        );
+        text.assert_contains(["Delete the file so that it is downloaded again"]);
     }
 }
 
@@ -359,10 +351,7 @@ fn fashion_mnist_is_verified_by_its_compressed_files() {
     assert!(matches!(error, DatasetError::Altered { .. }), "{error}");
     let error = error.to_string();
     let expected = "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84";
-    assert!(
-        error.contains("Fashion-MNIST") && error.contains(expected),
-        "{error}"
-    );
+    error.assert_contains(["Fashion-MNIST", expected]);
 
     let mut one = vec![0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 28, 0, 0, 0, 28];
     one.resize(16 + 784, 0);

@@ -7,6 +7,7 @@ use everburn_datasets::{
     DataChoice, DataRequest, DatasetError, LoadedText, Surroundings, TextRequest, Tokenizer,
     TokenizerKind, load_in, load_text_in,
 };
+use everburn_tests::AssertContains;
 use proptest::prelude::*;
 
 /// Surroundings where nothing is found but below `data_dir`.
@@ -318,10 +319,7 @@ fn of_instructions_only_answers_are_learned() {
     let text = load_lines(&lines, &wide).unwrap();
     assert_eq!((text.train.len(), text.test.len()), (3, 1));
     let line = text.description.to_string();
-    assert!(
-        line.contains("3 training and 1 test instructions of up to 200 bytes"),
-        "{line}"
-    );
+    line.assert_contains(["3 training and 1 test instructions of up to 200 bytes"]);
     let expected = ["2 + 2 = 4<|im_end|>", "4<|im_end|>"];
     assert_eq!(texts(&text, 0), expected);
     let expected = "<|im_start|>system\nCount.<|im_end|>\n<|im_start|>user\n1?<|im_end|>\n\
@@ -428,10 +426,7 @@ fn instructions_that_are_too_long_or_too_few_are_refused_or_cut() {
     let error = load_lines(&long, &TextRequest::default())
         .unwrap_err()
         .to_string();
-    assert!(
-        error.contains("line 2: it has 75 tokens, and a window has 65: raise text.window"),
-        "{error}"
-    );
+    error.assert_contains(["line 2: it has 75 tokens, and a window has 65: raise text.window"]);
     let cut = TextRequest {
         truncate: true,
         ..TextRequest::default()
@@ -442,18 +437,12 @@ fn instructions_that_are_too_long_or_too_few_are_refused_or_cut() {
     );
     let longer = long.replace("aaaa", "aaaaaaaa");
     let error = load_lines(&longer, &cut).unwrap_err().to_string();
-    assert!(
-        error.contains("line 2: its prompt alone fills the window of 65"),
-        "{error}"
-    );
+    error.assert_contains(["line 2: its prompt alone fills the window of 65"]);
     for few in ["", good] {
         let error = load_lines(few, &TextRequest::default())
             .unwrap_err()
             .to_string();
-        assert!(
-            error.contains("a training needs two samples at least"),
-            "{error}"
-        );
+        error.assert_contains(["a training needs two samples at least"]);
     }
     // Not UTF-8.
     let folder = tempfile::tempdir().unwrap();

@@ -10,6 +10,7 @@ use everburn_datasets::{
     TokenFormat, TokenizeRequest, Tokenized, Tokenizer, TokenizerKind, TokenizerRequest, load_text,
     tokenize, train_tokenizer,
 };
+use everburn_tests::AssertContains;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
@@ -43,9 +44,7 @@ fn run(request: &TokenizeRequest) -> Result<Tokenized, DatasetError> {
 
 fn refused(request: &TokenizeRequest, expected: &[&str]) {
     let error = run(request).unwrap_err().to_string();
-    for expected in expected {
-        assert!(error.contains(expected), "{expected}: {error}");
-    }
+    error.assert_contains(expected);
 }
 
 /// The tokens to train on and to validate by in a folder.
@@ -427,10 +426,7 @@ fn tokens_of_another_tokenizer_or_of_none_are_refused_by_name() {
     let kind = TokenizerKind::File(other);
     let small = load(&foreign, kind, Some(400)).unwrap();
     let error = small.test.window(0).unwrap_err().to_string();
-    assert!(
-        error.contains("gpt2.bin: token 360") && error.contains("vocabulary of 300"),
-        "{error}"
-    );
+    error.assert_contains(["gpt2.bin: token 360", "vocabulary of 300"]);
     let error = load(here, TokenizerKind::Char, None)
         .unwrap_err()
         .to_string();
@@ -442,10 +438,7 @@ fn tokens_of_another_tokenizer_or_of_none_are_refused_by_name() {
         ..TextRequest::default()
     });
     let error = long.unwrap_err().to_string();
-    assert!(
-        error.contains("no window of 101 tokens to test by"),
-        "{error}"
-    );
+    error.assert_contains(["no window of 101 tokens to test by"]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use everburn_datasets::{
     DataChoice, DatasetError, TextRequest, Tokenizer, TokenizerKind, load_text,
 };
+use everburn_tests::AssertContains;
 use sha2::{Digest, Sha256};
 
 fn folder() -> PathBuf {
@@ -90,10 +91,7 @@ fn a_text_of_ones_own_is_cut_into_windows_of_tokens() {
     };
     let text = load_text(&request).unwrap();
     let description = text.description.to_string();
-    assert!(
-        description.contains("own.txt") && description.contains("windows of 16 tokens"),
-        "{description}"
-    );
+    description.assert_contains(["own.txt", "windows of 16 tokens"]);
     let bytes = TextRequest {
         tokenizer: TokenizerKind::Byte,
         ..request.clone()
@@ -149,8 +147,5 @@ fn damaged_files_are_errors_with_the_file() {
     assert!(refused > 100, "{refused}");
     let empty = tempfile::tempdir().unwrap();
     let error = Tokenizer::from_file(empty.path()).unwrap_err().to_string();
-    assert!(
-        error.contains("neither tokenizer.json nor vocab.json"),
-        "{error}"
-    );
+    error.assert_contains(["neither tokenizer.json nor vocab.json"]);
 }

@@ -1,12 +1,6 @@
 //! What a test demands of a text or a value, and the variables it sets.
 
 /// Demands parts of a text.
-///
-/// ```
-/// use everburn_tests::AssertContains;
-///
-/// "rank 1 was lost".assert_contains(["rank 1", "lost"]);
-/// ```
 pub trait AssertContains {
     /// Fails, with the whole text, where it lacks one of `parts`.
     fn assert_contains<P: AsRef<str>>(&self, parts: impl IntoIterator<Item = P>);
@@ -23,10 +17,6 @@ impl AssertContains for str {
 }
 
 /// Fails, with the value, where it does not match the pattern.
-///
-/// ```
-/// everburn_tests::assert_matches!(Some(3), Some(number) if number > 2);
-/// ```
 #[macro_export]
 macro_rules! assert_matches {
     ($value:expr, $pattern:pat $(if $guard:expr)? $(,)?) => {
@@ -38,11 +28,6 @@ macro_rules! assert_matches {
 }
 
 /// Looks a variable up among `set`, the first of a name.
-///
-/// ```
-/// let rank = everburn_tests::lookup(&[("RANK", "3")])("RANK");
-/// assert_eq!(rank.as_deref(), Some("3"));
-/// ```
 pub fn lookup<'a>(set: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<String> + 'a {
     |name| {
         let found = set.iter().find(|(other, _)| *other == name);

@@ -4,16 +4,7 @@ use everburn_tests::{Ended, Everburn, Run, SMALL};
 use serde_json::Value;
 
 fn bottleneck(folder: &std::path::Path, flags: &[&str]) -> Ended {
-    let line = [
-        "bottleneck",
-        "mnist",
-        "--steps",
-        "24",
-        "--batch-size",
-        "20",
-        "--run-dir",
-        "run",
-    ];
+    let line = "bottleneck mnist --steps 24 --batch-size 20 --run-dir run".split(' ');
     Everburn::new(folder, line).args(SMALL).args(flags).run()
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use everburn_tests::{Ended, Etcd, Everburn, Job, Run, TOKEN, on_a_free_port};
+use everburn_tests::{AssertContains, Ended, Etcd, Everburn, Job, Run, TOKEN, on_a_free_port};
 use rustix::process::Signal;
 
 const STEPS: usize = 30;
@@ -189,10 +189,7 @@ fn who_stalls_is_named_with_step_and_operation_and_what_its_log_says() {
     // Rank 1 has no run directory, and rank 0 notes its fault.
     let run = Run::new(folder.path().join("run"));
     let events = run.text("events.jsonl");
-    assert!(
-        events.contains("chaos: rank 1 is stopped at step 7"),
-        "{events}"
-    );
+    events.assert_contains(["chaos: rank 1 is stopped at step 7"]);
     let said = run.text("logs/rank-0.error.json");
     let said: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!(said["step"], 7, "{said:#}");
@@ -361,14 +358,7 @@ fn with_etcd_machine_0_may_be_lost_too_and_a_member_of_etcd_and_the_same_is_lear
 #[test]
 fn a_stop_while_a_rank_waits_for_others_leaves_a_checkpoint_and_names_it() {
     let folder = tempfile::tempdir().unwrap();
-    let flags = [
-        "--ranks",
-        "2",
-        "--elastic",
-        "2:2",
-        "--chaos",
-        "kill=1@step:9",
-    ];
+    let flags = "--ranks 2 --elastic 2:2 --chaos kill=1@step:9".split(' ');
     let mut job = Everburn::new(folder.path(), ["train", "mlp", "--data", "synthetic"])
         .args(["--train-samples", "400", "--test-samples", "40"])
         .args(["--epochs", "100000", "--run-dir", "run"])

@@ -56,6 +56,23 @@ fn the_last_rank_killed_ends_all_and_is_named() {
 }
 
 #[test]
+fn ranks_that_cannot_be_started_are_a_failure_of_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    // A folder in the place of a log.
+    std::fs::create_dir_all(folder.path().join("run/logs/rank-1.log")).unwrap();
+    let ended = Everburn::train_for_long(folder.path(), "mlp")
+        .args(["--ranks", "2", "--run-dir", "run"])
+        .run();
+    let cause = "the log folder cannot be used: `run/logs/rank-1.log`";
+    ended.failed_with(2, &[cause]);
+    let events = Run::new(folder.path().join("run")).text("events.jsonl");
+    assert!(events.contains(r#""kind":"failure""#), "{events}");
+    let doctor = Everburn::new(folder.path(), ["doctor", "--run-dir", "run"]).run();
+    let failed = format!("it has failed: {cause}");
+    assert!(doctor.stdout.contains(&failed), "{doctor}");
+}
+
+#[test]
 fn a_rank_that_comes_too_late_is_the_one_that_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let ended = Everburn::train_for_long(folder.path(), "mlp")

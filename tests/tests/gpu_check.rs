@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use everburn_tests::{Ended, Everburn, skip};
+use everburn_tests::{AssertContains, Ended, Everburn, skip};
 use serde_json::Value;
 
 /// What a check has left behind.
@@ -93,10 +93,7 @@ fn the_processor_agrees_with_itself_and_what_needs_a_gpu_is_skipped() {
     assert!(machine["burn"].as_str().unwrap().starts_with("0."));
     let page = found.page();
     assert!(page.contains("**passed**"), "{page}");
-    assert!(
-        page.contains("| NCCL, 1 rank |  | 2e-5 | SKIPPED |"),
-        "{page}"
-    );
+    page.assert_contains(["| NCCL, 1 rank |  | 2e-5 | SKIPPED |"]);
     assert!(found.path("gpu-check.log").is_file());
 }
 
@@ -124,14 +121,7 @@ fn what_is_wrong_is_found_and_ends_with_1_and_the_rest_is_still_checked() {
 
 #[test]
 fn gradients_of_several_ranks_that_are_too_large_by_a_hundredth_are_found() {
-    let found = check([
-        "--sections",
-        "ranks",
-        "--python",
-        "none",
-        "--plant",
-        "ranks",
-    ]);
+    let found = check("--sections ranks --python none --plant ranks".split(' '));
     assert_eq!(found.ended.code(), 1, "{}", found.ended);
     for (name, state, note) in found.rows() {
         let expected = if name.contains("NCCL") {
@@ -145,14 +135,7 @@ fn gradients_of_several_ranks_that_are_too_large_by_a_hundredth_are_found() {
 
 #[test]
 fn a_part_that_crashes_costs_its_own_rows_and_says_why() {
-    let found = check([
-        "--sections",
-        "numbers",
-        "--python",
-        "none",
-        "--plant",
-        "crash",
-    ]);
+    let found = check("--sections numbers --python none --plant crash".split(' '));
     assert_eq!(found.ended.code(), 1, "{}", found.ended);
     let rows = found.rows();
     assert_eq!(rows.len(), 6);
@@ -234,14 +217,7 @@ fn a_check_that_is_asked_to_end_ends_its_parts_first() {
     let folder = tempfile::tempdir().unwrap();
     let flags = ["gpu-check", "--device", "flex", "--quick", "--out", "found"];
     let mut job = Everburn::bench(folder.path(), flags)
-        .args([
-            "--sections",
-            "numbers",
-            "--python",
-            "none",
-            "--plant",
-            "hang",
-        ])
+        .args("--sections numbers --python none --plant hang".split(' '))
         .start();
     let log = folder.path().join("found/gpu-check.log");
     let part = || {
@@ -317,12 +293,7 @@ fn a_python_without_pytorch_is_skipped_with_the_reason() {
     .unwrap();
     let found = check_in(folder, ["--sections", "peers", "--python", &python]);
     assert_eq!(found.ended.code(), 0, "{}", found.ended);
-    let found = check([
-        "--sections",
-        "throughput,peers",
-        "--python",
-        "/no/such/python",
-    ]);
+    let found = check("--sections throughput,peers --python /no/such/python".split(' '));
     assert_eq!(found.ended.code(), 0, "{}", found.ended);
     let note = found.json()["benchmarks"][0]["eager"]["note"].clone();
     assert!(

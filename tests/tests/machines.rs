@@ -99,16 +99,7 @@ fn machines_without_a_shared_disk_resume_by_the_same_commands() {
     // A machine that is new to the run is told what it lacks.
     std::fs::remove_dir_all(disks[1].join("run-node-1")).unwrap();
     let lost = Everburn::train(&disks[1], "mlp")
-        .args([
-            "--run-dir",
-            "run",
-            "--ranks",
-            "1",
-            "--nodes",
-            "2",
-            "--node-rank",
-            "1",
-        ])
+        .args("--run-dir run --ranks 1 --nodes 2 --node-rank 1".split(' '))
         .args(["--rendezvous", "127.0.0.1:1", "--resume"])
         .env("EVERBURN_JOB_TOKEN", TOKEN)
         .run();

@@ -54,14 +54,7 @@ fn a_rank_that_is_killed_between_outer_steps_comes_back_at_one() {
     let ended = Everburn::train(folder.path(), "mnist-bn")
         .args(["--ranks", "3", "--elastic", "2:3", "--local-steps", "5"])
         .args(["--batch-size", "24", "--epochs", "4", "--log-every", "1"])
-        .args([
-            "--compress-outer",
-            "int8",
-            "--ema",
-            "0.99",
-            "--run-dir",
-            "run",
-        ])
+        .args("--compress-outer int8 --ema 0.99 --run-dir run".split(' '))
         .args(["--chaos", "kill=1@step:8,kill=0@step:33"])
         .run()
         .succeeded();
@@ -121,15 +114,7 @@ fn averaged_parameters_are_measured_and_exported_where_they_are_asked_for() {
     let read = |name: &str| std::fs::read(here.join(name)).unwrap();
     assert_ne!(read("plain.safetensors"), read("averaged.safetensors"));
     // The best epoch's, of which the average decided.
-    let best = [
-        "export",
-        "a",
-        "--to",
-        "pytorch",
-        "--checkpoint",
-        "best",
-        "--ema",
-    ];
+    let best = "export a --to pytorch --checkpoint best --ema".split(' ');
     Everburn::new(here, best).run().succeeded();
     Everburn::train(here, "mlp")
         .args(["--steps", "1", "--run-dir", "b"])
@@ -144,24 +129,10 @@ fn averaged_parameters_are_measured_and_exported_where_they_are_asked_for() {
 #[test]
 fn a_schedule_with_a_warm_up_is_that_of_the_record() {
     let folder = tempfile::tempdir().unwrap();
-    let flags = [
-        "--lr-schedule",
-        "step",
-        "--decay-every",
-        "3",
-        "--decay-factor",
-        "0.5",
-    ];
+    let flags = "--lr-schedule step --decay-every 3 --decay-factor 0.5".split(' ');
     Everburn::train(folder.path(), "mlp")
         .args(flags)
-        .args([
-            "--warmup-steps",
-            "1",
-            "--learning-rate",
-            "0.008",
-            "--steps",
-            "8",
-        ])
+        .args("--warmup-steps 1 --learning-rate 0.008 --steps 8".split(' '))
         .args(["--log-every", "1", "--run-dir", "a"])
         .run()
         .succeeded();

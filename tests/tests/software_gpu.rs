@@ -314,32 +314,11 @@ fn a_decoder_learns_the_same_and_writes() {
             folder,
             ["train", "gpt-nano", "--data", "embedded", "--steps", "12"],
         )
-        .args([
-            "--batch-size",
-            "4",
-            "--log-every",
-            "1",
-            "--lr-schedule",
-            "constant",
-        ])
+        .args("--batch-size 4 --log-every 1 --lr-schedule constant".split(' '))
         // Adam takes a gradient that is nearly zero for one that is not, and has the sign from its rounding.
         .args(["--optimizer", "sgd", "--learning-rate", "0.1"])
-        .args([
-            "--train-samples",
-            "64",
-            "--validation-samples",
-            "4",
-            "--test-samples",
-            "4",
-        ])
-        .args([
-            "--set",
-            "gpt.layers=1",
-            "--set",
-            "gpt.context=32",
-            "--set",
-            "gpt.width=32",
-        ])
+        .args("--train-samples 64 --validation-samples 4 --test-samples 4".split(' '))
+        .args("--set gpt.layers=1 --set gpt.context=32 --set gpt.width=32".split(' '))
         .args(["--set", "gpt.heads=2", "--set", "gpt.dropout=0"])
         .args(["--devices", devices, "--run-dir", name])
         .run()

@@ -5,7 +5,7 @@ mod instructions;
 
 use std::path::Path;
 
-use everburn_tests::{Ended, Everburn, Run};
+use everburn_tests::{AssertContains, Ended, Everburn, Run};
 
 /// A decoder that trains in a moment, on the embedded text.
 const SMALL_GPT: &str = "model = \"gpt-nano\"\n\
@@ -35,15 +35,7 @@ fn a_run_is_fine_tuned_with_its_own_model_sizes_and_tokenizer() {
     train(here, "run", &[]).1.succeeded();
     std::fs::write(here.join("more.txt"), "To be, or not to be. ".repeat(40)).unwrap();
     let tune = |more: &[&str]| {
-        let words = [
-            "train",
-            "--init-from",
-            "run",
-            "--data",
-            "more.txt",
-            "--steps",
-            "2",
-        ];
+        let words = "train --init-from run --data more.txt --steps 2".split(' ');
         Everburn::new(here, words)
             .args(["--run-dir", "tuned"])
             .args(more)
@@ -133,10 +125,7 @@ fn a_model_of_text_trains_shows_samples_is_evaluated_and_writes() {
         (&20.into(), &320.into())
     );
     let config = run.text("config.toml");
-    assert!(
-        config.contains("alphabet = ") && config.contains("vocabulary = "),
-        "{config}"
-    );
+    config.assert_contains(["alphabet = ", "vocabulary = "]);
     for line in run.metrics() {
         let samples = line["samples"].as_u64().unwrap();
         assert_eq!(line["predictions"], samples * 16, "{line}");

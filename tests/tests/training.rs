@@ -313,24 +313,8 @@ const FIELDS: &str = include_str!("training/fields.txt");
 fn no_file_of_a_run_loses_a_field() {
     let folder = tempfile::tempdir().unwrap();
     Everburn::train(folder.path(), "mlp")
-        .args([
-            "--ranks",
-            "2",
-            "--epochs",
-            "2",
-            "--log-every",
-            "1",
-            "--ema",
-            "0.9",
-        ])
-        .args([
-            "--chaos",
-            "kill=1@step:5",
-            "--elastic",
-            "1:2",
-            "--max-restarts",
-            "1",
-        ])
+        .args("--ranks 2 --epochs 2 --log-every 1 --ema 0.9".split(' '))
+        .args("--chaos kill=1@step:5 --elastic 1:2 --max-restarts 1".split(' '))
         .args(["--run-dir", "runs/fields"])
         .run()
         .succeeded();

@@ -9,14 +9,7 @@ fn hashes(folder: &Path, name: &str, flags: &[&str]) -> Vec<String> {
     let arguments = ["train", "mnist-bn", "--data", "synthetic", "--steps", "8"];
     Everburn::new(folder, arguments)
         .args(["--train-samples", "96", "--test-samples", "20"])
-        .args([
-            "--batch-size",
-            "24",
-            "--epochs",
-            "3",
-            "--lr-schedule",
-            "constant",
-        ])
+        .args("--batch-size 24 --epochs 3 --lr-schedule constant".split(' '))
         .args(["--hash-every", "1", "--run-dir", name])
         .args(flags)
         .run()
@@ -54,14 +47,7 @@ fn a_run_goes_on_within_an_epoch_on_another_number_of_ranks_to_the_bit() {
     Everburn::new(folder.path(), arguments)
         .args(["--lr-schedule", "constant"])
         .args(["--train-samples", "96", "--test-samples", "20"])
-        .args([
-            "--batch-size",
-            "24",
-            "--epochs",
-            "3",
-            "--virtual-ranks",
-            "3",
-        ])
+        .args("--batch-size 24 --epochs 3 --virtual-ranks 3".split(' '))
         .args(["--hash-every", "1", "--run-dir", "run", "--ranks", "2"])
         .args(["--checkpoint-every", "2steps"])
         .run()
@@ -72,16 +58,7 @@ fn a_run_goes_on_within_an_epoch_on_another_number_of_ranks_to_the_bit() {
             .join("checkpoints/epoch-0000-batch-000002")
             .is_dir()
     );
-    let again = [
-        "train",
-        "--resume",
-        "--run-dir",
-        "run",
-        "--steps",
-        "8",
-        "--ranks",
-        "3",
-    ];
+    let again = "train --resume --run-dir run --steps 8 --ranks 3".split(' ');
     let ended = Everburn::new(folder.path(), again).run().succeeded();
     let text = run.text("hashes.jsonl");
     let gone_on = text.lines().map(ToString::to_string).collect::<Vec<_>>();

@@ -113,14 +113,7 @@ fn a_head_of_another_size_is_left_out_of_the_weights() {
     let of_a_run = begin("run", &["--init-from", "a", "--init-skip", "layers.2.*"]).succeeded();
     assert!(of_a_run.stdout.contains(line), "{of_a_run}");
     assert_eq!(tensors("run"), tensors("but-the-head"));
-    let resume = [
-        "train",
-        "--resume",
-        "--run-dir",
-        "run",
-        "--init-skip",
-        "fc.*",
-    ];
+    let resume = "train --resume --run-dir run --init-skip fc.*".split(' ');
     Everburn::new(here, resume).run().failed_with(
         2,
         &[
@@ -200,14 +193,7 @@ fn a_checkpoint_is_weights_to_begin_with_and_an_import_none_to_resume() {
         let export = Everburn::new(here, export).args([checkpoint]);
         export.run().failed_with(2, &messages);
     }
-    let resume = [
-        "train",
-        "--resume",
-        "--run-dir",
-        "imported",
-        "--epochs",
-        "1",
-    ];
+    let resume = "train --resume --run-dir imported --epochs 1".split(' ');
     let messages = [
         "weights of an import",
         "train --config imported/config.toml --init-from imported` trains from these",

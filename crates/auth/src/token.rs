@@ -19,15 +19,6 @@ pub const MAX_TOKEN_BYTES: usize = 1024;
 /// The secret of a job, which all its processes know and nobody else does.
 ///
 /// `Debug` does not show it, and there is no `Display`.
-///
-/// ```
-/// use everburn_auth::JobToken;
-///
-/// let token: JobToken = "correct horse battery staple".parse()?;
-/// assert_eq!(format!("{token:?}"), "JobToken(not shown)");
-/// assert!("hunter2".parse::<JobToken>().is_err());
-/// # Ok::<(), everburn_auth::AuthError>(())
-/// ```
 #[derive(Clone)]
 pub struct JobToken(String);
 
@@ -192,16 +183,6 @@ impl Key {
 
     /// The authentication code of `parts` under this key: HMAC-SHA-256 of each part after its length. Who does not
     /// have the key cannot make it, nor change a part.
-    ///
-    /// ```
-    /// use everburn_auth::JobToken;
-    ///
-    /// let key = "an example of a token".parse::<JobToken>()?.key("notes");
-    /// let code = key.code(&[b"name", b"value"]);
-    /// assert!(key.verify(&[b"name", b"value"], &code).is_ok());
-    /// assert!(key.verify(&[b"na", b"mevalue"], &code).is_err());
-    /// # Ok::<(), everburn_auth::AuthError>(())
-    /// ```
     #[must_use]
     pub fn code(&self, parts: &[&[u8]]) -> [u8; CODE_BYTES] {
         self.mac_of(parts).finalize().into_bytes().into()

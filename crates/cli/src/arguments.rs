@@ -1,5 +1,6 @@
 //! The command line.
 
+mod examples;
 mod finders;
 mod foreign;
 mod kernels;
@@ -18,7 +19,7 @@ use everburn_datasets::TokenizerKind;
 use everburn_monitor::MonitorCommand;
 use everburn_record::invocation;
 use everburn_report::{CompareCommand, ReportCommand};
-use everburn_train::StateDictFile;
+use everburn_train::{AnyTask, StateDictFile};
 use serde::{Deserialize, Serialize};
 
 use crate::bottleneck::BottleneckArguments;
@@ -29,6 +30,7 @@ use crate::eval::EvalArguments;
 use crate::generate::GenerateArguments;
 use crate::predict::PredictArguments;
 use crate::simulate::SimulateArguments;
+use crate::tasks;
 use crate::weights::{ExportArguments, ImportArguments};
 
 pub(crate) use self::finders::FinderFlags;
@@ -53,9 +55,19 @@ impl Arguments {
         Self::try_of(words).unwrap_or_else(|error| error.exit())
     }
 
+    /// The command line as the help of this program has it: without flags that none of its tasks uses, with its own tasks
+    /// in the examples.
+    pub(crate) fn of_program() -> clap::Command {
+        let names = tasks::tasks().iter().map(AnyTask::name);
+        examples::with_own_tasks(
+            keys::hide_foreign(Self::command()),
+            &names.collect::<Vec<_>>(),
+        )
+    }
+
     /// The same, or why there is nothing to do.
     pub(crate) fn try_of(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        let mut command = keys::hide_foreign(Self::command()).bin_name(invocation::file_name());
+        let mut command = Self::of_program().bin_name(invocation::file_name());
         let words = words.into_iter().collect::<Vec<_>>();
         foreign::refuse_separator(&command, &words)?;
         let matches = command.clone().try_get_matches_from(words.clone());
@@ -257,8 +269,8 @@ pub(crate) struct RankFlags {
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) rendezvous: Option<String>,
 
-    /// etcd://HOST:PORT,HOST:PORT[/NAME], the same on all machines: keep the store of an elastic job in etcd, so that any
-    /// machine may be lost.
+    /// etcd://HOST:PORT,HOST:PORT[/NAME], or etcds:// for TLS, the same on all machines: keep the store of an elastic job in
+    /// etcd, so that any machine may be lost.
     #[arg(long, value_name = "ETCD", conflicts_with = "rendezvous")]
     pub(crate) store: Option<EtcdAddress>,
 

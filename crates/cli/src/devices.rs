@@ -50,7 +50,6 @@ impl From<DeviceUnavailable> for DeviceError {
     }
 }
 
-/// The devices that names stand for.
 fn parsed(names: &[String]) -> Result<Vec<DeviceName>, DeviceError> {
     let parsed = names.iter().map(|name| name.parse());
     Ok(parsed.collect::<Result<_, UnknownDevice>>()?)

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::arguments::keys::with_flags;
 use crate::devices::DeviceError;
-use crate::missing_run;
+use crate::{missing_run, tasks};
 use everburn_collectives::group::CollectiveError;
 use everburn_collectives::rendezvous::RendezvousError;
 use everburn_collectives::store::StoreError;
@@ -34,8 +34,9 @@ pub(crate) enum CliError {
 
     #[error("no model was named")]
     #[diagnostic(help(
-        "name one, as in `{} train mnist`; --list shows them all",
-        invocation::name()
+        "name one, as in `{} train {}`; --list shows them all",
+        invocation::name(),
+        tasks::example("mnist")
     ))]
     NoModel,
 

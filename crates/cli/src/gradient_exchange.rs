@@ -184,6 +184,8 @@ fn collectives_of(device: DeviceName) -> Option<(Vendor, usize)> {
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::AssertContains;
+
     use super::*;
     use crate::config::RanksConfig;
 
@@ -213,15 +215,9 @@ mod tests {
         let text = refused(&config(&["vulkan:0", "vulkan:1"], Nccl));
         assert!(text.contains("--devices names vulkan:0"), "{text}");
         let text = refused(&config(&["cuda:0", "rocm:0"], Nccl));
-        assert!(
-            text.contains("names rocm:0 beside another vendor's"),
-            "{text}"
-        );
+        text.assert_contains(["names rocm:0 beside another vendor's"]);
         let text = refused(&config(&["rocm:0", "rocm:1"], Burn));
-        assert!(
-            text.contains("NVIDIA's GPUs, and --devices names rocm:0"),
-            "{text}"
-        );
+        text.assert_contains(["NVIDIA's GPUs, and --devices names rocm:0"]);
         let text = refused(&config(&["rocm:0", "rocm:0"], Nccl));
         assert!(text.contains("2 ranks share 1 GPU"), "{text}");
         let text = refused(&config(&["cuda:0", "cuda:0"], Nccl));
@@ -231,10 +227,9 @@ mod tests {
         let mut hooked = config(&["cuda:0", "cuda:1"], Nccl);
         hooked.training.ddp.communication = CommunicationHookConfig::Fp16;
         let text = refused(&hooked);
-        assert!(
-            text.contains("--communication-hook fp16 changes what travels through host memory"),
-            "{text}"
-        );
+        text.assert_contains([
+            "--communication-hook fp16 changes what travels through host memory",
+        ]);
         let mut exact = config(&["cuda:0", "cuda:1"], Nccl);
         exact.training.virtual_ranks = Some(4);
         assert!(refused(&exact).contains("--virtual-ranks"));

@@ -68,7 +68,6 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// What the command is called.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Train => "train",

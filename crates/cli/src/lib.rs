@@ -5,8 +5,8 @@
 //! then starts itself once per rank. Started by a launcher (ours, `torchrun`, `srun`, `mpirun`, anything
 //! that sets `RANK` and `WORLD_SIZE`), it is a *rank*.
 //!
-//! `everburn` registers the tasks that come with it, `everburn-bench` the same, to measure what users run, and a
-//! your own program whatever it trains.
+//! `everburn` registers the tasks that come with it, `everburn-bench` the same, to measure what users run, and your own
+//! program whatever it trains.
 
 /// Prints a line; where nobody reads any more (`| head`), the work continues all the same.
 macro_rules! say {
@@ -69,12 +69,16 @@ mod vitals;
 mod weights;
 
 use std::ffi::OsString;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::ExitCode;
 
+use everburn_collectives::worker::message_of;
+use everburn_launch::{PanicPlaces, RankEnvironment};
 use everburn_record::file as files;
 
 pub use crate::app::App;
 use crate::arguments::{Arguments, Command};
+use crate::error::CliError;
 use crate::logging::LogOutput;
 
 /// What commands use of the façade's prelude.
@@ -102,12 +106,40 @@ fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let log = LogOutput::start(rank.is_some());
-    let result = match &arguments.command {
+    let work = || carry_out(&arguments.command, rank.as_ref(), &log);
+    let result = match &rank {
+        // Its panics are reported to its launcher.
+        Some(_) => work(),
+        None => with_place_of_panic(work),
+    };
+    match result {
+        Ok(code) => rank::finish(code, rank.as_ref()),
+        Err(error) => rank::fail(&error, rank.as_ref()),
+    }
+}
+
+/// Does `work`; after a panic that ends it, what Rust's message leaves out is said.
+fn with_place_of_panic<R>(work: impl FnOnce() -> R) -> R {
+    let places = PanicPlaces::watch();
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        if let Some(place) = places.of(message_of(&*panic)) {
+            say_error!("{place}");
+        }
+        resume_unwind(panic)
+    })
+}
+
+fn carry_out(
+    command: &Command,
+    rank: Option<&RankEnvironment>,
+    log: &LogOutput,
+) -> Result<ExitCode, CliError> {
+    match command {
         Command::Train(train) if train.list => list::run(),
-        Command::Train(train) => train::run(train, rank.as_ref(), &log),
-        Command::Bottleneck(bottleneck) => bottleneck::run(bottleneck, &log),
-        Command::Eval(eval) => eval::run(eval, rank.as_ref()),
-        Command::Predict(predict) => predict::run(predict, rank.as_ref()),
+        Command::Train(train) => train::run(train, rank, log),
+        Command::Bottleneck(bottleneck) => bottleneck::run(bottleneck, log),
+        Command::Eval(eval) => eval::run(eval, rank),
+        Command::Predict(predict) => predict::run(predict, rank),
         Command::Generate(generate) => generate::run(generate),
         Command::Chat(chat) => chat::run(chat),
         Command::Export(export) => weights::export(export),
@@ -116,10 +148,6 @@ fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Report(report) => recording::report(report),
         Command::Compare(compare) => recording::compare(compare),
         Command::Simulate(simulate) => simulate::run(simulate),
-        Command::Tool(tool) => return tool.run(),
-    };
-    match result {
-        Ok(code) => rank::finish(code, rank.as_ref()),
-        Err(error) => rank::fail(&error, rank.as_ref()),
+        Command::Tool(tool) => Ok(tool.run()),
     }
 }

@@ -109,7 +109,6 @@ fn serve_alone(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The servers of a training.
 #[derive(Debug, Default)]
 pub(crate) struct Servers {
     _monitors: Option<MonitorServer>,

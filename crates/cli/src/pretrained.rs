@@ -260,7 +260,6 @@ pub(crate) fn forget_tokenizer(
     Ok(())
 }
 
-/// The `config.json` of `folder`.
 fn read_config(folder: &Path) -> Result<serde_json::Value, CliError> {
     let path = folder.join(PRETRAINED_CONFIG);
     let size = std::fs::metadata(&path).map_or(0, |file| file.len());

@@ -95,9 +95,7 @@ fn with_flags_of_trust(error: RankEnvironmentError, given: Option<&AboutRanks>) 
 /// What a command that runs on several ranks was given about them.
 struct AboutRanks<'a> {
     flags: &'a RankFlags,
-    /// --nodes
     nodes: bool,
-    /// --ranks
     ranks: bool,
 }
 
@@ -110,7 +108,6 @@ impl<'a> AboutRanks<'a> {
         }
     }
 
-    /// Whether ranks are to be started.
     fn launch_ranks(&self) -> bool {
         self.ranks || self.flags.gpus.is_some()
     }

@@ -14,13 +14,11 @@ use crate::config::RanksConfig;
 use crate::error::CliError;
 use crate::vitals::VitalSigns;
 
-/// `everburn report`
 pub(crate) fn report(command: &ReportCommand) -> Result<ExitCode, CliError> {
     command.run(&mut std::io::stdout())?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// `everburn compare`
 pub(crate) fn compare(command: &CompareCommand) -> Result<ExitCode, CliError> {
     command.run(&mut std::io::stdout())?;
     Ok(ExitCode::SUCCESS)
@@ -73,7 +71,6 @@ pub(crate) fn wait_listener(run: &RunDirectory) -> WaitListener {
     })
 }
 
-/// Notes who has stalled.
 pub(crate) fn note_stall(run: &RunDirectory, report: &HangReport) {
     let text = report.to_string();
     let first = text.lines().next().unwrap_or_default();
@@ -83,14 +80,16 @@ pub(crate) fn note_stall(run: &RunDirectory, report: &HangReport) {
     });
 }
 
-/// Notes how a job ended, and writes the report of its run.
-pub(crate) fn conclude_job(run: &RunDirectory, outcome: &Outcome) {
-    if let Outcome::Failed(failure) = outcome {
-        run.note(Event {
+/// Notes how a job ended, or why its launcher could not start or watch the ranks, and writes the report of its run.
+pub(crate) fn conclude_job(run: &RunDirectory, outcome: Result<&Outcome, &CliError>) {
+    match outcome {
+        Ok(Outcome::Failed(failure)) => run.note(Event {
             rank: Some(failure.cause.rank),
             step: failure.cause.failure().and_then(|report| report.step),
             ..Event::new(EventKind::Failure, failure.headline())
-        });
+        }),
+        Ok(_) => {}
+        Err(error) => run.note(Event::new(EventKind::Failure, error.to_string())),
     }
     // Rank 0 may have been killed, and knows of others only what it heard last.
     if let Err(error) = Live::end(&run.path().join(Live::FILE)) {
@@ -178,7 +177,7 @@ mod tests {
         let report = failure.cause.report.as_mut().unwrap();
         (report.kind, report.step) = (everburn_launch::ReportKind::PeerLost, Some(7));
         let outcome = Outcome::Failed(Box::new(failure));
-        conclude_job(&run, &outcome);
+        conclude_job(&run, Ok(&outcome));
         let events = std::fs::read_to_string(run.path().join("events.jsonl")).unwrap();
         let [line] = events.lines().collect::<Vec<_>>()[..] else {
             panic!("one event: {events}");

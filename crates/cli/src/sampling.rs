@@ -159,12 +159,10 @@ impl Writer {
         self.language.conversation.as_ref()
     }
 
-    /// The tokens of a text.
     pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>, CliError> {
         Ok((self.language.encode)(text)?)
     }
 
-    /// The text of tokens.
     pub(crate) fn decode(&self, tokens: &[u32]) -> String {
         (self.language.decode)(tokens)
     }
@@ -174,7 +172,6 @@ impl Writer {
         self.language.context
     }
 
-    /// Scores tokens by a model.
     pub(crate) fn scorer<'a>(&self, model: &'a AnyModel) -> Scorer<'a> {
         (self.language.scorer)(model)
     }

@@ -13,7 +13,6 @@ use everburn_record::{Place, checkpoints_elsewhere, invocation, machines_of, sta
 use everburn_train::checkpoint::CheckpointFolder;
 use everburn_train::{CheckpointEvery, Patterns, ShardingReport};
 
-/// Prints what came of a training.
 pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
     if let Some(stopped) = &report.stopped {
         say!("stopped {stopped}");

@@ -28,11 +28,18 @@ pub(crate) fn hooks() -> Hooks {
 /// What tasks were called before, and are called now.
 const OLD_NAMES: [(&str, &str); 1] = [("gpt2-124m", "gpt2")];
 
-/// The task of this name.
 pub(crate) fn find(name: &str) -> Option<&'static AnyTask> {
     let new = OLD_NAMES.iter().find(|(old, _)| *old == name);
     let name = new.map_or(name, |(_, new)| new);
     tasks().iter().find(|task| task.name() == name)
+}
+
+/// The task that an example names: `usual`, if this program has it, else the first.
+pub(crate) fn example(usual: &'static str) -> &'static str {
+    match (find(usual), tasks()) {
+        (None, [first, ..]) => first.name(),
+        _ => usual,
+    }
 }
 
 /// The task that is meant where none is named: the only one.

@@ -101,7 +101,7 @@ pub(crate) fn run(
     let report_before = run.read_report().ok();
     let outcome = launching::run(plan, rank_arguments, logs, early, move |event| {
         recording::note_launch_event(&told, event);
-    })?;
+    });
     end_of_job(&config, arguments, (&mut prepared, report_before), outcome)
 }
 

@@ -381,7 +381,6 @@ pub(crate) fn load_checkpoint(run: &RunDirectory, which: &str) -> Result<Checkpo
 pub(crate) struct Which<'a> {
     /// Those of a checkpoint: `best`, or the number of an epoch; else those of the run's end.
     pub(crate) checkpoint: Option<&'a str>,
-    /// The averaged ones.
     pub(crate) ema: bool,
 }
 

@@ -59,7 +59,7 @@ pub(crate) struct ImportArguments {
     #[arg(long, value_name = "char|byte|FILE")]
     pub(crate) tokenizer: Option<TokenizerKind>,
 
-    /// Set a setting of the model that the file has no word of, as in `resnet18.blocks=[3,4,6,3]`. The value is TOML, or
+    /// Set a setting of the model that the file does not show, as in `resnet18.blocks=[3,4,6,3]`. The value is TOML, or
     /// else a string; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
@@ -398,7 +398,6 @@ fn refuse_another_tokenizer(named: &str, own: &Path) -> Result<(), CliError> {
     }
 }
 
-/// The model with the weights of `path`.
 fn loaded(config: &RunConfig, path: &Path) -> Result<AnyModel, CliError> {
     let device = devices::of_rank(&["flex".to_string()], 0)?;
     let task = config.task()?;

@@ -4,7 +4,7 @@ mod error;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
 pub(crate) mod join;
-pub(crate) mod place;
+pub(crate) mod lease;
 mod rank_store;
 mod settings;
 mod started_rank;

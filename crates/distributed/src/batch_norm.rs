@@ -50,6 +50,7 @@ use crate::module_ranks::ModuleRanks;
 /// [`DdpError::Module`] if the model has batch norms of Burn's own type, which cannot be
 /// synchronised; [`DdpError::Collective`] if the ranks cannot make a group for the statistics.
 #[doc(alias = "convert_sync_batchnorm")]
+#[doc(alias = "SyncBatchNorm")]
 pub fn synchronize_batch_norms<M: Module>(model: M, group: &ProcessGroup) -> Result<M, DdpError> {
     let statistics = ModuleRanks::new(group)?;
     Ok(everburn_nn::synchronize_batch_norms(

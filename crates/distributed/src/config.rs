@@ -61,6 +61,7 @@ pub struct DdpConfig {
         value_parser = mib,
         help = "The largest size of a bucket of gradients, in MiB [default: 25]"
     )]
+    #[doc(alias = "bucket_cap_mb")]
     pub bucket_bytes: usize,
     /// The largest size of the bucket that leaves first, in bytes.
     #[arg(skip)]
@@ -70,6 +71,7 @@ pub struct DdpConfig {
     pub static_graph: bool,
     /// Clip gradients to this norm over all parameters together [default: never].
     #[arg(long, value_name = "NORM", allow_negative_numbers = true)]
+    #[doc(alias = "clip_grad_norm_")]
     pub max_gradient_norm: Option<f32>,
     /// The compression of exchanged gradients: none, fp16, bf16 or power-sgd:RANK [default: none].
     #[arg(long = "communication-hook", value_name = "HOOK")]

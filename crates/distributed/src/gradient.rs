@@ -52,7 +52,6 @@ impl Gradient {
         Tensor::from_dispatch(Dispatch::float_reshape(self.0, Shape::new([length])))
     }
 
-    /// The same numbers in another shape.
     pub(crate) fn shaped(self, shape: &[usize]) -> Self {
         Self(Dispatch::float_reshape(self.0, Shape::from(shape.to_vec())))
     }

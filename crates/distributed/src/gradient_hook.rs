@@ -187,7 +187,6 @@ where
 struct DepthAnchors {
     /// As deep as anything built before the last hook; none before the first.
     anchor: Option<Tensor<1>>,
-    /// The depth of `anchor`.
     depth: u64,
     /// The number of the last counted node: nodes are numbered consecutively, and each is at most one deeper than the
     /// deepest before it.

@@ -86,7 +86,6 @@ impl HostBuffer {
         }
     }
 
-    /// The type of the numbers.
     pub(crate) fn dtype(&self) -> DType {
         match self {
             Self::F32(_) => DType::F32,
@@ -136,12 +135,10 @@ impl HostBuffer {
         }
     }
 
-    /// How many elements there are.
     pub(crate) fn len(&self) -> usize {
         each_type!(self, values => values.len())
     }
 
-    /// How many bytes they are.
     pub(crate) fn num_bytes(&self) -> usize {
         each_type!(self, values => size_of_val(values.as_slice()))
     }
@@ -189,7 +186,6 @@ impl HostBuffer {
         }
     }
 
-    /// Sets `range` to zero.
     pub(crate) fn clear(&mut self, range: Range<usize>) {
         match self {
             Self::F32(values) => values[range].fill(0.0),
@@ -254,7 +250,6 @@ impl HostBuffer {
         }
     }
 
-    /// Multiplies the elements of `range` by `factor`.
     pub(crate) fn scale(&mut self, range: Range<usize>, factor: f64) {
         if factor != 1.0 {
             each_type!(self, values => {

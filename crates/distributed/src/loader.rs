@@ -108,6 +108,7 @@ pub struct ShareOfBatch<B> {
 /// assert_eq!(shares[0][0].batch, 3 + 4);
 /// assert!(shares[1].is_empty());
 /// ```
+#[doc(alias = "DataLoader")]
 pub struct DistributedLoader<I, B> {
     assembly: Assembly<I, B>,
     prefetch: Prefetch,
@@ -270,6 +271,7 @@ impl<I, B> DistributedLoader<I, B> {
     }
 
     /// This rank's shares of the global batches of an epoch: as many on every rank.
+    #[doc(alias = "set_epoch")]
     pub fn epoch(&self, epoch: usize) -> EpochBatches<'_, I, B> {
         let batches = self.sampler().batches(epoch).enumerate();
         let orders = batches.map(move |(batch, (indices, global_samples))| Order {

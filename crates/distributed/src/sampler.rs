@@ -360,6 +360,7 @@ impl DistributedSampler {
     }
 
     /// All samples of this rank in the epoch, in the order in which it reads them.
+    #[doc(alias = "set_epoch")]
     pub fn indices(&self, epoch: usize) -> Vec<usize> {
         self.batches(epoch).flat_map(|(share, _)| share).collect()
     }

@@ -7,12 +7,14 @@
 //! | [`collectives`] | stores, rendezvous, process groups: ranks exchange bytes |
 //! | [`datasets`] | images in folders and tar shards, CIFAR, MNIST, tables, text |
 //! | [`distributed`] | DDP, samplers and loaders on Burn tensors |
+//! | [`models`], [`tasks`] | the models of the program `everburn`, and how they are trained |
 //! | [`nn`] | `burn::nn` with faster layers on CPUs; modules that compute over several ranks |
 //! | [`tensor`] | `burn::tensor` with faster activations on CPUs |
 //! | [`pipeline`] | one model over several ranks, in stages |
 //! | [`schedules`] | what the ranks of a pipeline do, and how long it takes |
 //! | [`train`] | burn-train over ranks, checkpoints, run directories |
 //! | [`nccl`] | what GPUs there are, and groups of ranks on them |
+//! | [`profile`] | where the time of a step goes |
 //! | [`launch`] | one process per rank, started, watched and ended together |
 //! | [`devices`] | devices by name: `flex`, `cuda:0` |
 //! | [`kernels`] | where the kernels of GPUs are kept |
@@ -97,6 +99,11 @@ pub struct YourOwnImages;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/your-own-data.md")]
 pub struct YourOwnData;
+
+/// The page on a model in another program, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/your-model-in-another-program.md")]
+pub struct InAnotherProgram;
 
 /// The page on optimizers, compiled with the tests.
 #[cfg(doctest)]

@@ -146,22 +146,8 @@ fn adopted<C: PretrainedImageModel>(here: &Path, kind: &str) -> C {
 fn fine_tune(here: &Path, kind: &str, data: &[&str]) {
     let run = format!("{kind}-tuned");
     let train = ["train", "--init-from", kind, "--run-dir", &run];
-    let all = [
-        "--batch-size",
-        "8",
-        "--epochs",
-        "50",
-        "--validation-samples",
-        "0",
-    ];
-    let plain = [
-        "--optimizer",
-        "sgd",
-        "--learning-rate",
-        "0.03",
-        "--weight-decay",
-        "0",
-    ];
+    let all = "--batch-size 8 --epochs 50 --validation-samples 0".split(' ');
+    let plain = "--optimizer sgd --learning-rate 0.03 --weight-decay 0".split(' ');
     let steady = ["--lr-schedule", "constant", "--max-gradient-norm", "1e9"];
     let train = Everburn::new(here, train)
         .args(data)

@@ -105,18 +105,6 @@ impl Shape {
 /// those before it. Queries, keys and values are `[B, heads, T, width]` and lie anywhere; `output` is
 /// `[B, T, heads * width]`, and `logarithms`, `[B, heads, T]`, what the backward pass needs of the scores.
 ///
-/// ```
-/// use everburn_kernels::{Matrices, causal_attention};
-///
-/// // Two tokens of one head: the second sees both alike.
-/// let [zeros, values] = [[0.0; 2], [4.0, 6.0]];
-/// let of = |values| Matrices::new(values, [1, 1], [2, 2], [2, 1], [1, 1]);
-/// let (mut output, mut logarithms) = ([0.0; 2], [0.0; 2]);
-/// causal_attention([of(&zeros)?, of(&zeros)?, of(&values)?], 1.0, &mut output, &mut logarithms)?;
-/// assert_eq!(output, [4.0, 5.0]);
-/// # Ok::<(), everburn_kernels::KernelError>(())
-/// ```
-///
 /// # Errors
 /// Keys and values that do not fit to the queries, and slices of other lengths than the shape says.
 pub fn causal_attention(

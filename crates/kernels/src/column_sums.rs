@@ -17,13 +17,6 @@ const ROWS: [usize; 2] = [32, 512];
 
 /// Writes the sum of each column of `input`, `[rows, columns]`, to `output`.
 ///
-/// ```
-/// let mut output = [7.0; 2];
-/// everburn_kernels::column_sums([3, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &mut output)?;
-/// assert_eq!(output, [9.0, 12.0]);
-/// # Ok::<(), everburn_kernels::KernelError>(())
-/// ```
-///
 /// # Errors
 /// Slices of other lengths than the shape says.
 pub fn column_sums(

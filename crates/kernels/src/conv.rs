@@ -52,17 +52,6 @@ impl Lanes {
 
 /// Convolves `input` with `weight` into `output`, which it overwrites.
 ///
-/// ```
-/// use everburn_kernels::{Conv2dShape, conv2d};
-///
-/// let shape = Conv2dShape::new(1, [1, 1], [3, 3], [2, 2]);
-/// let input = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0];
-/// let mut output = [0.0; 4];
-/// conv2d(&shape, &input, &[1.0, 0.0, 0.0, 1.0], Some(&[0.5]), &mut output)?;
-/// assert_eq!(output, [6.5, 8.5, 12.5, 14.5]);
-/// # Ok::<(), everburn_kernels::KernelError>(())
-/// ```
-///
 /// # Errors
 /// A shape that is no convolution, and slices of other lengths than it says.
 pub fn conv2d(

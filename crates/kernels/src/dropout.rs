@@ -13,18 +13,6 @@ const PIECE: usize = 1 << 14;
 
 /// Which values a dropout lets pass: a number that is drawn for each of them from `seed` and its
 /// place, and what it must stay below.
-///
-/// ```
-/// use everburn_kernels::{Dropout, dropout};
-///
-/// let some = Dropout::new(0.25, [1, 2]);
-/// let mut output = [0.0; 1000];
-/// dropout(some, &[3.0; 1000], &mut output)?;
-/// assert!(output.iter().all(|&value| value == 0.0 || value == 4.0));
-/// let dropped = output.iter().filter(|&&value| value == 0.0).count();
-/// assert!((200..300).contains(&dropped));
-/// # Ok::<(), everburn_kernels::KernelError>(())
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout {
     seed: [u32; 2],

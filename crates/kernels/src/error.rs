@@ -3,13 +3,6 @@
 use thiserror::Error;
 
 /// Why a kernel does not run.
-///
-/// ```
-/// use everburn_kernels::{Conv2dShape, KernelError};
-///
-/// let shape = Conv2dShape { groups: 0, ..Conv2dShape::new(1, [1, 1], [8, 8], [3, 3]) };
-/// assert!(matches!(shape.output(), Err(KernelError::Zero { what: "groups", .. })));
-/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum KernelError {

@@ -61,17 +61,6 @@ impl LayerNormShape {
 /// the biased variance of each row, and to `mean` and `inverse_deviation` what the backward pass
 /// needs of each row.
 ///
-/// ```
-/// use everburn_kernels::{LayerNormShape, layer_norm};
-///
-/// let shape = LayerNormShape { rows: 1, columns: 2 };
-/// let (mut output, mut mean, mut inverse_deviation) = ([0.0; 2], [0.0], [0.0]);
-/// let statistics = [&mut mean[..], &mut inverse_deviation];
-/// layer_norm(&shape, &[3.0, 7.0], &[1.0, 2.0], Some(&[0.0, 1.0]), 0.0, &mut output, statistics)?;
-/// assert_eq!((output, mean, inverse_deviation), ([-1.0, 3.0], [5.0], [0.5]));
-/// # Ok::<(), everburn_kernels::KernelError>(())
-/// ```
-///
 /// # Errors
 /// Slices of other lengths than the shape says.
 pub fn layer_norm(

@@ -26,13 +26,6 @@ const TASKS: usize = 16;
 const TRANSPOSED_FOR: usize = 48;
 
 /// A matrix of contiguous values.
-///
-/// ```
-/// use everburn_kernels::Matrix;
-///
-/// let matrix = Matrix::new(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3]);
-/// assert_eq!(matrix.transposed().extent(), [3, 2]);
-/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a> {
     values: &'a [f32],
@@ -143,16 +136,6 @@ impl<'a> Matrix<'a> {
 
 /// Writes `left * right` to `output`, row after row, and adds `bias` to each row.
 ///
-/// ```
-/// use everburn_kernels::{Matrix, matmul};
-///
-/// let left = Matrix::new(&[1.0, 2.0, 3.0, 4.0], [2, 2]);
-/// let mut output = [0.0; 4];
-/// matmul(left, left.transposed(), Some(&[0.5, 0.0]), &mut output)?;
-/// assert_eq!(output, [5.5, 11.0, 11.5, 25.0]);
-/// # Ok::<(), everburn_kernels::KernelError>(())
-/// ```
-///
 /// # Errors
 /// Factors that do not fit together, and slices of other lengths than the extents say.
 pub fn matmul(
@@ -221,15 +204,6 @@ pub fn matmul(
 }
 
 /// As many matrices as `batch` says, that are anywhere in a slice.
-///
-/// ```
-/// use everburn_kernels::Matrices;
-///
-/// // Two by one, the one after the other.
-/// let matrices = Matrices::new(&[0.0; 12], [2, 1], [6, 6], [3, 2], [2, 1])?;
-/// assert_eq!(matrices.extent(), [3, 2]);
-/// # Ok::<(), everburn_kernels::KernelError>(())
-/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Matrices<'a> {
     values: &'a [f32],
@@ -299,18 +273,6 @@ impl<'a> Matrices<'a> {
 }
 
 /// Writes the product of each pair of matrices to `output`, one after the other.
-///
-/// ```
-/// use everburn_kernels::{Matrices, matmul_each};
-///
-/// let values = [1.0, 2.0, 3.0, 4.0];
-/// let rows = Matrices::new(&values, [1, 2], [4, 2], [1, 2], [2, 1])?;
-/// let columns = Matrices::new(&values, [1, 2], [4, 2], [2, 1], [1, 1])?;
-/// let mut output = [0.0; 2];
-/// matmul_each(rows, columns, &mut output)?;
-/// assert_eq!(output, [5.0, 25.0]);
-/// # Ok::<(), everburn_kernels::KernelError>(())
-/// ```
 ///
 /// # Errors
 /// Factors that do not fit together, and an output of another length.

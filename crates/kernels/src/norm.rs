@@ -65,17 +65,6 @@ pub struct BatchNormStatistics<'a> {
 /// Normalises `input` by the statistics of the batch itself, which it writes to `mean` and
 /// `variance` (biased, what running statistics are fed with).
 ///
-/// ```
-/// use everburn_kernels::{BatchNormShape, batch_norm_train};
-///
-/// let shape = BatchNormShape { batch: 2, channels: 1, pixels: 1 };
-/// let (mut output, mut mean, mut variance) = ([0.0; 2], [0.0], [0.0]);
-/// let affine = [&[2.0][..], &[1.0]];
-/// batch_norm_train(&shape, &[3.0, 5.0], affine, 0.0, &mut output, [&mut mean, &mut variance])?;
-/// assert_eq!((output, mean, variance), ([-1.0, 3.0], [4.0], [1.0]));
-/// # Ok::<(), everburn_kernels::KernelError>(())
-/// ```
-///
 /// # Errors
 /// Slices of other lengths than the shape says.
 pub fn batch_norm_train(

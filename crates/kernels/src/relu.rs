@@ -13,13 +13,6 @@ const PIECE: usize = 1 << 14;
 
 /// Writes `input` to `output`, with zeros in the place of negative numbers. Not-a-number stays.
 ///
-/// ```
-/// let mut output = [0.0; 3];
-/// everburn_kernels::relu(&[1.0, -2.0, 3.0], &mut output)?;
-/// assert_eq!(output, [1.0, 0.0, 3.0]);
-/// # Ok::<(), everburn_kernels::KernelError>(())
-/// ```
-///
 /// # Errors
 /// Slices of different lengths.
 pub fn relu(input: &[f32], output: &mut [f32]) -> Result<(), KernelError> {

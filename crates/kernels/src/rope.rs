@@ -14,14 +14,6 @@ const TOKENS: usize = 32;
 
 /// Vectors of the tokens of several texts and heads: `[texts, heads, tokens, 2 * half]`, of which the
 /// numbers of a vector are side by side.
-///
-/// ```
-/// use everburn_kernels::RopeShape;
-///
-/// // One head of each text after the other, as they come from a linear layer.
-/// let shape = RopeShape { batch: [2, 3], tokens: 4, half: 5, strides: [120, 10, 30] };
-/// assert_eq!(shape.batch[0] * shape.strides[0], 240);
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RopeShape {
     /// Texts and heads.
@@ -46,16 +38,6 @@ pub enum RopeDirection {
 /// Rotates each pair `(a, b)` of `input` by the angle of its token and place, whose cosines and sines
 /// are `[tokens, half]`: `(a cos - b sin, b cos + a sin)`. The output is
 /// `[texts, tokens, heads, 2 * half]`: heads side by side, as linear layers have them.
-///
-/// ```
-/// use everburn_kernels::{RopeShape, RopeDirection, rope};
-///
-/// let shape = RopeShape { batch: [1, 1], tokens: 1, half: 1, strides: [2, 2, 2] };
-/// let mut output = [0.0; 2];
-/// rope(shape, RopeDirection::Forward, &[3.0, 4.0], [&[0.0], &[1.0]], &mut output)?;
-/// assert_eq!(output, [-4.0, 3.0]);
-/// # Ok::<(), everburn_kernels::KernelError>(())
-/// ```
 ///
 /// # Errors
 /// Slices of other lengths than the shape says.

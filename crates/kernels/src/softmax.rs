@@ -31,13 +31,6 @@ const COST: usize = 2;
 /// The maximum of a row is taken away first, so nothing overflows. Minus infinity becomes zero; a row
 /// of nothing else becomes not-a-number, as in PyTorch.
 ///
-/// ```
-/// let mut shares = [7.0; 4];
-/// everburn_kernels::causal_softmax([1, 2], 0.5, &[3.0, 9.0, 4.0, 4.0], &mut shares)?;
-/// assert_eq!(shares, [1.0, 0.0, 0.5, 0.5]);
-/// # Ok::<(), everburn_kernels::KernelError>(())
-/// ```
-///
 /// # Errors
 /// Slices of other lengths than the shape says.
 pub fn causal_softmax(

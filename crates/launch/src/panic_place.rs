@@ -2,15 +2,16 @@
 //! layer nor the model), and that the device has failed.
 
 use std::backtrace::Backtrace;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use everburn_collectives::sync::lock;
 use everburn_collectives::worker::message_of;
+use everburn_record::task_method;
 
 /// How many of the newest panics are remembered: the one that ends a rank is among the last.
 const REMEMBERED: usize = 16;
 
-/// What the messages of this process's panics leave out, for ranks that are threads of it: no launcher shows it.
+/// What the messages of this process's panics leave out, for a process that is no launcher's rank.
 ///
 /// ```
 /// # mod everburn { pub use everburn_launch as launch; }
@@ -27,8 +28,13 @@ const REMEMBERED: usize = 16;
 pub struct PanicPlaces(Arc<Mutex<Vec<(String, String)>>>);
 
 impl PanicPlaces {
-    /// Notes every panic of this process from now on, then does what was done before.
+    /// Notes every panic of this process from now on, then does what was done before. Called again, it returns the same.
     pub fn watch() -> Self {
+        static WATCHED: OnceLock<PanicPlaces> = OnceLock::new();
+        WATCHED.get_or_init(Self::note_all).clone()
+    }
+
+    fn note_all() -> Self {
         let this = Self::default();
         let noted = this.clone();
         let previous = std::panic::take_hook();
@@ -64,10 +70,25 @@ pub(crate) fn left_out(report: &str) -> Vec<String> {
 }
 
 /// The layer in which this thread is, and the function of the user (or of one of our models) that has called it, from the
-/// symbols of the stack: "in `burn_nn::modules::linear::Linear::forward`, called by `images::Net::forward`". `None` without
-/// symbols, and where there is neither.
+/// symbols of the stack, and the task's method: "in `burn_nn::modules::linear::Linear::forward`, called by
+/// `images::Net::forward`, in `Task::loss`". `None` where there is none of them.
 fn place_of_panic() -> Option<String> {
-    named(&Backtrace::force_capture().to_string())
+    let stack = Backtrace::force_capture().to_string();
+    with_method(named(&stack), task_method::present())
+}
+
+fn with_method(place: Option<String>, method: Option<&str>) -> Option<String> {
+    let (place, method) = match (place, method) {
+        (place, None) => return place,
+        (None, Some(method)) => return Some(format!("in `{method}`")),
+        (Some(place), Some(method)) => (place, method),
+    };
+    // `<images::Flowers as everburn_train::task::Task>::model` has said so.
+    let implemented = method.replace("::", ">::") + "`";
+    Some(match place.ends_with(&implemented) {
+        true => place,
+        false => format!("{place}, in `{method}`"),
+    })
 }
 
 /// What to look at if `panic` is that of a GPU's runtime whose device has failed: neither wgpu nor CUDA says so in its message.
@@ -175,6 +196,29 @@ mod tests {
         );
         assert_eq!(named("   0: std::rt::lang_start\n   1: main\n"), None);
         assert_eq!(named("<unknown>"), None);
+    }
+
+    #[test]
+    fn the_method_of_the_task_is_named_once() {
+        let place = |text: &str| Some(text.to_owned());
+        let layer = "in `burn_nn::Linear::forward`, called by `images::Net::new`";
+        let whole = with_method(place(layer), Some("Task::model"));
+        assert_eq!(whole, place(&format!("{layer}, in `Task::model`")));
+        assert_eq!(
+            with_method(None, Some("Task::check")),
+            place("in `Task::check`")
+        );
+        let of_trait = "in `<images::Flowers as everburn_train::task::Task>::model`";
+        assert_eq!(
+            with_method(place(of_trait), Some("Task::model")),
+            place(of_trait)
+        );
+        assert_eq!(with_method(place(layer), None), place(layer));
+        let reported = std::thread::spawn(|| {
+            task_method::within("Task::data", || place_of_panic().unwrap_or_default())
+        });
+        let reported = reported.join().unwrap();
+        assert!(reported.ends_with("in `Task::data`"), "{reported}");
     }
 
     #[test]

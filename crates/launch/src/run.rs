@@ -63,6 +63,8 @@ const EXIT_USAGE: u8 = 2;
 ///
 /// # Panics
 /// With `work`. The process of the rank ends with 101, and the launcher prints the panic with the rank.
+#[doc(alias = "spawn")]
+#[doc(alias = "torch.multiprocessing")]
 pub fn run<E>(ranks: usize, work: impl FnOnce(&Rank) -> Result<(), E>) -> ExitCode
 where
     E: Into<Box<dyn Error>>,

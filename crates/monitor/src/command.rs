@@ -24,20 +24,6 @@ const RUNS: &str = "runs";
 
 /// Monitor a run, live or finished: curves, ranks, events. Any number of monitors can attach to a run; none can
 /// change it.
-///
-/// ```
-/// use clap::Parser;
-/// use everburn_monitor::MonitorCommand;
-///
-/// #[derive(Parser)]
-/// struct Cli {
-///     #[command(flatten)]
-///     monitor: MonitorCommand,
-/// }
-///
-/// let cli = Cli::parse_from(["monitor", "runs/a", "--json"]);
-/// assert_eq!(cli.monitor.run.as_deref(), Some("runs/a"));
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct MonitorCommand {
     /// The folder of the run, or HOST:PORT where it is served [default: the newest run in runs/]
@@ -92,18 +78,6 @@ impl MonitorCommand {
 
 /// Prints what is learnt of a run, a line of JSON each, until the run is over or nobody reads any more. While a rank is stopped
 /// or gives no word, `live.json` comes about every second, [as it is then](Live::as_of).
-///
-/// ```
-/// use everburn_monitor::{Target, print_json};
-///
-/// let folder = tempfile::tempdir().unwrap();
-/// std::fs::write(folder.path().join("config.toml"), "model = 'mnist'").unwrap();
-/// let source = Target::Folder(folder.path().into()).open(None)?;
-/// let mut lines = Vec::new();
-/// print_json(source, &mut lines);
-/// assert!(String::from_utf8(lines).unwrap().contains("mnist"));
-/// # Ok::<(), everburn_monitor::MonitorError>(())
-/// ```
 pub fn print_json(mut source: Source, output: &mut dyn Write) {
     let (mut running, mut newest) = (true, None::<Heard>);
     let mut looks_left = LOOKS_AFTER_END;

@@ -31,26 +31,6 @@ const FAREWELL: Duration = Duration::from_secs(1);
 const LONGEST_READ: Duration = Duration::from_secs(3);
 
 /// A server of one run's figures. It ends when it is dropped. It reads the run's files only when it is asked.
-///
-/// ```
-/// use std::io::{Read, Write};
-///
-/// use everburn_auth::JobToken;
-/// use everburn_monitor::PrometheusServer;
-///
-/// let folder = tempfile::tempdir().unwrap();
-/// std::fs::write(folder.path().join("config.toml"), "model = 'mnist'").unwrap();
-/// let token = JobToken::random().unwrap();
-/// let server = PrometheusServer::start("127.0.0.1:0", folder.path(), &token)?;
-/// let credential = PrometheusServer::credential(&token);
-/// let mut client = std::net::TcpStream::connect(server.address()).unwrap();
-/// let request = format!("GET /metrics HTTP/1.1\r\nAuthorization: Bearer {}\r\n\r\n", credential.reveal());
-/// client.write_all(request.as_bytes()).unwrap();
-/// let mut answer = String::new();
-/// client.read_to_string(&mut answer).unwrap();
-/// assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains(r#"model="mnist""#));
-/// # Ok::<(), everburn_monitor::MonitorError>(())
-/// ```
 #[derive(Debug)]
 pub struct PrometheusServer {
     listening: Listening,

@@ -27,19 +27,6 @@ const SLOWEST: Duration = Duration::from_secs(10);
 const MOST_MONITORS: usize = 32;
 
 /// A server of one run. It ends when it is dropped.
-///
-/// ```
-/// use everburn_auth::JobToken;
-/// use everburn_monitor::{MonitorServer, Target};
-///
-/// let folder = tempfile::tempdir().unwrap();
-/// std::fs::write(folder.path().join("config.toml"), "model = 'mnist'").unwrap();
-/// let token = JobToken::random().unwrap();
-/// let server = MonitorServer::start("127.0.0.1:0", folder.path(), &token)?;
-/// let target: Target = server.address().to_string().parse().unwrap();
-/// let mut source = target.open(Some(&token))?;
-/// # Ok::<(), everburn_monitor::MonitorError>(())
-/// ```
 #[derive(Debug)]
 pub struct MonitorServer {
     listening: Listening,

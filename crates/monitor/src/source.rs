@@ -100,16 +100,6 @@ impl std::fmt::Display for Target {
 }
 
 /// A run that is followed: what [`Target::open`] gives.
-///
-/// ```
-/// use everburn_monitor::Target;
-///
-/// let folder = tempfile::tempdir().unwrap();
-/// std::fs::write(folder.path().join("config.toml"), "model = 'mnist'").unwrap();
-/// let mut source = Target::Folder(folder.path().into()).open(None)?;
-/// assert!(!source.poll().is_empty());
-/// # Ok::<(), everburn_monitor::MonitorError>(())
-/// ```
 #[derive(Debug)]
 pub struct Source(Kind);
 

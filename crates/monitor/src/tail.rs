@@ -21,17 +21,6 @@ const LONGEST_DOCUMENT: u64 = 4 << 20;
 const SIGN_OF_LIFE: Duration = Duration::from_millis(900);
 
 /// A run directory that is followed. It is only read, and needs nobody who serves it: any number may follow one.
-///
-/// ```
-/// use everburn_monitor::{RunTail, Update};
-///
-/// let folder = tempfile::tempdir().unwrap();
-/// std::fs::write(folder.path().join("config.toml"), "model = 'mnist'").unwrap();
-/// let mut tail = RunTail::open(folder.path())?;
-/// let updates = tail.poll();
-/// assert!(updates.iter().any(|update| matches!(update, Update::Run { config, .. } if config.contains("mnist"))));
-/// # Ok::<(), everburn_monitor::MonitorError>(())
-/// ```
 #[derive(Debug)]
 pub struct RunTail {
     folder: PathBuf,

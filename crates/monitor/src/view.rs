@@ -19,11 +19,6 @@ use crate::state::RunState;
 const SMALLEST: (u16, u16) = (40, 12);
 
 /// How the ranks are looked at: what keys change.
-///
-/// ```
-/// let view = everburn_monitor::RanksView { whole: true, ..Default::default() };
-/// assert_eq!(view.scrolled, 0);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RanksView {
     /// How many ranks are above the first one that is shown.
@@ -39,15 +34,6 @@ pub struct RanksView {
 }
 
 /// Draws the ranks of a run.
-///
-/// ```
-/// use everburn_monitor::{RanksView, RunState, draw_ranks};
-/// use ratatui::{buffer::Buffer, layout::Rect};
-///
-/// let area = Rect::new(0, 0, 100, 30);
-/// let mut buffer = Buffer::empty(area);
-/// draw_ranks(&RunState::default(), RanksView::default(), area, &mut buffer);
-/// ```
 pub fn draw_ranks(state: &RunState, view: RanksView, area: Rect, buffer: &mut Buffer) {
     let area = area.intersection(buffer.area);
     if area.width < SMALLEST.0 || area.height < SMALLEST.1 {

@@ -9,7 +9,19 @@ use std::fmt::Debug;
 /// failed or [`StatisticsGroup::abort`] was called, something that the training step does after
 /// them (synchronising gradients, say) must fail with the reason, on every rank.
 ///
-/// See the [crate's example](crate).
+/// ```
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use everburn::nn::{StatisticsGroup, SyncError};
+///
+/// /// The mean of a number over the ranks. Every rank makes this call.
+/// fn mean(group: &dyn StatisticsGroup, number: f64) -> Result<f64, SyncError> {
+///     let mut sum = [number];
+///     group.all_reduce_sum(&mut sum)?;
+///     Ok(sum[0] / group.world_size() as f64)
+/// }
+/// ```
+///
+/// The [crate's first page](crate) implements one.
 pub trait StatisticsGroup: Send + Sync + Debug {
     /// How many ranks there are.
     fn world_size(&self) -> usize;

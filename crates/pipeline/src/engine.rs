@@ -66,6 +66,7 @@ pub trait PipelinePass<M> {
 /// # Ok::<(), everburn_pipeline::PipelineError>(())
 /// ```
 #[derive(Debug)]
+#[doc(alias = "PipelineStage")]
 pub struct Pipeline {
     group: ProcessGroup,
     kind: ScheduleKind,

@@ -7,13 +7,6 @@ use std::io;
 const SHOWN: usize = 80;
 
 /// Why a file, or a tensor of it, is not read or written. Texts of the file are in it escaped and cut.
-///
-/// ```
-/// use everburn_pytorch_weights::{WeightsError, WeightsFile};
-///
-/// let error = WeightsFile::new(std::io::Cursor::new(b"not weights")).unwrap_err();
-/// assert!(matches!(error, WeightsError::Archive(_)));
-/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightsError {

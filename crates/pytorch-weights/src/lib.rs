@@ -91,15 +91,6 @@ pub struct WeightsFile<R = File> {
 }
 
 /// A tensor of a [`WeightsFile`].
-///
-/// ```
-/// use everburn_pytorch_weights::{DType, NewTensor, WeightsFile, to_bytes};
-///
-/// let count = NewTensor { name: "count", dtype: DType::I64, shape: &[], bytes: &[0; 8] };
-/// let file = WeightsFile::new(std::io::Cursor::new(to_bytes(&[count])?))?;
-/// assert!(file.tensor("count").unwrap().shape().is_empty());
-/// # Ok::<(), everburn_pytorch_weights::WeightsError>(())
-/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct TensorInfo<'a> {
     name: &'a str,
@@ -124,15 +115,6 @@ impl<'a> TensorInfo<'a> {
 }
 
 /// The numbers of a tensor, by [`WeightsFile::load`].
-///
-/// ```
-/// use everburn_pytorch_weights::{DType, NewTensor, WeightsFile, to_bytes};
-///
-/// let mask = NewTensor { name: "mask", dtype: DType::Bool, shape: &[2], bytes: &[0, 1] };
-/// let mut file = WeightsFile::new(std::io::Cursor::new(to_bytes(&[mask])?))?;
-/// assert_eq!(file.load("mask")?.bytes, [0, 1]);
-/// # Ok::<(), everburn_pytorch_weights::WeightsError>(())
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
     /// The type of its numbers.

@@ -58,12 +58,6 @@ impl EventKind {
     ];
 
     /// The word for it.
-    ///
-    /// ```
-    /// use everburn_record::EventKind;
-    ///
-    /// assert_eq!(EventKind::Divergence.name(), "divergence");
-    /// ```
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -6,6 +6,7 @@
 //! - [`proc`] reads what Linux tells of this machine and its processes.
 //! - [`units`] writes bytes, times, counts and shares as a person reads them.
 //! - [`table`] aligns columns of text.
+//! - [`task_method`] has the method of a task that a thread is in.
 //! - [`invocation`] knows how the program was called, for messages that name a command.
 //! - [`Finding`] is a line of an examination.
 //! - [`svg`] draws: elements, axes with round numbers, legends.
@@ -56,6 +57,7 @@ mod stop;
 pub mod svg;
 pub mod sync;
 pub mod table;
+pub mod task_method;
 mod text;
 mod time;
 pub mod units;

@@ -62,14 +62,6 @@ const LONGEST: u64 = 1 << 24;
 const CONCLUDED_WITHIN_MS: u64 = 10_000;
 
 /// What `live.json` holds, which rank 0 writes anew about every second while the run continues.
-///
-/// ```
-/// use everburn_record::{Live, Phase};
-///
-/// let live = Live { step: 12, steps: Some(100), phase: Phase::Training, ..Live::default() };
-/// let text = serde_json::to_string(&live).unwrap();
-/// assert_eq!(serde_json::from_str::<Live>(&text).unwrap(), live);
-/// ```
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Live {
@@ -249,13 +241,6 @@ impl Live {
 }
 
 /// What is known of a rank at this moment.
-///
-/// ```
-/// use everburn_record::LiveRank;
-///
-/// let rank = LiveRank { rank: 3, alive: true, ..LiveRank::default() };
-/// assert!(serde_json::to_string(&rank).unwrap().contains(r#""alive":true"#));
-/// ```
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LiveRank {

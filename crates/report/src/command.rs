@@ -8,25 +8,6 @@ use clap::Args;
 use crate::{ReportError, compare, write_report};
 
 /// Make a run's report: one HTML file with curves, ranks, events, configuration and results.
-///
-/// ```
-/// use clap::Parser;
-/// use everburn_report::ReportCommand;
-///
-/// #[derive(Parser)]
-/// struct Cli {
-///     #[command(flatten)]
-///     report: ReportCommand,
-/// }
-///
-/// let folder = tempfile::tempdir().unwrap();
-/// std::fs::write(folder.path().join("config.toml"), "model = 'mnist'").unwrap();
-/// let cli = Cli::parse_from(["report".as_ref(), folder.path().as_os_str()]);
-/// let mut output = Vec::new();
-/// cli.report.run(&mut output)?;
-/// assert!(String::from_utf8(output).unwrap().ends_with("report.html\n"));
-/// # Ok::<(), everburn_report::ReportError>(())
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ReportCommand {
     /// The folder of the run

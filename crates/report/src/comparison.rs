@@ -14,24 +14,6 @@ use crate::{ReportError, Run};
 const MOST_RUNS: usize = 12;
 
 /// Runs side by side; the first is the one that others are compared with.
-///
-/// ```
-/// let run = |rate: f64| {
-///     let folder = tempfile::tempdir().unwrap();
-///     let write = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
-///     write("config.toml", format!("model = 'mnist'\n[training.optimizer]\nlearning_rate = {rate}"));
-///     write("report.json", format!(r#"{{"test_accuracy":0.9,"samples_per_second":{}}}"#, 1e6 * rate));
-///     folder
-/// };
-/// let (one, other) = (run(0.001), run(0.002));
-/// let comparison = everburn_report::compare(&[one.path(), other.path()])?;
-/// let text = comparison.to_text();
-/// assert!(text.contains("training.optimizer.learning_rate"));
-/// assert!(text.contains("+100.0 %"));
-/// // What is the same in both is no difference.
-/// assert!(!text.contains("\nmodel "));
-/// # Ok::<(), everburn_report::ReportError>(())
-/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     runs: Vec<Run>,

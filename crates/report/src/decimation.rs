@@ -64,19 +64,6 @@ impl Bucket {
 }
 
 /// A curve, decimated as it grows.
-///
-/// ```
-/// use everburn_report::Series;
-///
-/// let mut loss = Series::new(16);
-/// for step in 1..=1_000_000 {
-///     loss.push(step, if step == 777_777 { 9.0 } else { 1.0 });
-/// }
-/// let points = loss.points(16);
-/// assert!(points.len() <= 4 * 16);
-/// assert!(points.iter().any(|point| (point.x, point.y) == (777_777, 9.0)));
-/// assert_eq!(loss.count(), 1_000_000);
-/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
     most: usize,

@@ -66,14 +66,6 @@ impl Run {
     /// The run as one HTML file of at most about 2 MB, which needs neither network nor other files: curves, throughput,
     /// ranks, events, confusion matrix, configuration, environment and results, and what of these could not be read.
     /// All text in it is text, whatever is in the run directory, and it allows no script but its own.
-    ///
-    /// ```
-    /// let folder = tempfile::tempdir().unwrap();
-    /// std::fs::write(folder.path().join("config.toml"), "model = '<script>'").unwrap();
-    /// let html = everburn_report::Run::read(folder.path())?.to_html();
-    /// assert!(html.contains("&lt;script&gt;"));
-    /// # Ok::<(), everburn_report::ReportError>(())
-    /// ```
     #[must_use]
     pub fn to_html(&self) -> String {
         within_bounds(|detail| {

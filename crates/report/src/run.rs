@@ -49,19 +49,6 @@ impl Note {
 }
 
 /// All that a run directory says.
-///
-/// ```
-/// let folder = tempfile::tempdir().unwrap();
-/// let line = r#"{"kind":"step","epoch":1,"step":10,"loss":2.25,"accuracy":0.125,"samples":24,"seconds":0.0625}"#;
-/// std::fs::write(folder.path().join("metrics.jsonl"), format!("{line}\n")).unwrap();
-///
-/// let run = everburn_report::Run::read(folder.path())?;
-/// assert_eq!(run.metrics.loss.step.last().unwrap().y, 2.25);
-/// assert_eq!(run.metrics.samples_per_second.last().unwrap().y, 384.0);
-/// // That there is no configuration and no report is noted, and no error.
-/// assert!(run.notes.iter().any(|note| note.file == "config.toml"));
-/// # Ok::<(), everburn_report::ReportError>(())
-/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
     /// The folder, as it was given.

@@ -154,7 +154,17 @@ impl fmt::Display for Wait {
     }
 }
 
-/// The three things that a rank can wait for. See [`Wait`] for an example.
+/// The three things that a rank can wait for.
+///
+/// ```
+/// # mod everburn { pub use everburn_schedules as schedules; }
+/// use everburn::schedules::{Awaited, Deadlock};
+///
+/// /// Whether sends that do not block would resolve it.
+/// fn is_by_sends(deadlock: &Deadlock) -> bool {
+///     deadlock.cycle().iter().any(|wait| matches!(wait.awaited, Awaited::Taken(_)))
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Awaited {
     /// A message from another rank.

@@ -27,16 +27,19 @@ pub enum ScheduleKind {
     /// Training of Giant Neural Networks using Pipeline Parallelism", section 2.3). Every
     /// micro-batch is live at once.
     #[serde(rename = "gpipe")]
+    #[doc(alias = "ScheduleGPipe")]
     GPipe,
     /// `1f1b`: after a warm-up, a forward and a backward pass in turn (Narayanan et al. 2021,
     /// "Memory-Efficient Pipeline-Parallel DNN Training", PipeDream-Flush). As idle as GPipe, but at
     /// most as many micro-batches as ranks are live.
     #[serde(rename = "1f1b")]
+    #[doc(alias = "Schedule1F1B")]
     OneForwardOneBackward,
     /// `interleaved`: 1F1B over several chunks a rank (Narayanan et al. 2021, "Efficient Large-Scale
     /// Language Model Training on GPU Clusters Using Megatron-LM", section 2.2). Idle for less
     /// time; more messages, more live activations.
     #[serde(rename = "interleaved")]
+    #[doc(alias = "ScheduleInterleaved1F1B")]
     Interleaved1F1B,
     /// `zb-h1`: 1F1B whose backward pass is cut in two, so that the gradients of weights fill the
     /// bubble (Qi et al. 2023, "Zero Bubble Pipeline Parallelism", section 2.1). As many live

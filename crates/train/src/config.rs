@@ -383,13 +383,12 @@ impl TrainingConfig {
         for group in &self.optimizer.groups {
             let factor = group.learning_rate_factor.unwrap_or(1.0);
             let wrong =
-                |error| TrainError::Config(format!("{error}, of the group `{}`", group.matches));
+                |error| TrainError::Config(format!("the group `{}`: {error}", group.matches));
             self.scheduler_at(factor, steps).map_err(wrong)?;
         }
         self.scheduler(steps).map(drop)
     }
 
-    /// Burn's scheduler of the learning rate, in a run of `total_steps` steps.
     pub(crate) fn scheduler(&self, total_steps: usize) -> Result<ModuleLrScheduler, TrainError> {
         initialised(&ModuleLrSchedulerConfig::new(
             self.scheduler_at(1.0, total_steps)?,

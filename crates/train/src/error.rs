@@ -8,7 +8,7 @@ use everburn_record::units::counted;
 
 use crate::checkpoint::state_dict::WeightsMismatch;
 use crate::device::verification::WrongNumbers;
-use crate::model::finite::NotFiniteInput;
+use crate::model::finite::{DivergenceSign, NotFiniteInput, suspects, suspects_of_evaluation};
 use crate::model::labels::WrongLabel;
 use crate::record::report::TrainingReport;
 
@@ -75,22 +75,7 @@ pub enum TrainError {
     /// The loss is no longer a number.
     #[error(
         "the {what} is {loss} after step {step} in epoch {epoch}: {}",
-        match (*.step, *.inputs_are_finite) {
-            (_, true) if *.what == VALIDATION_LOSS => "the training loss was finite, and so are the inputs of that batch, so the \
-                          training has diverged since (try a lower `training.optimizer.learning_rate`), or the model or the loss \
-                          makes it (a logarithm or a root of a number below 0, a division by 0)",
-            (_, false) if *.what == VALIDATION_LOSS => "the training loss was finite, so look for a NaN or an infinite number in \
-                          the validation data first; if there is none, the training has diverged: try a lower \
-                          `training.optimizer.learning_rate`",
-            // Nothing has been learned yet.
-            (1, true) => "the inputs are finite, so the model or the loss makes it (a logarithm or a root of a number below 0, a \
-                          division by 0)",
-            (1, false) => "the model, the loss or the data make it (a logarithm or a root of a number below 0, a division by 0)",
-            (_, true) => "the training has diverged, for the inputs of that batch are finite; try a lower \
-                          `training.optimizer.learning_rate`",
-            (_, false) => "the training has diverged, or the data have a NaN or an infinite number; try a lower \
-                           `training.optimizer.learning_rate`, and look for such numbers in the inputs",
-        }
+        suspects(.what, *.step, *.inputs_are_finite, *.sign)
     )]
     LossNotFinite {
         /// Which loss, "training loss" say.
@@ -103,6 +88,21 @@ pub enum TrainError {
         epoch: usize,
         /// The inputs of that batch were looked at, on all ranks, and all are finite.
         inputs_are_finite: bool,
+        /// What shows that the training had diverged before, if anything does: of a validation or a test.
+        sign: Option<DivergenceSign>,
+    },
+    /// The loss of an evaluation ([`Trainer::evaluate`](crate::Trainer::evaluate)) is not a number.
+    #[error(
+        "the test loss is {loss}: {}",
+        suspects_of_evaluation(*.inputs_are_finite, *.weights_are_finite)
+    )]
+    TestLossNotFinite {
+        /// The loss.
+        loss: f64,
+        /// The inputs of the first batch with such a loss were looked at, on all ranks, and all are finite.
+        inputs_are_finite: bool,
+        /// The parameters of the model are finite.
+        weights_are_finite: bool,
     },
     /// Gradients are too large for `f16`, whatever the loss is multiplied by.
     #[error(
@@ -333,6 +333,7 @@ impl TrainError {
             | Self::InputNotFinite(_)
             | Self::PredictionNotFinite { .. }
             | Self::LossNotFinite { .. }
+            | Self::TestLossNotFinite { .. }
             | Self::LossScaleTooLow { .. }
             | Self::DifferentRuns { .. }
             | Self::DifferentMetrics { .. }
@@ -429,7 +430,6 @@ impl TrainError {
         }
     }
 
-    /// [`TrainError::Write`].
     pub(crate) fn write(path: &Path, reason: impl std::fmt::Display) -> Self {
         Self::Write {
             path: path.into(),
@@ -443,6 +443,9 @@ pub(crate) const HELD_OUT_OF: &str = "the training data";
 
 /// The loss of which the data to validate on are the cause, rather than the steps before.
 pub(crate) const VALIDATION_LOSS: &str = "validation loss";
+
+/// The same of the test at the end of a training.
+pub(crate) const TEST_LOSS: &str = "test loss";
 
 /// An error of the system about a file of a run, with what to do.
 pub(crate) fn with_hint(error: &std::io::Error) -> String {

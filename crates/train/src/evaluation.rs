@@ -53,8 +53,15 @@ fn sums(report: &impl Report, counts: Option<&RefCell<Counts>>) -> Result<Metric
     report.local().map_err(failed)
 }
 
+/// What all samples of a loader have shown, on every rank the same.
+pub(crate) struct Evaluated {
+    pub(crate) sums: MetricSums,
+    /// The first global batch, counted from 0, whose loss is NaN or infinite.
+    pub(crate) broken: Option<usize>,
+}
+
 /// Adds up what `infer` finds in every sample of the loader, over all ranks; `None` if a rank
-/// wanted to stop first. `each` is told the sums of each global batch, on every rank the same.
+/// wanted to stop first. `each` receives the sums of each global batch, on every rank the same.
 ///
 /// In errors, the loader's samples are numbered from `first`. The order of the batches is that of epoch 0; a loader for evaluation does not shuffle.
 pub(crate) fn evaluate(
@@ -63,9 +70,10 @@ pub(crate) fn evaluate(
     group: &ProcessGroup,
     stop_wanted: impl Fn() -> bool,
     mut each: impl FnMut(&MetricSums) -> Result<(), TrainError>,
-) -> Result<Option<MetricSums>, TrainError> {
+) -> Result<Option<Evaluated>, TrainError> {
     let (mut total, mut agreement) = (MetricSums::default(), MetricAgreement::default());
-    for share in loader.epoch(0) {
+    let mut broken = None;
+    for (number, share) in loader.epoch(0).enumerate() {
         let unread = |error: InputError| TrainError::Data(error.numbered_from(first).to_string());
         let share = share.map_err(unread)?;
         let (batch, stop) = match loader.sampler().virtual_ranks() {
@@ -101,6 +109,9 @@ pub(crate) fn evaluate(
         if stop {
             return Ok(None);
         }
+        if !batch.loss_sum.is_finite() {
+            broken = broken.or(Some(number));
+        }
         total += &batch;
         each(&batch)?;
     }
@@ -112,7 +123,10 @@ pub(crate) fn evaluate(
         )));
     }
     require_possible_accuracy(&total)?;
-    Ok(Some(total))
+    Ok(Some(Evaluated {
+        sums: total,
+        broken,
+    }))
 }
 
 /// Refuses more correct predictions than there were.

@@ -51,6 +51,7 @@ pub type HookError = Box<dyn Error + Send + Sync>;
 ///     }
 /// }
 /// ```
+#[doc(alias = "Callback")]
 pub trait Hook: Send + 'static {
     /// The name in messages. Default: the name of the type.
     fn name(&self) -> Cow<'static, str> {

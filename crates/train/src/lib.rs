@@ -93,7 +93,7 @@ pub use metrics::rank_times::{ForwardPass, PassTimes};
 pub use metrics::step_report::{Report, StepCost, StepReport};
 pub use metrics::sums::{ACCURACY, LOSS, MetricSums, WeightedSum};
 pub use model::erased::{AnyBatch, AnyData, AnyItem, AnyModel, AnyModelOverRanks, Trainable};
-pub use model::finite::NotFiniteInput;
+pub use model::finite::{DivergenceSign, NotFiniteInput};
 pub use model::generation::{Generation, TokenStream, whole_text};
 pub use model::labels::WrongLabel;
 pub use model::objective::{

@@ -43,7 +43,6 @@ enum Quantity {
 pub(crate) struct NewestReport(Arc<Mutex<Option<StepReport>>>);
 
 impl NewestReport {
-    /// Takes it away.
     pub(crate) fn take(&self) -> Option<StepReport> {
         self.lock().take()
     }

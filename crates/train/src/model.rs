@@ -4,6 +4,7 @@ pub(crate) mod batch_tensors;
 pub(crate) mod erased;
 pub(crate) mod finite;
 pub(crate) mod generation;
+pub(crate) mod input_search;
 pub(crate) mod labels;
 pub(crate) mod objective;
 pub(crate) mod predictions;

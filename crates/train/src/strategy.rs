@@ -116,15 +116,12 @@ pub(crate) struct RankSetup {
     pub(crate) resume_wanted: bool,
     /// This process took the place of one that was lost.
     pub(crate) begun_before: bool,
-    /// When this process began.
     pub(crate) started: Instant,
     /// The test at the end, where it belongs to what a lost rank must not spoil.
     pub(crate) test: Option<AnyLoader>,
-    /// The names of the classes, where there are any.
     pub(crate) class_names: Vec<String>,
     /// What rank 0 shows of the run while it continues.
     pub(crate) live: LiveSlot,
-    /// The status of each rank.
     pub(crate) rank_statuses: Option<RankStatuses>,
     pub(crate) stop: StopSignal,
     pub(crate) samples: Option<Samples<AnyModel>>,

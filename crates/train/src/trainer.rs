@@ -172,6 +172,7 @@ impl Trainer {
 
     /// Seeds the device for the model's initial weights; call it before the model is built. All
     /// ranks start from rank 0's weights.
+    #[doc(alias = "manual_seed")]
     pub fn seed(&self) {
         self.config.seed_for_weights(&self.device);
     }

@@ -1,5 +1,7 @@
 //! Tests of `cifar`.
 
+use everburn_tests::AssertContains;
+
 use super::writing::{gzip, tiny};
 use super::*;
 use crate::tar::writing::archive;
@@ -44,22 +46,13 @@ fn what_is_missing_or_no_record_is_named() {
         Cifar::open(&path, [32, 32]).unwrap_err().to_string()
     };
     let error = refused(&[("test_batch.bin", &[0; 3073])]);
-    assert!(
-        error.contains("a.tar.gz: data_batch_1.bin: it is missing"),
-        "{error}"
-    );
+    error.assert_contains(["a.tar.gz: data_batch_1.bin: it is missing"]);
     let error = refused(&[("train.bin", &[0; 3074]), ("test.bin", &[0; 3000])]);
-    assert!(
-        error.contains("test.bin: 3000 bytes are no whole number"),
-        "{error}"
-    );
+    error.assert_contains(["test.bin: 3000 bytes are no whole number"]);
     let mut records = vec![1; 2 * 3074];
     records[3075] = 200;
     let error = refused(&[("train.bin", &records), ("test.bin", &records)]);
-    assert!(
-        error.contains("train.bin: the label of image 1 is 200"),
-        "{error}"
-    );
+    error.assert_contains(["train.bin: the label of image 1 is 200"]);
     std::fs::write(&path, b"no archive at all").unwrap();
     let error = Cifar::open(&path, [32, 32]).unwrap_err().to_string();
     assert!(error.contains("a.tar.gz"), "{error}");
@@ -71,8 +64,5 @@ fn a_compressed_archive_of_other_images_is_to_be_unpacked() {
     let path = folder.path().join("s.tar.gz");
     std::fs::write(&path, gzip(&archive(&[("roses/1.png", b"x")]))).unwrap();
     let error = Cifar::open(&path, [32, 32]).unwrap_err().to_string();
-    assert!(
-        error.contains("s.tar.gz: members: ") && error.contains("unpack it"),
-        "{error}"
-    );
+    error.assert_contains(["s.tar.gz: members: ", "unpack it"]);
 }

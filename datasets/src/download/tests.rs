@@ -9,6 +9,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 
+use everburn_tests::AssertContains;
+
 use super::*;
 use crate::collection::{Content, IdxFile, Sha256Of};
 
@@ -226,10 +228,7 @@ fn an_altered_download_is_refused_by_its_hash() {
     let error = fetch(&tiny(), &[mirror], folder.path())
         .unwrap_err()
         .to_string();
-    assert!(
-        error.contains("not the published Tiny file: the SHA-256"),
-        "{error}"
-    );
+    error.assert_contains(["not the published Tiny file: the SHA-256"]);
     assert_eq!(names(folder.path()), [""; 0]);
 }
 
@@ -293,10 +292,7 @@ fn images_and_labels_of_different_number_are_refused() {
     write(IMAGES[0], images_file());
     write(LABELS[0], vec![0, 0, 8, 1, 0, 0, 0, 1, 3]);
     let error = tiny().read(folder.path()).unwrap_err().to_string();
-    assert!(
-        error.contains("train-labels-idx1-ubyte holds 1 labels, but "),
-        "{error}"
-    );
+    error.assert_contains(["train-labels-idx1-ubyte holds 1 labels, but "]);
     assert!(
         error.ends_with("train-images-idx3-ubyte holds 2 images"),
         "{error}"

@@ -1,3 +1,4 @@
+use everburn_tests::AssertContains;
 use image::codecs::jpeg::JpegEncoder;
 use image::{ImageEncoder, Rgb, RgbImage};
 
@@ -258,8 +259,5 @@ fn names_of_classes_that_look_the_same_are_the_same() {
     }
     fs::create_dir(path.join(one)).unwrap();
     let error = ImageFolder::open(path, [4, 4]).unwrap_err().to_string();
-    assert!(
-        error.contains("it has two folders") && error.contains("macOS"),
-        "{error}"
-    );
+    error.assert_contains(["it has two folders", "macOS"]);
 }

@@ -1,5 +1,6 @@
 use std::path::Path;
 
+use everburn_tests::AssertContains;
 use image::{GrayImage, Luma, Rgb, RgbImage};
 
 use super::*;
@@ -94,10 +95,7 @@ fn all_images_are_test_images_where_only_a_test_set_is_wanted() {
     std::fs::rename(folder.path(), parent.path().join("test")).unwrap();
     assert_eq!(load_rgb(&only_test(parent.path())).unwrap().test.len(), 60);
     let error = load_rgb(&request(parent.path())).unwrap_err().to_string();
-    assert!(
-        error.contains("it has test and no folder named train"),
-        "{error}"
-    );
+    error.assert_contains(["it has test and no folder named train"]);
     let classes = parent.path().join("test");
     std::fs::rename(classes.join("a"), classes.join("test")).unwrap();
     let loaded = load_rgb(&request(&classes)).unwrap();
@@ -135,10 +133,7 @@ fn the_images_of_val_are_validated_on_where_there_is_a_test_set_too() {
     assert_eq!((first.channels(), first.class), (1, 2));
     let text = loaded.description.to_string();
     let part = "one folder per class; validation: the 59 images of val; files that are neither";
-    assert!(
-        text.contains(part) && text.contains("val/b/00.webp"),
-        "{text}"
-    );
+    text.assert_contains([part, "val/b/00.webp"]);
     let only_test = RgbRequest {
         only_test: true,
         ..request.clone()
@@ -166,10 +161,7 @@ fn a_folder_without_images_is_told_what_is_missing() {
     std::fs::create_dir(parent.path().join("roses")).unwrap();
     std::fs::write(parent.path().join("roses/1.webp"), "").unwrap();
     let error = refused();
-    assert!(
-        error.contains("files as `.webp`: convert them to JPEG or PNG"),
-        "{error}"
-    );
+    error.assert_contains(["files as `.webp`: convert them to JPEG or PNG"]);
 }
 
 #[test]
@@ -210,20 +202,15 @@ fn an_archive_of_cifar_is_verified_where_it_was_asked_for_by_name() {
     };
     let load = || load_rgb_in(&cifar, &nowhere(folder.path()));
     let error = load().unwrap_err().to_string();
-    for part in [
+    error.assert_contains([
         "CIFAR-10 was not found",
         "lacks cifar-10-binary.tar.gz",
         "cifar10 (--data-dir)",
-    ] {
-        assert!(error.contains(part), "{error}");
-    }
+    ]);
     let archive = folder.path().join(CIFAR_10.archive);
     std::fs::write(&archive, tiny(&CIFAR_10, 2)).unwrap();
     let error = load().unwrap_err().to_string();
-    assert!(
-        error.contains("is not the published CIFAR-10 file"),
-        "{error}"
-    );
+    error.assert_contains(["is not the published CIFAR-10 file"]);
     // By its path, it is taken as it is.
     for path in [folder.path(), &archive] {
         let by_path = RgbRequest {

@@ -1,5 +1,7 @@
 use std::fmt::Write;
 
+use everburn_tests::AssertContains;
+
 use super::*;
 
 fn written(name: &str, text: impl AsRef<[u8]>) -> (tempfile::TempDir, PathBuf) {
@@ -149,10 +151,7 @@ fn numbers_with_separators_of_thousands_are_refused() {
     assert_eq!(kinds.schema.width(), 18);
     let french = amounts.replace("1.0", "1 0").replace('\t', ";");
     let error = refused("t.csv", &french, "y");
-    assert!(
-        error.contains("line 2, column `x`: `1 010,25` looks"),
-        "{error}"
-    );
+    error.assert_contains(["line 2, column `x`: `1 010,25` looks"]);
     // Beside numbers without separators, before or after them.
     for small in [0, 3] {
         let mixed = with(&|row| match row == small {
@@ -195,10 +194,7 @@ fn another_table_is_read_by_the_columns_of_the_first_one() {
     );
     let (_folder, path) = written("lacks.csv", "x\n5\n");
     let error = schema.read(&path).unwrap_err().to_string();
-    assert!(
-        error.contains("lacks.csv, the header: there is no column `kind`, but x"),
-        "{error}"
-    );
+    error.assert_contains(["lacks.csv, the header: there is no column `kind`, but x"]);
 }
 
 #[test]
@@ -254,25 +250,16 @@ fn what_is_wrong_is_named_with_its_line_and_column() {
         ),
     ] {
         let error = wrong(old, new);
-        assert!(
-            error.contains("t.csv") && error.contains(message),
-            "{error}"
-        );
+        error.assert_contains(["t.csv", message]);
     }
     assert!(refused("").contains("there is no column `y`"));
     assert!(refused("y\n1\n").contains("no column but the target"));
     assert!(refused("x,y\n1,2\n").contains("1 rows are fewer than 10"));
     let error = refused([table(20).as_bytes(), b"\xff,a,3\n"].concat());
-    assert!(
-        error.contains("line 22, column `x`: it is not UTF-8"),
-        "{error}"
-    );
+    error.assert_contains(["line 22, column `x`: it is not UTF-8"]);
     let ids: String = (0..2000).map(|row| format!("id{row},{row}\n")).collect();
     let error = refused(format!("id,y\n{ids}"));
-    assert!(
-        error.contains("column `id`: it has more than 1000 different values"),
-        "{error}"
-    );
+    error.assert_contains(["column `id`: it has more than 1000 different values"]);
     let many: Vec<_> = (0..5000).map(|column| format!("c{column}")).collect();
     assert!(refused(many.join(",")).contains("5000 columns are more than 4096"));
 }
@@ -411,20 +398,14 @@ mod of_parquet {
             request.target = "z".to_owned();
         });
         let text = absent.unwrap_err().to_string();
-        assert!(
-            text.contains("there is no column `z`, but x, kind, new, y"),
-            "{text}"
-        );
+        text.assert_contains(["there is no column `z`, but x, kind, new, y"]);
         let nested = "message t { required int64 y; repeated int64 xs; }";
         let schema = Arc::new(parse_message_type(nested).unwrap());
         let mut bytes = Vec::new();
         let file = SerializedFileWriter::new(&mut bytes, schema, Arc::default()).unwrap();
         file.close().unwrap();
         let text = refused(bytes);
-        assert!(
-            text.contains("column `xs`: its cells have several values"),
-            "{text}"
-        );
+        text.assert_contains(["column `xs`: its cells have several values"]);
     }
 
     #[test]
@@ -474,8 +455,5 @@ fn semicolons_are_found_and_a_comma_is_the_decimal_point_then() {
 #[test]
 fn another_encoding_is_named_with_what_converts_it() {
     let error = refused(b"fl\xe4che,y\n1,2\n");
-    assert!(
-        error.contains("line 1, column 1: it is not UTF-8; `iconv -f LATIN1"),
-        "{error}"
-    );
+    error.assert_contains(["line 1, column 1: it is not UTF-8; `iconv -f LATIN1"]);
 }

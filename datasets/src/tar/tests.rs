@@ -1,5 +1,7 @@
 //! Tests of `tar`.
 
+use everburn_tests::AssertContains;
+
 use super::writing::{archive, member, signed};
 use super::*;
 
@@ -64,22 +66,13 @@ fn a_damaged_header_is_named_with_its_place_and_field() {
         members(&bytes).unwrap_err().to_string()
     };
     let error = refused(0, b'z', false);
-    assert!(
-        error.contains("checksum of the header at byte 0"),
-        "{error}"
-    );
+    error.assert_contains(["checksum of the header at byte 0"]);
     let error = refused(1536 + 124, b'9', true);
-    assert!(
-        error.contains("size of the header at byte 1536") && error.contains("octal"),
-        "{error}"
-    );
+    error.assert_contains(["size of the header at byte 1536", "octal"]);
     let error = refused(1536 + 124, b'7', true);
     assert!(error.contains("it is cut off"), "{error}");
     let error = members(&whole[..700]).unwrap_err().to_string();
-    assert!(
-        error.contains("size of the header at byte 0: the content ends at byte 1112"),
-        "{error}"
-    );
+    error.assert_contains(["size of the header at byte 0: the content ends at byte 1112"]);
     let mut absurd = whole.clone();
     absurd[124] = 0x80;
     absurd[125..136].fill(0xff);

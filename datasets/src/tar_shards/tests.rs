@@ -1,5 +1,6 @@
 use std::io::Cursor;
 
+use everburn_tests::AssertContains;
 use image::{Rgb, RgbImage};
 
 use super::*;
@@ -112,10 +113,7 @@ fn a_sample_without_an_image_or_a_class_is_named() {
     let error = refused(&[("0.png", &image), ("0.cls", b"1"), ("1.png", &image)]);
     assert!(error.contains("a.tar: 1: it has no file `.cls`"), "{error}");
     let error = refused(&[("0.png", &image)]);
-    assert!(
-        error.contains("a.tar: 0: neither a file `.cls` nor a folder"),
-        "{error}"
-    );
+    error.assert_contains(["a.tar: 0: neither a file `.cls` nor a folder"]);
     let error = refused(&[("0.cls", b"1"), ("0.txt", b"no image")]);
     assert!(error.contains("a.tar: 0: it has no image"), "{error}");
     for class in [
@@ -126,23 +124,14 @@ fn a_sample_without_an_image_or_a_class_is_named() {
         b"",
     ] {
         let error = refused(&[("0.png", &image), ("0.cls", class)]);
-        assert!(
-            error.contains("a.tar: 0.cls: `") && error.contains("below 100000"),
-            "{error}"
-        );
+        error.assert_contains(["a.tar: 0.cls: `", "below 100000"]);
     }
     let error = refused(&[("0.png", &image), ("0.png", &image)]);
-    assert!(
-        error.contains("0.png: the sample has two files `.png`"),
-        "{error}"
-    );
+    error.assert_contains(["0.png: the sample has two files `.png`"]);
     let error = refused(&[("README", b"no sample")]);
     assert!(error.contains("there are no files in it"), "{error}");
     let (_folder, path) = written(&[("0.png", b"no image"), ("0.cls", b"1")]);
     let set = TarImages::open(TarShards::open(&[path]).unwrap(), [4, 6], None).unwrap();
     let error = set.image(0).unwrap_err().to_string();
-    assert!(
-        error.contains("a.tar/0.png is damaged, or no image"),
-        "{error}"
-    );
+    error.assert_contains(["a.tar/0.png is damaged, or no image"]);
 }

@@ -1,6 +1,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use everburn_tests::AssertContains;
 use sha2::{Digest, Sha256};
 
 use super::header::OURS_BYTES;
@@ -113,17 +114,13 @@ fn files_of_llm_c_are_read() {
     assert_eq!(shards.read(0..3).unwrap(), tokens);
     let error = shards.with_vocabulary(128_000).read(1..3).unwrap_err();
     let error = error.to_string();
-    assert!(
-        error.contains("llama.bin: token 2: it is 128255, beyond the vocabulary of 128000"),
-        "{error}"
-    );
+    error.assert_contains(["llama.bin: token 2: it is 128255, beyond the vocabulary of 128000"]);
     // Of 16 and of 32 bits.
     let error = refused(folder.path());
-    assert!(
-        error.contains("llama.bin has tokens of 32 bits, and")
-            && error.contains("fineweb_train_000001.bin has tokens of 16 bits"),
-        "{error}"
-    );
+    error.assert_contains([
+        "llama.bin has tokens of 32 bits, and",
+        "fineweb_train_000001.bin has tokens of 16 bits",
+    ]);
 }
 
 #[test]
@@ -154,10 +151,7 @@ fn files_of_llm_c_that_are_wrong_are_refused_by_field() {
     for (bytes, expected) in cases {
         fs::write(&file, bytes).unwrap();
         let error = refused(folder.path());
-        assert!(
-            error.contains("a.bin: ") && error.contains(expected),
-            "{error}"
-        );
+        error.assert_contains(["a.bin: ", expected]);
     }
 }
 
@@ -273,10 +267,7 @@ fn a_record_is_equal_for_the_same_files_only() {
     assert_ne!(record().sha256, renamed.sha256);
     let error = open(folder.path()).unwrap().train.verify().unwrap_err();
     let error = error.to_string();
-    assert!(
-        error.contains("train_000001.bin: tokens: they are damaged"),
-        "{error}"
-    );
+    error.assert_contains(["train_000001.bin: tokens: they are damaged"]);
 }
 
 #[test]

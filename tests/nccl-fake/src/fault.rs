@@ -4,16 +4,6 @@ use everburn_nccl::Status;
 
 /// Something that goes wrong on one rank of a [`FakeCluster`](super::FakeCluster), from when it is
 /// injected.
-///
-/// ```
-/// use everburn_nccl::{NcclError, Status};
-/// use everburn_nccl_fake::{FakeCluster, Fault};
-///
-/// let cluster = FakeCluster::new(1);
-/// cluster.inject(0, Fault::InitFails(Status::SystemError));
-/// let error = cluster.connect(0, cluster.config(0), None).unwrap_err();
-/// assert!(matches!(error, NcclError::Nccl { status: Status::SystemError, .. }));
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// `ncclGetUniqueId` answers so.

@@ -51,14 +51,6 @@ pub struct FakeCluster {
 }
 
 /// A stream on which a rank computes, beside that of its group.
-///
-/// ```
-/// use everburn_nccl_fake::FakeCluster;
-///
-/// let cluster = FakeCluster::new(1);
-/// let compute = cluster.compute_stream(0);
-/// assert_ne!(compute, cluster.compute_stream(0));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ComputeStream(usize);
 

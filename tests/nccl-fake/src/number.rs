@@ -4,13 +4,6 @@ use everburn_collectives::group::{DType, ReduceOp};
 use half::{bf16, f16};
 
 /// A number that the GPUs' memory can hold.
-///
-/// ```
-/// use everburn_collectives::group::DType;
-/// use everburn_nccl_fake::Number;
-///
-/// assert_eq!(<i64 as Number>::DTYPE, DType::I64);
-/// ```
 pub trait Number: Copy + Send + 'static {
     /// Its type.
     const DTYPE: DType;

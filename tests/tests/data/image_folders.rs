@@ -482,15 +482,7 @@ fn augmented_images_are_the_same_on_any_number_of_ranks_and_threads() {
     let text = Everburn::new(here, ["train", "gpt-nano", "--data", "embedded"]);
     let text = text.args(["--set", "data.augment=flip"]).run();
     text.failed_with(2, &["data.augment changes images"]);
-    let resident = [
-        "train",
-        "mnist",
-        "--data",
-        "synthetic",
-        "--train-samples",
-        "100",
-        "--data-on-device",
-    ];
+    let resident = "train mnist --data synthetic --train-samples 100 --data-on-device".split(' ');
     let resident = Everburn::new(here, resident)
         .args(["--set", "data.augment=shift"])
         .run();

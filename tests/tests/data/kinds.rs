@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::io::Cursor;
 use std::path::Path;
 
-use everburn_tests::{Ended, Everburn, HttpServer, Run};
+use everburn_tests::{AssertContains, Ended, Everburn, HttpServer, Run};
 use image::{Rgb, RgbImage};
 
 use super::image_folders::SMALL_RESNET;
@@ -306,10 +306,7 @@ fn cifar_has_a_small_stem_and_is_not_found_where_it_is_not() {
         "{ended}"
     );
     let config = Run::new(here.join("run")).text("config.toml");
-    assert!(
-        config.contains("stem = \"small\"") && config.contains("size = 32"),
-        "{config}"
-    );
+    config.assert_contains(["stem = \"small\"", "size = 32"]);
     everburn(here, "eval run").run().succeeded();
     let line = "train resnet18 --data cifar100 --data-dir cifar --run-dir none";
     let nowhere = everburn(here, line).env("EVERBURN_OFFLINE", "1").run();

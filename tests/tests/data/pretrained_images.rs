@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use everburn_tests::{Ended, Everburn, Run};
+use everburn_tests::{AssertContains, Ended, Everburn, Run};
 use serde_json::{Value, json};
 
 use super::image_folders::draw;
@@ -123,14 +123,7 @@ fn a_pretrained_classifier_is_found_by_its_folder_with_its_classes() {
                 "--run-dir",
                 run,
             ];
-            let few = [
-                "--steps",
-                "1",
-                "--batch-size",
-                "8",
-                "--validation-samples",
-                "4",
-            ];
+            let few = "--steps 1 --batch-size 8 --validation-samples 4".split(' ');
             Everburn::new(here, train).args(few).args(more).run()
         };
         label(json!({"0": "down", "1": "across"}));
@@ -138,10 +131,7 @@ fn a_pretrained_classifier_is_found_by_its_folder_with_its_classes() {
         begin(&run, &[]).succeeded();
         let classes = Run::new(here.join(&run)).text("config.toml");
         let classes = classes.replace(['\n', ' '], "");
-        assert!(
-            classes.contains("classes=[\"down\",\"across\""),
-            "{classes}"
-        );
+        classes.assert_contains(["classes=[\"down\",\"across\""]);
 
         let help = format!("--init-skip '{head}.*'");
         let named = format!("{model}-named");
@@ -165,10 +155,7 @@ fn a_pretrained_classifier_is_found_by_its_folder_with_its_classes() {
         begin(&run, &["--init-skip", &skip]).succeeded();
         let classes = Run::new(here.join(&run)).text("config.toml");
         let classes = classes.replace(['\n', ' '], "");
-        assert!(
-            classes.contains("classes=[\"across\",\"down\""),
-            "{classes}"
-        );
+        classes.assert_contains(["classes=[\"across\",\"down\""]);
     }
     assert!(!here.join("never").exists());
 }
@@ -179,23 +166,8 @@ fn an_adapter_of_a_classifier_has_no_type_of_text() {
     let here = folder.path();
     stripes(here);
     exported(here, "vit", VIT);
-    let train = [
-        "train",
-        "--init-from",
-        "vit",
-        "--data",
-        "stripes",
-        "--steps",
-        "1",
-    ];
-    let lora = [
-        "--lora",
-        "2",
-        "--lora-targets",
-        "query,value",
-        "--run-dir",
-        "tuned",
-    ];
+    let train = "train --init-from vit --data stripes --steps 1".split(' ');
+    let lora = "--lora 2 --lora-targets query,value --run-dir tuned".split(' ');
     let train = Everburn::new(here, train).args(lora);
     let few = ["--batch-size", "8", "--validation-samples", "4"];
     train.args(few).run().succeeded();

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use everburn_tests::{Ended, Everburn, Run};
+use everburn_tests::{AssertContains, Ended, Everburn, Run};
 
 /// A decoder that trains in a moment.
 const SMALL_GPT: &str = "model = \"gpt-nano\"\n\
@@ -70,14 +70,12 @@ fn a_decoder_trains_on_files_of_tokens_on_any_ranks_goes_on_and_writes() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let said = tokenized(here).stdout;
-    for words in [
+    said.assert_contains([
         "to train on: ",
         "held out: ",
         "a vocabulary of 300, <|endoftext|> (0) after each document",
         "train gpt-nano --data tokens",
-    ] {
-        assert!(said.contains(words), "{words}: {said}");
-    }
+    ]);
     assert!(here.join("tokens/train_000001.bin").is_file());
     let one = train(here, "one", &["--steps", "8", "--sample-every", "4"]).succeeded();
     let first = one.stdout.lines().next().unwrap_or_default();

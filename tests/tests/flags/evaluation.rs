@@ -1,6 +1,6 @@
 //! `eval`: what its ranks are notified of the flags.
 
-use everburn_tests::{DEADLINE, Everburn, Process, holds_within};
+use everburn_tests::{AssertContains, DEADLINE, Everburn, Process, holds_within};
 use rustix::process::Signal;
 
 use crate::{shares_memory, told_of, train};
@@ -37,9 +37,7 @@ fn ranks_reach_each_other_as_they_are_told_and_find_one_that_is_stopped() {
     second.signal(Signal::STOP);
     assert!(!shares_memory(second), "{}", job.output());
     let told = told_of(second, "cmdline");
-    for flag in ["--backend host", "--heartbeat-timeout 1"] {
-        assert!(told.contains(flag), "{told}");
-    }
+    told.assert_contains(["--backend host", "--heartbeat-timeout 1"]);
     let ended = job.wait();
     ended.failed_with(76, &["rank 1 stalled", "no heartbeat"]);
 }
@@ -80,8 +78,5 @@ fn settings_of_the_task_are_set_as_flags_set_them() {
     assert!(set.contains("\"test_samples\":30,"), "{set}");
     assert_eq!(set, flags);
     let on_two_ranks = tested("2", &["--set", keys[0], "--set", keys[1]]);
-    assert!(
-        on_two_ranks.contains("\"test_samples\":30,"),
-        "{on_two_ranks}"
-    );
+    on_two_ranks.assert_contains(["\"test_samples\":30,"]);
 }

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use everburn_tests::{
-    DEADLINE, Everburn, Run, TOKEN, Terminal, binary, holds_within, skip_missing,
+    AssertContains, DEADLINE, Everburn, Run, TOKEN, Terminal, binary, holds_within, skip_missing,
 };
 use rustix::process::Signal;
 
@@ -38,9 +38,7 @@ fn who_knows_the_jobs_token_can_look_on_over_the_network() {
 
     // What is no part of the configuration is said to each rank.
     let line = told_of(job.rank(1), "cmdline");
-    for flag in ["--kernel-cache kernels", "--no-dashboard"] {
-        assert!(line.contains(flag), "{line}");
-    }
+    line.assert_contains(["--kernel-cache kernels", "--no-dashboard"]);
     assert!(!line.contains(TOKEN), "{line}");
     job.signal(Signal::INT);
     assert_eq!(job.wait().code(), 130);
@@ -67,14 +65,7 @@ fn prometheus_reads_the_figures_of_a_run_with_its_credential() {
     assert!(credential.len() == 64 && credential != TOKEN, "{printed}");
 
     let job = Everburn::train_for_long(folder.path(), "mlp")
-        .args([
-            "--ranks",
-            "2",
-            "--run-dir",
-            "run",
-            "--prometheus",
-            "127.0.0.1:0",
-        ])
+        .args("--ranks 2 --run-dir run --prometheus 127.0.0.1:0".split(' '))
         .args(["--job-token", TOKEN])
         .start();
     let run = Run::new(folder.path().join("run"));

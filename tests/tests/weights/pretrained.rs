@@ -209,14 +209,7 @@ fn a_damaged_pretrained_model_is_refused_by_its_file() {
     let [sound_weights, sound_config] =
         [&weights, &config].map(|path| std::fs::read(path).unwrap());
     let run = || {
-        let import = [
-            "import",
-            "gpt2",
-            "--tokenizer",
-            "byte",
-            "--run-dir",
-            "never",
-        ];
+        let import = "import gpt2 --tokenizer byte --run-dir never".split(' ');
         let ended = Everburn::new(here, import).run();
         assert!(!ended.stderr.contains("panicked"), "{ended}");
         assert_eq!(here.join("never").exists(), ended.code() == 0, "{ended}");

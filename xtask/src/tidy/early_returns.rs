@@ -5,7 +5,13 @@
 use super::TextFile;
 
 /// The functions of `everburn_tests` that note a skip.
-const SKIPS: [&str; 4] = ["skip", "skip_missing", "data_folder", "start_or_skip"];
+const SKIPS: [&str; 5] = [
+    "skip",
+    "skip_missing",
+    "data_folder",
+    "start_or_skip",
+    "start_with_tls_or_skip",
+];
 
 const WHAT: &str = "a test that returns here passes without a check: call `skip` or `skip_missing` of \
                     `everburn_tests` before, or let it fail";

@@ -37,7 +37,8 @@ fn check_page(page: &TextFile, doctests: &str) -> Vec<String> {
         };
         let block = lines.by_ref().map(|(_, line)| line);
         let block = block.take_while(|line| !line.trim_start().starts_with("```"));
-        let has_commands = block.filter(|line| is_command(line)).count() > 0;
+        let block: Vec<&str> = block.collect();
+        let has_commands = block.iter().any(|line| is_command(line));
         let fault = match language.split(',').next() {
             Some("rust") if !doctests.contains(&format!("/{}\")]", page.path)) => {
                 Some(format!("Rust on a page that `{DOCTESTS}` does not compile"))
@@ -49,10 +50,15 @@ fn check_page(page: &TextFile, doctests: &str) -> Vec<String> {
                 "Python that no test runs: write `{NEEDS} ... -->` above"
             )),
             // `sh` is run; other commands say why they are not.
-            Some("text" | "console" | "") if has_commands && !above.starts_with(NEEDS) => {
+            Some("text" | "console" | "bash" | "shell" | "")
+                if has_commands && !above.starts_with(NEEDS) =>
+            {
                 Some(format!(
                     "commands that no test runs: make it `sh`, or write `{NEEDS} ... -->` above"
                 ))
+            }
+            Some("text" | "") if block.iter().any(|line| is_rust(line)) => {
+                Some("Rust that is not compiled: make it `rust`".to_owned())
             }
             _ => None,
         };
@@ -70,6 +76,12 @@ fn is_command(line: &str) -> bool {
     words
         .next()
         .is_some_and(|word| PROGRAMS.contains(&word) && words.next().is_some())
+}
+
+/// Whether a line of a block is a statement of Rust.
+fn is_rust(line: &str) -> bool {
+    let line = line.trim();
+    line.ends_with(';') && (line.starts_with("let ") || line.starts_with("use "))
 }
 
 #[cfg(test)]
@@ -93,6 +105,8 @@ mod tests {
             format!("docs/b.md:1: Rust on a page that `{DOCTESTS}` does not compile")
         );
         assert!(complaints("```rust,ignore\n```").contains("docs/a.md:1: Rust that is not"));
+        let as_text = complaints("```text\nlet group = rank.group()?;\n```");
+        assert!(as_text.contains("docs/a.md:1: Rust that is not compiled: make it"));
         assert!(complaints("```python\n```").contains("docs/a.md:1: Python that no test runs"));
     }
 
@@ -103,6 +117,7 @@ mod tests {
             found.starts_with("docs/b.md:1: commands that no test runs"),
             "{found}"
         );
+        assert!(complaints("```bash\neverburn train mnist\n```").contains("docs/a.md:1: commands"));
         for page in [
             "<!-- needs: a GPU -->\n```sh\ncargo build\n```",
             "<!-- needs: PyTorch -->\n```python\nimport torch\n```",

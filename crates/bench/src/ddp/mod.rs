@@ -156,6 +156,7 @@ fn notes(setting: &Setting, options: &DdpBench) -> String {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use everburn_tests::AssertContains;
 
     use super::rows::tests::setting;
     use super::steps::tests::Machine;
@@ -180,10 +181,7 @@ mod tests {
         assert!(Mode::ALL.iter().all(|mode| rounds[4..].contains(mode)));
         assert!((126..=140).contains(&measured.setting.batch));
         let table = table(&measured);
-        assert!(
-            table.contains("max(compute, communication) = 1.10"),
-            "{table}"
-        );
+        table.assert_contains(["max(compute, communication) = 1.10"]);
     }
 
     #[test]
@@ -194,9 +192,6 @@ mod tests {
         assert_eq!(measured.setting.batch, 7);
         assert_eq!(machine.runs.len(), 4 * options.rounds);
         let notes = notes(&setting(), &options);
-        assert!(
-            notes.contains("4 ranks over tcp, batch 40 each\n"),
-            "{notes}"
-        );
+        notes.assert_contains(["4 ranks over tcp, batch 40 each\n"]);
     }
 }

@@ -200,6 +200,7 @@ mod tests {
 
     use clap::Parser;
     use everburn::launch::Children;
+    use everburn_tests::AssertContains;
 
     use super::*;
 
@@ -287,10 +288,7 @@ mod tests {
     #[test]
     fn the_notes_say_who_is_faster() {
         let alone = notes(&options(), None);
-        assert!(
-            alone.contains("medians of 3 rounds, in each the median call of 7 ms"),
-            "{alone}"
-        );
+        alone.assert_contains(["medians of 3 rounds, in each the median call of 7 ms"]);
         assert!(!alone.contains("peer"), "{alone}");
         assert!(notes(&options(), Some("pytorch 2")).contains("pytorch 2, on the same numbers"));
     }

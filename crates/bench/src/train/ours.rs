@@ -117,6 +117,7 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::AssertContains;
     use serde_json::json;
 
     use super::*;
@@ -188,10 +189,7 @@ mod tests {
             line.starts_with("train mnist --no-dashboard --ranks 2"),
             "{line}"
         );
-        assert!(
-            line.contains("--batch-size 64 --steps 1000 --epochs 4 --validation-samples 1000"),
-            "{line}"
-        );
+        line.assert_contains(["--batch-size 64 --steps 1000 --epochs 4 --validation-samples 1000"]);
         assert!(
             line.ends_with("--run-dir /run --data auto --data-dir /data"),
             "{line}"

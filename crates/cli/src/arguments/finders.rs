@@ -19,7 +19,6 @@ pub(crate) struct FinderFlags {
 }
 
 impl FinderFlags {
-    /// The finder that was asked for.
     pub(crate) fn wanted(&self) -> Option<Finder> {
         match self {
             Self {

@@ -282,7 +282,6 @@ pub(crate) fn nearest_key(name: &str) -> Option<String> {
     found.map(str::to_owned)
 }
 
-/// The value at the dotted `path` of `table`.
 pub(crate) fn get<'a>(table: &'a Table, path: &str) -> Option<&'a Value> {
     let (section, key) = match path.rsplit_once('.') {
         Some((section, key)) => (get(table, section)?.as_table()?, key),

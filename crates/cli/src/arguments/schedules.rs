@@ -9,9 +9,7 @@ use serde::de::value::{Error, StrDeserializer};
 /// A value of `--schedule`, the old name of `--lr-schedule` and `--pipeline-schedule`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScheduleFlag {
-    /// Of the learning rate.
     LearningRate(Schedule),
-    /// Of a pipeline.
     Pipeline(ScheduleKind),
 }
 

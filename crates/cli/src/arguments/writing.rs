@@ -66,7 +66,6 @@ fn for_reader(text: &str, is_terminal: bool) -> Cow<'_, str> {
 }
 
 impl WritingFlags {
-    /// How tokens are drawn.
     pub(crate) fn generation(&self) -> Generation {
         Generation {
             tokens: self.tokens,

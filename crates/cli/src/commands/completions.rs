@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::{Args, Command, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
 use super::program_name;
@@ -25,7 +25,6 @@ pub(crate) struct CompletionsArguments {
     shell: Shell,
 }
 
-/// Prints the completions.
 pub(crate) fn run(arguments: &CompletionsArguments) -> ExitCode {
     let script = script(arguments.shell, &program_name());
     say!("{}", script.trim_end());
@@ -40,7 +39,7 @@ fn script(shell: Shell, program: &str) -> String {
 
 /// The command line without the commands that only programs use.
 fn shown() -> Command {
-    let whole = Arguments::command();
+    let whole = Arguments::of_program();
     let commands = whole
         .get_subcommands()
         .filter(|command| !command.is_hide_set());

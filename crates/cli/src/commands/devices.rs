@@ -197,6 +197,7 @@ fn others() -> Vec<(DeviceName, GpuDescription)> {
 #[cfg(test)]
 mod tests {
     use everburn_nccl::{MissingDriver, Vendor};
+    use everburn_tests::AssertContains;
 
     use super::*;
 
@@ -249,10 +250,7 @@ mod tests {
             }))
         };
         let text = found.to_text();
-        assert!(
-            text.contains("vulkan:0  AMD Radeon RX 7900 XTX, wgpu<spirv>  24 GiB"),
-            "{text}"
-        );
+        text.assert_contains(["vulkan:0  AMD Radeon RX 7900 XTX, wgpu<spirv>  24 GiB"]);
         assert!(!text.contains("no GPU can be used"), "{text}");
         let json = found.to_json();
         assert_eq!(json["devices"][1]["device"], "vulkan:0");

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory};
+use clap::Args;
 
 use super::{ToolError, program_name};
 use crate::arguments::Arguments;
@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &ManualArguments) -> Result<ExitCode, ToolError> {
 fn write(folder: &Path, program: String) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     // A name is for the whole process to clap; this is done once in one.
-    let command = Arguments::command().name(&*program.leak());
+    let command = Arguments::of_program().name(&*program.leak());
     clap_mangen::generate_to(command, folder)
 }
 

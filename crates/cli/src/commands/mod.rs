@@ -93,7 +93,6 @@ impl ToolError {
     }
 }
 
-/// The failure that an error describes.
 fn failed(error: impl std::fmt::Display) -> ToolError {
     ToolError::Failed(error.to_string())
 }

@@ -42,9 +42,7 @@ pub(crate) struct NewArguments {
 
 /// An example with which a project begins.
 struct Template {
-    /// Its package.
     package: &'static str,
-    /// Its task.
     task: &'static str,
 }
 
@@ -75,7 +73,6 @@ impl Kind {
 /// Where a project takes Everburn from.
 #[derive(Debug, PartialEq, Eq)]
 enum Source {
-    /// A folder of this machine.
     Folder(PathBuf),
     Registry,
     Repository,

@@ -94,7 +94,6 @@ pub(crate) struct SoakArguments {
     train: Vec<OsString>,
 }
 
-/// Runs the command.
 pub(crate) fn run(options: &SoakArguments) -> Result<ExitCode, ToolError> {
     if options.min == 0 || options.min > options.ranks || options.ranks < 2 || options.steps < 5 {
         let what = "a soak needs at least 2 ranks, --min from 1 to that number, and 5 steps";

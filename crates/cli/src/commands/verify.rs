@@ -78,7 +78,6 @@ pub(crate) struct VerifyArguments {
 /// How many steps after the checkpoint all ranks are lost: time for it to be written.
 const STEPS_TO_LOSE: usize = 20;
 
-/// A training of the comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Run {
     ranks: usize,
@@ -219,7 +218,6 @@ fn most_of(elastic: &str) -> Option<usize> {
     elastic.split_once(':')?.1.parse().ok()
 }
 
-/// Runs the command.
 pub(crate) fn run(options: &VerifyArguments) -> Result<ExitCode, ToolError> {
     let virtual_ranks = options.check().map_err(ToolError::Usage)?;
     let model = task_or(options.model.as_deref(), None)?;
@@ -370,7 +368,6 @@ fn success(ended: EndedChild) -> Result<String, String> {
     }
 }
 
-/// The lines of a run's `hashes.jsonl`.
 pub(super) fn read_hashes(run: &Path) -> Result<Vec<Value>, ToolError> {
     let text = read(&run.join("hashes.jsonl"))?;
     text.lines()

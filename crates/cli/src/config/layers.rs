@@ -170,7 +170,6 @@ pub(super) fn unknown_model(name: &str) -> CliError {
     CliError::UnknownModel { name: shown, hint }
 }
 
-/// The table in the TOML file at `path`.
 pub(crate) fn read_table(path: &Path) -> Result<Table, CliError> {
     let refuse = |reason: String| CliError::Config {
         path: path.to_path_buf(),

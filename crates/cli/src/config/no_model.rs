@@ -17,7 +17,6 @@ use crate::tasks;
 /// How much of a name is shown, in characters.
 const LONGEST: usize = 300;
 
-/// The error of a training without a model.
 pub(super) fn without_model(arguments: &TrainArguments) -> CliError {
     let of_run = arguments.run_dir.as_deref().and_then(of_run);
     of_run

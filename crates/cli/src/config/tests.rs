@@ -1,6 +1,7 @@
 //! Tests of what a configuration becomes.
 
 use clap::Parser;
+use everburn_tests::AssertContains;
 
 use super::*;
 use crate::arguments::{Arguments, Command};
@@ -49,6 +50,16 @@ fn flags_win_over_the_file_and_the_file_over_the_preset() {
 fn a_preset_wins_over_the_defaults() {
     let config = RunConfig::resolve(&arguments("mnist-bn"), None).unwrap();
     assert_eq!(config.training.schedule, everburn_train::Schedule::Cosine);
+}
+
+#[test]
+fn a_learning_rate_that_the_schedule_of_a_preset_does_not_take_is_answered_with_one_that_does() {
+    let error = RunConfig::resolve(&arguments("mnist-bn --learning-rate 2"), None).unwrap_err();
+    let expected = "--lr-schedule cosine takes a --learning-rate of at most 1, and this one is 2: --lr-schedule constant takes more";
+    assert_eq!(error.to_string(), expected);
+    let constant = arguments("mnist-bn --learning-rate 2 --lr-schedule constant");
+    let config = RunConfig::resolve(&constant, None).unwrap();
+    assert_eq!(config.training.optimizer.learning_rate, 2.0);
 }
 
 #[test]
@@ -131,10 +142,7 @@ fn impossible_numbers_of_ranks_are_refused() {
     );
     let many = arguments("mnist --ranks 65");
     let error = RunConfig::resolve(&many, None).unwrap_err().to_string();
-    assert!(
-        error.contains("64 samples cannot be shared by 65 ranks"),
-        "{error}"
-    );
+    error.assert_contains(["64 samples cannot be shared by 65 ranks"]);
 }
 
 #[test]

@@ -17,7 +17,6 @@ const SMOOTHED: &str = "#0072b2";
 const RAW: &str = "#b0b0b0";
 const SUGGESTED: &str = "#d55e00";
 
-/// The plot as a file.
 pub(super) fn svg(sweep: &LearningRateSweep) -> String {
     let rates = || sweep.points.iter().map(|point| point.learning_rate);
     let smoothed = || sweep.points.iter().map(|point| point.smoothed);

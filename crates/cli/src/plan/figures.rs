@@ -41,15 +41,12 @@ fn local_link() -> Link {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BlockFigures {
-    /// The block's name.
     pub(super) name: String,
-    /// The forward pass.
     pub(super) forward: f64,
     /// The whole backward pass; if absent, twice the forward pass.
     pub(super) backward: Option<f64>,
     /// Bytes that are kept from the forward pass for the backward pass, the output among them.
     pub(super) activation_bytes: u64,
-    /// Bytes of the output.
     pub(super) output_bytes: u64,
 }
 
@@ -60,7 +57,6 @@ impl BlockFigures {
 }
 
 impl Figures {
-    /// Measured ones.
     pub(super) fn measured(blocks: Vec<BlockFigures>, samples: usize) -> Self {
         Self {
             origin: format!(

@@ -140,7 +140,6 @@ impl ModelInBlocks {
             .collect()
     }
 
-    /// The parameters of a block.
     fn of_block(&self, block: usize) -> impl Iterator<Item = &ParameterPath> {
         let parameters = self.parameters.iter();
         let own = parameters.filter(move |(_, users)| users.contains(&block));

@@ -13,7 +13,6 @@ use crate::error::CliError;
 /// The largest file that is read, in bytes: as many passes as a schedule may have need less.
 const LARGEST_FILE: u64 = 64 << 20;
 
-/// What is in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ScheduleFile {

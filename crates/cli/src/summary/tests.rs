@@ -2,6 +2,7 @@
 
 use everburn_launch::{EXIT_UNAVAILABLE, EndedRank, LostMachine, RankExit, RankReport, ReportKind};
 use everburn_record::Live;
+use everburn_tests::AssertContains;
 
 use super::*;
 
@@ -115,20 +116,14 @@ fn a_job_that_ends_before_its_first_checkpoint_says_how_it_starts_again_and_lose
     assert!(!elastic.contains("--elastic "), "{elastic}");
     configure("ranks = 1\nnodes = 2\n");
     let machines = help(RankExit::Signal(9), "").unwrap();
-    assert!(
-        machines.contains("the command of each machine, as before,"),
-        "{machines}"
-    );
+    machines.assert_contains(["the command of each machine, as before,"]);
     assert_eq!(help(RankExit::Code(1), "the data are gone"), None);
     let full = TrainError::Write {
         path: run.report_path(),
         reason: "No space left on device (os error 28)".to_owned(),
     };
     let full = help(RankExit::Code(1), &full.to_string()).unwrap();
-    assert!(
-        full.contains("make room or name a --run-dir on another disk"),
-        "{full}"
-    );
+    full.assert_contains(["make room or name a --run-dir on another disk"]);
 }
 
 #[test]

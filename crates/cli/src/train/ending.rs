@@ -15,21 +15,25 @@ use crate::{launching, recording, summary};
 
 /// Records how the job has ended, gives the folder back to its earlier run where nothing was recorded, and says all of it:
 /// files are named by where they are then. `report_before` is that of the run before a resume.
+///
+/// # Errors
+/// That of the launcher.
 pub(super) fn end_of_job(
     config: &RunConfig,
     arguments: &TrainArguments,
     (prepared, report_before): (&mut Prepared, Option<TrainingReport>),
-    mut outcome: Outcome,
+    outcome: Result<Outcome, CliError>,
 ) -> Result<ExitCode, CliError> {
     let run = prepared.run.clone();
-    let code = ExitCode::from(&outcome);
-    if matches!(outcome, Outcome::Succeeded) {
-        prepared.keep();
-    }
     let is_finder = arguments.finders.wanted().is_some();
     match is_finder {
         true => recording::leave_no_checkpoints(&run),
-        false => recording::conclude_job(&run, &outcome),
+        false => recording::conclude_job(&run, outcome.as_ref()),
+    }
+    let mut outcome = outcome?;
+    let code = ExitCode::from(&outcome);
+    if matches!(outcome, Outcome::Succeeded) {
+        prepared.keep();
     }
     // The ranks' reports say that the training has finished; what came out of it must be there too. In an
     // elastic job the rank that records may be on another machine at the end.

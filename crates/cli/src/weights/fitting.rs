@@ -20,7 +20,6 @@ const STEMS: [&str; 2] = ["large", "small"];
 struct Setting {
     key: String,
     value: Value,
-    /// The flag of the command line that sets it.
     flag: String,
 }
 

@@ -6,7 +6,7 @@ use super::membership::LONGEST_REASON;
 use super::round_view::joined_by;
 use crate::printable;
 use crate::rendezvous::ProcessIdentity;
-use crate::rendezvous::place::Place;
+use crate::rendezvous::lease::Lease;
 use crate::store::{SharedStore, StoreError, entry};
 
 /// What [`MembershipCoordinator::news`] has read.
@@ -167,10 +167,10 @@ impl MembershipCoordinator {
     }
 }
 
-impl Place {
-    /// The place of the launcher of machine `node`, which this process does not have yet.
+impl Lease {
+    /// The lease of the launcher of machine `node`, which this process does not have yet.
     #[must_use]
     pub fn of_launcher(node: usize) -> Self {
-        Self::new(keys::launcher_place(node), ProcessIdentity::here(), 1)
+        Self::new(keys::launcher_lease(node), ProcessIdentity::here(), 1)
     }
 }

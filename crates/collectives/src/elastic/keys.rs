@@ -38,8 +38,8 @@ pub(super) fn ended(slot: usize) -> String {
     key(&format!("slot/{slot}/ended"))
 }
 
-pub(super) fn launcher_place(node: usize) -> String {
-    key(&format!("launcher/{node}/place"))
+pub(super) fn launcher_lease(node: usize) -> String {
+    key(&format!("launcher/{node}/lease"))
 }
 
 pub(super) fn launcher_ended(node: usize) -> String {

@@ -11,7 +11,7 @@
 //! 4. When the group has failed, or [`Membership::has_pending_members`], all abort it and join again.
 //!
 //! Launchers use a [`MembershipCoordinator`], which numbers incarnations and records which have ended, and a
-//! [`Place`], which keeps a second launcher of the same machine out.
+//! [`Lease`], which keeps a second launcher of the same machine out.
 //!
 //! Before the first round, ranks compare their bounds with the first of all ranks at the store, elastic or not; in it,
 //! they end with an error when one comes that is not elastic.
@@ -42,7 +42,7 @@
 //! | `<g>/group/...` | the keys of the process group of generation `g` |
 //! | `slot/<slot>/incarnation` | the number of processes of the slot so far, set by its launcher |
 //! | `slot/<slot>/ended` | the last incarnation that has ended, set by its launcher |
-//! | `launcher/<node>/place` | who the launcher of the machine is, and a count that it raises ([`Place`]) |
+//! | `launcher/<node>/lease` | who the launcher of the machine is, and a count that it raises ([`Lease`]) |
 //! | `launcher/<node>/ended` | set by a launcher that ends; the last one deletes all keys of a store in etcd |
 //! | `finished` | set by a launcher when a rank has finished |
 //! | `given_up` | the reason of a launcher that has stopped restarting ranks |
@@ -70,7 +70,7 @@ pub use membership::Membership;
 pub use options::ElasticOptions;
 pub use round::Round;
 
-pub use crate::rendezvous::place::{Holding, Place, PlaceState};
+pub use crate::rendezvous::lease::{Holding, Lease, LeaseState};
 
 #[cfg(test)]
 mod tests;

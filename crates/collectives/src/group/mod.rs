@@ -197,12 +197,14 @@ impl ProcessGroup {
 
     /// This rank's number in the group, 0 to [`ProcessGroup::world_size`] - 1.
     #[must_use]
+    #[doc(alias = "get_rank")]
     pub fn rank(&self) -> usize {
         self.core().rank
     }
 
     /// How many ranks the group has.
     #[must_use]
+    #[doc(alias = "get_world_size")]
     pub fn world_size(&self) -> usize {
         self.core().members.len()
     }

@@ -5,16 +5,16 @@
 //! | key | value |
 //! |---|---|
 //! | `left/<rank>` | how often this rank has joined and left before: the generation `<g>` |
-//! | `<g>/<rank>` | the [`StartedRank`] whose [`Place`] the rank is; with a count of two or more it has joined |
+//! | `<g>/<rank>` | the [`StartedRank`] whose [`Lease`] the rank is; with a count of two or more it has joined |
 //! | `<g>/first` | the [`StartedRank`] with whom all others compare their world size and `--elastic` |
-//! | `<g>/joined` | how many have joined, some of which may be dead, and others have their places |
+//! | `<g>/joined` | how many have joined, some of which may be dead, and others have their leases |
 //! | `<g>/decided` | the first [`Verdict`], by compare-and-set |
 //! | `<g>/verdict` | the same, by `set`, which wakes those who wait on every server |
 //! | `0/told` | set by a rank of an elastic job that has read a contradiction there |
 //!
 //! Every rank waits for one key only, the verdict. The rank that completes the world sets it, or
 //! the first to see a contradiction, so all learn of it at once and none runs into its deadline; or the first whose
-//! deadline passes, with the ranks that are missing. While ranks wait they keep their places. That of a process which was
+//! deadline passes, with the ranks that are missing. While ranks wait they keep their leases. That of a process which was
 //! killed is free until all have joined.
 //!
 //! Ranks of an elastic job meet elsewhere ([`elastic`](crate::elastic)); before that they compare themselves with
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::place::{Holder, Place, PlaceState};
+use super::lease::{Holder, Lease, LeaseState};
 use super::{MissingRanks, RanksAwaited, RendezvousError, StartedRank, WaitListener};
 use crate::store::{Deadline, Store, StoreError, entry};
 use crate::wait_notice::WaitNotice;
@@ -181,14 +181,14 @@ impl Joining<'_> {
             machine: self.ranks_per_machine.map(|ranks| rank / ranks),
             ..StartedRank::here(rank, world_size)
         };
-        let mut place = Place::new(key(&rank.to_string()), me.clone(), world_size);
-        self.claim(&mut place, &me, &key)?;
+        let mut lease = Lease::new(key(&rank.to_string()), me.clone(), world_size);
+        self.claim(&mut lease, &me, &key)?;
         claimed();
         if let Some(verdict) = object(store, &me, &key).map_err(failed)? {
             return self.refuse(&verdict, &key);
         }
         // It has joined once it has looked again.
-        self.keep(&mut place, &me)?;
+        self.keep(&mut lease, &me)?;
         let joined = store.add(&key("joined"), 1).map_err(failed)?;
         if usize::try_from(joined).is_ok_and(|joined| joined >= world_size) {
             let found = self.found(&key).map_err(failed)?;
@@ -196,14 +196,14 @@ impl Joining<'_> {
                 decide(store, &Verdict::Agreed, &key).map_err(failed)?;
             }
         }
-        self.wait(&key, (&mut place, &me), WaitNotice::new())
+        self.wait(&key, (&mut lease, &me), WaitNotice::new())
     }
 
     /// Waits until the rank is this process's. It is not while another process that has it lives, nor once all ranks have
     /// joined.
     fn claim(
         &self,
-        place: &mut Place<StartedRank>,
+        lease: &mut Lease<StartedRank>,
         me: &StartedRank,
         key: &impl Fn(&str) -> String,
     ) -> Result<(), RendezvousError> {
@@ -213,15 +213,15 @@ impl Joining<'_> {
             if let Some(decided) = decided {
                 return self.come_after(&decided, me, key);
             }
-            match place.look(self.store).map_err(failed)? {
-                PlaceState::Held => return Ok(()),
-                PlaceState::Taken(first) => {
+            match lease.look(self.store).map_err(failed)? {
+                LeaseState::Held => return Ok(()),
+                LeaseState::Taken(first) => {
                     let other = me.clone();
                     return self.refuse(&Verdict::RankTaken { first, other }, key);
                 }
-                PlaceState::Waiting => {}
+                LeaseState::Waiting => {}
             }
-            let pause = place.interval().min(self.deadline.left());
+            let pause = lease.interval().min(self.deadline.left());
             match self.store.get_within(&key("verdict"), pause) {
                 Err(StoreError::Timeout { .. }) if !self.deadline.left().is_zero() => {}
                 Err(StoreError::Timeout { .. }) => {
@@ -282,19 +282,19 @@ impl Joining<'_> {
         verdict.clone().into_result()
     }
 
-    /// Keeps the place of this process. Another one has it if this one did not run for long.
+    /// Keeps the lease of this process. Another one has it if this one did not run for long.
     fn keep(
         &self,
-        place: &mut Place<StartedRank>,
+        lease: &mut Lease<StartedRank>,
         me: &StartedRank,
     ) -> Result<(), RendezvousError> {
-        let state = place.look(self.store);
+        let state = lease.look(self.store);
         match state.map_err(|source| self.failed(source))? {
-            PlaceState::Taken(first) => Err(RendezvousError::RankTaken {
+            LeaseState::Taken(first) => Err(RendezvousError::RankTaken {
                 first: Box::new(first),
                 other: Box::new(me.clone()),
             }),
-            PlaceState::Held | PlaceState::Waiting => Ok(()),
+            LeaseState::Held | LeaseState::Waiting => Ok(()),
         }
     }
 
@@ -314,14 +314,14 @@ impl Joining<'_> {
     fn wait(
         &self,
         key: &impl Fn(&str) -> String,
-        (place, me): (&mut Place<StartedRank>, &StartedRank),
+        (lease, me): (&mut Lease<StartedRank>, &StartedRank),
         mut notice: WaitNotice,
     ) -> Result<(), RendezvousError> {
         let (rank, world_size, deadline) = (self.rank, self.world_size, &self.deadline);
         let failed = |source| self.failed(source);
         loop {
             let until = notice.in_how_long(deadline.elapsed());
-            let pause = deadline.left().min(until).min(place.interval());
+            let pause = deadline.left().min(until).min(lease.interval());
             let verdict = self.store.get_within(&key("verdict"), pause);
             match verdict {
                 Ok(verdict) => {
@@ -332,7 +332,7 @@ impl Joining<'_> {
                 Err(StoreError::Timeout { .. }) => {}
                 Err(error) => return Err(failed(error)),
             }
-            self.keep(place, me)?;
+            self.keep(lease, me)?;
             let (waited, is_over) = (deadline.elapsed(), deadline.left().is_zero());
             if !notice.is_due(waited) && !is_over {
                 continue;

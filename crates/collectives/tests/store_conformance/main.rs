@@ -1,6 +1,8 @@
 //! Every operation on every store, by one function.
 
 mod etcd;
+#[cfg(feature = "tls")]
+mod etcd_tls;
 
 use std::sync::Arc;
 use std::thread;

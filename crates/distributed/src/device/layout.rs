@@ -29,7 +29,6 @@ impl FlatLayout {
         Self { ranges, length }
     }
 
-    /// The range of each gradient, in the order of the bucket's slots.
     pub(crate) fn ranges(&self) -> &[Range<usize>] {
         &self.ranges
     }

@@ -62,7 +62,6 @@ impl Rounding {
         })
     }
 
-    /// The exchange's name.
     pub(super) fn name(&self) -> &'static str {
         match self.dtype {
             DType::F16 => "host-fp16",

@@ -64,7 +64,6 @@ struct State<J, T> {
     begun: usize,
     taken: usize,
     results: BTreeMap<usize, T>,
-    /// How many jobs are being worked on.
     working: usize,
     closed: bool,
 }

@@ -95,7 +95,6 @@ impl Parameters {
         Ok(values)
     }
 
-    /// `model` with these numbers.
     pub(super) fn write<M: Module>(&self, model: M, values: &[f32]) -> M {
         Self::write_some(model, &self.slots, values, 0)
     }

@@ -25,7 +25,6 @@ use crate::patience::{AT_THE_END, Patience, end};
 /// Parameters gathered together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Chunk {
-    /// Their numbers.
     pub(crate) numbers: Vec<usize>,
 }
 
@@ -264,7 +263,6 @@ impl Link {
     }
 }
 
-/// Reads a shard to the host.
 pub(crate) fn read(shard: Tensor<1>) -> Result<TensorData, DdpError> {
     shard.try_into_data().map_err(|error| DdpError::Read {
         parameter: "a shard of a parameter".to_string(),

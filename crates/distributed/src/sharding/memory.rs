@@ -68,7 +68,6 @@ impl MemoryTracker {
         self.0.peak.store(now, Ordering::Relaxed);
     }
 
-    /// The most bytes held at a time.
     pub(crate) fn peak(&self) -> u64 {
         self.0.peak.load(Ordering::Relaxed)
     }

@@ -108,7 +108,6 @@ pub(crate) struct PendingParameters {
 }
 
 impl PendingParameters {
-    /// The pending parameter `number`.
     pub(crate) fn parameter(&self, number: usize) -> PendingParameter {
         PendingParameter {
             number,

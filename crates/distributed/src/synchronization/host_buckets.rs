@@ -39,7 +39,6 @@ enum Scaling {
 /// A gradient of one pass on its way into a step.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arrival {
-    /// The parameter's number.
     pub(super) number: usize,
     /// The pass's share of this rank's samples in the step.
     pub(super) factor: f64,

@@ -165,7 +165,6 @@ impl Step {
         self.share = share;
     }
 
-    /// How many reports will come of the jobs so far.
     pub(super) fn expected(&self) -> usize {
         self.expected
     }
@@ -358,7 +357,6 @@ impl Step {
         self.error.take().map_or(Ok(()), Err)
     }
 
-    /// Which parameters this rank used.
     pub(super) fn used(&self) -> &[bool] {
         &self.used
     }

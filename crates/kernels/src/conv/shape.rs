@@ -6,17 +6,6 @@ const CONV: &str = "conv2d";
 
 /// The shape of a two-dimensional convolution. Tensors are contiguous: images `[B, C, H, W]`,
 /// weights `[C_out, C_in / groups, K_h, K_w]`.
-///
-/// ```
-/// use everburn_kernels::Conv2dShape;
-///
-/// let shape = Conv2dShape {
-///     stride: [2, 2],
-///     padding: [(2, 2), (2, 2)],
-///     ..Conv2dShape::new(64, [12, 24], [28, 28], [6, 6])
-/// };
-/// assert_eq!(shape.output(), Ok([14, 14]));
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conv2dShape {
     /// Images.

@@ -154,16 +154,6 @@ const AVERAGE: &str = "avg_pool2d";
 
 /// Writes the average of each window to `output`. The shape's dilation must be 1.
 ///
-/// ```
-/// use everburn_kernels::{Divisor, Pool2dShape, avg_pool2d};
-///
-/// let shape = Pool2dShape::new([1, 1], [2, 2], [2, 2]);
-/// let mut output = [0.0];
-/// avg_pool2d(&shape, Divisor::default(), &[1.0, 2.0, 3.0, 6.0], &mut output)?;
-/// assert_eq!(output, [3.0]);
-/// # Ok::<(), everburn_kernels::KernelError>(())
-/// ```
-///
 /// # Errors
 /// A shape that is no pooling or dilated, and slices of other lengths than it says.
 pub fn avg_pool2d(
@@ -217,16 +207,6 @@ const ADAPTIVE: &str = "adaptive_avg_pool2d";
 
 /// The shape of an adaptive average pooling: windows that share the input evenly, overlapping by
 /// at most one row or column. An output of one pixel is global average pooling.
-///
-/// ```
-/// use everburn_kernels::{AdaptivePool2dShape, adaptive_avg_pool2d};
-///
-/// let shape = AdaptivePool2dShape { planes: [1, 2], input: [1, 2], output: [1, 1] };
-/// let mut output = [0.0; 2];
-/// adaptive_avg_pool2d(&shape, &[1.0, 3.0, 5.0, 9.0], &mut output)?;
-/// assert_eq!(output, [2.0, 7.0]);
-/// # Ok::<(), everburn_kernels::KernelError>(())
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdaptivePool2dShape {
     /// Images and channels.

@@ -17,16 +17,6 @@ const MAX_POOL: &str = "max_pool2d";
 /// As in Burn and PyTorch, not-a-number is larger than all numbers, of several the last counts, and
 /// of equal numbers the first. A window without any input yields minus infinity and index -1.
 ///
-/// ```
-/// use everburn_kernels::{Pool2dShape, max_pool2d};
-///
-/// let shape = Pool2dShape::new([1, 1], [2, 4], [2, 2]);
-/// let (mut output, mut indices) = ([0.0; 2], [0; 2]);
-/// max_pool2d(&shape, &[1.0, 2.0, 5.0, 3.0, 0.0, 4.0, 1.0, 1.0], &mut output, &mut indices)?;
-/// assert_eq!((output, indices), ([4.0, 5.0], [5, 2]));
-/// # Ok::<(), everburn_kernels::KernelError>(())
-/// ```
-///
 /// # Errors
 /// A shape that is no pooling, and slices of other lengths than it says.
 pub fn max_pool2d(

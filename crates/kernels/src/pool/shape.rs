@@ -14,13 +14,6 @@ pub enum Rounding {
 }
 
 /// The shape of a two-dimensional pooling of `[B, C, H, W]`.
-///
-/// ```
-/// use everburn_kernels::Pool2dShape;
-///
-/// let shape = Pool2dShape::new([64, 10], [24, 24], [2, 2]);
-/// assert_eq!(shape.output(), Ok([12, 12]));
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool2dShape {
     /// Images and channels.

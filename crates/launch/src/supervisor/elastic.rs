@@ -141,7 +141,7 @@ impl Supervisor<'_> {
                     self.stop(SIGINT, &by);
                 }
             }
-            StoreEvent::PlaceTaken(other) => {
+            StoreEvent::LeaseTaken(other) => {
                 return Err(LaunchError::NodeRankTaken {
                     node_rank: self.config.node_rank,
                     other,

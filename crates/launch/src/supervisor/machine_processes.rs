@@ -54,7 +54,7 @@ pub enum StoreEvent {
     /// The launcher of another machine was asked to stop the job.
     StopRequested(String),
     /// Another launcher runs with the number of this machine.
-    PlaceTaken(ProcessIdentity),
+    LeaseTaken(ProcessIdentity),
     /// The store cannot be reached.
     Lost(String),
 }

@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use everburn_collectives::elastic::{Place, PlaceState};
+use everburn_collectives::elastic::{Lease, LeaseState};
 use everburn_collectives::store::{StoreAccess, StoreError, StoreOptions};
 
 use super::Event;
@@ -72,7 +72,7 @@ impl StoreClient {
                 let work = store.reach(options).and_then(|store| {
                     let thread = StoreClientThread {
                         processes: MachineProcesses::new(store.shared.clone(), machine.first_rank),
-                        place: Place::of_launcher(machine.node_rank),
+                        lease: Lease::of_launcher(machine.node_rank),
                         store,
                         machine,
                         events: events.clone(),
@@ -132,7 +132,7 @@ impl StoreClient {
 /// The state of the thread.
 struct StoreClientThread {
     processes: MachineProcesses,
-    place: Place,
+    lease: Lease,
     store: ReachedStore,
     machine: Machine,
     events: Sender<Event>,
@@ -155,18 +155,18 @@ impl StoreClientThread {
             self.handle(request)?;
         }
         let mut next_look = Instant::now();
-        let mut next_look_at_place = Instant::now() + self.place.interval();
+        let mut next_look_at_lease = Instant::now() + self.lease.interval();
         loop {
             match requests.recv_timeout(next_look.saturating_duration_since(Instant::now())) {
                 Ok(request) => self.handle(request)?,
                 Err(RecvTimeoutError::Disconnected) => return self.leave(),
                 Err(RecvTimeoutError::Timeout) => {
-                    if Instant::now() >= next_look_at_place {
-                        if let PlaceState::Taken(other) = self.place.look(&*self.store.shared)? {
-                            self.send(StoreEvent::PlaceTaken(other));
+                    if Instant::now() >= next_look_at_lease {
+                        if let LeaseState::Taken(other) = self.lease.look(&*self.store.shared)? {
+                            self.send(StoreEvent::LeaseTaken(other));
                             return Ok(());
                         }
-                        next_look_at_place = Instant::now() + self.place.interval();
+                        next_look_at_lease = Instant::now() + self.lease.interval();
                     }
                     for event in self.processes.look()? {
                         self.send(event);
@@ -189,11 +189,11 @@ impl StoreClientThread {
             match requests.recv_timeout(next_look.saturating_duration_since(Instant::now())) {
                 Ok(request) => pending.push(request),
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),
-                Err(RecvTimeoutError::Timeout) => match self.place.look(&*self.store.shared)? {
-                    PlaceState::Held => return Ok(Some(pending)),
-                    PlaceState::Waiting => next_look = Instant::now() + self.place.interval(),
-                    PlaceState::Taken(other) => {
-                        self.send(StoreEvent::PlaceTaken(other));
+                Err(RecvTimeoutError::Timeout) => match self.lease.look(&*self.store.shared)? {
+                    LeaseState::Held => return Ok(Some(pending)),
+                    LeaseState::Waiting => next_look = Instant::now() + self.lease.interval(),
+                    LeaseState::Taken(other) => {
+                        self.send(StoreEvent::LeaseTaken(other));
                         return Ok(None);
                     }
                 },
@@ -201,14 +201,14 @@ impl StoreClientThread {
         }
     }
 
-    /// Lets another launcher have the place. A hosted store ends with its launcher; what is in etcd is deleted by the last
+    /// Lets another launcher have the lease. A hosted store ends with its launcher; what is in etcd is deleted by the last
     /// launcher; where one was lost for good, etcd deletes it later.
     fn leave(&mut self) -> Result<(), StoreError> {
-        if self.place.look(&*self.store.shared)? != PlaceState::Held {
+        if self.lease.look(&*self.store.shared)? != LeaseState::Held {
             // Another launcher speaks for this machine now.
             return Ok(());
         }
-        self.place.leave(&*self.store.shared)?;
+        self.lease.leave(&*self.store.shared)?;
         let Some(store) = &self.store.etcd else {
             return Ok(());
         };

@@ -11,11 +11,6 @@ const MOST_COLUMNS: usize = 4096;
 const MOST_VALUES: usize = 1 << 19;
 
 /// Some steps, of all ranks.
-///
-/// ```
-/// let column = everburn_monitor::Column::default();
-/// assert!(column.seconds.is_empty());
-/// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Column {
     /// The last of its steps.

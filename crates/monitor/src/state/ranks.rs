@@ -54,12 +54,6 @@ impl RankStatus {
 }
 
 /// A rank as a view shows it: [`RunState::ranks`].
-///
-/// ```
-/// use everburn_monitor::{RankState, RankStatus};
-///
-/// assert_eq!(RankState::default().status, RankStatus::Unknown);
-/// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RankState {
     /// Its rank at the start of the job.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use everburn_collectives::group::{CollectiveError, GroupFailure};
 use everburn_nccl::{NcclConfig, NcclError, Status};
 use everburn_nccl_fake::{FakeCluster, Fault};
+use everburn_tests::AssertContains;
 
 use crate::harness::{error, hurried, hurried_alone};
 
@@ -82,14 +83,8 @@ fn a_rank_whose_nccl_refuses_is_named_by_the_others() {
         match rank {
             2 => {
                 let text = told.to_string();
-                assert!(
-                    text.contains("rank 2: NCCL ended connect(group `world`)"),
-                    "{text}"
-                );
-                assert!(
-                    text.contains("ncclUnhandledCudaError (as the fake was told)"),
-                    "{text}"
-                );
+                text.assert_contains(["rank 2: NCCL ended connect(group `world`)"]);
+                text.assert_contains(["ncclUnhandledCudaError (as the fake was told)"]);
             }
             _ => assert!(
                 matches!(
@@ -109,10 +104,7 @@ fn rank_0_without_an_id_tells_all() {
     let told = connect(&cluster, &[0, 1], |rank| cluster.config(rank));
     for told in told {
         let text = error(told).to_string();
-        assert!(
-            text.contains("ncclSystemError") && text.contains("/dev/shm"),
-            "{text}"
-        );
+        text.assert_contains(["ncclSystemError", "/dev/shm"]);
     }
 }
 

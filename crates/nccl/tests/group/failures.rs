@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
 use everburn_nccl::{NcclConfig, NcclError, Status};
 use everburn_nccl_fake::{FakeCluster, Fault};
+use everburn_tests::AssertContains;
 
 use crate::harness::{BEAT, Meeting, error, hurried, hurried_alone};
 
@@ -91,14 +92,8 @@ fn a_rank_that_is_killed_between_machines_is_named_by_its_silence() {
         .find(|told| matches!(told.root_cause(), NcclError::Nccl { .. }));
     let first = first.unwrap_or_else(|| panic!("{told:?}"));
     let text = first.to_string();
-    assert!(
-        text.contains("ncclRemoteError (as the fake was told)"),
-        "{text}"
-    );
-    assert!(
-        text.contains("rank 3 sends no heartbeats any more"),
-        "{text}"
-    );
+    text.assert_contains(["ncclRemoteError (as the fake was told)"]);
+    text.assert_contains(["rank 3 sends no heartbeats any more"]);
     assert_eq!(first.lost(), Some(3));
     for told in &told {
         assert_eq!(told.lost(), Some(3), "{told}");
@@ -132,10 +127,7 @@ fn a_rank_that_is_killed_unnoticed_is_found_by_the_deadline() {
         .find(is_first)
         .unwrap_or_else(|| panic!("{told:?}"));
     let text = first.to_string();
-    assert!(
-        text.contains("rank 2 sends no heartbeats any more"),
-        "{text}"
-    );
+    text.assert_contains(["rank 2 sends no heartbeats any more"]);
 }
 
 #[test]
@@ -211,10 +203,7 @@ fn a_failed_gpu_is_told_with_cudas_name_for_it() {
     });
     let told: Vec<_> = results.into_iter().map(error).collect();
     let text = told[1].to_string();
-    assert!(
-        text.contains("CUDA_ERROR_ILLEGAL_ADDRESS (error 700)"),
-        "{text}"
-    );
+    text.assert_contains(["CUDA_ERROR_ILLEGAL_ADDRESS (error 700)"]);
     assert!(
         matches!(
             told[0].root_cause(),

@@ -189,6 +189,7 @@ impl MseLoss {
     ///
     /// # Panics
     /// Panics if the shapes differ, or Burn does not have the reduction.
+    #[track_caller]
     pub fn forward<const D: usize>(
         &self,
         outputs: Tensor<D>,
@@ -206,6 +207,7 @@ impl MseLoss {
     ///
     /// # Panics
     /// Panics if the shapes differ.
+    #[track_caller]
     pub fn forward_no_reduction<const D: usize>(
         &self,
         outputs: Tensor<D>,
@@ -216,6 +218,7 @@ impl MseLoss {
     }
 }
 
+#[track_caller]
 fn require_one_shape<const D: usize>(outputs: &Tensor<D>, targets: &Tensor<D>) {
     let (outputs, targets) = (outputs.dims(), targets.dims());
     assert!(

@@ -23,7 +23,20 @@ use crate::recompute::{Randomness, checkpointed_run};
 /// the graph. A tensor of the model that is neither a parameter nor a running statistic is not
 /// moved: a block that has one moves it to the device of its input.
 ///
-/// See [`Placement`](super::Placement) for an example.
+/// ```
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use burn::prelude::*;
+/// use everburn::nn::{DeviceSplit, InBlocks, Placement, PlacementError};
+///
+/// /// A model over two devices, with about half of the parameters each.
+/// fn halves<M: InBlocks>(model: M, devices: [Device; 2]) -> Result<(DeviceSplit, M), PlacementError> {
+///     let split = Placement::even(&model, &devices)?.split(&model)?;
+///     let model = split.place(model);
+///     Ok((split, model))
+/// }
+/// ```
+///
+/// [`Placement`](super::Placement) has one with its forward pass.
 #[derive(Debug, Clone)]
 pub struct DeviceSplit {
     parts: Vec<Part>,

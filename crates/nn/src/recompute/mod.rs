@@ -80,6 +80,7 @@ pub use value::SegmentValue;
 /// neither part of the input nor a parameter of the module: its gradient would be lost. In the backward
 /// pass, if the segment does something else than before: asks for other parameters, yields other shapes or
 /// draws other random numbers.
+#[doc(alias = "torch.utils.checkpoint")]
 pub fn checkpoint<M, I, O>(module: &M, input: I, segment: impl Fn(&M, I) -> O + Send + 'static) -> O
 where
     M: Module + 'static,

@@ -12,7 +12,16 @@ use crate::group::SyncError;
 /// [`TensorGroup::abort`] was called, something that the training step does after them must fail
 /// with the reason, on every rank.
 ///
-/// See the example of [`crate::tensor_parallel`].
+/// ```
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use everburn::nn::{SyncError, TensorGroup};
+///
+/// /// The output of a row shard: the sum of the ranks' products. Every rank makes this call.
+/// fn output(group: &dyn TensorGroup, mut product: Vec<f32>) -> Result<Vec<f32>, SyncError> {
+///     group.all_reduce_sum_f32(&mut product)?;
+///     Ok(product)
+/// }
+/// ```
 pub trait TensorGroup: Send + Sync + Debug {
     /// How many ranks there are.
     fn world_size(&self) -> usize;

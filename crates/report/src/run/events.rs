@@ -139,13 +139,6 @@ impl Events {
 
     /// Reads `events.jsonl` of a run directory, or where there is none its logs; then its checkpoints. What could not be
     /// read is noted.
-    ///
-    /// ```
-    /// let folder = tempfile::tempdir().unwrap();
-    /// let mut notes = Vec::new();
-    /// let events = everburn_report::Events::read(folder.path(), &mut notes);
-    /// assert!(events.iter().len() == 0 && notes.is_empty());
-    /// ```
     pub fn read(folder: &Path, notes: &mut Vec<Note>) -> Self {
         let (mut list, counts) = match record(folder, notes) {
             Some((list, counts)) => (list, Some(counts)),

@@ -61,7 +61,6 @@ impl Adapter {
         self.factors.keys().map(String::as_str)
     }
 
-    /// The pairs of these tensors.
     fn of_named(named: Vec<NamedTensor>) -> Result<Self, String> {
         let mut all = named.into_iter().collect::<BTreeMap<_, _>>();
         let mut factors = BTreeMap::new();

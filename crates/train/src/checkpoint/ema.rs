@@ -29,6 +29,7 @@ use crate::error::TrainError;
 #[derive(Debug, Clone, Copy, PartialEq, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Training")]
 #[serde(deny_unknown_fields)]
+#[doc(alias = "AveragedModel")]
 pub struct EmaConfig {
     /// Keep an exponential moving average of the parameters with this decay per step, such as 0.999
     /// [default: none].
@@ -78,7 +79,6 @@ pub(crate) struct MovingAverage {
 }
 
 impl MovingAverage {
-    /// Begins with the parameters of `model`.
     pub(crate) fn of<M: Module>(
         model: &M,
         decay: f64,
@@ -167,7 +167,6 @@ impl MovingAverage {
     }
 }
 
-/// A trained parameter.
 struct Trained {
     path: String,
     /// Flat, in `f32`.

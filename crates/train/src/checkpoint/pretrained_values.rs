@@ -142,7 +142,6 @@ impl<M: Module + 'static> InitialValues for PretrainedValues<M> {
     }
 }
 
-/// Reads the tensor at a path.
 struct Find<'a> {
     wanted: &'a str,
     path: Vec<String>,

@@ -19,7 +19,6 @@ use crate::checkpoint::training_state::{BUFFERS, EMA, MODEL, OPTIMIZER, OUTER, S
 use crate::checkpoint::{Checkpoint, Progress};
 use crate::error::TrainError;
 
-/// The state of an optimizer.
 pub(crate) enum OptimizerState {
     /// This rank's own.
     Here(Box<ModuleOptimizer>),
@@ -27,7 +26,6 @@ pub(crate) enum OptimizerState {
     Gathered(Vec<u8>),
 }
 
-/// A model with averaged parameters.
 pub(crate) enum Averaged {
     /// On its device.
     Held(Vec<HeldTensor>),

@@ -83,6 +83,7 @@ fn refuse(action: &'static str, path: &Path, reason: &dyn std::fmt::Display) -> 
 ///
 /// # Errors
 /// [`TrainError::Write`] if the path has another ending or cannot be written.
+#[doc(alias = "torch.save")]
 pub fn save_state_dict<M: Module>(model: &M, batches: u64, path: &Path) -> Result<(), TrainError> {
     let kind = kind_of(path).map_err(|reason| TrainError::write(path, reason))?;
     let parts = named_tensors(model, batches, path)?;
@@ -128,6 +129,7 @@ fn named_tensors<M: Module>(
 /// # Errors
 /// [`TrainError::File`] if the file cannot be read, and [`TrainError::Weights`] if it is of another model, or has NaN or
 /// infinite weights: the error names the tensors that are missing, unknown, of another shape, or not finite.
+#[doc(alias = "torch.load")]
 pub fn load_state_dict<M: Module>(model: M, path: &Path) -> Result<M, TrainError> {
     load_state_dict_except(
         model,
@@ -189,7 +191,6 @@ pub(super) fn from_pytorch() -> Box<dyn ModuleAdapter> {
 
 /// The tensors of weights that go into a model, none of them read yet.
 pub(super) struct Fitting {
-    /// By their names.
     pub(super) tensors: BTreeMap<String, PackedTensor>,
     /// The names of the model's tensors that are skipped.
     pub(super) skipped: Vec<String>,
@@ -393,7 +394,6 @@ fn is_count(name: &str) -> bool {
     name.rsplit('.').next() == Some(BATCHES)
 }
 
-/// A safetensors file.
 fn safetensors(tensors: &[NamedTensor]) -> Result<Vec<u8>, String> {
     // By this, Hugging Face's libraries know whose names and layouts these are.
     let format = ("format".to_string(), "pt".to_string());

@@ -125,7 +125,6 @@ pub(crate) struct HashesFile {
 }
 
 impl HashesFile {
-    /// The name of the file in a run directory.
     pub(crate) const NAME: &str = "hashes.jsonl";
 
     /// Opens the file of a run that continues after `step`, without what came later.

@@ -10,7 +10,6 @@ use burn::tensor::{BoolStore, DType, TensorData};
 use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 
-/// A tensor and its name.
 pub(crate) type NamedTensor = (String, TensorData);
 
 /// How safetensors call types of numbers.
@@ -89,14 +88,12 @@ pub(crate) fn write(
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TensorView<'a> {
     pub(crate) name: String,
-    /// The name of the type of its numbers.
     pub(crate) dtype: &'static str,
     pub(crate) shape: Vec<usize>,
     pub(crate) bytes: &'a [u8],
 }
 
 impl TensorView<'_> {
-    /// A copy of the numbers.
     pub(crate) fn to_data(&self) -> TensorData {
         let known = TYPES.iter().find(|(_, name)| *name == self.dtype);
         let (dtype, _) = known.expect("only known types are read");

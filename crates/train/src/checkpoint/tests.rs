@@ -8,6 +8,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::prelude::*;
 use everburn_record::Live;
+use everburn_tests::AssertContains;
 use manifest::MANIFEST;
 
 fn checkpoint(epoch: usize, best: usize) -> Checkpoint {
@@ -202,10 +203,7 @@ fn another_format_is_refused_by_its_number_and_the_program_that_wrote_it() {
         std::fs::write(&path, text).unwrap();
         let error = checkpoints.load(1).unwrap_err().to_string();
         let expected = format!("version {version}, which Everburn 0.7.3 wrote");
-        assert!(
-            error.contains(&expected) && error.contains(advice),
-            "{error}"
-        );
+        error.assert_contains([advice, &expected]);
     }
 }
 
@@ -217,10 +215,7 @@ fn a_manifest_of_which_a_number_was_changed_is_refused() {
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, text.replace("\"step\": 0", "\"step\": 7")).unwrap();
     let error = checkpoints.load(1).unwrap_err().to_string();
-    assert!(
-        error.contains("manifest.json is damaged: its SHA-256"),
-        "{error}"
-    );
+    error.assert_contains(["manifest.json is damaged: its SHA-256"]);
 }
 
 #[test]
@@ -368,10 +363,7 @@ fn the_state_of_another_optimizer_is_refused_though_it_has_no_tensors() {
     restore(&of_adam, adam()).unwrap();
     for (checkpoint, other) in [(&of_sgd, adam()), (&of_adam, sgd())] {
         let error = restore(checkpoint, other).unwrap_err().to_string();
-        assert!(
-            error.contains("it holds the state of another optimizer"),
-            "{error}"
-        );
+        error.assert_contains(["it holds the state of another optimizer"]);
     }
 }
 

@@ -55,7 +55,6 @@ pub(crate) struct TrainingState {
 /// What a checkpoint says of things that are made when the ranks have met.
 #[derive(Default)]
 pub(crate) struct Waiting {
-    /// Of the outer loop.
     pub(crate) outer: Vec<NamedTensor>,
     /// What differences that were rounded have lost is owed by another rank.
     pub(crate) another_owes: bool,
@@ -389,7 +388,6 @@ fn rank_buffers(named: Vec<NamedTensor>) -> RankBuffers {
     }
 }
 
-/// The error that names the checkpoint of `progress`.
 pub(crate) fn refuse(progress: &Progress, reason: &str) -> TrainError {
     TrainError::Checkpoint {
         path: progress.place().to_string().into(),

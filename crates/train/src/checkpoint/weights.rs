@@ -191,7 +191,6 @@ fn tensors_of(path: &Path, question: &str) -> Result<(SafetensorsStore, Tensors)
     Ok((store, tensors))
 }
 
-/// Tensors by name.
 type Tensors = BTreeMap<String, PackedTensor>;
 
 /// The tensors of the model of a run, none of them read yet, by its folder or a file in it.
@@ -212,7 +211,22 @@ pub(super) fn run_tensors(path: &Path) -> Result<Tensors, TrainError> {
 
 #[cfg(test)]
 mod tests {
+    use burn::prelude::Device;
+
     use super::*;
+
+    #[test]
+    fn plain_burn_loads_what_a_run_has_learned() {
+        let device = Device::flex();
+        let trained = everburn_nn::LinearConfig::new(3, 3).init(&device);
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(folder.path().join("run")).unwrap();
+        save_safetensors(&trained, &run).unwrap();
+        let mut plain = burn::nn::LinearConfig::new(3, 3).init(&device);
+        let mut store = SafetensorsStore::from_file(run.model_path());
+        plain.load_from(&mut store).unwrap();
+        assert_eq!(plain.weight.to_data(), trained.weight.to_data());
+    }
 
     #[test]
     fn a_run_without_its_parameters_leads_to_a_checkpoint_if_there_is_one() {

@@ -99,7 +99,6 @@ impl BestBy {
 }
 
 impl Default for BestBy {
-    /// The lowest loss.
     fn default() -> Self {
         Self {
             metric: LOSS.to_string(),

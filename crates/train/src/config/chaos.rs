@@ -31,7 +31,6 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether it befalls `rank`.
     fn befalls(self, rank: usize) -> bool {
         match self {
             Self::Kill(own)

@@ -104,7 +104,6 @@ const MOST_MINUTES: usize = 366 * 24 * 60;
 
 everburn_record::serde_as_text!(CheckpointEvery);
 
-/// Tells when time has come.
 #[derive(Debug)]
 pub(crate) struct Clock {
     interval: Option<Duration>,

@@ -97,7 +97,6 @@ fn room(path: &Path, needed: u64) -> String {
     format!("it needs {}, and {left} are free{of}", bytes(needed))
 }
 
-/// Where the file system of an absolute path is mounted.
 fn mount_of(folder: &Path) -> Option<PathBuf> {
     let device = folder.metadata().ok()?.dev();
     let is_same = |it: &&Path| it.metadata().is_ok_and(|it| it.dev() == device);

@@ -56,7 +56,6 @@ fn queries_and_values() -> Patterns {
 }
 
 impl LoraConfig {
-    /// Refuses numbers out of range.
     fn check(&self) -> Result<(), TrainError> {
         let refuse = |message: &str| Err(TrainError::Config(message.to_string()));
         if self.rank == 0 {
@@ -152,7 +151,6 @@ impl LoraConfig {
 }
 
 impl TrainingConfig {
-    /// Refuses adaptation with numbers out of range.
     pub(super) fn validate_lora(&self) -> Result<(), TrainError> {
         self.lora.as_ref().map_or(Ok(()), LoraConfig::check)
     }
@@ -185,7 +183,6 @@ fn layer_names(weights: &[String]) -> String {
     }
 }
 
-/// Whether `target` names the weight at `path`.
 fn names(target: &str, path: &str) -> bool {
     match target.contains(['*', '.']) {
         true => Patterns::from(target).fit(path),
@@ -197,6 +194,7 @@ fn names(target: &str, path: &str) -> bool {
 mod tests {
     use burn::nn::{Linear, LinearConfig};
     use burn::prelude::*;
+    use everburn_tests::AssertContains;
 
     use super::*;
 
@@ -299,10 +297,7 @@ mod tests {
         };
         of_rank(6).unwrap();
         let error = of_rank(7).unwrap_err().to_string();
-        assert!(
-            error.contains("rank = 7` is more than the 6 rows or columns"),
-            "{error}"
-        );
+        error.assert_contains(["rank = 7` is more than the 6 rows or columns"]);
     }
 
     #[test]

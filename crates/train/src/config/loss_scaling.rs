@@ -41,6 +41,7 @@ const GREATEST_LOSS_SCALE: f64 = 16_777_216.0;
 /// assert_eq!(scaling.scale, 65_536.0);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[doc(alias = "GradScaler")]
 pub struct LossScaling {
     /// The factor, a power of two.
     pub scale: f64,

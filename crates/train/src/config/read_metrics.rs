@@ -39,7 +39,6 @@ impl ReadMetrics {
         (Self::Late, "late"),
     ];
 
-    /// Whether numbers are read late on `device`.
     pub(crate) fn is_late_on(self, device: &Device) -> bool {
         match self {
             // Operations there return before they are done.

@@ -183,7 +183,8 @@ impl ScheduleNumbers {
     /// What Burn's scheduler of a run of `total_steps` steps is made of.
     ///
     /// # Errors
-    /// [`TrainError::Config`] if a number cannot be used, or the run ends within the warm-up.
+    /// [`TrainError::Config`] if a number cannot be used, the run ends within the warm-up, or Burn's schedule takes no learning
+    /// rate as high.
     pub(crate) fn config(
         &self,
         schedule: Schedule,
@@ -192,6 +193,19 @@ impl ScheduleNumbers {
     ) -> Result<LrSchedulerConfig, TrainError> {
         self.check(schedule, learning_rate)?;
         let warmup = self.warmup_steps;
+        if learning_rate > 1.0 && (schedule.has_an_end() || warmup > 0) {
+            let (what, without) = match warmup {
+                0 => (format!("`training.schedule = {schedule}`"), ""),
+                _ => (
+                    format!("a warm-up (`training.schedule_numbers.warmup_steps = {warmup}`)"),
+                    " without a warm-up",
+                ),
+            };
+            return Err(TrainError::Config(format!(
+                "{what} takes a `training.optimizer.learning_rate` of at most 1, and this one is {learning_rate}: \
+                 `training.schedule = constant`{without} takes more"
+            )));
+        }
         if schedule.has_an_end() && warmup > 0 && warmup >= total_steps {
             return Err(TrainError::Config(format!(
                 "a warm-up of {} does not end before the run, which makes {total_steps}: use \
@@ -241,6 +255,8 @@ pub(crate) fn initialised(
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::AssertContains;
+
     use super::*;
 
     fn rates(
@@ -330,20 +346,11 @@ mod tests {
             rates(schedule, numbers, 5).unwrap_err()
         };
         let constant = refused(Schedule::Constant, |n| n.final_learning_rate = Some(0.1));
-        assert!(
-            constant.contains("`training.schedule = cosine` or linear"),
-            "{constant}"
-        );
+        constant.assert_contains(["`training.schedule = cosine` or linear"]);
         let above = refused(Schedule::Cosine, |n| n.final_learning_rate = Some(0.9));
-        assert!(
-            above.contains("`training.schedule_numbers.final_learning_rate = 0.9`"),
-            "{above}"
-        );
+        above.assert_contains(["`training.schedule_numbers.final_learning_rate = 0.9`"]);
         let how_often = refused(Schedule::Step, |_| {});
-        assert!(
-            how_often.contains("`training.schedule_numbers.decay_every`"),
-            "{how_often}"
-        );
+        how_often.assert_contains(["`training.schedule_numbers.decay_every`"]);
         let cosine = refused(Schedule::Cosine, |n| n.decay_every = Some(2));
         assert!(cosine.contains("`training.schedule = step`"), "{cosine}");
         let rising = refused(Schedule::Step, |n| {
@@ -353,10 +360,28 @@ mod tests {
             rising.contains("`training.schedule_numbers.decay_factor = 1.5`"),
             "{rising}"
         );
-        let long = refused(Schedule::Linear, |n| n.warmup_steps = 5);
+        let high = |schedule, warmup_steps| {
+            let numbers = ScheduleNumbers {
+                warmup_steps,
+                decay_every: matches!(schedule, Schedule::Step).then_some(2),
+                ..ScheduleNumbers::default()
+            };
+            numbers.config(schedule, 2.0, 9).map(drop)
+        };
+        let cosine = high(Schedule::Cosine, 0).unwrap_err().to_string();
+        let advice = "of at most 1, and this one is 2: `training.schedule = constant` takes more";
+        assert!(cosine.ends_with(advice), "{cosine}");
         assert!(
-            long.contains("`training.schedule_numbers.warmup_steps`"),
-            "{long}"
+            cosine.starts_with("`training.schedule = cosine`"),
+            "{cosine}"
         );
+        let warm = high(Schedule::Constant, 3).unwrap_err().to_string();
+        let advice = "`training.schedule = constant` without a warm-up takes more";
+        assert!(warm.ends_with(advice), "{warm}");
+        for schedule in [Schedule::Constant, Schedule::Step] {
+            assert!(high(schedule, 0).is_ok(), "{schedule}");
+        }
+        let long = refused(Schedule::Linear, |n| n.warmup_steps = 5);
+        long.assert_contains(["`training.schedule_numbers.warmup_steps`"]);
     }
 }

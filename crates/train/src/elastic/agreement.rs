@@ -14,7 +14,6 @@ pub(crate) struct Agreement {
 }
 
 impl Agreement {
-    /// Adds `key = value`.
     pub(crate) fn and(mut self, key: &str, value: impl std::fmt::Display) -> Self {
         self.lines.push_str(&format!("{key} = {value}\n"));
         self

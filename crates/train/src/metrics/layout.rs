@@ -24,14 +24,12 @@ pub(crate) struct MetricLayout {
 }
 
 impl MetricLayout {
-    /// That of the metrics of `sums`.
     pub(crate) fn of(sums: &MetricSums) -> Self {
         Self {
             names: sums.metrics.keys().cloned().collect(),
         }
     }
 
-    /// How many numbers there are.
     pub(crate) fn width(&self) -> usize {
         FIXED + 2 * self.names.len()
     }

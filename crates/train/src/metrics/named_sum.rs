@@ -32,7 +32,6 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// How many numbers it has.
     fn values(&self) -> usize {
         match self {
             Self::Float(tensor) => tensor.dims()[0],
@@ -118,6 +117,7 @@ impl NamedSum {
     /// # Panics
     /// Panics if `name` is empty, longer than 64 bytes, has control characters, or is `loss`, which is that of the
     /// objective, or if `sum` or `weight` has several values, as one of each sample.
+    #[track_caller]
     pub fn new(
         name: impl Into<Cow<'static, str>>,
         sum: impl Into<Amount>,

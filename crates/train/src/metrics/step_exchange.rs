@@ -24,7 +24,6 @@ pub(crate) struct Votes {
 }
 
 impl Votes {
-    /// What either votes for.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             stop: self.stop || other.stop,
@@ -35,18 +34,15 @@ impl Votes {
     }
 }
 
-/// How many votes there are.
 const VOTES: usize = 4;
 
 /// The shape of a message, the same on all ranks.
 #[derive(Debug, Clone)]
 pub(crate) struct StepCodec {
     pub(crate) layout: MetricLayout,
-    /// Of how many steps it is.
     pub(crate) steps: usize,
     /// How many numbers each rank has of its own.
     pub(crate) own: usize,
-    /// How many ranks there are.
     pub(crate) ranks: usize,
 }
 
@@ -123,7 +119,6 @@ pub(crate) struct LocalReply<'a> {
 }
 
 impl LocalReply<'_> {
-    /// Starts to send it to all ranks.
     pub(crate) fn send(self, layout: MetricLayout, group: &ProcessGroup) -> PendingReply {
         let mut own = vec![self.memory.unwrap_or(0) as f64];
         if let Some(past) = self.past {
@@ -150,7 +145,6 @@ pub(crate) struct PendingReply {
 }
 
 impl PendingReply {
-    /// The messages of all ranks.
     pub(crate) fn wait(self) -> Result<StepReply, CollectiveError> {
         let told = self.codec.unpack(&self.numbers.wait()?);
         let memory = told.of_ranks.iter().map(|own| own[0] as u64).max();
@@ -186,12 +180,10 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// Waits for it.
     pub(crate) fn known(self) -> Result<Self, CollectiveError> {
         Ok(Self::Known(self.wait()?))
     }
 
-    /// Waits for it, if need be.
     pub(crate) fn wait(self) -> Result<StepReply, CollectiveError> {
         match self {
             Self::Pending(pending) => pending.wait(),

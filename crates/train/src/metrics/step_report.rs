@@ -197,7 +197,6 @@ impl StepReport {
     }
 }
 
-/// The number of a tensor that has one.
 fn number(data: &TensorData) -> f64 {
     data.iter::<f64>().next().expect("a sum is one number")
 }

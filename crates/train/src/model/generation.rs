@@ -119,7 +119,6 @@ impl Generation {
         })
     }
 
-    /// Refuses what nothing can be drawn from.
     fn check(&self, prompt: &[u32], context: usize) -> Result<(), TrainError> {
         let sound = |temperature: f64| temperature.is_finite() && temperature >= 0.0;
         let refused = [

@@ -86,6 +86,7 @@ impl Loss {
     ///
     /// # Panics
     /// Panics if `mean` has several values: a loss of each sample is none of the batch.
+    #[track_caller]
     pub fn new(mean: Tensor<1>, samples: usize) -> Self {
         let values = mean.dims()[0];
         assert_eq!(
@@ -116,6 +117,7 @@ impl Loss {
     /// # Panics
     /// Panics if `name` is none for a metric, or an amount has several values: see [`NamedSum::new`].
     #[must_use]
+    #[track_caller]
     pub fn with_metric(
         mut self,
         name: impl Into<Cow<'static, str>>,
@@ -134,6 +136,7 @@ impl Loss {
     /// # Panics
     /// Panics if `correct` has several values: `.sum()` makes one of them.
     #[must_use]
+    #[track_caller]
     pub fn with_accuracy(self, correct: Tensor<1, Int>) -> Self {
         let predictions = self.predictions;
         self.with_metric(ACCURACY, correct, predictions)
@@ -160,6 +163,7 @@ impl Loss {
     /// # Panics
     /// Panics if the metric cannot read its input from the device, or has a name as [`NamedSum::new`] refuses.
     #[must_use]
+    #[track_caller]
     pub fn with_burn_metric<M: Metric + Numeric>(self, mut metric: M, input: &M::Input) -> Self {
         let metadata = MetricMetadata {
             progress: Progress::new(self.samples, self.samples, None),
@@ -167,10 +171,10 @@ impl Loss {
             lr: None,
         };
         metric.clear();
-        metric
-            .update(input, &metadata)
-            .and_then(|_| metric.compute())
-            .unwrap_or_else(|error| panic!("the metric `{}` has no value: {error}", metric.name()));
+        let computed = metric.update(input, &metadata);
+        if let Err(error) = computed.and_then(|_| metric.compute()) {
+            panic!("the metric `{}` has no value: {error}", metric.name());
+        }
         let value = metric.value().unwrap_or_else(|| metric.final_value());
         let (name, weight) = (metric.name().as_ref().clone(), self.predictions);
         self.with_metric(name, value.current() * weight as f64, weight)

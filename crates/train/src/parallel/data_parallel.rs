@@ -37,6 +37,7 @@ use crate::error::TrainError;
 /// # Errors
 /// The error of the first rank that failed by itself. A rank that panics ends the others within
 /// moments, and its message is the error.
+#[doc(alias = "DataParallel")]
 pub fn data_parallel<T: Send>(
     devices: &[Device],
     options: GroupOptions,

@@ -133,7 +133,6 @@ impl Drop for LiveFile {
 pub(crate) struct LiveSlot(Arc<Mutex<Option<LiveFile>>>);
 
 impl LiveSlot {
-    /// Whether there is a file.
     pub(crate) fn is_open(&self) -> bool {
         self.file().is_some()
     }
@@ -152,14 +151,12 @@ impl LiveSlot {
         self.open(None);
     }
 
-    /// Says what the training does now.
     pub(crate) fn enter(&self, phase: Phase) {
         if let Some(file) = &*self.file() {
             file.change(|live| live.phase = phase);
         }
     }
 
-    /// The same, and in which epoch.
     pub(crate) fn enter_epoch(&self, phase: Phase, epoch: usize) {
         if let Some(file) = &*self.file() {
             file.change(|live| {

@@ -33,6 +33,8 @@ pub(crate) struct LoopOutcome {
     /// How long the run had taken before this process, where another rank has given it its state.
     pub(crate) earlier: Duration,
     pub(crate) samples: u64,
+    /// The training losses of the first step since the run was begun or resumed, and of the newest.
+    pub(crate) losses: Option<[f64; 2]>,
     /// Of all training steps since the run was begun or resumed.
     pub(crate) cost: StepCost,
     pub(crate) best: Option<BestEpoch>,

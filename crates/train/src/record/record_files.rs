@@ -65,7 +65,6 @@ impl RankLines {
         }
     }
 
-    /// Writes what `step` was for `ranks`.
     pub(crate) fn write_now(&mut self, step: usize, ranks: Vec<RankStep>) {
         let Some(file) = self.file.as_mut().filter(|_| !ranks.is_empty()) else {
             return;

@@ -21,7 +21,6 @@ pub(crate) struct NamedMetrics {
     newest: NewestReport,
     /// That of the loss, which is given each report before its state comes here.
     loss: MetricId,
-    /// By name.
     metrics: Vec<(String, MetricId, RankMetric)>,
     /// What is to be registered after them; `None` once they are.
     waiting: Option<Vec<MetricDefinition>>,

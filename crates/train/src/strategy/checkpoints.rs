@@ -104,6 +104,11 @@ impl RankLoop {
         steps.any(|step| every.is_due_after_step(step))
     }
 
+    /// Whether none was due so far at the end of an epoch or after a number of steps: the same on all ranks.
+    pub(super) fn no_checkpoint_was_due(&self) -> bool {
+        self.outcome.epoch == 0 && !self.saves_after(1..=self.outcome.step)
+    }
+
     /// Whether a checkpoint is due at the end of `epoch`.
     pub(super) fn saves_at_the_end_of(&self, epoch: usize) -> bool {
         let config = &self.setup.config;

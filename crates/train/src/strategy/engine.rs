@@ -24,7 +24,6 @@ pub(super) trait Engine {
     fn step(&mut self, ranks: &mut RankLoop, model: AnyModel) -> Result<EngineStep, TrainError>;
 }
 
-/// What [`Engine::step`] returns.
 pub(super) struct EngineStep {
     pub(super) model: AnyModel,
     /// `None` while the step's metrics are still on the device.
@@ -52,7 +51,6 @@ impl SyncedSteps {
     }
 }
 
-/// A step on this rank.
 pub(super) struct LocalStep {
     pub(super) number: usize,
     pub(super) rate: ModuleLearningRate,

@@ -184,7 +184,6 @@ impl RankLoop {
         }
     }
 
-    /// The votes of this rank after the current step.
     pub(super) fn votes(&mut self) -> Votes {
         let due = self.is_first() && self.clock.is_due();
         Votes {
@@ -232,6 +231,8 @@ impl RankLoop {
         let is_trial = self.setup.is_trial;
         if !is_trial {
             require_finite_loss("training loss", loss, epoch, number)?;
+            let first = self.outcome.losses.map_or(loss, |[first, _]| first);
+            self.outcome.losses = Some([first, loss]);
             require_possible_accuracy(&sums)?;
             if self.setup.validation.is_some() {
                 // A validation reports the same metrics, an epoch later.

@@ -58,7 +58,6 @@ impl HookState {
         }
     }
 
-    /// The user's hooks.
     pub(super) fn into_user_hooks(mut self) -> Vec<Box<dyn Hook>> {
         self.list.pop();
         self.list.split_off(BUILT_IN_BEFORE)
@@ -82,7 +81,6 @@ pub(super) enum HookRequest {
     Fail { hook: String, reason: String },
 }
 
-/// Compares the replicas.
 struct CompareReplicas;
 
 impl Hook for CompareReplicas {
@@ -97,7 +95,6 @@ impl Hook for CompareReplicas {
     }
 }
 
-/// Records hashes of the training state.
 struct HashState;
 
 impl Hook for HashState {
@@ -110,7 +107,6 @@ impl Hook for HashState {
     }
 }
 
-/// Shows samples of the model's output.
 struct DrawSamples;
 
 impl Hook for DrawSamples {
@@ -143,11 +139,13 @@ impl Hook for SaveCheckpoints {
         let StepContext {
             votes, steps, left, ..
         } = run.context;
-        // A training that ends within an epoch can be resumed. Between outer steps a checkpoint would change the bits:
-        // there a stop leaves the newest one.
+        // A training that ends within an epoch can be resumed. With local steps a checkpoint averages the optimizer's states,
+        // which changes the bits: at its last step such a training leaves the newest one, from which a longer run has the
+        // bits of one that was not interrupted. A stop on request has ended a round early anyway, and its steps are kept.
         let local = run.ranks.setup.config.sync.steps().is_some();
-        let stops = votes.stop || run.ranks.limit_is_reached();
-        let ends = votes.hook_requests || stops && !local;
+        let at_limit =
+            run.ranks.limit_is_reached() && (!local || run.ranks.no_checkpoint_was_due());
+        let ends = votes.hook_requests || votes.stop || at_limit;
         let due = ends || votes.save || run.ranks.saves_after(steps.clone());
         if due && *left > 0 && !run.ranks.setup.is_trial {
             run.change_model(|ranks, model, at| {
@@ -237,7 +235,6 @@ impl RankLoop {
         self.hooks.failure.take().map_or(Ok(model), Err)
     }
 
-    /// The context between two steps.
     fn context<'a>(&self, ddp: &'a Ddp, epoch: usize) -> StepContext<'a> {
         let step = self.outcome.step;
         StepContext {

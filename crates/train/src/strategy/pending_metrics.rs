@@ -29,7 +29,6 @@ pub(super) enum LocalOutput<O> {
 }
 
 impl<O: Report> LocalOutput<O> {
-    /// The sums, read now.
     pub(super) fn read(self) -> Result<MetricSums, TrainError> {
         match self {
             Self::Sums(sums) => Ok(sums),

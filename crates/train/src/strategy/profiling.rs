@@ -16,7 +16,6 @@ impl RankLoop {
         }
     }
 
-    /// From now on the training thread is in `phase`.
     pub(super) fn profile(&self, phase: Phase) {
         if let Some(recorder) = &self.setup.recorder {
             self.wait_for_device();

@@ -66,12 +66,10 @@ impl Round {
         self
     }
 
-    /// The number of its first step.
     pub(super) fn first(&self) -> usize {
         self.first
     }
 
-    /// How many steps this rank has made.
     pub(super) fn made(&self) -> usize {
         self.steps.len()
     }
@@ -80,7 +78,6 @@ impl Round {
         self.began.elapsed()
     }
 
-    /// How many samples this rank has learnt from.
     pub(super) fn samples(&self) -> u64 {
         self.steps.iter().map(|(sums, _)| sums.samples).sum()
     }
@@ -100,7 +97,6 @@ impl Round {
         costs
     }
 
-    /// What this rank's samples have shown, by step.
     pub(super) fn sums(&self) -> impl Iterator<Item = &MetricSums> + Clone {
         self.steps.iter().map(|(sums, _)| sums)
     }
@@ -146,7 +142,6 @@ pub(super) struct PendingStats {
 }
 
 impl PendingStats {
-    /// What all ranks have done.
     pub(super) fn wait(self) -> Result<RoundStats, CollectiveError> {
         let numbers = self.sum.wait()?;
         Ok(RoundStats::of(self.codec.unpack(&numbers)))

@@ -51,7 +51,6 @@ pub(super) struct StepContext<'a> {
     pub(super) steps: RangeInclusive<usize>,
     /// How many global batches of the epoch are left.
     pub(super) left: usize,
-    /// The votes of all ranks after the newest step.
     pub(super) votes: Votes,
     /// The metrics of the newest step over all ranks.
     pub(super) sums: MetricSums,

@@ -29,10 +29,8 @@ pub(super) struct SynchronousSteps<'a> {
     start: Instant,
 }
 
-/// What the passes over a local batch return.
 pub(super) struct PassOutput {
     pub(super) model: AnyModel,
-    /// The mean gradients over all ranks.
     pub(super) synced: SyncedGradients,
     pub(super) output: LocalOutput<StepReport>,
     pub(super) times: PassTimes,

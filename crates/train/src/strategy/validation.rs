@@ -12,8 +12,8 @@ use super::{RankLoop, items};
 use crate::checkpoint::adapter::Adapter;
 use crate::checkpoint::weights::write_trained;
 use crate::config::best_by::Direction;
-use crate::error::{TrainError, VALIDATION_LOSS};
-use crate::evaluation::{evaluate, infer};
+use crate::error::{TEST_LOSS, TrainError, VALIDATION_LOSS};
+use crate::evaluation::{Evaluated, evaluate, infer};
 use crate::metrics::line::{MetricKind, MetricLine};
 use crate::metrics::step_report::{Report, StepCost, StepReport};
 use crate::metrics::sums::MetricSums;
@@ -23,7 +23,6 @@ use crate::model::predictions::Counts;
 use crate::record::outcome::stopped_by_user;
 use crate::record::report::BestEpoch;
 
-/// What a validation has shown, on all ranks.
 pub(super) struct Validated {
     pub(super) sums: MetricSums,
     pub(super) line: MetricLine,
@@ -54,12 +53,8 @@ impl RankLoop {
         let over = self.setup.over.clone();
         let infer = |part| infer(&model, over.as_deref(), part, None);
         let held_out_from = self.setup.held_out_from;
-        let mut broken = None;
         let numbered = (&loader, held_out_from.unwrap_or(0));
         let evaluated = evaluate(infer, numbered, &group, stop_wanted, |batch| {
-            if !batch.loss_sum.is_finite() {
-                broken = broken.or(Some(iteration));
-            }
             iteration += 1;
             if !is_first {
                 return Ok(());
@@ -72,12 +67,12 @@ impl RankLoop {
         });
         let evaluated = evaluated.map_err(|error| error.in_validation(held_out_from))?;
         self.event_valid(LearnerEvent::EndSplit(epoch))?;
-        let Some(sums) = evaluated else {
+        let Some(Evaluated { sums, broken }) = evaluated else {
             self.outcome.stopped = Some(stopped_by_user(step));
             return Ok(None);
         };
         require_finite_loss(VALIDATION_LOSS, sums.mean_loss(), epoch, step)
-            .map_err(|error| self.with_validation_inputs(error, &loader, broken))?;
+            .map_err(|error| self.with_validation_inputs(error, &model, &loader, broken))?;
         self.setup.config.best_by.value(&sums)?;
         let mut line = MetricLine::new(MetricKind::Validation, epoch, step, &sums);
         line.cost.seconds = start.elapsed().as_secs_f64();
@@ -240,15 +235,17 @@ impl RankLoop {
         let counts = RefCell::new(Counts::default());
         let infer = |part| infer(&model, self.setup.over.as_deref(), part, Some(&counts));
         let group = &self.setup.group;
-        let sums = evaluate(infer, (&loader, 0), group, stop_wanted, |_| Ok(()));
-        let sums = sums.map_err(TrainError::in_test)?;
-        if sums.is_some() {
-            let confusion = counts
-                .into_inner()
-                .all_reduce(group, &self.setup.class_names)?;
-            self.outcome.confusion = confusion;
-        }
-        self.outcome.test = sums.map(|sums| (sums, start.elapsed().as_secs_f64()));
+        let evaluated = evaluate(infer, (&loader, 0), group, stop_wanted, |_| Ok(()));
+        let Some(Evaluated { sums, broken }) = evaluated.map_err(TrainError::in_test)? else {
+            self.outcome.test = None;
+            return Ok(());
+        };
+        let (epoch, step) = (self.outcome.epoch, self.outcome.step);
+        require_finite_loss(TEST_LOSS, sums.mean_loss(), epoch, step)
+            .map_err(|error| self.with_test_inputs(error, &model, &loader, broken))?;
+        let counts = counts.into_inner();
+        self.outcome.confusion = counts.all_reduce(group, &self.setup.class_names)?;
+        self.outcome.test = Some((sums, start.elapsed().as_secs_f64()));
         Ok(())
     }
 

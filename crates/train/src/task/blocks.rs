@@ -190,7 +190,6 @@ pub(super) trait BlockTask<T: Task>: Send + Sync {
 
     fn drawn(&self, model: T::Model) -> Box<dyn DrawnBlocks>;
 
-    /// Whether the blocks of a model are on several devices.
     fn is_split(&self, model: &AnyModel) -> bool;
 
     /// What a text model yields, wherever its blocks are.

@@ -62,7 +62,6 @@ impl LoadedData {
         }
     }
 
-    /// The data of `task`.
     pub(super) fn of<T: Task>(task: Arc<T>, loaded: TaskData<T::Item, T::Batch>) -> Self {
         let TaskData {
             data,

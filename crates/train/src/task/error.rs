@@ -1,5 +1,6 @@
 //! Errors of a task.
 
+use std::error::Error;
 use std::fmt::Display;
 
 use crate::error::TrainError;
@@ -18,6 +19,24 @@ use crate::error::TrainError;
 /// let error = TaskError::new("a width of 0 leaves nothing").with_help("use 1 or more");
 /// assert_eq!(error.help(), Some("use 1 or more"));
 /// ```
+///
+/// Because every [`Error`] converts to it, it is none itself, like `anyhow::Error`. In a function of your own program that
+/// returns a `Box<dyn Error>` or a [`TrainError`], `?` converts it to that, with its help:
+///
+/// ```
+/// # mod everburn { pub use everburn_train as train; }
+/// use std::error::Error;
+///
+/// use everburn::train::{AnyTask, TaskError};
+///
+/// fn parameters(task: &AnyTask) -> Result<usize, Box<dyn Error>> {
+///     Ok(task.configure(&task.preset())?.num_params()?)
+/// }
+///
+/// let error = TaskError::new("a width of 0 leaves nothing").with_help("use 1 or more");
+/// let error = Box::<dyn Error + Send + Sync>::from(error);
+/// assert_eq!(error.to_string(), "a width of 0 leaves nothing; use 1 or more");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskError {
     message: String,
@@ -26,7 +45,6 @@ pub struct TaskError {
     not_finite: Option<Box<NotFinitePrediction>>,
 }
 
-/// A prediction with a number that is NaN or infinite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NotFinitePrediction {
     /// The sample's number in its batch.
@@ -84,7 +102,6 @@ impl TaskError {
         }
     }
 
-    /// The prediction that is not finite, if that is the error.
     pub(crate) fn not_finite_prediction(&self) -> Option<&NotFinitePrediction> {
         self.not_finite.as_deref()
     }
@@ -116,15 +133,33 @@ impl TaskError {
     pub fn help(&self) -> Option<&str> {
         self.help.as_deref()
     }
+
+    /// The message with the help, where only a text is taken.
+    fn with_help_in_text(&self) -> String {
+        match self.help() {
+            Some(help) => format!("{self}; {help}"),
+            None => self.to_string(),
+        }
+    }
 }
 
-/// A configuration error with the task's message and help.
 impl From<TaskError> for TrainError {
     fn from(error: TaskError) -> Self {
-        Self::Config(match error.help() {
-            Some(help) => format!("{error}; {help}"),
-            None => error.to_string(),
-        })
+        Self::Config(error.with_help_in_text())
+    }
+}
+
+/// Its text is the task's message with the help.
+impl From<TaskError> for Box<dyn Error + Send + Sync> {
+    fn from(error: TaskError) -> Self {
+        error.with_help_in_text().into()
+    }
+}
+
+/// Its text is the task's message with the help.
+impl From<TaskError> for Box<dyn Error> {
+    fn from(error: TaskError) -> Self {
+        error.with_help_in_text().into()
     }
 }
 
@@ -134,7 +169,7 @@ impl Display for TaskError {
     }
 }
 
-impl<E: std::error::Error> From<E> for TaskError {
+impl<E: Error> From<E> for TaskError {
     fn from(error: E) -> Self {
         let mut message = error.to_string();
         let mut source = error.source();
@@ -146,5 +181,31 @@ impl<E: std::error::Error> From<E> for TaskError {
             source = cause.source();
         }
         Self::new(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fails() -> Result<(), TaskError> {
+        Err(TaskError::new("a width of 0 leaves nothing").with_help("use 1 or more"))
+    }
+
+    #[test]
+    fn a_program_of_any_error_has_the_message_and_the_help() {
+        let boxed = || -> Result<(), Box<dyn Error>> {
+            fails()?;
+            Ok(())
+        };
+        let sent = || -> Result<(), Box<dyn Error + Send + Sync>> {
+            fails()?;
+            Ok(())
+        };
+        let text = "a width of 0 leaves nothing; use 1 or more";
+        assert_eq!(boxed().unwrap_err().to_string(), text);
+        assert_eq!(sent().unwrap_err().to_string(), text);
+        let without = Box::<dyn Error>::from(TaskError::new("no width"));
+        assert_eq!(without.to_string(), "no width");
     }
 }

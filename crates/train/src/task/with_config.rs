@@ -11,6 +11,7 @@ use burn::optim::ModuleOptimizer;
 use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
 use everburn_nn::{AnyActivation, DeviceSplit, ParameterShard};
+use everburn_record::task_method::within;
 use toml::{Table, Value};
 
 use super::blocks::{BlockTask, DrawnBlocks};
@@ -49,7 +50,7 @@ pub(super) fn configure<T: Task>(
         }
     };
     let config: T::Config = configuration_of(own).map_err(TaskError::new)?;
-    task.check(&config)?;
+    within("Task::check", || task.check(&config))?;
     Ok(Box::new(WithConfig {
         name: name.to_string(),
         task: Arc::clone(task),
@@ -78,7 +79,6 @@ pub(super) fn adopt<T: Task>(
         .transpose()
 }
 
-/// A task with its configuration and types.
 struct WithConfig<T: Task> {
     name: String,
     task: Arc<T>,
@@ -86,6 +86,11 @@ struct WithConfig<T: Task> {
 }
 
 impl<T: Task> WithConfig<T> {
+    /// The task's own module with its first weights.
+    fn new_model(&self, device: &Device) -> Result<T::Model, TaskError> {
+        within("Task::model", || self.task.model(&self.config, device))
+    }
+
     fn block_task(&self) -> Result<Arc<dyn BlockTask<T>>, TaskError> {
         let blocks = self.task.blocks().ok_or_else(|| {
             TaskError::new(format!("the model of `{}` does not list its blocks", self.name))
@@ -110,7 +115,6 @@ fn own_model<'a, T: Task>(task: &T, model: &'a AnyModel) -> &'a T::Model {
     }
 }
 
-/// Removes the value at `path` from `table`.
 fn remove(table: &mut Table, path: &str) {
     match path.split_once('.') {
         None => drop(table.remove(path)),
@@ -179,13 +183,13 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
 
     fn load(&mut self) -> Result<LoadedData, TaskError> {
         let config = Arc::make_mut(&mut self.config);
-        let loaded = self.task.data(config)?;
+        let loaded = within("Task::data", || self.task.data(config))?;
         Ok(LoadedData::of(Arc::clone(&self.task), loaded))
     }
 
     fn load_test(&mut self) -> Result<LoadedData, TaskError> {
         let config = Arc::make_mut(&mut self.config);
-        let loaded = self.task.test_data(config)?;
+        let loaded = within("Task::test_data", || self.task.test_data(config))?;
         Ok(LoadedData::of(Arc::clone(&self.task), loaded))
     }
 
@@ -211,12 +215,14 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
     }
 
     fn model(&self, device: &Device) -> Result<AnyModel, TaskError> {
-        let model = self.task.model(&self.config, device)?;
+        let model = self.new_model(device)?;
         if let Some(blocks) = self.task.blocks() {
             return Ok(blocks.0.supervised(model));
         }
         let (task, config) = (Arc::clone(&self.task), Arc::clone(&self.config));
-        let loss = move |model: &T::Model, batch: T::Batch| task.loss(&config, model, batch);
+        let loss = move |model: &T::Model, batch: T::Batch| {
+            within("Task::loss", || task.loss(&config, model, batch))
+        };
         Ok(AnyModel::new(Supervised::<T::Model, OwnLoss<T>>::new(
             model, loss,
         )))
@@ -227,12 +233,16 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
     }
 
     fn optimizer(&self, model: &AnyModel) -> Result<Option<ModuleOptimizer>, TaskError> {
-        self.task
-            .optimizer(&self.config, own_model(&*self.task, model))
+        let model = own_model(&*self.task, model);
+        within("Task::optimizer", || {
+            self.task.optimizer(&self.config, model)
+        })
     }
 
     fn schedule(&self, total_steps: usize) -> Result<Option<ModuleLrScheduler>, TaskError> {
-        self.task.schedule(&self.config, total_steps)
+        within("Task::schedule", || {
+            self.task.schedule(&self.config, total_steps)
+        })
     }
 
     fn checkpointed(
@@ -269,13 +279,13 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
 
     fn blocks(&self) -> Result<ModelBlocks, TaskError> {
         let blocks = self.block_task()?;
-        Ok(blocks.list(&self.task.model(&self.config, &Device::default())?))
+        Ok(blocks.list(&self.new_model(&Device::default())?))
     }
 
     fn shards(&self, parts: usize) -> Result<Vec<ParameterShard>, TaskError> {
         let blocks = self.block_task()?;
         self.task.check_tensor_parallel(&self.config)?;
-        let model = self.task.model(&self.config, &Device::default())?;
+        let model = self.new_model(&Device::default())?;
         Ok(blocks.shards(&model, parts)?)
     }
 
@@ -363,7 +373,9 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
             None => batch.open::<(T::Batch, ())>().0,
         };
         let model = own_model(&*self.task, model);
-        (predictor.predict)(&self.task, &self.config, model, batch)
+        within("Predict::predict", || {
+            (predictor.predict)(&self.task, &self.config, model, batch)
+        })
     }
 
     fn sample_name(&self, item: &AnyItem) -> Option<String> {
@@ -383,7 +395,6 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
     }
 }
 
-/// Runs blocks of the task's model.
 struct Runner<'a, T: Task> {
     of: &'a WithConfig<T>,
     blocks: Arc<dyn BlockTask<T>>,
@@ -398,7 +409,7 @@ impl<T: Task> BlockRunner for Runner<'_, T> {
     }
 
     fn draw(&self) -> Result<Box<dyn DrawnBlocks>, TaskError> {
-        let model = self.of.task.model(&self.of.config, &self.device)?;
+        let model = self.of.new_model(&self.device)?;
         Ok(self.blocks.drawn(model))
     }
 }

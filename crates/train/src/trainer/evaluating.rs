@@ -10,11 +10,13 @@ use crate::checkpoint::training_state::agree_on_newest;
 use crate::checkpoint::weights::with_safetensors;
 use crate::checkpoint::{Checkpoint, CheckpointFolder};
 use crate::elastic::agreement::Agreement;
-use crate::error::TrainError;
-use crate::evaluation::{evaluate, infer};
+use crate::error::{TEST_LOSS, TrainError};
+use crate::evaluation::{Evaluated, evaluate, infer};
 use crate::metrics::line::{MetricKind, MetricLine};
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::{AnyBatch, AnyData, AnyModel, Trainable, erase_data};
+use crate::model::finite::{DivergenceSign, require_finite_loss};
+use crate::model::input_search::{InputSearch, Suspect};
 use crate::model::predictions::Counts;
 use crate::parallel::model::ParallelModel;
 use crate::record::outcome::LoopOutcome;
@@ -25,7 +27,8 @@ impl Trainer {
     /// was asked to stop first.
     ///
     /// # Errors
-    /// [`TrainError`] when a rank fails, or the ranks have different data.
+    /// [`TrainError`] when a rank fails, the ranks have different data, or the loss is NaN or infinite: if a sample is the
+    /// cause, it is named ([`TrainError::InputNotFinite`]).
     pub fn evaluate<M, I>(
         &self,
         model: &M,
@@ -35,17 +38,62 @@ impl Trainer {
         M: Trainable,
         I: Send + Sync + Clone + 'static,
     {
-        let model = AnyModel::new(model.valid());
-        self.evaluate_over(&model, &erase_data(data), None, None)
+        let (model, data) = (AnyModel::new(model.valid()), erase_data(data));
+        let Some(Evaluated { sums, broken }) = self.evaluate_over(&model, &data, None, None)?
+        else {
+            return Ok(None);
+        };
+        let loss = sums.mean_loss();
+        if loss.is_finite() {
+            return Ok(Some(sums));
+        }
+        let error = TrainError::TestLossNotFinite {
+            loss,
+            inputs_are_finite: false,
+            weights_are_finite: true,
+        };
+        let sign = DivergenceSign::find(&model, None);
+        Err(self.with_test_inputs(error, (&data, None), (broken, None), sign))
     }
 
-    pub(super) fn evaluate_over(
+    /// An error of the test, with what the inputs show of its global batch of this number, from 0. All ranks call it.
+    fn with_test_inputs(
+        &self,
+        error: TrainError,
+        (data, over): (&AnyData, Option<&dyn ParallelModel<AnyModel, AnyBatch>>),
+        (batch, step): (Option<usize>, Option<usize>),
+        sign: Option<DivergenceSign>,
+    ) -> TrainError {
+        let readers = over.map_or(&self.group, ParallelModel::replicas);
+        let Ok(loader) = self.ordered_loader(data.test.clone(), data, readers) else {
+            return error;
+        };
+        let suspect = Suspect {
+            loader: &loader,
+            epoch: 0,
+            batch,
+            first: 0,
+            step,
+            of: "the test",
+        };
+        let checkpointing = self.config.activation_checkpointing;
+        let search = InputSearch {
+            group: &self.group,
+            members: (0..self.group.world_size()).collect(),
+            device: checkpointing.autodiff(self.device.clone()),
+            task: self.task.as_deref(),
+            shared: true,
+        };
+        search.explain(error, &suspect, sign)
+    }
+
+    fn evaluate_over(
         &self,
         model: &AnyModel,
         data: &AnyData,
         over: Option<&dyn ParallelModel<AnyModel, AnyBatch>>,
         counts: Option<&RefCell<Counts>>,
-    ) -> Result<Option<MetricSums>, TrainError> {
+    ) -> Result<Option<Evaluated>, TrainError> {
         self.about_data(data)?.check(&self.group)?;
         let readers = over.map_or(&self.group, ParallelModel::replicas);
         let loader = self.ordered_loader(data.test.clone(), data, readers)?;
@@ -121,17 +169,24 @@ impl Trainer {
         }
     }
 
-    /// What the test finds, and what was taken for what.
+    /// What the test after the training of `outcome` finds, and what was taken for what.
     pub(super) fn test(
         &self,
         model: &AnyModel,
         data: &AnyData,
         over: Option<&dyn ParallelModel<AnyModel, AnyBatch>>,
+        outcome: &LoopOutcome,
     ) -> Result<Option<(MetricSums, Option<ConfusionMatrix>)>, TrainError> {
         let counts = RefCell::new(Counts::default());
-        let Some(sums) = self.evaluate_over(model, data, over, Some(&counts))? else {
+        let evaluated = self.evaluate_over(model, data, over, Some(&counts));
+        let Some(Evaluated { sums, broken }) = evaluated.map_err(TrainError::in_test)? else {
             return Ok(None);
         };
+        let (epoch, step) = (outcome.epoch, outcome.step);
+        require_finite_loss(TEST_LOSS, sums.mean_loss(), epoch, step).map_err(|error| {
+            let sign = DivergenceSign::find(model, outcome.losses);
+            self.with_test_inputs(error, (data, over), (broken, Some(step)), sign)
+        })?;
         let counts = counts.into_inner();
         let confusion = counts.all_reduce(&self.group, &self.class_names)?;
         Ok(Some((sums, confusion)))

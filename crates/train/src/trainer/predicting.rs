@@ -161,7 +161,6 @@ impl Trainer {
     }
 }
 
-/// The names of the samples, written before their predictions.
 struct SampleNames<'a> {
     task: &'a dyn ConfiguredTask,
     items: &'a dyn Dataset<AnyItem>,

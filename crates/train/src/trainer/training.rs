@@ -25,7 +25,6 @@ use crate::error::TrainError;
 use crate::metrics::sums::MetricSums;
 use crate::metrics::{NewestReport, RankMetric};
 use crate::model::erased::{AnyData, AnyLoader, AnyModel, AnyModelOverRanks};
-use crate::model::finite::require_finite_loss;
 use crate::model::samples::Samples;
 use crate::record::live_file::LiveSlot;
 use crate::record::outcome::LoopOutcome;
@@ -34,7 +33,6 @@ use crate::record::run_directory::RunDirectory;
 use crate::renderer::NamedMetrics;
 use crate::strategy::{RankSetup, RankStrategy};
 
-/// What the loop reads its samples with.
 struct Loaders {
     train: AnyLoader,
     validation: Option<AnyLoader>,
@@ -353,15 +351,13 @@ impl Trainer {
             None => {
                 live.enter(Phase::Testing);
                 let measured = self.measured(model, outcome)?;
-                let test = self.test(&measured, data, over.map(|over| &**over));
-                let test = test.map_err(TrainError::in_test)?;
+                let test = self.test(&measured, data, over.map(|over| &**over), outcome)?;
                 test.map(|(sums, confusion)| (sums, confusion, start.elapsed().as_secs_f64()))
             }
         };
         let Some((sums, confusion, seconds)) = found else {
             return Ok((None, Ok(())));
         };
-        require_finite_loss("test loss", sums.mean_loss(), outcome.epoch, outcome.step)?;
         let recorded = self.record_test(&sums, seconds, confusion, outcome);
         Ok((Some(sums), recorded))
     }

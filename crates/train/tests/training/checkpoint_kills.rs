@@ -98,12 +98,8 @@ fn write_checkpoints_until_killed() {
 
 /// Starts a writer, kills it at a random moment, and returns the last step that it reported.
 fn kill_a_writer(folder: &Path, random: &mut Random) -> Option<usize> {
-    let arguments = [
-        "--exact",
-        "checkpoint_kills::write_checkpoints_until_killed",
-        "--ignored",
-        "--nocapture",
-    ];
+    let arguments =
+        "--exact checkpoint_kills::write_checkpoints_until_killed --ignored --nocapture".split(' ');
     let mut writer = Command::new(std::env::current_exe().unwrap())
         .args(arguments)
         .env(FOLDER, folder)

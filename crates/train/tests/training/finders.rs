@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use burn::prelude::*;
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
+use everburn_tests::AssertContains;
 use everburn_train::{
     BatchSizeLimit, Classifier, LearningRateRange, LearningRateSweep, Trainer, TrainingConfig,
 };
@@ -155,10 +156,7 @@ fn what_a_finder_cannot_measure_is_refused_on_all_ranks() {
             .unwrap_err()
             .to_string()
     }) {
-        assert!(
-            error.contains("a finder and `training.sync = 5`"),
-            "{error}"
-        );
+        error.assert_contains(["a finder and `training.sync = 5`"]);
     }
     for error in on_ranks(2, &self::config(), None, |trainer| {
         let model = Classifier::new(model(), MnistBn::forward);

@@ -7,6 +7,7 @@ use burn::prelude::*;
 use burn_train::{InferenceStep, TrainOutput, TrainStep};
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_models::mnist::{Mnist, MnistConfig};
+use everburn_tests::AssertContains;
 use everburn_train::{
     Classification, Classifier, MetricKind, MetricLine, Objective, OptimizerConfig, OptimizerKind,
     Precision, Schedule, StepReport, TrainError, Trainer, TrainingConfig, TrainingReport,
@@ -227,15 +228,9 @@ fn what_does_not_go_together_is_refused_with_what_to_do() {
         config.validate(2).unwrap_err().to_string()
     };
     let rounds = refused(|config| config.sync = "every=4".parse().unwrap());
-    assert!(
-        rounds.contains("use `training.precision = bf16`"),
-        "{rounds}"
-    );
+    rounds.assert_contains(["use `training.precision = bf16`"]);
     let factors = refused(|config| config.ddp.communication = "power-sgd:2".parse().unwrap());
-    assert!(
-        factors.contains("`training.ddp.communication = bf16`"),
-        "{factors}"
-    );
+    factors.assert_contains(["`training.ddp.communication = bf16`"]);
     let fault = refused(|config| {
         config.precision = Precision::Bf16;
         config.chaos = "overflow=1@step:1".parse().unwrap();
@@ -300,10 +295,7 @@ fn a_model_that_cannot_be_reached_is_told_what_it_lacks() {
         ours: None,
     };
     let error = failure(burns, Precision::Bf16);
-    assert!(
-        error.contains("reaches no layer") && error.contains("everburn::nn"),
-        "{error}"
-    );
+    error.assert_contains(["reaches no layer", "everburn::nn"]);
     let unscaled = Own {
         burns: None,
         ours: Some(linear().into()),

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use burn::prelude::*;
 use everburn_models::mlp::{Mlp, MlpConfig};
+use everburn_tests::AssertContains;
 use everburn_train::{
     CheckpointEvery, Classifier, EpochLines, Hook, HookError, Hooks, MetricLine, Run, TrainError,
     Trainer, TrainingConfig, TrainingReport,
@@ -306,10 +307,7 @@ fn ranks_with_other_hooks_are_refused() {
         trainer.fit(model, &data).err().unwrap().to_string()
     });
     for error in errors {
-        assert!(
-            error.contains("`hooks = Witness` there, `hooks = ` on rank 0"),
-            "{error}"
-        );
+        error.assert_contains(["`hooks = Witness` there, `hooks = ` on rank 0"]);
     }
 }
 

@@ -9,6 +9,7 @@ use burn::data::dataset::InMemDataset;
 use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::prelude::*;
 use everburn_distributed::ShardStage;
+use everburn_tests::AssertContains;
 use everburn_train::{
     EarlyStopping, Loss, MetricKind, MetricLine, Objective, OptimizerConfig, OptimizerKind,
     ReadMetrics, Supervised, TrainError, TrainingConfig, TrainingData, TrainingReport,
@@ -167,9 +168,7 @@ fn parameters_without_a_gradient_are_named_once_on_any_number_of_ranks() {
             .matches("had no gradient on any rank in the ")
             .count();
         assert_eq!(warnings, 1, "run {number}: {events}");
-        for path in ["first.weight`", "unused.weight`", "unused.bias`"] {
-            assert!(events.contains(path), "{path}: {events}");
-        }
+        events.assert_contains(["first.weight`", "unused.weight`", "unused.bias`"]);
         assert!(!events.contains("last.weight"), "{events}");
     }
 }
@@ -412,10 +411,7 @@ fn a_metric_that_nobody_reports_is_refused_in_the_first_step_with_those_that_the
         ..config()
     };
     for error in refused_at_once(&config, None) {
-        assert!(
-            error.contains("`iou`") && error.contains("loss, mae, mae_large"),
-            "{error}"
-        );
+        error.assert_contains(["`iou`", "loss, mae, mae_large"]);
     }
 }
 

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
+use burn::module::Param;
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_train::checkpoint::CheckpointFolder;
 use everburn_train::{
-    AnyTask, Classifier, LabeledBatch, Loss, NoSettings, NotFiniteInput, OptimizerConfig,
-    OptimizerKind, Predict, Predictor, ReadMetrics, RunDirectory, Task, TaskData, TaskError,
-    TrainError, Trainer, TrainingConfig, TrainingData,
+    AnyTask, Classifier, DivergenceSign, LabeledBatch, Loss, NoSettings, NotFiniteInput,
+    OptimizerConfig, OptimizerKind, Predict, Predictor, ReadMetrics, RunDirectory, Task, TaskData,
+    TaskError, TrainError, Trainer, TrainingConfig, TrainingData,
 };
 
 use crate::harness::ranks::on_ranks;
@@ -113,7 +114,8 @@ fn a_sample_with_a_nan_is_named_with_the_rank_that_has_read_it() {
                     (sample, "the training", "input", true),
                     "way {way}: {found}"
                 );
-                assert!((1..=5).contains(&found.step), "way {way}: {found}");
+                let step = found.step.unwrap();
+                assert!((1..=5).contains(&step), "way {way}: {found}");
                 assert!(found.rank < ranks, "way {way}: {found}");
                 readers.push((ranks, found.step, found.rank));
             }
@@ -240,7 +242,7 @@ fn each_rank_is_named_for_the_samples_of_its_own() {
         let found = found(&errors(2, &config, &data(train, samples(12))));
         assert_eq!(
             (found.sample, found.step, found.is_nan),
-            (sample, 1, false),
+            (sample, Some(1), false),
             "{found}"
         );
         readers.push(found.rank);
@@ -259,6 +261,55 @@ fn a_sample_of_the_validation_is_named() {
         let text = "the validation loss is NaN after step 5: the input of sample 7 of the validation, which rank";
         assert!(found.to_string().starts_with(text), "{found}");
     }
+}
+
+#[test]
+fn a_sample_of_the_test_is_named_in_a_training_and_in_an_evaluation() {
+    for ranks in [1, 2] {
+        let mut test = samples(12);
+        test[7].0[2] = f32::NAN;
+        let (train, validation) = (
+            InMemDataset::new(samples(60)),
+            InMemDataset::new(samples(12)),
+        );
+        let data = TrainingData::new("points", train, InMemDataset::new(test), Rows);
+        let data = data.with_validation(validation);
+        let trained = found(&errors(ranks, &config(), &data));
+        let named = (trained.sample, trained.of, trained.step, trained.rank);
+        assert_eq!(named, (7, "the test", Some(10), ranks - 1), "{trained}");
+        let text =
+            "the test loss is NaN after step 10: the input of sample 7 of the test, which rank";
+        assert!(trained.to_string().starts_with(text), "{trained}");
+        let errors = on_ranks(ranks, &config(), None, |trainer| {
+            trainer.evaluate(&model(), &data).unwrap_err()
+        });
+        let evaluated = found(&errors);
+        assert_eq!((evaluated.sample, evaluated.step), (7, None), "{evaluated}");
+        let text = "the test loss is NaN: the input of sample 7 of the test, which rank";
+        assert!(evaluated.to_string().starts_with(text), "{evaluated}");
+    }
+}
+
+#[test]
+fn an_evaluation_that_is_not_finite_on_finite_inputs_suspects_the_model() {
+    let data = data(samples(60), samples(12));
+    let evaluated = |forward: fn(&Linear, Tensor<2>) -> Tensor<2>, weight: f32| {
+        let errors = on_ranks(1, &config(), None, |trainer| {
+            let linear = LinearConfig::new(3, 2).init(&Device::flex());
+            let weight = Param::from_tensor(Tensor::full([3, 2], weight, &Device::flex()));
+            let model: Classifier<Linear, 2> =
+                Classifier::new(Linear { weight, ..linear }, forward);
+            trainer.evaluate(&model, &data).unwrap_err()
+        });
+        errors[0].to_string()
+    };
+    let of_weights = evaluated(Linear::forward, f32::NAN);
+    let text =
+        "the test loss is NaN: parameters of the model are NaN or infinite: take weights of before";
+    assert!(of_weights.starts_with(text), "{of_weights}");
+    let of_model = evaluated(|model, inputs| model.forward(inputs) / 0.0, 1.0);
+    let text = "the inputs of that batch are finite, so the model or the loss makes it";
+    assert!(of_model.contains(text), "{of_model}");
 }
 
 #[test]
@@ -299,6 +350,7 @@ fn of_a_validation_loss_the_data_are_suspected_first() {
         step: 9,
         epoch: 1,
         inputs_are_finite: false,
+        sign: None,
     };
     let validation = error("validation loss").to_string();
     let expected = "the training loss was finite, so look for a NaN or an infinite number in the validation data first";
@@ -306,6 +358,55 @@ fn of_a_validation_loss_the_data_are_suspected_first() {
     let training = error("training loss").to_string();
     let expected = "the training has diverged, or the data have a NaN";
     assert!(training.contains(expected), "{training}");
+}
+
+#[test]
+fn of_a_validation_loss_after_a_training_loss_that_has_risen_the_learning_rate_is_suspected_first()
+{
+    let config = TrainingConfig {
+        optimizer: OptimizerConfig {
+            kind: OptimizerKind::Sgd,
+            learning_rate: 1e6,
+            ..OptimizerConfig::default()
+        },
+        epochs: 1,
+        ..config()
+    };
+    // Finite, and too large for what was learned.
+    let validation = vec![([1e38, -1e38, 1e38], 0); 12];
+    let data = data(samples(60), validation);
+    for ranks in [1, 2] {
+        for error in errors(ranks, &config, &data) {
+            let TrainError::LossNotFinite {
+                what: "validation loss",
+                inputs_are_finite: true,
+                sign: Some(DivergenceSign::Loss { first, newest }),
+                ..
+            } = error
+            else {
+                panic!("{error}");
+            };
+            assert!(newest > 10.0 * first, "{error}");
+            let text = "the training has diverged, for the training loss has risen from ";
+            assert!(error.to_string().contains(text), "{error}");
+        }
+    }
+}
+
+#[test]
+fn of_parameters_that_are_not_finite_the_learning_rate_is_suspected_before_unknown_data() {
+    let error = TrainError::LossNotFinite {
+        what: "validation loss",
+        loss: f64::NAN,
+        step: 9,
+        epoch: 1,
+        inputs_are_finite: false,
+        sign: Some(DivergenceSign::Parameters),
+    };
+    let text = "the training has diverged, for parameters of the model are NaN or infinite: try a lower \
+                `training.optimizer.learning_rate`; if that changes nothing, look for a NaN or an infinite number in the \
+                validation data";
+    assert!(error.to_string().ends_with(text), "{error}");
 }
 
 #[test]

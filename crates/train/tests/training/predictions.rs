@@ -8,6 +8,7 @@ use burn::data::dataset::InMemDataset;
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_tests::AssertContains;
 use everburn_train::{
     AnyTask, ConfiguredTask, Loss, Predict, PredictionInput, Predictor, Task, TaskData, TaskError,
     Trainer, TrainingConfig, TrainingData,
@@ -198,10 +199,7 @@ fn a_task_that_does_not_predict_or_not_of_each_sample_is_refused() {
         ..PREDICTS
     };
     let error = predicted(1, short, &test).unwrap_err();
-    assert!(
-        error.contains("3 values for a batch of 4 samples"),
-        "{error}"
-    );
+    error.assert_contains(["3 values for a batch of 4 samples"]);
 }
 
 #[test]

@@ -285,12 +285,7 @@ fn shards_killed_at_step_137_on_4_ranks_and_resumed_on_3_are_read_exactly_once()
         let folder = tempfile::tempdir().unwrap();
         let (here, name) = (folder.path(), kind.name);
         kind.write(here);
-        let arguments = [
-            "--exact",
-            "read_once::train_until_killed",
-            "--ignored",
-            "--nocapture",
-        ];
+        let arguments = "--exact read_once::train_until_killed --ignored --nocapture".split(' ');
         let mut job = Command::new(std::env::current_exe().unwrap())
             .args(arguments)
             .env(FOLDER, here)

@@ -7,6 +7,7 @@ use burn::prelude::*;
 use everburn_distributed::{OuterCompression, OuterConfig, OuterOptimizer};
 use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
+use everburn_train::checkpoint::{CheckpointFolder, Place};
 use everburn_train::{
     Classifier, MetricLine, OptimizerConfig, OptimizerKind, TrainError, Trainer, TrainingConfig,
     TrainingReport, compute_on_this_thread,
@@ -288,6 +289,73 @@ fn a_resumed_run_has_the_bits_of_one_that_was_not_stopped() {
             assert!(outcomes.into_iter().all(|outcome| outcome.is_ok()));
             std::fs::remove_dir_all(path("in-two/checkpoints/epoch-0003")).unwrap();
         }
+    }
+}
+
+#[test]
+fn a_stop_on_request_leaves_a_checkpoint_of_the_steps_so_far() {
+    for fragments in [None, Some(2)] {
+        let folder = tempfile::tempdir().unwrap();
+        let config = TrainingConfig {
+            epochs: 2,
+            outer: OuterConfig {
+                fragments,
+                ..OuterConfig::default()
+            },
+            ..config("every=4")
+        };
+        let data = digits(3, 500, 200);
+        let stopped = on_ranks(3, &config, Some(folder.path()), |trainer| {
+            compute_on_this_thread(1)?;
+            // The others learn of it from its vote.
+            if trainer.group.rank() == 1 {
+                trainer.stop.set();
+            }
+            let model = Classifier::<Mlp, 4>::of_blocks(model());
+            let (_, report) = trainer.fit(model, &data)?;
+            Ok::<_, TrainError>(report)
+        });
+        for report in stopped {
+            let report = report.unwrap();
+            assert!(
+                report
+                    .stopped
+                    .is_some_and(|why| why.starts_with("on request")),
+                "with fragments: {fragments:?}"
+            );
+            assert_eq!(report.steps, 4);
+        }
+        let checkpoints = CheckpointFolder::new(folder.path().join("checkpoints"), 2);
+        let last = Place {
+            epoch: 0,
+            batches: 4,
+        };
+        assert_eq!(checkpoints.places().unwrap(), [last]);
+        for resumed in train_on(3, &config, Some(folder.path()), true, |_| &data) {
+            assert_eq!(resumed.unwrap().1.steps, 20);
+        }
+        let steps = step_lines(folder.path());
+        let steps = steps.iter().map(|line| line.step).collect::<Vec<_>>();
+        assert_eq!(steps, (1..=20).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn steps_that_end_within_the_first_epoch_leave_a_checkpoint_if_there_is_none() {
+    for (every, newest) in [("7steps", 6), ("4steps", 4)] {
+        let folder = tempfile::tempdir().unwrap();
+        let config = TrainingConfig {
+            steps: Some(6),
+            checkpoint_every: every.parse().unwrap(),
+            ..config("every=4")
+        };
+        train(2, &config, Some(folder.path()));
+        let checkpoints = CheckpointFolder::new(folder.path().join("checkpoints"), 2);
+        let newest = Place {
+            epoch: 0,
+            batches: newest,
+        };
+        assert_eq!(checkpoints.places().unwrap(), [newest]);
     }
 }
 

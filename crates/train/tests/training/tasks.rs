@@ -1,6 +1,6 @@
 //! What a task says besides its model: settings, an optimizer and a schedule, a set to validate on.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
@@ -11,6 +11,8 @@ use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{DdpConfig, ShardStage};
+use everburn_record::task_method;
+use everburn_tests::AssertContains;
 use everburn_train::{
     AnyTask, ConfiguredTask, Loss, MetricKind, RunDirectory, Task, TaskData, TaskError, TrainError,
     Trainer, TrainingConfig, TrainingData, TrainingReport,
@@ -266,10 +268,7 @@ fn a_set_of_the_tasks_own_and_samples_to_hold_out_do_not_go_together() {
         ..five_steps()
     };
     let refused = error(train(&["[slope]\nvalidation = 7"], &config, None));
-    assert!(
-        refused.contains("`training.validation_samples`"),
-        "{refused}"
-    );
+    refused.assert_contains(["`training.validation_samples`"]);
     assert!(refused.contains("of 7 samples"), "{refused}");
     let refused = error(train(&["[slope]\nvalidation = 0"], &five_steps(), None));
     assert!(refused.contains("it is empty"), "{refused}");
@@ -383,4 +382,55 @@ fn a_schedule_of_the_tasks_own_is_that_of_the_longer_run_after_a_resume() {
         pairs.all(|(rate, expected)| (rate - expected).abs() < 1e-9),
         "{rates:?}"
     );
+}
+
+/// Notes in which of its methods it is.
+struct Watched(Arc<Mutex<Vec<&'static str>>>);
+
+impl Watched {
+    fn note(&self) {
+        self.0.lock().unwrap().extend(task_method::present());
+    }
+}
+
+impl Task for Watched {
+    type Config = SlopeConfig;
+    type Model = Linear;
+    type Item = f32;
+    type Batch = Tensor<2>;
+
+    fn check(&self, _: &SlopeConfig) -> Result<(), TaskError> {
+        self.note();
+        Ok(())
+    }
+
+    fn model(&self, config: &SlopeConfig, device: &Device) -> Result<Linear, TaskError> {
+        self.note();
+        Slope.model(config, device)
+    }
+
+    fn data(&self, config: &mut SlopeConfig) -> Result<TaskData<f32, Tensor<2>>, TaskError> {
+        self.note();
+        Slope.data(config)
+    }
+
+    fn loss(&self, config: &SlopeConfig, model: &Linear, batch: Tensor<2>) -> Loss {
+        self.note();
+        Slope.loss(config, model, batch)
+    }
+}
+
+#[test]
+fn a_panic_finds_the_method_of_the_task_that_it_is_in() {
+    let seen = Arc::default();
+    let task = AnyTask::new("watched", Watched(Arc::clone(&seen)));
+    let mut task = task.configure(&Table::new()).unwrap();
+    let loaded = task.load().unwrap();
+    let group = ProcessGroup::alone(GroupOptions::default());
+    let trainer = Trainer::new(TrainingConfig::default(), group);
+    let model = task.model(&trainer.device).unwrap();
+    trainer.evaluate(&model, &loaded.for_training()).unwrap();
+    let all = ["Task::check", "Task::data", "Task::model", "Task::loss"];
+    assert_eq!(*seen.lock().unwrap(), all);
+    assert_eq!(task_method::present(), None);
 }

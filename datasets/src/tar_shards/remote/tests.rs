@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use everburn_tests::{HttpAnswer, HttpRequest, HttpServer};
+use everburn_tests::{AssertContains, HttpAnswer, HttpRequest, HttpServer};
 
 use super::*;
 use crate::tar::writing::archive;
@@ -214,10 +214,7 @@ fn a_shard_that_changes_is_refused_by_name() {
             .with(&format!("ETag: \"{tag}\""))
             .with("Last-Modified: now")
     });
-    assert!(
-        tagged.contains("it has changed since the training began"),
-        "{tagged}"
-    );
+    tagged.assert_contains(["it has changed since the training began"]);
     assert!(
         tagged.contains(r#"its ETag was \"a\", and is \"b\""#),
         "{tagged}"
@@ -226,10 +223,7 @@ fn a_shard_that_changes_is_refused_by_name() {
         let date = if later(request) { "Tuesday" } else { "Monday" };
         HttpAnswer::of(file, request).with(&format!("Last-Modified: {date}"))
     });
-    assert!(
-        dated.contains("its Last-Modified was Monday, and is Tuesday"),
-        "{dated}"
-    );
+    dated.assert_contains(["its Last-Modified was Monday, and is Tuesday"]);
     let longer = refused(GENEROUS, |file, request| match later(request) {
         true => HttpAnswer::of(&[file, b"more"].concat(), request),
         false => HttpAnswer::of(file, request),
@@ -261,18 +255,12 @@ fn a_silent_server_is_given_up_at_the_deadline() {
     });
     let mut silent = silent.skip_while(|error| error.contains("did not answer in time"));
     let silent = silent.next().expect("the server has begun to answer");
-    assert!(
-        silent.contains("the answer broke off") && silent.contains("(2 tries)"),
-        "{silent}"
-    );
+    silent.assert_contains(["the answer broke off", "(2 tries)"]);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/a.tar", listener.local_addr().unwrap());
     // Connections are open, and nobody reads them.
     let error = open(&[url], short).unwrap_err().to_string();
-    assert!(
-        error.contains("the server did not answer in time"),
-        "{error}"
-    );
+    error.assert_contains(["the server did not answer in time"]);
 }
 
 #[test]
@@ -292,9 +280,6 @@ fn redirects_are_followed_a_few_times_and_not_shown() {
     let error = open(&[server.url("loop.tar")], GENEROUS)
         .unwrap_err()
         .to_string();
-    assert!(
-        error.contains("it is redirected more than 5 times"),
-        "{error}"
-    );
+    error.assert_contains(["it is redirected more than 5 times"]);
     assert!(!error.contains("secret"), "{error}");
 }

@@ -151,6 +151,7 @@ fn end(run: &Path, events: &Events) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use everburn_record::LiveRank;
+    use everburn_tests::AssertContains;
 
     use super::*;
 
@@ -178,10 +179,7 @@ mod tests {
         std::fs::write(run.join("events.jsonl"), lines.concat()).unwrap();
         let line = findings(runs.path())[0].to_string();
         assert!(line.starts_with("warn  newest run"), "{line}");
-        assert!(
-            line.contains("2 checkpoints could not be written; the first, after step 20: epoch-0001 failed: no space"),
-            "{line}"
-        );
+        line.assert_contains(["2 checkpoints could not be written; the first, after step 20: epoch-0001 failed: no space"]);
         assert!(line.contains("-> make room"), "{line}");
     }
 
@@ -214,10 +212,7 @@ mod tests {
         );
         write(now - 5_000);
         let line = findings(runs.path())[0].to_string();
-        assert!(
-            line.contains("waiting for rank 1 of machine 1, the time was over "),
-            "{line}"
-        );
+        line.assert_contains(["waiting for rank 1 of machine 1, the time was over "]);
         let of_elastic_job = "waiting for slot 1 of machine 1 (never started), 290 s more; 1 of 2 ranks have joined after 10 s; \
                               at least 2 are needed";
         write_text(of_elastic_job, now + 230_000);
@@ -334,10 +329,7 @@ mod tests {
         assert_eq!(lines.len(), 1, "{lines:?}");
         let line = lines[0].to_string();
         let advice = format!("kill -CONT {}", child.id());
-        assert!(
-            line.contains("rank 1 (process ") && line.contains(&advice),
-            "{line}"
-        );
+        line.assert_contains(["rank 1 (process ", &advice]);
         ended.write(&path).unwrap();
         assert_eq!(findings(runs.path()), []);
     }
@@ -422,10 +414,7 @@ mod tests {
         ];
         let stopped = &written(&lines)[0];
         let what = "it has ended before its time: stopped on request after step 12";
-        assert!(
-            stopped.contains(what) && stopped.contains("the same command"),
-            "{stopped}"
-        );
+        stopped.assert_contains([what, "the same command"]);
         lines.push(event(
             EventKind::Failure,
             5_000,
@@ -435,14 +424,8 @@ mod tests {
         let config = "model = 'mnist'\n[ranks]\nnodes = 2\n";
         std::fs::write(run.join("config.toml"), config).unwrap();
         let failed = &written(&lines)[0];
-        assert!(
-            failed.contains("it has failed: rank 1 was ended by SIGKILL"),
-            "{failed}"
-        );
-        assert!(
-            failed.contains("the command of each machine, as before, starts"),
-            "{failed}"
-        );
+        failed.assert_contains(["it has failed: rank 1 was ended by SIGKILL"]);
+        failed.assert_contains(["the command of each machine, as before, starts"]);
         std::fs::create_dir_all(run.join("checkpoints/epoch-0001")).unwrap();
         let resumed = &written(&lines)[0];
         let command = "continues from the checkpoint epoch-0001, on any number of ranks; on several machines, the command of each";

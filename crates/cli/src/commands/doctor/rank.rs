@@ -57,7 +57,6 @@ struct About {
     process: u32,
 }
 
-/// What a rank found.
 #[derive(Debug, Serialize, Deserialize)]
 struct Found {
     about: About,

@@ -122,7 +122,6 @@ impl<'a> Report<'a> {
         pairs
     }
 
-    /// All that is wrong.
     pub(super) fn problems(&self) -> Vec<Problem> {
         let mut problems = self.addresses();
         for reach in self.lists("reach") {

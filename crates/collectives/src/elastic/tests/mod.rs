@@ -1,7 +1,7 @@
 //! Processes as threads, over a store in memory.
 
 mod decisions;
-mod launcher_places;
+mod launcher_leases;
 mod random;
 mod rounds;
 mod starts;

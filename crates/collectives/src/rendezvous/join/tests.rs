@@ -168,17 +168,17 @@ fn ranks_with_time_left_and_late_ones_learn_who_was_missing_from_the_first_that_
 #[test]
 fn who_has_joined_and_who_is_waited_for_is_told_by_the_first_that_waits() {
     let key = |name: &str| format!("{KEYS}/0/{name}");
-    let place = |rank: usize| {
+    let lease = |rank: usize| {
         let me = StartedRank::here(rank, 4);
-        (Place::new(key(&rank.to_string()), me.clone(), 4), me)
+        (Lease::new(key(&rank.to_string()), me.clone(), 4), me)
     };
     let with_two = || {
         let store = HashStore::new();
-        let mut places = [1, 2].map(place);
-        for (place, _) in &mut places {
-            assert_eq!(place.look(&store).unwrap(), PlaceState::Held);
+        let mut leases = [1, 2].map(lease);
+        for (lease, _) in &mut leases {
+            assert_eq!(lease.look(&store).unwrap(), LeaseState::Held);
         }
-        (store, places)
+        (store, leases)
     };
     let (store, [mut first, _]) = with_two();
     let (told, heard) = mpsc::channel();
@@ -187,10 +187,10 @@ fn who_has_joined_and_who_is_waited_for_is_told_by_the_first_that_waits() {
         told.send(awaited.clone()).unwrap();
         decide(&agree, &Verdict::Agreed, &key).unwrap();
     });
-    let wait = |store: &HashStore, place: &mut (Place<StartedRank>, StartedRank), limit| {
+    let wait = |store: &HashStore, lease: &mut (Lease<StartedRank>, StartedRank), limit| {
         let notice = WaitNotice::first_after(Duration::ZERO);
-        let joining = joining(store, place.1.rank, 4, limit, &on_wait);
-        joining.wait(&key, (&mut place.0, &place.1), notice)
+        let joining = joining(store, lease.1.rank, 4, limit, &on_wait);
+        joining.wait(&key, (&mut lease.0, &lease.1), notice)
     };
     let (other, [_, mut second]) = with_two();
     let others = wait(&other, &mut second, Duration::from_millis(20));
@@ -226,9 +226,9 @@ fn claim_of_the_dead(store: &HashStore, process: ProcessIdentity) {
         process,
         ..StartedRank::here(1, 2)
     };
-    let mut place = Place::new(key_of(0, "1"), me, 2);
+    let mut lease = Lease::new(key_of(0, "1"), me, 2);
     for _ in 0..2 {
-        assert_eq!(place.look(store).unwrap(), PlaceState::Held);
+        assert_eq!(lease.look(store).unwrap(), LeaseState::Held);
     }
     store.add(&key_of(0, "joined"), 1).unwrap();
 }

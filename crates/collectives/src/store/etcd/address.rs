@@ -1,12 +1,16 @@
-//! `etcd://host:2379,host:2379/job`: where etcd is, and which of its jobs is meant.
+//! `etcd://host:2379,host:2379/job`, or `etcds://` over TLS: where etcd is, and which of its jobs is meant.
 
 use std::fmt;
 use std::str::FromStr;
 
+use super::tls::TlsFiles;
 use crate::store::{StoreError, join_address, split_address};
 
 /// What an address of etcd begins with.
 const SCHEME: &str = "etcd://";
+
+/// The same where its members are asked over TLS.
+const TLS_SCHEME: &str = "etcds://";
 
 /// More members than an etcd has: five are many.
 const MOST_ENDPOINTS: usize = 32;
@@ -16,6 +20,9 @@ const LONGEST_NAME: usize = 128;
 
 /// Where etcd is, and the name of a job in it.
 ///
+/// With `etcds://` its members are asked over TLS. Files in PEM form may follow: `?cacert=FILE` has the authorities that
+/// members' certificates are from (without it Mozilla's list counts), `cert=FILE&key=FILE` this process's own certificate.
+///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; }
 /// use everburn::collectives::store::EtcdAddress;
@@ -24,19 +31,24 @@ const LONGEST_NAME: usize = 128;
 /// assert_eq!(address.endpoints()[1], ("10.0.0.2".to_owned(), 2379));
 /// assert_eq!(address.job(), Some("digits"));
 /// assert!("etcd://10.0.0.1".parse::<EtcdAddress>().is_err()); // no port
+///
+/// let over_tls: EtcdAddress = "etcds://a:2379/digits?cacert=ca.pem&cert=rank.pem&key=rank.key".parse()?;
+/// assert_eq!(over_tls.job(), Some("digits"));
 /// # Ok::<(), everburn_collectives::store::StoreError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdAddress {
     endpoints: Vec<(String, u16)>,
     job: Option<String>,
+    /// `None`: plain HTTP.
+    tls: Option<TlsFiles>,
 }
 
 impl EtcdAddress {
     /// Whether `text` means an etcd, rightly written or not.
     #[must_use]
     pub fn is_meant_by(text: &str) -> bool {
-        text.starts_with(SCHEME)
+        text.starts_with(SCHEME) || text.starts_with(TLS_SCHEME)
     }
 
     /// Host and port of each member that may be asked; at least one.
@@ -51,10 +63,19 @@ impl EtcdAddress {
         self.job.as_deref()
     }
 
+    /// What TLS takes, where members are asked over it.
+    pub(super) fn tls(&self) -> Option<&TlsFiles> {
+        self.tls.as_ref()
+    }
+
     /// The URL of each endpoint.
     pub(super) fn urls(&self) -> Vec<String> {
+        let scheme = match self.tls {
+            Some(_) => "https",
+            None => "http",
+        };
         let urls = self.endpoints.iter();
-        urls.map(|(host, port)| format!("http://{}", join_address(host, *port)))
+        urls.map(|(host, port)| format!("{scheme}://{}", join_address(host, *port)))
             .collect()
     }
 }
@@ -64,9 +85,16 @@ impl fmt::Display for EtcdAddress {
         let endpoints = self.endpoints.iter();
         let endpoints = endpoints.map(|(host, port)| join_address(host, *port));
         let endpoints: Vec<String> = endpoints.collect();
-        write!(f, "{SCHEME}{}", endpoints.join(","))?;
-        match &self.job {
-            Some(job) => write!(f, "/{job}"),
+        let scheme = match self.tls {
+            Some(_) => TLS_SCHEME,
+            None => SCHEME,
+        };
+        write!(f, "{scheme}{}", endpoints.join(","))?;
+        if let Some(job) = &self.job {
+            write!(f, "/{job}")?;
+        }
+        match self.tls.as_ref().and_then(TlsFiles::query) {
+            Some(query) => write!(f, "?{query}"),
             None => Ok(()),
         }
     }
@@ -82,12 +110,16 @@ impl FromStr for EtcdAddress {
                 "`{text}` is no address of etcd: {reason}; write etcd://host:2379,host:2379/job-name"
             ),
         };
-        let rest = text
-            .strip_prefix(SCHEME)
-            .ok_or_else(|| refused(format!("it does not begin with {SCHEME}")))?;
+        let plain = text.strip_prefix(SCHEME);
+        let rest = plain.or_else(|| text.strip_prefix(TLS_SCHEME));
+        let rest = rest.ok_or_else(|| refused(format!("it does not begin with {SCHEME}")))?;
+        let (rest, query) = match rest.split_once('?') {
+            Some((rest, query)) => (rest, Some(query)),
+            None => (rest, None),
+        };
         if rest.contains("://") {
-            let reason = "its members are asked by plain HTTP: leave http:// out, and for TLS give the \
-                          address of a proxy on each machine that speaks it (stunnel, `etcd grpc-proxy`)";
+            let reason = "its members are host:port alone: leave http:// out, and for https:// write \
+                          etcds://host:2379,host:2379";
             return Err(refused(reason.into()));
         }
         if rest.contains('@') {
@@ -99,6 +131,14 @@ impl FromStr for EtcdAddress {
                 reason: format!("the address of etcd has an `@`: {reason}"),
             });
         }
+        let tls = match (plain, query) {
+            (Some(_), Some(_)) => {
+                return Err(refused("files of TLS go with etcds://".into()));
+            }
+            (Some(_), None) => None,
+            (None, None) => Some(TlsFiles::default()),
+            (None, Some(query)) => Some(TlsFiles::of_query(query).map_err(&refused)?),
+        };
         let (members, job) = match rest.split_once('/') {
             Some((members, "")) => (members, None),
             Some((members, job)) => (members, Some(job)),
@@ -122,6 +162,7 @@ impl FromStr for EtcdAddress {
         Ok(Self {
             endpoints: endpoints.collect::<Result<_, _>>()?,
             job: job.map(str::to_owned),
+            tls,
         })
     }
 }
@@ -159,6 +200,15 @@ mod tests {
         let three = "etcd://a:1,b:2,c:3/run_7.x";
         assert_eq!(parse(three).to_string(), three);
         assert_eq!(parse(&one.to_string()), one);
+        for over_tls in [
+            "etcds://a:1",
+            "etcds://a:1,b:2/run?cacert=/etc/ca@1.pem&cert=c&key=k",
+        ] {
+            let address = parse(over_tls);
+            assert_eq!(address.to_string(), over_tls);
+            assert_eq!(address.urls()[0], "https://a:1");
+        }
+        assert!(EtcdAddress::is_meant_by("etcds://a") && !EtcdAddress::is_meant_by("etc://a"));
     }
 
     #[test]
@@ -169,7 +219,9 @@ mod tests {
             ("etcd://", "host:2379"),
             ("etcd://a:1,", "`` is not host:port"),
             ("etcd://http://a:1", "leave http:// out"),
-            ("etcd://https://a:1", "TLS"),
+            ("etcd://https://a:1", "etcds://"),
+            ("etcd://a:1?cacert=x", "go with etcds://"),
+            ("etcds://a:1?ca=x", "`ca` is none of"),
             ("etcd://a:1/x/y", "`x/y` has other characters"),
             ("tcp://a:1", "does not begin with etcd://"),
         ] {

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::address::EtcdAddress;
 use super::messages::Refusal;
+use super::tls;
 use crate::store::backoff::Backoff;
 use crate::store::{Deadline, StoreError, random_u64};
 
@@ -42,12 +43,23 @@ pub(super) struct Gateway {
     agent: ureq::Agent,
     /// The member that has answered last.
     current: AtomicUsize,
+    /// What to check where members cannot be reached, besides themselves.
+    advice: &'static str,
 }
+
+/// What to check where TLS may be at fault.
+const ADVICE_OF_TLS: &str = "check the files of the address: `cacert` has the authority that the members' certificates are \
+                             from, and `cert` and `key` a certificate where etcd asks for one";
+
+/// What to check where there is no TLS.
+const ADVICE_WITHOUT_TLS: &str = "if they are asked over TLS, begin the address with etcds://";
 
 /// Why a member has not done what was asked.
 enum Failure {
     /// Another member may, or the same one later.
     Passing(String),
+    /// It has another certificate than it should have, or does not accept that of this process.
+    Untrusted(String),
     /// None will.
     Lasting(Reason),
 }
@@ -55,11 +67,13 @@ enum Failure {
 enum Reason {
     Protocol(String),
     Invalid(String),
+    Unauthenticated(String),
     Unreachable(String),
 }
 
 impl Gateway {
-    pub(super) fn new(address: &EtcdAddress) -> Self {
+    /// Reads the files that the address names.
+    pub(super) fn new(address: &EtcdAddress) -> Result<Self, StoreError> {
         let urls = address.urls();
         // Ranks begin with different members, so that these share the load.
         let first = random_u64() as usize % urls.len();
@@ -70,12 +84,23 @@ impl Gateway {
             .proxy(None)
             .max_idle_connections_per_host(IDLE_CONNECTIONS)
             .user_agent(concat!("everburn/", env!("CARGO_PKG_VERSION")));
-        Self {
+        let (config, advice) = match address.tls() {
+            None => (config, ADVICE_WITHOUT_TLS),
+            Some(files) => {
+                let with_files = tls::with_files(config, files);
+                let operation = "connect";
+                let config =
+                    with_files.map_err(|reason| StoreError::Invalid { operation, reason })?;
+                (config, ADVICE_OF_TLS)
+            }
+        };
+        Ok(Self {
             address: address.to_string(),
             urls,
             agent: config.build().new_agent(),
             current: AtomicUsize::new(first),
-        }
+            advice,
+        })
     }
 
     pub(super) fn address(&self) -> &str {
@@ -100,7 +125,7 @@ impl Gateway {
     ) -> Result<R, StoreError> {
         let body = body.to_string();
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        let mut attempts = 0_usize;
+        let (mut attempts, mut untrusted) = (0_usize, 0_usize);
         let members = self.urls.len();
         let share = u32::try_from(members).unwrap_or(u32::MAX);
         loop {
@@ -110,7 +135,20 @@ impl Gateway {
             let problem = match self.ask(&self.urls[member], path, &body, limit) {
                 Ok(answer) => return Ok(answer),
                 Err(Failure::Lasting(reason)) => return Err(self.error(operation, reason)),
-                Err(Failure::Passing(problem)) => problem,
+                Err(Failure::Untrusted(problem)) => {
+                    untrusted += 1;
+                    // All members, one after the other.
+                    if untrusted >= members {
+                        let reason =
+                            format!("{} over TLS: {problem}; {}", self.urls[member], self.advice);
+                        return Err(self.error(operation, Reason::Unauthenticated(reason)));
+                    }
+                    problem
+                }
+                Err(Failure::Passing(problem)) => {
+                    untrusted = 0;
+                    problem
+                }
             };
             tracing::debug!("{} for `{operation}`: {problem}", self.urls[member]);
             // Another thread may have gone on already.
@@ -124,9 +162,10 @@ impl Gateway {
             if left.is_zero() {
                 let reason = format!(
                     "tried {attempts} times in {:.1?}, last {}: {problem}; check that most of etcd's members run and \
-                     reach each other (`etcdctl endpoint health`), and that this machine reaches them",
+                     reach each other (`etcdctl endpoint health`), and that this machine reaches them; {}",
                     deadline.elapsed(),
-                    self.urls[member]
+                    self.urls[member],
+                    self.advice
                 );
                 return Err(self.error(operation, Reason::Unreachable(reason)));
             }
@@ -155,6 +194,7 @@ impl Gateway {
             ureq::Error::BodyExceedsLimit(_) => Failure::Lasting(Reason::Protocol(format!(
                 "its answer has more than {MOST_ANSWER} bytes"
             ))),
+            error if tls::is_refusal(&error) => Failure::Untrusted(error.to_string()),
             error => Failure::Passing(error.to_string()),
         };
         let mut response = request.send(body).map_err(passing)?;
@@ -175,6 +215,7 @@ impl Gateway {
         match reason {
             Reason::Protocol(reason) => self.malformed(reason),
             Reason::Invalid(reason) => StoreError::Invalid { operation, reason },
+            Reason::Unauthenticated(reason) => StoreError::Unauthenticated { address, reason },
             Reason::Unreachable(reason) => StoreError::Unreachable {
                 address,
                 operation,
@@ -189,7 +230,7 @@ fn refused(url: &str, path: &str, status: u16, answer: &[u8]) -> Failure {
     let Ok(refusal) = serde_json::from_slice::<Refusal>(answer) else {
         let reason = format!(
             "{url}{path} answers with HTTP status {status}; check that it is the address for clients of an etcd, 3.4 or \
-             newer (https is not asked)"
+             newer (etcds:// where it is asked over TLS)"
         );
         return match status {
             // Something in between, while the member is away.
@@ -231,8 +272,12 @@ mod tests {
     fn judged(status: u16, answer: &str) -> (bool, String) {
         match refused("http://a:1", "/v3/kv/txn", status, answer.as_bytes()) {
             Failure::Passing(text) => (true, text),
-            Failure::Lasting(
-                Reason::Protocol(text) | Reason::Invalid(text) | Reason::Unreachable(text),
+            Failure::Untrusted(text)
+            | Failure::Lasting(
+                Reason::Protocol(text)
+                | Reason::Invalid(text)
+                | Reason::Unauthenticated(text)
+                | Reason::Unreachable(text),
             ) => (false, text),
         }
     }

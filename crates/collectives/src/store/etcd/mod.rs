@@ -8,8 +8,8 @@
 //! | `keys/<key>` | a value of the store, [sealed](sealed) under the job's secret |
 //! | `writers/<random>` | how many [writes](writes) a writer has done, as the key's version |
 //!
-//! Requests go to etcd's JSON gateway (`/v3/..`, etcd 3.4 or newer) by plain HTTP, to one member after the other
-//! until one answers: see [`gateway`]. All reads are linearizable. A wait asks again and again, less and less often.
+//! Requests go to etcd's JSON gateway (`/v3/..`, etcd 3.4 or newer) by HTTP, or [TLS](tls), to one member after the
+//! other until one answers: see [`gateway`]. All reads are linearizable. A wait asks again and again, less and less often.
 
 mod address;
 mod gateway;
@@ -17,6 +17,7 @@ mod lease;
 mod messages;
 mod reads;
 mod sealed;
+mod tls;
 mod writes;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -78,8 +79,8 @@ impl EtcdStore {
     ///
     /// # Errors
     /// [`StoreError::Unreachable`] when no member has answered in time, [`StoreError::Unauthenticated`] when a job of
-    /// this name has another token, [`StoreError::Protocol`] when it is no etcd, [`StoreError::Invalid`] when there is
-    /// neither a name nor a token.
+    /// this name has another token, or certificates are not accepted, [`StoreError::Protocol`] when it is no etcd,
+    /// [`StoreError::Invalid`] when there is neither a name nor a token, and when a file of the address cannot be read.
     pub fn connect(address: &EtcdAddress, options: &StoreOptions) -> Result<Self, StoreError> {
         let deadline = Deadline::within(options.timeout);
         let job = match (address.job(), &options.access) {
@@ -96,7 +97,7 @@ impl EtcdStore {
             }
         };
         let namespace = format!("everburn/{job}/");
-        let gateway = Arc::new(Gateway::new(address));
+        let gateway = Arc::new(Gateway::new(address)?);
         let seal = Seal::new(&options.access);
         let lease = JobLease::join(&gateway, &namespace, &seal, deadline)?;
         Ok(Self {

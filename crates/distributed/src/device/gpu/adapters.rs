@@ -52,7 +52,6 @@ pub(crate) fn names() -> Vec<DeviceName> {
     names
 }
 
-/// The device called `name`.
 pub(crate) fn open(name: DeviceName) -> Result<Device, DeviceUnavailable> {
     let opened = match name {
         DeviceName::Flex => return Ok(Device::flex()),
@@ -123,7 +122,6 @@ fn lacks(name: DeviceName, available: usize) -> String {
     }
 }
 
-/// The name of `device`, if it has one.
 pub(crate) fn name_of(device: &Device) -> Option<DeviceName> {
     match device.clone().inner().as_dispatch() {
         DispatchDevice::Cube(CubeDevice::Cuda(device)) => Some(DeviceName::Cuda(device.index)),

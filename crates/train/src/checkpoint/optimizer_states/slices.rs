@@ -13,7 +13,6 @@ use crate::error::TrainError;
 /// The number under which Burn's record has how many dimensions a parameter has. A slice has one.
 const DIMENSIONS: &str = "__rank";
 
-/// The shapes of parameters, by their identities.
 pub(crate) type Shapes = HashMap<u64, Vec<usize>>;
 
 /// This rank's slices of a state of whole parameters.

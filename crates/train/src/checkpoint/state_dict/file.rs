@@ -147,7 +147,6 @@ pub(super) fn refuse_plain_folder(path: &Path) -> Result<(), TrainError> {
     Err(refuse("reading", path, &reason))
 }
 
-/// The tensors of a file.
 pub(super) fn read_file(path: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
     let failed = |error: &dyn std::fmt::Display| refuse("reading", path, error);
     let kind = kind_of(path).map_err(|mut reason| {
@@ -296,6 +295,7 @@ mod tests {
     use burn::nn::LinearConfig;
     use burn::prelude::Device;
     use burn::tensor::TensorData;
+    use everburn_tests::AssertContains;
 
     use super::*;
     use crate::checkpoint::tensor_file;
@@ -344,10 +344,7 @@ mod tests {
         for end in [7, 20, sound.len() - 1] {
             let told = told(name, &sound[..end]);
             let expected = format!("it is cut off: it has {end} bytes");
-            assert!(
-                told.contains(&expected) && told.contains("copied whole?"),
-                "{told}"
-            );
+            told.assert_contains(["copied whole?", &expected]);
         }
         let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
         for name in [name, "a.bin", "a.pth"] {
@@ -412,10 +409,7 @@ mod tests {
         std::fs::write(folder.path().join("b.pt"), "").unwrap();
         std::fs::write(folder.path().join("a.pth"), "").unwrap();
         let told_now = told(folder.path());
-        assert!(
-            told_now.contains("name a file in it, such as"),
-            "{told_now}"
-        );
+        told_now.assert_contains(["name a file in it, such as"]);
         assert!(told_now.contains("a.pth"), "{told_now}");
         assert!(told(&folder.path().join("none")).contains("no such file or folder"));
         std::fs::write(folder.path().join("a-00001-of-00002.pt"), "").unwrap();

@@ -161,13 +161,11 @@ pub fn weights_of(folder: &Path) -> Option<PathBuf> {
     paths.find(|path| path.exists())
 }
 
-/// Whether `path` is the index of several files.
 pub(super) fn is_index(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| name.ends_with(INDEX))
 }
 
-/// Whether `folder` has the index of several files.
 pub(super) fn has_index(folder: &Path) -> bool {
     weights_of(folder).is_some_and(|weights| is_index(&weights))
 }
@@ -197,7 +195,6 @@ pub(super) fn index_of(file: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Why there are no weights in `folder`.
 fn without_weights(folder: &Path) -> TrainError {
     let [single, older] = WEIGHTS;
     let part = fs::read_dir(folder).ok().and_then(|entries| {
@@ -278,6 +275,7 @@ mod tests {
     use burn::nn::LinearConfig;
     use burn::prelude::Device;
     use burn::tensor::TensorData;
+    use everburn_tests::AssertContains;
 
     use super::*;
     use crate::checkpoint::state_dict::save_state_dict;
@@ -358,10 +356,7 @@ mod tests {
         let wrong = json!({"weight_map": {"net.a": "1.bin"}});
         fs::write(&path, wrong.to_string()).unwrap();
         let error = read(older.path()).unwrap_err().to_string();
-        assert!(
-            error.contains("index.json") && error.contains("1.bin has net.a"),
-            "{error}"
-        );
+        error.assert_contains(["index.json", "1.bin has net.a"]);
     }
 
     #[test]

@@ -180,6 +180,7 @@ fn contradictions(
 mod tests {
     use burn::nn::{Linear, LinearConfig};
     use burn::prelude::*;
+    use everburn_tests::AssertContains;
 
     use super::*;
     use crate::config::parameter_groups::Patterns;
@@ -267,17 +268,11 @@ mod tests {
                         model.safetensors layers.0.k_proj.weight has shape [8, 16]";
         assert!(wrong.contains(expected), "{wrong}");
         let wrong = of_keys(&right.replace("heads\": 4", "heads\": 8")).unwrap();
-        assert!(
-            wrong.contains("is 2 of 8 heads in config.json, 4 rows"),
-            "{wrong}"
-        );
+        wrong.assert_contains(["is 2 of 8 heads in config.json, 4 rows"]);
         // Without the key there are as many as heads.
         let silent = r#"{"hidden_size": 16, "num_attention_heads": 4, "head_dim": 8}"#;
         let wrong = of_keys(silent).unwrap();
-        assert!(
-            wrong.contains("num_key_value_heads is 4 of 4 heads"),
-            "{wrong}"
-        );
+        wrong.assert_contains(["num_key_value_heads is 4 of 4 heads"]);
         let of_all = told(silent, "/num_attention_heads", "q_proj.weight").unwrap();
         assert!(of_all.contains("32 rows of q_proj.weight"), "{of_all}");
         for odd in ["{}", r#"{"hidden_size": 16, "num_attention_heads": 0}"#] {

@@ -1,5 +1,7 @@
 //! Tests of `conflicts`.
 
+use everburn_tests::AssertContains;
+
 use super::*;
 
 #[test]
@@ -44,10 +46,7 @@ fn two_that_exclude_each_other_are_named_and_each_alone_is_fine() {
         ..run
     };
     let error = late.check_conflicts(elastic).unwrap_err().to_string();
-    assert!(
-        error.contains("`ranks.elastic` and `training.ddp.shard = optimizer`"),
-        "{error}"
-    );
+    error.assert_contains(["`ranks.elastic` and `training.ddp.shard = optimizer`"]);
 }
 
 #[test]
@@ -103,8 +102,5 @@ fn there_is_a_weight_for_each_rank() {
     };
     config.validate(2).unwrap();
     let error = config.validate(3).unwrap_err().to_string();
-    assert!(
-        error.contains("`training.balance = 3,1` is for 2 ranks, and there are 3"),
-        "{error}"
-    );
+    error.assert_contains(["`training.balance = 3,1` is for 2 ranks, and there are 3"]);
 }

@@ -6,7 +6,6 @@ use super::{OptimizerConfig, OptimizerKind};
 use crate::config::parameter_groups::ParameterGroup;
 use crate::error::TrainError;
 
-/// Settings of all optimizers.
 const COMMON: [&str; 5] = [
     "kind",
     "learning_rate",
@@ -18,7 +17,6 @@ const COMMON: [&str; 5] = [
 /// Defaults that older configurations have for every optimizer, with or without such a setting. They are ignored.
 const OLD_DEFAULTS: [(&str, f64); 3] = [("momentum", 0.0), ("beta_2", 0.999), ("epsilon", 1e-8)];
 
-/// The range of a number.
 #[derive(Clone, Copy)]
 enum Bounds {
     /// At least 0 and below 1.
@@ -26,7 +24,6 @@ enum Bounds {
     Positive,
     NotNegative,
     Negative,
-    /// Any of its type.
     Any,
 }
 

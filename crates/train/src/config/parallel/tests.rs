@@ -1,5 +1,7 @@
 //! Tests of what a configuration becomes, and of what is refused.
 
+use everburn_tests::AssertContains;
+
 use super::*;
 
 const NAMES: [&str; 4] = ["conv1", "conv2", "fc1", "fc2"];
@@ -47,15 +49,9 @@ fn numbers_that_do_not_go_together_are_refused() {
         (error.to_string(), error)
     };
     let (text, _) = refused(&config("data=2,pipeline=2"), 6, 64);
-    assert!(
-        text.contains("4 places") && text.contains("6 ranks"),
-        "{text}"
-    );
+    text.assert_contains(["4 places", "6 ranks"]);
     let (text, _) = refused(&config("data=3,pipeline=2"), 6, 64);
-    assert!(
-        text.contains("64 samples") && text.contains("3 replicas"),
-        "{text}"
-    );
+    text.assert_contains(["64 samples", "3 replicas"]);
 
     let five = ParallelConfig {
         micro_batches: Some(5),
@@ -116,15 +112,9 @@ fn stages_begin_where_they_are_told_to() {
     assert!(refused("fc1,conv2", 3).contains("`conv2` of `parallel.stages` does not come after"));
     assert!(refused("fc1,fc1", 3).contains("does not come after"));
     let text = refused("fc1", 3);
-    assert!(
-        text.contains("names 1") && text.contains("3 stages need 2"),
-        "{text}"
-    );
+    text.assert_contains(["names 1", "3 stages need 2"]);
     let text = refused("auto", 5);
-    assert!(
-        text.contains("4 blocks cannot be cut into 5 stages"),
-        "{text}"
-    );
+    text.assert_contains(["4 blocks cannot be cut into 5 stages"]);
 }
 
 #[test]

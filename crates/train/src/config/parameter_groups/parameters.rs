@@ -68,7 +68,6 @@ impl Parameters {
         group(self.parameters.iter().filter(|it| wanted(it)))
     }
 
-    /// The frozen parameters and flags.
     pub(crate) fn frozen(&self) -> Option<ParamGroup> {
         let all = self.parameters.iter().chain(&self.flags);
         group(all.filter(|it| it.frozen))

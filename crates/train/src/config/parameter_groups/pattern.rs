@@ -67,7 +67,6 @@ impl Patterns {
         self.0.iter().any(|pattern| fits(pattern, path))
     }
 
-    /// Whether there is no pattern.
     pub(crate) fn is_absent(&self) -> bool {
         self.0.is_empty()
     }

@@ -57,12 +57,10 @@ impl AnyBatch {
         Self(Box::new(batch))
     }
 
-    /// The batch itself.
     pub(crate) fn open<B: 'static>(self) -> B {
         *self.0.downcast().expect(WRONG_TYPE)
     }
 
-    /// A look into the box.
     pub(crate) fn inner(&self) -> &dyn Any {
         &*self.0
     }
@@ -80,10 +78,8 @@ impl AnyBatch {
 /// ```
 pub type AnyData = TrainingData<AnyItem, AnyBatch>;
 
-/// A loader of data without their types.
 pub(crate) type AnyLoader = DistributedLoader<AnyItem, AnyBatch>;
 
-/// The same data without their types.
 pub(crate) fn erase_data<I, B>(data: &TrainingData<I, B>) -> AnyData
 where
     I: Send + Sync + Clone + 'static,

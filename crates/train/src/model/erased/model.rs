@@ -74,7 +74,6 @@ impl AnyModel {
         }
     }
 
-    /// The model itself.
     pub(crate) fn open<M: Trainable>(self) -> M {
         let mut boxed = Some(self);
         let same = (&mut boxed as &mut dyn Any).downcast_mut::<Option<M>>();
@@ -85,7 +84,6 @@ impl AnyModel {
         }
     }
 
-    /// A look into the box.
     pub(crate) fn inner<M: Trainable>(&self) -> &M {
         let same = (self as &dyn Any).downcast_ref();
         let inner = same.or_else(|| self.0.as_any().downcast_ref());

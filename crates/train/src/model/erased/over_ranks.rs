@@ -27,7 +27,6 @@ use crate::parallel::model::ParallelModel;
 /// ```
 pub type AnyModelOverRanks = Arc<dyn ParallelModel<AnyModel, AnyBatch>>;
 
-/// The same without the model's type.
 pub(crate) fn erase_over_ranks<M: Trainable>(
     over: Arc<dyn ParallelModel<M, M::Batch>>,
 ) -> AnyModelOverRanks {
@@ -37,7 +36,6 @@ pub(crate) fn erase_over_ranks<M: Trainable>(
     Arc::new(Erased(over))
 }
 
-/// The same without the model's type.
 pub(crate) fn erase_samples<M: Trainable>(samples: Samples<M>) -> Samples<AnyModel> {
     samples.of(|model: &AnyModel| model.inner())
 }

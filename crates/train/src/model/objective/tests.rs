@@ -1,6 +1,42 @@
 //! Tests of `objective`.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use everburn_record::sync::lock;
+
 use super::*;
+
+#[test]
+fn a_panic_of_a_loss_or_a_metric_names_the_file_of_the_user() {
+    let (own, found) = (thread::current().id(), Arc::new(Mutex::new(String::new())));
+    let (noted, previous) = (Arc::clone(&found), take_hook());
+    set_hook(Box::new(move |panic| {
+        if thread::current().id() == own
+            && let Some(place) = panic.location()
+        {
+            *lock(&noted) = place.file().to_owned();
+        }
+        previous(panic);
+    }));
+    let several = || Tensor::<1>::ones([3], &Device::flex());
+    let counts = || Tensor::<1, Int>::ones([3], &Device::flex());
+    let loss = || Loss::new(Tensor::ones([1], &Device::flex()), 3);
+    let wrong: [(&str, &dyn Fn()); 5] = [
+        ("a loss", &|| drop(Loss::new(several(), 3))),
+        ("a sum", &|| drop(loss().with_metric("mae", several(), 3))),
+        ("a name", &|| drop(loss().with_metric("loss", 1.0, 3))),
+        ("an accuracy", &|| drop(loss().with_accuracy(counts()))),
+        ("a metric", &|| drop(NamedSum::new("mae", several(), 3))),
+    ];
+    for (what, work) in wrong {
+        lock(&found).clear();
+        assert!(catch_unwind(AssertUnwindSafe(work)).is_err(), "{what}");
+        let file = lock(&found).clone();
+        assert!(file.ends_with("objective/tests.rs"), "{what}: {file}");
+    }
+}
 
 #[test]
 fn the_loss_of_mixed_classes_is_the_weighted_sum_of_both_cross_entropies() {

@@ -22,6 +22,7 @@ use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_datasets::ImageItem;
 use everburn_distributed::ConnectExchange;
 use everburn_models::mlp::{Mlp, MlpConfig};
+use everburn_tests::AssertContains;
 use everburn_train::{
     Classifier, ElasticGroup, Regroup, RunDirectory, TrainError, Trainer, TrainingConfig,
     TrainingData, TrainingReport,
@@ -366,10 +367,7 @@ fn too_few_ranks_leave_a_checkpoint_from_which_another_run_goes_on() {
     for slot in [0, 2] {
         let error = failed(&results[slot]);
         assert!(error.contains("cannot continue"), "{error}");
-        assert!(
-            error.contains("`Trainer::resume` continues from it"),
-            "{error}"
-        );
+        error.assert_contains(["`Trainer::resume` continues from it"]);
     }
     let group = ProcessGroup::alone(GroupOptions::default());
     let trainer = Trainer {

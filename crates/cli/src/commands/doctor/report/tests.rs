@@ -1,3 +1,4 @@
+use everburn_tests::AssertContains;
 use serde_json::json;
 
 use super::*;
@@ -46,10 +47,7 @@ fn a_pair_has_a_line_for_each_way_with_the_slower_side() {
             vec!["shared", "memory", "7.00", "12.5", "ok"]
         ]
     );
-    assert!(
-        table.contains("rank 1 on nodea, binds and publishes 10.0.0.1"),
-        "{table}"
-    );
+    table.assert_contains(["rank 1 on nodea, binds and publishes 10.0.0.1"]);
 }
 
 #[test]

@@ -28,7 +28,6 @@ const STOPS_WITHIN: Duration = Duration::from_secs(90);
 /// The code of a training that was stopped on request.
 const STOPPED: i32 = 130;
 
-/// How far a training came.
 pub(super) struct Progress {
     pub(super) steps: u64,
     pub(super) seconds: f64,
@@ -253,7 +252,7 @@ impl<'a> Training<'a> {
         Ok(())
     }
 
-    /// Stops it as Ctrl-C would. Its newest checkpoint is of the last step, or of the last minute with local steps.
+    /// Stops it as Ctrl-C would. Its newest checkpoint is of the last step.
     fn stop(mut self) -> Result<(), ToolError> {
         while !self.comes_back.is_empty() {
             self.look()?;

@@ -1,4 +1,5 @@
 use burn::prelude::Device;
+use everburn_tests::AssertContains;
 use everburn_train::{Patterns, load_state_dict_except, save_state_dict};
 
 use super::*;
@@ -129,10 +130,7 @@ fn what_a_model_cannot_do_is_refused_by_its_key() {
             _ => ResNet50Config::adopt(&json).map(|_| ()),
         };
         let error = adopted.expect_err(key).to_string();
-        assert!(
-            error.contains("config.json") && error.contains(key),
-            "{error}"
-        );
+        error.assert_contains(["config.json", key]);
     };
     let vit = vit().config_json().unwrap();
     for (key, value) in [

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use burn::prelude::*;
 use everburn_models::mlp::MlpConfig;
+use everburn_tests::AssertContains;
 
 use crate::checkpoint::tensor_file;
 use crate::{
@@ -56,10 +57,7 @@ fn few_tensors_less_or_more_are_no_other_model() {
     let removed = named.pop().unwrap();
     write(&named);
     let lacking = told(config.clone());
-    assert!(
-        lacking.contains("the file lacks 1 of the model's 42 tensors"),
-        "{lacking}"
-    );
+    lacking.assert_contains(["the file lacks 1 of the model's 42 tensors"]);
     assert!(
         lacking.contains(&format!("{} is not in the file", removed.0)),
         "{lacking}"
@@ -67,10 +65,7 @@ fn few_tensors_less_or_more_are_no_other_model() {
     named.extend([removed.clone(), ("extra".to_string(), removed.1)]);
     write(&named);
     let more = told(config.clone());
-    assert!(
-        more.contains("the file has 1 more: `init_skip = 'extra'` leaves out"),
-        "{more}"
-    );
+    more.assert_contains(["the file has 1 more: `init_skip = 'extra'` leaves out"]);
 }
 
 #[test]
@@ -95,10 +90,7 @@ fn a_layer_that_is_missing_is_named_by_a_pattern_and_a_part_of_one_by_its_name()
     let head = without(|name| name.starts_with("layers.2."));
     assert!(head.contains("`init_skip = 'layers.2.*'` begins"), "{head}");
     let bias = without(|name| name == "layers.0.bias");
-    assert!(
-        bias.contains("`init_skip = 'layers.0.bias'` begins"),
-        "{bias}"
-    );
+    bias.assert_contains(["`init_skip = 'layers.0.bias'` begins"]);
     let layers = without(|name| !name.starts_with("layers.0."));
     assert!(!layers.contains("init_skip"), "{layers}");
 }
@@ -120,14 +112,8 @@ fn what_does_not_fit_is_told_in_few_lines_and_what_it_seems_to_be_first() {
         text
     };
     let size = told(config.clone().with_hidden(vec![7; 20]));
-    assert!(
-        size.contains("a model of another size (1 of 42 tensors fit)"),
-        "{size}"
-    );
-    assert!(
-        size.contains("layers.0.weight has shape [5, 6] in the file"),
-        "{size}"
-    );
+    size.assert_contains(["a model of another size (1 of 42 tensors fit)"]);
+    size.assert_contains(["layers.0.weight has shape [5, 6] in the file"]);
     assert!(size.contains("and 33 more"), "{size}");
     let deeper = told(config.clone().with_hidden(vec![5; 25]));
     assert!(deeper.contains("a model with other layers"), "{deeper}");
@@ -164,14 +150,8 @@ fn what_does_not_fit_is_told_in_few_lines_and_what_it_seems_to_be_first() {
     let prefixed = told(config.clone());
     let expected = "40 of the model's 42 tensors have `backbone.` before their names";
     assert!(prefixed.contains(expected), "{prefixed}");
-    assert!(
-        prefixed.contains("head.bias has shape [3] in the file"),
-        "{prefixed}"
-    );
-    assert!(
-        prefixed.contains("layers.20.bias is not in the file"),
-        "{prefixed}"
-    );
+    prefixed.assert_contains(["head.bias has shape [3] in the file"]);
+    prefixed.assert_contains(["layers.20.bias is not in the file"]);
     assert_eq!(prefixed.lines().count(), 6, "{prefixed}");
     named(&|name| name.replace('.', "\u{1b}"));
     let another = told(config);
@@ -246,13 +226,11 @@ fn what_is_skipped_keeps_no_others_from_sharing_a_prefix() {
     assert!(error.contains("criterion.weight"), "{error}");
     let whole = load_state_dict(config.init(&device), &path).unwrap_err();
     let whole = whole.to_string();
-    for expected in [
+    whole.assert_contains([
         "tensors fit, with `model.` before their names, and the file has 1 more",
         "`init_skip = 'criterion.*'` leaves out what is no part of the model",
         "criterion.weight has shape",
-    ] {
-        assert!(whole.contains(expected), "{expected}: {whole}");
-    }
+    ]);
     assert!(!whole.contains("removeprefix"), "{whole}");
     let error = load("CRITERION.*").unwrap_err().to_string();
     assert!(error.contains("did you mean 'criterion.*'?"), "{error}");

@@ -1,10 +1,10 @@
-//! Which process has a place that only one may have: the number of a rank, or of a launcher's machine.
+//! Leases of what one process alone may be: a rank of a number, or the launcher of a machine.
 //!
-//! A process that has the place writes who it is to the store, with a count that it raises once a second. A process that
+//! The holder of a lease writes who it is to the store, with a count that it raises once a second. A process that
 //! finds another there reads until the count has changed, which only a process that lives does, or has stood still for
-//! [`SILENT_LOOKS`] reads: that process was killed, and its place is free. Where both are on one machine, the system says
-//! whether the other lives: the place of a dead process is free at once, and one that is stopped keeps its own. Every write
-//! is a compare-and-set, so that one process at most has the place, and one that was stopped for long learns that another
+//! [`SILENT_LOOKS`] reads: that process was killed, and its lease is free. Where both are on one machine, the system says
+//! whether the other lives: the lease of a dead process is free at once, and one that is stopped keeps its own. Every write
+//! is a compare-and-set, so that one process at most has the lease, and one that was stopped for long learns that another
 //! has it now.
 
 use std::time::Duration;
@@ -19,17 +19,17 @@ use crate::store::{Store, StoreError, entry};
 /// answer, nobody's count changes.
 const SILENT_LOOKS: u32 = 8;
 
-/// How often a process that has its place raises its count.
+/// How often a process that has its lease raises its count.
 const HOLDING: Duration = Duration::from_secs(1);
 
-/// How often a process that waits for its place reads the other's count. With [`SILENT_LOOKS`] it is several times
+/// How often a process that waits for its lease reads the other's count. With [`SILENT_LOOKS`] it is several times
 /// [`HOLDING`].
 const WAITING: Duration = Duration::from_millis(500);
 
 /// This many processes that raise their counts every [`HOLDING`] are no burden to the store. More do it less often.
 const OFTEN_FOR: usize = 256;
 
-/// What is written of a process that has a place.
+/// What is written of the holder of a lease.
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; }
@@ -56,7 +56,7 @@ impl Holding for StartedRank {
     }
 }
 
-/// What the store has for a place.
+/// What the store has for a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Holder<H> {
     pub(crate) holder: H,
@@ -64,18 +64,18 @@ pub(crate) struct Holder<H> {
     pub(crate) count: u64,
 }
 
-/// What a process has found out about its place.
+/// What a process has found out about its lease.
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; }
-/// use everburn::collectives::elastic::PlaceState;
+/// use everburn::collectives::elastic::LeaseState;
 ///
-/// let held: PlaceState = PlaceState::Held;
-/// assert_ne!(held, PlaceState::Waiting);
+/// let held: LeaseState = LeaseState::Held;
+/// assert_ne!(held, LeaseState::Waiting);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PlaceState<H = ProcessIdentity> {
-    /// It has the place.
+pub enum LeaseState<H = ProcessIdentity> {
+    /// It has the lease.
     Held,
     /// Another process had it last, and may be dead.
     Waiting,
@@ -83,21 +83,21 @@ pub enum PlaceState<H = ProcessIdentity> {
     Taken(H),
 }
 
-/// A place that only one process may have: that of a launcher among those of a job, or of a rank.
+/// What one process alone may be, and has to renew: the launcher of a machine, or a rank of a number.
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; }
-/// use everburn::collectives::elastic::{Place, PlaceState};
+/// use everburn::collectives::elastic::{Lease, LeaseState};
 /// use everburn::collectives::store::HashStore;
 ///
 /// let store = HashStore::new();
-/// let (mut first, mut second) = (Place::of_launcher(1), Place::of_launcher(1));
-/// assert_eq!(first.look(&store)?, PlaceState::Held);
-/// assert_ne!(second.look(&store)?, PlaceState::Held);
+/// let (mut first, mut second) = (Lease::of_launcher(1), Lease::of_launcher(1));
+/// assert_eq!(first.look(&store)?, LeaseState::Held);
+/// assert_ne!(second.look(&store)?, LeaseState::Held);
 /// # Ok::<(), everburn_collectives::store::StoreError>(())
 /// ```
 #[derive(Debug)]
-pub struct Place<H = ProcessIdentity> {
+pub struct Lease<H = ProcessIdentity> {
     key: String,
     own: Holder<H>,
     is_held: bool,
@@ -107,10 +107,10 @@ pub struct Place<H = ProcessIdentity> {
     factor: u32,
 }
 
-impl<H: Holding> Place<H> {
-    /// The place at `key`, one of `places`, which `holder` does not have yet.
-    pub(crate) fn new(key: String, holder: H, places: usize) -> Self {
-        let factor = places.div_ceil(OFTEN_FOR).max(1);
+impl<H: Holding> Lease<H> {
+    /// The lease at `key`, one of `leases`, which `holder` does not have yet.
+    pub(crate) fn new(key: String, holder: H, leases: usize) -> Self {
+        let factor = leases.div_ceil(OFTEN_FOR).max(1);
         Self {
             key,
             own: Holder { holder, count: 0 },
@@ -120,12 +120,12 @@ impl<H: Holding> Place<H> {
         }
     }
 
-    /// Takes the place if it is free, keeps it if it is this process's, and finds out whether another process lives. Call it
+    /// Takes the lease if it is free, keeps it if it is this process's, and finds out whether another process lives. Call it
     /// every [`interval`](Self::interval).
     ///
     /// # Errors
     /// [`StoreError`] when the store cannot be reached or its data are malformed.
-    pub fn look(&mut self, store: &dyn Store) -> Result<PlaceState<H>, StoreError> {
+    pub fn look(&mut self, store: &dyn Store) -> Result<LeaseState<H>, StoreError> {
         let mut expected = match self.is_held {
             true => entry::written("hold", &self.own)?,
             false => Vec::new(),
@@ -133,7 +133,7 @@ impl<H: Holding> Place<H> {
         // Where a write went through whose answer was lost, or the key has vanished, the second try says what is so.
         for _ in 0..2 {
             let Some(there) = self.write(store, &expected)? else {
-                return Ok(PlaceState::Held);
+                return Ok(LeaseState::Held);
             };
             if there == expected {
                 expected = Vec::new();
@@ -146,7 +146,7 @@ impl<H: Holding> Place<H> {
             }
             return self.look_at(store, there, other.holder);
         }
-        Ok(PlaceState::Waiting)
+        Ok(LeaseState::Waiting)
     }
 
     /// Another process has written `there`.
@@ -155,27 +155,27 @@ impl<H: Holding> Place<H> {
         store: &dyn Store,
         there: Vec<u8>,
         other: H,
-    ) -> Result<PlaceState<H>, StoreError> {
+    ) -> Result<LeaseState<H>, StoreError> {
         let is_alive = other.process().is_alive();
         let looks = match &self.seen {
-            _ if self.is_held => return Ok(PlaceState::Taken(other)),
+            _ if self.is_held => return Ok(LeaseState::Taken(other)),
             _ if is_alive == Some(false) => SILENT_LOOKS,
             None => 1,
             Some((seen, looks)) if *seen == there => looks + 1,
-            Some(_) => return Ok(PlaceState::Taken(other)),
+            Some(_) => return Ok(LeaseState::Taken(other)),
         };
         if looks < SILENT_LOOKS {
             // One that lives may be dying: it is taken for alive once it has shown that.
             self.seen = Some((there, looks));
-            return Ok(PlaceState::Waiting);
+            return Ok(LeaseState::Waiting);
         }
         if is_alive == Some(true) {
-            return Ok(PlaceState::Taken(other));
+            return Ok(LeaseState::Taken(other));
         }
         Ok(match self.write(store, &there)? {
-            None => PlaceState::Held,
+            None => LeaseState::Held,
             // It has moved at the last moment, or has left: the next look says which.
-            Some(_) => PlaceState::Waiting,
+            Some(_) => LeaseState::Waiting,
         })
     }
 
@@ -204,7 +204,7 @@ impl<H: Holding> Place<H> {
             }
     }
 
-    /// Leaves the place, if this process has it, so that the next one need not wait.
+    /// Gives the lease up, if this process has it, so that the next one need not wait.
     ///
     /// # Errors
     /// [`StoreError`] when the store cannot be reached.
