@@ -36,13 +36,13 @@ fn a_thousand_ranks(seed: u64) {
 }
 
 #[test]
-#[ignore = "a minute and a half: a step of `cargo xtask check`"]
+#[ignore = "a minute: a step of `cargo xtask check`"]
 fn faults_of_1024_ranks_are_resolved_in_time() {
     a_thousand_ranks(1);
 }
 
 #[test]
-#[ignore = "a minute and a half: a step of `cargo xtask check`"]
+#[ignore = "a minute: a step of `cargo xtask check`"]
 fn other_faults_of_1024_ranks_are_resolved_in_time() {
     a_thousand_ranks(2);
 }

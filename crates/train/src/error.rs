@@ -88,7 +88,7 @@ pub enum TrainError {
         epoch: usize,
         /// The inputs of that batch were looked at, on all ranks, and all are finite.
         inputs_are_finite: bool,
-        /// What shows that the training had diverged before, if anything does: of a validation or a test.
+        /// Evidence that the training had diverged, for a validation or test loss.
         sign: Option<DivergenceSign>,
     },
     /// The loss of an evaluation ([`Trainer::evaluate`](crate::Trainer::evaluate)) is not a number.

@@ -145,10 +145,10 @@ pub(crate) fn suspects(
     };
     match (measured, sign, inputs_are_finite) {
         (Some(_), Some(sign), true) => {
-            format!("the training has diverged, for {sign}: {LOWER_RATE}")
+            format!("the training has diverged ({sign}): {LOWER_RATE}")
         }
         (Some(of), Some(sign), false) => format!(
-            "the training has diverged, for {sign}: {LOWER_RATE}; if that changes nothing, look for a NaN or an infinite number in \
+            "the training has diverged ({sign}): {LOWER_RATE}; if that changes nothing, look for a NaN or an infinite number in \
              the {of} data"
         ),
         (Some(_), None, true) => format!(
@@ -166,7 +166,7 @@ pub(crate) fn suspects(
                 .to_owned()
         }
         (None, _, true) => format!(
-            "the training has diverged, for the inputs of that batch are finite; {LOWER_RATE}"
+            "the inputs of that batch are finite, so the training has diverged; {LOWER_RATE}"
         ),
         (None, _, false) => format!(
             "the training has diverged, or the data have a NaN or an infinite number; {LOWER_RATE}, and look for such numbers in the \

@@ -20,7 +20,7 @@ use crate::error::TrainError;
 /// assert_eq!(error.help(), Some("use 1 or more"));
 /// ```
 ///
-/// Because every [`Error`] converts to it, it is none itself, like `anyhow::Error`. In a function of your own program that
+/// Like `anyhow::Error` it does not implement [`Error`], because every [`Error`] converts to it. In a function of your own program that
 /// returns a `Box<dyn Error>` or a [`TrainError`], `?` converts it to that, with its help:
 ///
 /// ```

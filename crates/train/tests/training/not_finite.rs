@@ -387,7 +387,7 @@ fn of_a_validation_loss_after_a_training_loss_that_has_risen_the_learning_rate_i
                 panic!("{error}");
             };
             assert!(newest > 10.0 * first, "{error}");
-            let text = "the training has diverged, for the training loss has risen from ";
+            let text = "the training has diverged (the training loss has risen from ";
             assert!(error.to_string().contains(text), "{error}");
         }
     }
@@ -403,7 +403,7 @@ fn of_parameters_that_are_not_finite_the_learning_rate_is_suspected_before_unkno
         inputs_are_finite: false,
         sign: Some(DivergenceSign::Parameters),
     };
-    let text = "the training has diverged, for parameters of the model are NaN or infinite: try a lower \
+    let text = "the training has diverged (parameters of the model are NaN or infinite): try a lower \
                 `training.optimizer.learning_rate`; if that changes nothing, look for a NaN or an infinite number in the \
                 validation data";
     assert!(error.to_string().ends_with(text), "{error}");
@@ -462,7 +462,7 @@ fn a_training_that_diverges_on_finite_inputs_says_so() {
                 panic!("{error}");
             };
             assert!(inputs_are_finite && step > 1, "{error}");
-            let text = "the training has diverged, for the inputs of that batch are finite";
+            let text = "the inputs of that batch are finite, so the training has diverged";
             assert!(error.to_string().contains(text), "{error}");
         }
     }

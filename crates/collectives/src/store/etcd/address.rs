@@ -20,8 +20,8 @@ const LONGEST_NAME: usize = 128;
 
 /// Where etcd is, and the name of a job in it.
 ///
-/// With `etcds://` its members are asked over TLS. Files in PEM form may follow: `?cacert=FILE` has the authorities that
-/// members' certificates are from (without it Mozilla's list counts), `cert=FILE&key=FILE` this process's own certificate.
+/// `etcds://` connects over TLS. PEM files may follow: `?cacert=FILE`, the authority of the members' certificates (default:
+/// Mozilla's list), and `cert=FILE&key=FILE`, the client certificate of this process.
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; }

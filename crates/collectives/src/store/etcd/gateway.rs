@@ -48,8 +48,8 @@ pub(super) struct Gateway {
 }
 
 /// What to check where TLS may be at fault.
-const ADVICE_OF_TLS: &str = "check the files of the address: `cacert` has the authority that the members' certificates are \
-                             from, and `cert` and `key` a certificate where etcd asks for one";
+const ADVICE_OF_TLS: &str = "check the files of the address: `cacert` names the authority of the members' certificates, \
+                             `cert` and `key` a client certificate where etcd requires one";
 
 /// What to check where there is no TLS.
 const ADVICE_WITHOUT_TLS: &str = "if they are asked over TLS, begin the address with etcds://";
@@ -58,7 +58,7 @@ const ADVICE_WITHOUT_TLS: &str = "if they are asked over TLS, begin the address 
 enum Failure {
     /// Another member may, or the same one later.
     Passing(String),
-    /// It has another certificate than it should have, or does not accept that of this process.
+    /// Its certificate is not trusted, or it does not accept the one of this process.
     Untrusted(String),
     /// None will.
     Lasting(Reason),

@@ -17,9 +17,9 @@ const FILES: [&str; 3] = ["cacert", "cert", "key"];
 /// The PEM files that an address names after its `?`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct TlsFiles {
-    /// The authorities that members' certificates are from; without it those of Mozilla's list.
+    /// The authorities of the members' certificates; `None`: Mozilla's list.
     cacert: Option<String>,
-    /// This process's certificate and the key of it.
+    /// The client certificate of this process, and its key.
     own: Option<(String, String)>,
 }
 
