@@ -6,7 +6,9 @@ use everburn::burn::module::Module;
 use everburn::burn::prelude::Device;
 use everburn::nn::{Activation, InBlocks};
 use everburn::prelude::*;
-use everburn::train::{MetricKind, MetricLine, Objective, OptimizerConfig, OptimizerKind};
+use everburn::train::{
+    KernelCache, MetricKind, MetricLine, Objective, OptimizerConfig, OptimizerKind,
+};
 
 use super::models::{CheckedModel, SEED, Visitor, rounded};
 use crate::failure::Failure;
@@ -42,8 +44,8 @@ pub(super) struct Losses {
     pub(super) model: CheckedModel,
     pub(super) device: Device,
     pub(super) steps: usize,
-    /// From weights that are as far off as tensor cores round.
-    pub(super) rounded: bool,
+    /// By how much of themselves the first weights are off.
+    pub(super) rounding: Option<f64>,
 }
 
 impl Visitor for Losses {
@@ -72,14 +74,21 @@ impl Visitor for Losses {
             optimizer: optimizer(self.model),
             ..TrainingConfig::default()
         };
+        // The check of a device, which comes before a training, is kept there.
+        let kernels = std::env::var_os(everburn::kernels::VARIABLE).map(Into::into);
+        let kernels = kernels.map_or_else(
+            || KernelCache::Nowhere("the check named no folder".to_string()),
+            KernelCache::Folder,
+        );
         let trainer = Trainer {
             device: self.device,
+            kernels,
             run: Some(run),
             ..Trainer::new(config, ProcessGroup::alone(GroupOptions::default()))
         };
-        let model = match self.rounded {
-            true => rounded(model, SEED),
-            false => model,
+        let model = match self.rounding {
+            Some(rounding) => rounded(model, rounding, SEED),
+            None => model,
         };
         let trained = trainer.fit(Supervised::<M, O>::of_blocks(model), &data);
         let losses = trained.map_err(Failure::from).and_then(|_| read(&folder));

@@ -97,24 +97,20 @@ fn drawn<M: Module>(init: impl Fn(&Device) -> M) -> M {
     init(&device).materialize()
 }
 
-/// By how much of itself a factor is off, at most, that tensor cores have rounded to TF32, of 11 significant binary digits;
-/// twice, because a product has two.
-const ROUNDING: f64 = 1.0 / 1024.0;
-
-/// The same model on the processor, each weight as far off as tensor cores round; another one for each `seed`.
-pub(super) fn rounded<M: Module>(model: M, seed: u64) -> M {
-    struct Round;
+/// The same model on the processor, each weight off by at most `rounding` of itself; another one for each `seed`.
+pub(super) fn rounded<M: Module>(model: M, rounding: f64, seed: u64) -> M {
+    struct Round(f64);
     impl ModuleMapper for Round {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             param.map(|weights| {
-                let off = Distribution::Uniform(1.0 - ROUNDING, 1.0 + ROUNDING);
+                let off = Distribution::Uniform(1.0 - self.0, 1.0 + self.0);
                 let factors = weights.random_like(off);
                 weights * factors
             })
         }
     }
     Device::flex().seed(seed);
-    model.map(&mut Round)
+    model.map(&mut Round(rounding))
 }
 
 type Images = TrainingData<everburn_datasets::ImageItem, (Tensor<4>, Tensor<1, Int>)>;

@@ -14,9 +14,6 @@ use super::models::{Visitor, rounded};
 use super::parts::Plant;
 use crate::failure::Failure;
 
-/// How many samples pass through the model.
-pub(super) const SAMPLES: usize = 32;
-
 /// How far the device is from the processor: the largest difference of a tensor's numbers, as a part of its
 /// largest number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,8 +23,8 @@ pub(super) struct Numbers {
     pub(super) backward: f64,
     /// The path of that parameter.
     pub(super) parameter: String,
-    /// How far the processor's own gradients move, where the device may round factors to TF32, when weights are off by as
-    /// much: a maximum over a window, or a negative number, may be another one then.
+    /// How far the processor's own gradients move when weights are off by as much as the device rounds: a maximum over a
+    /// window, or a negative number, may be another one then.
     pub(super) spread: f64,
 }
 
@@ -37,8 +34,10 @@ const TIMES: u64 = 6;
 /// Compares `device` with the processor.
 pub(super) struct Compare {
     pub(super) device: Device,
-    /// Whether its tensor cores round factors of f32.
-    pub(super) rounds: bool,
+    /// How many samples pass through the model.
+    pub(super) samples: usize,
+    /// By how much of itself it may round a factor.
+    pub(super) rounding: f64,
     pub(super) plant: Option<Plant>,
 }
 
@@ -55,8 +54,9 @@ impl Visitor for Compare {
         O: Objective<Input: Activation, Output: Activation>,
         I: Send + Sync + Clone + 'static,
     {
-        let here = pass::<M, O, I>(&model, &data, &Device::flex())?;
-        let mut there = pass::<M, O, I>(&model, &data, &self.device)?;
+        let pass = |model: &M, device: &Device| pass::<M, O, I>(model, &data, self.samples, device);
+        let here = pass(&model, &Device::flex())?;
+        let mut there = pass(&model, &self.device)?;
         match self.plant {
             Some(Plant::Forward) => there.output[0] += 0.5,
             Some(Plant::Backward) => there.gradients[0].1[0] += 0.5,
@@ -64,8 +64,9 @@ impl Visitor for Compare {
         }
         let (backward, parameter) = furthest(&here, &there)?;
         let mut spread = 0.0_f64;
-        for seed in 0..if self.rounds { TIMES } else { 0 } {
-            let rounded = pass::<M, O, I>(&rounded(model.clone(), seed), &data, &Device::flex())?;
+        for seed in 0..TIMES {
+            let rounded = rounded(model.clone(), self.rounding, seed);
+            let rounded = pass(&rounded, &Device::flex())?;
             spread = spread.max(furthest(&here, &rounded)?.0);
         }
         Ok(Numbers {
@@ -103,6 +104,7 @@ struct Pass {
 fn pass<M, O, I>(
     model: &M,
     data: &TrainingData<I, (O::Input, O::Targets)>,
+    samples: usize,
     device: &Device,
 ) -> Result<Pass, Failure>
 where
@@ -110,7 +112,7 @@ where
     O: Objective<Input: Activation, Output: Activation>,
 {
     let device = device.clone().autodiff();
-    let samples = (0..data.train.len().min(SAMPLES)).collect();
+    let samples = (0..data.train.len().min(samples)).collect();
     let items = data.train.get_many(samples);
     let items = items.map_err(|error| Failure::usage(error.to_string()))?;
     let batch = data.batcher.batch(items, &device);

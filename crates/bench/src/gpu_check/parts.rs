@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::losses::{Losses, batch_size};
 use super::models::CheckedModel;
 use super::nccl_cost;
-use super::numbers::{Compare, SAMPLES};
+use super::numbers::Compare;
 use super::replay;
 use super::throughput::{self, Benchmarked};
 use crate::failure::Failure;
@@ -64,9 +64,9 @@ pub(super) struct PartArguments {
     #[arg(long, hide = true, default_value_t = 50)]
     steps: usize,
 
-    /// Begin with weights that are as far off as tensor cores round.
+    /// Begin with weights that are off by this part of themselves.
     #[arg(long, hide = true, requires = "part")]
-    rounded: bool,
+    rounding: Option<f64>,
 
     /// Make something wrong, to see whether it is found.
     #[arg(long, hide = true, value_enum)]
@@ -82,6 +82,21 @@ pub(super) struct PrintedLosses {
 /// Whether a device of this name may compute products of f32 by tensor cores, which round factors to TF32.
 pub(super) fn rounds_factors(device: &str) -> bool {
     ["cuda", "rocm"].iter().any(|api| device.starts_with(api))
+}
+
+/// By how much of itself a factor is off, at most, that tensor cores have rounded to TF32, of 11 significant binary digits;
+/// twice, because a product has two.
+const TF32_ROUNDING: f64 = 1.0 / 1024.0;
+
+/// The same of a factor of `f32` whose products are added in another order: 16 units in the last place.
+const F32_ROUNDING: f64 = 16.0 / (1 << 24) as f64;
+
+/// By how much of itself a factor is off, at most, on a device of this name.
+pub(super) fn rounding(device: &str) -> f64 {
+    match rounds_factors(device) {
+        true => TF32_ROUNDING,
+        false => F32_ROUNDING,
+    }
 }
 
 /// Does a part on `device`, and prints what it yields.
@@ -109,13 +124,16 @@ pub(super) fn run(
     let json = match part {
         Part::Numbers => {
             let plant = arguments.plant;
-            let rounds = rounds_factors(name);
+            let model = model()?;
+            // The shapes of a training have the same kernels.
+            let samples = batch_size(model);
             let compare = Compare {
                 device,
-                rounds,
+                samples,
+                rounding: rounding(name),
                 plant,
             };
-            let found = model()?.visit(SAMPLES, compare)?;
+            let found = model.visit(samples, compare)?;
             serde_json::json!(found)
         }
         Part::Losses => {
@@ -124,7 +142,7 @@ pub(super) fn run(
                 model,
                 device,
                 steps,
-                rounded: arguments.rounded,
+                rounding: arguments.rounding,
             };
             let mut losses = model.visit(steps * batch_size(model), visitor)?;
             if let (Some(Plant::Losses), Some(last)) = (arguments.plant, losses.last_mut()) {

@@ -1,6 +1,6 @@
 //! Does the tasks of a check, each in a process of its own, and fills their rows.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::losses::{self, furthest};
 use super::models::{CheckedModel, SEED};
 use super::nccl_cost::ExchangeCost;
 use super::numbers::Numbers;
-use super::parts::{Plant, PrintedLosses, rounds_factors};
+use super::parts::{Plant, PrintedLosses, rounding, rounds_factors};
 use super::peers;
 use super::plan::{self, Task, Work};
 use super::record::{Record, SideThroughput, State};
@@ -50,8 +50,8 @@ const TO_PREPARE: u64 = 64 << 30;
 /// The memory that a task takes that measures no time, in bytes.
 const OF_A_TASK: u64 = 2 << 30;
 
-/// How many times as far from the processor's gradients a device may be that rounds factors, as the processor is itself
-/// when weights are rounded: the furthest of a few is seldom the furthest of all.
+/// How many times as far from the processor's gradients and losses a device may be, as the processor is itself when weights
+/// are rounded: the furthest of a few is seldom the furthest of all.
 const TIMES_SPREAD: f64 = 2.0;
 
 /// How far apart the losses of two processes may be on a device that rounds factors. Each tunes its kernels for itself, and
@@ -102,7 +102,9 @@ impl Check<'_> {
         let fit = self.free_memory().map_or(usize::MAX, |free| {
             usize::try_from(free / OF_A_TASK).unwrap_or(usize::MAX)
         });
-        cores.saturating_sub(1).min(fit).max(1)
+        // One drives a GPU and measures; a software device has nobody to leave a core to.
+        let spared = usize::from(!self.arguments.is_software());
+        cores.saturating_sub(spared).min(fit).max(1)
     }
 
     fn free_memory(&self) -> Option<u64> {
@@ -193,8 +195,10 @@ impl Check<'_> {
     }
 
     /// A process of this program, which finds what this one has found. Its kernels are kept for the next check in a folder of
-    /// its own: of one folder, processes side by side take databases as they come, and the next check would find others' kernels.
-    fn command(&self, kernels: &str) -> Command {
+    /// `part`: of one folder, processes side by side take databases as they come, and the next check would find others' kernels.
+    /// On a software device there are fewer cores than parts, and later parts start with the kernels of earlier ones of
+    /// their `model`.
+    fn command(&self, model: &str, part: &str) -> Command {
         let mut command = Command::new(&self.program);
         if let Some(nccl) = &self.nccl {
             command.env(everburn::nccl::NCCL_VARIABLE, nccl);
@@ -204,17 +208,26 @@ impl Check<'_> {
             || std::env::temp_dir().join("everburn-kernels"),
             PathBuf::from,
         );
-        command.env(everburn::kernels::VARIABLE, kept.join(kernels));
+        let folder = match self.arguments.is_software() {
+            true => kept.join(model),
+            false => kept.join(format!("{part}-{model}").replace([' ', ','], "-")),
+        };
+        share_verification(&kept, &folder);
+        command.env(everburn::kernels::VARIABLE, folder);
         if self.arguments.is_software() {
             // The best of many kernels is not worth minutes of tuning on the CPU.
             command.env("CUBECL_AUTOTUNE_LEVEL", "minimal");
+            // Mesa complains in the middle of every error where there is none.
+            if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
+                command.env("XDG_RUNTIME_DIR", std::env::temp_dir());
+            }
         }
         command
     }
 
     /// A process of this program that does a part, of `what`.
     fn part(&self, part: &str, what: &str, device: &str) -> Command {
-        let mut command = self.command(&format!("{part}-{what}"));
+        let mut command = self.command(what, part);
         command.args(["gpu-check", "--part", part, "--device", device]);
         if self.arguments.quick {
             command.arg("--quick");
@@ -266,8 +279,8 @@ impl Check<'_> {
         })
     }
 
-    /// The device and the processor train at the same time: they do not get in each other's way. Where the device rounds
-    /// factors, its losses may be as far off as the processor's own are from rounded weights.
+    /// The device and the processor train at the same time: they do not get in each other's way. The device's losses may be
+    /// [`TIMES_SPREAD`] times as far off as the processor's own are from rounded weights.
     fn losses(&self, model: CheckedModel, limit: Duration) -> std::io::Result<CheckResult> {
         let steps = plan::steps(self.arguments.quick).to_string();
         let train = |device: &str| {
@@ -279,30 +292,27 @@ impl Check<'_> {
         self.plant(&mut there);
         let here = train("flex");
         let mut rounded = train("flex");
-        rounded.arg("--rounded");
-        let rounds = rounds_factors(&self.arguments.device);
+        let rounding = rounding(&self.arguments.device).to_string();
+        rounded.args(["--rounding", &rounding]);
         let (here, rounded, there) = std::thread::scope(|scope| {
             let run = |command| self.run_part(command, limit);
             let here = scope.spawn(move || run(here));
-            let rounded = scope.spawn(move || rounds.then(|| run(rounded)).transpose());
+            let rounded = scope.spawn(move || run(rounded));
             let there = run(there);
             (join(here), join(rounded), there)
         });
         let here = result::<PrintedLosses>(&here?);
-        let rounded = rounded?;
-        let rounded = rounded
-            .map(|ended| result::<PrintedLosses>(&ended))
-            .transpose();
+        let rounded = result::<PrintedLosses>(&rounded?);
         let there = result::<PrintedLosses>(&there?);
         let on_cpu = |why| format!("on the CPU: {why}");
         let (here, rounded) = match (here, rounded) {
             (Ok(here), Ok(rounded)) => (here, rounded),
             (Err(why), _) | (_, Err(why)) => return Ok(Err(on_cpu(why))),
         };
-        let spread = rounded.and_then(|rounded| furthest(&here.losses, &rounded.losses));
+        let spread = furthest(&here.losses, &rounded.losses).map_or(0.0, |(spread, _)| spread);
         let found = there.and_then(|there| compare(&here.losses, &there.losses));
         Ok(found.map(|found| Value {
-            limit: spread.map_or(0.0, |(spread, _)| spread),
+            limit: TIMES_SPREAD * spread,
             ..found
         }))
     }
@@ -350,7 +360,7 @@ impl Check<'_> {
         let steps = if self.arguments.quick { "4" } else { "20" };
         let planted = self.arguments.part.plant == Some(Plant::Ranks) && name != ONE_RANK;
         let learning_rate = if planted { "0.505" } else { "0.5" };
-        let mut command = self.command(&name.replace([' ', ','], "-"));
+        let mut command = self.command("mnist", name);
         command
             .args(["train", "mnist", "--no-dashboard", "--log-every", "1"])
             .args(["--data", "synthetic", "--train-samples", "1400"])
@@ -416,6 +426,14 @@ impl Check<'_> {
             }
         })
     }
+}
+
+/// Has `folder` share what `kept` says of verified devices, so that one process verifies the device for all. Where that
+/// fails, each does it for itself.
+fn share_verification(kept: &Path, folder: &Path) {
+    let shared = kept.join("checked");
+    let made = std::fs::create_dir_all(&shared).and_then(|()| std::fs::create_dir_all(folder));
+    let _ = made.and_then(|()| std::os::unix::fs::symlink(shared, folder.join("checked")));
 }
 
 /// What a thread that runs processes has found.
