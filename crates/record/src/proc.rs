@@ -73,13 +73,17 @@ pub fn resident_bytes_of(memory: &[MaybeUninit<u8>]) -> Option<usize> {
 
 /// The size of a page in bytes (`AT_PAGESZ`).
 fn page_size() -> Option<usize> {
-    const KEY: usize = 6;
+    at_start(6)
+}
+
+/// The number that the kernel gave this process at its start under `key` (`auxv`).
+fn at_start(key: usize) -> Option<usize> {
     let words = fs::read("/proc/self/auxv").ok()?;
     let (words, _) = words.as_chunks();
     let words = words.iter().map(|word| usize::from_ne_bytes(*word));
     let words = words.collect::<Vec<_>>();
     let mut pairs = words.chunks_exact(2);
-    pairs.find(|pair| pair[0] == KEY).map(|pair| pair[1])
+    pairs.find(|pair| pair[0] == key).map(|pair| pair[1])
 }
 
 /// The largest resident set that this process has had (`VmHWM`), in bytes.
@@ -161,6 +165,18 @@ pub fn time_without_cpu() -> Option<Duration> {
 pub fn thread_names() -> Vec<(u32, String)> {
     // Not by this process's id: `/proc` may be that of another namespace.
     thread_names_in("/proc/self/task")
+}
+
+/// How many threads the process with this id has (`Threads`); `None` when it has ended.
+///
+/// ```
+/// let threads = everburn_record::proc::threads_of(std::process::id());
+/// assert!(threads.is_none_or(|count| count >= 1));
+/// ```
+#[must_use]
+pub fn threads_of(process: u32) -> Option<usize> {
+    let status = text(&format!("/proc/{process}/status"))?;
+    value_in(&status, "Threads")?.parse().ok()
 }
 
 /// The ids and names of the threads of the process with this id.
@@ -400,11 +416,12 @@ mod tests {
         assert!(cpus().is_some() && host_name().is_some() && boot_id().is_some());
         assert!(kernel_release().is_some() && memory_kills().is_some());
         assert!(time_without_cpu().is_some() && CpuTime::now().is_some());
-        assert!(!thread_names().is_empty());
+        assert!(!thread_names().is_empty() && threads_of(process) > Some(0));
         assert!(command_lines().iter().any(|(other, _)| *other == process));
         assert!(start_of(process).is_some() && !has_ended(process));
         // Larger than any process id.
         assert!(start_of(u32::MAX).is_none() && has_ended(u32::MAX));
+        assert_eq!(threads_of(u32::MAX), None);
     }
 
     #[test]

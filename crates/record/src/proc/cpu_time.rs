@@ -1,6 +1,8 @@
 //! The CPU time of this machine and of the children of this process.
 
-use super::{stat_words, text};
+use std::time::Duration;
+
+use super::{at_start, stat_words, text};
 
 /// The CPU time that the machine and the children of this process have used so far, in ticks of the kernel.
 ///
@@ -57,6 +59,20 @@ impl CpuTime {
         let children = later.children.checked_sub(self.children)?;
         (total > 0).then(|| busy.saturating_sub(children) as f64 / total as f64)
     }
+
+    /// The CPU time of the children that have ended between `self` and `later`, their own ended children included.
+    #[must_use]
+    pub fn of_children_until(self, later: Self) -> Option<Duration> {
+        let ticks = later.children.checked_sub(self.children)?;
+        Some(Duration::from_secs_f64(
+            ticks as f64 / ticks_per_second()? as f64,
+        ))
+    }
+}
+
+/// The kernel's ticks per second (`AT_CLKTCK`).
+fn ticks_per_second() -> Option<usize> {
+    at_start(17).filter(|ticks| *ticks > 0)
 }
 
 #[cfg(test)]
@@ -82,5 +98,18 @@ mod tests {
         assert_eq!(before.others_share(before), None);
         assert_eq!(CpuTime::parse("cpu  0 0 0 0 0 0 0 0", &own(1, 1)), None);
         assert_eq!(CpuTime::parse("", ""), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_child_counts_once_it_has_ended() {
+        let before = CpuTime::now().unwrap();
+        let busy = "i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done";
+        let shell = std::process::Command::new("sh").args(["-c", busy]).status();
+        assert!(shell.unwrap().success());
+        let later = CpuTime::now().unwrap();
+        assert!(before.of_children_until(later) > Some(Duration::ZERO));
+        assert_eq!(before.of_children_until(before), Some(Duration::ZERO));
+        assert_eq!(later.of_children_until(before), None);
     }
 }
