@@ -24,6 +24,7 @@ use crate::pipeline::PipelineBench;
 use crate::pytorch::Pytorch;
 use crate::recompute::RecomputeBench;
 use crate::resilience::ResilienceBench;
+use crate::scale::ScaleBench;
 use crate::store::StoreBench;
 use crate::sync::SyncBench;
 use crate::train::TrainBench;
@@ -227,7 +228,7 @@ const fn entry<B: Bench>() -> Entry {
 }
 
 /// The first is run where none is named.
-const BENCHES: [Entry; 9] = [
+const BENCHES: [Entry; 10] = [
     entry::<TrainBench>(),
     entry::<KernelsBench>(),
     entry::<CollectivesBench>(),
@@ -235,6 +236,7 @@ const BENCHES: [Entry; 9] = [
     entry::<PipelineBench>(),
     entry::<RecomputeBench>(),
     entry::<ResilienceBench>(),
+    entry::<ScaleBench>(),
     entry::<StoreBench>(),
     entry::<SyncBench>(),
 ];

@@ -38,6 +38,7 @@ mod rank;
 mod recompute;
 mod resilience;
 mod rounds;
+mod scale;
 mod store;
 mod sync;
 mod train;

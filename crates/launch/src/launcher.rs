@@ -216,6 +216,10 @@ impl Launcher {
         let by_signal = supervisor.was_interrupted();
         let outcome = supervisor.outcome(memory_kills)?;
         let_others_end(&job, server, &outcome, by_signal);
+        if let Some(server) = server {
+            // `bench scale` reads it.
+            tracing::debug!("the store has answered {} requests", server.requests());
+        }
         Ok(outcome)
     }
 }

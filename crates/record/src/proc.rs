@@ -2,10 +2,14 @@
 //!
 //! A function returns `None` where the system does not tell, as on other systems than Linux. Memory is in bytes.
 
+mod cpu_time;
+
 use std::fs::{self, File};
 use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
+
+pub use cpu_time::CpuTime;
 
 /// The memory that is available without swapping (`MemAvailable`), in bytes.
 ///
@@ -69,13 +73,17 @@ pub fn resident_bytes_of(memory: &[MaybeUninit<u8>]) -> Option<usize> {
 
 /// The size of a page in bytes (`AT_PAGESZ`).
 fn page_size() -> Option<usize> {
-    const KEY: usize = 6;
+    at_start(6)
+}
+
+/// The number that the kernel gave this process at its start under `key` (`auxv`).
+fn at_start(key: usize) -> Option<usize> {
     let words = fs::read("/proc/self/auxv").ok()?;
     let (words, _) = words.as_chunks();
     let words = words.iter().map(|word| usize::from_ne_bytes(*word));
     let words = words.collect::<Vec<_>>();
     let mut pairs = words.chunks_exact(2);
-    pairs.find(|pair| pair[0] == KEY).map(|pair| pair[1])
+    pairs.find(|pair| pair[0] == key).map(|pair| pair[1])
 }
 
 /// The largest resident set that this process has had (`VmHWM`), in bytes.
@@ -157,6 +165,18 @@ pub fn time_without_cpu() -> Option<Duration> {
 pub fn thread_names() -> Vec<(u32, String)> {
     // Not by this process's id: `/proc` may be that of another namespace.
     thread_names_in("/proc/self/task")
+}
+
+/// How many threads the process with this id has (`Threads`); `None` when it has ended.
+///
+/// ```
+/// let threads = everburn_record::proc::threads_of(std::process::id());
+/// assert!(threads.is_none_or(|count| count >= 1));
+/// ```
+#[must_use]
+pub fn threads_of(process: u32) -> Option<usize> {
+    let status = text(&format!("/proc/{process}/status"))?;
+    value_in(&status, "Threads")?.parse().ok()
 }
 
 /// The ids and names of the threads of the process with this id.
@@ -305,63 +325,6 @@ fn is_lock_of(line: &str, inode: u64) -> bool {
     of_place.and_then(|text| text.parse().ok()) == Some(inode)
 }
 
-/// The CPU time that the machine and the children of this process have used so far, in ticks of the kernel.
-///
-/// ```
-/// use everburn_record::proc::CpuTime;
-///
-/// let before = CpuTime::now();
-/// // A measurement.
-/// let others = before.zip(CpuTime::now()).and_then(|(before, now)| before.others_share(now));
-/// assert!(others.is_none_or(|share| (0.0..=1.0).contains(&share)));
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CpuTime {
-    /// Of all CPUs, idle or not.
-    total: u64,
-    busy: u64,
-    /// Of the children that have ended, with theirs.
-    children: u64,
-}
-
-impl CpuTime {
-    /// The time until now; `None` where the system does not tell.
-    #[must_use]
-    pub fn now() -> Option<Self> {
-        Self::parse(&text("/proc/stat")?, &text("/proc/self/stat")?)
-    }
-
-    fn parse(machine: &str, own: &str) -> Option<Self> {
-        // user nice system idle iowait irq softirq steal; what follows is part of these.
-        let words = machine.lines().next()?.strip_prefix("cpu ")?;
-        let cpu: Vec<u64> = words
-            .split_whitespace()
-            .map_while(|word| word.parse().ok())
-            .collect();
-        let cpu = cpu.get(..8)?;
-        let total = cpu.iter().sum();
-        // The state and 12 numbers come before cutime.
-        let mut words = stat_words(own).skip(13);
-        let mut next = || words.next()?.parse::<u64>().ok();
-        let (user, system) = (next()?, next()?);
-        Some(Self {
-            total,
-            busy: total - cpu[3] - cpu[4],
-            children: user + system,
-        })
-        .filter(|time| time.busy > 0)
-    }
-
-    /// The share of the time between `self` and `later` that went neither to our children nor to idleness.
-    #[must_use]
-    pub fn others_share(self, later: Self) -> Option<f64> {
-        let total = later.total.checked_sub(self.total)?;
-        let busy = later.busy.checked_sub(self.busy)?;
-        let children = later.children.checked_sub(self.children)?;
-        (total > 0).then(|| busy.saturating_sub(children) as f64 / total as f64)
-    }
-}
-
 /// The value of the first line `name: value` of a text.
 ///
 /// ```
@@ -453,11 +416,12 @@ mod tests {
         assert!(cpus().is_some() && host_name().is_some() && boot_id().is_some());
         assert!(kernel_release().is_some() && memory_kills().is_some());
         assert!(time_without_cpu().is_some() && CpuTime::now().is_some());
-        assert!(!thread_names().is_empty());
+        assert!(!thread_names().is_empty() && threads_of(process) > Some(0));
         assert!(command_lines().iter().any(|(other, _)| *other == process));
         assert!(start_of(process).is_some() && !has_ended(process));
         // Larger than any process id.
         assert!(start_of(u32::MAX).is_none() && has_ended(u32::MAX));
+        assert_eq!(threads_of(u32::MAX), None);
     }
 
     #[test]
@@ -468,26 +432,5 @@ mod tests {
         assert!(!is_lock_of("1: -> FLOCK ADVISORY WRITE 4 fe:01:5 0 EOF", 5));
         assert!(!is_lock_of("2: POSIX ADVISORY WRITE 4 fe:01:5 0 EOF", 5));
         assert!(!is_lock_of("", 0));
-    }
-
-    #[test]
-    fn what_others_took_is_the_busy_time_less_ours() {
-        let own = |user, system| {
-            format!("7 (a ) b) S 1 7 7 0 -1 0 1 2 3 4 5 6 {user} {system} 20 0 1 0 99")
-        };
-        let time = |machine: &str, own: &str| CpuTime::parse(machine, own).unwrap();
-        let before = time("cpu  100 0 50 800 50 0 0 0 9 9\ncpu0 1", &own(10, 0));
-        let expected = CpuTime {
-            total: 1000,
-            busy: 150,
-            children: 10,
-        };
-        assert_eq!(before, expected);
-        // 1000 later: 200 idle, 800 busy, of which 600 are our children's.
-        let later = time("cpu  800 0 100 1000 50 0 0 50 9 9\ncpu0 1", &own(600, 10));
-        assert_eq!(before.others_share(later), Some(0.2));
-        assert_eq!(before.others_share(before), None);
-        assert_eq!(CpuTime::parse("cpu  0 0 0 0 0 0 0 0", &own(1, 1)), None);
-        assert_eq!(CpuTime::parse("", ""), None);
     }
 }

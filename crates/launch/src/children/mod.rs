@@ -249,6 +249,12 @@ pub struct StartedChild {
 }
 
 impl StartedChild {
+    /// The id of its process.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.running.child.id()
+    }
+
     /// Whether it has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {

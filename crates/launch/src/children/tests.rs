@@ -52,6 +52,18 @@ fn a_child_is_ended_at_its_deadline_with_all_of_its_group() {
 }
 
 #[test]
+fn a_started_child_has_the_id_that_it_finds_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo $$"]);
+    let children = Children::unheard();
+    let child = children.start("the shell", &mut command, folder.path());
+    let child = child.unwrap();
+    let id = child.id().to_string();
+    assert_eq!(child.wait(LONG).unwrap().stdout.trim(), id);
+}
+
+#[test]
 fn an_interrupt_ends_the_child() {
     let folder = tempfile::tempdir().unwrap();
     let children = Children::unheard();
