@@ -70,8 +70,6 @@ impl Dataset<ImageItem> for Failing {
 fn images(fails_at: usize, before: impl Fn(usize) + Send + Sync + 'static) -> Images {
     let data = digits(5, 63, 37);
     TrainingData {
-        augment: None,
-        weigh: None,
         train: Arc::new(Failing {
             samples: data.train,
             reads: AtomicUsize::new(0),
