@@ -59,7 +59,7 @@ pub(crate) struct ImportArguments {
     #[arg(long, value_name = "char|byte|FILE")]
     pub(crate) tokenizer: Option<TokenizerKind>,
 
-    /// Set a setting of the model that the file does not show, as in `resnet18.blocks=[3,4,6,3]`. The value is TOML, or
+    /// Set a setting of the model that the file does not show, as in `MODEL.blocks=[3,4,6,3]`. The value is TOML, or
     /// else a string; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
