@@ -72,6 +72,7 @@ use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::ExitCode;
 
+use everburn_collectives::printable;
 use everburn_collectives::worker::message_of;
 use everburn_launch::{PanicPlaces, RankEnvironment};
 use everburn_record::file as files;
@@ -87,6 +88,11 @@ mod prelude {
     pub(crate) use everburn_train::{
         RunDirectory, TrainError, Trainer, TrainingReport, data_parallel,
     };
+}
+
+/// A name or a path that was given, without what a terminal would obey, and no longer than a message should be.
+fn legible(name: impl std::fmt::Display) -> String {
+    printable(&name.to_string(), 300)
 }
 
 /// Whether a command line is right, and one of a command that takes the same memory again and again.
