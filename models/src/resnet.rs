@@ -157,6 +157,64 @@ impl Shape {
     }
 }
 
+/// [`ImageModelConfig`](crate::image_model::ImageModelConfig) of one of the two kinds; its blocks yield `$expansion` times their width.
+macro_rules! image_model_config {
+    ($config:ident, $model:ident, $section:literal, $expansion:expr) => {
+        impl $config {
+            fn shape(&self) -> crate::resnet::Shape {
+                crate::resnet::Shape {
+                    stem: self.stem,
+                    channels: self.channels.unwrap_or(self.stem.channels()),
+                    blocks: self.blocks,
+                    width: self.width,
+                    expansion: $expansion,
+                    classes: self.classes,
+                }
+            }
+        }
+
+        impl crate::image_model::ImageModelConfig for $config {
+            type Model = $model;
+
+            const SECTION: &'static str = $section;
+
+            fn check(&self) -> Result<(), crate::image_model::ImageModelError> {
+                self.shape().check()
+            }
+
+            fn build(&self, device: &Device) -> $model {
+                self.init(device)
+            }
+
+            fn classes(&self) -> usize {
+                self.classes
+            }
+
+            fn of_classes(self, classes: usize) -> Self {
+                self.with_classes(classes)
+            }
+
+            fn channels(&self) -> Option<usize> {
+                self.channels
+            }
+
+            fn of_channels(self, channels: usize) -> Self {
+                self.with_channels(Some(channels))
+            }
+
+            fn stem(&self) -> Option<crate::resnet::Stem> {
+                Some(self.stem)
+            }
+
+            fn of_stem(self, stem: crate::resnet::Stem) -> Self {
+                self.with_stem(stem)
+            }
+        }
+    };
+}
+
+pub(crate) use image_model_config;
+
 impl<B: ResidualBlock> ResNet<B> {
     /// Class scores of a batch of images.
     ///

@@ -6,8 +6,7 @@ use everburn_nn::BatchNorm;
 use everburn_nn::conv::Conv2d;
 use everburn_nn::tensor::activation::relu;
 
-use crate::image_model::{ImageModelConfig, ImageModelError};
-use crate::resnet::{ResNet, ResidualBlock, Shape, batch_norm, convolution};
+use crate::resnet::{ResNet, ResidualBlock, batch_norm, convolution, image_model_config};
 use crate::resnet50::Stem;
 
 /// Configuration of [`ResNet18`].
@@ -67,56 +66,9 @@ impl ResNet18Config {
                 .init(device)
         })
     }
-
-    fn shape(&self) -> Shape {
-        Shape {
-            stem: self.stem,
-            channels: self.channels.unwrap_or(self.stem.channels()),
-            blocks: self.blocks,
-            width: self.width,
-            expansion: 1,
-            classes: self.classes,
-        }
-    }
 }
 
-impl ImageModelConfig for ResNet18Config {
-    type Model = ResNet18;
-
-    const SECTION: &'static str = "resnet18";
-
-    fn check(&self) -> Result<(), ImageModelError> {
-        self.shape().check()
-    }
-
-    fn build(&self, device: &Device) -> ResNet18 {
-        self.init(device)
-    }
-
-    fn classes(&self) -> usize {
-        self.classes
-    }
-
-    fn of_classes(self, classes: usize) -> Self {
-        self.with_classes(classes)
-    }
-
-    fn channels(&self) -> Option<usize> {
-        self.channels
-    }
-
-    fn of_channels(self, channels: usize) -> Self {
-        self.with_channels(Some(channels))
-    }
-
-    fn stem(&self) -> Option<Stem> {
-        Some(self.stem)
-    }
-
-    fn of_stem(self, stem: Stem) -> Self {
-        self.with_stem(stem)
-    }
-}
+image_model_config!(ResNet18Config, ResNet18, "resnet18", 1);
 
 /// Configuration of [`BasicBlock`].
 ///

@@ -4,8 +4,7 @@ use burn::prelude::*;
 
 pub use crate::resnet::{Bottleneck, BottleneckConfig, EXPANSION, Stem};
 
-use crate::image_model::{ImageModelConfig, ImageModelError};
-use crate::resnet::{ResNet, ResidualBlock, Shape};
+use crate::resnet::{ResNet, ResidualBlock, image_model_config};
 
 /// Configuration of [`ResNet50`].
 ///
@@ -73,56 +72,9 @@ impl ResNet50Config {
                 .init(device)
         })
     }
-
-    fn shape(&self) -> Shape {
-        Shape {
-            stem: self.stem,
-            channels: self.channels.unwrap_or(self.stem.channels()),
-            blocks: self.blocks,
-            width: self.width,
-            expansion: EXPANSION,
-            classes: self.classes,
-        }
-    }
 }
 
-impl ImageModelConfig for ResNet50Config {
-    type Model = ResNet50;
-
-    const SECTION: &'static str = "resnet50";
-
-    fn check(&self) -> Result<(), ImageModelError> {
-        self.shape().check()
-    }
-
-    fn build(&self, device: &Device) -> ResNet50 {
-        self.init(device)
-    }
-
-    fn classes(&self) -> usize {
-        self.classes
-    }
-
-    fn of_classes(self, classes: usize) -> Self {
-        self.with_classes(classes)
-    }
-
-    fn channels(&self) -> Option<usize> {
-        self.channels
-    }
-
-    fn of_channels(self, channels: usize) -> Self {
-        self.with_channels(Some(channels))
-    }
-
-    fn stem(&self) -> Option<Stem> {
-        Some(self.stem)
-    }
-
-    fn of_stem(self, stem: Stem) -> Self {
-        self.with_stem(stem)
-    }
-}
+image_model_config!(ResNet50Config, ResNet50, "resnet50", EXPANSION);
 
 impl ResidualBlock for Bottleneck {
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {

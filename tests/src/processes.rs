@@ -4,8 +4,9 @@
 //! environment is inherited by everything that a job starts.
 
 use std::path::Path;
+use std::process::{Child, Command};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 /// A process that lives, as `/proc` showed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,34 @@ impl Process {
     /// Sends a signal; that the process has ended meanwhile is no error.
     pub fn signal(self, signal: Signal) {
         let _ = kill_process(self.pid, signal);
+    }
+}
+
+/// A child that is stopped by a signal, and ends with this value.
+pub struct StoppedProcess(Child);
+
+impl StoppedProcess {
+    /// Starts a child that does nothing for long, and stops it.
+    pub fn start(command: &mut Command) -> Self {
+        let child = Self(command.spawn().expect("the child starts"));
+        let process = Pid::from_child(&child.0);
+        kill_process(process, Signal::STOP).expect("a child can be stopped");
+        let ended =
+            waitpid(Some(process), WaitOptions::UNTRACED).expect("a child can be waited for");
+        assert!(ended.is_some_and(|(_, status)| status.stopped()));
+        child
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for StoppedProcess {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

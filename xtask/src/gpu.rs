@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 
+use everburn_record::plain::word;
+
 /// The APIs by which a GPU can be named; each is a feature of the binary too.
 const APIS: [&str; 5] = ["cuda", "rocm", "metal", "vulkan", "webgpu"];
 
@@ -41,14 +43,14 @@ pub fn with_ranks_instead(arguments: &[OsString]) -> String {
             .is_some_and(|word| word == "--ranks" || word.starts_with("--ranks="))
     });
     for flag in flags(arguments).filter(|flag| flag.gpus().is_some()) {
-        words.extend(arguments[next..flag.at].iter().map(quoted));
+        words.extend(arguments[next..flag.at].iter().map(word));
         if !has_ranks && !words.iter().any(|word| word == "--ranks") {
             words.push("--ranks".into());
             words.push(flag.gpus().unwrap_or(1).to_string());
         }
         next = flag.at + flag.words;
     }
-    words.extend(arguments[next..].iter().map(quoted));
+    words.extend(arguments[next..].iter().map(word));
     words.join(" ")
 }
 
@@ -100,16 +102,6 @@ fn flags(arguments: &[OsString]) -> impl Iterator<Item = DeviceFlag<'_>> {
             value,
         })
     })
-}
-
-fn quoted(word: &OsString) -> String {
-    let word = word.to_string_lossy();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.into_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
 }
 
 /// What to say when GPUs are asked for and there is no driver.

@@ -123,16 +123,11 @@ impl Network {
         let owner = Owner::this_process()?;
         let guard = CleanupGuard::start(&owner.name(""))?;
         let switch = Netns::add(owner.name("switch"))?;
-        ip(&[
-            "-n",
-            switch.name(),
-            "link",
-            "add",
-            "bridge0",
-            "type",
-            "bridge",
-        ])?;
-        ip(&["-n", switch.name(), "link", "set", "bridge0", "up"])?;
+        ip(&format!(
+            "-n {} link add bridge0 type bridge",
+            switch.name()
+        ))?;
+        ip(&format!("-n {} link set bridge0 up", switch.name()))?;
         let mut network = Self {
             ranks: Vec::new(),
             switch,
@@ -153,31 +148,27 @@ impl Network {
     fn join(&mut self, rank: usize, netns: &Netns, delay: Option<Duration>) -> Result<(), Failure> {
         let (inside, switch) = (netns.name(), self.switch.name());
         let port = format!("port{rank}");
-        let address = format!("{}/24", Self::address(rank));
-        ip(&["-n", inside, "link", "set", "lo", "up"])?;
-        ip(&[
-            "-n", switch, "link", "add", &port, "type", "veth", "peer", "name", INTERFACE, "netns",
-            inside,
-        ])?;
-        ip(&[
-            "-n", switch, "link", "set", &port, "master", "bridge0", "up",
-        ])?;
-        ip(&["-n", inside, "addr", "add", &address, "dev", INTERFACE])?;
-        ip(&["-n", inside, "link", "set", INTERFACE, "up"])?;
+        let address = Self::address(rank);
+        ip(&format!("-n {inside} link set lo up"))?;
+        ip(&format!(
+            "-n {switch} link add {port} type veth peer name {INTERFACE} netns {inside}"
+        ))?;
+        ip(&format!("-n {switch} link set {port} master bridge0 up"))?;
+        ip(&format!(
+            "-n {inside} addr add {address}/24 dev {INTERFACE}"
+        ))?;
+        ip(&format!("-n {inside} link set {INTERFACE} up"))?;
+        let (rate, burst) = (self.rate.bits_per_second, burst(self.rate));
         for (namespace, device) in [(inside, INTERFACE), (switch, port.as_str())] {
-            let rate = format!("{}bit", self.rate.bits_per_second);
-            let burst = burst(self.rate).to_string();
-            tc(&[
-                "-n", namespace, "qdisc", "add", "dev", device, "root", "handle", "1:", "tbf",
-                "rate", &rate, "burst", &burst, "latency", QUEUE,
-            ])?;
+            tc(&format!(
+                "-n {namespace} qdisc add dev {device} root handle 1: tbf rate {rate}bit burst {burst} latency {QUEUE}"
+            ))?;
         }
         if let Some(delay) = delay {
-            let micros = format!("{}us", delay.as_micros());
-            let set = tc(&[
-                "-n", inside, "qdisc", "add", "dev", INTERFACE, "parent", "1:", "handle", "10:",
-                "netem", "delay", &micros, "limit", "100000",
-            ]);
+            let micros = delay.as_micros();
+            let set = tc(&format!(
+                "-n {inside} qdisc add dev {INTERFACE} parent 1: handle 10: netem delay {micros}us limit 100000"
+            ));
             self.delay = match set {
                 Ok(()) => Delay::Set(delay),
                 Err(why) => Delay::Refused(why.to_string()),

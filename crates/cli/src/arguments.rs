@@ -1,6 +1,5 @@
 //! The command line.
 
-mod examples;
 mod finders;
 mod foreign;
 mod kernels;
@@ -19,7 +18,7 @@ use everburn_datasets::TokenizerKind;
 use everburn_monitor::MonitorCommand;
 use everburn_record::invocation;
 use everburn_report::{CompareCommand, ReportCommand};
-use everburn_train::{AnyTask, StateDictFile};
+use everburn_train::StateDictFile;
 use serde::{Deserialize, Serialize};
 
 use crate::bottleneck::BottleneckArguments;
@@ -30,7 +29,6 @@ use crate::eval::EvalArguments;
 use crate::generate::GenerateArguments;
 use crate::predict::PredictArguments;
 use crate::simulate::SimulateArguments;
-use crate::tasks;
 use crate::weights::{ExportArguments, ImportArguments};
 
 pub(crate) use self::finders::FinderFlags;
@@ -55,14 +53,9 @@ impl Arguments {
         Self::try_of(words).unwrap_or_else(|error| error.exit())
     }
 
-    /// The command line as the help of this program has it: without flags that none of its tasks uses, with its own tasks
-    /// in the examples.
+    /// The command line as the help of this program has it: without flags that none of its tasks uses.
     pub(crate) fn of_program() -> clap::Command {
-        let names = tasks::tasks().iter().map(AnyTask::name);
-        examples::with_own_tasks(
-            keys::hide_foreign(Self::command()),
-            &names.collect::<Vec<_>>(),
-        )
+        keys::hide_foreign(Self::command())
     }
 
     /// The same, or why there is nothing to do.
@@ -81,7 +74,7 @@ impl Arguments {
 pub(crate) enum Command {
     /// Train a model, alone or on several ranks.
     Train(Box<TrainArguments>),
-    /// Find where the time of a step goes, as in `bottleneck mnist --ranks 2 --steps 50`.
+    /// Find where the time of a step goes, as in `bottleneck MODEL --ranks 2 --steps 50`.
     Bottleneck(Box<BottleneckArguments>),
     /// Evaluate a trained model on the test samples, each counted once.
     Eval(Box<EvalArguments>),
@@ -136,7 +129,7 @@ pub(crate) struct TrainArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Set a key of the configuration, as in `training.epochs=5` or, for a task's own key, `flowers.width=64`. The value
+    /// Set a key of the configuration, as in `training.epochs=5` or, for a task's own key, `MODEL.width=64`. The value
     /// is TOML, or else a string. Overrides everything else; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,

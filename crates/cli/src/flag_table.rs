@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser};
 use everburn_train::settings_by_path;
-use toml::{Table, Value};
+use toml::Table;
 
 use crate::arguments::{Arguments, Command, TrainArguments};
 use crate::config::RunConfig;
@@ -73,11 +73,16 @@ impl Line {
     }
 }
 
-/// The names of all arguments of `train`, as its help has them.
-fn arguments() -> Vec<String> {
+fn train() -> clap::Command {
     let mut all = Arguments::command();
     all.build();
-    let train = all.find_subcommand("train").expect("`train` is a command");
+    let train = all.find_subcommand("train");
+    train.expect("`train` is a command").clone()
+}
+
+/// The names of all arguments of `train`, as its help has them.
+fn arguments() -> Vec<String> {
+    let train = train();
     // Old names are hidden.
     let shown = train
         .get_arguments()
@@ -104,22 +109,7 @@ fn configuration(words: &str) -> Result<BTreeMap<String, String>, String> {
     let arguments: &TrainArguments = &arguments;
     let config = RunConfig::resolve(arguments, None).map_err(|error| error.to_string())?;
     let table = Table::try_from(&config).expect("a configuration is a table");
-    let mut keys = BTreeMap::new();
-    flatten("", &table, &mut keys);
-    Ok(keys)
-}
-
-fn flatten(path: &str, table: &Table, keys: &mut BTreeMap<String, String>) {
-    for (key, value) in table {
-        let path = match path {
-            "" => key.clone(),
-            path => format!("{path}.{key}"),
-        };
-        match value {
-            Value::Table(table) => flatten(&path, table, keys),
-            value => drop(keys.insert(path, value.to_string())),
-        }
-    }
+    Ok(settings_by_path(&table))
 }
 
 /// The lines of `config.toml` that `line` changes, as they then are.

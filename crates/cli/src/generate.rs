@@ -1,7 +1,5 @@
 //! `everburn generate`
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -12,6 +10,7 @@ use serde_json::json;
 
 use crate::arguments::{WritingFlags, show};
 use crate::error::CliError;
+use crate::read_given;
 use crate::sampling::open;
 
 /// The largest file of prompts that is read.
@@ -128,13 +127,7 @@ fn lines_of(file: &Path) -> Result<Vec<String>, CliError> {
             "--prompts takes a text file with a prompt in each line",
         )
     };
-    let mut text = String::new();
-    let opened = File::open(file).map_err(|error| refused(error.to_string()))?;
-    let mut bounded = opened.take(LARGEST_FILE + 1);
-    let read = bounded.read_to_string(&mut text);
-    if read.map_err(|error| refused(error.to_string()))? as u64 > LARGEST_FILE {
-        return Err(refused(format!("it has more than {LARGEST_FILE} bytes")));
-    }
+    let text = read_given(file, LARGEST_FILE).map_err(|error| refused(error.to_string()))?;
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     let lines = lines.map(str::to_string).collect::<Vec<_>>();
     match lines.is_empty() {

@@ -69,9 +69,13 @@ mod vitals;
 mod weights;
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
 use std::process::ExitCode;
 
+use everburn_collectives::printable;
 use everburn_collectives::worker::message_of;
 use everburn_launch::{PanicPlaces, RankEnvironment};
 use everburn_record::file as files;
@@ -87,6 +91,21 @@ mod prelude {
     pub(crate) use everburn_train::{
         RunDirectory, TrainError, Trainer, TrainingReport, data_parallel,
     };
+}
+
+/// A name or a path that was given, without what a terminal would obey, and no longer than a message should be.
+fn legible(name: impl std::fmt::Display) -> String {
+    printable(&name.to_string(), 300)
+}
+
+/// The text of a file that the user names, of at most `most` bytes.
+fn read_given(path: &Path, most: u64) -> io::Result<String> {
+    let mut text = String::new();
+    let read = File::open(path)?.take(most + 1).read_to_string(&mut text)?;
+    match read as u64 > most {
+        true => Err(io::Error::other(format!("it has more than {most} bytes"))),
+        false => Ok(text),
+    }
 }
 
 /// Whether a command line is right, and one of a command that takes the same memory again and again.

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use everburn_collectives::printable;
 use everburn_datasets::TokenizerKind;
 use everburn_record::invocation;
 use everburn_record::plain::word;
@@ -13,7 +12,7 @@ use toml::{Table, Value};
 use crate::arguments::keys::get;
 use crate::config::read_table;
 use crate::error::CliError;
-use crate::tasks;
+use crate::{legible, tasks};
 
 /// The keys of `[text]` that belong to a trained model: how it reads.
 const OF_TOKENIZER: [&str; 3] = ["tokenizer", "tokenizer_hash", "alphabet"];
@@ -24,9 +23,6 @@ const OF_WEIGHTS: [&str; 3] = ["special_tokens", "generation_tokens", "window"];
 
 /// The keys of `[data]` that belong to a trained model: what its images are like.
 const OF_IMAGES: [&str; 5] = ["size", "stem", "channels", "mean", "std"];
-
-/// How much of a path is shown, in characters.
-const LONGEST_PATH: usize = 300;
 
 /// The longest `config.json` that is read, in bytes.
 const LONGEST_CONFIG: u64 = 16 << 20;
@@ -108,7 +104,7 @@ pub(crate) fn require_tokenizer(folder: &Path) -> Result<(), CliError> {
 
 /// Why `--init-from PATH` or `import PATH` does not say which model is meant.
 pub(crate) fn without_model(path: &Path) -> CliError {
-    let shown = printable(&path.display().to_string(), LONGEST_PATH);
+    let shown = legible(path.display());
     let program = invocation::name();
     if !path.exists() {
         return CliError::usage_with_help(
@@ -147,7 +143,7 @@ pub(crate) fn without_model(path: &Path) -> CliError {
     let folder = path.parent().filter(|folder| is_pretrained(folder));
     let help = match folder {
         Some(folder) => {
-            let folder = printable(&folder.display().to_string(), LONGEST_PATH);
+            let folder = legible(folder.display());
             format!(
                 "give its folder, {folder}, whose {PRETRAINED_CONFIG} says it; or name the model"
             )
@@ -204,8 +200,8 @@ pub(crate) fn adopt_run(
 
 /// Refuses the weights of a run that trained `model` for the model `named`.
 fn of_another_model(folder: &Path, model: &str, named: &str) -> CliError {
-    let folder = printable(&folder.display().to_string(), LONGEST_PATH);
-    let model = printable(model, LONGEST_PATH);
+    let folder = legible(folder.display());
+    let model = legible(model);
     let help = match tasks::find(&model) {
         Some(_) => format!(
             "leave the model's name out: the run says it. To try its weights in another model, write them into a file: \

@@ -36,7 +36,7 @@ pub(crate) struct TrainedFlags {
     #[arg(long)]
     pub(crate) ema: bool,
 
-    /// Set a setting of the task, as in `flowers.folder=other-images`. The value is TOML, or else a string; may be repeated.
+    /// Set a setting of the task, as in `MODEL.folder=other-images`. The value is TOML, or else a string; may be repeated.
     /// The other settings are the run's.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
@@ -87,7 +87,8 @@ impl TrainedFlags {
             }
         }
         Ok(Opened {
-            fingerprint: other_data.then(|| fingerprint_of(&run)),
+            fingerprint: other_data
+                .then(|| newest_progress(&run).map_or_else(String::new, |progress| progress.data)),
             run,
             config,
             launch,
@@ -320,11 +321,6 @@ pub(crate) fn decided_otherwise<'a>(
     let was = before.get(path)?;
     let is = now.get(path).map_or("unset", String::as_str);
     (was != is).then_some(is)
-}
-
-/// The fingerprint of the data of a run, as its newest checkpoint has it; empty if it is not known.
-fn fingerprint_of(run: &RunDirectory) -> String {
-    newest_progress(run).map_or_else(String::new, |progress| progress.data)
 }
 
 /// How far the newest checkpoint of a run had come, if there is one.

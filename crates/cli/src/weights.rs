@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::devices;
+use burn::prelude::Device;
 use clap::Args;
 use everburn_datasets::{Tokenizer, TokenizerKind};
 use everburn_record::invocation;
@@ -59,7 +59,7 @@ pub(crate) struct ImportArguments {
     #[arg(long, value_name = "char|byte|FILE")]
     pub(crate) tokenizer: Option<TokenizerKind>,
 
-    /// Set a setting of the model that the file does not show, as in `resnet18.blocks=[3,4,6,3]`. The value is TOML, or
+    /// Set a setting of the model that the file does not show, as in `MODEL.blocks=[3,4,6,3]`. The value is TOML, or
     /// else a string; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
@@ -320,7 +320,7 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
 
 /// The names of the model's tensors that --init-skip leaves out.
 fn skipped(config: &RunConfig, path: &Path) -> Result<Vec<String>, CliError> {
-    let device = devices::of_rank(&["flex".to_string()], 0)?;
+    let device = Device::flex();
     let task = config.task()?;
     let (model, skip) = (task.model(&device)?, &config.init_skip);
     Ok(missing_keys(&model, path, skip, &task.layout())?)
@@ -399,7 +399,7 @@ fn refuse_another_tokenizer(named: &str, own: &Path) -> Result<(), CliError> {
 }
 
 fn loaded(config: &RunConfig, path: &Path) -> Result<AnyModel, CliError> {
-    let device = devices::of_rank(&["flex".to_string()], 0)?;
+    let device = Device::flex();
     let task = config.task()?;
     let (model, skip) = (task.model(&device)?, &config.init_skip);
     Ok(load_state_dict_except(model, path, skip, &task.layout())?)

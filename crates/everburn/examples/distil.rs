@@ -11,7 +11,6 @@
 #![allow(clippy::print_stdout)] // what an example is for
 
 use std::error::Error;
-use std::sync::Arc;
 
 use everburn::burn::data::dataloader::batcher::Batcher;
 use everburn::burn::data::dataset::{Dataset, DatasetError};
@@ -163,12 +162,12 @@ fn distil(data: &LoadedData, epochs: usize, students: usize) -> Result<Distilled
     let trainer = trainer(epochs);
     trainer.seed();
     let model = Classifier::new(teacher.init(&trainer.device), MnistBn::forward);
-    let (train, test) = (Arc::new(data.train.clone()), Arc::new(data.test.clone()));
+    let (train, test) = (data.train.clone(), data.test.clone());
     let lessons = training_data(data, train, test, ImageBatcher::bytes());
     let (model, report) = trainer.fit(model, &lessons)?;
     let teacher = model.valid().model().clone();
-    let train = Arc::new(Taught::by(&teacher, &data.train)?);
-    let test = Arc::new(Taught::by(&teacher, &data.test)?);
+    let train = Taught::by(&teacher, &data.train)?;
+    let test = Taught::by(&teacher, &data.test)?;
     let lessons = training_data(data, train, test, Lessons);
     Ok(Distilled {
         teacher: measured(&teacher, &report)?,
@@ -208,22 +207,12 @@ fn trainer(epochs: usize) -> Trainer {
 
 fn training_data<I: 'static, B: 'static>(
     data: &LoadedData,
-    train: Arc<dyn Dataset<I>>,
-    test: Arc<dyn Dataset<I>>,
+    train: impl Dataset<I> + 'static,
+    test: impl Dataset<I> + 'static,
     batcher: impl Batcher<I, B> + 'static,
 ) -> TrainingData<I, B> {
-    TrainingData {
-        train,
-        test,
-        validation: None,
-        batcher: Arc::new(batcher),
-        augment: None,
-        weigh: None,
-        name: data.description.name.clone(),
-        fingerprint: String::new(),
-        test_fingerprint: String::new(),
-        origin: data.description.origin.clone(),
-    }
+    TrainingData::new(&data.description.name, train, test, batcher)
+        .with_origin(&data.description.origin)
 }
 
 fn measured<M: Module>(model: &M, report: &TrainingReport) -> Result<ModelScore, Box<dyn Error>> {

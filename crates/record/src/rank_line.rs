@@ -60,6 +60,40 @@ pub struct RankStep {
     pub peak_memory: Option<u64>,
 }
 
+impl RankStep {
+    /// The mean of `steps`, with the most memory of any; zeros of none. Its rank is 0.
+    ///
+    /// ```
+    /// use everburn_record::RankStep;
+    ///
+    /// let step = |seconds, peak_memory| RankStep { seconds, peak_memory, ..RankStep::default() };
+    /// let mean = RankStep::mean(&[step(2.0, Some(30)), step(4.0, None)]);
+    /// assert_eq!((mean.seconds, mean.samples, mean.peak_memory), (3.0, Some(0), Some(30)));
+    /// assert_eq!(RankStep::mean(&[]).seconds, 0.0);
+    /// ```
+    #[must_use]
+    pub fn mean<'a, I>(steps: I) -> Self
+    where
+        I: IntoIterator<Item = &'a Self, IntoIter: ExactSizeIterator + Clone>,
+    {
+        let steps = steps.into_iter();
+        let count = steps.len().max(1) as f64;
+        let of = |part: fn(&Self) -> f64| steps.clone().map(part).sum::<f64>() / count;
+        Self {
+            rank: 0,
+            seconds: of(|step| step.seconds),
+            waited: of(|step| step.waited),
+            data: of(|step| step.data),
+            forward: of(|step| step.forward),
+            backward: of(|step| step.backward),
+            exposed: of(|step| step.exposed),
+            optimizer: of(|step| step.optimizer),
+            samples: Some(of(|step| step.samples.unwrap_or(0) as f64).round() as u64),
+            peak_memory: steps.clone().filter_map(|step| step.peak_memory).max(),
+        }
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 fn is_zero(seconds: &f64) -> bool {
     *seconds == 0.0

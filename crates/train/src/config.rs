@@ -421,16 +421,6 @@ impl TrainingConfig {
         Ok(config)
     }
 
-    /// The learning rate of each step of a run of `total_steps` steps.
-    ///
-    /// # Errors
-    /// [`TrainError::Config`] if the schedule cannot be had, because the run ends before its warm-up say.
-    pub fn learning_rates(&self, total_steps: usize) -> Result<Vec<f64>, TrainError> {
-        let mut scheduler = self.scheduler(total_steps)?;
-        let steps = 0..total_steps;
-        Ok(steps.map(|_| scheduler.step().base()).collect())
-    }
-
     /// Why a run that has made `step` of `total_steps` steps trains no more; `None` while steps are left.
     pub fn nothing_left(&self, step: usize, total_steps: usize) -> Option<String> {
         let advice = match self.steps {

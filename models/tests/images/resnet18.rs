@@ -1,22 +1,10 @@
 //! ResNet-18 against torchvision's.
 
 use burn::prelude::*;
-use everburn_models::resnet18::{ResNet18, ResNet18Config};
-use everburn_nn::{InBlocks, ParameterPath, parameter_paths};
+use everburn_models::resnet18::ResNet18Config;
+use everburn_nn::InBlocks;
 
-/// The parameters, without running statistics.
-fn trained(model: &ResNet18) -> Vec<ParameterPath> {
-    let all = parameter_paths(model).into_iter();
-    all.filter(|parameter| !parameter.path.contains("running_"))
-        .collect()
-}
-
-fn numbers(model: &ResNet18) -> usize {
-    let parameters = trained(model).into_iter();
-    parameters
-        .map(|parameter| parameter.shape.iter().product::<usize>())
-        .sum()
-}
+use crate::{assert_shapes, numbers, trained};
 
 #[test]
 fn it_has_torchvisions_parameters() {
@@ -26,7 +14,6 @@ fn it_has_torchvisions_parameters() {
         .with_blocks([3, 4, 6, 3])
         .init(&Device::flex());
     assert_eq!(numbers(&deeper), 21_797_672, "ResNet-34");
-    let parameters = parameter_paths(&model);
     let expected: [(&str, &[usize]); 7] = [
         ("conv1.weight", &[64, 3, 7, 7]),
         ("bn1.gamma", &[64]),
@@ -36,19 +23,8 @@ fn it_has_torchvisions_parameters() {
         ("layer4.0.downsample.1.beta", &[512]),
         ("fc.weight", &[512, 1000]),
     ];
-    for (path, shape) in expected {
-        let found = parameters.iter().find(|parameter| parameter.path == path);
-        let found = found.unwrap_or_else(|| panic!("there is no {path}"));
-        assert_eq!(found.shape, shape, "{path}");
-    }
-    let shortcuts = parameters
-        .iter()
-        .filter(|p| p.path.ends_with("downsample.0.weight"));
-    assert_eq!(
-        shortcuts.count(),
-        3,
-        "the first block of each stage but the first"
-    );
+    // The first block of each stage but the first has one.
+    assert_shapes(&model, &expected, 3);
 }
 
 #[test]

@@ -2,9 +2,11 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::prelude::*;
-use everburn_models::resnet50::{ResNet50, ResNet50Config, Stem};
+use everburn_models::resnet50::{ResNet50Config, Stem};
 use everburn_models::two_part_resnet::TwoPartResNetConfig;
-use everburn_nn::{InBlocks, ParameterPath, parameter_paths};
+use everburn_nn::InBlocks;
+
+use crate::{assert_shapes, numbers, trained};
 
 /// One bottleneck a stage, few channels.
 fn small(stem: Stem) -> ResNet50Config {
@@ -15,22 +17,10 @@ fn small(stem: Stem) -> ResNet50Config {
         .with_classes(5)
 }
 
-/// What torchvision calls parameters: running statistics are none.
-fn trained(model: &ResNet50) -> Vec<ParameterPath> {
-    let all = parameter_paths(model).into_iter();
-    all.filter(|parameter| !parameter.path.contains("running_"))
-        .collect()
-}
-
-fn numbers(parameters: &[ParameterPath]) -> usize {
-    let sizes = parameters.iter().map(|parameter| &parameter.shape);
-    sizes.map(|shape| shape.iter().product::<usize>()).sum()
-}
-
 #[test]
 fn it_has_as_many_parameters_as_torchvisions() {
     let model = ResNet50Config::new().init(&Device::flex());
-    assert_eq!(numbers(&trained(&model)), 25_557_032);
+    assert_eq!(numbers(&model), 25_557_032);
     let statistics = model.num_params() - 25_557_032;
     assert_eq!(statistics, 2 * 26_560, "mean and variance of each channel");
     assert_eq!(
@@ -43,7 +33,6 @@ fn it_has_as_many_parameters_as_torchvisions() {
 #[test]
 fn parameters_have_torchvisions_names_and_shapes() {
     let model = ResNet50Config::new().init(&Device::flex());
-    let parameters = parameter_paths(&model);
     // PyTorch's names of a batch norm's parameters are `weight` and `bias`, and its linear weights
     // are transposed: `burn-store` knows both.
     let expected: [(&str, &[usize]); 9] = [
@@ -57,15 +46,8 @@ fn parameters_have_torchvisions_names_and_shapes() {
         ("layer4.0.downsample.0.weight", &[2048, 1024, 1, 1]),
         ("fc.weight", &[2048, 1000]),
     ];
-    for (path, shape) in expected {
-        let found = parameters.iter().find(|parameter| parameter.path == path);
-        let found = found.unwrap_or_else(|| panic!("there is no {path}"));
-        assert_eq!(found.shape, shape, "{path}");
-    }
-    let shortcuts = parameters
-        .iter()
-        .filter(|p| p.path.ends_with("downsample.0.weight"));
-    assert_eq!(shortcuts.count(), 4, "the first block of each stage");
+    // The first block of each stage has one.
+    assert_shapes(&model, &expected, 4);
 }
 
 #[test]

@@ -31,18 +31,13 @@ fn train(here: &Path, data: &str, run: &str) -> Everburn {
 
 /// The same with the whole `resnet18`.
 fn train_whole(here: &Path, data: &str, run: &str) -> Everburn {
-    let line = ["train", "resnet18", "--data", data, "--run-dir", run];
-    let small = [
-        // In one word: further `--set` flags do not replace it.
-        "--set=data.size=16",
-        "--batch-size",
-        "8",
-        "--validation-samples",
-        "4",
-    ];
-    Everburn::new(here, line)
-        .args(small)
-        .args(["--epochs", "1", "--log-every", "1"])
+    train_model(here, "resnet18", data, run).args(["--epochs", "1"])
+}
+
+pub(super) fn train_model(here: &Path, model: &str, data: &str, run: &str) -> Everburn {
+    // The size in one word: further `--set` flags do not replace it.
+    let small = "--set=data.size=16 --batch-size 8 --validation-samples 4 --log-every 1";
+    Everburn::new(here, ["train", model, "--data", data, "--run-dir", run]).args(small.split(' '))
 }
 
 #[test]

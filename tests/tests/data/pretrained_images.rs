@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use everburn_tests::{AssertContains, Ended, Everburn, Run};
 use serde_json::{Value, json};
 
-use super::image_folders::draw;
+use super::image_folders::{draw, train_model};
 
 /// A small vision transformer, and a small ResNet.
 const VIT: &str = "vit={image_size=16,patch_size=8,width=16,layers=2,heads=2,feed_forward=24}";
@@ -13,27 +13,7 @@ const RESNET: &str = "resnet18={width=2,blocks=[1,1,1,1]}";
 
 /// Two classes in 16 x 16 pixels.
 fn train(here: &Path, model: &str, numbers: &str, run: &str) -> Everburn {
-    let line = [
-        "train",
-        model,
-        "--data",
-        "stripes",
-        "--run-dir",
-        run,
-        "--set",
-        numbers,
-    ];
-    let few = [
-        // In one word: a flag that is given again would replace the first.
-        "--set=data.size=16",
-        "--batch-size",
-        "8",
-        "--validation-samples",
-        "4",
-    ];
-    Everburn::new(here, line)
-        .args(few)
-        .args(["--steps", "4", "--log-every", "1"])
+    train_model(here, model, "stripes", run).args(["--set", numbers, "--steps", "4"])
 }
 
 fn stripes(here: &Path) {

@@ -12,10 +12,7 @@ use everburn::burn::prelude::*;
 use everburn::burn::tensor::Distribution;
 use everburn::burn::tensor::activation::relu;
 use everburn::collectives::group::{GroupOptions, ReduceOp, TransportKind};
-use everburn::distributed::{
-    CommunicationHookConfig, DEFAULT_BUCKET_BYTES, DEFAULT_FIRST_BUCKET_BYTES, Ddp, DdpConfig,
-    DdpError,
-};
+use everburn::distributed::{Ddp, DdpConfig, DdpError};
 use everburn_record::statistics::median;
 use serde::{Deserialize, Serialize};
 
@@ -76,15 +73,6 @@ pub(crate) struct BenchDdpArguments {
 
     #[arg(long, default_value_t = TransportKind::Auto)]
     transport: TransportKind,
-
-    #[arg(long, default_value_t = DEFAULT_BUCKET_BYTES)]
-    bucket_bytes: usize,
-
-    #[arg(long, default_value_t = DEFAULT_FIRST_BUCKET_BYTES)]
-    first_bucket_bytes: usize,
-
-    #[arg(long, default_value_t = CommunicationHookConfig::default())]
-    communication_hook: CommunicationHookConfig,
 }
 
 /// What rank 0 tells of the steps.
@@ -121,12 +109,6 @@ impl Tower {
 }
 
 pub(crate) fn run(arguments: &BenchDdpArguments) -> Result<(), Failure> {
-    if arguments.width == 0 || arguments.layers == 0 || arguments.batch == 0 || arguments.steps == 0
-    {
-        return Err(Failure::usage(
-            "--width, --layers, --batch and --steps must be at least 1",
-        ));
-    }
     let (group, _) = rank::join(GroupOptions {
         transport: arguments.transport,
         ..GroupOptions::default()
@@ -137,13 +119,7 @@ pub(crate) fn run(arguments: &BenchDdpArguments) -> Result<(), Failure> {
     let tower = Tower {
         layers: layers.collect(),
     };
-    let config = DdpConfig {
-        bucket_bytes: arguments.bucket_bytes,
-        first_bucket_bytes: arguments.first_bucket_bytes,
-        communication: arguments.communication_hook,
-        ..DdpConfig::default()
-    };
-    let (ddp, tower) = Ddp::new(tower, group, config)?;
+    let (ddp, tower) = Ddp::new(tower, group, DdpConfig::default())?;
     let rows = Tensor::random(
         [arguments.batch, arguments.width],
         Distribution::Default,

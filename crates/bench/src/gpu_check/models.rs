@@ -1,11 +1,8 @@
 //! The models that are compared between devices, with nothing in them that is drawn at random.
 
 use std::fmt::Display;
-use std::sync::Arc;
 
 use clap::ValueEnum;
-use everburn::burn::data::dataloader::batcher::Batcher;
-use everburn::burn::data::dataset::Dataset;
 use everburn::burn::module::{Module, ModuleMapper, Param};
 use everburn::burn::prelude::*;
 use everburn::burn::tensor::Distribution;
@@ -121,12 +118,8 @@ fn images(samples: usize, batcher: ImageBatcher) -> Result<Images, Failure> {
         digits.generate(Split::Train, samples)?,
         digits.generate(Split::Test, 10)?,
     );
-    Ok(data(
-        "synthetic digits",
-        Arc::new(train),
-        Arc::new(test),
-        Arc::new(batcher),
-    ))
+    let data = TrainingData::new("synthetic digits", train, test, batcher);
+    Ok(data.with_origin("made for the check"))
 }
 
 type Texts = TrainingData<everburn_datasets::TextItem, (Tensor<2, Int>, Tensor<2, Int>)>;
@@ -140,29 +133,6 @@ fn texts(samples: usize) -> Result<(usize, Texts), Failure> {
         ..TextRequest::default()
     })?;
     let vocabulary = loaded.vocabulary;
-    let (train, test) = (Arc::new(loaded.train), Arc::new(loaded.test));
-    Ok((
-        vocabulary,
-        data("embedded text", train, test, Arc::new(TextBatcher)),
-    ))
-}
-
-fn data<I, B>(
-    name: &str,
-    train: Arc<dyn Dataset<I>>,
-    test: Arc<dyn Dataset<I>>,
-    batcher: Arc<dyn Batcher<I, B>>,
-) -> TrainingData<I, B> {
-    TrainingData {
-        augment: None,
-        weigh: None,
-        train,
-        test,
-        validation: None,
-        batcher,
-        name: name.to_string(),
-        fingerprint: String::new(),
-        test_fingerprint: String::new(),
-        origin: "made for the check".to_string(),
-    }
+    let data = TrainingData::new("embedded text", loaded.train, loaded.test, TextBatcher);
+    Ok((vocabulary, data.with_origin("made for the check")))
 }

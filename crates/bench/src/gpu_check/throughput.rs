@@ -1,7 +1,6 @@
 //! How fast a device trains.
 
 use std::fmt::Display;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
@@ -150,18 +149,9 @@ fn mnist(device: &Device, batch: usize, quick: bool) -> Result<Rate, Failure> {
     let noise = (0..samples * IMAGE_PIXELS).map(|index| ((index * 2_654_435_761) >> 13) as u8);
     let labels = (0..samples).map(|index| (index % 10) as u8);
     let train = ImageDataset::new(noise.collect(), labels.collect(), 10)?;
-    let data = TrainingData {
-        augment: None,
-        weigh: None,
-        test: Arc::new(train.first(1)),
-        validation: None,
-        train: Arc::new(train),
-        batcher: Arc::new(ImageBatcher::unit()),
-        name: "noise".to_string(),
-        fingerprint: String::new(),
-        test_fingerprint: String::new(),
-        origin: "made for the check".to_string(),
-    };
+    let test = train.first(1);
+    let data = TrainingData::new("noise", train, test, ImageBatcher::unit())
+        .with_origin("made for the check");
     let config = TrainingConfig {
         epochs: steps,
         steps: Some(steps),

@@ -22,7 +22,7 @@ pub(super) struct Netns {
 
 impl Netns {
     pub(super) fn add(name: String) -> Result<Self, Failure> {
-        ip(&["netns", "add", &name])?;
+        ip(&format!("netns add {name}"))?;
         Ok(Self { name })
     }
 
@@ -93,31 +93,28 @@ pub(super) fn remove_leftovers(folder: &Path) -> Result<(), Failure> {
 
 /// Ends what runs in the namespace `name` and deletes it with all its devices.
 fn delete(name: &str) -> Result<(), Failure> {
-    let pids = output("ip", &["netns", "pids", name]).unwrap_or_default();
+    let pids = output("ip", &format!("netns pids {name}")).unwrap_or_default();
     for pid in pids.split_whitespace().filter_map(|pid| pid.parse().ok()) {
         if let Some(pid) = Pid::from_raw(pid) {
             // It may have ended by itself by now.
             let _ = kill_process(pid, Signal::KILL);
         }
     }
-    ip(&["netns", "delete", name])
+    ip(&format!("netns delete {name}"))
 }
 
-pub(super) fn ip(arguments: &[&str]) -> Result<(), Failure> {
+pub(super) fn ip(arguments: &str) -> Result<(), Failure> {
     output("ip", arguments).map(drop)
 }
 
-pub(super) fn tc(arguments: &[&str]) -> Result<(), Failure> {
+pub(super) fn tc(arguments: &str) -> Result<(), Failure> {
     output("tc", arguments).map(drop)
 }
 
 /// How many bytes `device` of a namespace has sent.
 pub(super) fn sent_bytes(namespace: &Netns, device: &str) -> Result<u64, Failure> {
     let name = namespace.name();
-    let text = output(
-        "ip",
-        &["-n", name, "-s", "-json", "link", "show", "dev", device],
-    )?;
+    let text = output("ip", &format!("-n {name} -s -json link show dev {device}"))?;
     let sent = serde_json::from_str::<serde_json::Value>(&text).ok();
     let sent = sent.and_then(|links| links[0]["stats64"]["tx"]["bytes"].as_u64());
     sent.ok_or_else(|| {
@@ -127,10 +124,11 @@ pub(super) fn sent_bytes(namespace: &Netns, device: &str) -> Result<u64, Failure
     })
 }
 
-fn output(program: &str, arguments: &[&str]) -> Result<String, Failure> {
+/// What `program` prints with these arguments, none of which has a space in it.
+fn output(program: &str, arguments: &str) -> Result<String, Failure> {
     let mut command = Command::new(program);
     command
-        .args(arguments)
+        .args(arguments.split(' '))
         .stdin(Stdio::null())
         // A Ctrl-C must not cut short what cleans up after it.
         .process_group(0);
@@ -145,8 +143,7 @@ fn output(program: &str, arguments: &[&str]) -> Result<String, Failure> {
     }
     let why = String::from_utf8_lossy(&output.stderr);
     Err(Failure::new(format!(
-        "`{program} {}` has failed ({}): {}",
-        arguments.join(" "),
+        "`{program} {arguments}` has failed ({}): {}",
         output.status,
         why.trim()
     )))

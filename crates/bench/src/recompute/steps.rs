@@ -7,7 +7,6 @@ use everburn::burn::module::Module;
 use everburn::burn::optim::{AdamConfig, GradientsParams};
 use everburn::burn::prelude::*;
 use everburn::burn::tensor::Int;
-use everburn::devices;
 use everburn::nn::{InBlocks, Randomness, checkpointed_forward};
 use everburn::train::{ActivationCheckpointing, NextToken, Objective, PeakMemory};
 use everburn_models::gpt::{Gpt, GptConfig};
@@ -46,12 +45,6 @@ pub(crate) struct BenchRecomputeArguments {
     /// Steps that are measured.
     #[arg(long)]
     steps: usize,
-
-    #[arg(long, default_value_t = 0.0)]
-    dropout: f64,
-
-    #[arg(long, default_value = "flex")]
-    device: String,
 }
 
 /// What is told.
@@ -70,10 +63,9 @@ pub(crate) fn run(arguments: &BenchRecomputeArguments) -> Result<(), Failure> {
         .with_context(arguments.context)
         .with_width(arguments.width)
         .with_layers(arguments.layers)
-        .with_heads(arguments.heads)
-        .with_dropout(arguments.dropout);
+        .with_heads(arguments.heads);
     config.check()?;
-    let plain = devices::of_rank(std::slice::from_ref(&arguments.device), 0)?;
+    let plain = Device::flex();
     let how = arguments.activation_checkpointing;
     let device = how.autodiff(plain.clone());
     device.seed(1);

@@ -5,14 +5,11 @@ use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
-use everburn_collectives::printable;
 use everburn_record::invocation;
 use everburn_record::plain::word;
 
+use crate::legible;
 use crate::summary::resume_of;
-
-/// How much of the name of a folder is shown, in characters.
-const LONGEST_FOLDER: usize = 200;
 
 /// Names of PyTorch, torchrun, Lightning and Hugging Face, without hyphens between words, and the flag that is meant.
 const NAMES: [(&str, &str); 49] = [
@@ -208,7 +205,7 @@ fn resumed(words: &[OsString]) -> Option<String> {
     let mut words = words.iter().skip_while(|word| *word != "--resume").skip(1);
     let folder = Path::new(words.next()?);
     let is_run = folder.join("config.toml").is_file();
-    is_run.then(|| printable(&folder.display().to_string(), LONGEST_FOLDER))
+    is_run.then(|| legible(folder.display()))
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ const LONGEST_MEDIAN: f64 = 3.0;
 /// interrupt the training for more than 3 s in the median, or if less than 97 % of the throughput is kept.
 #[derive(Debug, Args)]
 pub(crate) struct SoakArguments {
-    /// The model to train [default: that of a program with one, else mnist-bn].
+    /// The model to train [default: that of a program with one; Everburn's is mnist-bn].
     model: Option<String>,
 
     /// The number of runs.
@@ -89,7 +89,7 @@ pub(crate) struct SoakArguments {
     #[arg(long, default_value_t = 180)]
     run_timeout: u64,
 
-    /// More flags of `train`, after `--`, as in `-- --data synthetic --transport tcp`.
+    /// More flags of `train`, after `--`, as in `-- --batch-size 128 --transport tcp`.
     #[arg(last = true, value_name = "FLAGS")]
     train: Vec<OsString>,
 }

@@ -16,17 +16,18 @@ use everburn_datasets::{
 use everburn_launch::ChildError;
 use everburn_record::plain::word;
 use everburn_record::{file, invocation, units};
+use everburn_train::AnyTask;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::{ToolError, failed};
+use crate::tasks;
 
 /// How often a terminal is told how far the text has been read.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// Tokenize text of any size into files that `train` reads without loading them, or train a tokenizer.
 ///
-/// Writes train_000000.bin, val_000000.bin and so on into a folder, with the tokenizer beside them: `train gpt-nano
-/// --data
+/// Writes train_000000.bin, val_000000.bin and so on into a folder, with the tokenizer beside them: `train MODEL --data
 /// FOLDER` needs no more. Memory is bounded, whatever the size of the input.
 ///
 /// A token of the tokenizer, such as <|endoftext|>, is after each document, as in nanoGPT and Megatron-LM.
@@ -247,8 +248,9 @@ fn summary(done: &Tokenized, arguments: &TokenizeArguments) -> String {
         units::count(*vocabulary as u64),
     ));
     lines.push(format!(
-        "to train on it: {} train gpt-nano --data {}",
+        "to train on it: {} train {} --data {}",
         invocation::name(),
+        tasks::find("gpt-nano").map_or("MODEL", AnyTask::name),
         word(&arguments.output)
     ));
     lines.join("\n")

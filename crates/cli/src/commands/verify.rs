@@ -17,7 +17,7 @@ use serde_json::Value;
 use self::compare::{Difference, compare};
 use super::{ToolError, failed, task_or, this_program};
 
-/// Train the same on several numbers of ranks and compare, as in `verify mnist-bn --ranks 1,2,4`.
+/// Train the same on several numbers of ranks and compare, as in `verify MODEL --ranks 1,2,4`.
 ///
 /// Trains the same steps of a model on several numbers of ranks, with the same number of virtual ranks, and compares
 /// parameters, buffers, optimizer state and loss after each step, bit by bit.
@@ -70,7 +70,7 @@ pub(crate) struct VerifyArguments {
     #[arg(long)]
     no_cost: bool,
 
-    /// More flags of `train`, after `--`, as in `-- --batch-size 128 --data synthetic`.
+    /// More flags of `train`, after `--`, as in `-- --batch-size 128 --learning-rate 0.01`.
     #[arg(last = true, value_name = "FLAGS")]
     train: Vec<OsString>,
 }

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use everburn_collectives::printable;
 use everburn_train::{AnyTask, Patterns, configuration_fault, nearest_name};
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -15,10 +14,7 @@ use crate::arguments::TrainArguments;
 use crate::arguments::keys::nearest_key;
 use crate::error::CliError;
 use crate::summary::resume_of;
-use crate::{pretrained, tasks};
-
-/// How much of a name that nobody knows is shown, in characters.
-const LONGEST_NAME: usize = 80;
+use crate::{legible, pretrained, tasks};
 
 /// The task that is meant, and its configuration: the task's preset, then what `--init-from` says of the model, then the
 /// file, then the flags.
@@ -155,7 +151,7 @@ pub(super) fn unknown_model(name: &str) -> CliError {
         .map(AnyTask::name)
         .filter(|it| it.starts_with(name));
     let sizes: Vec<String> = sizes.map(|it| format!("`{it}`")).collect();
-    let shown = printable(name, LONGEST_NAME);
+    let shown = legible(name);
     let hint = match nearest {
         _ if Path::new(name).join("config.toml").is_file() => format!(
             "{shown} is the folder of a run: `{}` continues it. ",

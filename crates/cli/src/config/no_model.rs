@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use everburn_collectives::printable;
 use everburn_datasets::detect;
 use everburn_record::invocation;
 use everburn_record::plain::word;
@@ -12,10 +11,7 @@ use super::layers::read_table;
 use crate::arguments::TrainArguments;
 use crate::error::CliError;
 use crate::summary::resume_of;
-use crate::tasks;
-
-/// How much of a name is shown, in characters.
-const LONGEST: usize = 300;
+use crate::{legible, tasks};
 
 pub(super) fn without_model(arguments: &TrainArguments) -> CliError {
     let of_run = arguments.run_dir.as_deref().and_then(of_run);
@@ -27,8 +23,8 @@ pub(super) fn without_model(arguments: &TrainArguments) -> CliError {
 /// The error where the run directory contains a run.
 fn of_run(folder: &Path) -> Option<CliError> {
     let table = read_table(&folder.join("config.toml")).ok()?;
-    let model = printable(table.get("model").and_then(Value::as_str)?, LONGEST);
-    let shown = printable(&folder.display().to_string(), LONGEST);
+    let model = legible(table.get("model").and_then(Value::as_str)?);
+    let shown = legible(folder.display());
     let program = invocation::name();
     Some(CliError::usage_with_help(
         format!("no model was named, and {shown} contains a run of {model}"),
@@ -47,7 +43,7 @@ fn of_data(data: &str) -> Option<CliError> {
     let learn = kind.tasks();
     let mut models = learn.split([',', ' ']);
     let model = models.find(|word| tasks::find(word).is_some())?;
-    let data = printable(data, LONGEST);
+    let data = legible(data);
     Some(CliError::usage_with_help(
         format!("no model was named; {data} is {kind}"),
         format!(

@@ -2,16 +2,12 @@
 
 use std::path::Path;
 
-use everburn_collectives::printable;
 use everburn_record::Environment;
 use everburn_train::{AnyTask, RunDirectory};
 
 use super::RunConfig;
 use crate::error::CliError;
-use crate::tasks;
-
-/// How much of a name from a run's files is shown.
-const LONGEST_NAME: usize = 200;
+use crate::{legible, tasks};
 
 impl RunConfig {
     /// The configuration of `run`, which is of a task of this program.
@@ -25,9 +21,9 @@ impl RunConfig {
 /// The task `model` of the run in `folder`.
 pub(super) fn task_of_run(model: &str, folder: &Path) -> Result<&'static AnyTask, CliError> {
     tasks::find(model).ok_or_else(|| {
-        let shown = printable(model, LONGEST_NAME);
+        let shown = legible(model);
         let program = program_of(folder);
-        let program = program.map(|program| format!(": {}", printable(&program, LONGEST_NAME)));
+        let program = program.map(|program| format!(": {}", legible(&program)));
         CliError::usage_with_help(
             format!(
                 "the run {} is of the task `{shown}`, which this program does not have",

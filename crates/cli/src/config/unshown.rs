@@ -3,15 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use everburn_collectives::printable;
 use everburn_train::AnyTask;
 use toml::Table;
 
 use crate::arguments::keys::get;
 use crate::error::CliError;
-
-/// How much of a path is shown, in characters.
-const LONGEST_PATH: usize = 300;
+use crate::legible;
 
 /// Refuses a setting of `table` that contradicts the model of `folder`, whose settings are `stated`, where the weights fit
 /// both.
@@ -34,7 +31,7 @@ pub(super) fn refuse_contradictions(
         Some((key, value)) => Err(CliError::usage_with_help(
             format!(
                 "{key} is {value} in the model of {}, and {} was set: the weights fit both, and the results would be wrong",
-                printable(&folder.display().to_string(), LONGEST_PATH),
+                legible(folder.display()),
                 given[&key]
             ),
             format!("leave {key} out: the settings of a model come with its weights"),

@@ -6,11 +6,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use clap::CommandFactory;
+use everburn_train::settings_by_path;
 use toml::{Table, Value};
 
-use super::{WRITE, flatten, lines, read, root};
-use crate::arguments::Arguments;
+use super::{WRITE, lines, read, root, train};
 use crate::config::RunConfig;
 
 const PAGE: &str = "docs/configuration.md";
@@ -97,9 +96,7 @@ fn keys(path: &str, found: &mut Vec<(String, String)>) {
 
 /// The flag of each key that has one: an argument's id is its key.
 fn flags() -> BTreeMap<String, String> {
-    let mut all = Arguments::command();
-    all.build();
-    let train = all.find_subcommand("train").expect("`train` is a command");
+    let train = train();
     let arguments = train.get_arguments();
     let keys = arguments.filter(|argument| argument.get_id().as_str().contains('.'));
     let flags = keys.filter_map(|argument| {
@@ -132,9 +129,7 @@ fn kind_by_example(key: &str) -> &'static str {
 
 /// The help of a flag of `train`, without its default and full stop.
 fn help(flag: &str) -> String {
-    let mut all = Arguments::command();
-    all.build();
-    let train = all.find_subcommand("train").expect("`train` is a command");
+    let train = train();
     let name = flag.trim_start_matches("--").to_lowercase();
     let mut arguments = train.get_arguments();
     let found = arguments
@@ -164,9 +159,8 @@ fn document() -> String {
          This page is generated from the code by `crates/cli/src/flag_table/configuration.rs`.\n\n\
          | Key | Type | Default | Flag | Meaning |\n|---|---|---|---|---|\n",
     );
-    let mut defaults = BTreeMap::new();
     let table = Table::try_from(RunConfig::default()).expect("a configuration is a table");
-    flatten("", &table, &mut defaults);
+    let defaults = settings_by_path(&table);
     let mut found = vec![
         ("model".to_string(), "string".to_string()),
         ("init_from".to_string(), "string".to_string()),

@@ -1,6 +1,7 @@
 //! Tests of what flags become, and of what they are refused with.
 
 use clap::Parser;
+use everburn_tests::AssertContains;
 use miette::Diagnostic;
 
 use super::*;
@@ -31,12 +32,6 @@ fn refused(line: &str) -> String {
     format!("{error}\n{}", help.unwrap_or_default())
 }
 
-fn contains(text: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(text.contains(part), "{part} in\n{text}");
-    }
-}
-
 #[test]
 fn pipeline_is_short_for_a_mesh() {
     let one = resolved("gpt-nano --ranks 4 --pipeline 2").unwrap();
@@ -54,10 +49,10 @@ fn schedules_of_both_kinds_go_by_one_flag() {
     assert_eq!(config.training.schedule, everburn_train::Schedule::Cosine);
     assert_eq!(resolve(&config).unwrap().schedule.name(), "gpipe");
     let twice = refused("mnist --ranks 2 --pipeline 2 --schedule gpipe --pipeline-schedule 1f1b");
-    contains(&twice, &["--pipeline-schedule is given twice"]);
+    twice.assert_contains(["--pipeline-schedule is given twice"]);
     let words = ["everburn", "train", "mnist", "--schedule", "2f2b"];
     let error = Arguments::try_parse_from(words).unwrap_err().to_string();
-    contains(&error, &["2f2b", "cosine", "zb-h1"]);
+    error.assert_contains(["2f2b", "cosine", "zb-h1"]);
 }
 
 #[test]
@@ -68,10 +63,7 @@ fn the_mesh_is_written_and_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.toml");
     let text = toml::to_string(&config).unwrap();
-    contains(
-        &text,
-        &["[parallel]", "\"data=2,pipeline=2,tensor=1\"", "\"zb-h1\""],
-    );
+    text.assert_contains(["[parallel]", "\"data=2,pipeline=2,tensor=1\"", "\"zb-h1\""]);
     std::fs::write(&path, text).unwrap();
     let again = format!("--config {}", path.display());
     assert_eq!(
@@ -89,23 +81,17 @@ fn the_mesh_is_written_and_read_back() {
 #[test]
 fn meshes_that_do_not_fit_the_ranks_are_refused() {
     let text = refused("mnist --ranks 3 --mesh data=2,pipeline=2");
-    contains(&text, &["4 places", "3 ranks", "--ranks 4"]);
+    text.assert_contains(["4 places", "3 ranks", "--ranks 4"]);
     let text = refused("mnist --ranks 3 --pipeline 2");
-    contains(
-        &text,
-        &["--pipeline 2 does not divide the 3 ranks", "--ranks 2"],
-    );
-    contains(
-        &refused("mnist --pipeline 0"),
-        &["--pipeline must be at least 1"],
-    );
+    text.assert_contains(["--pipeline 2 does not divide the 3 ranks", "--ranks 2"]);
+    refused("mnist --pipeline 0").assert_contains(["--pipeline must be at least 1"]);
     for (strategy, devices) in [
         ("data-parallel", "flex,flex"),
         ("model-parallel", "flex,flex,flex,flex"),
     ] {
         let line =
             format!("mnist --ranks 2 --pipeline 2 --strategy {strategy} --devices {devices}");
-        contains(&refused(&line), &[strategy, "do not go together"]);
+        refused(&line).assert_contains([strategy, "do not go together"]);
     }
     let both = [
         "everburn",
@@ -117,61 +103,41 @@ fn meshes_that_do_not_fit_the_ranks_are_refused() {
         "1",
     ];
     let error = Arguments::try_parse_from(both).unwrap_err().to_string();
-    contains(&error, &["--mesh", "--pipeline", "cannot be used with"]);
+    error.assert_contains(["--mesh", "--pipeline", "cannot be used with"]);
 }
 
 #[test]
 fn stages_that_do_not_fit_the_model_are_refused() {
     let text = refused("mnist --ranks 5 --pipeline 5 --batch-size 60");
-    contains(
-        &text,
-        &["mnist: a model of 4 blocks", "5 stages", "4 ranks or fewer"],
-    );
+    text.assert_contains(["mnist: a model of 4 blocks", "5 stages", "4 ranks or fewer"]);
     let text = refused("mnist --ranks 3 --pipeline 3 --pipeline-schedule interleaved");
-    contains(&text, &["4 blocks", "6 stages", "chunks 2"]);
+    text.assert_contains(["4 blocks", "6 stages", "chunks 2"]);
     let text = refused("mnist --ranks 2 --pipeline 2 --stages fc9");
-    contains(
-        &text,
-        &["`fc9`", "no block", "the blocks are conv1, conv2, fc1, fc2"],
-    );
+    text.assert_contains(["`fc9`", "no block", "the blocks are conv1, conv2, fc1, fc2"]);
     let text = refused("mnist --ranks 2 --pipeline 2 --stages conv2,fc1");
-    contains(&text, &["names 2", "2 stages need 1"]);
+    text.assert_contains(["names 2", "2 stages need 1"]);
 }
 
 #[test]
 fn micro_batches_that_do_not_divide_the_batch_are_refused() {
     let text = refused("mnist --ranks 4 --pipeline 2 --micro-batches 7");
-    contains(
-        &text,
-        &["7 micro-batches", "32 samples", "--micro-batches 4"],
-    );
+    text.assert_contains(["7 micro-batches", "32 samples", "--micro-batches 4"]);
     let text = refused("mnist --ranks 6 --pipeline 2");
-    contains(&text, &["64 samples", "3 replicas", "--batch-size 66"]);
+    text.assert_contains(["64 samples", "3 replicas", "--batch-size 66"]);
     let text = refused("mnist --ranks 2 --pipeline 2 --micro-batches 0");
-    contains(&text, &["0 micro-batches", "1 or more"]);
+    text.assert_contains(["0 micro-batches", "1 or more"]);
 }
 
 #[test]
 fn flags_that_say_nothing_here_are_refused() {
     let text = refused("mnist --micro-batches 4");
-    contains(
-        &text,
-        &["--micro-batches 4 is for pipelines", "--accumulate 4"],
-    );
-    contains(
-        &refused("mnist --pipeline-schedule gpipe"),
-        &["--pipeline-schedule gpipe is for pipelines"],
-    );
-    contains(
-        &refused("mnist --chunks 2"),
-        &["--chunks 2 is for pipelines"],
-    );
-    contains(
-        &refused("mnist --stages even"),
-        &["--stages even is for pipelines"],
-    );
+    text.assert_contains(["--micro-batches 4 is for pipelines", "--accumulate 4"]);
+    refused("mnist --pipeline-schedule gpipe")
+        .assert_contains(["--pipeline-schedule gpipe is for pipelines"]);
+    refused("mnist --chunks 2").assert_contains(["--chunks 2 is for pipelines"]);
+    refused("mnist --stages even").assert_contains(["--stages even is for pipelines"]);
     let text = refused("mnist --ranks 2 --pipeline 2 --accumulate 2");
-    contains(&text, &["--accumulate 2", "--micro-batches"]);
+    text.assert_contains(["--accumulate 2", "--micro-batches"]);
     let text = refused("mnist --ranks 2 --pipeline 2 --chunks 2 --pipeline-schedule gpipe");
-    contains(&text, &["--chunks 2", "interleaved only", "gpipe"]);
+    text.assert_contains(["--chunks 2", "interleaved only", "gpipe"]);
 }

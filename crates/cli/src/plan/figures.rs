@@ -1,7 +1,5 @@
 //! What the blocks of a model cost, measured or given.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use everburn_record::units::counted;
@@ -9,6 +7,7 @@ use everburn_schedules::Link;
 use serde::Deserialize;
 
 use crate::error::CliError;
+use crate::read_given;
 
 /// The largest file of figures that is read, in bytes.
 const LARGEST_FILE: u64 = 4 << 20;
@@ -77,11 +76,7 @@ impl Figures {
                  a sample), activation_bytes and output_bytes (a sample)",
             )
         };
-        let mut text = String::new();
-        let file = File::open(path).map_err(|error| refuse(error.to_string()))?;
-        file.take(LARGEST_FILE)
-            .read_to_string(&mut text)
-            .map_err(|error| refuse(error.to_string()))?;
+        let text = read_given(path, LARGEST_FILE).map_err(|error| refuse(error.to_string()))?;
         let mut figures: Self = toml::from_str(&text).map_err(|error| refuse(error.to_string()))?;
         let given = figures.blocks.iter().map(|block| &block.name);
         if !given.eq(names) {

@@ -24,17 +24,13 @@ pub(super) fn note(variable: &dyn Fn(&str) -> Option<String>) -> Option<String> 
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::lookup;
+
     use super::*;
 
     #[test]
     fn a_process_that_trains_alone_says_so_where_others_may_be_expected() {
-        let of = |set: &[(&str, &str)]| {
-            note(&|name| {
-                let mut set = set.iter();
-                let found = set.find(|(own, _)| *own == name);
-                found.map(|(_, value)| (*value).to_owned())
-            })
-        };
+        let of = |set: &[(&str, &str)]| note(&lookup(set));
         let pod = of(&[("JOB_COMPLETION_INDEX", "3")]).unwrap();
         let expected =
             "JOB_COMPLETION_INDEX is 3, but WORLD_SIZE is not set: this pod trains alone";

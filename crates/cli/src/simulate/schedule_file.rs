@@ -1,14 +1,13 @@
 //! A custom schedule, from a file.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use everburn_schedules::{Action, Schedule};
 use serde::Deserialize;
 
 use crate::error::CliError;
+use crate::read_given;
 
 /// The largest file that is read, in bytes: as many passes as a schedule may have need less.
 const LARGEST_FILE: u64 = 64 << 20;
@@ -40,15 +39,7 @@ pub(super) fn read(path: &Path, chunks: Option<usize>) -> Result<Schedule, CliEr
             "actions = [\"F0 F1 B0 B1\", \"F0 B0 F1 B1\"] is one, of two ranks",
         )
     };
-    let mut text = String::new();
-    let file = File::open(path).map_err(|error| refuse(error.to_string()))?;
-    let mut bounded = file.take(LARGEST_FILE + 1);
-    bounded
-        .read_to_string(&mut text)
-        .map_err(|error| refuse(error.to_string()))?;
-    if text.len() as u64 > LARGEST_FILE {
-        return Err(refuse(format!("it is longer than {LARGEST_FILE} bytes")));
-    }
+    let text = read_given(path, LARGEST_FILE).map_err(|error| refuse(error.to_string()))?;
     let is_json = path
         .extension()
         .is_some_and(|extension| extension.eq_ignore_ascii_case("json"));

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use burn::prelude::Device;
 use clap::{Args, ValueEnum};
 use everburn_train::{
     Adapter, AnyTask, ConfiguredTask, StateDictFile, StateDictLayout, save_pretrained,
@@ -15,8 +16,8 @@ use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::prelude::*;
 use crate::pretrained::is_pretrained;
+use crate::tasks;
 use crate::trained::{Which, load_checkpoint, load_parameters};
-use crate::{devices, tasks};
 
 /// What is exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -212,7 +213,7 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
         checkpoint: arguments.checkpoint.as_deref(),
         ema: arguments.ema,
     };
-    let device = devices::of_rank(&["flex".to_string()], 0)?;
+    let device = Device::flex();
     let task = config.task()?;
     let files = match to {
         ExportFormat::HuggingFace => Some(pretrained_files(&*task)?),
@@ -312,7 +313,7 @@ fn export_adapter(
     let adapter = match &arguments.checkpoint {
         None => Adapter::read(run)?,
         Some(name) => {
-            let device = devices::of_rank(&["flex".to_string()], 0)?;
+            let device = Device::flex();
             let model = lora.adapt(task.model(&device)?)?;
             Adapter::of(&with_parameters(model, &load_checkpoint(run, name)?)?)
         }

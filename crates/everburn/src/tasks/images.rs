@@ -2,7 +2,6 @@
 
 use std::fmt::Display;
 use std::path::Path;
-use std::sync::Arc;
 
 use burn::prelude::*;
 use burn::tensor::activation::softmax;
@@ -153,15 +152,10 @@ impl<M: ImageModel> Task for Images<M> {
             data: TrainingData {
                 fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
                 test_fingerprint: test.fingerprint(),
-                train: Arc::new(train),
-                test: Arc::new(test),
-                validation: None,
-                batcher: Arc::new(batcher),
-                weigh: None,
                 augment: (!augmentation.is_none())
                     .then(|| Augment::new(move |image, rng| augmentation.grey(image, rng))),
                 origin: format!("{}: {}", description.origin, description.reason),
-                name: description.name,
+                ..TrainingData::new(description.name, train, test, batcher)
             },
         })
     }

@@ -1,7 +1,6 @@
 //! A perceptron on the rows of a table.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use burn::prelude::*;
 use everburn_datasets::{
@@ -155,18 +154,9 @@ impl TableConfig {
                 schema.columns.len(),
             ),
             class_names: schema.classes().unwrap_or_default().to_vec(),
-            data: TrainingData {
-                train: Arc::new(train),
-                test: Arc::new(test),
-                validation: None,
-                batcher: Arc::new(TableBatcher),
-                weigh: None,
-                augment: None,
-                name: "table".to_owned(),
-                fingerprint: loaded.fingerprint,
-                test_fingerprint: String::new(),
-                origin,
-            },
+            data: TrainingData::new("table", train, test, TableBatcher)
+                .with_fingerprint(loaded.fingerprint)
+                .with_origin(origin),
         }
     }
 

@@ -14,7 +14,6 @@ use everburn_datasets::{
     DataChoice, DataKind, LoadedText, MaskedTextBatcher, TextItem, TextRequest, TokenFormat,
     Tokenizer, TokenizerKind, detect_for, is_url,
 };
-use everburn_distributed::Weigh;
 use everburn_models::decoder::{Decoder, DecoderConfig, KeyValueCache};
 use everburn_train::{
     BlocksOf, Conversation, Language, Loss, MaskedNextToken, MaskedTextBatch, OnDevice,
@@ -239,21 +238,18 @@ impl<C: PretrainedDecoder> Text<C> {
         config.keep(C::SECTION, &loaded)?;
         let fingerprint = loaded.fingerprint();
         let description = loaded.description;
+        let described = description.to_string();
+        let origin = format!("{}: {}", description.origin, description.reason);
+        let (train, test) = (loaded.train, loaded.test);
+        let data = TrainingData::new(description.name, train, test, MaskedTextBatcher)
+            .with_fingerprint(fingerprint)
+            .with_origin(origin);
         Ok(TaskData {
-            description: description.to_string(),
+            description: described,
             class_names: Vec::new(),
-            data: TrainingData {
-                augment: None,
-                weigh: (loaded.template.is_some())
-                    .then(|| -> Weigh<TextItem> { Arc::new(TextItem::predictions) }),
-                train: Arc::new(loaded.train),
-                test: Arc::new(loaded.test),
-                validation: None,
-                batcher: Arc::new(MaskedTextBatcher),
-                fingerprint,
-                test_fingerprint: String::new(),
-                origin: format!("{}: {}", description.origin, description.reason),
-                name: description.name,
+            data: match loaded.template {
+                Some(_) => data.weighted_by(TextItem::predictions),
+                None => data,
             },
         })
     }

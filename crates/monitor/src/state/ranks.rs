@@ -198,7 +198,13 @@ impl Ranks {
             .collect();
         numbers.sort_unstable();
         numbers.dedup();
-        let times = |rank: &usize| self.recent.get(rank).and_then(|recent| mean(*rank, recent));
+        let times = |rank: &usize| {
+            let recent = self.recent.get(rank).filter(|recent| !recent.is_empty())?;
+            Some(RankStep {
+                rank: *rank,
+                ..RankStep::mean(recent)
+            })
+        };
         let mut work: Vec<f64> = numbers
             .iter()
             .filter_map(|rank| Some(own_work(&times(rank)?)))
@@ -262,28 +268,6 @@ fn process(live: &LiveRank) -> Option<String> {
     Some(match &live.host {
         Some(host) => format!("pid {pid} on {host}"),
         None => format!("pid {pid}"),
-    })
-}
-
-/// The mean of some steps of a rank; the most memory.
-fn mean(rank: usize, steps: &VecDeque<RankStep>) -> Option<RankStep> {
-    if steps.is_empty() {
-        return None;
-    }
-    let count = steps.len() as f64;
-    let of = |part: fn(&RankStep) -> f64| steps.iter().map(part).sum::<f64>() / count;
-    let samples = steps.iter().filter_map(|step| step.samples).sum::<u64>();
-    Some(RankStep {
-        rank,
-        seconds: of(|step| step.seconds),
-        waited: of(|step| step.waited),
-        data: of(|step| step.data),
-        forward: of(|step| step.forward),
-        backward: of(|step| step.backward),
-        exposed: of(|step| step.exposed),
-        optimizer: of(|step| step.optimizer),
-        samples: Some((samples as f64 / count).round() as u64),
-        peak_memory: steps.iter().filter_map(|step| step.peak_memory).max(),
     })
 }
 

@@ -49,15 +49,12 @@ pub enum Schedule {
 /// use everburn::train::{Schedule, ScheduleNumbers, TrainingConfig};
 ///
 /// let numbers = ScheduleNumbers { warmup_steps: 2, ..ScheduleNumbers::default() };
-/// let mut config = TrainingConfig {
+/// let config = TrainingConfig {
 ///     schedule: Schedule::Linear,
 ///     schedule_numbers: numbers,
 ///     ..TrainingConfig::default()
 /// };
-/// config.optimizer.learning_rate = 0.3;
-/// let rates = config.learning_rates(6).unwrap();
-/// let expected = [0.1, 0.2, 0.3, 0.225, 0.15, 0.075];
-/// assert!(rates.iter().zip(expected).all(|(rate, expected)| (rate - expected).abs() < 1e-12));
+/// config.check_schedule(60_000).unwrap();
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Default, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Training")]

@@ -114,24 +114,6 @@ pub(crate) fn numbers_of(times: &RankStep) -> [f64; NUMBERS] {
     ]
 }
 
-/// The mean of `steps`, with the most memory of any; zeros of none.
-pub(crate) fn mean(steps: &[RankStep]) -> RankStep {
-    let count = steps.len().max(1) as f64;
-    let of = |part: fn(&RankStep) -> f64| steps.iter().map(part).sum::<f64>() / count;
-    RankStep {
-        rank: 0,
-        seconds: of(|step| step.seconds),
-        waited: of(|step| step.waited),
-        data: of(|step| step.data),
-        forward: of(|step| step.forward),
-        backward: of(|step| step.backward),
-        exposed: of(|step| step.exposed),
-        optimizer: of(|step| step.optimizer),
-        samples: Some(of(|step| step.samples.unwrap_or(0) as f64).round() as u64),
-        peak_memory: steps.iter().filter_map(|step| step.peak_memory).max(),
-    }
-}
-
 /// What ranks have told, in their order; `name` gives each the number by which the user knows it.
 pub(crate) fn of_ranks(numbers: &[f64], name: impl Fn(usize) -> usize) -> Vec<RankStep> {
     let ranks = numbers.chunks_exact(NUMBERS).enumerate();
@@ -175,21 +157,6 @@ mod tests {
         numbers.extend(PastStep { step: 7, times }.numbers());
         let told = of_ranks(&numbers, |rank| rank + 10);
         assert_eq!(told, [RankStep { rank: 11, ..times }]);
-    }
-
-    #[test]
-    fn a_mean_of_steps_has_the_most_memory_of_any() {
-        let step = |seconds: f64, memory: u64| RankStep {
-            seconds,
-            forward: seconds / 2.0,
-            samples: Some(seconds as u64),
-            peak_memory: Some(memory),
-            ..RankStep::default()
-        };
-        let mean = mean(&[step(2.0, 30), step(4.0, 10)]);
-        assert_eq!((mean.seconds, mean.forward), (3.0, 1.5));
-        assert_eq!((mean.samples, mean.peak_memory), (Some(3), Some(30)));
-        assert_eq!(super::mean(&[]).seconds, 0.0);
     }
 
     #[test]

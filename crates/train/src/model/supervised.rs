@@ -10,12 +10,16 @@ use burn::prelude::*;
 use burn::tensor::Int;
 use burn_train::{InferenceStep, TrainOutput, TrainStep};
 use everburn_nn::{Activation, DeviceSplit, InBlocks, Randomness};
+use everburn_record::task_method::within;
 
 use crate::config::activation_checkpointing::ActivationCheckpointing;
 use crate::config::loss_scaling::scaled_loss;
 use crate::metrics::rank_times::ForwardPass;
 use crate::metrics::step_report::StepReport;
 use crate::model::objective::{Classification, Loss, NextToken, Objective};
+
+/// The method that has the forward pass of a model in blocks, for the report of a panic.
+const BLOCKS: &str = "InBlocks::blocks";
 
 /// A batch of inputs `[B, ...]` and of class indices `[B]`.
 ///
@@ -139,7 +143,9 @@ impl<M, O: Objective> Supervised<M, O> {
         O::Input: Activation,
         O::Output: Activation,
     {
-        Self::new(model, |model, input| model.blocks().forward(model, input))
+        Self::new(model, |model, input| {
+            within(BLOCKS, || model.blocks().forward(model, input))
+        })
     }
 
     /// Pairs `model` with the way through all its blocks, of which the backward pass computes as many again
@@ -158,7 +164,9 @@ impl<M, O: Objective> Supervised<M, O> {
             return Self::of_blocks(model);
         };
         Self::new(model, move |model, input| {
-            everburn_nn::checkpointed_forward(model, input, every, Randomness::Replayed)
+            within(BLOCKS, || {
+                everburn_nn::checkpointed_forward(model, input, every, Randomness::Replayed)
+            })
         })
     }
 
@@ -190,7 +198,7 @@ impl<M, O: Objective> Supervised<M, O> {
         let way = Arc::clone(&split);
         Self {
             model: split.place(model),
-            forward: Arc::new(move |model: &M, input| way.forward(model, input)),
+            forward: Arc::new(move |model: &M, input| within(BLOCKS, || way.forward(model, input))),
             split: Some(split),
         }
     }
@@ -336,6 +344,8 @@ impl<M: Display, O: Objective> Display for Supervised<M, O> {
 #[cfg(test)]
 mod tests {
     use burn::nn::{Linear, LinearConfig};
+    use everburn_nn::Blocks;
+    use everburn_record::task_method;
 
     use super::*;
 
@@ -363,5 +373,31 @@ mod tests {
         let model = LinearConfig::new(4, 3).init(&device);
         let model = Supervised::<_, Detached>::new(model, Linear::forward);
         TrainStep::step(&model, (Tensor::ones([2, 4], &device), ()));
+    }
+
+    #[derive(Module, Debug)]
+    struct OneBlock {
+        linear: Linear,
+    }
+
+    impl InBlocks for OneBlock {
+        type Input = Tensor<2>;
+        type Output = Tensor<2>;
+
+        fn blocks(&self) -> Blocks<Self, Tensor<2>, Tensor<2>> {
+            Blocks::first("linear", ["linear"], |model: &Self, x| {
+                assert_eq!(task_method::present(), Some(BLOCKS));
+                model.linear.forward(x)
+            })
+        }
+    }
+
+    #[test]
+    fn a_panic_in_a_block_finds_the_method_that_it_is_in() {
+        let device = Device::flex();
+        let linear = LinearConfig::new(4, 3).init(&device);
+        let model = Classifier::<_, 2>::of_blocks(OneBlock { linear });
+        model.forward(Tensor::ones([2, 4], &device));
+        assert_eq!(task_method::present(), None);
     }
 }

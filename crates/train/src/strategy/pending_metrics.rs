@@ -156,7 +156,7 @@ impl RankLoop {
             seconds: each,
             waited: waited_before,
             peak_memory: memory,
-            ..rank_times::mean(&std::mem::take(&mut pending.times))
+            ..RankStep::mean(&std::mem::take(&mut pending.times))
         };
         let sums = steps.iter().map(|(_, own)| own);
         let codec = StepCodec {

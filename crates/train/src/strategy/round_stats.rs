@@ -119,7 +119,7 @@ impl Round {
             first.exposed += self.behind.exposed;
         }
         let mut own = vec![self.made() as f64, seconds];
-        own.extend(rank_times::numbers_of(&rank_times::mean(&times)));
+        own.extend(rank_times::numbers_of(&RankStep::mean(&times)));
         own.extend(flags);
         let codec = StepCodec {
             layout,

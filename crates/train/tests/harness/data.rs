@@ -1,7 +1,5 @@
 //! Small data sets.
 
-use std::sync::Arc;
-
 use everburn_datasets::{
     DataChoice, ImageBatcher, ImageItem, Split, Surroundings, SyntheticDigits, TextBatcher,
     TextDataset, TextItem, TextRequest, load_text_in,
@@ -15,18 +13,9 @@ pub type Texts = TrainingData<TextItem, TextBatch>;
 pub fn digits(seed: u64, train: usize, test: usize) -> Images {
     let digits = SyntheticDigits::new(seed);
     let train = digits.generate(Split::Train, train).unwrap();
-    TrainingData {
-        augment: None,
-        weigh: None,
-        fingerprint: train.fingerprint(),
-        test_fingerprint: String::new(),
-        train: Arc::new(train),
-        test: Arc::new(digits.generate(Split::Test, test).unwrap()),
-        validation: None,
-        batcher: Arc::new(ImageBatcher::unit()),
-        name: "digits".to_string(),
-        origin: "generated".to_string(),
-    }
+    let test = digits.generate(Split::Test, test).unwrap();
+    let fingerprint = train.fingerprint();
+    TrainingData::new("digits", train, test, ImageBatcher::unit()).with_fingerprint(fingerprint)
 }
 
 /// The embedded text in windows of `context` tokens, and how many tokens there are.
@@ -41,16 +30,6 @@ pub fn texts(context: usize) -> (Texts, usize) {
 }
 
 pub fn windows(train: TextDataset, test: TextDataset) -> Texts {
-    TrainingData {
-        augment: None,
-        weigh: None,
-        fingerprint: train.fingerprint(),
-        test_fingerprint: String::new(),
-        train: Arc::new(train),
-        test: Arc::new(test),
-        validation: None,
-        batcher: Arc::new(TextBatcher),
-        name: "text".to_string(),
-        origin: "embedded".to_string(),
-    }
+    let fingerprint = train.fingerprint();
+    TrainingData::new("text", train, test, TextBatcher).with_fingerprint(fingerprint)
 }

@@ -82,18 +82,9 @@ fn samples(count: usize, phase: f32) -> Vec<Sample> {
 }
 
 fn data(train: usize) -> TrainingData<Sample, (Tensor<2>, Tensor<2>)> {
-    TrainingData {
-        augment: None,
-        weigh: None,
-        train: Arc::new(InMemDataset::new(samples(train, 0.0))),
-        test: Arc::new(InMemDataset::new(samples(13, 100.0))),
-        validation: None,
-        batcher: Arc::new(Rows),
-        name: "plane".to_string(),
-        fingerprint: String::new(),
-        test_fingerprint: String::new(),
-        origin: "generated".to_string(),
-    }
+    let train = InMemDataset::new(samples(train, 0.0));
+    let test = InMemDataset::new(samples(13, 100.0));
+    TrainingData::new("plane", train, test, Rows)
 }
 
 fn config() -> TrainingConfig {

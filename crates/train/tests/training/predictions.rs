@@ -1,7 +1,6 @@
 //! Predictions: of each sample, in their order, on any number of ranks.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
@@ -58,18 +57,11 @@ impl Task for Twice {
     }
 
     fn data(&self, _: &mut TwiceConfig) -> Result<TaskData<u16, Tensor<2>>, TaskError> {
-        Ok(TaskData::from(TrainingData {
-            augment: None,
-            weigh: None,
-            train: Arc::new(InMemDataset::new((100..130).collect())),
-            test: Arc::new(InMemDataset::new((0..23).collect())),
-            validation: None,
-            batcher: Arc::new(Numbers),
-            name: "numbers".to_string(),
-            fingerprint: String::new(),
-            test_fingerprint: String::new(),
-            origin: String::new(),
-        }))
+        let (train, test) = ((100..130).collect(), (0..23).collect());
+        let (train, test) = (InMemDataset::new(train), InMemDataset::new(test));
+        Ok(TaskData::from(TrainingData::new(
+            "numbers", train, test, Numbers,
+        )))
     }
 
     fn loss(&self, _: &TwiceConfig, model: &Linear, batch: Tensor<2>) -> Loss {

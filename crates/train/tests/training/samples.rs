@@ -12,8 +12,6 @@ use crate::harness::data::Images;
 /// The same with pixels from 0 to 255.
 pub fn in_bytes(data: Images) -> Images {
     TrainingData {
-        augment: None,
-        weigh: None,
         batcher: Arc::new(ImageBatcher::bytes()),
         ..data
     }
@@ -40,8 +38,6 @@ impl Dataset<ImageItem> for Slow {
 pub fn slow(data: Images, each: Duration) -> Images {
     let samples = data.train;
     TrainingData {
-        augment: None,
-        weigh: None,
         train: Arc::new(Slow { samples, each }),
         ..data
     }

@@ -75,19 +75,12 @@ impl Task for Slope {
     }
 
     fn data(&self, config: &mut SlopeConfig) -> Result<TaskData<f32, Tensor<2>>, TaskError> {
-        let ones = |count: usize, one: f32| Arc::new(InMemDataset::new(vec![one; count])) as _;
-        Ok(TaskData::from(TrainingData {
-            augment: None,
-            weigh: None,
-            train: ones(20, 1.0),
+        let ones = |count: usize, one: f32| InMemDataset::new(vec![one; count]);
+        let data = TrainingData::new("ones", ones(20, 1.0), ones(5, 1.0), Ones);
+        Ok(TaskData::from(match config.validation {
             // Of a loss that is told from the others'.
-            validation: config.validation.map(|count| ones(count, 10.0)),
-            test: ones(5, 1.0),
-            batcher: Arc::new(Ones),
-            name: "ones".to_string(),
-            fingerprint: String::new(),
-            test_fingerprint: String::new(),
-            origin: String::new(),
+            Some(count) => data.with_validation(ones(count, 10.0)),
+            None => data,
         }))
     }
 

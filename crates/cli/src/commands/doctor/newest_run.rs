@@ -150,8 +150,10 @@ fn end(run: &Path, events: &Events) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use everburn_record::LiveRank;
-    use everburn_tests::AssertContains;
+    use everburn_tests::{AssertContains, StoppedProcess};
 
     use super::*;
 
@@ -248,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_run_that_was_cut_off_is_found_in_the_folder_of_runs_and_by_its_own_name() {
-        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let mut child = Command::new("true").spawn().unwrap();
         let ended = child.id();
         child.wait().unwrap();
         let (runs, run) = one_run();
@@ -294,16 +296,7 @@ mod tests {
     #[test]
     fn a_rank_that_is_stopped_is_named_with_its_process_and_how_it_continues() {
         let (runs, run) = one_run();
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
-            .spawn()
-            .unwrap();
-        let process = rustix::process::Pid::from_child(&child);
-        rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
-        let begun = std::time::Instant::now();
-        while !proc::is_stopped(child.id()) && begun.elapsed().as_secs() < 30 {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        let child = StoppedProcess::start(Command::new("sleep").arg("60"));
         let rank = |rank, pid, silent_seconds| LiveRank {
             rank,
             pid: Some(pid),
@@ -323,13 +316,12 @@ mod tests {
         let path = run.join(Live::FILE);
         live(Phase::Training).write(&path).unwrap();
         let lines = findings(runs.path());
-        let ended = live(Phase::Ended);
-        child.kill().unwrap();
-        child.wait().unwrap();
         assert_eq!(lines.len(), 1, "{lines:?}");
         let line = lines[0].to_string();
         let advice = format!("kill -CONT {}", child.id());
         line.assert_contains(["rank 1 (process ", &advice]);
+        let ended = live(Phase::Ended);
+        drop(child);
         ended.write(&path).unwrap();
         assert_eq!(findings(runs.path()), []);
     }
@@ -352,21 +344,11 @@ mod tests {
             line.starts_with("ok    newest run") && line.contains(&state),
             "{line}"
         );
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
-            .env(variables::ERROR_FILE, own.join("logs/rank-3.error.json"))
-            .spawn()
-            .unwrap();
-        let process = rustix::process::Pid::from_child(&child);
-        rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
-        let begun = std::time::Instant::now();
-        while !proc::is_stopped(child.id()) && begun.elapsed().as_secs() < 30 {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        let mut sleep = Command::new("sleep");
+        sleep.env(variables::ERROR_FILE, own.join("logs/rank-3.error.json"));
+        let child = StoppedProcess::start(sleep.arg("60"));
         let line = findings(&own)[0].to_string();
         let id = child.id();
-        child.kill().unwrap();
-        child.wait().unwrap();
         let stopped = format!("rank 3 (process {id}) is stopped (SIGSTOP): kill -CONT {id}");
         assert!(
             line.starts_with("warn  newest run") && line.contains(&stopped),

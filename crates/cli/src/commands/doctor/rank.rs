@@ -23,8 +23,9 @@ use everburn_launch::RankEnvironment;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use self::pair::{PairReport, Way};
-use self::ports::{ClockReport, Listening, ReachReport};
+pub(super) use self::pair::{PairReport, Way};
+use self::ports::Listening;
+pub(super) use self::ports::{ClockReport, ReachReport};
 use crate::commands::{ToolError, failed};
 
 /// How long the others may still read the store once this rank is done.
@@ -44,25 +45,32 @@ pub(crate) struct RankArguments {
 
 /// Who a rank is and where.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct About {
-    rank: usize,
+pub(super) struct About {
+    pub(super) rank: usize,
     /// What tells machines, and network namespaces, apart.
-    host: String,
+    pub(super) host: String,
     /// The machine's own name.
-    name: String,
+    pub(super) name: String,
     /// Where its listeners bind and the others dial.
-    address: String,
+    pub(super) address: String,
     /// Where the listener for this examination is.
-    listener: String,
-    process: u32,
+    pub(super) listener: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Found {
-    about: About,
-    reach: Vec<ReachReport>,
-    clock: Option<ClockReport>,
-    pairs: Vec<PairReport>,
+pub(super) struct Found {
+    pub(super) about: About,
+    pub(super) reach: Vec<ReachReport>,
+    pub(super) clock: Option<ClockReport>,
+    pub(super) pairs: Vec<PairReport>,
+}
+
+/// What a rank prints: the findings of all ranks, or why it has none.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Answer {
+    rank: Option<usize>,
+    pub(super) found: Option<Vec<Found>>,
+    pub(super) error: Option<String>,
 }
 
 /// Examines, and prints the findings of all ranks or why there are none.
@@ -74,17 +82,17 @@ pub(in crate::commands) fn run(options: &RankArguments) -> Result<ExitCode, Tool
         timeout: Some(patience),
         ..RendezvousRequest::default()
     };
-    let answer = match rendezvous("env://", request) {
-        Ok(joined) => {
-            let rank = joined.rank;
-            match examine(&joined, options.bytes, patience) {
-                Ok(found) => json!({ "rank": rank, "found": found }),
-                Err(error) => json!({ "rank": rank, "error": error.to_string() }),
-            }
-        }
-        Err(error) => json!({ "error": error.to_string() }),
-    };
-    say!("{answer}");
+    let mut answer = Answer::default();
+    let found = rendezvous("env://", request).map_err(Into::into);
+    let found = found.and_then(|joined| {
+        answer.rank = Some(joined.rank);
+        examine(&joined, options.bytes, patience)
+    });
+    match found {
+        Ok(found) => answer.found = Some(found),
+        Err(error) => answer.error = Some(error.to_string()),
+    }
+    say!("{}", json!(answer));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -108,7 +116,6 @@ fn examine(
             .into_owned(),
         address: joined.local_address.to_string(),
         listener: listening.address().to_string(),
-        process: std::process::id(),
     };
     store.set(&key("about", joined.rank), &serde_json::to_vec(&about)?)?;
     let all: Vec<About> = of_all(joined, "about", patience)?;

@@ -8,10 +8,10 @@ use std::time::Duration;
 use everburn_auth::JobToken;
 use everburn_collectives::store::{StoreAccess, StoreOptions, TcpStoreServer};
 use everburn_launch::{Children, WorkerPool, forget_ranks, variables};
-use serde_json::Value;
 
 use super::super::{ToolError, failed, this_program};
 use super::DoctorArguments;
+use super::rank::Answer;
 use super::report::{Problem, Report};
 
 /// How long ranks may take to end once they have answered.
@@ -34,7 +34,7 @@ pub(super) fn examine(options: &DoctorArguments) -> Result<Examined, ToolError> 
     Ok(read(&answers(options, &this_program()?)?))
 }
 
-fn answers(options: &DoctorArguments, program: &Path) -> Result<Vec<Value>, ToolError> {
+fn answers(options: &DoctorArguments, program: &Path) -> Result<Vec<Answer>, ToolError> {
     let children = Children::listen()?;
     let folder = tempfile::tempdir().map_err(failed)?;
     let meeting = Meeting::of(options)?;
@@ -65,7 +65,8 @@ fn answers(options: &DoctorArguments, program: &Path) -> Result<Vec<Value>, Tool
     let mut team = WorkerPool::start(&children, "doctor", ranks.collect(), folder.path())?;
     let answers = team.answers(patience(options))?;
     team.finish(ENDING)?;
-    Ok(answers)
+    let answers = answers.into_iter().map(serde_json::from_value);
+    answers.collect::<Result<_, _>>().map_err(failed)
 }
 
 /// A rank finds by its own deadlines who is missing; this is for one that does not find anything.
@@ -123,9 +124,9 @@ impl Meeting {
 }
 
 /// What the answers of this machine's ranks say together.
-fn read(answers: &[Value]) -> Examined {
+fn read(answers: &[Answer]) -> Examined {
     let failed = answers.iter().filter_map(|answer| {
-        let what = answer["error"].as_str()?.to_owned();
+        let what = answer.error.clone()?;
         let advice = "start the same command on every machine, each with its own --node-rank; see \
                       that machine 0's port can be reached, and that EVERBURN_JOB_TOKEN is the same";
         let advice = advice.to_owned();
@@ -135,7 +136,8 @@ fn read(answers: &[Value]) -> Examined {
     // The ranks of a machine mostly fail alike.
     problems.dedup();
     let mut table = String::new();
-    if let Some(report) = answers.iter().find_map(Report::of) {
+    if let Some(found) = answers.iter().find_map(|answer| answer.found.as_ref()) {
+        let report = Report(found);
         table = report.table();
         problems.extend(report.problems());
     }
@@ -150,10 +152,14 @@ mod tests {
 
     #[test]
     fn what_one_rank_could_not_find_out_does_not_hide_what_another_found() {
-        let about = json!({ "rank": 0, "host": "a", "name": "n", "address": "127.0.0.1" });
-        let found = json!([{ "about": about, "reach": [], "clock": null, "pairs": [] }]);
-        let gone = json!({ "rank": 1, "error": "rank 1 waited for rank 0" });
-        let examined = read(&[gone.clone(), gone, json!({ "rank": 0, "found": found })]);
+        let answers = [
+            json!({ "rank": 1, "error": "rank 1 waited for rank 0" }),
+            json!({ "rank": 2, "error": "rank 1 waited for rank 0" }),
+            json!({ "rank": 0, "found": [{
+                "about": { "rank": 0, "host": "a", "name": "n", "address": "127.0.0.1", "listener": "" },
+                "reach": [], "clock": null, "pairs": [] }] }),
+        ];
+        let examined = read(&answers.map(|answer| serde_json::from_value(answer).unwrap()));
         assert!(
             examined.table.starts_with("rank 0 on n"),
             "{}",

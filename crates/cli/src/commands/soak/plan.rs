@@ -79,16 +79,7 @@ impl Plan {
         let Bounds { ranks, min, steps } = bounds;
         // The first step has no checkpoint before it, and after the last nothing is left to lose.
         let mut step = || 2 + random.below(steps.saturating_sub(3).max(1));
-        let steps = [
-            step(),
-            step(),
-            step(),
-            step(),
-            step(),
-            step(),
-            step(),
-            step(),
-        ];
+        let steps: [u64; 8] = std::array::from_fn(|_| step());
         if random.below(TOO_FEW_IN) == 0 {
             let lost = (ranks - min + 1).min(steps.len() as u64);
             let first = random.below(ranks);

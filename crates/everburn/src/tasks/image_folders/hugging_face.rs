@@ -385,75 +385,48 @@ impl ResNetKeys {
     }
 }
 
-impl PretrainedImageModel for ResNet18Config {
-    const HEAD: &'static str = "fc";
+/// A residual net whose blocks have `$convolutions` convolutions and yield `$expansion` times their width.
+macro_rules! pretrained_resnet {
+    ($config:ident, $layer:literal, $convolutions:literal, $expansion:expr) => {
+        impl PretrainedImageModel for $config {
+            const HEAD: &'static str = "fc";
 
-    fn adopt(config_json: &Value) -> Result<Option<Self>, TaskError> {
-        let found = ResNetKeys::of(config_json, "basic", 1)?;
-        Ok(found.map(|found| {
-            let config = Self::new().with_blocks(found.blocks);
-            let config = config.with_channels(found.channels);
-            config.with_width(found.width)
-        }))
-    }
+            fn adopt(config_json: &Value) -> Result<Option<Self>, TaskError> {
+                let found = ResNetKeys::of(config_json, $layer, $expansion)?;
+                Ok(found.map(|found| {
+                    let config = Self::new().with_blocks(found.blocks);
+                    let config = config.with_channels(found.channels);
+                    config.with_width(found.width)
+                }))
+            }
 
-    fn config_json(&self) -> Result<Value, TaskError> {
-        ResNetKeys::from(self).to_json(self.stem, "basic", 1)
-    }
+            fn config_json(&self) -> Result<Value, TaskError> {
+                ResNetKeys::from(self).to_json(self.stem, $layer, $expansion)
+            }
 
-    fn layout(&self) -> StateDictLayout {
-        ResNetKeys::from(self).layout(2, 1)
-    }
+            fn layout(&self) -> StateDictLayout {
+                ResNetKeys::from(self).layout($convolutions, $expansion)
+            }
 
-    fn fewest_parameters(&self) -> u64 {
-        ResNetKeys::from(self).fewest_parameters()
-    }
-}
-
-impl From<&ResNet18Config> for ResNetKeys {
-    fn from(config: &ResNet18Config) -> Self {
-        Self {
-            blocks: config.blocks,
-            width: config.width,
-            channels: config.channels,
+            fn fewest_parameters(&self) -> u64 {
+                ResNetKeys::from(self).fewest_parameters()
+            }
         }
-    }
-}
 
-impl PretrainedImageModel for ResNet50Config {
-    const HEAD: &'static str = "fc";
-
-    fn adopt(config_json: &Value) -> Result<Option<Self>, TaskError> {
-        let found = ResNetKeys::of(config_json, "bottleneck", EXPANSION)?;
-        Ok(found.map(|found| {
-            let config = Self::new().with_blocks(found.blocks);
-            let config = config.with_channels(found.channels);
-            config.with_width(found.width)
-        }))
-    }
-
-    fn config_json(&self) -> Result<Value, TaskError> {
-        ResNetKeys::from(self).to_json(self.stem, "bottleneck", EXPANSION)
-    }
-
-    fn layout(&self) -> StateDictLayout {
-        ResNetKeys::from(self).layout(3, EXPANSION)
-    }
-
-    fn fewest_parameters(&self) -> u64 {
-        ResNetKeys::from(self).fewest_parameters()
-    }
-}
-
-impl From<&ResNet50Config> for ResNetKeys {
-    fn from(config: &ResNet50Config) -> Self {
-        Self {
-            blocks: config.blocks,
-            width: config.width,
-            channels: config.channels,
+        impl From<&$config> for ResNetKeys {
+            fn from(config: &$config) -> Self {
+                Self {
+                    blocks: config.blocks,
+                    width: config.width,
+                    channels: config.channels,
+                }
+            }
         }
-    }
+    };
 }
+
+pretrained_resnet!(ResNet18Config, "basic", 2, 1);
+pretrained_resnet!(ResNet50Config, "bottleneck", 3, EXPANSION);
 
 #[cfg(test)]
 mod tests;

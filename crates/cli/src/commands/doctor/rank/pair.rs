@@ -17,23 +17,32 @@ const STREAMS: usize = 4;
 /// How two ranks exchange bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Way {
+pub(in crate::commands::doctor) enum Way {
     SharedMemory,
     Tcp,
 }
 
+impl Way {
+    pub(in crate::commands::doctor) const fn name(self) -> &'static str {
+        match self {
+            Self::SharedMemory => "shared memory",
+            Self::Tcp => "TCP",
+        }
+    }
+}
+
 /// What one of two ranks found; both tell, because either may see wrong numbers.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct PairReport {
-    ranks: (usize, usize),
-    way: Way,
+pub(in crate::commands::doctor) struct PairReport {
+    pub(in crate::commands::doctor) ranks: (usize, usize),
+    pub(in crate::commands::doctor) way: Way,
     /// Who tells.
-    by: usize,
-    bytes_per_second: Option<f64>,
-    round_trip_us: Option<f64>,
+    pub(in crate::commands::doctor) by: usize,
+    pub(in crate::commands::doctor) bytes_per_second: Option<f64>,
+    pub(in crate::commands::doctor) round_trip_us: Option<f64>,
     /// How many numbers came that were not sent.
-    wrong: usize,
-    error: Option<String>,
+    pub(in crate::commands::doctor) wrong: usize,
+    pub(in crate::commands::doctor) error: Option<String>,
 }
 
 /// Examines the pair when its turn, the `turn`-th, has come: one at a time, so that each has the

@@ -17,22 +17,22 @@ const QUESTIONS: usize = 16;
 
 /// Whether one rank reached another.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct ReachReport {
-    pub(super) from: usize,
-    pub(super) to: usize,
+pub(in crate::commands::doctor) struct ReachReport {
+    pub(in crate::commands::doctor) from: usize,
+    pub(in crate::commands::doctor) to: usize,
     /// Where it dialled.
-    address: String,
+    pub(in crate::commands::doctor) address: String,
     /// Why not.
-    pub(super) error: Option<String>,
+    pub(in crate::commands::doctor) error: Option<String>,
 }
 
 /// How far a rank's clock is ahead of rank 0's, in microseconds, and how far off that may be: half
 /// of the way there and back.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct ClockReport {
-    rank: usize,
-    ahead_us: f64,
-    error_us: f64,
+pub(in crate::commands::doctor) struct ClockReport {
+    pub(in crate::commands::doctor) rank: usize,
+    pub(in crate::commands::doctor) ahead_us: f64,
+    pub(in crate::commands::doctor) error_us: f64,
 }
 
 /// A listener that tells the time to whoever asks with a byte; it ends with its value.

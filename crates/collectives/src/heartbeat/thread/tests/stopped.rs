@@ -1,10 +1,8 @@
 //! Ranks that were stopped, or still are.
 
-use std::process::{Child, Command};
+use std::process::Command;
 
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-
-use everburn_tests::AssertContains;
+use everburn_tests::{AssertContains, StoppedProcess};
 
 use super::*;
 use crate::heartbeat::report;
@@ -74,32 +72,9 @@ fn how_long_a_pause_must_be_follows_the_heartbeat_timeout() {
     assert_eq!([60, 10, 4, 1].map(after), [58, 8, 2, 1]);
 }
 
-/// A process of this machine that is stopped, and ends with this.
-struct StoppedProcess(Child);
-
-impl StoppedProcess {
-    fn start() -> Self {
-        let child = Self(Command::new("sleep").arg("600").spawn().unwrap());
-        let process = Pid::from_child(&child.0);
-        kill_process(process, Signal::STOP).unwrap();
-        let (_, status) = waitpid(Some(process), WaitOptions::UNTRACED)
-            .unwrap()
-            .unwrap();
-        assert!(status.stopped());
-        child
-    }
-}
-
-impl Drop for StoppedProcess {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn a_rank_that_is_still_stopped_is_named_and_not_the_one_that_was_continued() {
-    let stopped = StoppedProcess::start();
+    let stopped = StoppedProcess::start(Command::new("sleep").arg("600"));
     let (store, heartbeat) = heartbeat(4);
     let followed = Followed::of(None, 1, 4);
     heartbeat.follow(followed.clone());
@@ -107,8 +82,8 @@ fn a_rank_that_is_still_stopped_is_named_and_not_the_one_that_was_continued() {
     // All beats have just come, that of rank 2 from a machine on which another process has the number.
     for (member, pid, host) in [
         (0, std::process::id(), &*host),
-        (2, stopped.0.id(), "elsewhere"),
-        (3, stopped.0.id(), &*host),
+        (2, stopped.id(), "elsewhere"),
+        (3, stopped.id(), &*host),
     ] {
         let beat = Beat {
             life: 1,
@@ -130,7 +105,7 @@ fn a_rank_that_is_still_stopped_is_named_and_not_the_one_that_was_continued() {
     let report = diagnose(&heartbeat, &followed, &reports, &|_| None);
     let text = report.to_string();
     assert_eq!(report.stalled, Some(3), "{text}");
-    let pid = stopped.0.id();
+    let pid = stopped.id();
     let what = format!("it was stopped (SIGSTOP, pid {pid} on {host}): its launcher ends it");
     assert!(text.contains(&what), "{text}");
     assert!(!text.contains("kill -CONT"), "{text}");
