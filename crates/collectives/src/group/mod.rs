@@ -25,6 +25,7 @@ mod arithmetic;
 mod collective;
 mod communication;
 mod core;
+mod device_call;
 mod dissemination;
 mod element;
 mod engine;
@@ -51,12 +52,13 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 pub use self::algorithm::Algorithm;
+pub use self::device_call::DeviceCall;
 pub use self::element::{DType, Element};
 pub use self::error::{CollectiveError, RankCall};
 pub use self::flight::{FlightEntry, FlightState};
 pub use self::options::{DEFAULT_TIMEOUT, GroupOptions, ReductionOrder, TransportKind};
 pub use self::reduce::ReduceOp;
-pub use self::signature::{Operation, Signature};
+pub use self::signature::{Call, Operation, Signature};
 pub use self::work::Work;
 
 pub(crate) use self::collective::Collective;
@@ -337,15 +339,8 @@ impl ProcessGroup {
         if waiting_for.is_empty() {
             return Ok(());
         }
-        Err(CollectiveError::Timeout {
-            rank: core.job_rank(),
-            waiting_for,
-            operation: "destroy".to_owned(),
-            sequence: core.issued.load(Ordering::Acquire),
-            step: self.step(),
-            waited: started.elapsed(),
-            progress: String::new(),
-        })
+        let context = core.context(Call::Named("destroy"));
+        Err(core.timeout_error(&context, waiting_for, started.elapsed(), ""))
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {

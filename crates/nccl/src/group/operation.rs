@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use everburn_collectives::group::{DType, ReduceOp};
+use everburn_collectives::group::{Call, DType, Operation as Collective, ReduceOp, Signature};
 
 use crate::foreign::DeviceBuffer;
 
@@ -71,16 +71,38 @@ impl Operation {
         self.input().dtype()
     }
 
-    /// The rank at the other end, if there is one only.
-    pub(crate) fn peer(&self) -> Option<usize> {
+    /// As the group counts, records and names it.
+    pub(crate) fn call(&self) -> Call {
+        let (dtype, length) = (self.dtype(), self.input().len());
+        let collective = |operation, op: Option<ReduceOp>, root: Option<usize>| {
+            Call::Collective(Signature {
+                operation,
+                dtype: Some(dtype),
+                length: Some(length as u64),
+                op,
+                root: root.map(|root| root as u32),
+                algorithm: None,
+            })
+        };
         match self {
-            Self::Send { peer, .. } | Self::Receive { peer, .. } => Some(*peer),
-            _ => None,
+            Self::AllReduce { op, .. } => collective(Collective::AllReduce, Some(*op), None),
+            Self::Broadcast { root, .. } => collective(Collective::Broadcast, None, Some(*root)),
+            Self::ReduceScatter { op, .. } => {
+                collective(Collective::ReduceScatter, Some(*op), None)
+            }
+            Self::AllGather { .. } => collective(Collective::AllGather, None, None),
+            Self::Send { peer: to, .. } => Call::Send {
+                dtype,
+                length,
+                to: *to,
+                tag: 0,
+            },
+            Self::Receive { peer: from, .. } => Call::Recv {
+                dtype,
+                from: *from,
+                tag: 0,
+            },
         }
-    }
-
-    pub(crate) fn is_collective(&self) -> bool {
-        self.peer().is_none()
     }
 
     /// Whether there is nothing to move, on any rank that makes the same call.
@@ -181,16 +203,7 @@ impl Operation {
 
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let input = self.input();
-        let numbers = format_args!("{}[{}]", input.dtype(), input.len());
-        match self {
-            Self::AllReduce { op, .. } => write!(f, "all_reduce({numbers}, {op})"),
-            Self::Broadcast { root, .. } => write!(f, "broadcast({numbers}, root {root})"),
-            Self::ReduceScatter { op, .. } => write!(f, "reduce_scatter({numbers}, {op})"),
-            Self::AllGather { .. } => write!(f, "all_gather({numbers})"),
-            Self::Send { peer, .. } => write!(f, "send({numbers}, to rank {peer})"),
-            Self::Receive { peer, .. } => write!(f, "recv({numbers}, from rank {peer})"),
-        }
+        self.call().fmt(f)
     }
 }
 
@@ -288,7 +301,7 @@ mod tests {
             buffer: f32s(4096, 3),
             peer: 2,
         };
-        assert_eq!(send.to_string(), "send(f32[3], to rank 2)");
+        assert_eq!(send.to_string(), "send(f32[3], to 2, tag 0)");
         let sum = Operation::AllReduce {
             buffer: f32s(4096, 3),
             op: ReduceOp::Sum,
