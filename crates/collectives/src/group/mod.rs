@@ -49,8 +49,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-
 pub use self::algorithm::Algorithm;
 pub use self::device_call::DeviceCall;
 pub use self::element::{DType, Element};
@@ -348,7 +346,7 @@ impl ProcessGroup {
     }
 }
 
-/// The failure of a group, as returned by [`ProcessGroup::failure`] and as ranks notify each other of it.
+/// The failure of a group, as returned by [`ProcessGroup::failure`].
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; }
@@ -358,14 +356,13 @@ impl ProcessGroup {
 /// let failure = GroupFailure { by: 1, lost: Some(3), silent_machine: None, reason };
 /// assert_eq!(failure.lost, Some(3));
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupFailure {
     /// The job rank that noticed it first.
     pub by: usize,
     /// The job rank that was lost, if that is what happened.
     pub lost: Option<usize>,
     /// The number of its machine, from 0, if no rank of that sends heartbeats.
-    #[serde(default)]
     pub silent_machine: Option<usize>,
     /// In words.
     pub reason: String,

@@ -1,14 +1,18 @@
 //! Calls of a GPU library, whose numbers the group does not see.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use everburn_collectives::group::{
     Call, CollectiveError, DType, DeviceCall, FlightState, Operation, ProcessGroup, ReduceOp,
     Signature,
 };
+use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions};
+use everburn_collectives::store::{HashStore, SharedStore};
 
 use crate::harness::{
-    GENEROUS, Meeting, WIRES, in_parallel, on_all_ranks, on_every_wire, options, short_options,
+    GENEROUS, Meeting, WIRES, Wire, in_parallel, on_all_ranks, on_every_wire, options,
+    short_options,
 };
 
 fn calls_of(group: &ProcessGroup) -> ProcessGroup {
@@ -79,6 +83,30 @@ fn a_rank_that_has_not_called_is_named_and_the_process_group_fails() {
             "{text}"
         );
     });
+}
+
+#[test]
+fn a_hang_report_names_the_rank_that_has_not_called() {
+    let store: SharedStore = Arc::new(HashStore::new());
+    let over = Meeting::of(3);
+    let reports = on_all_ranks(Wire::Threads, 3, short_options(), |group| {
+        let options = HeartbeatOptions::default();
+        let monitor = HeartbeatMonitor::start(store.clone(), group.rank(), 3, options).unwrap();
+        monitor.follow(&group);
+        let calls = calls_of(&group);
+        let report = (group.rank() != 1).then(|| {
+            let (_call, error) = wait_in(&calls, all_reduce(8));
+            let report = monitor.report(&error, &|_| None);
+            report.expect("a deadline has passed")
+        });
+        over.wait();
+        report
+    });
+    for report in reports.into_iter().flatten() {
+        assert_eq!(report.stalled, Some(1), "{report}");
+        let text = report.to_string();
+        assert!(text.contains("collective 0 of the nccl group"), "{text}");
+    }
 }
 
 #[test]
