@@ -209,7 +209,7 @@ fn a_bucket_that_the_gpu_rounds_has_the_bits_of_the_hook() {
                         let mut values: Vec<f32> = (0..10_000).map(number).collect();
                         let data = TensorData::new(values.clone(), [values.len()]);
                         let numbers = Tensor::<1>::from_data(data, &Device::cuda(0));
-                        let sum = exchange.begin(0, numbers, 0).unwrap().collect().unwrap();
+                        let sum = exchange.begin(0, numbers).unwrap().collect().unwrap();
                         let bucket = GradientBucket {
                             index: 0,
                             slots: &[],

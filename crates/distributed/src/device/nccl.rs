@@ -47,7 +47,7 @@ pub enum Waits {
 ///     let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
 ///     let exchange = NcclExchange::new(group, memory, Waits::Device);
 ///     let bucket = Tensor::<1>::full([3], rank as f32 + 1.0, &Device::flex());
-///     exchange.begin(0, bucket, 1)?.collect()
+///     exchange.begin(0, bucket)?.collect()
 /// });
 /// for sum in sums {
 ///     assert_eq!(sum?.into_data().to_vec::<f32>().unwrap(), [3.0; 3]);
@@ -84,13 +84,7 @@ impl DeviceExchange for NcclExchange {
         "nccl"
     }
 
-    fn begin(
-        &self,
-        bucket: usize,
-        numbers: Tensor<1>,
-        step: u64,
-    ) -> Result<Box<dyn PendingSum>, DdpError> {
-        self.group.process_group().set_step(step);
+    fn begin(&self, bucket: usize, numbers: Tensor<1>) -> Result<Box<dyn PendingSum>, DdpError> {
         let device = numbers.device();
         let failed = |reason| DdpError::DeviceMemory { bucket, reason };
         let lent = self.memory.lend(numbers).map_err(failed)?;
