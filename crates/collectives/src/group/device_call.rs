@@ -60,13 +60,13 @@ pub struct DeviceCall {
 
 struct State {
     context: OpContext,
-    progress: Progress,
+    stage: Stage,
     /// What each rank of the group has called, as far as that is known; empty before the roll call.
     signatures: Vec<Option<Signature>>,
 }
 
 #[derive(PartialEq, Eq)]
-enum Progress {
+enum Stage {
     Made,
     Issued,
     Waiting,
@@ -83,7 +83,7 @@ impl ProcessGroup {
             core,
             state: Mutex::new(State {
                 context,
-                progress: Progress::Made,
+                stage: Stage::Made,
                 signatures: Vec::new(),
             }),
             own_error: OnceLock::new(),
@@ -98,7 +98,7 @@ impl DeviceCall {
         let context = &mut state.context;
         context.sequence = self.core.count_issued(context.call);
         self.core.record(context, FlightState::Queued);
-        state.progress = Progress::Issued;
+        state.stage = Stage::Issued;
     }
 
     /// Whether the group can be used; does not wait.
@@ -134,11 +134,16 @@ impl DeviceCall {
     pub fn waits_since(&self, turn: Instant) -> Result<(), CollectiveError> {
         self.check()?;
         let mut state = lock(&self.state);
-        if state.progress == Progress::Issued {
-            state.progress = Progress::Waiting;
-            state.context.started = turn;
-            self.core.set_waiting_for(&self.others(&state));
-            self.core.record_turn(&mut state.context);
+        match state.stage {
+            Stage::Ended => return Ok(()),
+            Stage::Issued => {
+                state.stage = Stage::Waiting;
+                state.context.started = turn;
+                self.core
+                    .set_waiting_for(&self.missing(&state.context, &[]));
+                self.core.record_turn(&mut state.context);
+            }
+            Stage::Made | Stage::Waiting => {}
         }
         let (waited, timeout) = (turn.elapsed(), self.core.timeout());
         let is_late = waited > timeout;
@@ -147,7 +152,7 @@ impl DeviceCall {
             && waited >= ROLL_CALL.min(timeout / 2)
         {
             self.call_roll(&mut state.signatures, &context, signature);
-            let missing = self.missing(&state);
+            let missing = self.missing(&context, &state.signatures);
             let mut known = state.signatures.iter().flatten();
             if (is_late || missing.is_empty()) && known.any(|called| *called != signature) {
                 let mismatch = self.mismatch(&context, signature, &state.signatures);
@@ -159,16 +164,18 @@ impl DeviceCall {
         if !is_late {
             return Ok(());
         }
-        let (missing, others) = (self.missing(&state), self.others(&state));
+        let missing = self.missing(&context, &state.signatures);
         drop(state);
+        let others = self.missing(&context, &[]);
+        if others.is_empty() {
+            return Err(self.fail(ALL_CALLED.to_owned()));
+        }
         let (waiting_for, progress) = match missing.is_empty() {
             true => (others, ALL_CALLED),
             false => (missing, ""),
         };
-        let timeout = self
-            .core
-            .timeout_error(&context, waiting_for, waited, progress);
-        Err(self.fail_with(timeout))
+        let core = &self.core;
+        Err(self.fail_with(core.timeout_error(&context, waiting_for, waited, progress)))
     }
 
     /// Sends this rank's signature to the others, if it has not, and takes those that have come.
@@ -213,32 +220,25 @@ impl DeviceCall {
         collective.disagreement(calls)
     }
 
-    /// The job ranks at the other end.
-    fn others(&self, state: &State) -> Vec<usize> {
-        match state.context.call.peer() {
-            Some(peer) => self.core.members.get(peer).copied().into_iter().collect(),
-            None => self.core.others().collect(),
-        }
-    }
-
-    /// Those of which it is not known that they have come.
-    fn missing(&self, state: &State) -> Vec<usize> {
-        let mut missing = self.others(state);
-        let rank_of = |job_rank: &usize| self.core.members.iter().position(|it| it == job_rank);
-        missing.retain(|job_rank| {
-            let signature = rank_of(job_rank).and_then(|rank| state.signatures.get(rank));
-            !matches!(signature, Some(Some(_)))
-        });
-        missing
+    /// The job ranks at the other end that have sent none of `signatures`.
+    fn missing(&self, context: &OpContext, signatures: &[Option<Signature>]) -> Vec<usize> {
+        let Core { members, rank, .. } = &*self.core;
+        let peer = context.call.peer();
+        let is_missing = |other: &usize| {
+            let has_come = matches!(signatures.get(*other), Some(Some(_)));
+            other != rank && peer.is_none_or(|peer| peer == *other) && !has_come
+        };
+        let missing = (0..members.len()).filter(is_missing);
+        missing.map(|other| members[other]).collect()
     }
 
     /// The call is over, or given up.
     pub fn end(&self) {
         let mut state = lock(&self.state);
-        let before = std::mem::replace(&mut state.progress, Progress::Ended);
+        let before = std::mem::replace(&mut state.stage, Stage::Ended);
         let context = state.context;
         drop(state);
-        if matches!(before, Progress::Made | Progress::Ended) {
+        if matches!(before, Stage::Made | Stage::Ended) {
             return;
         }
         let failed = self.core.mailbox.failure().is_some();
