@@ -42,7 +42,7 @@ const ALL_CALLED: &str = "all ranks have called it, so a GPU or a link between t
 /// let calls = group.subgroup(&[0])?.expect("rank 0 is a member").named("nccl");
 /// let barrier = Signature { dtype: None, length: None, op: None, root: None, algorithm: None, operation: Operation::Barrier };
 /// let call = calls.device_call(Call::Collective(barrier));
-/// call.issue();
+/// call.issue()?;
 /// // The GPU computes.
 /// call.waits_since(Instant::now())?;
 /// call.end();
@@ -93,12 +93,18 @@ impl ProcessGroup {
 
 impl DeviceCall {
     /// Gives the call its number and an entry in the flight record. All ranks issue the same calls in the same order.
-    pub fn issue(&self) {
+    ///
+    /// # Errors
+    /// [`CollectiveError::Invalid`] for what can never succeed: such a call is not issued.
+    pub fn issue(&self) -> Result<(), CollectiveError> {
+        let checked = self.context().call.check(self.core.members.len());
+        checked.map_err(|reason| self.invalid(reason))?;
         let mut state = lock(&self.state);
         let context = &mut state.context;
         context.sequence = self.core.count_issued(context.call);
         self.core.record(context, FlightState::Queued);
         state.stage = Stage::Issued;
+        Ok(())
     }
 
     /// Whether the group can be used; does not wait.

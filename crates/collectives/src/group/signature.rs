@@ -132,8 +132,9 @@ impl Signature {
         self
     }
 
-    pub(crate) const fn root(mut self, root: usize) -> Self {
-        self.root = Some(root as u32);
+    pub(crate) fn root(mut self, root: usize) -> Self {
+        // No group has that many ranks.
+        self.root = Some(u32::try_from(root).unwrap_or(u32::MAX));
         self
     }
 
@@ -251,6 +252,24 @@ impl Call {
         match self {
             Self::Collective(_) | Self::Named(_) => None,
             Self::Send { to: peer, .. } | Self::Recv { from: peer, .. } => Some(*peer),
+        }
+    }
+
+    /// Refuses what can never succeed in a group of `size` ranks.
+    pub(super) fn check(&self, size: usize) -> Result<(), String> {
+        let (root, reduction) = match self {
+            Self::Collective(signature) => (signature.root, signature.op.zip(signature.dtype)),
+            _ => (None, None),
+        };
+        let other = root.map_or_else(|| self.peer(), |root| Some(root as usize));
+        if let Some(rank) = other.filter(|rank| *rank >= size) {
+            return Err(format!("rank {rank} does not exist in a group of {size}"));
+        }
+        match reduction.filter(|(op, dtype)| !op.supports(*dtype)) {
+            None => Ok(()),
+            Some((op, dtype)) => Err(format!(
+                "{op} does not exist for {dtype}; sum and divide, or convert first"
+            )),
         }
     }
 

@@ -34,7 +34,7 @@ fn all_reduce(length: u64) -> Call {
 /// Issues `call` and waits until it fails, as one that the GPU never ends.
 fn wait_in(calls: &ProcessGroup, call: Call) -> (DeviceCall, CollectiveError) {
     let call = calls.device_call(call);
-    call.issue();
+    call.issue().unwrap();
     let turn = Instant::now();
     loop {
         if let Err(error) = call.waits_since(turn) {
@@ -58,11 +58,14 @@ fn a_rank_that_has_not_called_is_named_and_the_process_group_fails() {
                 let next = calls.device_call(Call::Named("check"));
                 let [again, next] = [&call, &next].map(|it| it.check().unwrap_err());
                 if let CollectiveError::Timeout { .. } = &error {
-                    // The call keeps its error, which is the reason for the next one.
+                    // The call keeps its error, though that of another rank may have come first.
                     assert_eq!(again.to_string(), error.to_string());
-                    assert!(matches!(next, CollectiveError::Poisoned { .. }), "{next}");
-                    assert_eq!(next.root_cause().to_string(), error.to_string());
                 }
+                let text = next.to_string();
+                assert!(
+                    text.contains("for rank 1 in all_reduce(f32[8], sum)"),
+                    "{text}"
+                );
                 let entry = group.flight_record().pop().unwrap();
                 assert_eq!(entry.group_name.as_deref(), Some("nccl"));
                 assert_eq!(
@@ -177,7 +180,7 @@ fn calls_that_end_are_counted_and_hold_nobody() {
         let calls = calls_of(&group);
         for _ in 0..3 {
             let call = calls.device_call(all_reduce(2));
-            call.issue();
+            call.issue().unwrap();
             call.waits_since(Instant::now()).unwrap();
             call.end();
         }

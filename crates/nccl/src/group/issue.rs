@@ -35,7 +35,7 @@ impl Core {
             return Err(self.blocked(&call));
         };
         self.check(&call)?;
-        call.issue();
+        call.issue()?;
         let (ready, done) = match operation.is_empty() {
             true => (None, None),
             false => {

@@ -13,7 +13,7 @@ pub const GENEROUS: Duration = Duration::from_secs(60);
 
 /// A deadline that is meant to pass, and long enough for what comes before it on a busy machine:
 /// connecting has the same.
-pub const SHORT: Duration = Duration::from_secs(2);
+pub const SHORT: Duration = Duration::from_secs(4);
 
 /// As [`SHORT`], where a rank is alone or already connected: nothing before it waits for others.
 pub const MOMENT: Duration = Duration::from_millis(500);

@@ -162,8 +162,8 @@ fn what_can_never_be_is_refused_and_the_group_stays_usable() {
         assert_eq!(
             refused.to_string(),
             format!(
-                "invalid call all_reduce(i32[3], mean) on rank {rank}: a mean does not exist for \
-                 i32; check the arguments of this call: nothing was sent"
+                "invalid call all_reduce(i32[3], mean) on rank {rank}: mean does not exist for i32; \
+                 sum and divide, or convert first; check the arguments of this call: nothing was sent"
             )
         );
         let refused = error(group.broadcast(&counts, 2));
