@@ -18,7 +18,7 @@ pub(super) struct Joined {
     pub(super) group: ProcessGroup,
     pub(super) elastic: Option<Arc<ElasticGroup>>,
     pub(super) heartbeat: Option<HeartbeatMonitor>,
-    /// What the job's ranks meet at.
+    /// What the job's ranks meet at. A rank that drops it has left.
     pub(super) store: SharedStore,
 }
 
