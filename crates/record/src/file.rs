@@ -9,7 +9,7 @@
 //! | [`write()`] | the old file or the new one | file and folder | replaced |
 //! | [`replace`] | the old file or the new one | no | replaced |
 //! | [`write_once`] | the first file | no | replaced |
-//! | [`append_to`], [`create`], [`lock_file`] | what is written so far | no | refused |
+//! | [`append_to`], [`create`], [`lock_file`], [`overwrite`] | what is written so far | no | refused |
 //! | [`open`], [`read`], [`read_text`] | | | refused |
 
 use std::fs::{self, File, OpenOptions};
@@ -77,6 +77,27 @@ pub fn write_once(path: &Path, bytes: &[u8]) -> io::Result<bool> {
         Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(error) => Err(error.error),
     }
+}
+
+/// Writes `bytes` over a file that is there, in the room that it has on the disk: what [`replace`] cannot do on a full one.
+///
+/// ```
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("live.json");
+/// assert!(everburn_record::file::overwrite(&path, b"{}").is_err(), "there is none");
+/// std::fs::write(&path, "[1, 2]")?;
+/// everburn_record::file::overwrite(&path, b"{}")?;
+/// assert_eq!(std::fs::read_to_string(path)?, "{}");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// The system's error, or that `path` is a link. The file may then be half written.
+pub fn overwrite(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = not_linked(OpenOptions::new().write(true), OFlags::NOFOLLOW, path)?;
+    // Shortened last: on a full disk its room would be gone to somebody else.
+    file.write_all(bytes)?;
+    file.set_len(bytes.len() as u64)
 }
 
 /// Opens a file at its end, and makes it if need be.
