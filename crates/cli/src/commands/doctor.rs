@@ -24,6 +24,10 @@ use self::report::Problem;
 /// Check this machine for training: CPU, memory, GPUs, NCCL. With `--ranks N`, also test the connections between ranks
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArguments {
+    /// The folder of a run, or the one where runs are written, of which the newest is examined
+    #[arg(value_name = "RUN", default_value = "runs")]
+    run: PathBuf,
+
     /// Also test the connections between N ranks on this machine [default with --nodes: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Option<u16>,
@@ -40,10 +44,6 @@ pub(crate) struct DoctorArguments {
     /// HOST:PORT of machine 0, where the ranks meet; machines share EVERBURN_JOB_TOKEN
     #[arg(long, value_name = "HOST:PORT", requires = "nodes")]
     rendezvous: Option<String>,
-
-    /// Where runs are to be written
-    #[arg(long, value_name = "FOLDER", default_value = "runs")]
-    run_dir: PathBuf,
 
     /// How many seconds any step may wait for the other ranks
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
@@ -69,8 +69,8 @@ impl DoctorArguments {
 /// ranks found something wrong.
 pub(super) fn run(options: &DoctorArguments) -> Result<ExitCode, ToolError> {
     let mut findings = host::findings();
-    findings.extend(limits::findings(options.world_size(), &options.run_dir));
-    findings.extend(newest_run::findings(&options.run_dir));
+    findings.extend(limits::findings(options.world_size(), &options.run));
+    findings.extend(newest_run::findings(&options.run));
     findings.extend(network::findings());
     if let Some(rendezvous) = &options.rendezvous {
         findings.push(network::rendezvous(rendezvous, options.node_rank == 0));

@@ -1,6 +1,8 @@
-//! What the newest run lacks: it waits for ranks that have not joined; it was cut off, killed with its launcher so that
-//! nobody was left to say so; it has stalled, or a rank holds it up; it has failed or was stopped; or checkpoints could not be
-//! written.
+//! How far the newest run has come that continues, or what it lacks: it waits for ranks that have not joined; it was cut off,
+//! killed with its launcher so that nobody was left to say so; it has stalled, or a rank holds it up; it has failed or was
+//! stopped; or its files could not be written.
+
+mod running;
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -16,7 +18,7 @@ use everburn_train::RunDirectory;
 use crate::arguments::keys::with_flags;
 use crate::summary::how_to_continue;
 
-/// What is wrong with the newest run in `runs`, or the run that `runs` itself is.
+/// What is wrong with the newest run in `runs`, or the run that `runs` itself is; where nothing is, how far it has come.
 pub(super) fn findings(runs: &Path) -> Vec<Finding> {
     let newest = match Target::newest_in(runs) {
         Ok(Target::Folder(newest)) => newest,
@@ -63,23 +65,46 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
         )
     });
     let failed_checkpoints = events.failed_checkpoints().map(|text| {
+        let advice = match is_refused(&text) {
+            true => {
+                "let the user of the training write in this folder; a run that continues writes the next checkpoint that is due"
+            }
+            false => {
+                "make room on the disk of this folder; a run that continues writes the next checkpoint that is due"
+            }
+        };
+        of_newest(text, advice.into())
+    });
+    let unwritten = Live::unwritten_in(&newest).map(|text| {
         of_newest(
             text,
-            "make room on the disk of this folder; a run that continues writes the next checkpoint that is due".into(),
+            "see whether its disk is full (`df`), or the folder was removed or is closed to the training's user (`ls -ld`): the \
+             output of the training has the error"
+                .into(),
         )
     });
-    [
+    let problems = [
         cut_off,
         ended,
         awaited,
         stalled,
         held_up,
+        unwritten,
         failed_checkpoints,
         on_another_machine(&newest),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    ];
+    let problems: Vec<Finding> = problems.into_iter().flatten().collect();
+    match problems.is_empty() {
+        true => running::finding(&newest, &events).into_iter().collect(),
+        false => problems,
+    }
+}
+
+/// Whether a file was not written because its user may not, or nobody may: room changes nothing.
+fn is_refused(text: &str) -> bool {
+    // EPERM, EACCES and EROFS, as the standard library writes them.
+    let numbers = ["(os error 1)", "(os error 13)", "(os error 30)"];
+    numbers.iter().any(|number| text.contains(number))
 }
 
 /// What is seen of a run that continues in the folder of another machine than the first: the state of all ranks is not there.
@@ -125,11 +150,12 @@ fn on_another_machine(run: &Path) -> Option<Finding> {
     })
 }
 
-/// Why the run has ended before its time, as the last event since it has begun or was resumed says.
+/// Why the run has ended before its time, as the last event since it has begun or was resumed says; on a full disk, there may
+/// be room for it in `live.json` alone.
 fn end(run: &Path, events: &Events) -> Option<String> {
     let live = Live::read(run);
-    live.is_none_or(|live| live.phase == Phase::Ended)
-        .then_some(())?;
+    let has_ended = |live: &Live| live.phase == Phase::Ended;
+    live.as_ref().is_none_or(has_ended).then_some(())?;
     let begins = |event: &&Event| matches!(event.kind, EventKind::Start | EventKind::Resume);
     let begun = events.iter().filter(begins);
     let begun = begun.filter_map(|event| event.unix_time_ms).max();
@@ -138,10 +164,13 @@ fn end(run: &Path, events: &Events) -> Option<String> {
     let ends = ends.filter(|event| event.unix_time_ms >= begun);
     // Of a stop that was asked for, the event with its step is that of the ranks.
     let order = |event: &&Event| (event.kind == EventKind::Failure, event.step.is_some());
-    let last = ends.max_by_key(|event| (order(event), event.unix_time_ms))?;
-    if last.kind == EventKind::Failure {
-        return Some(format!("it has failed: {}", last.text));
+    let last = ends.max_by_key(|event| (order(event), event.unix_time_ms));
+    let failed = last.filter(|event| event.kind == EventKind::Failure);
+    let failed = failed.map(|event| event.text.clone());
+    if let Some(text) = failed.or_else(|| live?.failure) {
+        return Some(format!("it has failed: {text}"));
     }
+    let last = last?;
     // Also a training that has learnt all that it can is stopped before its time.
     let report = RunDirectory::open(run).and_then(|run| run.read_report());
     let is_finished = report.is_ok_and(|report| report.finished);

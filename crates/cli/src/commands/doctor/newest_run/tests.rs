@@ -123,7 +123,11 @@ fn a_run_that_was_cut_off_is_found_in_the_folder_of_runs_and_by_its_own_name() {
         live.write(&run.join(Live::FILE)).unwrap();
     };
     write(std::process::id());
-    assert_eq!(findings(runs.path()), []);
+    let line = findings(runs.path())[0].to_string();
+    assert!(
+        line.starts_with("ok    newest run") && line.contains("training at step 12"),
+        "{line}"
+    );
     write(ended);
     std::fs::write(run.join(Live::LOCK), "").unwrap();
     let line = findings(&run)[0].to_string();
@@ -143,6 +147,96 @@ fn a_run_that_was_cut_off_is_found_in_the_folder_of_runs_and_by_its_own_name() {
         assert!(line.contains("was cut off on "), "{line}");
         assert!(line.contains("--resume --run-dir"), "{line}");
     }
+}
+
+#[test]
+fn a_run_that_continues_without_a_rank_is_well_and_says_why_that_is_out() {
+    let (runs, run) = one_run();
+    let rank = |rank, silent_seconds| LiveRank {
+        rank,
+        pid: Some(std::process::id()),
+        host: proc::host_name(),
+        silent_seconds,
+        ..LiveRank::default()
+    };
+    let write = |members: &[usize], moved_before_ms: u64| {
+        let now_ms = unix_time_ms();
+        let live = Live {
+            unix_time_ms: now_ms,
+            moved_unix_ms: Some(now_ms - moved_before_ms),
+            phase: Phase::Training,
+            step: 5_204,
+            steps: Some(172_000),
+            members: members.to_vec(),
+            ranks: vec![rank(0, None), rank(1, Some(20.0)), rank(2, None)],
+            ..Live::default()
+        };
+        live.write(&run.join(Live::FILE)).unwrap();
+        let found = findings(runs.path());
+        assert_eq!(found.len(), 1, "{found:?}");
+        found[0].to_string()
+    };
+    let event = Event {
+        rank: Some(1),
+        ..Event::new(
+            EventKind::Loss,
+            "rank 1 was killed: it has no restarts left",
+        )
+    };
+    let line = serde_json::to_string(&event).unwrap() + "\n";
+    std::fs::write(run.join("events.jsonl"), line).unwrap();
+    let line = write(&[0, 2], 100);
+    assert!(line.starts_with("ok    newest run"), "{line}");
+    line.assert_contains([
+        "training at step 5,204 of 172,000 on 2 of 3 ranks (0, 2), the last step ",
+        "; without rank 1: rank 1 was killed: it has no restarts left",
+    ]);
+    assert!(!line.contains("gives no word"), "{line}");
+    let line = write(&[0, 1, 2], 100);
+    line.assert_contains(["warn  newest run", "rank 1 (process "]);
+    let line = write(&[0, 2], 60_000);
+    line.assert_contains(["warn  newest run", "-> no step for 60 s"]);
+}
+
+#[test]
+fn a_run_whose_folder_cannot_be_written_is_not_called_stopped() {
+    let (runs, run) = one_run();
+    let rank = LiveRank {
+        pid: Some(std::process::id()),
+        host: proc::host_name(),
+        ..LiveRank::default()
+    };
+    let live = Live {
+        unix_time_ms: unix_time_ms() - 13_000,
+        phase: Phase::Training,
+        ranks: vec![rank],
+        ..Live::default()
+    };
+    live.write(&run.join(Live::FILE)).unwrap();
+    let lines = findings(runs.path());
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let line = lines[0].to_string();
+    line.assert_contains([
+        "live.json was not written for 13 s",
+        "runs: its folder cannot be written",
+        "-> see whether its disk is full",
+    ]);
+    assert!(!line.contains("stopped"), "{line}");
+    // Its end, for which there is no room in `events.jsonl`.
+    Live::end(&run.join(Live::FILE), Some("rank 0: no space left")).unwrap();
+    let line = findings(runs.path())[0].to_string();
+    line.assert_contains(["it has failed: rank 0: no space left", "the same command"]);
+}
+
+#[test]
+fn a_checkpoint_that_its_user_may_not_write_needs_no_room() {
+    let (runs, run) = one_run();
+    let text = "writing epoch-0001 failed: Permission denied (os error 13)";
+    let line = serde_json::to_string(&Event::new(EventKind::CheckpointFailed, text)).unwrap();
+    std::fs::write(run.join("events.jsonl"), line + "\n").unwrap();
+    let line = findings(runs.path())[0].to_string();
+    line.assert_contains(["-> let the user of the training write in this folder"]);
+    assert!(!line.contains("make room"), "{line}");
 }
 
 #[test]
