@@ -341,7 +341,7 @@ pub(crate) fn tested(
         // As in the lines of the epochs.
         false => format!("{name} {mean}"),
     });
-    let loss = format!("loss {loss:.4}");
+    let loss = format!("loss {}", units::fixed(loss, 4));
     let parts: Vec<String> = accuracy.into_iter().chain([loss]).chain(others).collect();
     format!("test {}", parts.join("  "))
 }
