@@ -178,7 +178,7 @@ mod tests {
         };
         let anew = help();
         assert!(
-            anew.contains("make room or name a --run-dir on another disk"),
+            anew.contains("permission) or name a --run-dir on another disk"),
             "{anew}"
         );
         std::fs::create_dir_all(run.checkpoints().join("epoch-0001")).unwrap();
@@ -187,7 +187,10 @@ mod tests {
             "train --resume --run-dir '{}'` continues",
             run.path().display()
         );
-        assert!(resumed.starts_with("when there is room, `"), "{resumed}");
+        assert!(
+            resumed.starts_with("when its files can be written (room, permission), `"),
+            "{resumed}"
+        );
         assert!(resumed.contains(&command), "{resumed}");
         assert!(resumed.contains("copy '"), "{resumed}");
     }
