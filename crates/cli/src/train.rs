@@ -6,6 +6,7 @@ mod joining;
 mod optimizer;
 mod preparation;
 mod ranks;
+mod required_checkpoints;
 mod warm_up;
 
 use std::io::IsTerminal;
@@ -140,6 +141,7 @@ fn train_here(
         .map(|rank| devices::of_rank(&config.ranks.devices, rank))
         .collect::<Result<Vec<_>, _>>()?;
     let finished = train_on_threads(&job, &devices, &run);
+    ending::write_lost_config(&run, config);
     match job.finder {
         None => prepared.conclude(finished.as_ref().err()),
         Some(_) => recording::leave_no_checkpoints(&run),

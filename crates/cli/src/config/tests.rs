@@ -132,6 +132,24 @@ fn without_a_model_the_run_directory_or_the_data_say_which_is_meant() {
 }
 
 #[test]
+fn a_run_whose_configuration_was_emptied_is_not_resumed_with_defaults() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.toml");
+    let flags = format!("--resume --run-dir {}", folder.path().display());
+    for text in ["", "[training]\nepochs = 3\n"] {
+        std::fs::write(&config, text).unwrap();
+        for words in [flags.clone(), format!("mlp {flags}")] {
+            let error = RunConfig::resolve(&arguments(&words), None).unwrap_err();
+            let expected = format!(
+                "{} names no model, as that of every run does",
+                config.display()
+            );
+            assert!(error.to_string().starts_with(&expected), "{words}: {error}");
+        }
+    }
+}
+
+#[test]
 fn impossible_numbers_of_ranks_are_refused() {
     let none = arguments("mnist --ranks 0");
     assert!(
