@@ -30,9 +30,10 @@ pub(crate) fn asks_again(first: Instant, now: Instant) -> bool {
 /// started to ignore, as by `nohup`, stays ignored.
 ///
 /// Without a launcher a second SIGINT or SIGTERM ends the process at once, with 128 + the signal's
-/// number; signals within a quarter of a second count as one. `tell` gets the name of the first signal with `false`, and that
-/// of the second with `true`, before the end. Under a launcher (`under_launcher`) there is neither: a Ctrl-C may reach
-/// a rank twice, from the terminal and from the launcher, and it is the launcher that ends ranks at once, and says so.
+/// number; signals within a quarter of a second count as one. `tell` gets the name of the first signal with `false`, which
+/// [`StopSignal::by`] has too, and that of the second with `true`, before the end. Under a launcher (`under_launcher`) there is
+/// neither: a Ctrl-C may reach a rank twice, from the terminal and from the launcher, and it is the launcher that ends ranks at
+/// once, and says so.
 ///
 /// Stopping is a collective decision: one rank's answer must be agreed on by all before any acts.
 ///
@@ -65,8 +66,10 @@ pub fn listen_for_stop(
     }
     let tell = Arc::new(tell);
     let mut first = None::<Instant>;
+    let named = stop.clone();
     let obey = move |signal| {
-        let was_asked = asked.swap(true, Ordering::Relaxed);
+        let was_asked = asked.load(Ordering::Relaxed);
+        named.set_by(signal_name(signal).unwrap_or("a signal"));
         match request(signal, was_asked, first, Instant::now()) {
             Request::Stop => drop(say(&tell, signal, false)),
             Request::End => {
