@@ -293,6 +293,19 @@ pub fn is_locked(inode: u64) -> bool {
     locks.lines().any(|line| is_lock_of(line, inode))
 }
 
+/// The process that holds an flock(2) lock of the file with this inode; `None` too of one that this process cannot see, as
+/// where a container has its own numbers.
+#[must_use]
+pub fn lock_holder(inode: u64) -> Option<u32> {
+    holder_in(&text("/proc/locks")?, inode)
+}
+
+fn holder_in(locks: &str, inode: u64) -> Option<u32> {
+    let line = locks.lines().find(|line| is_lock_of(line, inode))?;
+    let process = line.split_whitespace().nth(4)?.parse().ok()?;
+    (process > 0).then_some(process)
+}
+
 /// Whether a line of `/proc/locks` is a lock of the file `inode` that is held, not waited for ("->"). The device is not
 /// compared: file systems like btrfs show another one there.
 fn is_lock_of(line: &str, inode: u64) -> bool {
