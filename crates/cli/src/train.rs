@@ -6,6 +6,7 @@ mod joining;
 mod optimizer;
 mod preparation;
 mod ranks;
+mod run_in_use;
 mod warm_up;
 
 use std::cell::OnceCell;
