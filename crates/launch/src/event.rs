@@ -29,6 +29,8 @@ pub enum LaunchEvent {
     },
     /// A signal has asked the job to stop.
     Stopping {
+        /// The signal, and where it came to another machine, as in `SIGTERM at machine 1`, that one.
+        by: String,
         /// How it stops, in words.
         text: String,
     },
@@ -37,6 +39,13 @@ pub enum LaunchEvent {
         /// Their numbers over all machines, in order.
         ranks: Vec<usize>,
         /// What happened, in words.
+        text: String,
+    },
+    /// Some ranks of this machine have been stopped (SIGSTOP) for a while, and the others wait for them, which do not say so.
+    RanksStopped {
+        /// Their numbers over all machines, in order.
+        ranks: Vec<usize>,
+        /// How they are continued, in words.
         text: String,
     },
     /// All ranks of this machine have been stopped (SIGSTOP) for a while, and no step is made.
@@ -59,7 +68,7 @@ impl LaunchEvent {
     pub fn rank(&self) -> Option<usize> {
         match self {
             Self::Lost { rank, .. } | Self::Restart { rank, .. } => Some(*rank),
-            Self::NotStopped { ranks, .. } => match ranks[..] {
+            Self::NotStopped { ranks, .. } | Self::RanksStopped { ranks, .. } => match ranks[..] {
                 [rank] => Some(rank),
                 _ => None,
             },
@@ -73,8 +82,9 @@ impl LaunchEvent {
         match self {
             Self::Lost { text, .. }
             | Self::Restart { text, .. }
-            | Self::Stopping { text }
+            | Self::Stopping { text, .. }
             | Self::NotStopped { text, .. }
+            | Self::RanksStopped { text, .. }
             | Self::AllStopped { text }
             | Self::MachineLost { text, .. } => text,
         }

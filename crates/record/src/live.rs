@@ -179,6 +179,14 @@ impl Live {
         fs::metadata(run.join(Self::LOCK)).map_or(true, is_locked)
     }
 
+    /// The process of this machine that has the folder of a run, where there is one and this process sees it: the launcher of a
+    /// job, or a training without one.
+    #[must_use]
+    pub fn owner(run: &Path) -> Option<u32> {
+        let lock = fs::metadata(run.join(Self::LOCK)).ok()?;
+        proc::lock_holder(lock.ino())
+    }
+
     /// The file in a run's folder and [what is to be said of it](Self::cut_off), if the run was cut off on this machine.
     /// `None` too while a launcher that has the folder may still be about to conclude the run.
     #[must_use]

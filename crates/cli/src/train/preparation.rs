@@ -19,6 +19,7 @@ use toml::Table;
 use super::choose_display;
 use super::earlier_run::{EarlierRun, Prepared, Replaced};
 use super::required_checkpoints::require_checkpoints;
+use super::run_in_use::{refuse_run_in_use, started_twice};
 use crate::arguments::{RankFlags, TrainArguments};
 use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
@@ -178,18 +179,6 @@ pub(crate) fn prepare_run_directory(
     };
     written?;
     Ok(prepared)
-}
-
-/// The error of a folder that cannot be taken, with what may have been started twice.
-fn started_twice(error: TrainError, arguments: &TrainArguments) -> CliError {
-    if !matches!(error, TrainError::RunInUse { .. }) {
-        return error.into();
-    }
-    let help = match arguments.ranks.node_rank {
-        Some(node) => format!("check that no other launcher was started with --node-rank {node}"),
-        None => "check that neither this command nor rank 0 was started twice".to_string(),
-    };
-    CliError::usage_with_help(error.to_string(), help)
 }
 
 /// Refuses weights that a new training would move aside with the run that has them.
@@ -422,6 +411,7 @@ pub(super) fn check(
     config: &RunConfig,
     arguments: &TrainArguments,
 ) -> Result<LaunchConfig, CliError> {
+    refuse_run_in_use(arguments)?;
     monitor::check(arguments)?;
     if let Some(gpus) = devices::check(&config.ranks.devices, config.ranks.ranks)? {
         say!("{gpus}");

@@ -95,6 +95,11 @@ impl Live {
     /// ```
     #[must_use]
     pub fn held_up(&self, now_ms: u64) -> Option<String> {
+        self.held_up_with(None, now_ms)
+    }
+
+    /// The same where the launcher that serves the store is stopped and has this process.
+    fn held_up_with(&self, launcher: Option<u32>, now_ms: u64) -> Option<String> {
         if self.phase == Phase::Ended {
             return None;
         }
@@ -102,12 +107,7 @@ impl Live {
         let ranks = live.ranks.iter().filter(|it| !out.contains(&it.rank));
         let (held, others): (Vec<&LiveRank>, Vec<&LiveRank>) = ranks.partition(|it| it.is_held());
         let mut parts: Vec<String> = held.into_iter().map(of_rank).collect();
-        parts.extend(live.store_silent_seconds.map(|seconds| {
-            format!(
-                "the store of the job has not answered for {seconds:.0} s: look whether the launcher of machine 0, which \
-                 serves it, is stopped"
-            )
-        }));
+        parts.extend(of_store(launcher, live.store_silent_seconds));
         let waits = others.iter().filter(|it| !it.waiting_for.is_empty());
         let mut waits = waits.filter_map(|it| Some((it.rank, it.doing.as_deref()?)));
         if !parts.is_empty() {
@@ -128,12 +128,16 @@ impl Live {
         let live = Self::read(run)
             .filter(|_| Self::has_owner(run))?
             .seen_here();
+        let owner = Self::owner(run).filter(|process| proc::is_stopped(*process));
+        // A training without a launcher has the folder itself.
+        let launcher = owner.filter(|process| live.ranks.iter().all(|it| it.pid != Some(*process)));
         let now_ms = unix_time_ms();
-        live.held_up(match live.unwritten_here(now_ms) {
+        let now_ms = match live.unwritten_here(now_ms) {
             // The age of the file is not the silence of a rank.
             Some(_) => live.unix_time_ms,
             None => now_ms,
-        })
+        };
+        live.held_up_with(launcher, now_ms)
     }
 
     /// That the file of the run in a folder is not written any more, though the rank that writes it runs on this machine.
@@ -191,6 +195,24 @@ impl LiveRank {
     }
 }
 
+/// What is said of a store that has been silent for so many seconds, and of the process of the launcher that is stopped.
+fn of_store(launcher: Option<u32>, silent_seconds: Option<f64>) -> Option<String> {
+    let Some(process) = launcher else {
+        return silent_seconds.map(|seconds| {
+            format!(
+                "the store of the job has not answered for {seconds:.0} s: look whether the launcher of machine 0, which \
+                 serves it, is stopped"
+            )
+        });
+    };
+    let silent = silent_seconds.map_or(String::new(), |seconds| {
+        format!(", and its store has not answered for {seconds:.0} s")
+    });
+    Some(format!(
+        "the launcher (process {process}) is stopped (SIGSTOP, Ctrl-Z){silent}: kill -CONT {process}, or `fg` in its terminal"
+    ))
+}
+
 fn process_of(it: &LiveRank) -> String {
     match (it.pid, &it.host) {
         (Some(process), Some(host)) => format!(" (process {process} on {host})"),
@@ -239,6 +261,44 @@ mod tests {
             "{writer}"
         );
         assert!(!writer.contains("rank 1"), "{writer}");
+    }
+
+    #[test]
+    fn a_launcher_that_is_stopped_is_named_with_how_it_continues() {
+        let live = Live {
+            unix_time_ms: 1_000,
+            phase: Phase::Training,
+            ..Live::default()
+        };
+        assert_eq!(live.held_up(1_000), None);
+        let of_running_store = "the launcher (process 12) is stopped (SIGSTOP, Ctrl-Z): kill -CONT 12, or `fg` in its terminal";
+        let held_up = |live: &Live| live.held_up_with(Some(12), 1_000).unwrap();
+        assert_eq!(held_up(&live), of_running_store);
+        let silent = Live {
+            store_silent_seconds: Some(15.0),
+            ..live
+        };
+        let text = held_up(&silent);
+        assert!(
+            text.contains("Ctrl-Z), and its store has not answered for 15 s: kill -CONT 12"),
+            "{text}"
+        );
+        let unknown = silent.held_up(1_000).unwrap();
+        assert!(
+            unknown.starts_with("the store of the job has not answered for 15 s"),
+            "{unknown}"
+        );
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_launcher_of_a_run_is_the_process_that_has_its_folder() {
+        let run = tempfile::tempdir().unwrap();
+        assert_eq!(Live::owner(run.path()), None);
+        let lock = std::fs::File::create(run.path().join(Live::LOCK)).unwrap();
+        assert_eq!(Live::owner(run.path()), None);
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        assert_eq!(Live::owner(run.path()), Some(std::process::id()));
     }
 
     #[test]
