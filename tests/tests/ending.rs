@@ -119,7 +119,13 @@ fn stops_cleanly(ranks: usize, signal: Signal, code: i32) {
     );
     let report = run.report();
     let stopped = report["stopped"].as_str().unwrap();
-    assert!(stopped.starts_with("on request after step"), "{report:#}");
+    let by = if signal == Signal::INT {
+        "Ctrl-C"
+    } else {
+        "SIGTERM"
+    };
+    let begin = format!("on request by {by} after step ");
+    assert!(stopped.starts_with(&begin), "{report:#}");
     assert!(report["test_accuracy"].is_null(), "{report:#}");
     assert_eq!(report["world_size"], ranks);
     assert!(run.number("epochs") >= 2.0, "{report:#}");

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use everburn_collectives::heartbeat::{HangReport, HeartbeatMonitor};
 use everburn_collectives::rendezvous::WaitListener;
 use everburn_launch::{LaunchEvent, Outcome, RankEnvironment};
-use everburn_record::{Environment, Event, EventKind, Live, unix_time_ms};
+use everburn_record::{Environment, Event, EventKind, Live, stopped_on_request, unix_time_ms};
 use everburn_report::{CompareCommand, ReportCommand};
-use everburn_train::{ElasticGroup, RankStatuses, RunDirectory, StopSignal};
+use everburn_train::{ElasticGroup, RankStatuses, RunDirectory, StopSignal, TrainingReport};
 
 use crate::config::RanksConfig;
 use crate::error::CliError;
@@ -78,6 +78,31 @@ pub(crate) fn note_stall(run: &RunDirectory, report: &HangReport) {
         rank: report.stalled_member(),
         ..Event::new(EventKind::Stall, first)
     });
+}
+
+/// Records which signal has stopped a training, of which its ranks have seen only that the launcher asked them. Nothing where
+/// `before` the job the report was the same.
+pub(crate) fn name_stop(run: &RunDirectory, before: Option<&TrainingReport>, by: &str) {
+    // Ranks that were stopped before their first step have written none.
+    let Ok(report) = run.read_report() else {
+        return;
+    };
+    let unnamed = stopped_on_request(None, report.steps);
+    if before == Some(&report) || report.stopped.as_ref() != Some(&unnamed) {
+        return;
+    }
+    let stopped = stopped_on_request(Some(by), report.steps);
+    run.note(Event {
+        step: Some(report.steps as u64),
+        ..Event::new(EventKind::Stop, format!("stopped {stopped}"))
+    });
+    let named = TrainingReport {
+        stopped: Some(stopped),
+        ..report
+    };
+    if let Err(error) = run.write_report(&named) {
+        tracing::warn!("{error}");
+    }
 }
 
 /// Notes how a job ended, or why its launcher could not start or watch the ranks, and writes the report of its run.
@@ -164,6 +189,38 @@ mod tests {
 
     use super::*;
     use crate::summary::tests::failure;
+
+    #[test]
+    fn the_record_of_a_job_that_was_stopped_names_the_signal() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(folder.path().join("a")).unwrap();
+        name_stop(&run, None, "SIGHUP");
+        assert!(run.read_report().is_err(), "there was none");
+        let write = |stopped: &str| {
+            let report = TrainingReport {
+                steps: 860,
+                stopped: Some(stopped.to_owned()),
+                ..TrainingReport::default()
+            };
+            run.write_report(&report).unwrap();
+            report
+        };
+        let stopped = || run.read_report().unwrap().stopped.unwrap();
+        let of_run_before = write("on request after step 860");
+        name_stop(&run, Some(&of_run_before), "SIGHUP");
+        assert_eq!(stopped(), "on request after step 860");
+        write("early, by the hook `a`: b");
+        name_stop(&run, None, "SIGHUP");
+        assert_eq!(stopped(), "early, by the hook `a`: b");
+        write("on request after step 860");
+        name_stop(&run, None, "SIGHUP");
+        let named = "on request by SIGHUP (its terminal was closed) after step 860";
+        assert_eq!(stopped(), named);
+        let events = std::fs::read_to_string(run.path().join("events.jsonl")).unwrap();
+        let event: Event = serde_json::from_str(&events).unwrap();
+        let expected = (EventKind::Stop, Some(860), format!("stopped {named}"));
+        assert_eq!((event.kind, event.step, event.text), expected);
+    }
 
     #[test]
     fn the_event_of_a_failed_job_is_the_first_line_of_its_launcher() {

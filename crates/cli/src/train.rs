@@ -8,9 +8,11 @@ mod preparation;
 mod ranks;
 mod warm_up;
 
+use std::cell::OnceCell;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::prelude::*;
@@ -18,7 +20,7 @@ use crate::{devices, kernels};
 use burn::module::Module;
 use burn::prelude::Device;
 use everburn_distributed::is_gpu;
-use everburn_launch::RankEnvironment;
+use everburn_launch::{LaunchEvent, RankEnvironment};
 use everburn_profile::Recorder;
 use everburn_record::EXIT_INTERRUPTED;
 use everburn_train::{
@@ -99,10 +101,17 @@ pub(crate) fn run(
     let told = run.clone();
     // That of the run before a resume.
     let report_before = run.read_report().ok();
+    let asked_by = Rc::new(OnceCell::new());
+    let heard = Rc::clone(&asked_by);
     let outcome = launching::run(plan, rank_arguments, logs, early, move |event| {
+        if let LaunchEvent::Stopping { by, .. } = event {
+            heard.get_or_init(|| by.clone());
+        }
         recording::note_launch_event(&told, event);
     });
-    end_of_job(&config, arguments, (&mut prepared, report_before), outcome)
+    let asked_by = asked_by.get().map(String::as_str);
+    let before = (&mut prepared, report_before);
+    end_of_job(&config, arguments, before, (outcome, asked_by))
 }
 
 /// In this process: alone, or on several devices with a thread each.

@@ -4,6 +4,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::thread;
 
+use everburn_record::proc::value_in;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level::{self, signal_name};
@@ -67,13 +68,36 @@ impl EarlyStop {
     }
 }
 
+/// `signals` without a SIGHUP that this process was started to ignore, as by `nohup`: a handler would undo that.
+///
+/// SIGINT and SIGQUIT stay, though a shell without job control has its background jobs ignore them: scripts stop such a job by
+/// SIGINT. Where the system has no `/proc` all stay.
+///
+/// ```
+/// # mod everburn { pub use everburn_launch as launch; }
+/// // SIGINT and SIGTERM.
+/// assert_eq!(everburn::launch::signals_to_hear(&[2, 15]), [2, 15]);
+/// ```
+#[must_use]
+pub fn signals_to_hear(signals: &[i32]) -> Vec<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let hears = |signal: &i32| *signal != SIGHUP || !is_ignored(*signal, &status);
+    signals.iter().copied().filter(hears).collect()
+}
+
+/// Whether a process whose `/proc/PID/status` this is ignores `signal`.
+fn is_ignored(signal: i32, status: &str) -> bool {
+    let mask = value_in(status, "SigIgn").and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    mask.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
+}
+
 /// Calls `obey` on a thread of its own with each signal that comes, until it breaks or the handle is closed.
 pub(crate) fn on_signals(
     thread: &str,
     listened: &[i32],
     mut obey: impl FnMut(i32) -> ControlFlow<()> + Send + 'static,
 ) -> io::Result<Handle> {
-    let mut signals = Signals::new(listened)?;
+    let mut signals = Signals::new(signals_to_hear(listened))?;
     let handle = signals.handle();
     thread::Builder::new()
         .name(thread.to_owned())
@@ -87,5 +111,19 @@ pub(crate) fn on_signals(
 impl Drop for EarlyStop {
     fn drop(&mut self) {
         self.handle.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ignored_signal_is_a_bit_of_the_status() {
+        let status = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n";
+        assert!(is_ignored(SIGHUP, status));
+        assert!(!is_ignored(SIGINT, status) && !is_ignored(SIGTERM, status));
+        assert!(!is_ignored(SIGHUP, "SigIgn:\t0000000000001000\n"));
+        assert!(!is_ignored(SIGHUP, ""));
     }
 }

@@ -29,6 +29,8 @@ pub enum LaunchEvent {
     },
     /// A signal has asked the job to stop.
     Stopping {
+        /// The signal, and where it came to another machine, as in `SIGTERM at machine 1`, that one.
+        by: String,
         /// How it stops, in words.
         text: String,
     },
@@ -73,7 +75,7 @@ impl LaunchEvent {
         match self {
             Self::Lost { text, .. }
             | Self::Restart { text, .. }
-            | Self::Stopping { text }
+            | Self::Stopping { text, .. }
             | Self::NotStopped { text, .. }
             | Self::AllStopped { text }
             | Self::MachineLost { text, .. } => text,

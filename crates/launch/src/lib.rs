@@ -24,7 +24,7 @@
 //! - No rank outlives it, whatever signal ends it, SIGKILL included (for SIGKILL the rank must call
 //!   [`RankEnvironment::guard_against_orphaning`]).
 //! - SIGINT or SIGTERM at the launcher asks all ranks once, by SIGTERM, to stop after their step;
-//!   a second one ends them at once.
+//!   a second one ends them at once. So does SIGHUP, unless the launcher was started to ignore it, as by `nohup`.
 //!
 //! # Elastic jobs
 //! With [`LaunchConfig::elastic`] a failure does not end the job: the rank is restarted after a growing pause, up to
@@ -72,7 +72,7 @@ mod terminal;
 
 pub use children::{ChildError, Children, EndedChild, StartedChild, WorkerPool, forget_ranks};
 pub use config::{ElasticLaunch, LaunchConfig};
-pub use early_stop::EarlyStop;
+pub use early_stop::{EarlyStop, signals_to_hear};
 pub use environment::{RankEnvironment, variables};
 pub use error::{JoinError, LaunchError, RankEnvironmentError};
 pub use event::LaunchEvent;

@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::low_level::{self, signal_name};
 
-use crate::early_stop::on_signals;
+use crate::early_stop::{on_signals, signals_to_hear};
 
 /// Signals that come within this time are one request: `timeout` sends one to its child and one to its process group.
 const ONE_REQUEST: Duration = Duration::from_millis(250);
@@ -26,12 +26,14 @@ pub(crate) fn asks_again(first: Instant, now: Instant) -> bool {
     now.saturating_duration_since(first) > ONE_REQUEST
 }
 
-/// Listens for SIGINT, SIGTERM and SIGHUP, which from now on only set the signal.
+/// Listens for SIGINT, SIGTERM and SIGHUP, which from now on only set the signal. A SIGHUP that the process was
+/// started to ignore, as by `nohup`, stays ignored.
 ///
 /// Without a launcher a second SIGINT or SIGTERM ends the process at once, with 128 + the signal's
-/// number; signals within a quarter of a second count as one. `tell` gets the name of the first signal with `false`, and that
-/// of the second with `true`, before the end. Under a launcher (`under_launcher`) there is neither: a Ctrl-C may reach
-/// a rank twice, from the terminal and from the launcher, and it is the launcher that ends ranks at once, and says so.
+/// number; signals within a quarter of a second count as one. `tell` gets the name of the first signal with `false`, which
+/// [`StopSignal::by`] has too, and that of the second with `true`, before the end. Under a launcher (`under_launcher`) there is
+/// neither: a Ctrl-C may reach a rank twice, from the terminal and from the launcher, and it is the launcher that ends ranks at
+/// once, and says so.
 ///
 /// Stopping is a collective decision: one rank's answer must be agreed on by all before any acts.
 ///
@@ -57,15 +59,17 @@ pub fn listen_for_stop(
     let kill = || low_level::exit(EXIT_INTERRUPTED.into());
     let stop = StopSignal::from_flag(Arc::clone(&asked)).with_kill(kill);
     if under_launcher {
-        for signal in listened {
+        for signal in signals_to_hear(&listened) {
             flag::register(signal, Arc::clone(&asked))?;
         }
         return Ok(stop);
     }
     let tell = Arc::new(tell);
     let mut first = None::<Instant>;
+    let named = stop.clone();
     let obey = move |signal| {
-        let was_asked = asked.swap(true, Ordering::Relaxed);
+        let was_asked = asked.load(Ordering::Relaxed);
+        named.set_by(signal_name(signal).unwrap_or("a signal"));
         match request(signal, was_asked, first, Instant::now()) {
             Request::Stop => drop(say(&tell, signal, false)),
             Request::End => {

@@ -78,7 +78,7 @@ pub use runs::{
 };
 pub use saving::Saving;
 pub use settings::Settings;
-pub use stop::{EXIT_INTERRUPTED, StopSignal};
+pub use stop::{EXIT_INTERRUPTED, StopSignal, stopped_on_request};
 pub use time::{unix_time, unix_time_ms};
 
 #[cfg(test)]

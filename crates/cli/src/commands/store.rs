@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use everburn_collectives::store::{StoreAccess, StoreOptions, TcpStoreServer};
-use everburn_launch::variables;
+use everburn_launch::{signals_to_hear, variables};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -57,7 +57,8 @@ impl StoreArguments {
 pub(crate) fn serve(arguments: &StoreArguments) -> Result<ExitCode, ToolError> {
     let options = StoreOptions::new(arguments.access()?);
     // Before anyone knows that there is a server to be ended.
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
+    let listened = signals_to_hear(&[SIGINT, SIGTERM, SIGHUP]);
+    let mut signals = Signals::new(listened).map_err(failed)?;
     let server = TcpStoreServer::bind(arguments.listen, options).map_err(failed)?;
     say!("{}", server.local_addr());
     signals.forever().next();

@@ -13,7 +13,7 @@ use everburn_datasets::{
     DatasetError, Documents, EndOfDocument, TokenizeRequest, Tokenized, TokenizerKind,
     TokenizerRequest, tokenize, train_tokenizer,
 };
-use everburn_launch::ChildError;
+use everburn_launch::{ChildError, signals_to_hear};
 use everburn_record::plain::word;
 use everburn_record::{file, invocation, units};
 use everburn_train::AnyTask;
@@ -187,7 +187,7 @@ fn write_tokens(arguments: &TokenizeArguments) -> Result<ExitCode, ToolError> {
         validation: arguments.validation,
     };
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    for signal in signals_to_hear(&[SIGINT, SIGTERM, SIGHUP]) {
         signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(failed)?;
     }
     let begun = Instant::now();

@@ -14,7 +14,8 @@ use crate::prelude::*;
 use crate::{launching, recording, summary};
 
 /// Records how the job has ended, gives the folder back to its earlier run where nothing was recorded, and says all of it:
-/// files are named by where they are then. `report_before` is that of the run before a resume.
+/// files are named by where they are then. `report_before` is that of the run before a resume, `asked_by` the signal that has
+/// asked for the end.
 ///
 /// # Errors
 /// That of the launcher.
@@ -22,13 +23,18 @@ pub(super) fn end_of_job(
     config: &RunConfig,
     arguments: &TrainArguments,
     (prepared, report_before): (&mut Prepared, Option<TrainingReport>),
-    outcome: Result<Outcome, CliError>,
+    (outcome, asked_by): (Result<Outcome, CliError>, Option<&str>),
 ) -> Result<ExitCode, CliError> {
     let run = prepared.run.clone();
     let is_finder = arguments.finders.wanted().is_some();
     match is_finder {
         true => recording::leave_no_checkpoints(&run),
-        false => recording::conclude_job(&run, outcome.as_ref()),
+        false => {
+            if let Some(by) = asked_by {
+                recording::name_stop(&run, report_before.as_ref(), by);
+            }
+            recording::conclude_job(&run, outcome.as_ref());
+        }
     }
     let mut outcome = outcome?;
     let code = ExitCode::from(&outcome);

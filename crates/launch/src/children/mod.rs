@@ -19,6 +19,7 @@ use rustix::process::{
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub use self::worker_pool::WorkerPool;
+use crate::early_stop::signals_to_hear;
 use crate::output::last_lines_of;
 
 /// How often a child is looked at: often enough for a human, too seldom to disturb a measurement.
@@ -134,7 +135,7 @@ impl Children {
     /// [`ChildError::Failed`] if a signal cannot be listened for.
     pub fn listen() -> Result<Self, ChildError> {
         let interrupted = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        for signal in signals_to_hear(&[SIGINT, SIGTERM, SIGHUP]) {
             signal_hook::flag::register(signal, Arc::clone(&interrupted))
                 .map_err(|error| ChildError::new(format!("cannot listen for signals: {error}")))?;
         }

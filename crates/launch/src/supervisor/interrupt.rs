@@ -36,7 +36,7 @@ impl Supervisor<'_> {
         let name = signal_name(signal).unwrap_or("a signal");
         if signal == SIGQUIT {
             self.interrupted.get_or_insert((signal, Instant::now()));
-            self.say_stopping(format!("{name}: all ranks are ended at once"));
+            self.say_stopping(name, format!("{name}: all ranks are ended at once"));
             self.kill_all();
             return;
         }
@@ -50,7 +50,7 @@ impl Supervisor<'_> {
         if let Some((_, first)) = self.interrupted {
             // A terminal that is closed may say so twice, by itself and by its shell: nobody has asked again.
             if signal != SIGHUP && asks_again(first, Instant::now()) {
-                self.say_stopping(format!("{name} again: all ranks are ended at once"));
+                self.say_stopping(name, format!("{name} again: all ranks are ended at once"));
                 self.kill_all();
             }
             return;
@@ -72,10 +72,11 @@ impl Supervisor<'_> {
             Some(_) => "neither compute nor save",
             None => "save nothing",
         };
-        self.say_stopping(format!(
+        let text = format!(
             "stopping on {by}, after the step that is under way if there is one: ranks that still run in {patience:.0} s, \
              and {idle}, are ended; once more ends all ranks at once"
-        ));
+        );
+        self.say_stopping(by, text);
         let now = Instant::now();
         self.writing.begin(now, &self.processes());
         self.signal_all(Signal::TERM);
@@ -87,12 +88,13 @@ impl Supervisor<'_> {
         self.give_up_if_stopped_while_waiting();
     }
 
-    pub(super) fn say_stopping(&self, text: String) {
+    pub(super) fn say_stopping(&self, by: &str, text: String) {
         if !self.dashboard {
             // It would be written across the dashboard, which ends after the step.
             tracing::info!("{text}");
         }
-        (self.tell)(&LaunchEvent::Stopping { text });
+        let by = by.to_owned();
+        (self.tell)(&LaunchEvent::Stopping { by, text });
     }
 
     /// Gives the ranks longer to stop while one computes, or saves, as a checkpoint; else kills them.
@@ -102,14 +104,15 @@ impl Supervisor<'_> {
         let longer = match self.writing.extend(now, &self.processes()) {
             Some(Longer::Saves(longer)) => longer,
             Some(Longer::Computes(longer, most)) => {
-                if is_first && self.was_interrupted() {
-                    self.say_stopping(format!(
+                if let Some(signal) = self.interrupted_by().filter(|_| is_first) {
+                    let text = format!(
                         "still within a step after {:.0} s: {}; as long as one computes they are waited for, {:.0} s more \
                          at most; once more ends all ranks at once",
                         self.config.stop_patience.as_secs_f64(),
                         ranks(&self.left()),
                         most.as_secs_f64()
-                    ));
+                    );
+                    self.say_stopping(signal_name(signal).unwrap_or("a signal"), text);
                 }
                 longer
             }

@@ -38,7 +38,7 @@ impl Supervisor<'_> {
             return;
         }
         if let Some(by) = self.stop_of_others() {
-            self.say_stopping(format!("the job was stopped on {by}"));
+            self.say_stopping(&by, format!("the job was stopped on {by}"));
         }
     }
 

@@ -8,8 +8,9 @@ use std::thread;
 use everburn_collectives::elastic::MembershipCoordinator;
 use everburn_collectives::rendezvous::{RendezvousError, RendezvousRequest, rendezvous};
 use everburn_collectives::store::{Store as _, StoreAccess};
-use everburn_launch::{EarlyStop, HostedStore, Launcher};
-use everburn_tests::{assert_matches, on_a_free_port};
+use everburn_launch::{EarlyStop, HostedStore, Launcher, signals_to_hear};
+use everburn_record::proc;
+use everburn_tests::{assert_matches, on_a_free_port, skip};
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::elastic::signal;
@@ -74,6 +75,37 @@ fn a_signal_before_the_first_rank_is_a_request_to_stop() {
         let told = fs::read_to_string(folder.path().join("told")).unwrap();
         assert!(told.starts_with("None stopping on SIGTERM"), "{told}");
         assert!(!folder.path().join("said").exists(), "{when}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_hang_up_stops_a_job_unless_it_was_started_to_ignore_that_as_by_nohup() {
+    for (ignored, stopped_by, code) in [(true, "SIGTERM", 143), (false, "SIGHUP", 129)] {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let role = "stops when asked";
+        let mut launcher = match ignored {
+            true => LauncherProcess::start_ignoring_hang_ups(folder, 2, role),
+            false if signals_to_hear(&[1]).is_empty() => {
+                skip("a hang-up that stops a job", "it is ignored here");
+                continue;
+            }
+            false => LauncherProcess::start(folder, 2, role, ""),
+        };
+        let ranks = [0, 1].map(|rank| number_in(folder, &format!("pid.{rank}")));
+        for rank in ranks {
+            let status = fs::read_to_string(format!("/proc/{rank}/status")).unwrap();
+            let mask = proc::value_in(&status, "SigIgn").unwrap();
+            let mask = u64::from_str_radix(mask, 16).unwrap();
+            assert_eq!(mask & 1 == 1, ignored, "{mask:x}");
+        }
+        launcher.signal(Signal::HUP);
+        launcher.signal(Signal::TERM);
+        assert_eq!(launcher.wait().code(), Some(code));
+        let told = fs::read_to_string(folder.join("told")).unwrap();
+        let begin = format!("None stopping on {stopped_by}, after the step");
+        assert!(told.starts_with(&begin), "{told}");
     }
 }
 

@@ -63,8 +63,3 @@ impl LoopOutcome {
         stopped.is_some_and(|why| why.starts_with("on request") || why.starts_with("by "))
     }
 }
-
-/// Why a loop ended that the user stopped.
-pub(crate) fn stopped_by_user(step: usize) -> String {
-    format!("on request after step {step}")
-}

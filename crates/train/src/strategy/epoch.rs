@@ -2,7 +2,7 @@
 
 use burn_train::{EventProcessorTraining, LearnerEvent, TrainingItem};
 use everburn_distributed::Ddp;
-use everburn_record::Phase;
+use everburn_record::{Phase, stopped_on_request};
 
 use super::engine::{SyncedStep, SyncedSteps};
 use super::run::StepContext;
@@ -16,7 +16,6 @@ use crate::metrics::step_report::{Report, StepCost, StepReport};
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
 use crate::model::finite::require_finite_loss;
-use crate::record::outcome::stopped_by_user;
 
 /// Why the steps of a part of an epoch are over, on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,7 +135,8 @@ impl RankLoop {
         }
         if votes.stop && self.outcome.stopped.is_none() {
             // On whichever rank: this one may learn of a signal only after the others.
-            self.outcome.stopped = Some(stopped_by_user(self.outcome.step));
+            self.outcome.stopped =
+                Some(stopped_on_request(self.setup.stop.by(), self.outcome.step));
         }
         Ok(self.outcome.stopped.is_some())
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use burn::module::Module;
 use burn_train::{EventProcessorTraining, LearnerEvent, TrainingItem};
-use everburn_record::{Phase, Saving};
+use everburn_record::{Phase, Saving, stopped_on_request};
 
 use super::{RankLoop, items};
 use crate::checkpoint::adapter::Adapter;
@@ -20,7 +20,6 @@ use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
 use crate::model::finite::{require_finite, require_finite_loss};
 use crate::model::predictions::Counts;
-use crate::record::outcome::stopped_by_user;
 use crate::record::report::BestEpoch;
 
 pub(super) struct Validated {
@@ -68,7 +67,7 @@ impl RankLoop {
         let evaluated = evaluated.map_err(|error| error.in_validation(held_out_from))?;
         self.event_valid(LearnerEvent::EndSplit(epoch))?;
         let Some(Evaluated { sums, broken }) = evaluated else {
-            self.outcome.stopped = Some(stopped_by_user(step));
+            self.outcome.stopped = Some(stopped_on_request(self.setup.stop.by(), step));
             return Ok(None);
         };
         require_finite_loss(VALIDATION_LOSS, sums.mean_loss(), epoch, step)

@@ -171,6 +171,16 @@ impl LauncherProcess {
         Self::spawn(command, folder, 1, "", script)
     }
 
+    /// The same for a launcher that is started to ignore SIGHUP, as by `nohup`.
+    #[cfg(target_os = "linux")]
+    pub fn start_ignoring_hang_ups(folder: &Path, ranks: usize, role: &str) -> Self {
+        let mut command = Command::new("sh");
+        let program = std::env::current_exe().unwrap();
+        command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]);
+        command.arg(program).args(act_arguments());
+        Self::spawn(command, folder, ranks, role, "")
+    }
+
     /// The same for a launcher to which a signal comes `when` no rank has been started.
     pub fn start_with_signal(folder: &Path, when: &str) -> Self {
         let when = vec![(signals::WHEN, when.to_owned())];
