@@ -119,10 +119,10 @@ fn stops_cleanly(ranks: usize, signal: Signal, code: i32) {
     );
     let report = run.report();
     let stopped = report["stopped"].as_str().unwrap();
-    let by = if signal == Signal::INT {
-        "Ctrl-C"
-    } else {
-        "SIGTERM"
+    let by = match signal {
+        Signal::INT => "Ctrl-C",
+        Signal::USR1 => "SIGUSR1",
+        _ => "SIGTERM",
     };
     let begin = format!("on request by {by} after step ");
     assert!(stopped.starts_with(&begin), "{report:#}");
@@ -151,6 +151,13 @@ fn ctrl_c_at_the_launcher_stops_all_ranks_after_their_step() {
 #[test]
 fn sigterm_at_the_launcher_stops_all_ranks_after_their_step() {
     stops_cleanly(2, Signal::TERM, 128 + 15);
+}
+
+/// As `--signal=USR1@90` of Slurm sends it.
+#[test]
+fn sigusr1_at_the_launcher_or_a_single_process_stops_after_the_step() {
+    stops_cleanly(2, Signal::USR1, 128 + 10);
+    stops_cleanly(1, Signal::USR1, 130);
 }
 
 #[test]

@@ -406,8 +406,8 @@ fn torchrun() -> PathBuf {
 fn ranks_of_torchrun_train_over_its_store() {
     let torchrun = torchrun();
     let folder = tempfile::tempdir().unwrap();
-    let start = |arguments: &[&str], run: &str| {
-        let arguments = ["--nproc-per-node", "2"].iter().chain(arguments);
+    let start = |ranks: &str, arguments: &[&str], run: &str| {
+        let arguments = ["--nproc-per-node", ranks].iter().chain(arguments);
         Everburn::train(folder.path(), "mnist")
             .args([
                 "--steps",
@@ -424,19 +424,23 @@ fn ranks_of_torchrun_train_over_its_store() {
             .env("EVERBURN_OPEN_STORE", "1")
             .run()
     };
-    let check = |run: &str| {
+    let check = |run: &str, ranks: u64| {
         let report = Run::new(folder.path().join(run)).report();
-        assert_eq!(report["world_size"], 2, "{report:#}");
+        assert_eq!(report["world_size"], ranks, "{report:#}");
         assert_eq!(report["steps"], 50, "{report:#}");
     };
     // By itself it takes a port of its own choice.
-    let ended = start(&["--standalone", "--no-python"], "standalone").succeeded();
+    let ended = start("2", &["--standalone", "--no-python"], "standalone").succeeded();
     assert!(ended.stderr.contains("started by torchrun"), "{ended}");
     assert!(ended.stderr.contains("the launcher's store"), "{ended}");
-    check("standalone");
+    check("standalone", 2);
+    // With three ranks or more, some wait in its store while others look for what they wait for.
+    start("4", &["--standalone", "--no-python"], "four").succeeded();
+    check("four", 4);
     // As on several machines, at an address that is given.
     let ended = on_a_free_port(|port| {
         let ended = start(
+            "2",
             &["--master-port", &port.to_string(), "--no-python"],
             "given",
         );
@@ -444,5 +448,5 @@ fn ranks_of_torchrun_train_over_its_store() {
     });
     let ended = ended.succeeded();
     assert!(ended.stderr.contains("meet at 127.0.0.1:"), "{ended}");
-    check("given");
+    check("given", 2);
 }

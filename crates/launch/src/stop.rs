@@ -9,11 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use everburn_record::{EXIT_INTERRUPTED, StopSignal};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::SIGHUP;
 use signal_hook::flag;
 use signal_hook::low_level::{self, signal_name};
 
-use crate::early_stop::{on_signals, signals_to_hear};
+use crate::early_stop::{RANK_ASKED_BY, on_signals, signals_to_hear};
 
 /// Signals that come within this time are one request: `timeout` sends one to its child and one to its process group.
 const ONE_REQUEST: Duration = Duration::from_millis(250);
@@ -26,10 +26,10 @@ pub(crate) fn asks_again(first: Instant, now: Instant) -> bool {
     now.saturating_duration_since(first) > ONE_REQUEST
 }
 
-/// Listens for SIGINT, SIGTERM and SIGHUP, which from now on only set the signal. A SIGHUP that the process was
+/// Listens for SIGINT, SIGTERM, SIGHUP and SIGUSR1, which from now on only set the signal. A SIGHUP that the process was
 /// started to ignore, as by `nohup`, stays ignored.
 ///
-/// Without a launcher a second SIGINT or SIGTERM ends the process at once, with 128 + the signal's
+/// Without a launcher a second SIGINT, SIGTERM or SIGUSR1 ends the process at once, with 128 + the signal's
 /// number; signals within a quarter of a second count as one. `tell` gets the name of the first signal with `false`, which
 /// [`StopSignal::by`] has too, and that of the second with `true`, before the end. Under a launcher (`under_launcher`) there is
 /// neither: a Ctrl-C may reach a rank twice, from the terminal and from the launcher, and it is the launcher that ends ranks at
@@ -54,12 +54,11 @@ pub fn listen_for_stop(
     tell: impl Fn(&str, bool) + Send + Sync + 'static,
 ) -> io::Result<StopSignal> {
     let asked = Arc::new(AtomicBool::new(false));
-    let listened = [SIGINT, SIGTERM, SIGHUP];
     // No handlers of the process's exit run, which might wait for what hangs.
     let kill = || low_level::exit(EXIT_INTERRUPTED.into());
     let stop = StopSignal::from_flag(Arc::clone(&asked)).with_kill(kill);
     if under_launcher {
-        for signal in signals_to_hear(&listened) {
+        for signal in signals_to_hear(&RANK_ASKED_BY) {
             flag::register(signal, Arc::clone(&asked))?;
         }
         return Ok(stop);
@@ -81,7 +80,7 @@ pub fn listen_for_stop(
         first.get_or_insert_with(Instant::now);
         ControlFlow::Continue(())
     };
-    on_signals("signals", &listened, obey)?;
+    on_signals("signals", &RANK_ASKED_BY, obey)?;
     Ok(stop)
 }
 
@@ -127,6 +126,8 @@ where
 
 #[cfg(test)]
 mod tests {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+
     use super::*;
 
     #[test]

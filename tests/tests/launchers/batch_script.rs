@@ -1,11 +1,18 @@
-//! docs/launching/train.sbatch, with stand-ins for Slurm's programs.
+//! The batch scripts of docs/launching, with stand-ins for Slurm's programs.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// What docs/launching/train.sbatch makes of how its step has ended: its code, and what it asked of Slurm.
-fn turn_of_the_batch_script(
+/// One task per rank, which `srun` starts.
+const TASKS: &str = "train.sbatch";
+
+/// One task per node, which starts the ranks.
+const LAUNCHERS: &str = "launchers.sbatch";
+
+/// What a script of docs/launching makes of how its step has ended: its code, and what it asked of Slurm.
+fn turn_of_a_batch_script(
+    script: &str,
     folder: &Path,
     step: &str,
     variables: &[(&str, &str)],
@@ -16,9 +23,12 @@ fn turn_of_the_batch_script(
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     };
     stub("openssl", "echo a-secret-of-the-job");
-    stub("scontrol", "echo \"$*\" >>requeued");
+    stub(
+        "scontrol",
+        "if [ \"$1\" = show ]; then printf 'n1\\nn2\\n'; else echo \"$*\" >>requeued; fi",
+    );
     stub("srun", step);
-    let script = std::path::absolute("../docs/launching/train.sbatch").unwrap();
+    let script = std::path::absolute(Path::new("../docs/launching").join(script)).unwrap();
     let path = std::env::var("PATH").unwrap();
     let status = Command::new("bash")
         .arg(script)
@@ -26,6 +36,7 @@ fn turn_of_the_batch_script(
         .env("PATH", format!("{}:{path}", folder.display()))
         .env("SLURM_JOB_NAME", "job")
         .env("SLURM_JOB_ID", "7")
+        .env("SLURM_JOB_NODELIST", "n[1-2]")
         .envs(variables.iter().copied())
         .status()
         .unwrap();
@@ -34,16 +45,19 @@ fn turn_of_the_batch_script(
     (status.code().unwrap(), requeued)
 }
 
+/// A step that has written a report of this kind.
+fn report(stopped: &str, number: u32) -> String {
+    let finished = stopped == "null";
+    let text =
+        format!("{{\"seconds\": {number}, \"finished\": {finished}, \"stopped\": {stopped}}}");
+    // A checkpoint, with which the next turn resumes.
+    format!("mkdir -p runs/job/checkpoints/epoch-1; echo '{text}' >runs/job/report.json")
+}
+
 #[test]
 fn the_batch_script_asks_for_another_turn_after_a_stop_and_for_none_after_a_failure() {
     let folder = tempfile::tempdir().unwrap();
-    let turn = |step: &str| turn_of_the_batch_script(folder.path(), step, &[]);
-    let report = |stopped: &str, number: u32| {
-        let finished = stopped == "null";
-        let text =
-            format!("{{\"seconds\": {number}, \"finished\": {finished}, \"stopped\": {stopped}}}");
-        format!("mkdir -p runs/job/checkpoints; echo '{text}' >runs/job/report.json")
-    };
+    let turn = |step: &str| turn_of_a_batch_script(TASKS, folder.path(), step, &[]);
     let none = String::new();
     // A task that waited for one that was refused.
     assert_eq!(turn("exit 143"), (143, none.clone()));
@@ -68,7 +82,7 @@ fn the_batch_script_asks_for_another_turn_after_a_stop_and_for_none_after_a_fail
 fn the_batch_script_asks_for_a_bounded_number_of_turns_and_knows_the_end_of_its_time() {
     let folder = tempfile::tempdir().unwrap();
     let turn = |step: &str, variables: &[(&str, &str)]| {
-        let (code, requeued) = turn_of_the_batch_script(folder.path(), step, variables);
+        let (code, requeued) = turn_of_a_batch_script(TASKS, folder.path(), step, variables);
         (code, !requeued.is_empty())
     };
     let count = "SLURM_RESTART_COUNT";
@@ -81,4 +95,51 @@ fn the_batch_script_asks_for_a_bounded_number_of_turns_and_knows_the_end_of_its_
     assert_eq!(turn("exit 75", &[(end, "1")]), (0, true));
     assert_eq!(turn("exit 75", &[(end, "99999999999")]), (75, false));
     assert_eq!(turn("exit 2", &[(end, "1")]), (2, false));
+}
+
+#[test]
+fn the_batch_script_of_launchers_decides_by_the_report_and_not_by_143() {
+    let folder = tempfile::tempdir().unwrap();
+    let turn_with = |step: &str, variables: &[(&str, &str)]| {
+        let (code, requeued) = turn_of_a_batch_script(LAUNCHERS, folder.path(), step, variables);
+        (code, !requeued.is_empty())
+    };
+    let turn = |step: &str| turn_with(step, &[]);
+    // One launcher was refused, and --kill-on-bad-exit has sent SIGTERM to the other.
+    assert_eq!(turn("exit 143"), (143, false));
+    assert_eq!(turn("exit 2"), (2, false));
+    let stopped = report("\"on request by SIGTERM after step 7\"", 1);
+    assert_eq!(turn(&format!("{stopped}; exit 143")), (0, true));
+    // The report is that of the turn before.
+    assert_eq!(turn("exit 143"), (143, false));
+    let end = ("SLURM_JOB_END_TIME", "1");
+    assert_eq!(turn_with("exit 143", &[end]), (0, true));
+    assert_eq!(turn_with("exit 2", &[end]), (2, false));
+    let last = ("SLURM_RESTART_COUNT", "19");
+    assert_eq!(turn_with("exit 143", &[end, last]), (1, false));
+    assert_eq!(
+        turn_with("exit 143", &[end, last, ("TURNS", "50")]),
+        (0, true)
+    );
+    let failed = report("\"rank 1 was lost\"", 2);
+    assert_eq!(turn(&format!("{failed}; exit 75")), (75, false));
+    assert_eq!(turn(&report("null", 3)), (0, false));
+    // Nothing is left to train.
+    assert_eq!(turn("exit 0"), (0, false));
+}
+
+#[test]
+fn the_batch_script_of_launchers_gives_each_the_flags_of_its_node() {
+    let folder = tempfile::tempdir().unwrap();
+    let command = |resumes: &str| {
+        let step = "printf '#!/bin/bash\\necho \"$*\" >command\\n' >everburn; chmod +x everburn\n\
+                    SLURM_NNODES=2 SLURM_NODEID=1 \"${@:3}\"";
+        turn_of_a_batch_script(LAUNCHERS, folder.path(), step, &[]);
+        let command = std::fs::read_to_string(folder.path().join("command")).unwrap();
+        let flags = "train mnist --epochs 3 --ranks 4 --nodes 2 --node-rank 1 --rendezvous n1:15007 --run-dir runs/job";
+        assert_eq!(command.trim_end(), format!("{flags}{resumes}"));
+    };
+    command("");
+    std::fs::create_dir_all(folder.path().join("runs/job/checkpoints/epoch-1")).unwrap();
+    command(" --resume");
 }

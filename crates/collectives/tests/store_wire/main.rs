@@ -1,5 +1,6 @@
 //! The server as bytes on the wire see it: PyTorch's protocol, and those who do not follow it.
 
+mod early_waits;
 mod floods;
 mod lifetime;
 mod malformed;

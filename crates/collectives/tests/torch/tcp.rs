@@ -1,6 +1,8 @@
 //! TCP: PyTorch's clients at our server, ours at PyTorch's.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use everburn_collectives::store::{
     SharedStore, Store, StoreAccess, StoreOptions, TcpStore, TcpStoreServer,
@@ -84,6 +86,36 @@ fn eight_clients_of_pytorch_and_eight_of_ours_share_pytorchs_server() {
     crowd.meet(["--tcp", &address], || connect(&address));
     assert_eq!(connect(&address).get("crowd/log").unwrap(), [b'x'; 8]);
     server.finish();
+}
+
+/// The newer server answers a wait for a missing key when another client compares it with a value.
+#[test]
+#[ignore = "needs torch: cargo xtask test --with-torch"]
+fn a_wait_at_pytorchs_servers_ends_with_the_key_and_not_with_a_comparison() {
+    for backend in ["libuv", "legacy"] {
+        let server = Script::start("serve.py", &["--backend", backend]);
+        let address = server.line();
+        let (waiting, other) = (connect(&address), connect(&address));
+        thread::scope(|scope| {
+            let got = scope.spawn(|| waiting.get("late"));
+            let waited =
+                scope.spawn(|| waiting.wait(&["later"]).and_then(|()| waiting.get("later")));
+            // The server shows nobody who waits: some of many comparisons come after both waits have begun.
+            for _ in 0..200 {
+                assert_eq!(
+                    other.try_get_many(&["late", "later"]).unwrap(),
+                    [None, None]
+                );
+                thread::sleep(Duration::from_millis(1));
+            }
+            other.set("late", b"one").unwrap();
+            other.set("later", b"two").unwrap();
+            assert_eq!(got.join().unwrap().unwrap(), b"one", "{backend}");
+            assert_eq!(waited.join().unwrap().unwrap(), b"two", "{backend}");
+        });
+        drop((waiting, other));
+        server.finish();
+    }
 }
 
 #[test]

@@ -195,7 +195,11 @@ fn no_rank_outlives_a_launcher_that_was_killed() {
 
 #[test]
 fn an_interrupt_lets_every_rank_stop_cleanly() {
-    for (signal, name, code) in [(Signal::INT, "SIGINT", 130), (Signal::TERM, "SIGTERM", 143)] {
+    for (signal, name, code) in [
+        (Signal::INT, "SIGINT", 130),
+        (Signal::TERM, "SIGTERM", 143),
+        (Signal::USR1, "SIGUSR1", 138),
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let mut launcher = LauncherProcess::start(folder.path(), 2, "stops when asked", "");
         for rank in 0..2 {

@@ -4,12 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use super::StoreOptions;
 use super::connect::connect;
 use super::connection::{Connection, Deadline, Fault, random_u64};
 use super::requests::{add_message, check_message, compare_message, key_message, keys_message};
 use super::shared_connection::SharedConnection;
 use super::wire::{CHECK_READY, STOP_WAITING, WAIT_CANCELED, opcode, put_string};
+use super::{StoreAccess, StoreOptions};
+use crate::store::backoff::Backoff;
 use crate::store::{Store, StoreError, check_key, check_keys, check_value, semantics, user_key};
 use crate::sync::lock;
 
@@ -21,6 +22,12 @@ const IDLE_CONNECTIONS: usize = 4;
 
 /// How long the server may take to confirm that a wait is called off.
 const CANCEL_DEADLINE: Duration = Duration::from_secs(5);
+
+/// The first pause before a wait that was answered too early is repeated: a few round trips.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+
+/// The longest of these pauses: ten requests per second at the most, where a server answers every wait at once.
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// A [`Store`] served by a [`TcpStoreServer`](super::TcpStoreServer) or by PyTorch's `TCPStore`.
 ///
@@ -133,7 +140,7 @@ impl TcpStore {
         Ok(Some(found).filter(|found| found != nobodys))
     }
 
-    fn ready(
+    pub(super) fn ready(
         &self,
         operation: &'static str,
         keys: &[&str],
@@ -148,6 +155,12 @@ impl TcpStore {
         Ok(answer == CHECK_READY)
     }
 
+    /// Whether the server may be PyTorch's. Its newer one (libuv) answers a WAIT for a missing key as soon as another
+    /// client compares that key with a value, although nothing is stored then.
+    pub(super) const fn may_be_pytorchs(&self) -> bool {
+        matches!(self.options.access, StoreAccess::Open)
+    }
+
     pub(super) fn wait_for(
         &self,
         operation: &'static str,
@@ -157,28 +170,12 @@ impl TcpStore {
         if self.ready(operation, keys, self.at_least(deadline))? {
             return Ok(());
         }
-        let failed = |fault| self.failed(operation, fault, deadline);
-        let timed_out = |missing: Vec<&str>| StoreError::Timeout {
-            operation,
-            keys: missing.into_iter().map(str::to_owned).collect(),
-            waited: deadline.elapsed(),
-        };
-        if !deadline.left().is_zero() {
-            let idle = self.locked_idle().pop();
-            let mut connection = match idle {
-                Some(connection) => connection,
-                // However little time is left: being late is a timeout, not a lost connection.
-                None => self.open(self.at_least(deadline)).map_err(failed)?,
-            };
-            let ready = wait_on(&mut connection, keys, deadline).map_err(failed)?;
-            let mut idle = self.locked_idle();
-            if idle.len() < IDLE_CONNECTIONS {
-                idle.push(connection);
-            }
-            drop(idle);
-            if ready {
+        let mut pauses = early_wait_pauses();
+        while !deadline.left().is_zero() && self.wait_once(operation, keys, deadline)? {
+            if !self.may_be_pytorchs() || self.ready(operation, keys, self.at_least(deadline))? {
                 return Ok(());
             }
+            pauses.sleep(deadline.left());
         }
         // Which of them are missing is worth a few questions more, unless they are very many.
         let missing = |key: &&&str| {
@@ -189,7 +186,29 @@ impl TcpStore {
         if named.is_empty() {
             named = keys.to_vec();
         }
-        Err(timed_out(named))
+        Err(timed_out(operation, &named, deadline))
+    }
+
+    /// Sends one WAIT for all keys, on a connection of its own; false when the deadline came first.
+    fn wait_once(
+        &self,
+        operation: &'static str,
+        keys: &[&str],
+        deadline: Deadline,
+    ) -> Result<bool, StoreError> {
+        let failed = |fault| self.failed(operation, fault, deadline);
+        let idle = self.locked_idle().pop();
+        let mut connection = match idle {
+            Some(connection) => connection,
+            // However little time is left: being late is a timeout, not a lost connection.
+            None => self.open(self.at_least(deadline)).map_err(failed)?,
+        };
+        let answered = wait_on(&mut connection, keys, deadline).map_err(failed)?;
+        let mut idle = self.locked_idle();
+        if idle.len() < IDLE_CONNECTIONS {
+            idle.push(connection);
+        }
+        Ok(answered)
     }
 
     fn locked_idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
@@ -221,6 +240,23 @@ fn wait_on(connection: &mut Connection, keys: &[&str], deadline: Deadline) -> Re
     }
 }
 
+/// The pauses before a wait is repeated that a server has answered while keys were missing.
+pub(super) const fn early_wait_pauses() -> Backoff {
+    Backoff::new(FIRST_PAUSE, LONGEST_PAUSE)
+}
+
+pub(super) fn timed_out(
+    operation: &'static str,
+    missing: &[&str],
+    deadline: Deadline,
+) -> StoreError {
+    StoreError::Timeout {
+        operation,
+        keys: missing.iter().map(|key| (*key).to_owned()).collect(),
+        waited: deadline.elapsed(),
+    }
+}
+
 fn nobodys_value() -> [u8; 16] {
     let mut value = [0; 16];
     let (left, right) = value.split_at_mut(8);
@@ -245,16 +281,25 @@ impl Store for TcpStore {
     fn get_within(&self, key: &str, deadline: Duration) -> Result<Vec<u8>, StoreError> {
         check_key("get", key)?;
         let deadline = Deadline::within(deadline);
-        match self.peek("get", key, self.at_least(deadline))? {
-            Some(value) if !value.is_empty() => return Ok(value),
-            // Absent, or empty: a server may one day answer an absent key so.
-            _ => self.wait_for("get", &[key], deadline)?,
+        // A comparison would wake all who wait for the key at a server of PyTorch's: there CHECK comes first.
+        let mut waits = self.may_be_pytorchs();
+        let mut pauses = early_wait_pauses();
+        loop {
+            if waits {
+                self.wait_for("get", &[key], deadline)?;
+            }
+            match self.peek("get", key, self.at_least(deadline))? {
+                Some(value) if !value.is_empty() => return Ok(value),
+                // A server may one day answer an absent key so.
+                Some(value) if self.ready("get", &[key], self.at_least(deadline))? => {
+                    return Ok(value);
+                }
+                _ if !waits => waits = true,
+                _ if deadline.left().is_zero() => return Err(timed_out("get", &[key], deadline)),
+                // It was deleted after the wait for it.
+                _ => pauses.sleep(deadline.left()),
+            }
         }
-        let deadline = self.at_least(deadline);
-        let message = key_message(opcode::GET, key);
-        self.ask("get", deadline, &message, |connection| {
-            connection.value(deadline)
-        })
     }
 
     fn multi_get_within(

@@ -1,6 +1,6 @@
 //! Requests for many keys at once.
 
-use super::TcpStore;
+use super::client::{TcpStore, early_wait_pauses, timed_out};
 use super::connection::{Connection, Deadline, Fault};
 use super::requests::{compare_message, key_message, keys_message};
 use super::wire::{MAX_MESSAGE_BYTES, opcode};
@@ -17,8 +17,24 @@ impl TcpStore {
         keys: &[&str],
         deadline: Deadline,
     ) -> Result<Vec<Vec<u8>>, StoreError> {
-        self.wait_for("multi_get", keys, deadline)?;
-        let deadline = self.at_least(deadline);
+        let mut pauses = early_wait_pauses();
+        loop {
+            self.wait_for("multi_get", keys, deadline)?;
+            let values = self.multi_get(keys, self.at_least(deadline))?;
+            // An absent key is answered as an empty value: one of them may have been deleted after the wait.
+            if values.iter().all(|value| !value.is_empty())
+                || self.ready("multi_get", keys, self.at_least(deadline))?
+            {
+                return Ok(values);
+            }
+            if deadline.left().is_zero() {
+                return Err(timed_out("multi_get", keys, deadline));
+            }
+            pauses.sleep(deadline.left());
+        }
+    }
+
+    fn multi_get(&self, keys: &[&str], deadline: Deadline) -> Result<Vec<Vec<u8>>, StoreError> {
         let message = keys_message(opcode::MULTI_GET, keys);
         self.ask("multi_get", deadline, &message, |connection| {
             let mut total = 0;
