@@ -407,7 +407,7 @@ fn ranks_of_torchrun_train_over_its_store() {
     let torchrun = torchrun();
     let folder = tempfile::tempdir().unwrap();
     let start = |ranks: &str, arguments: &[&str], run: &str| {
-        let arguments = ["--nproc-per-node", ranks].iter().chain(arguments);
+        let arguments = [&["--nproc-per-node", ranks], arguments].concat();
         Everburn::train(folder.path(), "mnist")
             .args([
                 "--steps",

@@ -76,7 +76,8 @@ fn a_wait_that_is_answered_early_is_repeated_until_the_keys_are_there() {
     let server = serve(open());
     let writer = client(&server);
     let early = Early::before(server.local_addr(), 3);
-    let reads: [fn(&TcpStore) -> Result<Vec<u8>, StoreError>; 3] = [
+    type Read = fn(&TcpStore) -> Result<Vec<u8>, StoreError>;
+    let reads: [Read; 3] = [
         |store| store.get("get"),
         |store| {
             let values = store.multi_get_within(&["there", "multi_get"], LONG)?;

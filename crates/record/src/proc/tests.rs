@@ -62,23 +62,3 @@ fn a_lock_is_found_by_its_inode() {
     assert!(!is_lock_of("2: POSIX ADVISORY WRITE 4 fe:01:5 0 EOF", 5));
     assert!(!is_lock_of("", 0));
 }
-
-#[test]
-fn what_others_took_is_the_busy_time_less_ours() {
-    let own =
-        |user, system| format!("7 (a ) b) S 1 7 7 0 -1 0 1 2 3 4 5 6 {user} {system} 20 0 1 0 99");
-    let time = |machine: &str, own: &str| CpuTime::parse(machine, own).unwrap();
-    let before = time("cpu  100 0 50 800 50 0 0 0 9 9\ncpu0 1", &own(10, 0));
-    let expected = CpuTime {
-        total: 1000,
-        busy: 150,
-        children: 10,
-    };
-    assert_eq!(before, expected);
-    // 1000 later: 200 idle, 800 busy, of which 600 are our children's.
-    let later = time("cpu  800 0 100 1000 50 0 0 50 9 9\ncpu0 1", &own(600, 10));
-    assert_eq!(before.others_share(later), Some(0.2));
-    assert_eq!(before.others_share(before), None);
-    assert_eq!(CpuTime::parse("cpu  0 0 0 0 0 0 0 0", &own(1, 1)), None);
-    assert_eq!(CpuTime::parse("", ""), None);
-}
