@@ -86,6 +86,19 @@ fn an_unknown_model_suggests_the_nearest() {
     let help = miette::Diagnostic::help(&error).unwrap().to_string();
     let all = "did you mean `resnet18` or `resnet50`?";
     assert!(help.starts_with(all), "{help}");
+    for (name, meant) in [
+        ("resnet34", "resnet18 --set resnet18.blocks=[3,4,6,3]"),
+        ("ResNet-101", "resnet50 --set resnet50.blocks=[3,4,23,3]"),
+        ("resnet152", "resnet50 --set resnet50.blocks=[3,8,36,3]"),
+    ] {
+        let error = RunConfig::resolve(&arguments(name), None).unwrap_err();
+        let help = miette::Diagnostic::help(&error).unwrap().to_string();
+        assert!(
+            help.replace('\'', "").contains(&format!("`{meant}`")),
+            "{help}"
+        );
+        RunConfig::resolve(&arguments(meant), None).unwrap();
+    }
 }
 
 #[test]

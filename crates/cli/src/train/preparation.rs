@@ -300,6 +300,9 @@ pub(super) fn load_data(
     task: &mut dyn ConfiguredTask,
     is_checked: bool,
 ) -> Result<LoadedData, CliError> {
+    if !is_checked && !arguments.resume {
+        weights::check_sizes(config)?;
+    }
     let before = task.agreed_settings()?;
     let resumed = arguments.run_dir.as_deref().filter(|_| arguments.resume);
     let loaded = task.load().map_err(|error| match resumed {
