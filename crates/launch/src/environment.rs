@@ -459,13 +459,13 @@ impl RankEnvironment {
         let this = self.clone();
         let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            if attempt::is_running() {
-                return;
-            }
             let mut report = panic.to_string();
             for more in left_out(&report) {
                 report.push('\n');
                 report.push_str(&more);
+            }
+            if attempt::holds(&report) {
+                return;
             }
             this.report(kind(), None, &report);
             previous(panic);

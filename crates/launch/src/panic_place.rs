@@ -40,10 +40,11 @@ impl PanicPlaces {
         let noted = this.clone();
         let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            if attempt::is_running() {
+            let report = panic.to_string();
+            let more = left_out(&report).join("\n");
+            if attempt::holds(format!("{report}\n{more}").trim_end()) {
                 return;
             }
-            let more = left_out(&panic.to_string()).join("\n");
             let mut places = lock(&noted.0);
             if places.len() == REMEMBERED {
                 places.remove(0);
@@ -239,7 +240,12 @@ mod tests {
     fn a_panic_of_an_attempt_is_not_noted() {
         let places = PanicPlaces::watch();
         let panics = |message: &'static str| move || -> u8 { panic!("{message}: Device is lost") };
-        assert_eq!(attempt::run(panics("an attempt")), None);
+        assert!(attempt::run(panics("an attempt")).is_err());
+        let held = attempt::take_report().unwrap();
+        assert!(
+            held.contains("panicked at") && held.contains("dmesg"),
+            "{held}"
+        );
         assert!(std::panic::catch_unwind(panics("no attempt")).is_err());
         assert_eq!(places.of("an attempt: Device is lost"), None);
         let noted = places.of("no attempt: Device is lost").unwrap();

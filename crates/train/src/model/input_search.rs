@@ -203,7 +203,7 @@ impl InputSearch<'_> {
             Some(found)
         };
         // A loss that takes no single sample must not hide the error that there is.
-        attempt::run(look).flatten().unwrap_or_default()
+        attempt::run(look).ok().flatten().unwrap_or_default()
     }
 }
 

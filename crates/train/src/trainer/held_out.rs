@@ -77,7 +77,7 @@ impl Trainer {
             let classes = classes_of(batch.inner())?.try_into_data().ok()?;
             Some(classes.iter::<i64>().collect())
         };
-        attempt::run(read).flatten()
+        attempt::run(read).ok().flatten()
     }
 }
 

@@ -42,7 +42,8 @@ impl Trainer {
             Some((loss(0..samples)?, loss(0..half)?, loss(half..samples)?))
         };
         // What fails here fails in the first step, where the error is. A wrong label is no panic there, and has none here.
-        let losses = attempt::run(|| with_checked_targets(false, look).ok().flatten()).flatten();
+        let losses = attempt::run(|| with_checked_targets(false, look).ok().flatten());
+        let losses = losses.ok().flatten();
         if let Some((whole, first, second)) = losses
             && is_sum(whole, [first, second])
         {
