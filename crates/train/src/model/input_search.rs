@@ -12,6 +12,7 @@ use burn::tensor::Int;
 use burn_train::InferenceStep;
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::Prefetch;
+use everburn_record::attempt;
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
