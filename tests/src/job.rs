@@ -43,6 +43,11 @@ impl Job {
         processes_marked(&self.mark)
     }
 
+    /// The number of the launcher or single process.
+    pub fn process_id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The process of a rank.
     ///
     /// # Panics

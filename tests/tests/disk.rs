@@ -97,7 +97,7 @@ fn on_a_full_disk_the_training_goes_on_and_the_earlier_checkpoint_stays() {
         2,
         "{events}"
     );
-    let doctor = Everburn::new(folder.path(), ["doctor", "--run-dir", "kept"]).run();
+    let doctor = Everburn::new(folder.path(), ["doctor", "kept"]).run();
     let told = "2 checkpoints could not be written; the first, after step ";
     assert!(doctor.stdout.contains(told), "{doctor}");
     // The earlier one is good: the run continues from it where there is space.

@@ -32,7 +32,7 @@ fn kill_rank(rank: usize) {
     ended.failed_with(137, &[&cause, &log, help]);
     let live: serde_json::Value = serde_json::from_str(&run.text("live.json")).unwrap();
     assert_eq!(live["phase"], "ended", "{live:#}");
-    let doctor = Everburn::new(folder.path(), ["doctor", "--run-dir", "run"]).run();
+    let doctor = Everburn::new(folder.path(), ["doctor", "run"]).run();
     let failed = format!("it has failed: {cause}");
     assert!(
         doctor.stdout.contains(&failed) && doctor.stdout.contains(help),
@@ -67,7 +67,7 @@ fn ranks_that_cannot_be_started_are_a_failure_of_the_run() {
     ended.failed_with(2, &[cause]);
     let events = Run::new(folder.path().join("run")).text("events.jsonl");
     assert!(events.contains(r#""kind":"failure""#), "{events}");
-    let doctor = Everburn::new(folder.path(), ["doctor", "--run-dir", "run"]).run();
+    let doctor = Everburn::new(folder.path(), ["doctor", "run"]).run();
     let failed = format!("it has failed: {cause}");
     assert!(doctor.stdout.contains(&failed), "{doctor}");
 }
@@ -134,7 +134,7 @@ fn stops_cleanly(ranks: usize, signal: Signal, code: i32) {
     let events = run.text("events.jsonl");
     let is_noted = events.contains("stopping on SIG");
     assert_eq!(is_noted, ranks > 1, "{events}");
-    let doctor = Everburn::new(folder.path(), ["doctor", "--run-dir", "run"]).run();
+    let doctor = Everburn::new(folder.path(), ["doctor", "run"]).run();
     let stopped = format!("it has ended before its time: stopped {stopped}");
     let continued = "train --resume --run-dir run` continues";
     assert!(
@@ -232,6 +232,31 @@ fn a_diverging_run_fails_and_says_what_to_try() {
             assert!(!run.join(name).exists(), "{name} of a failed run");
         }
     }
+}
+
+#[test]
+fn a_training_that_diverges_with_finite_losses_is_warned_of_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = [
+        "--learning-rate",
+        "1e9",
+        "--epochs",
+        "3",
+        "--run-dir",
+        "run",
+    ];
+    let ended = Everburn::train(folder.path(), "mlp").args(flags).run();
+    let ended = ended.succeeded();
+    let warning = "the training loss has risen from ";
+    assert_eq!(ended.stderr.matches(warning).count(), 1, "{ended}");
+    let advice = "a lower --learning-rate (it is 1e9)";
+    assert!(ended.stderr.contains(advice), "{ended}");
+    let run = Run::new(folder.path().join("run"));
+    assert!(run.text("events.jsonl").contains(warning), "{ended}");
+    // Nobody reads a number of thirty digits.
+    let digits = |word: &str| word.chars().take_while(char::is_ascii_digit).count();
+    let longest = ended.stdout.split_whitespace().map(digits).max();
+    assert!(longest < Some(9), "{ended}");
 }
 
 #[test]

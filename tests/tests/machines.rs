@@ -261,7 +261,7 @@ fn machines_that_wait_for_another_say_so_and_are_told_where_the_first_is_stopped
             waits && events.contains(r#""ranks":[0,1],"waits_until_ms":"#)
         });
         if waits {
-            let doctor = Everburn::new(folder.path(), ["doctor", "--run-dir", "run"]).run();
+            let doctor = Everburn::new(folder.path(), ["doctor", "run"]).run();
             assert!(doctor.stdout.contains("waiting for rank 2"), "{doctor}");
             the_first_page_shows(folder.path(), "waiting for rank 2 of machine 2, ");
             first.signal(Signal::INT);

@@ -330,7 +330,9 @@ fn a_run_directory_that_a_running_job_uses() {
             Everburn::new(folder.path(), again),
         ] {
             let ended = second.run();
-            ended.failed_with(2, &["run", "another run is using it", "--run-dir"]);
+            let owner = format!("process {} has it", first.process_id());
+            let messages = ["run", "another run is using it", "--run-dir", &*owner];
+            ended.failed_with(2, &messages);
             nothing_was_started(&ended);
         }
         assert!(!folder.path().join("run~1").exists(), "moved aside");

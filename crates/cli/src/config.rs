@@ -127,7 +127,17 @@ fn config_to_resume(run_dir: &Path, arguments: &TrainArguments) -> Result<PathBu
     let own = folder_of_machine(run_dir, arguments.ranks.node_rank.unwrap_or(0));
     let found = [run_dir, &own].into_iter().find(|folder| folder.exists());
     if let Some(folder) = found {
-        return Ok(RunDirectory::open(folder)?.config_path());
+        let path = RunDirectory::open(folder)?.config_path();
+        return match read_table(&path)?.contains_key("model") {
+            true => Ok(path),
+            false => Err(CliError::usage_with_help(
+                format!(
+                    "{} names no model, as that of every run does: it was emptied or damaged",
+                    path.display()
+                ),
+                "begin a run with the same command and another --run-dir, stop it, and copy its config.toml here",
+            )),
+        };
     }
     let what = format!("there is no run in {} to resume", run_dir.display());
     Err(match own == run_dir {

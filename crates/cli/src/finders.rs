@@ -119,8 +119,8 @@ fn sweep_table(sweep: &LearningRateSweep) -> String {
     let row = |point: &everburn_train::SweepPoint| {
         vec![
             format!("{:.2e}", point.learning_rate),
-            format!("{:.4}", point.loss),
-            format!("{:.4}", point.smoothed),
+            units::fixed(point.loss, 4),
+            units::fixed(point.smoothed, 4),
         ]
     };
     let rows: Vec<_> = shown.map(|(_, point)| row(point)).collect();

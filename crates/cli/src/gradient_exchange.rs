@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use crate::devices::{DeviceError, DeviceName};
 use burn::prelude::Device;
-use everburn_collectives::store::SharedStore;
 #[cfg(any(feature = "cuda", feature = "rocm"))]
 use everburn_distributed::CubeMemory;
 use everburn_distributed::{Abilities, CommunicationHookConfig, Connector, GradientBackend, Waits};
@@ -114,12 +113,11 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
     Ok(())
 }
 
-/// How the rank on the device `name` is connected with the others, which meet at `store`: all ranks choose together,
-/// those on processors too. `all` are the devices of all ranks, where these are threads of one process.
+/// How the rank on the device `name` is connected with the others: all ranks choose together, those on processors too.
+/// `all` are the devices of all ranks, where these are threads of one process.
 pub(crate) fn connector(
     config: &RunConfig,
     name: &str,
-    store: SharedStore,
     all: &[Device],
 ) -> Result<Connector, CliError> {
     let abilities = Abilities {
@@ -129,7 +127,7 @@ pub(crate) fn connector(
     };
     let device = name.parse::<DeviceName>().map_err(DeviceError::from)?;
     let Some((vendor, number)) = collectives_of(device) else {
-        return Ok(Connector::new(config.ranks.backend, abilities, store));
+        return Ok(Connector::new(config.ranks.backend, abilities));
     };
     let library = Library::load_of(vendor).map(Arc::new);
     let nccl = match &library {
@@ -141,7 +139,7 @@ pub(crate) fn connector(
         nccl,
         ..abilities
     };
-    let connector = Connector::new(config.ranks.backend, abilities, store);
+    let connector = Connector::new(config.ranks.backend, abilities);
     let connector = connector.with_devices(all.to_vec());
     Ok(match &library {
         Ok(library) => with_nccl(connector, library, number, waits(config)),
@@ -246,9 +244,8 @@ mod tests {
         let names = ["flex", "vulkan:0"];
         let config = config(&names, GradientBackend::Auto);
         let ranks = ProcessGroup::over_threads(2, GroupOptions::default());
-        let store: SharedStore = Arc::new(everburn_collectives::store::HashStore::new());
         let ranks = ranks.into_iter().zip(names).map(|(group, name)| {
-            let connector = connector(&config, name, store.clone(), &[]).unwrap();
+            let connector = connector(&config, name, &[]).unwrap();
             std::thread::spawn(move || {
                 assert!(connector.connect(&group).unwrap().is_none());
                 connector.choice().unwrap().to_string()

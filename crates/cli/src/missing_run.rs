@@ -1,5 +1,6 @@
 //! Which run is meant by the name of a folder that is none.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use everburn_record::runs_in;
@@ -10,6 +11,18 @@ const MOST_NAMES: usize = 8;
 
 /// What to do where `folder` was given as that of a run, and is none: the run of a similar name, or those beside it.
 pub(crate) fn help(folder: &Path) -> String {
+    let error = std::fs::read_dir(folder).err();
+    help_where(folder, error.map(|error| error.kind()))
+}
+
+/// The same where `folder` cannot be read for this reason.
+fn help_where(folder: &Path, error: Option<ErrorKind>) -> String {
+    if error == Some(ErrorKind::PermissionDenied) {
+        return format!(
+            "this user may not read {} or a folder above it: `ls -ld` shows the owner and the mode of each",
+            folder.display()
+        );
+    }
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let beside = match folder.parent() {
         Some(parent) if parent != Path::new("") => parent,
@@ -69,6 +82,16 @@ mod tests {
             }
             assert!(!help.contains("/notes"), "{help}");
         }
+    }
+
+    #[test]
+    fn of_a_folder_that_may_not_be_read_no_other_name_is_guessed() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("mnist-1");
+        std::fs::create_dir(&run).unwrap();
+        let refused = help_where(&run, Some(ErrorKind::PermissionDenied));
+        assert!(refused.contains("this user may not read "), "{refused}");
+        assert!(help_where(&run, None).starts_with("check the path"));
     }
 
     #[test]

@@ -47,7 +47,9 @@ pub(crate) fn note_launch_event(run: &RunDirectory, event: &LaunchEvent) {
         LaunchEvent::Restart { .. } => EventKind::Restart,
         LaunchEvent::Lost { .. } => EventKind::Loss,
         LaunchEvent::Stopping { .. } => EventKind::Stop,
-        LaunchEvent::NotStopped { .. } | LaunchEvent::AllStopped { .. } => EventKind::Stall,
+        LaunchEvent::NotStopped { .. }
+        | LaunchEvent::RanksStopped { .. }
+        | LaunchEvent::AllStopped { .. } => EventKind::Stall,
         // The ranks say themselves that they have lost others, and the end of the job is noted as such.
         _ => EventKind::Warning,
     };
@@ -107,26 +109,33 @@ pub(crate) fn name_stop(run: &RunDirectory, before: Option<&TrainingReport>, by:
 
 /// Notes how a job ended, or why its launcher could not start or watch the ranks, and writes the report of its run.
 pub(crate) fn conclude_job(run: &RunDirectory, outcome: Result<&Outcome, &CliError>) {
-    match outcome {
-        Ok(Outcome::Failed(failure)) => run.note(Event {
+    let failure = match outcome {
+        Ok(Outcome::Failed(failure)) => Some(Event {
             rank: Some(failure.cause.rank),
             step: failure.cause.failure().and_then(|report| report.step),
             ..Event::new(EventKind::Failure, failure.headline())
         }),
-        Ok(_) => {}
-        Err(error) => run.note(Event::new(EventKind::Failure, error.to_string())),
-    }
+        Ok(_) => None,
+        Err(error) => Some(Event::new(EventKind::Failure, error.to_string())),
+    };
     // Rank 0 may have been killed, and knows of others only what it heard last.
-    if let Err(error) = Live::end(&run.path().join(Live::FILE)) {
-        tracing::debug!("{}: {error}", Live::FILE);
-    }
-    write_report(run);
+    end(run, failure);
 }
 
 /// Notes how a training of this process ended, and writes the report of its run.
 pub(crate) fn conclude(run: &RunDirectory, error: Option<&CliError>) {
-    if let Some(error) = error {
-        run.note(Event::new(EventKind::Failure, error.to_string()));
+    let failure = error.map(|error| Event::new(EventKind::Failure, error.to_string()));
+    end(run, failure);
+}
+
+/// Says in the files of `run` that it is over, and why it has failed, where it has; writes its report.
+fn end(run: &RunDirectory, failure: Option<Event>) {
+    let why = failure.as_ref().map(|event| &*event.text);
+    if let Err(error) = Live::end(&run.path().join(Live::FILE), why) {
+        tracing::debug!("{}: {error}", Live::FILE);
+    }
+    if let Some(event) = failure {
+        run.note(event);
     }
     write_report(run);
 }
@@ -234,6 +243,8 @@ mod tests {
         let report = failure.cause.report.as_mut().unwrap();
         (report.kind, report.step) = (everburn_launch::ReportKind::PeerLost, Some(7));
         let outcome = Outcome::Failed(Box::new(failure));
+        let live = run.path().join(Live::FILE);
+        Live::default().write(&live).unwrap();
         conclude_job(&run, Ok(&outcome));
         let events = std::fs::read_to_string(run.path().join("events.jsonl")).unwrap();
         let [line] = events.lines().collect::<Vec<_>>()[..] else {
@@ -247,5 +258,7 @@ mod tests {
             "{event:?}"
         );
         assert!(event.text.ends_with("too few ranks are left"), "{event:?}");
+        let live = Live::read(run.path()).unwrap();
+        assert_eq!(live.failure, Some(event.text));
     }
 }

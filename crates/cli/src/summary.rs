@@ -121,7 +121,7 @@ fn warn_of_a_missing_end(report: &TrainingReport, run: &RunDirectory) {
         let folder = word(run.path());
         let continued = match steps {
             Some(_) => format!(
-                "`{}` makes the steps since the newest checkpoint once more, and writes it: make room first",
+                "`{}` makes the steps since the newest checkpoint once more, and writes it: make its folder writable first (room, permission)",
                 resume_of(run.path())
             ),
             None => format!(
@@ -227,11 +227,11 @@ pub(crate) fn how_to_continue_with_room(run: &RunDirectory) -> String {
     let folder = word(run.path());
     match Place::newest_of(run.path()) {
         Some(_) => format!(
-            "when there is room, {}; or copy {folder} to another disk, and name the copy by --run-dir",
+            "when its files can be written (room, permission), {}; or copy {folder} to another disk, and name the copy by --run-dir",
             how_to_continue(run)
         ),
         None => format!(
-            "{folder} has no checkpoint to continue from: make room or name a --run-dir on another disk; then {}",
+            "{folder} has no checkpoint to continue from: make it writable (room, permission) or name a --run-dir on another disk; then {}",
             starts_again(run.path())
         ),
     }
@@ -341,7 +341,7 @@ pub(crate) fn tested(
         // As in the lines of the epochs.
         false => format!("{name} {mean}"),
     });
-    let loss = format!("loss {loss:.4}");
+    let loss = format!("loss {}", units::fixed(loss, 4));
     let parts: Vec<String> = accuracy.into_iter().chain([loss]).chain(others).collect();
     format!("test {}", parts.join("  "))
 }

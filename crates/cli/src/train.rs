@@ -6,6 +6,8 @@ mod joining;
 mod optimizer;
 mod preparation;
 mod ranks;
+mod required_checkpoints;
+mod run_in_use;
 mod warm_up;
 
 use std::cell::OnceCell;
@@ -149,6 +151,7 @@ fn train_here(
         .map(|rank| devices::of_rank(&config.ranks.devices, rank))
         .collect::<Result<Vec<_>, _>>()?;
     let finished = train_on_threads(&job, &devices, &run);
+    ending::write_lost_config(&run, config);
     match job.finder {
         None => prepared.conclude(finished.as_ref().err()),
         Some(_) => recording::leave_no_checkpoints(&run),
@@ -208,7 +211,7 @@ fn train_as_rank(
         group,
         elastic,
         heartbeat,
-        store,
+        store: _store,
     } = match join(&config, environment, run.as_ref()) {
         Err(CliError::Train(TrainError::JobFinished)) => return Ok(rank::not_needed(environment)),
         joined => joined?,
@@ -221,7 +224,7 @@ fn train_as_rank(
     // The report on a stall looks into the group after the training has ended.
     let (watched, regrouped) = watched(environment, &group, elastic.as_ref());
     let name = devices::name_of_rank(&config.ranks.devices, environment.local_rank);
-    let exchange = gradient_exchange::connector(&config, name, store, &[])?;
+    let exchange = gradient_exchange::connector(&config, name, &[])?;
     let heartbeat = heartbeat.map(Arc::new);
     recording::set_note(
         &config.ranks,

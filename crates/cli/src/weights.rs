@@ -4,6 +4,7 @@ mod export;
 mod fitting;
 mod lone_text;
 mod other_size;
+mod shown_sizes;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,11 +20,13 @@ use everburn_train::{
     AnyModel, ConfiguredTask, Patterns, StateDictFile, TrainError, WeightsMismatch,
     load_state_dict_except, missing_keys, save_safetensors, state_dict_names, state_dict_shapes,
 };
-use toml::Value;
+use toml::{Table, Value};
 
 pub(crate) use self::export::{ExportArguments, export};
 use self::fitting::help_to_fit;
 use self::other_size::{settings_of_model, with_sizes};
+pub(crate) use self::shown_sizes::check_sizes;
+use self::shown_sizes::help_to_size;
 use crate::arguments::keys::{get, put};
 use crate::arguments::{Given, OfImport, OfTraining, TrainArguments};
 use crate::config::{RunConfig, key_of};
@@ -97,6 +100,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
         ..TrainArguments::default()
     };
     let mut config = RunConfig::resolve(&arguments, None)?;
+    let given = config.sections.clone();
     let mut task = config.task()?;
     let folder = config.init_from.as_deref();
     if folder.is_some_and(is_pretrained) {
@@ -117,6 +121,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
         config.sections = task.sections()?;
     } else if task.data_decide_model() && !lone_text::tokens_are_named(&*task, &config, &arguments)?
     {
+        check_sizes(&config)?;
         // A text decides both.
         task.load()
             .map_err(|error| of_another_architecture(&config).unwrap_or_else(|| error.into()))?;
@@ -135,7 +140,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
         run.path().display(),
         config.model
     );
-    if let Some(assumed) = assumed(&config, &weights)? {
+    if let Some(assumed) = assumed(&config, &given, &weights)? {
         say!("{assumed}");
     }
     Ok(ExitCode::SUCCESS)
@@ -210,14 +215,18 @@ fn require_all(config: &RunConfig, weights: &Path) -> Result<(), CliError> {
     ))
 }
 
-/// A line about the settings that a file of weights does not show and nobody has set, if there are any.
-fn assumed(config: &RunConfig, weights: &Path) -> Result<Option<String>, CliError> {
-    let run = described_by(weights);
-    if is_pretrained(weights) || run.join("config.toml").is_file() {
+/// Whether weights have neither a run nor a `config.json` beside them, which would say what no shape shows.
+fn is_alone(weights: &Path) -> bool {
+    !is_pretrained(weights) && !described_by(weights).join("config.toml").is_file()
+}
+
+/// A line about the settings that a file of weights does not show and that are not among those `given`, if there are any.
+fn assumed(config: &RunConfig, given: &Table, weights: &Path) -> Result<Option<String>, CliError> {
+    if !is_alone(weights) {
         return Ok(None);
     }
     let unshown = config.task()?.layout().unshown.into_iter();
-    let unset = unshown.filter(|(key, _)| get(&config.sections, key).is_none());
+    let unset = unshown.filter(|(key, _)| get(given, key).is_none());
     let unset: Vec<String> = unset
         .map(|(key, value)| format!("{key} = {value}"))
         .collect();
@@ -289,9 +298,12 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
             )),
         };
     };
-    let model = loaded(config, path).map_err(|error| match help_to_fit(&error, config, path) {
-        Some(help) => CliError::usage_with_help(error.to_string(), help),
-        None => with_sizes(error, config, path, || settings_of_model(config, path)),
+    let model = loaded(config, path).map_err(|error| {
+        let help = help_to_fit(&error, config, path);
+        match help.or_else(|| help_to_size(&error, config, path)) {
+            Some(help) => CliError::usage_with_help(error.to_string(), help),
+            None => with_sizes(error, config, path, || settings_of_model(config, path)),
+        }
     })?;
     let skipped = skipped(config, path)?;
     let taken = state_dict_names(&model).len() - skipped.len();
@@ -310,7 +322,7 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<String>, CliError> {
         }
         many => format!("; {} others begin with new weights", many.len()),
     };
-    let assumed = assumed(config, path)?;
+    let assumed = assumed(config, &config.sections, path)?;
     let assumed = assumed.map_or_else(String::new, |line| format!("\n{line}"));
     Ok(Some(format!(
         "weights: {}: {taken}{new}{assumed}",

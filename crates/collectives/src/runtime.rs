@@ -114,6 +114,12 @@ pub(crate) fn process_id() -> u32 {
     simulated().map_or_else(std::process::id, |runtime| runtime.process_id())
 }
 
+/// The process that has started this one, as its launcher has, if it is stopped.
+pub(crate) fn stopped_parent() -> Option<u32> {
+    let parent = std::os::unix::process::parent_id();
+    is_stopped(parent).then_some(parent)
+}
+
 /// Whether a process of this machine is stopped; those of a simulation have no state.
 pub(crate) fn is_stopped(process: u32) -> bool {
     simulated().is_none() && everburn_record::proc::is_stopped(process)

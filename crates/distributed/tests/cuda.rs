@@ -7,13 +7,12 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
-use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_distributed::{
     BurnExchange, CommunicationHookConfig, CubeMemory, Ddp, DdpConfig, DeviceExchange,
     DeviceMemory, GradientBucket, HostExchange, NcclExchange, Waits, check_placement, cuda_index,
     kernel_timer, share_of,
 };
-use everburn_nccl::{Library, NcclConfig, NcclGroup, gpus};
+use everburn_nccl::{Library, NcclGroup, gpus};
 
 /// How far apart sums in another order may be.
 const TOLERANCE: f32 = 1e-4;
@@ -92,13 +91,12 @@ fn on_gpus(
     config: DdpConfig,
 ) {
     let library = Library::load().map(Arc::new);
-    let store: SharedStore = Arc::new(HashStore::new());
     let groups = ProcessGroup::over_threads(devices.len(), GroupOptions::default());
     let model = Mlp::new(&Device::flex());
     let all: Vec<Device> = devices.iter().map(|number| Device::cuda(*number)).collect();
     std::thread::scope(|scope| {
         for (group, number) in groups.into_iter().zip(devices) {
-            let (library, store, work, all) = (&library, store.clone(), &work, all.clone());
+            let (library, work, all) = (&library, &work, all.clone());
             let model = model.clone();
             scope.spawn(move || {
                 let device = Device::cuda(*number).autodiff();
@@ -111,13 +109,7 @@ fn on_gpus(
                     Way::Burn => Arc::new(BurnExchange::new(all).unwrap()),
                     Way::Nccl | Way::NcclAndHostWaits => {
                         let library = library.as_ref().unwrap_or_else(|error| panic!("{error}"));
-                        let config = NcclConfig::world(group.rank(), ranks.len(), *number);
-                        let own = NcclGroup::connect(
-                            library,
-                            store,
-                            config,
-                            Some(Arc::new(group.clone())),
-                        );
+                        let own = NcclGroup::connect(library, *number, &group);
                         let waits = match way {
                             Way::Nccl => Waits::Device,
                             _ => Waits::Host,
@@ -217,7 +209,7 @@ fn a_bucket_that_the_gpu_rounds_has_the_bits_of_the_hook() {
                         let mut values: Vec<f32> = (0..10_000).map(number).collect();
                         let data = TensorData::new(values.clone(), [values.len()]);
                         let numbers = Tensor::<1>::from_data(data, &Device::cuda(0));
-                        let sum = exchange.begin(0, numbers, 0).unwrap().collect().unwrap();
+                        let sum = exchange.begin(0, numbers).unwrap().collect().unwrap();
                         let bucket = GradientBucket {
                             index: 0,
                             slots: &[],

@@ -169,12 +169,17 @@ pub enum LaunchError {
     },
     /// The launcher of an elastic job cannot reach the job's store.
     #[error(
-        "the launcher cannot number its ranks: {reason}; check that the launcher of machine 0 runs, and \
-         `--rendezvous` (or `--store`, and etcd)"
+        "the launcher cannot number its ranks: {reason}; check {}",
+        match in_etcd {
+            true => "`--store`",
+            false => "that the launcher of machine 0 runs, and `--rendezvous`",
+        }
     )]
     StoreUnreachable {
         /// What the store said.
         reason: String,
+        /// Whether the store is in etcd, and machine 0 does not host it.
+        in_etcd: bool,
     },
     /// An elastic job is said to have finished, and no rank of this machine had a part in it.
     #[error(
@@ -335,5 +340,22 @@ fn incomplete(found: &[String], missing: &[String]) -> String {
     match found {
         [] => missing,
         _ => format!("{}, {missing}", one_or_more(found, ["is", "are"])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_store_in_etcd_that_is_not_reached_machine_0_is_not_suspected() {
+        let text = |in_etcd| {
+            let reason = "the store at etcd://a:2379 cannot be reached".to_owned();
+            LaunchError::StoreUnreachable { reason, in_etcd }.to_string()
+        };
+        assert!(text(true).contains("etcd://a:2379"), "{}", text(true));
+        assert!(!text(true).contains("machine 0"), "{}", text(true));
+        let of_machine_0 = "check that the launcher of machine 0 runs, and `--rendezvous`";
+        assert!(text(false).ends_with(of_machine_0), "{}", text(false));
     }
 }

@@ -41,6 +41,13 @@ pub enum LaunchEvent {
         /// What happened, in words.
         text: String,
     },
+    /// Some ranks of this machine have been stopped (SIGSTOP) for a while, and the others wait for them, which do not say so.
+    RanksStopped {
+        /// Their numbers over all machines, in order.
+        ranks: Vec<usize>,
+        /// How they are continued, in words.
+        text: String,
+    },
     /// All ranks of this machine have been stopped (SIGSTOP) for a while, and no step is made.
     AllStopped {
         /// How they are continued, in words.
@@ -61,7 +68,7 @@ impl LaunchEvent {
     pub fn rank(&self) -> Option<usize> {
         match self {
             Self::Lost { rank, .. } | Self::Restart { rank, .. } => Some(*rank),
-            Self::NotStopped { ranks, .. } => match ranks[..] {
+            Self::NotStopped { ranks, .. } | Self::RanksStopped { ranks, .. } => match ranks[..] {
                 [rank] => Some(rank),
                 _ => None,
             },
@@ -77,6 +84,7 @@ impl LaunchEvent {
             | Self::Restart { text, .. }
             | Self::Stopping { text, .. }
             | Self::NotStopped { text, .. }
+            | Self::RanksStopped { text, .. }
             | Self::AllStopped { text }
             | Self::MachineLost { text, .. } => text,
         }

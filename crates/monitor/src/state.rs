@@ -23,10 +23,6 @@ const MOST_POINTS: usize = 2048;
 /// After this many seconds without an update a run counts as hanging, or its machine as gone.
 const SILENCE_MS: u64 = 5_000;
 
-/// A training without a step for this many seconds, and this many times as long as a step takes, has stalled.
-const STALL_SECONDS: f64 = 10.0;
-const STALL_STEPS: f64 = 20.0;
-
 /// What is known of a run. Fed with [`Update`]s, in any order; drawn by [`crate::draw_ranks`].
 ///
 /// ```
@@ -114,7 +110,10 @@ impl RunState {
                 }
                 let at = |live: &Live| (live.phase, live.step);
                 if self.moved_ms == 0 || at(live) != at(&self.live) {
-                    self.moved_ms = now_ms;
+                    // By the clock of the run's machine: it may not have moved since long before anybody looked.
+                    let moved = live.moved_unix_ms.unwrap_or(live.unix_time_ms);
+                    let still = live.unix_time_ms.saturating_sub(moved);
+                    self.moved_ms = now_ms.saturating_sub(still);
                 }
                 let (ranks, all) = bounds::live_ranks(live);
                 let (members, all_members) = bounds::members(&live.members);
@@ -124,6 +123,7 @@ impl RunState {
                 self.live = Live {
                     members: Vec::new(),
                     ranks: Vec::new(),
+                    failure: None,
                     ..*live
                 };
             }
@@ -282,11 +282,12 @@ impl RunState {
 
     /// For how many seconds a training has made no step, where that is too long.
     pub(crate) fn stall(&self) -> Option<f64> {
-        let seconds = self.now_ms.saturating_sub(self.moved_ms) as f64 / 1e3;
-        let usual = self.live.seconds_a_step.unwrap_or_default();
-        let trains = self.goes_on() && self.live.phase == Phase::Training;
-        (trains && !self.starts_again() && seconds >= STALL_SECONDS.max(STALL_STEPS * usual))
-            .then_some(seconds)
+        let live = Live {
+            moved_unix_ms: Some(self.moved_ms),
+            ..self.live.clone()
+        };
+        let seconds = live.stalled(self.now_ms);
+        seconds.filter(|_| self.goes_on() && !self.starts_again())
     }
 
     /// What is to be said of a run that was cut off: where, when and how to continue it.

@@ -123,6 +123,12 @@ pub enum LibraryError {
         /// Where it was found.
         path: PathBuf,
     },
+    /// Memory that cannot be.
+    #[error("no such buffer: {reason}; check its address, type and length")]
+    Buffer {
+        /// What is wrong.
+        reason: String,
+    },
     /// A library lacks a function.
     #[error(
         "{path} has no function {symbol}: it is damaged, too old, or another library of that name",

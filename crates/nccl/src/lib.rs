@@ -11,12 +11,11 @@
 #![cfg_attr(
     feature = "group",
     doc = "
-3. [`NcclGroup`]: one rank's handle of a group. A rank is a process or a thread with a GPU of its own, on any
-   machine. The ranks connect through a store of `everburn-collectives`.
+3. [`NcclGroup`]: the ranks of a `ProcessGroup` of `everburn-collectives`, connected from GPU to GPU. A rank is a process
+   or a thread with a GPU of its own, on any machine.
 4. [`DeviceBuffer`]: existing GPU memory. [`GpuMemory`] allocates some.
 5. [`Work`]: an operation in flight: later GPU work can wait for it, or the host with a deadline.
-6. [`FailureMonitor`]: another detector of lost ranks, such as the job's `ProcessGroup`.
-7. [`api`]: the calls of NCCL and the GPU that a group makes, which tests replace by a fake.
+6. [`api`]: the calls of NCCL and the GPU that a group makes, which tests replace by a fake.
 
 # With Burn
 
@@ -46,10 +45,14 @@ graph, no operation can be called.
 # When something fails
 
 A thread of the group supervises operations in flight, whether or not anything waits for them: a missed deadline, an
-NCCL error, another rank's notice in the store, or a failure reported by the [`FailureMonitor`] aborts NCCL
-(`ncclCommAbort`). Its kernels leave the GPU, which frees a host that waits for later work on a stream. The error names
-rank, peers, operation, step, the time waited and what to check. From then on every call returns it at once; make a new
-group with a higher generation.
+NCCL error, a lost rank or any failure of the process group aborts NCCL (`ncclCommAbort`) and fails the process group.
+NCCL's kernels leave the GPU, which frees a host that waits for later work on a stream. The error is a `CollectiveError`
+and names rank, peers, operation, step, the time waited and what to check. From then on every call returns it at once;
+connect again over a new process group.
+
+NCCL neither names the ranks that it waits for nor compares what they call. So ranks whose collective takes long send
+each other its signature over the process group: a rank that has not called it is named, and so are ranks that have called
+something else. The operations are in the flight record of the process group, as those of its sub-group `nccl`.
 
 Deliberately absent: tensors, repairing a failed group, several GPUs per rank of a group.
 "
@@ -75,7 +78,7 @@ pub use self::foreign::{DeviceBuffer, GpuMemory};
 pub use self::foreign::{Library, nvrtc};
 pub use self::gpus::{Gpu, Inventory, gpu_uuid, gpus};
 #[cfg(feature = "group")]
-pub use self::group::{FailureMonitor, NcclConfig, NcclError, NcclGroup, Status, Work};
+pub use self::group::{NcclGroup, Status, Work};
 pub use self::library_paths::{LibraryPaths, NCCL_VARIABLE, find_library, nvidia_driver};
 pub use self::sensor::{GpuReading, GpuSensor};
 pub use self::vendor::Vendor;

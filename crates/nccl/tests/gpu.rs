@@ -4,11 +4,8 @@
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use everburn_collectives::group::{CollectiveError, DType, ReduceOp};
-use everburn_collectives::store::{HashStore, SharedStore};
-use everburn_nccl::{
-    DeviceBuffer, GpuMemory, GpuSensor, Library, NcclConfig, NcclError, NcclGroup, Work, gpus,
-};
+use everburn_collectives::group::{CollectiveError, DType, GroupOptions, ProcessGroup, ReduceOp};
+use everburn_nccl::{DeviceBuffer, GpuMemory, GpuSensor, Library, NcclGroup, Work, gpus};
 use everburn_nccl_fake::Number;
 use half::{bf16, f16};
 
@@ -41,30 +38,28 @@ fn wide<T: Number>(memory: &GpuMemory) -> Vec<f64> {
         .collect()
 }
 
-fn config(rank: usize, size: usize) -> NcclConfig {
-    NcclConfig {
-        timeout: GENEROUS,
-        heartbeat: Duration::from_millis(100),
-        ..NcclConfig::world(rank, size, rank)
-    }
-}
-
 /// Connects as many ranks, and calls `body` for each on a thread of its own.
 fn on_ranks<R: Send>(
     size: usize,
-    config: impl Fn(usize) -> NcclConfig + Sync,
+    timeout: Duration,
     body: impl Fn(NcclGroup, usize) -> R + Sync,
 ) -> Vec<R> {
     let library = Arc::new(Library::load().unwrap_or_else(|error| panic!("{error}")));
-    let store: SharedStore = Arc::new(HashStore::new());
+    let options = GroupOptions {
+        timeout: Some(timeout),
+        ..GroupOptions::default()
+    };
     std::thread::scope(|scope| {
-        let (config, body, library, store) = (&config, &body, &library, &store);
-        let run = move |rank| {
-            let group = NcclGroup::connect(library, store.clone(), config(rank), None);
-            body(group.unwrap_or_else(|error| panic!("{error}")), rank)
+        let (body, library) = (&body, &library);
+        let run = move |group: ProcessGroup| {
+            let rank = group.rank();
+            let connected = NcclGroup::connect(library, rank, &group);
+            drop(group);
+            body(connected.unwrap_or_else(|error| panic!("{error}")), rank)
         };
-        let threads: Vec<_> = (0..size)
-            .map(|rank| scope.spawn(move || run(rank)))
+        let groups = ProcessGroup::over_threads(size, options).into_iter();
+        let threads: Vec<_> = groups
+            .map(|group| scope.spawn(move || run(group)))
             .collect();
         threads
             .into_iter()
@@ -143,81 +138,61 @@ fn every_operation<T: Number>(group: &NcclGroup, rank: usize, size: usize) {
 #[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
 fn every_operation_and_type_has_its_result() {
     let size = ranks();
-    let left = on_ranks(
-        size,
-        |rank| config(rank, size),
-        |group, rank| {
-            every_operation::<f32>(&group, rank, size);
-            every_operation::<f16>(&group, rank, size);
-            every_operation::<bf16>(&group, rank, size);
-            every_operation::<f64>(&group, rank, size);
-            every_operation::<i32>(&group, rank, size);
-            every_operation::<i64>(&group, rank, size);
-            every_operation::<u8>(&group, rank, size);
-            group.check()?;
-            group.destroy()
-        },
-    );
+    let left = on_ranks(size, GENEROUS, |group, rank| {
+        every_operation::<f32>(&group, rank, size);
+        every_operation::<f16>(&group, rank, size);
+        every_operation::<bf16>(&group, rank, size);
+        every_operation::<f64>(&group, rank, size);
+        every_operation::<i32>(&group, rank, size);
+        every_operation::<i64>(&group, rank, size);
+        every_operation::<u8>(&group, rank, size);
+        group.check()?;
+        group.destroy()
+    });
     left.into_iter()
-        .for_each(|left: Result<(), NcclError>| left.unwrap());
+        .for_each(|left: Result<(), CollectiveError>| left.unwrap());
 }
 
 #[test]
 #[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
 fn buckets_that_are_under_way_at_once_are_summed() {
     let size = ranks();
-    on_ranks(
-        size,
-        |rank| config(rank, size),
-        |group, rank| {
-            let buckets: Vec<GpuMemory> =
-                (1..30).map(|len| memory(rank, &vec![1f32; len])).collect();
-            for bucket in &buckets {
-                let _ = group.all_reduce(&bucket.buffer(), ReduceOp::Sum).unwrap();
-            }
-            group.synchronize().unwrap();
-            for bucket in &buckets {
-                assert!(wide::<f32>(bucket).iter().all(|sum| *sum == size as f64));
-            }
-        },
-    );
+    on_ranks(size, GENEROUS, |group, rank| {
+        let buckets: Vec<GpuMemory> = (1..30).map(|len| memory(rank, &vec![1f32; len])).collect();
+        for bucket in &buckets {
+            let _ = group.all_reduce(&bucket.buffer(), ReduceOp::Sum).unwrap();
+        }
+        group.synchronize().unwrap();
+        for bucket in &buckets {
+            assert!(wide::<f32>(bucket).iter().all(|sum| *sum == size as f64));
+        }
+    });
 }
 
 #[test]
 #[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
-fn an_aborted_group_says_so_and_the_next_generation_works() {
+fn an_aborted_group_says_so_and_the_next_one_works() {
     let size = ranks();
     let summed = Barrier::new(size);
-    on_ranks(
-        size,
-        |rank| config(rank, size),
-        |group, rank| {
-            let numbers = memory(rank, &[1f32; 8]);
-            group
-                .all_reduce(&numbers.buffer(), ReduceOp::Sum)
-                .unwrap()
-                .wait()
-                .unwrap();
-            // Another that still waits would hear of the abort.
-            summed.wait();
-            group.abort("enough");
-            let told = group
-                .all_reduce(&numbers.buffer(), ReduceOp::Sum)
-                .unwrap_err();
-            assert!(
-                matches!(
-                    told.root_cause(),
-                    NcclError::Group(CollectiveError::Aborted { .. })
-                ),
-                "{told}"
-            );
-        },
-    );
-    let next = |rank| NcclConfig {
-        generation: 1,
-        ..config(rank, size)
-    };
-    on_ranks(size, next, |group, rank| {
+    on_ranks(size, GENEROUS, |group, rank| {
+        let numbers = memory(rank, &[1f32; 8]);
+        group
+            .all_reduce(&numbers.buffer(), ReduceOp::Sum)
+            .unwrap()
+            .wait()
+            .unwrap();
+        // Another that still waits would hear of the abort.
+        summed.wait();
+        group.process_group().abort("enough");
+        let told = group
+            .all_reduce(&numbers.buffer(), ReduceOp::Sum)
+            .unwrap_err();
+        assert!(
+            matches!(told.root_cause(), CollectiveError::Aborted { .. }),
+            "{told}"
+        );
+    });
+    on_ranks(size, GENEROUS, |group, rank| {
         every_operation::<f32>(&group, rank, size);
     });
 }
@@ -253,28 +228,24 @@ mod two_gpus {
     #[ignore = "needs two GPUs and NCCL: cargo xtask test runs it where there are"]
     fn messages_go_round_the_ring() {
         let size = ranks();
-        on_ranks(
-            size,
-            |rank| config(rank, size),
-            |group, rank| {
-                let (next, last) = ((rank + 1) % size, (rank + size - 1) % size);
-                let (mine, theirs) = (
-                    memory(rank, &[rank as i64; 100]),
-                    memory(rank, &[-1i64; 100]),
-                );
-                // Even ranks send first: a send waits for its receiver.
-                let send = || group.send(&mine.buffer(), next).unwrap();
-                let receive = || group.recv(&theirs.buffer(), last).unwrap();
-                let works = match rank % 2 {
-                    0 => [send(), receive()],
-                    _ => [receive(), send()],
-                };
-                for work in works {
-                    work.wait().unwrap();
-                }
-                assert_eq!(wide::<i64>(&theirs), [last as f64; 100]);
-            },
-        );
+        on_ranks(size, GENEROUS, |group, rank| {
+            let (next, last) = ((rank + 1) % size, (rank + size - 1) % size);
+            let (mine, theirs) = (
+                memory(rank, &[rank as i64; 100]),
+                memory(rank, &[-1i64; 100]),
+            );
+            // Even ranks send first: a send waits for its receiver.
+            let send = || group.send(&mine.buffer(), next).unwrap();
+            let receive = || group.recv(&theirs.buffer(), last).unwrap();
+            let works = match rank % 2 {
+                0 => [send(), receive()],
+                _ => [receive(), send()],
+            };
+            for work in works {
+                work.wait().unwrap();
+            }
+            assert_eq!(wide::<i64>(&theirs), [last as f64; 100]);
+        });
     }
 
     #[test]
@@ -283,11 +254,7 @@ mod two_gpus {
         let size = ranks();
         let last = size - 1;
         let there = Barrier::new(size);
-        let hurried = |rank| NcclConfig {
-            timeout: Duration::from_secs(5),
-            ..config(rank, size)
-        };
-        let told = on_ranks(size, hurried, |group, rank| {
+        let told = on_ranks(size, Duration::from_secs(5), |group, rank| {
             let numbers = memory(rank, &[1f32; 8]);
             let sum = || group.all_reduce(&numbers.buffer(), ReduceOp::Sum);
             sum().unwrap().wait().unwrap();
@@ -303,11 +270,7 @@ mod two_gpus {
             );
         }
         // What the abort has left: a GPU that computes.
-        let next = |rank| NcclConfig {
-            generation: 1,
-            ..config(rank, size)
-        };
-        on_ranks(size, next, |group, rank| {
+        on_ranks(size, GENEROUS, |group, rank| {
             every_operation::<f32>(&group, rank, size);
         });
     }

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use everburn_collectives::store::HashStore;
-use everburn_nccl::{Library, LibraryError, NcclConfig, NcclError, NcclGroup, NcclVersion, gpus};
+use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
+use everburn_nccl::{Library, LibraryError, NcclGroup, NcclVersion, gpus};
 
 fn library() -> Library {
     Library::load().unwrap_or_else(|error| panic!("{error}"))
@@ -34,12 +34,10 @@ mod no_gpu {
     #[ignore = "needs NCCL: cargo xtask test runs it where NCCL is installed"]
     fn a_group_without_a_gpu_says_what_is_missing() {
         let missing = gpus().expect_err("this test is for machines without a GPU");
-        let (store, config) = (Arc::new(HashStore::new()), NcclConfig::world(0, 1, 0));
-        let told = NcclGroup::connect(&Arc::new(library()), store, config, None).unwrap_err();
-        assert!(
-            matches!(&told, NcclError::Library(error) if *error == missing),
-            "{told}"
-        );
+        let group = ProcessGroup::alone(GroupOptions::default());
+        let told = NcclGroup::connect(&Arc::new(library()), 0, &group).unwrap_err();
+        assert!(matches!(&told, CollectiveError::NoPath { .. }), "{told}");
+        assert!(told.to_string().contains(&missing.to_string()), "{told}");
         assert!(!matches!(missing, LibraryError::NoNccl { .. }), "{missing}");
     }
 }

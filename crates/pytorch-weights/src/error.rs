@@ -50,6 +50,22 @@ pub enum WeightsError {
         weights: String,
     },
 
+    /// The pickle names what builds values that are not plain tensors. Nothing in a file is called.
+    #[error(
+        "its pickle names {name}: there are {what} in it, which are not read; convert them in Python, of a file that \
+         you trust, by torch.save({{k: {convert} for k, v in torch.load(FILE, weights_only=False){weights}.items()}}, ...)"
+    )]
+    NotPlain {
+        /// `module.name`, escaped.
+        name: String,
+        /// What it builds: numpy arrays, say.
+        what: &'static str,
+        /// What makes a plain tensor of a value `v` in Python.
+        convert: &'static str,
+        /// The entry of the loaded file that has the weights; empty where the file is the state dict.
+        weights: String,
+    },
+
     /// The pickle builds more than a file of its size needs.
     #[error(
         "its pickle builds far more than weights of its size need; it is damaged or made to do harm"

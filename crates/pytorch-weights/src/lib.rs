@@ -302,7 +302,7 @@ fn view<R: Read + Seek>(
         Some(Global::Type(dtype)) => Some(dtype),
         Some(_) => None,
     };
-    let unread = "numbers of its type (complex, quantised or of 8 bits with a fraction) cannot be read; convert it";
+    let unread = "numbers of its type (complex, quantised or of 8 bits with a fraction) cannot be read; convert it, as in v.float()";
     let (dtype, of_storage) = dtype.zip(of_storage).ok_or(unread)?;
 
     let key = built.bytes(storage.key);

@@ -9,12 +9,12 @@
 //! | [`write()`] | the old file or the new one | file and folder | replaced |
 //! | [`replace`] | the old file or the new one | no | replaced |
 //! | [`write_once`] | the first file | no | replaced |
-//! | [`append_to`], [`create`], [`lock_file`] | what is written so far | no | refused |
+//! | [`append_to`], [`create`], [`lock_file`], [`overwrite`] | what is written so far | no | refused |
 //! | [`open`], [`read`], [`read_text`] | | | refused |
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::OFlags;
@@ -77,6 +77,32 @@ pub fn write_once(path: &Path, bytes: &[u8]) -> io::Result<bool> {
         Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(error) => Err(error.error),
     }
+}
+
+/// Writes `bytes` over a file that is there, in the room that it has on the disk: what [`replace`] cannot do on a full one.
+///
+/// ```
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("live.json");
+/// assert!(everburn_record::file::overwrite(&path, b"{}").is_err(), "there is none");
+/// std::fs::write(&path, "[1, 2]")?;
+/// everburn_record::file::overwrite(&path, b"{}")?;
+/// assert_eq!(std::fs::read_to_string(path)?, "{}");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// The system's error, that `path` is a link, or that the file has less room than this takes. After an error of the system it
+/// may be half written.
+pub fn overwrite(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = not_linked(OpenOptions::new().write(true), OFlags::NOFOLLOW, path)?;
+    // A block of `stat` has 512 bytes, whatever the file system's have.
+    if bytes.len() as u64 > file.metadata()?.blocks().saturating_mul(512) {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    // Shortened last: on a full disk its room would be gone to somebody else.
+    file.write_all(bytes)?;
+    file.set_len(bytes.len() as u64)
 }
 
 /// Opens a file at its end, and makes it if need be.
@@ -242,6 +268,20 @@ mod tests {
         assert_eq!(read_text(&path, 6).unwrap(), "onetwo");
         create(&path).unwrap();
         assert_eq!(read_text(&path, 6).unwrap(), "");
+    }
+
+    #[test]
+    fn a_file_is_not_written_over_beyond_its_room() {
+        let folder = planted(&["link"]);
+        let path = folder.path().join("a");
+        fs::write(&path, "one").unwrap();
+        let room = fs::metadata(&path).unwrap().blocks() * 512;
+        let long = vec![b'x'; usize::try_from(room).unwrap() + 1];
+        let error = overwrite(&path, &long).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(fs::read(&path).unwrap(), b"one");
+        overwrite(&folder.path().join("link"), b"ours").unwrap_err();
+        assert_eq!(fs::read(folder.path().join("theirs")).unwrap(), b"precious");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `live.json`: how a run is at this moment.
 
 mod hang;
+mod progress;
 
 use std::fs;
 use std::io::{self, Read as _, Write};
@@ -58,6 +59,9 @@ impl Phase {
 /// The longest file that is read: a few hundred bytes for each of ten thousand ranks.
 const LONGEST: u64 = 1 << 24;
 
+/// How many characters are kept of why a run has failed.
+const LONGEST_FAILURE: usize = 600;
+
 /// How long a launcher may take to conclude a run whose ranks have ended.
 const CONCLUDED_WITHIN_MS: u64 = 10_000;
 
@@ -78,6 +82,9 @@ pub struct Live {
     /// How many steps there are to be, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
+    /// When the newest step was finished, or the phase entered, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub moved_unix_ms: Option<u64>,
     /// How many seconds a step has taken lately.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_a_step: Option<f64>,
@@ -90,6 +97,9 @@ pub struct Live {
     /// What is known of each rank, those that were lost included. May be empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<LiveRank>,
+    /// Why the run has failed, where it has: on a full disk `events.jsonl` may have no room for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
 }
 
 impl Live {
@@ -99,17 +109,19 @@ impl Live {
     /// The name of the file there that the run's process locks while the run continues.
     pub const LOCK: &str = ".lock";
 
-    /// Writes the file. Others see the old one or the new one. It is not carried to the disk: after a loss of power it
-    /// means nothing.
+    /// Writes the file. Others see the old one or the new one; where there is no room for a second one, or no file may be
+    /// made in the folder, they may see half of one. It is not carried to the disk: after a loss of power it means nothing.
     ///
     /// # Errors
     /// The system's, if it cannot be written.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let text = serde_json::to_string(self).map_err(io::Error::other)?;
-        file::replace(path, |file| file.write_all(text.as_bytes()))
+        let replaced = file::replace(path, |file| file.write_all(text.as_bytes()));
+        replaced.or_else(|error| file::overwrite(path, text.as_bytes()).map_err(|_| error))
     }
 
-    /// Says in the file at `path` that the run is over, and its ranks with it: a rank that was killed could not.
+    /// Says in the file at `path` that the run is over, and its ranks with it: a rank that was killed could not. `failure` is
+    /// why it has failed, where it has.
     ///
     /// # Errors
     /// The system's, if the file cannot be read or written.
@@ -121,14 +133,16 @@ impl Live {
     /// let path = folder.path().join(Live::FILE);
     /// let rank = LiveRank { alive: true, ..LiveRank::default() };
     /// Live { phase: Phase::Training, ranks: vec![rank], ..Live::default() }.write(&path)?;
-    /// Live::end(&path)?;
+    /// Live::end(&path, Some("no space left"))?;
     /// let live: Live = serde_json::from_slice(&std::fs::read(&path)?)?;
     /// assert!(live.phase == Phase::Ended && !live.ranks[0].alive);
+    /// assert_eq!(live.failure.as_deref(), Some("no space left"));
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    pub fn end(path: &Path) -> io::Result<()> {
+    pub fn end(path: &Path, failure: Option<&str>) -> io::Result<()> {
         let mut live: Self = serde_json::from_slice(&fs::read(path)?)?;
         live.phase = Phase::Ended;
+        live.failure = failure.map(|text| plain::line(text, LONGEST_FAILURE));
         for rank in &mut live.ranks {
             rank.alive = false;
         }
@@ -163,6 +177,14 @@ impl Live {
     pub fn has_owner(run: &Path) -> bool {
         let is_locked = |lock: fs::Metadata| proc::is_locked(lock.ino());
         fs::metadata(run.join(Self::LOCK)).map_or(true, is_locked)
+    }
+
+    /// The process of this machine that has the folder of a run, where there is one and this process sees it: the launcher of a
+    /// job, or a training without one.
+    #[must_use]
+    pub fn owner(run: &Path) -> Option<u32> {
+        let lock = fs::metadata(run.join(Self::LOCK)).ok()?;
+        proc::lock_holder(lock.ino())
     }
 
     /// The file in a run's folder and [what is to be said of it](Self::cut_off), if the run was cut off on this machine.
@@ -229,7 +251,8 @@ impl Live {
         let processes: Vec<String> = processes.iter().map(u32::to_string).collect();
         Some(format!(
             "the run was cut off on {}, last seen {} before this was read, {} at step {}; {continued}; {} ({of} {}) ended without a word: a launcher that is killed takes its ranks with it, so check whether \
-             somebody has sent SIGKILL to it or to the job, and whether the machine was out of memory or restarted",
+             somebody has sent SIGKILL to it or to the job, and whether the machine was out of memory or restarted; a run \
+             whose folder cannot be written (a full disk, no permission) looks the same, and its output has the error",
             plain::line(host, 80),
             units::seconds(ago as f64 / 1000.0),
             self.phase.text(),
@@ -317,5 +340,35 @@ impl Vitals {
     #[must_use]
     pub fn from_text(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_no_second_file_can_be_made_the_state_is_written_over_the_one_before() {
+        let outer = tempfile::tempdir().unwrap();
+        // A path so long that the file has a name there, and a longer name has no room: even root finds none.
+        let mut folder = outer.path().to_path_buf();
+        let longest = 4095 - 1 - Live::FILE.len();
+        while folder.as_os_str().len() < longest {
+            let left = longest - folder.as_os_str().len() - 1;
+            folder.push("x".repeat(if left > 250 { 200 } else { left }));
+        }
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join(Live::FILE);
+        let at = |step| Live {
+            step,
+            failure: Some("x".repeat(step as usize)),
+            ..Live::default()
+        };
+        assert!(at(40).write(&path).is_err(), "there is none before");
+        fs::write(&path, serde_json::to_string(&at(40)).unwrap()).unwrap();
+        for step in [3, 80] {
+            at(step).write(&path).unwrap();
+            assert_eq!(Live::read(&folder), Some(at(step)));
+        }
     }
 }

@@ -313,6 +313,19 @@ pub fn is_locked(inode: u64) -> bool {
     locks.lines().any(|line| is_lock_of(line, inode))
 }
 
+/// The process that holds an flock(2) lock of the file with this inode; `None` too of one that this process cannot see, as
+/// where a container has its own numbers.
+#[must_use]
+pub fn lock_holder(inode: u64) -> Option<u32> {
+    holder_in(&text("/proc/locks")?, inode)
+}
+
+fn holder_in(locks: &str, inode: u64) -> Option<u32> {
+    let line = locks.lines().find(|line| is_lock_of(line, inode))?;
+    let process = line.split_whitespace().nth(4)?.parse().ok()?;
+    (process > 0).then_some(process)
+}
+
 /// Whether a line of `/proc/locks` is a lock of the file `inode` that is held, not waited for ("->"). The device is not
 /// compared: file systems like btrfs show another one there.
 fn is_lock_of(line: &str, inode: u64) -> bool {
@@ -379,58 +392,4 @@ fn numbered(folder: &str) -> Vec<u32> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn memory_is_resident_once_it_is_written() {
-        const SIZE: usize = 64 << 20;
-        let mut memory = Vec::<u8>::with_capacity(SIZE);
-        let resident = |memory: &mut Vec<u8>| resident_bytes_of(memory.spare_capacity_mut());
-        // The allocator writes some of the first page.
-        assert!(resident(&mut memory).unwrap() < 1 << 20);
-        memory.resize(SIZE / 2, 1);
-        memory.clear();
-        let half = resident(&mut memory).unwrap();
-        assert!((SIZE / 2..SIZE / 2 + (4 << 20)).contains(&half), "{half}");
-    }
-
-    #[test]
-    fn memory_is_found_among_other_lines() {
-        let status = "VmPeak:\t  20 kB\nVmHWM:\t    12 kB\nVmRSS:\t   8 kB\n";
-        assert_eq!(bytes_in(status, "VmHWM"), Some(12 * 1024));
-        assert_eq!(bytes_in(status, "Vm"), None);
-        assert_eq!(bytes_in("VmHWM:\t12 MB\n", "VmHWM"), None);
-        assert_eq!(bytes_in("MemTotal: many kB", "MemTotal"), None);
-        assert_eq!(bytes_in("", "VmHWM"), None);
-    }
-
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn this_machine_and_process_are_known() {
-        let process = std::process::id();
-        assert!(available_memory().is_some() && available_memory() <= total_memory());
-        assert!(peak_memory().is_some() && peak_memory_of(process).is_some());
-        assert!(resident_memory().is_some() && counted_resident_memory().is_some());
-        assert!(cpus().is_some() && host_name().is_some() && boot_id().is_some());
-        assert!(kernel_release().is_some() && memory_kills().is_some());
-        assert!(time_without_cpu().is_some() && CpuTime::now().is_some());
-        assert!(!thread_names().is_empty() && threads_of(process) > Some(0));
-        assert!(command_lines().iter().any(|(other, _)| *other == process));
-        assert!(start_of(process).is_some() && !has_ended(process));
-        // Larger than any process id.
-        assert!(start_of(u32::MAX).is_none() && has_ended(u32::MAX));
-        assert_eq!(threads_of(u32::MAX), None);
-    }
-
-    #[test]
-    fn a_lock_is_found_by_its_inode() {
-        let line = "1: FLOCK  ADVISORY  WRITE 4321 fe:01:8912898 0 EOF";
-        assert!(is_lock_of(line, 8_912_898));
-        assert!(!is_lock_of(line, 8_912_899));
-        assert!(!is_lock_of("1: -> FLOCK ADVISORY WRITE 4 fe:01:5 0 EOF", 5));
-        assert!(!is_lock_of("2: POSIX ADVISORY WRITE 4 fe:01:5 0 EOF", 5));
-        assert!(!is_lock_of("", 0));
-    }
-}
+mod tests;

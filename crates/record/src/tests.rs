@@ -139,13 +139,15 @@ fn the_live_file_holds_every_field() {
             epochs: 5,
             step: 30,
             steps: Some(100),
+            moved_unix_ms: Some(1_795_447_260_300),
             seconds_a_step: Some(0.25),
             members: vec![0, 2],
             store_silent_seconds: Some(12.5),
             ranks: vec![rank.clone()],
+            failure: Some("no space left".to_owned()),
         };
-        let keys = "unix_time_ms phase epoch epochs step steps seconds_a_step members \
-            store_silent_seconds ranks";
+        let keys = "unix_time_ms phase epoch epochs step steps moved_unix_ms seconds_a_step members \
+            store_silent_seconds ranks failure";
         holds(&live, keys);
     }
 }

@@ -199,6 +199,25 @@ pub fn significant(value: f64, digits: usize) -> String {
     }
 }
 
+/// From here on digits say less than how many there are.
+const LARGE: f64 = 1e6;
+
+/// A number without a unit, such as a loss, with `digits` after the point; a large one by its power of ten.
+///
+/// ```
+/// use everburn_record::units::fixed;
+///
+/// assert_eq!([0.5, 2.345_678].map(|value| fixed(value, 4)), ["0.5000", "2.3457"]);
+/// assert_eq!([2.061_565e29, -1e6].map(|value| fixed(value, 4)), ["2.06e29", "-1.00e6"]);
+/// ```
+#[must_use]
+pub fn fixed(value: f64, digits: usize) -> String {
+    match value.abs() >= LARGE {
+        true => format!("{value:.2e}"),
+        false => format!("{value:.digits$}"),
+    }
+}
+
 /// Three significant digits, without zeros at the end; more before the point, if there are more.
 fn three_digits(value: f64) -> String {
     let digits_after = match value.abs() {

@@ -48,7 +48,7 @@ pub use checkpoint::pretrained_values::{WithInitialValues, open_state_dict_excep
 pub use checkpoint::state_dict::{
     PRETRAINED_CONFIG, ShownBy, StateDictFile, StateDictLayout, StatedSize, TensorSource,
     WeightsMismatch, load_state_dict, load_state_dict_except, missing_keys, save_pretrained,
-    save_state_dict, state_dict_names, state_dict_shapes, weights_of,
+    save_state_dict, shown_sizes, state_dict_names, state_dict_shapes, weights_of,
 };
 pub use checkpoint::state_hashes::StateHashes;
 pub use checkpoint::training_state::{with_averaged_parameters, with_parameters};

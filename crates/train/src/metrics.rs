@@ -175,7 +175,7 @@ impl RankMetric {
             Quantity::Loss | Quantity::Named(_) if value.abs() < 1e-3 => {
                 units::significant(value, 3)
             }
-            Quantity::Loss | Quantity::Named(_) => format!("{value:.4}"),
+            Quantity::Loss | Quantity::Named(_) => units::fixed(value, 4),
             Quantity::SamplesPerSecond => units::rate(value),
             Quantity::Waiting | Quantity::ExposedCommunication => units::seconds(value / 1e3),
             Quantity::PeakMemory if value.is_nan() => "unknown".to_owned(),

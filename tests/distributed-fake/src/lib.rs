@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData, bf16, f16};
+use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{Abilities, Connector, DeviceMemory, Lent, Waits};
-use everburn_nccl::{DeviceBuffer, FailureMonitor, NcclConfig};
+use everburn_nccl::DeviceBuffer;
 use everburn_nccl_fake::{ComputeStream, FakeCluster, Number};
 
 /// How long a kernel of the stand-in is waited for: longer than any test.
@@ -162,16 +163,6 @@ pub fn on_cluster(
 ) -> Connector {
     let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
     let cluster = cluster.clone();
-    let join = move |config: NcclConfig, monitor: Option<Arc<dyn FailureMonitor>>| {
-        let NcclConfig {
-            tick, heartbeat, ..
-        } = cluster.config(rank);
-        let config = NcclConfig {
-            tick,
-            heartbeat,
-            ..config
-        };
-        cluster.connect(rank, config, monitor)
-    };
-    connector.with_groups(join, rank, memory, waits)
+    let connect = move |group: &ProcessGroup| cluster.connect(rank, group);
+    connector.with_groups(connect, memory, waits)
 }

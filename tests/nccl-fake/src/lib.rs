@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use everburn_collectives::store::{HashStore, SharedStore};
+use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
 use everburn_nccl::api::NcclApi;
-use everburn_nccl::{DeviceBuffer, FailureMonitor, NcclConfig, NcclError, NcclGroup, Status};
+use everburn_nccl::{DeviceBuffer, NcclGroup, Status};
 use everburn_record::sync::lock;
 
 use self::exchange::Fabric;
@@ -33,21 +33,20 @@ const GENEROUS: Duration = Duration::from_secs(60);
 /// A cluster of ranks with a GPU each, all of it made up.
 ///
 /// ```
-/// use everburn_collectives::group::ReduceOp;
+/// use everburn_collectives::group::{CollectiveError, ReduceOp};
 /// use everburn_nccl_fake::FakeCluster;
 ///
 /// let cluster = FakeCluster::new(4);
 /// let sums = cluster.on_all_ranks(|group, rank| {
 ///     let numbers = cluster.allocate(rank, &[rank as i32]);
 ///     group.all_reduce(&numbers, ReduceOp::Sum)?.wait()?;
-///     Ok::<_, everburn_nccl::NcclError>(cluster.read::<i32>(&numbers))
+///     Ok::<_, CollectiveError>(cluster.read::<i32>(&numbers))
 /// });
 /// assert!(sums.into_iter().all(|sum| sum.unwrap() == [6]));
 /// ```
 pub struct FakeCluster {
     gpus: Vec<Arc<FakeGpu>>,
     fabric: Arc<Fabric>,
-    store: SharedStore,
 }
 
 /// A stream on which a rank computes, beside that of its group.
@@ -55,7 +54,7 @@ pub struct FakeCluster {
 pub struct ComputeStream(usize);
 
 impl FakeCluster {
-    /// A cluster of this many ranks, with a store.
+    /// A cluster of this many ranks.
     #[must_use]
     pub fn new(ranks: usize) -> Self {
         let fabric = Arc::new(Fabric::default());
@@ -64,40 +63,28 @@ impl FakeCluster {
         let gpu = |rank| Arc::new(FakeGpu::new(rank, fabric.clone(), handles.clone()));
         Self {
             gpus: (0..ranks).map(gpu).collect(),
-            store: Arc::new(HashStore::new()),
             fabric,
         }
     }
 
-    /// What the ranks meet at.
+    /// Process groups of all ranks, as threads, in rank order.
     #[must_use]
-    pub fn store(&self) -> SharedStore {
-        self.store.clone()
+    pub fn process_groups(&self, timeout: Duration) -> Vec<ProcessGroup> {
+        let timeout = Some(timeout);
+        let options = GroupOptions {
+            timeout,
+            ..GroupOptions::default()
+        };
+        ProcessGroup::over_threads(self.gpus.len(), options)
     }
 
-    /// The group of all ranks with generous deadlines, and frequent heartbeats.
-    #[must_use]
-    pub fn config(&self, rank: usize) -> NcclConfig {
-        NcclConfig {
-            timeout: GENEROUS,
-            heartbeat: Duration::from_millis(10),
-            tick: Duration::from_millis(2),
-            ..NcclConfig::world(rank, self.gpus.len(), rank)
-        }
-    }
-
-    /// Connects `rank` of the cluster as `config` says.
+    /// Connects `rank` of the cluster with the others of `group`.
     ///
     /// # Errors
     /// As [`NcclGroup::connect`].
-    pub fn connect(
-        &self,
-        rank: usize,
-        config: NcclConfig,
-        monitor: Option<Arc<dyn FailureMonitor>>,
-    ) -> Result<NcclGroup, NcclError> {
+    pub fn connect(&self, rank: usize, group: &ProcessGroup) -> Result<NcclGroup, CollectiveError> {
         let gpu: Arc<dyn NcclApi> = self.gpus[rank].clone();
-        NcclGroup::connect_with(gpu, self.store(), config, monitor)
+        NcclGroup::connect_with(gpu, group)
     }
 
     /// The group of a cluster of one rank.
@@ -106,8 +93,18 @@ impl FakeCluster {
     /// When the cluster has more ranks, or a fault keeps it from connecting.
     #[must_use]
     pub fn alone(&self) -> NcclGroup {
+        self.alone_within(GENEROUS)
+    }
+
+    /// The same with another deadline.
+    ///
+    /// # Panics
+    /// As [`FakeCluster::alone`].
+    #[must_use]
+    pub fn alone_within(&self, timeout: Duration) -> NcclGroup {
         assert_eq!(self.gpus.len(), 1, "the others would be waited for");
-        self.connect(0, self.config(0), None)
+        let group = self.process_groups(timeout).remove(0);
+        self.connect(0, &group)
             .expect("nothing is made to go wrong")
     }
 
@@ -117,26 +114,34 @@ impl FakeCluster {
     /// # Panics
     /// When a rank does not connect, or `body` panics.
     pub fn on_all_ranks<R: Send>(&self, body: impl Fn(NcclGroup, usize) -> R + Sync) -> Vec<R> {
-        self.on_ranks_of(|rank| self.config(rank), body)
+        self.on_all_ranks_within(GENEROUS, body)
     }
 
-    /// [`FakeCluster::on_all_ranks`] with other configurations.
+    /// [`FakeCluster::on_all_ranks`] with another deadline.
     ///
     /// # Panics
     /// As [`FakeCluster::on_all_ranks`].
-    pub fn on_ranks_of<R: Send>(
+    pub fn on_all_ranks_within<R: Send>(
         &self,
-        config: impl Fn(usize) -> NcclConfig + Sync,
+        timeout: Duration,
         body: impl Fn(NcclGroup, usize) -> R + Sync,
     ) -> Vec<R> {
-        let run = |rank| {
-            let group = self.connect(rank, config(rank), None);
-            body(group.unwrap_or_else(|error| panic!("{error}")), rank)
+        let run = |group: ProcessGroup| {
+            let rank = group.rank();
+            let connected = self.connect(rank, &group);
+            let connected = connected.unwrap_or_else(|error| panic!("{error}"));
+            // None fails while another still connects.
+            let all = group.barrier().wait();
+            all.unwrap_or_else(|error| panic!("{error}"));
+            drop(group);
+            body(connected, rank)
         };
         std::thread::scope(|scope| {
             let run = &run;
-            let ranks = 0..self.gpus.len();
-            let threads: Vec<_> = ranks.map(|rank| scope.spawn(move || run(rank))).collect();
+            let groups = self.process_groups(timeout).into_iter();
+            let threads: Vec<_> = groups
+                .map(|group| scope.spawn(move || run(group)))
+                .collect();
             let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
             joined
                 .map(|result| result.expect("the rank's thread has panicked"))

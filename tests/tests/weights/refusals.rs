@@ -154,6 +154,30 @@ fn what_is_in_the_place_of_an_export_is_refused_before_the_model_is_read() {
     }
 }
 
+#[test]
+fn a_file_in_the_place_of_an_export_is_replaced_by_force_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    run_of_mlp(here);
+    let own = here.join("weights.pt");
+    std::fs::write(&own, b"of somebody else").unwrap();
+    let export = ["export", "a", "--output", "weights.pt"];
+    let messages = [
+        "--output weights.pt is there already",
+        "--force replaces it; or name another file",
+    ];
+    Everburn::new(here, export).run().failed_with(2, &messages);
+    assert_eq!(std::fs::read(&own).unwrap(), b"of somebody else");
+    let forced = Everburn::new(here, export).args(["--force"]);
+    forced.run().succeeded();
+    assert_ne!(std::fs::read(&own).unwrap(), b"of somebody else");
+    // In the run's folder it is the run's own.
+    for _ in 0..2 {
+        let export = ["export", "a", "--to", "pytorch"];
+        Everburn::new(here, export).run().succeeded();
+    }
+}
+
 /// An archive as `torch.save` makes one of `pickle` and `storage`, without checksums.
 fn saved(pickle: &[u8], storage: &[u8]) -> Vec<u8> {
     let (mut archive, mut directory) = (Vec::new(), Vec::new());

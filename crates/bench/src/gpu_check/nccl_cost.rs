@@ -7,7 +7,6 @@ use std::time::Instant;
 use everburn::burn::module::Module;
 use everburn::burn::optim::{GradientsParams, ModuleOptimizer};
 use everburn::burn::prelude::*;
-use everburn::collectives::store::HashStore;
 use everburn::devices::{DeviceError, DeviceName};
 use everburn::distributed::{
     Abilities, ConnectExchange, Connector, DeviceExchange, GradientBackend, HostExchange,
@@ -115,7 +114,7 @@ fn exchange(name: &str) -> Result<Arc<dyn DeviceExchange>, Failure> {
         nccl: Ok(library.version().to_string()),
         keeps_to_host: None,
     };
-    let connector = Connector::new(GradientBackend::Nccl, abilities, Arc::new(HashStore::new()));
+    let connector = Connector::new(GradientBackend::Nccl, abilities);
     #[cfg(feature = "cuda")]
     let connector = connector.with_nccl(&library, number, Arc::new(CubeMemory), Waits::Device);
     let exchange = connector.connect(&group)?;

@@ -12,7 +12,7 @@ use crate::legible;
 use crate::summary::resume_of;
 
 /// Names of PyTorch, torchrun, Lightning and Hugging Face, without hyphens between words, and the flag that is meant.
-const NAMES: [(&str, &str); 49] = [
+const NAMES: [(&str, &str); 51] = [
     ("lr", "--learning-rate"),
     ("bs", "--batch-size"),
     ("perdevicetrainbatchsize", "--batch-size"),
@@ -44,6 +44,8 @@ const NAMES: [(&str, &str); 49] = [
     ("rdzvendpoint", "--rendezvous"),
     ("masterport", "--rendezvous"),
     ("pretrained", "--init-from"),
+    ("from", "--init-from"),
+    ("format", "--to"),
     ("weights", "--init-from"),
     ("modelnameorpath", "--init-from"),
     ("loadfrom", "--init-from"),
@@ -231,6 +233,7 @@ mod tests {
                 "tokenize x",
                 "predict run",
                 "eval run",
+                "export run",
             ];
             assert!(commands.into_iter().any(suggests), "{name}: {meant}");
         }

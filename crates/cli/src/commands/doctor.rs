@@ -10,7 +10,7 @@ mod rank;
 mod ranks;
 mod report;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::ToolError;
@@ -20,10 +20,18 @@ use everburn_record::{Finding, Verdict};
 pub(crate) use self::rank::RankArguments;
 pub(super) use self::rank::run as run_rank;
 use self::report::Problem;
+use crate::missing_run;
+
+/// Where runs are written where nothing else is said.
+const RUNS: &str = "runs";
 
 /// Check this machine for training: CPU, memory, GPUs, NCCL. With `--ranks N`, also test the connections between ranks
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArguments {
+    /// The folder of a run, or the one where runs are written, of which the newest is examined
+    #[arg(value_name = "RUN", default_value = RUNS)]
+    run: PathBuf,
+
     /// Also test the connections between N ranks on this machine [default with --nodes: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Option<u16>,
@@ -40,10 +48,6 @@ pub(crate) struct DoctorArguments {
     /// HOST:PORT of machine 0, where the ranks meet; machines share EVERBURN_JOB_TOKEN
     #[arg(long, value_name = "HOST:PORT", requires = "nodes")]
     rendezvous: Option<String>,
-
-    /// Where runs are to be written
-    #[arg(long, value_name = "FOLDER", default_value = "runs")]
-    run_dir: PathBuf,
 
     /// How many seconds any step may wait for the other ranks
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
@@ -69,8 +73,9 @@ impl DoctorArguments {
 /// ranks found something wrong.
 pub(super) fn run(options: &DoctorArguments) -> Result<ExitCode, ToolError> {
     let mut findings = host::findings();
-    findings.extend(limits::findings(options.world_size(), &options.run_dir));
-    findings.extend(newest_run::findings(&options.run_dir));
+    findings.extend(limits::findings(options.world_size(), &options.run));
+    findings.extend(newest_run::findings(&options.run));
+    findings.extend(absent(&options.run));
     findings.extend(network::findings());
     if let Some(rendezvous) = &options.rendezvous {
         findings.push(network::rendezvous(rendezvous, options.node_rank == 0));
@@ -88,6 +93,15 @@ pub(super) fn run(options: &DoctorArguments) -> Result<ExitCode, ToolError> {
         false => Vec::new(),
     };
     Ok(conclude(&findings, &problems))
+}
+
+/// That a folder is not there which was named, and which run may be meant.
+fn absent(run: &Path) -> Option<Finding> {
+    let is_absent = run != Path::new(RUNS) && !run.exists();
+    is_absent.then(|| {
+        let found = format!("there is no {}", run.display());
+        Finding::warn("newest run", found, missing_run::help(run))
+    })
 }
 
 /// Says what is wrong once more, with what to do, as the last lines of all.
@@ -128,6 +142,21 @@ fn conclude(findings: &[Finding], problems: &[Problem]) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_that_is_misspelt_is_not_passed_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("mnist-1");
+        std::fs::create_dir(&run).unwrap();
+        std::fs::write(run.join("config.toml"), "").unwrap();
+        assert_eq!(absent(&run), None);
+        let line = absent(&folder.path().join("mnist-1a")).unwrap().to_string();
+        let meant = format!("did you mean `{}`?", run.display());
+        assert!(
+            line.contains("there is no ") && line.ends_with(&meant),
+            "{line}"
+        );
+    }
 
     #[test]
     fn this_machine_can_be_examined() {

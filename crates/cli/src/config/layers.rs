@@ -143,6 +143,22 @@ fn init_skip(arguments: &TrainArguments, file: &Table) -> Patterns {
         .unwrap_or_default()
 }
 
+/// Residual nets that are models of other names with these numbers of blocks.
+const OF_OTHER_BLOCKS: [(&str, &str, &str); 3] = [
+    ("resnet34", "resnet18", "[3,4,6,3]"),
+    ("resnet101", "resnet50", "[3,4,23,3]"),
+    ("resnet152", "resnet50", "[3,8,36,3]"),
+];
+
+/// The model with the settings by which it is the one called `name`, if this program has it.
+fn of_other_blocks(name: &str) -> Option<String> {
+    let plain = name.to_lowercase().replace(['-', '_'], "");
+    let mut nets = OF_OTHER_BLOCKS.iter();
+    let (_, model, blocks) = nets.find(|(own, ..)| *own == plain)?;
+    tasks::find(model)?;
+    Some(format!("{model} --set '{model}.blocks={blocks}'"))
+}
+
 pub(super) fn unknown_model(name: &str) -> CliError {
     let tasks = tasks::tasks();
     let nearest = nearest_name(name, tasks.iter().map(AnyTask::name));
@@ -152,16 +168,17 @@ pub(super) fn unknown_model(name: &str) -> CliError {
         .filter(|it| it.starts_with(name));
     let sizes: Vec<String> = sizes.map(|it| format!("`{it}`")).collect();
     let shown = legible(name);
-    let hint = match nearest {
+    let hint = match (of_other_blocks(name), nearest) {
         _ if Path::new(name).join("config.toml").is_file() => format!(
             "{shown} is the folder of a run: `{}` continues it. ",
             resume_of(shown.as_ref())
         ),
+        (Some(meant), _) => format!("it is another model with other blocks: `{meant}`. "),
         _ if sizes.len() > 1 && !name.is_empty() => {
             format!("did you mean {}? ", sizes.join(" or "))
         }
-        Some(name) => format!("did you mean `{name}`? "),
-        None => String::new(),
+        (None, Some(name)) => format!("did you mean `{name}`? "),
+        (None, None) => String::new(),
     };
     CliError::UnknownModel { name: shown, hint }
 }

@@ -86,6 +86,19 @@ fn an_unknown_model_suggests_the_nearest() {
     let help = miette::Diagnostic::help(&error).unwrap().to_string();
     let all = "did you mean `resnet18` or `resnet50`?";
     assert!(help.starts_with(all), "{help}");
+    for (name, meant) in [
+        ("resnet34", "resnet18 --set resnet18.blocks=[3,4,6,3]"),
+        ("ResNet-101", "resnet50 --set resnet50.blocks=[3,4,23,3]"),
+        ("resnet152", "resnet50 --set resnet50.blocks=[3,8,36,3]"),
+    ] {
+        let error = RunConfig::resolve(&arguments(name), None).unwrap_err();
+        let help = miette::Diagnostic::help(&error).unwrap().to_string();
+        assert!(
+            help.replace('\'', "").contains(&format!("`{meant}`")),
+            "{help}"
+        );
+        RunConfig::resolve(&arguments(meant), None).unwrap();
+    }
 }
 
 #[test]
@@ -129,6 +142,24 @@ fn without_a_model_the_run_directory_or_the_data_say_which_is_meant() {
     assert!(of_data.contains(&expected), "{of_data}");
     let command = format!("train resnet18 --data {here}`");
     assert!(of_data.contains(&command), "{of_data}");
+}
+
+#[test]
+fn a_run_whose_configuration_was_emptied_is_not_resumed_with_defaults() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.toml");
+    let flags = format!("--resume --run-dir {}", folder.path().display());
+    for text in ["", "[training]\nepochs = 3\n"] {
+        std::fs::write(&config, text).unwrap();
+        for words in [flags.clone(), format!("mlp {flags}")] {
+            let error = RunConfig::resolve(&arguments(&words), None).unwrap_err();
+            let expected = format!(
+                "{} names no model, as that of every run does",
+                config.display()
+            );
+            assert!(error.to_string().starts_with(&expected), "{words}: {error}");
+        }
+    }
 }
 
 #[test]

@@ -22,7 +22,9 @@ pub(super) fn refuse_contradictions(
         // What cannot be configured is refused with the rest of the configuration.
         let configured = task.configure(sections);
         let unshown = configured.map_or_else(|_| Vec::new(), |task| task.layout().unshown);
-        unshown.into_iter().collect()
+        // New images may have others; an import refuses these itself.
+        let of_model = |(key, _): &(String, String)| !key.starts_with("data.");
+        unshown.into_iter().filter(of_model).collect()
     };
     let given = values(table);
     let differs = |(key, value): &(String, String)| given.get(key).is_some_and(|it| it != value);

@@ -123,7 +123,9 @@ fn a_job_that_ends_before_its_first_checkpoint_says_how_it_starts_again_and_lose
         reason: "No space left on device (os error 28)".to_owned(),
     };
     let full = help(RankExit::Code(1), &full.to_string()).unwrap();
-    full.assert_contains(["make room or name a --run-dir on another disk"]);
+    full.assert_contains([
+        "make it writable (room, permission) or name a --run-dir on another disk",
+    ]);
 }
 
 #[test]

@@ -27,6 +27,7 @@ pub(super) fn end_of_job(
 ) -> Result<ExitCode, CliError> {
     let run = prepared.run.clone();
     let is_finder = arguments.finders.wanted().is_some();
+    write_lost_config(&run, config);
     match is_finder {
         true => recording::leave_no_checkpoints(&run),
         false => {
@@ -69,6 +70,22 @@ pub(super) fn end_of_job(
         return Ok(EXIT_INTERRUPTED.into());
     }
     Ok(code)
+}
+
+/// Writes `config.toml` again where somebody has removed the folder of a run that continued, and says what is lost: from the
+/// checkpoints of after that the run can be resumed, as is said of it.
+pub(super) fn write_lost_config(run: &RunDirectory, config: &RunConfig) {
+    if run.config_path().is_file() || !has_checkpoint(run.path()) {
+        return;
+    }
+    let lost = format!(
+        "{} was removed while the training ran: metrics, events and logs of before are lost",
+        run.path().display()
+    );
+    match run.write_config(config) {
+        Ok(()) => tracing::warn!("{lost}; config.toml is written again, for --resume"),
+        Err(error) => tracing::warn!("{lost}, and the run cannot be resumed: {error}"),
+    }
 }
 
 /// A failure of a training in this process, with how its run is continued, if it has come to a checkpoint or the disk is
@@ -132,6 +149,24 @@ mod tests {
     }
 
     #[test]
+    fn a_run_whose_folder_was_removed_while_it_ran_can_be_resumed() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(folder.path().join("a")).unwrap();
+        let config = RunConfig {
+            model: "mlp".to_owned(),
+            ..RunConfig::default()
+        };
+        write_lost_config(&run, &config);
+        assert!(!run.config_path().exists(), "there is nothing to resume");
+        std::fs::create_dir_all(run.checkpoints().join("epoch-0001")).unwrap();
+        write_lost_config(&run, &config);
+        assert_eq!(run.read_config::<RunConfig>().unwrap(), config);
+        // What is there stays.
+        write_lost_config(&run, &RunConfig::default());
+        assert_eq!(run.read_config::<RunConfig>().unwrap(), config);
+    }
+
+    #[test]
     fn a_run_whose_disk_is_full_says_what_to_do() {
         let folder = tempfile::tempdir().unwrap();
         let run = RunDirectory::create(folder.path().join("my run")).unwrap();
@@ -149,7 +184,7 @@ mod tests {
         };
         let anew = help();
         assert!(
-            anew.contains("make room or name a --run-dir on another disk"),
+            anew.contains("permission) or name a --run-dir on another disk"),
             "{anew}"
         );
         std::fs::create_dir_all(run.checkpoints().join("epoch-0001")).unwrap();
@@ -158,7 +193,10 @@ mod tests {
             "train --resume --run-dir '{}'` continues",
             run.path().display()
         );
-        assert!(resumed.starts_with("when there is room, `"), "{resumed}");
+        assert!(
+            resumed.starts_with("when its files can be written (room, permission), `"),
+            "{resumed}"
+        );
         assert!(resumed.contains(&command), "{resumed}");
         assert!(resumed.contains("copy '"), "{resumed}");
     }

@@ -18,7 +18,7 @@ pub(super) struct Joined {
     pub(super) group: ProcessGroup,
     pub(super) elastic: Option<Arc<ElasticGroup>>,
     pub(super) heartbeat: Option<HeartbeatMonitor>,
-    /// What the job's ranks meet at.
+    /// What the job's ranks meet at. A rank that drops it has left.
     pub(super) store: SharedStore,
 }
 
@@ -56,9 +56,20 @@ pub(super) fn agree(group: &ProcessGroup, found: Result<(), CliError>) -> Result
     match all.iter().position(|said| !said.is_empty()) {
         Some(rank) => {
             let said = String::from_utf8_lossy(&all[rank]);
-            Err(CliError::usage(format!("rank {rank} cannot begin: {said}")))
+            Err(CliError::usage(refusal_of(rank, &said)))
         }
         None => Ok(()),
+    }
+}
+
+/// What the other ranks say of a rank that cannot begin: one line, for it has said the rest itself.
+fn refusal_of(rank: usize, said: &str) -> String {
+    match said.split_once('\n') {
+        None => format!("rank {rank} cannot begin: {said}"),
+        Some((first, _)) => format!(
+            "rank {rank} cannot begin, see its output: {}",
+            first.trim_end_matches(':')
+        ),
     }
 }
 
@@ -86,4 +97,21 @@ pub(super) fn join(
         elastic: Some(elastic),
         heartbeat: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_of_many_lines_is_said_in_full_by_its_rank_alone() {
+        let short = refusal_of(0, "there is no such file");
+        assert_eq!(short, "rank 0 cannot begin: there is no such file");
+        let long = refusal_of(
+            0,
+            "the weights in a.pt are not this model's:\n  fc.weight has shape",
+        );
+        let line = "rank 0 cannot begin, see its output: the weights in a.pt are not this model's";
+        assert_eq!(long, line);
+    }
 }

@@ -9,7 +9,7 @@ use everburn_launch::LaunchConfig;
 use everburn_record::plain::word;
 use everburn_record::sync::lock;
 use everburn_record::units::counted;
-use everburn_record::{Live, folder_of_first_machine, folder_of_machine};
+use everburn_record::{Live, folder_of_machine};
 use everburn_train::checkpoint::{CheckpointFolder, Progress};
 use everburn_train::{
     ConfiguredTask, LoadedData, parameter_differences, renderer, settings_by_path,
@@ -18,13 +18,14 @@ use toml::Table;
 
 use super::choose_display;
 use super::earlier_run::{EarlierRun, Prepared, Replaced};
+use super::required_checkpoints::require_checkpoints;
+use super::run_in_use::{refuse_run_in_use, started_twice};
 use crate::arguments::{RankFlags, TrainArguments};
 use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
 use crate::trained::{decided_otherwise, require_settings_of_run};
 use crate::{
-    devices, gradient_exchange, launching, mesh, model_parallel, monitor, recording, summary,
-    weights,
+    devices, gradient_exchange, launching, mesh, model_parallel, monitor, recording, weights,
 };
 
 /// Checks that there is a checkpoint and that it belongs to this configuration.
@@ -95,37 +96,6 @@ pub(super) fn check_resume(
         word(run.path())
     ))
     .into())
-}
-
-/// Refuses the folder of another machine than the first, which has no checkpoints; and a run that has parameters and has
-/// never trained: `import` has made it.
-fn require_checkpoints(run: &RunDirectory) -> Result<(), CliError> {
-    let checkpoints = CheckpointFolder::new(run.checkpoints(), 1).places()?;
-    if checkpoints.is_empty()
-        && let Some((machine, first)) = folder_of_first_machine(run.path())
-    {
-        let (path, command) = (run.path().display(), word(&first));
-        let first = first.display();
-        return Err(CliError::usage_with_help(
-            format!(
-                "{path} is the folder of machine {machine}, with the logs of its ranks; the checkpoints of the run are in {first} \
-                 on machine 0"
-            ),
-            format!("use `--run-dir {command}` on every machine"),
-        ));
-    }
-    let has_trained = !checkpoints.is_empty() || run.report_path().is_file();
-    if has_trained || !run.model_path().is_file() {
-        return Ok(());
-    }
-    let path = run.path().display();
-    Err(CliError::usage_with_help(
-        format!("{path} has the weights of an import, and no training to resume"),
-        format!(
-            "`{}` trains from these weights, in a run of its own",
-            summary::new_training_from(run)
-        ),
-    ))
 }
 
 /// What every rank is started with: the resolved configuration, and nothing that could resolve to
@@ -210,18 +180,6 @@ pub(crate) fn prepare_run_directory(
     };
     written?;
     Ok(prepared)
-}
-
-/// The error of a folder that cannot be taken, with what may have been started twice.
-fn started_twice(error: TrainError, arguments: &TrainArguments) -> CliError {
-    if !matches!(error, TrainError::RunInUse { .. }) {
-        return error.into();
-    }
-    let help = match arguments.ranks.node_rank {
-        Some(node) => format!("check that no other launcher was started with --node-rank {node}"),
-        None => "check that neither this command nor rank 0 was started twice".to_string(),
-    };
-    CliError::usage_with_help(error.to_string(), help)
 }
 
 /// Refuses weights that a new training would move aside with the run that has them.
@@ -350,6 +308,9 @@ pub(super) fn load_data(
     task: &mut dyn ConfiguredTask,
     is_checked: bool,
 ) -> Result<LoadedData, CliError> {
+    if !is_checked && !arguments.resume {
+        weights::check_sizes(config)?;
+    }
     let before = task.agreed_settings()?;
     let resumed = arguments.run_dir.as_deref().filter(|_| arguments.resume);
     let loaded = task.load().map_err(|error| match resumed {
@@ -461,6 +422,7 @@ pub(super) fn check(
     config: &RunConfig,
     arguments: &TrainArguments,
 ) -> Result<LaunchConfig, CliError> {
+    refuse_run_in_use(arguments)?;
     monitor::check(arguments)?;
     if let Some(gpus) = devices::check(&config.ranks.devices, config.ranks.ranks)? {
         say!("{gpus}");

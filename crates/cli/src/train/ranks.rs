@@ -6,7 +6,6 @@ use std::sync::Arc;
 use crate::prelude::*;
 use burn::module::Module;
 use burn::prelude::Device;
-use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_distributed::{ShardStage, is_gpu};
 use everburn_launch::PanicPlaces;
 use everburn_train::{AnyModel, Patterns, WithInitialValues, open_state_dict_except};
@@ -100,7 +99,6 @@ pub(super) fn train_on_threads(
     let weights = model.clone().into_record();
     let model = model.load_record(weights);
     let config = job.config;
-    let store: SharedStore = Arc::new(HashStore::new());
     let places = PanicPlaces::watch();
     let finished = data_parallel(
         devices,
@@ -108,7 +106,7 @@ pub(super) fn train_on_threads(
         |group, device| {
             let run = (group.rank() == 0).then(|| run.clone());
             let name = devices::name_of_rank(&config.ranks.devices, group.rank());
-            let own = gradient_exchange::connector(config, name, store.clone(), devices)
+            let own = gradient_exchange::connector(config, name, devices)
                 .map_err(|error| TrainError::Config(error.to_string()))?;
             let trainer = Trainer {
                 exchange: Some(Arc::new(own)),

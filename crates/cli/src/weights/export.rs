@@ -60,6 +60,10 @@ pub(crate) struct ExportArguments {
     ))]
     pub(crate) output: Option<PathBuf>,
 
+    /// Replace the file that --output names, if there is one.
+    #[arg(long)]
+    pub(crate) force: bool,
+
     /// With hugging-face: the most bytes of weights in one file; larger models are written as several, with an index. Units
     /// are KB, MB and GB, powers of 1000.
     #[arg(long, value_name = "SIZE", default_value = "5GB", value_parser = size)]
@@ -109,7 +113,8 @@ impl ExportArguments {
         }
     }
 
-    /// Refuses what is there already: a folder in the place of a file, and anything in the place of a folder.
+    /// Refuses what is there already: a folder in the place of a file, anything in the place of a folder, and a file that
+    /// --output names without --force: it may be of somebody else. Those in the run's folder are its own.
     fn refuse_what_is_there(&self, output: &Path) -> Result<(), CliError> {
         let shown = output.display();
         let writes_folder = self.adapter || self.to == Some(ExportFormat::HuggingFace);
@@ -124,6 +129,10 @@ impl ExportArguments {
                     "name a file in it, such as {}; only --to hugging-face and --adapter write a folder, and make it",
                     output.join("state-dict.safetensors").display()
                 ),
+            ),
+            false if self.output.is_some() && output.exists() && !self.force => (
+                format!("--output {shown} is there already"),
+                "--force replaces it; or name another file".to_owned(),
             ),
             _ => return Ok(()),
         };

@@ -50,11 +50,15 @@ pub(super) fn help_to_fit(error: &CliError, config: &RunConfig, path: &Path) -> 
         .iter()
         .filter(|task| task.name() != config.model && task.sections().contains(&"data"));
     others.map(AnyTask::name).find_map(|name| {
-        let other = RunConfig {
+        let mut other = RunConfig {
             model: name.to_owned(),
             sections: Table::from_iter([("data".to_owned(), data.clone())]),
             ..config.clone()
         };
+        // Of other kinds of images, say.
+        if other.task().is_err() {
+            other.sections.clear();
+        }
         let flags = match fits(&other, path) {
             true => String::new(),
             false => format!(", with {}", flags_that_fit(&other, path)?),

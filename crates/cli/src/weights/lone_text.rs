@@ -3,6 +3,7 @@
 use everburn_train::{AnyTask, ConfiguredTask};
 use toml::Value;
 
+use super::shown_sizes::sizes_as_flags;
 use super::{data_are_named, of_another_architecture};
 use crate::arguments::TrainArguments;
 use crate::arguments::keys::get;
@@ -91,8 +92,16 @@ fn unknown_tokens(config: &RunConfig) -> CliError {
         return error;
     }
     let (unknown, sizes) = match vocabulary(config) {
-        Some(_) => ("the tokens", ""),
-        None => ("the sizes and the tokens", ", and the sizes with --set"),
+        Some(_) => ("the tokens", String::new()),
+        None => {
+            let path = config.init_from.as_deref();
+            let flags = path.and_then(|path| sizes_as_flags(config, path));
+            let flags = flags.unwrap_or_else(|| "--set".to_owned());
+            (
+                "the sizes and the tokens",
+                format!(", and the sizes with {flags}"),
+            )
+        }
     };
     CliError::usage_with_help(
         format!(

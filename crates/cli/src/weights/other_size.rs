@@ -27,13 +27,24 @@ pub(super) fn with_sizes(
         return error;
     };
     let help = match others().as_slice() {
-        [] if has_sizes(config) => sizes_of(config),
-        [] => format!(
-            "{} has one size alone: name the model that the weights are of (`{} train --list` shows all){}",
-            config.model,
-            invocation::name(),
-            without(skip, config, weights)
-        ),
+        [] => {
+            let sizes = match has_sizes(config) {
+                true => sizes_of(config),
+                false => format!(
+                    "{} has one size alone: name the model that the weights are of (`{} train --list` shows all)",
+                    config.model,
+                    invocation::name()
+                ),
+            };
+            match without(skip, config, weights) {
+                None => sizes,
+                // Few tensors differ: most likely the model is this one.
+                Some(without) if has_sizes(config) => {
+                    format!("{without}. For another size, {sizes}")
+                }
+                Some(without) => format!("{sizes}; or {without}"),
+            }
+        }
         others => format!(
             "a run's weights come with its settings, and these are others: {}. Leave them as they were, or train the other \
              model without --init-from",
@@ -66,21 +77,21 @@ fn sizes_of(config: &RunConfig) -> String {
 }
 
 /// The command that leaves out the layers that differ, if these are few.
-fn without(skip: &[String], config: &RunConfig, weights: &Path) -> String {
+fn without(skip: &[String], config: &RunConfig, weights: &Path) -> Option<String> {
     if skip.is_empty() {
-        return String::new();
+        return None;
     }
     let skip = skip.iter().map(|pattern| pattern.escape_debug());
     let skip: Vec<String> = skip
         .map(|it| format!("--init-skip {}", word(it.to_string())))
         .collect();
-    format!(
-        "; or take what fits: `{} train {} --init-from {} {}` begins with new weights there",
+    Some(format!(
+        "take what fits: `{} train {} --init-from {} {}` begins with new weights there",
         invocation::name(),
         config.model,
         word(weights),
         skip.join(" ")
-    )
+    ))
 }
 
 /// The settings of the task that are others than in the run in `path`, if there is one: those of its model and data.
@@ -138,6 +149,10 @@ mod tests {
         assert!(!of_table.contains("config.json"), "{of_table}");
         let of_gpt = help("gpt2", &[], &[]);
         assert!(of_gpt.contains("whose config.json says them"), "{of_gpt}");
+        let one = help("resnet18", &["layer1.0.conv1.*"], &[]);
+        assert!(one.starts_with("take what fits: `"), "{one}");
+        let skipped = "train resnet18 --init-from a.pt --init-skip 'layer1.0.conv1.*'` begins with new weights there. For";
+        assert!(one.contains(skipped), "{one}");
         let of_run = help("table", &[], &["table.hidden = [3] (was [4])"]);
         let expected = "others: table.hidden = [3] (was [4]).";
         assert!(of_run.contains(expected), "{of_run}");

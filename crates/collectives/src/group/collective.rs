@@ -233,7 +233,7 @@ impl<'a> Collective<'a> {
     }
 
     /// What each rank called, with the algorithm only where nothing else differs.
-    fn calls(&self, signatures: &[Option<Signature>]) -> Vec<RankCall> {
+    pub(super) fn calls(&self, signatures: &[Option<Signature>]) -> Vec<RankCall> {
         let texts: Vec<_> = signatures
             .iter()
             .map(|signature| signature.map(|call| call.to_string()))
@@ -303,7 +303,7 @@ impl<'a> Collective<'a> {
         })
     }
 
-    fn disagreement(&self, calls: Vec<RankCall>) -> CollectiveError {
+    pub(super) fn disagreement(&self, calls: Vec<RankCall>) -> CollectiveError {
         let OpContext { sequence, step, .. } = self.context;
         CollectiveError::Mismatch {
             rank: self.core.job_rank(),

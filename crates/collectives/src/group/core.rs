@@ -163,6 +163,20 @@ impl Core {
         context.ticket = lock(&self.progress).flight.begin(*context, label, state);
     }
 
+    /// Notes in the flight recorder that the turn of an issued operation has come, at `context.started`.
+    pub(crate) fn record_turn(&self, context: &mut OpContext) {
+        let label = self.label.load(Ordering::Relaxed);
+        context.ticket = lock(&self.progress).flight.run(context, label);
+    }
+
+    /// The number of the next collective; `call` takes it if it is one.
+    pub(crate) fn count_issued(&self, call: Call) -> u64 {
+        match call {
+            Call::Collective(_) => self.issued.fetch_add(1, Ordering::AcqRel),
+            _ => self.issued.load(Ordering::Acquire),
+        }
+    }
+
     /// The collective under way.
     pub(crate) fn running(&self) -> Option<OpContext> {
         lock(&self.progress).flight.running()

@@ -105,7 +105,7 @@ pub enum CollectiveError {
         step: u64,
         /// How long it waited.
         waited: Duration,
-        /// What the missing ranks were doing, or empty where that is unknown.
+        /// What else is known, or empty.
         progress: String,
     },
     /// A rank that the operation needs is gone.
@@ -153,6 +153,25 @@ pub enum CollectiveError {
         step: u64,
         /// How long the operation had been waiting.
         waited: Duration,
+    },
+    /// This rank's GPU, or the library that connects it with the others', has failed.
+    #[error(
+        "rank {rank}: {operation} (collective {sequence}, step {step}) failed after {}: {reason}",
+        seconds(*.waited)
+    )]
+    Device {
+        /// This rank.
+        rank: usize,
+        /// What this rank called.
+        operation: String,
+        /// How many collectives this rank had issued on the group before.
+        sequence: u64,
+        /// The step.
+        step: u64,
+        /// How long the operation had been under way.
+        waited: Duration,
+        /// What happened, and what to check.
+        reason: Box<str>,
     },
     /// The group had failed before this call.
     #[error("{operation} on rank {rank}: the group failed before: {first}")]

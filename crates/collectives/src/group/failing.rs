@@ -106,15 +106,26 @@ impl Core {
         waiting_for: Vec<usize>,
         waited: Duration,
     ) -> CollectiveError {
-        self.fail_everywhere(CollectiveError::Timeout {
+        self.fail_everywhere(self.timeout_error(context, waiting_for, waited, ""))
+    }
+
+    pub(crate) fn timeout_error(
+        &self,
+        context: &OpContext,
+        mut waiting_for: Vec<usize>,
+        waited: Duration,
+        progress: &str,
+    ) -> CollectiveError {
+        waiting_for.sort_unstable();
+        CollectiveError::Timeout {
             rank: self.job_rank(),
             waiting_for,
             operation: context.call.to_string(),
             sequence: context.sequence,
             step: context.step,
             waited,
-            progress: String::new(),
-        })
+            progress: progress.to_owned(),
+        }
     }
 
     pub(crate) fn destroyed(&self, context: &OpContext) -> CollectiveError {
@@ -125,7 +136,7 @@ impl Core {
     }
 
     /// The error when rank `peer` is gone, and the machine with this number is silent as a whole.
-    fn peer_lost(
+    pub(crate) fn peer_lost(
         &self,
         context: &OpContext,
         (peer, silent_machine): (usize, Option<usize>),
@@ -177,19 +188,9 @@ impl Core {
         silent_machine: Option<usize>,
         cause: String,
     ) {
-        let error = match self.running() {
-            Some(context) => self.peer_lost(&context, (peer, silent_machine), cause),
-            None => CollectiveError::PeerLost {
-                rank: self.job_rank(),
-                peer,
-                silent_machine,
-                operation: "no operation".to_owned(),
-                sequence: self.issued.load(Ordering::Acquire),
-                step: self.step.load(Ordering::Relaxed),
-                waited: Duration::ZERO,
-                cause: cause.into(),
-            },
-        };
+        let idle = || self.context(Call::Named("no operation"));
+        let context = self.running().unwrap_or_else(idle);
+        let error = self.peer_lost(&context, (peer, silent_machine), cause);
         self.fail_with(&Failure {
             hang: true,
             ..self.failure_of(&error)

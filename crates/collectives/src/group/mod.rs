@@ -25,6 +25,7 @@ mod arithmetic;
 mod collective;
 mod communication;
 mod core;
+mod device_call;
 mod dissemination;
 mod element;
 mod engine;
@@ -48,15 +49,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-
 pub use self::algorithm::Algorithm;
+pub use self::device_call::DeviceCall;
 pub use self::element::{DType, Element};
 pub use self::error::{CollectiveError, RankCall};
 pub use self::flight::{FlightEntry, FlightState};
 pub use self::options::{DEFAULT_TIMEOUT, GroupOptions, ReductionOrder, TransportKind};
 pub use self::reduce::ReduceOp;
-pub use self::signature::{Operation, Signature};
+pub use self::signature::{Call, Operation, Signature};
 pub use self::work::Work;
 
 pub(crate) use self::collective::Collective;
@@ -337,15 +337,8 @@ impl ProcessGroup {
         if waiting_for.is_empty() {
             return Ok(());
         }
-        Err(CollectiveError::Timeout {
-            rank: core.job_rank(),
-            waiting_for,
-            operation: "destroy".to_owned(),
-            sequence: core.issued.load(Ordering::Acquire),
-            step: self.step(),
-            waited: started.elapsed(),
-            progress: String::new(),
-        })
+        let context = core.context(Call::Named("destroy"));
+        Err(core.timeout_error(&context, waiting_for, started.elapsed(), ""))
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -353,7 +346,7 @@ impl ProcessGroup {
     }
 }
 
-/// The failure of a group, as returned by [`ProcessGroup::failure`] and as ranks notify each other of it.
+/// The failure of a group, as returned by [`ProcessGroup::failure`].
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; }
@@ -363,14 +356,13 @@ impl ProcessGroup {
 /// let failure = GroupFailure { by: 1, lost: Some(3), silent_machine: None, reason };
 /// assert_eq!(failure.lost, Some(3));
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupFailure {
     /// The job rank that noticed it first.
     pub by: usize,
     /// The job rank that was lost, if that is what happened.
     pub lost: Option<usize>,
     /// The number of its machine, from 0, if no rank of that sends heartbeats.
-    #[serde(default)]
     pub silent_machine: Option<usize>,
     /// In words.
     pub reason: String,

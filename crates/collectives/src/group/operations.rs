@@ -20,8 +20,8 @@ impl ProcessGroup {
     ///
     /// The lengths must be equal on all ranks. See [`ReduceOp`] for the arithmetic.
     pub fn all_reduce<T: Element>(&self, mut values: Vec<T>, op: ReduceOp) -> Work<Vec<T>> {
-        let (signature, check) = self.all_reduce_call(&values, op);
-        self.issue(signature, check, move |collective| {
+        let signature = self.all_reduce_call(&values, op);
+        self.issue(signature, Ok(()), move |collective| {
             collective.all_reduce(&mut values, op)?;
             Ok(values)
         })
@@ -51,31 +51,23 @@ impl ProcessGroup {
         values: &mut [T],
         op: ReduceOp,
     ) -> Result<(), CollectiveError> {
-        let (signature, check) = self.all_reduce_call(values, op);
-        self.run_here(signature, check, |collective| {
-            collective.all_reduce(values, op)
-        })
+        let signature = self.all_reduce_call(values, op);
+        self.run_here(signature, |collective| collective.all_reduce(values, op))
     }
 
-    fn all_reduce_call<T: Element>(
-        &self,
-        values: &[T],
-        op: ReduceOp,
-    ) -> (Signature, Result<(), String>) {
-        let signature = Signature::new(Operation::AllReduce)
+    fn all_reduce_call<T: Element>(&self, values: &[T], op: ReduceOp) -> Signature {
+        Signature::new(Operation::AllReduce)
             .of::<T>()
             .length(values.len())
             .op(op)
-            .under(&self.core().options);
-        let check = self.check_op::<T>(op);
-        (signature, check.and(self.check_size::<T>(values.len())))
+            .under(&self.core().options)
     }
 
     /// Gives every rank the `values` of `root`. All ranks hand in as many elements as the root
     /// has; those of the others are not looked at.
     pub fn broadcast<T: Element>(&self, mut values: Vec<T>, root: usize) -> Work<Vec<T>> {
-        let (signature, check) = self.broadcast_call(&values, root);
-        self.issue(signature, check, move |collective| {
+        let signature = self.broadcast_call(&values, root);
+        self.issue(signature, Ok(()), move |collective| {
             collective.broadcast(&mut values, root)?;
             Ok(values)
         })
@@ -90,24 +82,16 @@ impl ProcessGroup {
         values: &mut [T],
         root: usize,
     ) -> Result<(), CollectiveError> {
-        let (signature, check) = self.broadcast_call(values, root);
-        self.run_here(signature, check, |collective| {
-            collective.broadcast(values, root)
-        })
+        let signature = self.broadcast_call(values, root);
+        self.run_here(signature, |collective| collective.broadcast(values, root))
     }
 
-    fn broadcast_call<T: Element>(
-        &self,
-        values: &[T],
-        root: usize,
-    ) -> (Signature, Result<(), String>) {
-        let signature = Signature::new(Operation::Broadcast)
+    fn broadcast_call<T: Element>(&self, values: &[T], root: usize) -> Signature {
+        Signature::new(Operation::Broadcast)
             .of::<T>()
             .length(values.len())
             .root(root)
-            .under(&self.core().options);
-        let check = self.check_rank(root);
-        (signature, check.and(self.check_size::<T>(values.len())))
+            .under(&self.core().options)
     }
 
     /// As [`ProcessGroup::all_reduce`], but only `root` gets the result; the others get their own
@@ -119,11 +103,7 @@ impl ProcessGroup {
             .op(op)
             .root(root)
             .under(&self.core().options);
-        let check = self
-            .check_op::<T>(op)
-            .and(self.check_rank(root))
-            .and(self.check_size::<T>(values.len()));
-        self.issue(signature, check, move |collective| {
+        self.issue(signature, Ok(()), move |collective| {
             collective.reduce(values, op, root)
         })
     }
@@ -134,7 +114,7 @@ impl ProcessGroup {
         let signature = Signature::new(Operation::AllGather)
             .of::<T>()
             .length(length);
-        self.issue(signature, self.check_size::<T>(length), move |collective| {
+        self.issue(signature, Ok(()), move |collective| {
             collective.gather(values, None)
         })
     }
@@ -156,11 +136,8 @@ impl ProcessGroup {
             .of::<T>()
             .length(values.len())
             .root(root);
-        let check = self
-            .check_rank(root)
-            .and(self.check_size::<T>(values.len()));
         let is_root = self.rank() == root;
-        self.issue(signature, check, move |collective| {
+        self.issue(signature, Ok(()), move |collective| {
             let lists = collective.gather(values, Some(root))?;
             Ok(is_root.then_some(lists))
         })
@@ -170,14 +147,12 @@ impl ProcessGroup {
     /// lengths; the others `None`.
     pub fn scatter<T: Element>(&self, lists: Option<Vec<Vec<T>>>, root: usize) -> Work<Vec<T>> {
         let signature = Signature::new(Operation::Scatter).of::<T>().root(root);
-        let check = self
-            .check_rank(root)
-            .and_then(|()| match (&lists, self.rank() == root) {
-                (Some(lists), true) => self.check_lists(lists),
-                (None, false) => Ok(()),
-                (None, true) => Err("the root must hand in a list for each rank".to_owned()),
-                (Some(_), false) => Err(format!("only the root, rank {root}, hands in lists")),
-            });
+        let check = match (&lists, self.rank() == root) {
+            (Some(lists), true) => self.check_lists(lists),
+            (None, false) => Ok(()),
+            (None, true) => Err("the root must hand in a list for each rank".to_owned()),
+            (Some(_), false) => Err(format!("only the root, rank {root}, hands in lists")),
+        };
         self.issue(signature, check, move |collective| {
             let mut lists = collective.all_to_all(lists.unwrap_or_default())?;
             Ok(lists.swap_remove(root))
@@ -192,17 +167,12 @@ impl ProcessGroup {
             .of::<T>()
             .length(length)
             .op(op);
-        let check = self
-            .check_op::<T>(op)
-            .and(self.check_size::<T>(length))
-            .and_then(|()| {
-                if length.is_multiple_of(size) {
-                    return Ok(());
-                }
-                Err(format!(
-                    "the length {length} is not divisible by the {size} ranks; pad it"
-                ))
-            });
+        let check = match length.is_multiple_of(size) {
+            true => Ok(()),
+            false => Err(format!(
+                "the length {length} is not divisible by the {size} ranks; pad it"
+            )),
+        };
         self.issue(signature, check, move |collective| {
             collective.reduce_scatter(values, op)
         })
@@ -236,7 +206,7 @@ impl ProcessGroup {
         run: impl FnOnce(&mut Collective<'_>) -> Result<R, CollectiveError> + Send + 'static,
     ) -> Work<R> {
         let call = Call::Collective(signature);
-        if let Err(reason) = check {
+        if let Err(reason) = self.check_call(call).and(check) {
             return self.refuse(call, reason);
         }
         self.shared.enqueue(call, |context| {
@@ -262,16 +232,15 @@ impl ProcessGroup {
         })
     }
 
-    /// Runs a collective on this thread when its turn has come, unless `check` has found why it
-    /// can never succeed.
+    /// Runs a collective on this thread when its turn has come, unless it can never succeed.
     fn run_here<R>(
         &self,
         signature: Signature,
-        check: Result<(), String>,
         run: impl FnOnce(&mut Collective<'_>) -> Result<R, CollectiveError>,
     ) -> Result<R, CollectiveError> {
         let call = Call::Collective(signature);
-        check.map_err(|reason| self.invalid(call, reason))?;
+        self.check_call(call)
+            .map_err(|reason| self.invalid(call, reason))?;
         let core = self.core();
         let context = self.shared.take_number(call)?;
         // Failed unless it is seen to be done: it may panic.
@@ -308,16 +277,17 @@ impl ProcessGroup {
         }
     }
 
-    pub(super) fn check_rank(&self, rank: usize) -> Result<(), String> {
-        let size = self.world_size();
-        if rank < size {
-            return Ok(());
-        }
-        Err(format!("rank {rank} does not exist in a group of {size}"))
+    /// Refuses what can never succeed, as far as the call says so.
+    pub(super) fn check_call(&self, call: Call) -> Result<(), String> {
+        call.check(self.world_size())?;
+        self.check_bytes(call.bytes().unwrap_or(0))
     }
 
-    pub(super) fn check_size<T: Element>(&self, length: usize) -> Result<(), String> {
-        let bytes = length as u64 * size_of::<T>() as u64;
+    fn check_size<T: Element>(&self, length: usize) -> Result<(), String> {
+        self.check_bytes(length as u64 * size_of::<T>() as u64)
+    }
+
+    fn check_bytes(&self, bytes: u64) -> Result<(), String> {
         let limit = self.core().options.max_message_bytes;
         if bytes <= limit {
             return Ok(());
@@ -336,16 +306,6 @@ impl ProcessGroup {
         lists
             .iter()
             .try_for_each(|list| self.check_size::<T>(list.len()))
-    }
-
-    fn check_op<T: Element>(&self, op: ReduceOp) -> Result<(), String> {
-        if op.supports::<T>() {
-            return Ok(());
-        }
-        Err(format!(
-            "{op} does not exist for {}; sum and divide, or convert first",
-            T::DTYPE
-        ))
     }
 }
 

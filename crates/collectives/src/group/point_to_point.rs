@@ -21,7 +21,7 @@ impl ProcessGroup {
             to,
             tag,
         };
-        if let Err(reason) = self.check_rank(to).and(self.check_size::<T>(values.len())) {
+        if let Err(reason) = self.check_call(call) {
             return self.refuse(call, reason);
         }
         let core = self.core();
@@ -69,7 +69,7 @@ impl ProcessGroup {
             from,
             tag,
         };
-        if let Err(reason) = self.check_rank(from) {
+        if let Err(reason) = self.check_call(call) {
             return self.refuse(call, reason);
         }
         let core = self.core().clone();

@@ -7,10 +7,10 @@
 //! rank that contributed one.
 
 use super::arithmetic::{
-    Accumulate, Accumulator, Finish, Greatest, InstructionSet, Least, Mean, Product, Reduce,
-    ReduceInPlace, Sum, Swapped,
+    Accumulate, Finish, Greatest, InstructionSet, Least, Mean, Product, Reduce, ReduceInPlace, Sum,
+    Swapped,
 };
-use super::element::Element;
+use super::element::{DType, Element};
 use super::names::names;
 
 /// How the ranks' contributions become one.
@@ -42,10 +42,11 @@ pub enum ReduceOp {
 }
 
 impl ReduceOp {
-    /// Whether this operation exists for elements of type `T`.
+    /// Whether this operation exists for elements of this type.
     #[must_use]
-    pub fn supports<T: Element>(self) -> bool {
-        self != Self::Mean || T::Accumulator::FRACTIONAL
+    pub fn supports(self, dtype: DType) -> bool {
+        let is_integer = matches!(dtype, DType::I32 | DType::I64 | DType::U8);
+        self != Self::Mean || !is_integer
     }
 }
 

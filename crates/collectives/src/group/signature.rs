@@ -132,8 +132,9 @@ impl Signature {
         self
     }
 
-    pub(crate) const fn root(mut self, root: usize) -> Self {
-        self.root = Some(root as u32);
+    pub(crate) fn root(mut self, root: usize) -> Self {
+        // No group has that many ranks.
+        self.root = Some(u32::try_from(root).unwrap_or(u32::MAX));
         self
     }
 
@@ -208,29 +209,67 @@ impl fmt::Display for Signature {
     }
 }
 
-/// One call of this rank, as errors name it.
+/// One call of this rank, as errors name it. Ranks in it are ranks of the group.
+///
+/// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::group::{Call, DType};
+///
+/// let call = Call::Recv { dtype: DType::F32, from: 2, tag: 0 };
+/// assert_eq!(call.to_string(), "recv(f32, from 2, tag 0)");
+/// ```
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Call {
+pub enum Call {
+    /// One of all ranks.
     Collective(Signature),
+    /// A message to another rank.
     Send {
+        /// The type of the elements.
         dtype: DType,
+        /// How many.
         length: usize,
+        /// The receiver.
         to: usize,
+        /// The message's tag.
         tag: u64,
     },
+    /// A message from another rank.
     Recv {
+        /// The type of the elements.
         dtype: DType,
+        /// The sender.
         from: usize,
+        /// The message's tag.
         tag: u64,
     },
+    /// Something else that this rank does, by its name.
+    Named(&'static str),
 }
 
 impl Call {
     /// The other rank of a message, as a rank of the group.
     pub(crate) const fn peer(&self) -> Option<usize> {
         match self {
-            Self::Collective(_) => None,
+            Self::Collective(_) | Self::Named(_) => None,
             Self::Send { to: peer, .. } | Self::Recv { from: peer, .. } => Some(*peer),
+        }
+    }
+
+    /// Refuses what can never succeed in a group of `size` ranks.
+    pub(super) fn check(&self, size: usize) -> Result<(), String> {
+        let (root, reduction) = match self {
+            Self::Collective(signature) => (signature.root, signature.op.zip(signature.dtype)),
+            _ => (None, None),
+        };
+        let other = root.map_or_else(|| self.peer(), |root| Some(root as usize));
+        if let Some(rank) = other.filter(|rank| *rank >= size) {
+            return Err(format!("rank {rank} does not exist in a group of {size}"));
+        }
+        match reduction.filter(|(op, dtype)| !op.supports(*dtype)) {
+            None => Ok(()),
+            Some((op, dtype)) => Err(format!(
+                "{op} does not exist for {dtype}; sum and divide, or convert first"
+            )),
         }
     }
 
@@ -239,7 +278,7 @@ impl Call {
         let (dtype, length) = match self {
             Self::Collective(signature) => (signature.dtype?, signature.length?),
             Self::Send { dtype, length, .. } => (*dtype, *length as u64),
-            Self::Recv { .. } => return None,
+            Self::Recv { .. } | Self::Named(_) => return None,
         };
         Some(length.saturating_mul(dtype.size() as u64))
     }
@@ -258,6 +297,7 @@ impl fmt::Display for Call {
                 write!(f, "send({dtype}[{length}], to {to}, tag {tag})")
             }
             Self::Recv { dtype, from, tag } => write!(f, "recv({dtype}, from {from}, tag {tag})"),
+            Self::Named(name) => f.write_str(name),
         }
     }
 }

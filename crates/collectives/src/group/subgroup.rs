@@ -82,8 +82,11 @@ impl ProcessGroup {
         if ranks.is_empty() {
             return Err("a group needs at least one rank".to_owned());
         }
+        let size = self.world_size();
         for (index, rank) in ranks.iter().enumerate() {
-            self.check_rank(*rank)?;
+            if *rank >= size {
+                return Err(format!("rank {rank} does not exist in a group of {size}"));
+            }
             if ranks[..index].contains(rank) {
                 return Err(format!("rank {rank} is named twice in {ranks:?}"));
             }

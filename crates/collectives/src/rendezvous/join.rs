@@ -149,6 +149,28 @@ pub fn stop_joining(store: &dyn Store) -> Result<bool, StoreError> {
     Ok(decide(store, &Verdict::Stopped, &key)? == Verdict::Stopped)
 }
 
+/// Whether the ranks that meet in `store` wait for none any more: all have joined, or have found out why they cannot. For
+/// launchers, as [`stop_joining`].
+///
+/// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::rendezvous::{have_met, stop_joining};
+/// use everburn::collectives::store::HashStore;
+///
+/// let store = HashStore::new();
+/// assert!(!have_met(&store)?);
+/// stop_joining(&store)?;
+/// assert!(have_met(&store)?);
+/// # Ok::<(), everburn_collectives::store::StoreError>(())
+/// ```
+///
+/// # Errors
+/// [`StoreError`] of a store that is out of reach.
+pub fn have_met(store: &dyn Store) -> Result<bool, StoreError> {
+    let decided = store.try_get(&key_of(0, "decided"))?;
+    Ok(decided.is_some())
+}
+
 /// A rank that joins.
 pub(crate) struct Joining<'a> {
     pub(crate) store: &'a dyn Store,

@@ -134,6 +134,12 @@ impl Mailbox {
         Ok(())
     }
 
+    /// Drops the parts of collectives up to number `sequence`, which are over.
+    pub(crate) fn drop_parts_until(&self, sequence: u64) {
+        let mut state = lock(&self.state);
+        state.parts.retain(|((number, _), _), _| *number > sequence);
+    }
+
     /// Takes in a message, or hands it to whoever has waited longest for it.
     pub(crate) fn put_message(&self, from: usize, tag: u64, payload: Payload) {
         let mut state = lock(&self.state);
@@ -243,7 +249,8 @@ impl Mailbox {
         watcher(result.map_err(|cause| Interruption::Gone { peer, cause }));
     }
 
-    /// Waits until `is_done`, which [`Mailbox::wake`] has asked. Ends at once when the group fails or any rank is gone.
+    /// Waits until `is_done`, which [`Mailbox::wake`] has asked. Ends at once when the group fails or any rank is gone without a
+    /// goodbye.
     pub(crate) fn wait_for(
         &self,
         is_done: &dyn Fn() -> bool,

@@ -38,7 +38,7 @@ rounding! {
 
 fn check<T: Rounding>(group: &ProcessGroup, length: usize) {
     let size = group.world_size();
-    for op in ReduceOp::ALL.into_iter().filter(|op| op.supports::<T>()) {
+    for op in ReduceOp::ALL.into_iter().filter(|op| op.supports(T::DTYPE)) {
         let mut values = samples::<T>(group.rank(), length);
         group.all_reduce_in_place(&mut values, op).unwrap();
         let expected = reduced::<T>(op, size, length);

@@ -3,6 +3,7 @@
 mod algorithms;
 mod channels;
 mod cut;
+mod device_calls;
 mod elsewhere;
 mod failures;
 mod flight;

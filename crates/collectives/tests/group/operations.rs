@@ -94,7 +94,7 @@ fn assert_bits<T: Element>(found: &[T], expected: &[T], what: &str) {
 fn check_reductions<T: Sample>(group: &ProcessGroup, length: usize) {
     let (rank, size) = (group.rank(), group.world_size());
     let mine = || samples::<T>(rank, length);
-    for op in ReduceOp::ALL.into_iter().filter(|op| op.supports::<T>()) {
+    for op in ReduceOp::ALL.into_iter().filter(|op| op.supports(T::DTYPE)) {
         let expected = reduced::<T>(op, size, length);
         let what = format!("{op} of {} over {size}", T::DTYPE);
         assert_bits(

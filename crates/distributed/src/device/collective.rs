@@ -59,12 +59,7 @@ impl DeviceExchange for BurnExchange {
         "burn"
     }
 
-    fn begin(
-        &self,
-        _bucket: usize,
-        numbers: Tensor<1>,
-        _step: u64,
-    ) -> Result<Box<dyn PendingSum>, DdpError> {
+    fn begin(&self, _bucket: usize, numbers: Tensor<1>) -> Result<Box<dyn PendingSum>, DdpError> {
         let sum = all_reduce(numbers, ReduceOperation::Sum, self.devices.clone());
         Ok(Box::new(BurnSum(sum)))
     }

@@ -22,7 +22,7 @@ use crate::error::DdpError;
 /// let alone = ProcessGroup::alone(GroupOptions::default());
 /// let exchange = HostExchange::start(alone)?;
 /// let bucket = Tensor::<1>::from_floats([1.0, 2.0], &Device::flex());
-/// let sum = exchange.begin(0, bucket, 1)?.collect()?;
+/// let sum = exchange.begin(0, bucket)?.collect()?;
 /// exchange.check()?;
 /// assert_eq!(sum.into_data().to_vec::<f32>().unwrap(), [1.0, 2.0]);
 /// # Ok::<(), everburn_distributed::DdpError>(())
@@ -31,17 +31,11 @@ pub trait DeviceExchange: Send + Sync + fmt::Debug {
     /// `nccl`, `host`, `host-bf16`, `burn`: for agreement between ranks, logs and reports.
     fn name(&self) -> &'static str;
 
-    /// Begins the sum over all ranks of the numbers of bucket `bucket` in step `step`, and waits for no
-    /// other rank.
+    /// Begins the sum over all ranks of the numbers of bucket `bucket`, and waits for no other rank.
     ///
     /// # Errors
     /// What has failed the exchange, now or before.
-    fn begin(
-        &self,
-        bucket: usize,
-        numbers: Tensor<1>,
-        step: u64,
-    ) -> Result<Box<dyn PendingSum>, DdpError>;
+    fn begin(&self, bucket: usize, numbers: Tensor<1>) -> Result<Box<dyn PendingSum>, DdpError>;
 
     /// How many bytes of gradients the sums that were collected since the last call have handed to collectives; `None`
     /// for as many as the buckets have.

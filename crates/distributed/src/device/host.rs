@@ -69,7 +69,7 @@ impl HostExchange {
     /// let alone = ProcessGroup::alone(GroupOptions::default());
     /// let exchange = HostExchange::with_hook(alone, CommunicationHookConfig::Bf16)?;
     /// let bucket = Tensor::<1>::from_floats([1.001, 2.0], &Device::flex());
-    /// let sum = exchange.begin(0, bucket, 1)?.collect()?;
+    /// let sum = exchange.begin(0, bucket)?.collect()?;
     /// assert_eq!(sum.into_data().to_vec::<f32>().unwrap(), [1.0, 2.0]);
     /// assert_eq!(exchange.take_bytes(), Some(4));
     /// # Ok::<(), everburn_distributed::DdpError>(())
@@ -111,12 +111,7 @@ impl DeviceExchange for HostExchange {
             .map_or("host", |rounding| rounding.name())
     }
 
-    fn begin(
-        &self,
-        bucket: usize,
-        numbers: Tensor<1>,
-        _step: u64,
-    ) -> Result<Box<dyn PendingSum>, DdpError> {
+    fn begin(&self, bucket: usize, numbers: Tensor<1>) -> Result<Box<dyn PendingSum>, DdpError> {
         // Hooks are for f32.
         let rounding = self.rounding.clone();
         let rounding = rounding.filter(|_| numbers.dtype() == DType::F32);
@@ -247,7 +242,7 @@ mod tests {
 
     fn refused(exchange: &HostExchange) -> String {
         let numbers = Tensor::<1>::from_floats([1.0], &Device::flex());
-        let sum = exchange.begin(0, numbers, 0).unwrap();
+        let sum = exchange.begin(0, numbers).unwrap();
         let Err(error) = sum.collect() else {
             panic!("there is no thread that could add anything up");
         };

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use burn::prelude::*;
-use everburn_collectives::group::{CollectiveError, ReduceOp};
-use everburn_nccl::{NcclError, NcclGroup, Work};
+use everburn_collectives::group::ReduceOp;
+use everburn_nccl::{NcclGroup, Work};
 
 use super::exchange::{DeviceExchange, DeviceMemory, Lent, PendingSum};
 use crate::error::DdpError;
@@ -47,7 +47,7 @@ pub enum Waits {
 ///     let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
 ///     let exchange = NcclExchange::new(group, memory, Waits::Device);
 ///     let bucket = Tensor::<1>::full([3], rank as f32 + 1.0, &Device::flex());
-///     exchange.begin(0, bucket, 1)?.collect()
+///     exchange.begin(0, bucket)?.collect()
 /// });
 /// for sum in sums {
 ///     assert_eq!(sum?.into_data().to_vec::<f32>().unwrap(), [3.0; 3]);
@@ -84,13 +84,7 @@ impl DeviceExchange for NcclExchange {
         "nccl"
     }
 
-    fn begin(
-        &self,
-        bucket: usize,
-        numbers: Tensor<1>,
-        step: u64,
-    ) -> Result<Box<dyn PendingSum>, DdpError> {
-        self.group.set_step(step);
+    fn begin(&self, bucket: usize, numbers: Tensor<1>) -> Result<Box<dyn PendingSum>, DdpError> {
         let device = numbers.device();
         let failed = |reason| DdpError::DeviceMemory { bucket, reason };
         let lent = self.memory.lend(numbers).map_err(failed)?;
@@ -98,9 +92,9 @@ impl DeviceExchange for NcclExchange {
         if !orders {
             self.memory.synchronize(&device).map_err(failed)?;
         }
-        let work = self.group.all_reduce(lent.buffer(), ReduceOp::Sum);
+        let work = self.group.all_reduce(lent.buffer(), ReduceOp::Sum)?;
         Ok(Box::new(NcclSum {
-            work: work.map_err(|error| told(&error))?,
+            work,
             lent,
             memory: self.memory.clone(),
             waits: if orders { self.waits } else { Waits::Host },
@@ -109,15 +103,15 @@ impl DeviceExchange for NcclExchange {
     }
 
     fn check(&self) -> Result<(), DdpError> {
-        self.group.check().map_err(|error| told(&error))
+        Ok(self.group.check()?)
     }
 
     fn settle(&self) -> Result<(), DdpError> {
-        self.group.synchronize().map_err(|error| told(&error))
+        Ok(self.group.synchronize()?)
     }
 
     fn abort(&self, reason: &str) {
-        self.group.abort(reason);
+        self.group.process_group().abort(reason);
     }
 }
 
@@ -139,17 +133,11 @@ impl PendingSum for NcclSum {
             waits,
             bucket,
         } = *self;
-        let ordered = match waits {
-            Waits::Device => work.hold_device(),
-            Waits::Host => work.wait(),
-        };
-        ordered.map_err(|error| told(&error))?;
+        match waits {
+            Waits::Device => work.hold_device()?,
+            Waits::Host => work.wait()?,
+        }
         let failed = |reason| DdpError::DeviceMemory { bucket, reason };
         memory.take_back(lent).map_err(failed)
     }
-}
-
-/// What NCCL's group says, for those who know the host's groups.
-pub(super) fn told(error: &NcclError) -> DdpError {
-    DdpError::Collective(CollectiveError::from(error))
 }

@@ -89,7 +89,6 @@ impl DeviceBuckets {
         index: usize,
         bucket: &Bucket,
         share: f64,
-        step: u64,
     ) -> Result<(), DdpError> {
         if self.stay_apart {
             return Ok(());
@@ -101,7 +100,7 @@ impl DeviceBuckets {
         drop(parts);
         self.sums[index] = Some(match &self.exchange {
             None => Box::new(Own(flat)),
-            Some(exchange) => exchange.begin(index, flat, step)?,
+            Some(exchange) => exchange.begin(index, flat)?,
         });
         Ok(())
     }

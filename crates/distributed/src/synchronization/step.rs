@@ -296,8 +296,8 @@ impl Step {
                     return false;
                 };
                 self.launched += 1;
-                let (bucket, step) = (&self.plan.buckets()[index], self.shared.step());
-                if let Err(error) = device.launch(index, bucket, *share, step) {
+                let bucket = &self.plan.buckets()[index];
+                if let Err(error) = device.launch(index, bucket, *share) {
                     self.refuse(error);
                 }
             }

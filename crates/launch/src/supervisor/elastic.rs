@@ -282,7 +282,8 @@ impl Supervisor<'_> {
         };
         let nobody_started = elastic.slots.iter().all(|slot| slot.incarnation == 0);
         if nobody_started && elastic.will_start() {
-            return Err(LaunchError::StoreUnreachable { reason });
+            let in_etcd = self.config.store.is_some();
+            return Err(LaunchError::StoreUnreachable { reason, in_etcd });
         }
         if !elastic.finished {
             tracing::warn!("ranks are not started again from now on: {reason}");

@@ -17,6 +17,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use everburn_collectives::heartbeat::hang_is_reported;
+use everburn_collectives::rendezvous::have_met;
 use everburn_collectives::store::TcpStoreServer;
 use everburn_record::proc;
 use rustix::process::Signal;
@@ -24,7 +25,7 @@ use rustix::process::Signal;
 use self::elastic::Elastic;
 use self::machine_processes::StoreEvent;
 use self::own_pause::OwnPause;
-use self::stopped::{AllStopped, Process, all_are_stopped};
+use self::stopped::{AllStopped, Process, SomeStopped, all_are_stopped, some_are_stopped};
 use self::store_client::{Machine, StoreClient};
 use self::writing::Writing;
 use crate::cause::{Blame, blame};
@@ -83,6 +84,7 @@ pub(crate) struct Supervisor<'a> {
     starter: Option<Starter<'a>>,
     elastic: Option<Elastic>,
     all_stopped: AllStopped,
+    some_stopped: SomeStopped,
     /// The ranks of a job that is not elastic that were stopped when the first one failed.
     stopped_ranks: Vec<usize>,
     own_pause: OwnPause,
@@ -116,6 +118,7 @@ impl<'a> Supervisor<'a> {
             starter: None,
             elastic: None,
             all_stopped: AllStopped::new(),
+            some_stopped: SomeStopped::new(config.ranks),
             stopped_ranks: Vec::new(),
             own_pause: OwnPause::new(config.heartbeat_timeout),
             gave_up: None,
@@ -311,6 +314,7 @@ impl<'a> Supervisor<'a> {
         if processes.iter().flatten().any(|process| process.is_stopped) {
             self.stop_with_others();
         }
+        self.say_which_are_stopped(now, &processes);
         let Some(long) = long.filter(|_| matches!(self.plan, Plan::Train)) else {
             return;
         };
@@ -335,6 +339,39 @@ impl<'a> Supervisor<'a> {
             long.as_secs_f64()
         ));
         self.kill_all();
+    }
+
+    /// Says which ranks of this machine are stopped where no other rank does: it has no heartbeats yet, or none at all. A job
+    /// that is elastic continues without them.
+    fn say_which_are_stopped(&mut self, now: Instant, processes: &[Option<Process>]) {
+        let found = self.some_stopped.look(now, processes);
+        let trains = matches!(self.plan, Plan::Train) && self.config.elastic.is_none();
+        if found.is_empty() || !trains || self.config.heartbeat_timeout.is_some() && self.have_met()
+        {
+            return;
+        }
+        let stopped = found
+            .iter()
+            .filter_map(|local_rank| processes.get(*local_rank).copied().flatten());
+        let ids: Vec<u32> = stopped.map(|process| process.id).collect();
+        let ranks = found.iter().map(|rank| self.config.global_rank(*rank));
+        let ranks: Vec<usize> = ranks.collect();
+        let text = some_are_stopped(&ranks, &ids);
+        tracing::warn!("{text}");
+        (self.tell)(&LaunchEvent::RanksStopped { ranks, text });
+    }
+
+    /// Whether all ranks of the job have joined, as far as the store says so.
+    fn have_met(&self) -> bool {
+        let Some(starter) = &self.starter else {
+            return true;
+        };
+        let store = starter.job.reach_store(LOOK);
+        let met = store.and_then(|store| have_met(&*store.shared));
+        met.unwrap_or_else(|error| {
+            tracing::debug!("whether all ranks have joined is not known: {error}");
+            false
+        })
     }
 
     /// Whether the launcher of machine 0 has gone with the store; where this one hosts it, whether ranks of other machines

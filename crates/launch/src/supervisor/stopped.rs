@@ -138,6 +138,49 @@ impl AllStopped {
     }
 }
 
+/// Ranks of this machine that have been stopped for long while others are not.
+#[derive(Debug)]
+pub(super) struct SomeStopped {
+    ranks: StoppedRanks,
+    /// The local ranks that were found, and are stopped still.
+    found: Vec<usize>,
+}
+
+impl SomeStopped {
+    pub(super) fn new(ranks: usize) -> Self {
+        Self {
+            ranks: StoppedRanks::new(AllStopped::LONG, ranks),
+            found: Vec::new(),
+        }
+    }
+
+    /// The local ranks that have come to be stopped for long, each once for each time.
+    pub(super) fn look(&mut self, now: Instant, processes: &[Option<Process>]) -> Vec<usize> {
+        let mut found = self.ranks.look(now, processes);
+        let all = processes.iter().flatten().all(|process| process.is_stopped);
+        if all {
+            found.clear();
+        }
+        let before = std::mem::replace(&mut self.found, found.clone());
+        found.retain(|rank| !before.contains(rank));
+        found
+    }
+}
+
+/// What is said where `ranks` of this machine, which have these processes, are stopped, and how they are continued.
+pub(super) fn some_are_stopped(ranks: &[usize], processes: &[u32]) -> String {
+    let ids: Vec<String> = processes.iter().map(u32::to_string).collect();
+    let (are, them) = match ranks.len() {
+        1 => ("is", "it"),
+        _ => ("are", "them"),
+    };
+    format!(
+        "{} {are} stopped (SIGSTOP, a debugger), and the others wait for {them}: `kill -CONT {}` on this machine continues {them}",
+        everburn_record::ranks(ranks),
+        ids.join(" ")
+    )
+}
+
 /// What is said where all ranks of this machine are stopped, and how they are continued.
 pub(super) fn all_are_stopped(processes: &[Option<Process>]) -> String {
     let ids = processes.iter().flatten();
@@ -251,6 +294,32 @@ mod tests {
         assert!(
             !all.is_to_be_said(long / 2) && all.is_to_be_said(long) && !all.is_to_be_said(long)
         );
+    }
+
+    #[test]
+    fn a_rank_that_is_stopped_while_others_run_is_said_once_each_time() {
+        let mut some = SomeStopped::new(3);
+        let begin = some.ranks.last_look;
+        let mut look = |seconds: u64, states: &str| {
+            let now = begin + Duration::from_secs(seconds);
+            some.look(now, &processes(states))
+        };
+        let states = ["RSR", "RSR", "RSR", "RSS", "RRS", "RRS", "SSS", "SRR"];
+        let found: Vec<_> = (0..).zip(states).map(|(at, it)| look(5 * at, it)).collect();
+        let expected = [&[][..], &[], &[1], &[], &[], &[2], &[], &[]];
+        assert_eq!(found, expected);
+        assert_eq!([look(40, "SRR"), look(45, "SRR")], [vec![0], vec![]]);
+        assert_eq!([look(50, "S--"), look(55, "R--")], [[0_usize; 0]; 2]);
+    }
+
+    #[test]
+    fn how_ranks_that_are_stopped_are_continued_is_said_with_their_processes() {
+        let text = some_are_stopped(&[1], &[12]);
+        assert!(text.starts_with("rank 1 is stopped (SIGSTOP, "), "{text}");
+        assert!(text.contains("`kill -CONT 12`"), "{text}");
+        let text = some_are_stopped(&[1, 3], &[12, 14]);
+        assert!(text.starts_with("ranks 1, 3 are stopped"), "{text}");
+        assert!(text.contains("`kill -CONT 12 14`"), "{text}");
     }
 
     #[test]

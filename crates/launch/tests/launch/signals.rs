@@ -186,6 +186,32 @@ fn a_stopped_rank_of_another_machine_ends_with_the_store() {
     assert!(outcome.contains(why), "{outcome}");
 }
 
+/// It has no heartbeats yet that could be missed.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_rank_that_is_stopped_before_it_joins_is_named_with_how_it_continues() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let script = "echo $$ > $DIR/new.$RANK; mv $DIR/new.$RANK $DIR/pid.$RANK; exec sleep 600";
+    let mut launcher = on_a_free_port(|port| {
+        let mut launcher = LauncherProcess::start_machine(folder, 0, port, 2, ("", script));
+        wait_until("the ranks, or the end for a port that is taken", || {
+            folder.join("pid.1").exists() || !launcher.is_running()
+        });
+        launcher.is_running().then_some(launcher)
+    });
+    let stopped = number_in(folder, "pid.1");
+    signal(stopped, Signal::STOP);
+    let told = || fs::read_to_string(folder.join("told")).unwrap_or_default();
+    wait_until("the line of the launcher", || told().ends_with('\n'));
+    let line =
+        "Some(1) rank 1 is stopped (SIGSTOP, a debugger), and the others wait for it: `kill -CONT";
+    let line = format!("{line} {stopped}` on this machine continues it\n");
+    assert_eq!(told(), line);
+    launcher.signal(Signal::QUIT);
+    assert_eq!(launcher.wait().code(), Some(131));
+}
+
 /// What the launchers of the job leave for each other in that store.
 fn words_of_launchers(port: u16) -> MembershipCoordinator {
     MembershipCoordinator::new(Arc::new(connect_to(port).unwrap()))

@@ -198,6 +198,11 @@ impl Ranks {
             .collect();
         numbers.sort_unstable();
         numbers.dedup();
+        let is_member = |rank: usize| self.members.is_empty() || self.members.contains(&rank);
+        let is_awaited = |live: &LiveRank| {
+            let is_lost = self.lost.contains_key(&live.rank) || !is_member(live.rank);
+            !is_lost && (live.stopped || live.silent_seconds.is_some())
+        };
         let times = |rank: &usize| {
             let recent = self.recent.get(rank).filter(|recent| !recent.is_empty())?;
             Some(RankStep {
@@ -213,6 +218,8 @@ impl Ranks {
         // The lower one of two: the slower of two ranks is slow.
         let median = work.get(work.len().saturating_sub(1) / 2).copied();
         let silence = state.silence();
+        // While a rank holds the run up, the newest times are those of who waits for it.
+        let is_held_up = silence.or(state.stall()).is_some() || self.live.values().any(is_awaited);
         let rank = |rank: usize| {
             let live = self.live.get(&rank);
             let stopped = live.filter(|live| live.stopped && state.goes_on());
@@ -224,18 +231,19 @@ impl Ranks {
             let times = times(&rank);
             let is_slow = |times: &RankStep| {
                 let work = own_work(times);
-                median.is_some_and(|median| work > STRAGGLER * median && work > median + NOISE)
+                !is_held_up
+                    && median
+                        .is_some_and(|median| work > STRAGGLER * median && work > median + NOISE)
             };
             let wait = self.wait.as_ref();
             let has_joined = wait.is_some_and(|wait| wait.joined.contains(&rank));
-            let is_member = self.members.is_empty() || self.members.contains(&rank);
             let status = if !state.goes_on() {
                 RankStatus::Ended
             } else if self.lost.contains_key(&rank) {
                 RankStatus::Lost
             } else if live.is_some() && (silent_seconds.is_some() || stopped.is_some()) {
                 RankStatus::Silent
-            } else if !is_member {
+            } else if !is_member(rank) {
                 RankStatus::Lost
             } else if times.as_ref().is_some_and(is_slow) {
                 RankStatus::Straggling
@@ -303,6 +311,33 @@ mod tests {
         let mut two = RunState::default();
         two.take(&line(1, 5, &[(0, 0.5), (1, 0.9)]), 5);
         assert_eq!(statuses(&two), [ok, slow]);
+    }
+
+    #[test]
+    fn nobody_is_slow_who_waits_for_a_rank_that_is_stopped() {
+        let mut state = RunState::default();
+        let (ok, slow) = (RankStatus::Working, RankStatus::Straggling);
+        state.take(&line(1, 5, &[(0, 0.9), (1, 0.5), (2, 0.5)]), 5);
+        let live = |members: &[usize], silent_seconds: Option<f64>| {
+            let rank = |rank| LiveRank {
+                rank,
+                silent_seconds: silent_seconds.filter(|_| rank == 1),
+                ..LiveRank::default()
+            };
+            Update::Live(everburn_record::Live {
+                phase: everburn_record::Phase::Training,
+                members: members.to_vec(),
+                ranks: (0..3).map(rank).collect(),
+                ..everburn_record::Live::default()
+            })
+        };
+        state.take(&live(&[0, 1, 2], None), 5);
+        assert_eq!(statuses(&state), [slow, ok, ok]);
+        state.take(&live(&[0, 1, 2], Some(4.0)), 5);
+        assert_eq!(statuses(&state), [ok, RankStatus::Silent, ok]);
+        // Nobody waits for a rank that the others continue without.
+        state.take(&live(&[0, 2], Some(4.0)), 5);
+        assert_eq!(statuses(&state)[0], slow);
     }
 
     #[test]

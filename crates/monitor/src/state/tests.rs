@@ -101,6 +101,29 @@ fn a_training_that_makes_no_step_is_shown_as_one() {
 }
 
 #[test]
+fn a_training_that_had_stalled_before_anybody_looked_has_no_remaining_time() {
+    let live = |unix_time_ms, moved_unix_ms, step| {
+        Update::Live(Live {
+            unix_time_ms,
+            moved_unix_ms,
+            step,
+            phase: Phase::Training,
+            steps: Some(100),
+            seconds_a_step: Some(0.1),
+            ..Live::default()
+        })
+    };
+    // The clock of the run's machine is 2 s behind.
+    let mut state = RunState::default();
+    state.take(&live(90_000, Some(71_000), 7), 92_000);
+    assert_eq!(state.doing(), "training, no step for 19 s");
+    assert_eq!(state.seconds_left(), None);
+    state.take(&live(91_000, Some(90_900), 8), 93_000);
+    assert_eq!(state.doing(), "training");
+    assert!(state.seconds_left().is_some());
+}
+
+#[test]
 fn silence_is_told_and_an_end_is_not_silence() {
     let mut state = RunState::default();
     state.take(&Update::Running(true), 1_000);

@@ -7,7 +7,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline, Widget};
 
-use super::words::{number, plain};
+use super::words::plain;
 use crate::state::{RankState, RankStatus, RunState};
 
 pub(super) fn draw(state: &RunState, ranks: &[RankState], area: Rect, buffer: &mut Buffer) {
@@ -103,17 +103,17 @@ fn numbers_of(state: &RunState, ranks: &[RankState]) -> Line<'static> {
             .collect()
     };
     if let Some(line) = &state.step {
-        add("loss", line.loss.map(|loss| number(loss, 4)));
+        add("loss", line.loss.map(|loss| units::fixed(loss, 4)));
         add("accuracy", line.accuracy.map(percent));
         for (name, mean) in others(line) {
             add(&name, mean);
         }
     }
     if let Some(line) = &state.validation {
-        add("validation", line.loss.map(|loss| number(loss, 4)));
+        add("validation", line.loss.map(|loss| units::fixed(loss, 4)));
     }
     if let Some(line) = &state.test {
-        let loss = line.loss.map(|loss| number(loss, 4));
+        let loss = line.loss.map(|loss| units::fixed(loss, 4));
         add("test", line.accuracy.map(percent).or(loss));
         for (name, mean) in others(line) {
             add(&format!("test {name}"), mean);
@@ -131,7 +131,7 @@ fn numbers_of(state: &RunState, ranks: &[RankState]) -> Line<'static> {
             "rate",
             line.learning_rate.map(|rate| units::significant(rate, 3)),
         );
-        add("norm", line.gradient_norm.map(|norm| number(norm, 3)));
+        add("norm", line.gradient_norm.map(|norm| units::fixed(norm, 3)));
     }
     let dim = Style::new().fg(Color::DarkGray);
     let spans = parts.into_iter().flat_map(|(name, value)| {
@@ -159,7 +159,8 @@ fn draw_losses(state: &RunState, area: Rect, buffer: &mut Buffer) {
     let means: Vec<f64> = (0..columns).map(mean).collect();
     let highest = means.iter().copied().fold(f64::MIN, f64::max);
     let lowest = means.iter().copied().fold(f64::MAX, f64::min);
-    let text = format!(" loss {highest:.3}\n   to {lowest:.3}");
+    let [highest_text, lowest_text] = [highest, lowest].map(|loss| units::fixed(loss, 3));
+    let text = format!(" loss {highest_text}\n   to {lowest_text}");
     let dim = Style::new().fg(Color::DarkGray);
     Paragraph::new(text).style(dim).render(label, buffer);
     let scale = 800.0 / (highest - lowest).max(f64::MIN_POSITIVE);

@@ -1,4 +1,4 @@
-//! Numbers and text as they are shown.
+//! Text as it is shown.
 
 use everburn_record::plain::is_unruly;
 
@@ -13,17 +13,6 @@ pub(super) fn plain(text: &str) -> String {
         }
     }
     line
-}
-
-/// From here on digits say less than how many there are.
-const LARGE: f64 = 1e6;
-
-/// A number with this many digits after the point.
-pub(super) fn number(value: f64, digits: usize) -> String {
-    match value.abs() >= LARGE {
-        true => format!("{value:.2e}"),
-        false => format!("{value:.digits$}"),
-    }
 }
 
 #[cfg(test)]

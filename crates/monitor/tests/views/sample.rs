@@ -110,9 +110,11 @@ pub fn live(step: u64, ranks: usize) -> Live {
         epochs: 3,
         step,
         steps: Some(2580),
+        moved_unix_ms: Some(NOW - 320),
         seconds_a_step: Some(0.031),
         members: (0..ranks).collect(),
         store_silent_seconds: None,
         ranks: (0..ranks).map(of_rank).collect(),
+        failure: None,
     }
 }

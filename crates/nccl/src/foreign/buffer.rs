@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use everburn_collectives::group::DType;
 
-use crate::group::NcclError;
+use crate::error::LibraryError;
 
 /// Numbers in a GPU's memory, and what keeps them there.
 ///
@@ -25,7 +25,7 @@ use crate::group::NcclError;
 /// let buffer = cluster.allocate(0, &[1f32, 2.0, 3.0, 4.0]);
 /// assert_eq!((buffer.len(), buffer.dtype()), (4, DType::F32));
 /// assert_eq!(cluster.read::<f32>(&buffer.slice(1..3)?), [2.0, 3.0]);
-/// # Ok::<(), everburn_nccl::NcclError>(())
+/// # Ok::<(), everburn_nccl::LibraryError>(())
 /// ```
 #[derive(Clone)]
 pub struct DeviceBuffer {
@@ -42,7 +42,7 @@ impl DeviceBuffer {
     /// for the group waits for that: its `drop` must not wait for the group itself.
     ///
     /// # Errors
-    /// [`NcclError::Buffer`] where no memory can be so long, or `pointer` is null.
+    /// [`LibraryError::Buffer`] where no memory can be so long, or `pointer` is null.
     ///
     /// # Safety
     /// Until `owner` is dropped, `pointer` is the address of at least `len` numbers in memory that
@@ -53,7 +53,7 @@ impl DeviceBuffer {
         len: usize,
         dtype: DType,
         owner: T,
-    ) -> Result<Self, NcclError> {
+    ) -> Result<Self, LibraryError> {
         // The lock makes an owner that is `Send` one that may be shared; nobody ever takes it.
         Self::checked(pointer, len, dtype, Arc::new(Mutex::new(owner)))
     }
@@ -65,7 +65,7 @@ impl DeviceBuffer {
         len: usize,
         dtype: DType,
         owner: T,
-    ) -> Result<Self, NcclError> {
+    ) -> Result<Self, LibraryError> {
         Self::checked(pointer, len, dtype, Arc::new(Mutex::new(owner)))
     }
 
@@ -74,8 +74,8 @@ impl DeviceBuffer {
         len: usize,
         dtype: DType,
         owner: Arc<dyn Any + Send + Sync>,
-    ) -> Result<Self, NcclError> {
-        let refuse = |reason| Err(NcclError::Buffer { reason });
+    ) -> Result<Self, LibraryError> {
+        let refuse = |reason| Err(LibraryError::Buffer { reason });
         let end = u64::try_from(len)
             .ok()
             .and_then(|len| len.checked_mul(dtype.size() as u64))
@@ -100,10 +100,10 @@ impl DeviceBuffer {
     /// The numbers `range` of this buffer, in the same memory.
     ///
     /// # Errors
-    /// [`NcclError::Buffer`] for a range that is not in the buffer.
-    pub fn slice(&self, range: Range<usize>) -> Result<Self, NcclError> {
+    /// [`LibraryError::Buffer`] for a range that is not in the buffer.
+    pub fn slice(&self, range: Range<usize>) -> Result<Self, LibraryError> {
         if range.start > range.end || range.end > self.len {
-            return Err(NcclError::Buffer {
+            return Err(LibraryError::Buffer {
                 reason: format!(
                     "{}..{} is not in {}[{}]",
                     range.start, range.end, self.dtype, self.len

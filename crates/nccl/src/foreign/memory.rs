@@ -11,7 +11,6 @@ use super::buffer::DeviceBuffer;
 use super::context::Context;
 use super::driver::Driver;
 use crate::error::LibraryError;
-use crate::group::NcclError;
 use crate::vendor::Vendor;
 
 /// A piece of a GPU's memory, of one type of number.
@@ -29,7 +28,7 @@ use crate::vendor::Vendor;
 ///     }
 ///     Err(error) => println!("{error}"),
 /// }
-/// # Ok::<(), everburn_nccl::NcclError>(())
+/// # Ok::<(), everburn_nccl::LibraryError>(())
 /// ```
 #[derive(Clone)]
 pub struct GpuMemory {
@@ -55,11 +54,10 @@ impl GpuMemory {
     /// Room for `len` numbers of type `dtype` on NVIDIA's GPU with this number.
     ///
     /// # Errors
-    /// [`NcclError::Library`] when there is no such GPU, or not so much memory;
-    /// [`NcclError::Buffer`] when nothing can be so long.
-    pub fn allocate(device: usize, len: usize, dtype: DType) -> Result<Self, NcclError> {
+    /// [`LibraryError::Buffer`] when nothing can be so long, and that of a GPU that is not there or has not so much memory.
+    pub fn allocate(device: usize, len: usize, dtype: DType) -> Result<Self, LibraryError> {
         let bytes = len.checked_mul(dtype.size());
-        let bytes = bytes.ok_or_else(|| NcclError::Buffer {
+        let bytes = bytes.ok_or_else(|| LibraryError::Buffer {
             reason: format!("{dtype}[{len}] is longer than any memory"),
         })?;
         let context = Context::of(Driver::load(Vendor::Nvidia)?, device)?;
@@ -75,11 +73,11 @@ impl GpuMemory {
     /// Copies `bytes` there; returns when they are there.
     ///
     /// # Errors
-    /// [`NcclError::Buffer`] when they are more or fewer, [`NcclError::Library`] when the GPU has
+    /// [`LibraryError::Buffer`] when they are more or fewer, [`LibraryError::Driver`] when the GPU has
     /// failed.
-    pub fn write(&self, bytes: &[u8]) -> Result<(), NcclError> {
+    pub fn write(&self, bytes: &[u8]) -> Result<(), LibraryError> {
         if bytes.len() != self.bytes() {
-            return Err(NcclError::Buffer {
+            return Err(LibraryError::Buffer {
                 reason: format!("{} bytes are not {}[{}]", bytes.len(), self.dtype, self.len),
             });
         }
@@ -91,7 +89,7 @@ impl GpuMemory {
     /// What is there. Waits for nothing that is under way.
     ///
     /// # Errors
-    /// [`NcclError::Library`] when the GPU has failed.
+    /// [`LibraryError::Driver`] when the GPU has failed.
     pub fn read(&self) -> Result<Vec<u8>, LibraryError> {
         let mut bytes = vec![0; self.bytes()];
         // SAFETY: the piece has as many bytes.

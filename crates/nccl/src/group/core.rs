@@ -1,43 +1,42 @@
-//! The state shared by a group's handle, its operations in flight and its threads.
+//! The state shared by a group's handle, its operations in flight and its thread.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use everburn_collectives::group::CollectiveError;
-use everburn_collectives::sync::{lock, wait_until};
+use everburn_collectives::group::{CollectiveError, DeviceCall, ProcessGroup};
+use everburn_collectives::sync::lock;
 
-use super::config::NcclConfig;
-use super::error::NcclError;
-use super::failure_monitor::FailureMonitor;
-use super::failure_notifier::FailureNotifier;
 use super::operation::Operation;
 use super::owned::{OwnedEvent, OwnedStream};
 use super::status::Status;
-use super::timed_mutex::{Backoff, TimedMutex};
+use super::timed_mutex::{Backoff, TimedMutex, bounded};
 use crate::api::{Communicator, NcclApi};
 use crate::error::LibraryError;
 
-/// How long to wait for a failure that another thread is diagnosing: longer than that takes (`failing.rs`).
-const FORMING: Duration = Duration::from_secs(60);
+/// How long a thread that is in a call of NCCL may keep the communicator from being aborted. Calls
+/// do not wait for other ranks, so this is long.
+const IN_A_CALL: Duration = Duration::from_secs(5);
 
-/// The context of a call on this rank, for errors.
-#[derive(Debug, Clone)]
-pub(crate) struct OpContext {
-    pub(crate) operation: String,
-    pub(crate) sequence: u64,
-    pub(crate) step: u64,
-    pub(crate) started: Instant,
-    /// The job rank at the other end, if there is one only.
-    pub(crate) peer: Option<usize>,
-}
+/// How long NCCL may take to abort, or the group's timeout if that is shorter: it stops threads and
+/// frees memory.
+const ABORTING: Duration = Duration::from_secs(10);
+
+/// How long a failure that NCCL has found waits for its reason from the other ranks.
+const OTHERS: Duration = Duration::from_secs(1);
+
+const OWN_WORK: &str = "this rank's own GPU has not come to it: what was enqueued before is still under way; check with \
+                        `nvidia-smi` whether it computes, and `dmesg` for Xid";
+
+pub(super) const NO_ANSWER: &str = "NCCL has not come back from the call; check the other ranks' logs for the first error, \
+                                    and run again with NCCL_DEBUG=INFO";
 
 /// An operation in flight: on the GPU, or about to be enqueued.
 ///
 /// It owns the buffers before the first call that uses them: a call that fails may still have enqueued work.
 pub(crate) struct InFlightOperation {
-    pub(crate) context: OpContext,
+    pub(crate) call: DeviceCall,
     /// Completes when this GPU has reached the operation.
     pub(crate) ready: Option<OwnedEvent>,
     /// Completes with the operation; `None` if it had nothing to do.
@@ -62,13 +61,13 @@ struct Clock {
 
 impl InFlightOperation {
     pub(crate) fn new(
-        context: OpContext,
+        call: DeviceCall,
         ready: Option<OwnedEvent>,
         done: Option<OwnedEvent>,
         operation: Operation,
     ) -> Self {
         Self {
-            context,
+            call,
             ready,
             done,
             returned: AtomicBool::new(false),
@@ -90,11 +89,6 @@ impl InFlightOperation {
         self.returned.store(true, Ordering::Release);
     }
 
-    /// Whether NCCL is still in the call that enqueues it.
-    pub(crate) fn is_in_the_call(&self) -> bool {
-        !self.returned.load(Ordering::Acquire)
-    }
-
     /// The whole operation has been enqueued, and `done` recorded after it.
     pub(crate) fn mark(&self) {
         self.marked.store(true, Ordering::Release);
@@ -105,21 +99,31 @@ impl InFlightOperation {
         lock(&self.operation)
     }
 
-    pub(crate) fn is_ready(&self) -> Result<bool, LibraryError> {
-        self.ready.as_ref().map_or(Ok(true), OwnedEvent::is_over)
-    }
-
-    /// How long it has been waited for: first for this GPU, then anew for the other ranks. Call it when all operations
-    /// before it are complete.
-    pub(crate) fn elapsed(&self) -> Result<Duration, LibraryError> {
+    /// Fails the group if it waits for longer than `timeout`: for NCCL, for this GPU, then anew for the other ranks. Call
+    /// it when all operations before it are complete.
+    fn keep_deadline(&self, timeout: Duration) -> Result<(), CollectiveError> {
         let mut clock = lock(&self.clock);
         let turn = *clock.turn.get_or_insert_with(Instant::now);
-        if clock.ready.is_none() && self.is_ready()? {
-            clock.ready = Some(Instant::now());
+        if clock.ready.is_none() {
+            let ready = self.ready.as_ref().map_or(Ok(true), OwnedEvent::is_over);
+            let ready = ready.map_err(|source| self.call.fail(source.to_string()))?;
+            clock.ready = ready.then(Instant::now);
         }
-        Ok(clock.ready.unwrap_or(turn).elapsed())
+        let ready = clock.ready;
+        drop(clock);
+        let is_late = ready.unwrap_or(turn).elapsed() > timeout;
+        if is_late && !self.returned.load(Ordering::Acquire) {
+            // Neither the other ranks nor the GPU are to blame.
+            return Err(self.call.fail(NO_ANSWER.to_owned()));
+        }
+        match ready {
+            Some(ready) => self.call.waits_since(ready),
+            None if is_late => Err(self.call.fail(OWN_WORK.to_owned())),
+            None => Ok(()),
+        }
     }
 
+    /// The buffers' owners go.
     fn release(&self) {
         drop(lock(&self.operation).take());
     }
@@ -130,42 +134,26 @@ impl InFlightOperation {
     }
 }
 
-/// Whether the group can be used.
-pub(crate) enum Health {
-    Well,
-    /// A thread is diagnosing the failure and notifying the others.
-    Failing,
-    Failed {
-        error: Arc<NcclError>,
-        /// When the failed operation began.
-        of: Option<Instant>,
-    },
-    Left,
-}
-
+#[derive(Default)]
 pub(crate) struct State {
-    pub(crate) health: Health,
     /// In the order of issue, which is that of the stream.
     pub(crate) under_way: VecDeque<Arc<InFlightOperation>>,
-    /// How many operations are complete.
-    pub(crate) finished: u64,
-    /// The newest operation, for heartbeats.
-    pub(crate) last: String,
-    /// The group's threads must end.
+    /// This rank has left the group in good order.
+    pub(crate) left: bool,
+    /// The group's thread must end.
     pub(crate) closing: bool,
 }
 
 pub(crate) struct Core {
     pub(crate) api: Arc<dyn NcclApi>,
-    pub(crate) config: NcclConfig,
-    pub(crate) monitor: Option<Arc<dyn FailureMonitor>>,
-    /// `None` in a group of one.
-    pub(crate) notifier: Option<Arc<FailureNotifier>>,
+    /// The ranks. It fails with NCCL, and NCCL with it.
+    pub(crate) group: ProcessGroup,
+    /// The same ranks once more, for the numbers, records and failures of NCCL's operations.
+    pub(crate) calls: ProcessGroup,
     pub(crate) stream: OwnedStream,
-    pub(crate) step: AtomicU64,
-    /// How many collectives this rank has issued.
-    pub(crate) issued: AtomicU64,
     pub(crate) communicator: TimedMutex<Option<Communicator>>,
+    /// A thread aborts the communicator, or has.
+    is_aborting: AtomicBool,
     /// NCCL has aborted the communicator: it enqueues nothing any more.
     pub(crate) aborted: AtomicBool,
     /// Held by the thread that issues operations.
@@ -178,91 +166,91 @@ impl Core {
     pub(crate) fn new(
         api: Arc<dyn NcclApi>,
         stream: OwnedStream,
-        config: NcclConfig,
-        monitor: Option<Arc<dyn FailureMonitor>>,
-        notifier: Option<Arc<FailureNotifier>>,
+        group: ProcessGroup,
+        calls: ProcessGroup,
     ) -> Self {
-        let state = State {
-            health: Health::Well,
-            under_way: VecDeque::new(),
-            finished: 0,
-            last: String::new(),
-            closing: false,
-        };
         Self {
             api,
-            config,
-            monitor,
-            notifier,
+            group,
+            calls,
             stream,
-            step: AtomicU64::new(0),
-            issued: AtomicU64::new(0),
             communicator: TimedMutex::new(None),
+            is_aborting: AtomicBool::new(false),
             aborted: AtomicBool::new(false),
             issuing: TimedMutex::new(()),
-            state: Mutex::new(state),
+            state: Mutex::default(),
             changed: Condvar::new(),
         }
     }
 
-    pub(crate) fn job_rank(&self) -> usize {
-        self.config.job_rank()
+    /// The operation whose turn it is.
+    pub(crate) fn front(&self) -> Option<Arc<InFlightOperation>> {
+        lock(&self.state).under_way.front().cloned()
     }
 
-    /// The call that is about to be made.
-    pub(crate) fn context(&self, operation: String, peer: Option<usize>) -> OpContext {
-        OpContext {
-            operation,
-            sequence: self.issued.load(Ordering::Acquire),
-            step: self.step.load(Ordering::Relaxed),
-            started: Instant::now(),
-            peer: peer.and_then(|peer| self.config.job_ranks.get(peer).copied()),
+    /// Refuses `call` on a group that has failed or been left. Does not wait.
+    pub(crate) fn check(&self, call: &DeviceCall) -> Result<(), CollectiveError> {
+        if lock(&self.state).left {
+            return Err(call.destroyed());
         }
+        call.check().map_err(|error| self.failed(error))
     }
 
-    /// The current operation, or that there is none.
-    pub(crate) fn present(&self) -> OpContext {
-        let front = lock(&self.state).under_way.front().cloned();
-        match front {
-            Some(in_flight) => in_flight.context.clone(),
-            None => self.context("no operation".to_owned(), None),
+    /// The group has failed with `error`: NCCL leaves the GPU, so that nothing that waits after its kernels on a stream
+    /// waits for ever.
+    pub(crate) fn failed(&self, error: CollectiveError) -> CollectiveError {
+        self.abort_communicator();
+        error
+    }
+
+    /// The communicator's kernels leave the GPU, and its memory is given back; or, where NCCL does not
+    /// return, both stay.
+    pub(crate) fn abort_communicator(&self) {
+        if self.is_aborting.swap(true, Ordering::AcqRel) {
+            return;
         }
-    }
-
-    /// Refuses what is called on a group that has failed or been left. Does not wait, unless the
-    /// failure is just being told of.
-    pub(crate) fn health(&self, context: &OpContext) -> Result<(), NcclError> {
-        let deadline = Instant::now() + FORMING;
-        let mut state = lock(&self.state);
-        loop {
-            match &state.health {
-                Health::Well => return Ok(()),
-                Health::Failing => {}
-                Health::Failed { error, of } if *of == Some(context.started) => {
-                    return Err(NcclError::clone(error));
-                }
-                Health::Failed { error, .. } => {
-                    return Err(NcclError::Poisoned {
-                        rank: self.job_rank(),
-                        operation: context.operation.clone(),
-                        first: error.clone(),
-                    });
-                }
-                Health::Left => {
-                    let (rank, operation) = (self.job_rank(), context.operation.clone());
-                    return Err(CollectiveError::Destroyed { rank, operation }.into());
-                }
-            }
-            let (locked, late) = wait_until(&self.changed, state, deadline);
-            state = locked;
-            if late {
-                return Err(self.no_answer(context));
+        let Some(mut slot) = self.communicator.take_until(Instant::now() + IN_A_CALL) else {
+            tracing::error!(
+                "NCCL has not come back from a call for {IN_A_CALL:?}: it is not aborted"
+            );
+            return;
+        };
+        let Some(communicator) = slot.take() else {
+            return;
+        };
+        drop(slot);
+        let api = self.api.clone();
+        let patience = ABORTING.min(self.calls.timeout());
+        let abort = move || api.abort(communicator);
+        match bounded("everburn-nccl-abort", patience, abort) {
+            Some(Status::Success) => self.aborted.store(true, Ordering::Release),
+            Some(status) => tracing::error!("NCCL has not aborted: {status}"),
+            None => {
+                tracing::error!("NCCL has not aborted within {patience:?}: it is left as it is");
             }
         }
     }
 
-    pub(crate) fn is_well(&self) -> bool {
-        matches!(lock(&self.state).health, Health::Well)
+    /// NCCL has answered with an error. Where another rank is lost or has given up, that is the reason.
+    pub(crate) fn refused(&self, call: &DeviceCall, status: Status) -> CollectiveError {
+        let detail = self.api.last_error();
+        if is_about_others(status)
+            && self.calls.world_size() > 1
+            && let Err(error) = call.check_within(OTHERS)
+        {
+            return self.failed(error);
+        }
+        self.failed(call.fail(status.describe(&detail)))
+    }
+
+    /// A call of the driver has failed: the GPU is unusable.
+    pub(crate) fn gpu_failed(&self, call: &DeviceCall, source: &LibraryError) -> CollectiveError {
+        self.failed(call.fail(source.to_string()))
+    }
+
+    /// A call does not end, or could not begin because one before it does not end.
+    pub(crate) fn blocked(&self, call: &DeviceCall) -> CollectiveError {
+        self.failed(call.fail(NO_ANSWER.to_owned()))
     }
 
     /// What NCCL says of the communicator; `InProgress` where there is none, or another thread is at it.
@@ -275,25 +263,21 @@ impl Core {
         }
     }
 
-    /// Waits until the communicator is ready for the next call. It fails the group when it does not.
-    pub(crate) fn settle(&self, context: &OpContext, deadline: Instant) -> Result<(), NcclError> {
-        let backoff = Backoff::new();
-        loop {
-            self.health(context)?;
-            match self.async_status() {
-                Status::Success => return Ok(()),
-                Status::InProgress if Instant::now() < deadline => backoff.sleep(deadline),
-                Status::InProgress => return Err(self.late(context)),
-                wrong => return Err(self.refused(context, wrong)),
-            }
+    /// As [`Core::check`], and whether NCCL has found something wrong.
+    pub(crate) fn check_library(&self, call: &DeviceCall) -> Result<(), CollectiveError> {
+        self.check(call)?;
+        match self.async_status() {
+            status if status.is_well() => Ok(()),
+            wrong => Err(self.refused(call, wrong)),
         }
     }
 
     /// Takes note of what is over, from the oldest on.
     pub(crate) fn retire(&self) -> Result<(), LibraryError> {
         loop {
-            let front = lock(&self.state).under_way.front().cloned();
-            let Some(front) = front else { return Ok(()) };
+            let Some(front) = self.front() else {
+                return Ok(());
+            };
             if !front.is_over()? {
                 return Ok(());
             }
@@ -301,47 +285,58 @@ impl Core {
             // wait, and its caller may count on their being gone. Two that are here at once wait for
             // one another.
             front.release();
+            front.call.end();
             let mut state = lock(&self.state);
             // Another thread may have been quicker.
-            let same = state
-                .under_way
-                .front()
-                .is_some_and(|now| Arc::ptr_eq(now, &front));
-            if same {
+            let now = state.under_way.front();
+            if now.is_some_and(|now| Arc::ptr_eq(now, &front)) {
                 state.under_way.pop_front();
-                state.finished += 1;
             }
         }
     }
 
     /// Fails the group if the operation whose turn it is has been waited for too long; the error is
-    /// that of the call at `context`.
-    pub(crate) fn keep_deadline(&self, context: &OpContext) -> Result<(), NcclError> {
-        let failed = |source| self.gpu_failed(context, source);
-        self.retire().map_err(failed)?;
-        let front = lock(&self.state).under_way.front().cloned();
-        let Some(front) = front else { return Ok(()) };
-        let elapsed = front.elapsed().map_err(failed)?;
-        if elapsed > self.config.timeout {
-            let error = self.in_flight_late(&front, elapsed);
-            self.health(context)?;
-            return Err(error);
-        }
-        Ok(())
+    /// that of `call`.
+    pub(crate) fn keep_deadline(&self, call: &DeviceCall) -> Result<(), CollectiveError> {
+        let retired = self.retire();
+        retired.map_err(|source| self.gpu_failed(call, &source))?;
+        let Some(front) = self.front() else {
+            return Ok(());
+        };
+        let Err(error) = front.keep_deadline(self.calls.timeout()) else {
+            return Ok(());
+        };
+        let error = self.failed(error);
+        self.check(call)?;
+        Err(error)
     }
 
-    /// Waits until nothing is under way; whether that was before `deadline`.
-    pub(crate) fn drain(&self, deadline: Instant) -> Result<bool, LibraryError> {
+    /// Waits until nothing is under way; whether that was before `deadline`, if there is one. Each operation has the
+    /// group's timeout in any case.
+    pub(crate) fn drain(
+        &self,
+        call: &DeviceCall,
+        deadline: Option<Instant>,
+    ) -> Result<bool, CollectiveError> {
         let backoff = Backoff::new();
         loop {
-            self.retire()?;
+            self.check_library(call)?;
+            self.keep_deadline(call)?;
             if lock(&self.state).under_way.is_empty() {
                 return Ok(true);
             }
-            if Instant::now() >= deadline || !self.is_well() {
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(false);
             }
-            backoff.sleep(deadline);
+            backoff.sleep();
         }
     }
+}
+
+/// Whether the cause is likely another rank's end.
+fn is_about_others(status: Status) -> bool {
+    matches!(
+        status,
+        Status::RemoteError | Status::SystemError | Status::InternalError | Status::Timeout
+    )
 }

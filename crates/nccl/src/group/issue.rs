@@ -9,76 +9,56 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use everburn_collectives::group::CollectiveError;
+use everburn_collectives::group::{CollectiveError, DeviceCall};
 use everburn_collectives::sync::lock;
 
-use super::core::{Core, InFlightOperation, OpContext};
-use super::error::NcclError;
+use super::core::{Core, InFlightOperation};
 use super::operation::Operation;
 use super::owned::OwnedEvent;
 use super::status::Status;
+use super::timed_mutex::Backoff;
 use crate::error::LibraryError;
 
 impl Core {
     /// Puts `operation` on the stream.
-    pub(crate) fn issue(&self, operation: Operation) -> Result<Arc<InFlightOperation>, NcclError> {
-        let mut context = self.context(operation.to_string(), operation.peer());
-        self.health(&context)?;
-        self.check(&context, &operation)?;
-        let deadline = context.started + self.config.timeout;
-        let Some(_turn) = self.issuing.take_until(deadline) else {
-            return Err(self.blocked(&context));
-        };
-        context.sequence = self.issued.load(Ordering::Acquire);
-        self.health(&context)?;
-        if operation.is_collective() {
-            // The others may read that it was issued a moment before it is: nobody is blamed then.
-            self.issued.fetch_add(1, Ordering::AcqRel);
+    pub(crate) fn issue(
+        &self,
+        operation: Operation,
+    ) -> Result<Arc<InFlightOperation>, CollectiveError> {
+        let call = self.calls.device_call(operation.call());
+        self.check(&call)?;
+        if let Some(reason) = operation.fault(self.calls.rank(), self.calls.world_size()) {
+            return Err(call.invalid(reason));
         }
-        lock(&self.state).last = format!(
-            "{} (collective {}, step {})",
-            context.operation, context.sequence, context.step
-        );
+        let begun = Instant::now();
+        let Some(_turn) = self.issuing.take_until(begun + self.calls.timeout()) else {
+            return Err(self.blocked(&call));
+        };
+        self.check(&call)?;
+        call.issue()?;
         let (ready, done) = match operation.is_empty() {
             true => (None, None),
             false => {
                 let done = OwnedEvent::new(&self.api);
-                let done = done.map_err(|source| self.gpu_failed(&context, source))?;
-                (self.order(&context)?, Some(done))
+                let done = done.map_err(|source| self.gpu_failed(&call, &source))?;
+                (self.order(&call)?, Some(done))
             }
         };
         // The record has the buffers before NCCL sees them.
-        let in_flight = Arc::new(InFlightOperation::new(context, ready, done, operation));
+        let in_flight = Arc::new(InFlightOperation::new(call, ready, done, operation));
         lock(&self.state).under_way.push_back(in_flight.clone());
         self.changed.notify_all();
-        if let Err(error) = self.enqueue(&in_flight, deadline) {
+        if let Err(error) = self.enqueue(&in_flight, begun) {
             self.let_go(&in_flight);
             return Err(error);
         }
-        self.mark(&in_flight)
-            .map_err(|source| self.gpu_failed(&in_flight.context, source))?;
-        let retired = self.retire();
-        retired.map_err(|source| self.gpu_failed(&in_flight.context, source))?;
+        let marked = self.mark(&in_flight).and_then(|()| self.retire());
+        marked.map_err(|source| self.gpu_failed(&in_flight.call, &source))?;
         Ok(in_flight)
     }
 
-    fn check(&self, context: &OpContext, operation: &Operation) -> Result<(), NcclError> {
-        match operation.fault(self.config.rank, self.config.world_size()) {
-            None => Ok(()),
-            Some(reason) => Err(self.invalid(context, reason)),
-        }
-    }
-
-    pub(crate) fn invalid(&self, context: &OpContext, reason: String) -> NcclError {
-        NcclError::Group(CollectiveError::Invalid {
-            rank: self.job_rank(),
-            operation: context.operation.clone(),
-            reason,
-        })
-    }
-
     /// The stream waits for all that the GPU has been given by now, where the driver can.
-    fn order(&self, context: &OpContext) -> Result<Option<OwnedEvent>, NcclError> {
+    fn order(&self, call: &DeviceCall) -> Result<Option<OwnedEvent>, CollectiveError> {
         if !self.api.orders_all() {
             return Ok(None);
         }
@@ -88,7 +68,7 @@ impl Core {
             self.api.wait(self.stream.get(), event.get())?;
             Ok(Some(event))
         };
-        order().map_err(|source| self.gpu_failed(context, source))
+        order().map_err(|source| self.gpu_failed(call, &source))
     }
 
     /// From here on `in_flight` is over when what is on the stream by now is.
@@ -109,28 +89,28 @@ impl Core {
             return;
         }
         if let Err(error) = self.mark(in_flight) {
-            tracing::debug!(
-                group = self.config.name,
-                "the buffers of {} stay: {error}",
-                in_flight.context.operation
-            );
+            tracing::debug!("the buffers of {} stay: {error}", in_flight.call);
         }
     }
 
-    /// Puts `in_flight` on the stream.
-    fn enqueue(&self, in_flight: &InFlightOperation, deadline: Instant) -> Result<(), NcclError> {
-        let context = &in_flight.context;
+    /// Puts `in_flight`, whose call has `begun` then, on the stream.
+    fn enqueue(
+        &self,
+        in_flight: &InFlightOperation,
+        begun: Instant,
+    ) -> Result<(), CollectiveError> {
+        let call = &in_flight.call;
         if in_flight.done.is_none() {
             return Ok(());
         }
-        let Some(slot) = self.communicator.take_until(deadline) else {
-            return Err(self.blocked(context));
+        let Some(slot) = self.communicator.take_until(begun + self.calls.timeout()) else {
+            return Err(self.blocked(call));
         };
         let Some(communicator) = slot.as_ref() else {
             drop(slot);
             // It was aborted since the group's health was looked at.
-            self.health(context)?;
-            return Err(self.no_answer(context));
+            self.check(call)?;
+            return Err(self.blocked(call));
         };
         let status = match in_flight.operation().as_ref() {
             Some(operation) => self.api.enqueue(communicator, operation, self.stream.get()),
@@ -141,8 +121,25 @@ impl Core {
         drop(slot);
         match status {
             Status::Success => Ok(()),
-            Status::InProgress => self.settle(context, deadline),
-            wrong => Err(self.refused(context, wrong)),
+            Status::InProgress => self.settle(call, begun),
+            wrong => Err(self.refused(call, wrong)),
+        }
+    }
+
+    /// Waits until the communicator is ready for the next call.
+    fn settle(&self, call: &DeviceCall, begun: Instant) -> Result<(), CollectiveError> {
+        let backoff = Backoff::new();
+        loop {
+            self.check(call)?;
+            match self.async_status() {
+                Status::Success => return Ok(()),
+                Status::InProgress => {
+                    call.waits_since(begun)
+                        .map_err(|error| self.failed(error))?;
+                    backoff.sleep();
+                }
+                wrong => return Err(self.refused(call, wrong)),
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use everburn_collectives::group::{DType, ReduceOp};
+use everburn_collectives::group::{Call, DType, Operation as Collective, ReduceOp, Signature};
 
 use crate::foreign::DeviceBuffer;
 
@@ -71,16 +71,38 @@ impl Operation {
         self.input().dtype()
     }
 
-    /// The rank at the other end, if there is one only.
-    pub(crate) fn peer(&self) -> Option<usize> {
+    /// As the group counts, records and names it.
+    pub(crate) fn call(&self) -> Call {
+        let (dtype, length) = (self.dtype(), self.input().len());
+        let collective = |operation, op: Option<ReduceOp>, root: Option<usize>| {
+            Call::Collective(Signature {
+                operation,
+                dtype: Some(dtype),
+                length: Some(length as u64),
+                op,
+                root: root.map(|root| u32::try_from(root).unwrap_or(u32::MAX)),
+                algorithm: None,
+            })
+        };
         match self {
-            Self::Send { peer, .. } | Self::Receive { peer, .. } => Some(*peer),
-            _ => None,
+            Self::AllReduce { op, .. } => collective(Collective::AllReduce, Some(*op), None),
+            Self::Broadcast { root, .. } => collective(Collective::Broadcast, None, Some(*root)),
+            Self::ReduceScatter { op, .. } => {
+                collective(Collective::ReduceScatter, Some(*op), None)
+            }
+            Self::AllGather { .. } => collective(Collective::AllGather, None, None),
+            Self::Send { peer: to, .. } => Call::Send {
+                dtype,
+                length,
+                to: *to,
+                tag: 0,
+            },
+            Self::Receive { peer: from, .. } => Call::Recv {
+                dtype,
+                from: *from,
+                tag: 0,
+            },
         }
-    }
-
-    pub(crate) fn is_collective(&self) -> bool {
-        self.peer().is_none()
     }
 
     /// Whether there is nothing to move, on any rank that makes the same call.
@@ -107,7 +129,7 @@ impl Operation {
         }
     }
 
-    /// What is wrong with it on this rank, if something is.
+    /// What is wrong with its buffers on this rank, if something is.
     pub(crate) fn fault(&self, rank: usize, world_size: usize) -> Option<String> {
         if let (send, Some(receive)) = self.buffers()
             && send.dtype() != receive.dtype()
@@ -115,28 +137,8 @@ impl Operation {
             let (from, to) = (send.dtype(), receive.dtype());
             return Some(format!("it would write {from} into {to}"));
         }
-        match self {
-            Self::AllReduce { op, .. } | Self::ReduceScatter { op, .. } => {
-                let dtype = self.dtype();
-                let whole = matches!(dtype, DType::I32 | DType::I64 | DType::U8);
-                if *op == ReduceOp::Mean && whole {
-                    return Some(format!("a mean does not exist for {dtype}"));
-                }
-            }
-            Self::Broadcast { root, .. } if *root >= world_size => {
-                return Some(format!(
-                    "rank {root} does not exist in a group of {world_size}"
-                ));
-            }
-            Self::Send { peer, .. } | Self::Receive { peer, .. } if *peer >= world_size => {
-                return Some(format!(
-                    "rank {peer} does not exist in a group of {world_size}"
-                ));
-            }
-            Self::Send { peer, .. } | Self::Receive { peer, .. } if *peer == rank => {
-                return Some("a rank exchanges nothing with itself".to_owned());
-            }
-            _ => {}
+        if matches!(self, Self::Send { peer, .. } | Self::Receive { peer, .. } if *peer == rank) {
+            return Some("a rank exchanges nothing with itself".to_owned());
         }
         self.wrong_lengths(world_size)
             .or_else(|| self.overlap(rank))
@@ -181,16 +183,7 @@ impl Operation {
 
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let input = self.input();
-        let numbers = format_args!("{}[{}]", input.dtype(), input.len());
-        match self {
-            Self::AllReduce { op, .. } => write!(f, "all_reduce({numbers}, {op})"),
-            Self::Broadcast { root, .. } => write!(f, "broadcast({numbers}, root {root})"),
-            Self::ReduceScatter { op, .. } => write!(f, "reduce_scatter({numbers}, {op})"),
-            Self::AllGather { .. } => write!(f, "all_gather({numbers})"),
-            Self::Send { peer, .. } => write!(f, "send({numbers}, to rank {peer})"),
-            Self::Receive { peer, .. } => write!(f, "recv({numbers}, from rank {peer})"),
-        }
+        self.call().fmt(f)
     }
 }
 
@@ -229,16 +222,6 @@ mod tests {
             op: sum,
         };
         assert_eq!(fault(&wrong), "it would write f32 into i32");
-        let wrong = Operation::AllReduce {
-            buffer: receive,
-            op: ReduceOp::Mean,
-        };
-        assert_eq!(fault(&wrong), "a mean does not exist for i32");
-        let wrong = Operation::Broadcast {
-            buffer: send.clone(),
-            root: 4,
-        };
-        assert_eq!(fault(&wrong), "rank 4 does not exist in a group of 4");
         let wrong = Operation::Send {
             buffer: send.clone(),
             peer: 1,
@@ -288,7 +271,7 @@ mod tests {
             buffer: f32s(4096, 3),
             peer: 2,
         };
-        assert_eq!(send.to_string(), "send(f32[3], to rank 2)");
+        assert_eq!(send.to_string(), "send(f32[3], to 2, tag 0)");
         let sum = Operation::AllReduce {
             buffer: f32s(4096, 3),
             op: ReduceOp::Sum,

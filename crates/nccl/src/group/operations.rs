@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use everburn_collectives::group::ReduceOp;
+use everburn_collectives::group::{CollectiveError, ReduceOp};
 
 use super::NcclGroup;
-use super::error::NcclError;
 use super::operation::Operation;
 use super::work::Work;
 use crate::foreign::DeviceBuffer;
@@ -19,9 +18,9 @@ impl NcclGroup {
     /// buffers.
     ///
     /// # Errors
-    /// [`CollectiveError::Invalid`](everburn_collectives::group::CollectiveError) for what can never be, and nothing is sent; else what has failed the
+    /// [`CollectiveError::Invalid`] for what can never be, and nothing is sent; else what has failed the
     /// group, at once if that was earlier.
-    pub fn all_reduce(&self, buffer: &DeviceBuffer, op: ReduceOp) -> Result<Work, NcclError> {
+    pub fn all_reduce(&self, buffer: &DeviceBuffer, op: ReduceOp) -> Result<Work, CollectiveError> {
         let buffer = buffer.clone();
         self.issue(Operation::AllReduce { buffer, op })
     }
@@ -30,7 +29,7 @@ impl NcclGroup {
     ///
     /// # Errors
     /// As [`NcclGroup::all_reduce`].
-    pub fn broadcast(&self, buffer: &DeviceBuffer, root: usize) -> Result<Work, NcclError> {
+    pub fn broadcast(&self, buffer: &DeviceBuffer, root: usize) -> Result<Work, CollectiveError> {
         let buffer = buffer.clone();
         self.issue(Operation::Broadcast { buffer, root })
     }
@@ -45,7 +44,7 @@ impl NcclGroup {
         send: &DeviceBuffer,
         receive: &DeviceBuffer,
         op: ReduceOp,
-    ) -> Result<Work, NcclError> {
+    ) -> Result<Work, CollectiveError> {
         let (send, receive) = (send.clone(), receive.clone());
         self.issue(Operation::ReduceScatter { send, receive, op })
     }
@@ -59,7 +58,7 @@ impl NcclGroup {
         &self,
         send: &DeviceBuffer,
         receive: &DeviceBuffer,
-    ) -> Result<Work, NcclError> {
+    ) -> Result<Work, CollectiveError> {
         let (send, receive) = (send.clone(), receive.clone());
         self.issue(Operation::AllGather { send, receive })
     }
@@ -69,7 +68,7 @@ impl NcclGroup {
     ///
     /// # Errors
     /// As [`NcclGroup::all_reduce`].
-    pub fn send(&self, buffer: &DeviceBuffer, peer: usize) -> Result<Work, NcclError> {
+    pub fn send(&self, buffer: &DeviceBuffer, peer: usize) -> Result<Work, CollectiveError> {
         let buffer = buffer.clone();
         self.issue(Operation::Send { buffer, peer })
     }
@@ -78,14 +77,14 @@ impl NcclGroup {
     ///
     /// # Errors
     /// As [`NcclGroup::all_reduce`].
-    pub fn recv(&self, buffer: &DeviceBuffer, peer: usize) -> Result<Work, NcclError> {
+    pub fn recv(&self, buffer: &DeviceBuffer, peer: usize) -> Result<Work, CollectiveError> {
         let buffer = buffer.clone();
         self.issue(Operation::Receive { buffer, peer })
     }
 
     /// Puts the operation on the group's stream. The first exchange with a rank may wait for it, for the
     /// group's timeout; else this waits for nobody.
-    fn issue(&self, operation: Operation) -> Result<Work, NcclError> {
+    fn issue(&self, operation: Operation) -> Result<Work, CollectiveError> {
         let in_flight = self.shared.core.issue(operation)?;
         Ok(Work::new(in_flight, Arc::clone(&self.shared)))
     }

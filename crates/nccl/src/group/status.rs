@@ -61,6 +61,15 @@ impl Status {
         matches!(self, Self::Success | Self::InProgress)
     }
 
+    /// This answer, NCCL's own words about it, if there are any, and what to check.
+    pub(crate) fn describe(self, detail: &str) -> String {
+        let advice = self.advice();
+        match detail {
+            "" => format!("NCCL answered {self}; {advice}"),
+            detail => format!("NCCL answered {self} ({detail}); {advice}"),
+        }
+    }
+
     /// What to check after it.
     #[must_use]
     pub const fn advice(self) -> &'static str {

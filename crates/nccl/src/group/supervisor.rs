@@ -5,9 +5,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use everburn_collectives::group::{Call, CollectiveError};
 use everburn_collectives::sync::{lock, wait_until};
 
 use super::core::Core;
+
+/// How often operations in flight are looked at, and a group without any a fifth as often.
+const TICK: Duration = Duration::from_millis(20);
 
 /// How long after a failure, or after the group is left, the GPU may take to be done with the
 /// buffers; then they are never freed.
@@ -15,23 +19,31 @@ const RELEASING: Duration = Duration::from_secs(10);
 
 /// Looks after the operations of `core` until it is closed.
 pub(crate) fn supervise(core: &Arc<Core>) {
-    let mut closed_at = None;
+    let (mut closed_at, mut has_failed) = (None, false);
     loop {
         let state = lock(&core.state);
         let tick = match state.under_way.is_empty() {
-            // FailureNotifier of the others' end is looked for all the same.
-            true => core.config.tick * 5,
-            false => core.config.tick,
+            // The failures of others are looked for all the same.
+            true => TICK * 5,
+            false => TICK,
         };
         let (state, _) = wait_until(&core.changed, state, Instant::now() + tick);
-        let closing = state.closing;
-        let idle = state.under_way.is_empty();
+        let (closing, left, idle) = (state.closing, state.left, state.under_way.is_empty());
         drop(state);
         if closing && (idle || expired(&mut closed_at)) {
             leave_the_rest(core);
             return;
         }
-        look(core);
+        if left {
+            continue;
+        }
+        if has_failed {
+            // The buffers of what the abort has ended are released. An error of the GPU has been logged.
+            let _ = core.retire();
+        } else if let Err(error) = look(core) {
+            has_failed = true;
+            tracing::error!("{error}");
+        }
     }
 }
 
@@ -39,29 +51,24 @@ fn expired(since: &mut Option<Instant>) -> bool {
     since.get_or_insert_with(Instant::now).elapsed() > RELEASING
 }
 
-fn look(core: &Core) {
-    if core.is_well() {
-        let monitor = core.monitor.as_ref().and_then(|monitor| monitor.ended());
-        let notifier = || core.notifier.as_ref().and_then(|notifier| notifier.heard());
-        if let Some(ended) = monitor.or_else(notifier) {
-            core.ended(&ended);
-        }
+fn look(core: &Core) -> Result<(), CollectiveError> {
+    if let Some(front) = core.front() {
+        let retired = core.retire();
+        retired.map_err(|source| core.gpu_failed(&front.call, &source))?;
     }
-    if let Err(source) = core.retire() {
-        // Every call that follows is told; that it is so is known after the first time.
-        core.gpu_failed(&core.present(), source);
-        return;
+    if let Some(front) = core.front() {
+        core.check_library(&front.call)?;
+        return core.keep_deadline(&front.call);
     }
-    if !core.is_well() {
-        return;
+    // Without an operation, a rank that is gone is missed by nobody.
+    if core.calls.failure().is_some() {
+        core.abort_communicator();
     }
-    let status = core.async_status();
-    if !status.is_well() {
-        core.refused(&core.present(), status);
-        return;
+    let call = core.calls.device_call(Call::Named("no operation"));
+    match core.async_status() {
+        status if status.is_well() => Ok(()),
+        wrong => Err(core.refused(&call, wrong)),
     }
-    // The error is told to whoever waits, and to every call that follows.
-    let _ = core.keep_deadline(&core.present());
 }
 
 /// What the GPU has not finished by now may be written to for as long as the process lives.
@@ -70,9 +77,8 @@ fn leave_the_rest(core: &Core) {
     for in_flight in left {
         in_flight.leak();
         tracing::warn!(
-            group = core.config.name,
             "the buffers of {} are never freed: the GPU has not finished it",
-            in_flight.context.operation
+            in_flight.call
         );
     }
 }

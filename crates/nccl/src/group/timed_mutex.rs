@@ -5,6 +5,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use everburn_collectives::sync::{lock, wait_while};
+use everburn_collectives::worker::Worker;
 
 /// A mutex that is only locked with a deadline: its holder may be in an NCCL call that does not return.
 pub(crate) struct TimedMutex<T> {
@@ -70,15 +71,13 @@ impl Backoff {
         }
     }
 
-    pub(crate) fn sleep(&self, deadline: Instant) {
-        let now = Instant::now();
-        let waited = now.saturating_duration_since(self.since);
-        let rest = match waited.as_micros() {
+    pub(crate) fn sleep(&self) {
+        let rest = match self.since.elapsed().as_micros() {
             0..50 => return std::hint::spin_loop(),
             50..1000 => Duration::from_micros(20),
             _ => Duration::from_millis(1),
         };
-        std::thread::sleep(rest.min(deadline.saturating_duration_since(now)));
+        std::thread::sleep(rest);
     }
 }
 
@@ -89,15 +88,11 @@ pub(crate) fn bounded<R: Send + 'static>(
     patience: Duration,
     body: impl FnOnce() -> R + Send + 'static,
 ) -> Option<R> {
-    let (sender, receiver) = std::sync::mpsc::channel();
-    let thread = std::thread::Builder::new()
-        .name(name.into())
-        .spawn(move || {
-            // Nobody may be waiting any more.
-            let _ = sender.send(body());
-        });
-    thread.ok()?;
-    receiver.recv_timeout(patience).ok()
+    let mut worker = Worker::start(name, (), |_| ()).ok()?;
+    let answer = worker.ask(move |()| body()).wait_within(patience);
+    // It may never end.
+    worker.end_within(Duration::ZERO);
+    answer.ok()
 }
 
 #[cfg(test)]

@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use everburn_collectives::group::CollectiveError;
+
 use super::Shared;
 use super::core::InFlightOperation;
-use super::error::NcclError;
 use super::timed_mutex::Backoff;
 
 /// How often a waiter asks NCCL how the communicator is; the group's own thread does so too.
@@ -31,7 +32,7 @@ const ASKING: Duration = Duration::from_millis(10);
 /// // Or this thread does.
 /// work.wait()?;
 /// assert_eq!(cluster.read::<f32>(&gradients), [1.0, 2.0]);
-/// # Ok::<(), everburn_nccl::NcclError>(())
+/// # Ok::<(), everburn_collectives::group::CollectiveError>(())
 /// ```
 #[must_use = "an operation fails unseen unless it is waited for"]
 pub struct Work {
@@ -47,7 +48,7 @@ impl Work {
     /// Whether [`Work::wait`] would return at once.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        !self.shared.core.is_well() || self.in_flight.is_over().unwrap_or(true)
+        self.shared.core.calls.failure().is_some() || self.in_flight.is_over().unwrap_or(true)
     }
 
     /// Waits on this thread until the GPU has finished, for the group's timeout, which begins when the
@@ -55,74 +56,58 @@ impl Work {
     ///
     /// # Errors
     /// What happened to the operation; the group is unusable on all its ranks then.
-    pub fn wait(self) -> Result<(), NcclError> {
+    pub fn wait(self) -> Result<(), CollectiveError> {
         let core = &self.shared.core;
-        let context = &self.in_flight.context;
+        let call = &self.in_flight.call;
         let backoff = Backoff::new();
         let mut asked = Instant::now();
         loop {
-            core.health(context)?;
-            match self.in_flight.is_over() {
-                Ok(true) => return self.confirm(),
-                Ok(false) => {}
-                Err(source) => return Err(core.gpu_failed(context, source)),
+            core.check(call)?;
+            let is_over = self.in_flight.is_over();
+            if is_over.map_err(|source| core.gpu_failed(call, &source))? {
+                // But kernels also end when NCCL gives up, and then there is no result.
+                core.check_library(call)?;
+                let retired = core.retire();
+                return retired.map_err(|source| core.gpu_failed(call, &source));
             }
-            let now = Instant::now();
-            if now.saturating_duration_since(asked) >= ASKING {
-                asked = now;
-                let status = core.async_status();
-                if !status.is_well() {
-                    return Err(core.refused(context, status));
-                }
-                core.keep_deadline(context)?;
+            if asked.elapsed() >= ASKING {
+                asked = Instant::now();
+                core.check_library(call)?;
+                core.keep_deadline(call)?;
             }
-            backoff.sleep(now + ASKING);
+            backoff.sleep();
         }
-    }
-
-    /// It is over; but kernels also end when NCCL gives up, and then there is no result.
-    fn confirm(&self) -> Result<(), NcclError> {
-        let core = &self.shared.core;
-        let context = &self.in_flight.context;
-        core.health(context)?;
-        let status = core.async_status();
-        if !status.is_well() {
-            return Err(core.refused(context, status));
-        }
-        let retired = core.retire();
-        retired.map_err(|source| core.gpu_failed(context, source))
     }
 
     /// What any stream of this process on the GPU is given from now on waits for the operation. This
     /// thread does not.
     ///
     /// # Errors
-    /// [`CollectiveError::Invalid`](everburn_collectives::group::CollectiveError) where the driver cannot ([`NcclGroup::orders_device`]), and what has
+    /// [`CollectiveError::Invalid`] where the driver cannot ([`NcclGroup::orders_device`]), and what has
     /// failed the group.
     ///
     /// [`NcclGroup::orders_device`]: crate::NcclGroup::orders_device
-    pub fn hold_device(&self) -> Result<(), NcclError> {
+    pub fn hold_device(&self) -> Result<(), CollectiveError> {
         let core = &self.shared.core;
-        let context = &self.in_flight.context;
-        core.health(context)?;
+        let call = &self.in_flight.call;
+        core.check(call)?;
         if !core.api.orders_all() {
             let reason = "this driver cannot order all streams of a GPU (CUDA 12.5 and later can): \
                           synchronize the device before the operation, and wait for the work";
-            return Err(core.invalid(context, reason.to_owned()));
+            return Err(call.invalid(reason.to_owned()));
         }
         let Some(done) = &self.in_flight.done else {
             return Ok(());
         };
         let held = core.api.wait_all(done.get());
-        held.map_err(|source| core.gpu_failed(context, source))
+        held.map_err(|source| core.gpu_failed(call, &source))
     }
 }
 
 impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Work")
-            .field("operation", &self.in_flight.context.operation)
-            .field("sequence", &self.in_flight.context.sequence)
+            .field("call", &self.in_flight.call)
             .field("done", &self.is_done())
             .finish_non_exhaustive()
     }

@@ -3,8 +3,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use everburn_nccl::{NcclConfig, NcclError};
-use everburn_nccl_fake::FakeCluster;
+use everburn_collectives::group::CollectiveError;
 pub use everburn_tests::Meeting;
 
 pub const SIZES: [usize; 3] = [1, 2, 4];
@@ -14,32 +13,13 @@ pub const GENEROUS: Duration = Duration::from_secs(60);
 
 /// A deadline that is meant to pass, and long enough for what comes before it on a busy machine:
 /// connecting has the same.
-pub const SHORT: Duration = Duration::from_secs(2);
+pub const SHORT: Duration = Duration::from_secs(4);
 
 /// As [`SHORT`], where a rank is alone or already connected: nothing before it waits for others.
 pub const MOMENT: Duration = Duration::from_millis(500);
 
-/// Heartbeats so far apart that a live rank sends one between two polls, which are two of
-/// these apart, on a busy machine too.
-pub const BEAT: Duration = Duration::from_millis(250);
-
-pub fn hurried(cluster: &FakeCluster, rank: usize) -> NcclConfig {
-    NcclConfig {
-        timeout: SHORT,
-        ..cluster.config(rank)
-    }
-}
-
-/// As [`hurried`], for a rank that connects with no other.
-pub fn hurried_alone(cluster: &FakeCluster, rank: usize) -> NcclConfig {
-    NcclConfig {
-        timeout: MOMENT,
-        ..cluster.config(rank)
-    }
-}
-
 /// The error of a result that must be one.
-pub fn error<T: std::fmt::Debug>(result: Result<T, NcclError>) -> NcclError {
+pub fn error<T: std::fmt::Debug>(result: Result<T, CollectiveError>) -> CollectiveError {
     result.expect_err("the operation should have failed")
 }
 

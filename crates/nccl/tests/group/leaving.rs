@@ -1,10 +1,10 @@
 //! How a rank leaves.
 
 use everburn_collectives::group::{CollectiveError, ReduceOp};
-use everburn_nccl::NcclError;
 use everburn_nccl_fake::{FakeCluster, Fault};
+use everburn_tests::AssertContains;
 
-use crate::harness::{error, hurried_alone};
+use crate::harness::{MOMENT, error};
 
 #[test]
 fn leaving_waits_for_what_was_issued() {
@@ -17,15 +17,14 @@ fn leaving_waits_for_what_was_issued() {
             group.destroy()?;
             assert_eq!(cluster.read::<f32>(&buffer), [size as f32]);
             let told = error(other.all_reduce(&buffer, ReduceOp::Sum));
-            assert!(
-                matches!(&told, NcclError::Group(CollectiveError::Destroyed { .. })),
-                "{told}"
-            );
+            assert!(matches!(&told, CollectiveError::Destroyed { .. }), "{told}");
             assert!(matches!(
                 error(other.check()),
-                NcclError::Group(CollectiveError::Destroyed { .. })
+                CollectiveError::Destroyed { .. }
             ));
-            Ok::<_, NcclError>(())
+            // Over the host the ranks still reach each other.
+            other.process_group().barrier().wait()?;
+            Ok::<_, CollectiveError>(())
         });
         results.into_iter().for_each(|result| result.unwrap());
     }
@@ -48,15 +47,12 @@ fn a_rank_that_leaves_in_the_midst_tells_the_others() {
     });
     let told = results.into_iter().flatten().next().unwrap();
     assert!(
-        matches!(
-            told.root_cause(),
-            NcclError::Group(CollectiveError::Aborted { by: 0, .. })
-        ),
+        matches!(told.root_cause(), CollectiveError::Aborted { by: 0, .. }),
         "{told}"
     );
     assert!(
         told.to_string()
-            .contains("dropped the group while recv(f32[1], from rank 1)"),
+            .contains("dropped the NCCL group while recv(f32, from 1, tag 0)"),
         "{told}"
     );
 }
@@ -65,22 +61,16 @@ fn a_rank_that_leaves_in_the_midst_tells_the_others() {
 fn nccl_that_does_not_finish_is_aborted() {
     let cluster = FakeCluster::new(1);
     cluster.inject(0, Fault::FinalizeHangs);
-    let group = cluster
-        .connect(0, hurried_alone(&cluster, 0), None)
-        .unwrap();
-    let told = error(group.destroy());
-    assert!(matches!(&told, NcclError::NoAnswer { .. }), "{told}");
-    assert!(
-        told.to_string()
-            .contains("NCCL has not come back from destroy"),
-        "{told}"
-    );
-    // Dropped rather than destroyed, nobody is told, and nobody waits for ever.
-    drop(
-        cluster
-            .connect(0, hurried_alone(&cluster, 0), None)
-            .unwrap(),
-    );
+    let told = error(cluster.alone_within(MOMENT).destroy());
+    assert!(matches!(&told, CollectiveError::Device { .. }), "{told}");
+    let text = told.to_string();
+    text.assert_contains(["destroy (collective 0, step 0) failed after"]);
+    text.assert_contains(["NCCL has not come back from the call"]);
+    // Dropped rather than destroyed, the process group continues, and nobody waits for ever.
+    let group = cluster.alone_within(MOMENT);
+    let host = group.process_group().clone();
+    drop(group);
+    assert_eq!(host.failure(), None);
 }
 
 #[test]
@@ -91,7 +81,7 @@ fn a_work_keeps_its_group() {
         let work = group.all_reduce(&buffer, ReduceOp::Product)?;
         drop(group);
         work.wait()?;
-        Ok::<_, NcclError>(cluster.read::<f32>(&buffer))
+        Ok::<_, CollectiveError>(cluster.read::<f32>(&buffer))
     });
     for buffer in results {
         assert_eq!(buffer.unwrap(), [4.0]);

@@ -1,7 +1,6 @@
 //! Results, at all sizes and types.
 
-use everburn_collectives::group::ReduceOp;
-use everburn_nccl::NcclError;
+use everburn_collectives::group::{CollectiveError, ReduceOp};
 use everburn_nccl_fake::{FakeCluster, Fault, Number};
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -112,7 +111,7 @@ fn messages_go_round_the_ring() {
                 }
                 assert_eq!(cluster.read::<f32>(&theirs), numbers::<f32>(last, 12));
             }
-            Ok::<_, NcclError>(())
+            Ok::<_, CollectiveError>(())
         });
         results.into_iter().for_each(|result| result.unwrap());
     }
@@ -134,7 +133,7 @@ fn buckets_that_are_under_way_at_once_have_their_means() {
             let mean: Vec<f64> = sums(4, len).iter().map(|sum| sum / 4.0).collect();
             assert_eq!(wide(&cluster.read::<f32>(bucket)), mean);
         }
-        Ok::<_, NcclError>(())
+        Ok::<_, CollectiveError>(())
     });
     results.into_iter().for_each(|result| result.unwrap());
 }
@@ -144,10 +143,10 @@ fn in_place_a_ranks_part_lies_in_the_whole() {
     let cluster = FakeCluster::new(4);
     let results = cluster.on_all_ranks(|group, rank| {
         let whole = cluster.allocate(rank, &[rank as f32; 8]);
-        let own = whole.slice(2 * rank..2 * rank + 2)?;
+        let own = whole.slice(2 * rank..2 * rank + 2).unwrap();
         group.reduce_scatter(&whole, &own, ReduceOp::Sum)?.wait()?;
         group.all_gather(&own, &whole)?.wait()?;
-        Ok::<_, NcclError>(cluster.read::<f32>(&whole))
+        Ok::<_, CollectiveError>(cluster.read::<f32>(&whole))
     });
     for whole in results {
         assert_eq!(whole.unwrap(), [6.0; 8]);
@@ -163,8 +162,8 @@ fn what_can_never_be_is_refused_and_the_group_stays_usable() {
         assert_eq!(
             refused.to_string(),
             format!(
-                "invalid call all_reduce(i32[3], mean) on rank {rank}: a mean does not exist for \
-                 i32; check the arguments of this call: nothing was sent"
+                "invalid call all_reduce(i32[3], mean) on rank {rank}: mean does not exist for i32; \
+                 sum and divide, or convert first; check the arguments of this call: nothing was sent"
             )
         );
         let refused = error(group.broadcast(&counts, 2));
@@ -180,7 +179,7 @@ fn what_can_never_be_is_refused_and_the_group_stays_usable() {
                 .contains("exchanges nothing with itself")
         );
         group.all_reduce(&counts, ReduceOp::Sum)?.wait()?;
-        Ok::<_, NcclError>(cluster.read::<i32>(&counts))
+        Ok::<_, CollectiveError>(cluster.read::<i32>(&counts))
     });
     for counts in results {
         assert_eq!(counts.unwrap(), [2, 4, 6]);
@@ -196,7 +195,7 @@ fn a_launch_that_connects_first_is_waited_for() {
         for _ in 0..3 {
             group.all_reduce(&buffer, ReduceOp::Sum)?.wait()?;
         }
-        Ok::<_, NcclError>(cluster.read::<f32>(&buffer))
+        Ok::<_, CollectiveError>(cluster.read::<f32>(&buffer))
     });
     for buffer in results {
         assert_eq!(buffer.unwrap(), [8.0]);
@@ -206,14 +205,13 @@ fn a_launch_that_connects_first_is_waited_for() {
 #[test]
 fn sub_groups_beside_the_whole_keep_their_exchanges_apart() {
     let cluster = FakeCluster::new(4);
-    let pair_of = |rank: usize| everburn_nccl::NcclConfig {
-        name: format!("pair-{}", rank % 2),
-        rank: rank / 2,
-        job_ranks: vec![rank % 2, rank % 2 + 2],
-        ..cluster.config(rank)
-    };
     let results = cluster.on_all_ranks(|world, rank| {
-        let pair = cluster.connect(rank, pair_of(rank), None)?;
+        let mut own = None;
+        for first in 0..2 {
+            let made = world.process_group().subgroup(&[first, first + 2])?;
+            own = own.or(made);
+        }
+        let pair = cluster.connect(rank, &own.expect("each rank is in one pair"))?;
         let (a, b) = (
             cluster.allocate(rank, &[rank as i64]),
             cluster.allocate(rank, &[1i64]),
@@ -221,7 +219,7 @@ fn sub_groups_beside_the_whole_keep_their_exchanges_apart() {
         let in_pair = pair.all_reduce(&a, ReduceOp::Sum)?;
         world.all_reduce(&b, ReduceOp::Sum)?.wait()?;
         in_pair.wait()?;
-        Ok::<_, NcclError>((cluster.read::<i64>(&a)[0], cluster.read::<i64>(&b)[0]))
+        Ok::<_, CollectiveError>((cluster.read::<i64>(&a)[0], cluster.read::<i64>(&b)[0]))
     });
     let sums: Vec<_> = results.into_iter().map(Result::unwrap).collect();
     assert_eq!(sums, [(2, 4), (4, 4), (2, 4), (4, 4)]);
@@ -246,7 +244,7 @@ proptest! {
             }
             group.synchronize()?;
             let read = buckets.iter().map(|bucket| wide(&cluster.read::<f32>(bucket)));
-            Ok::<_, NcclError>(read.collect::<Vec<_>>())
+            Ok::<_, CollectiveError>(read.collect::<Vec<_>>())
         });
         let expected: Vec<_> = lengths.iter().map(|len| sums(size, *len)).collect();
         for result in results {

@@ -99,6 +99,43 @@ const UNREAD: [&str; 14] = [
     "QUInt4x2Storage",
 ];
 
+/// Names, by how they begin and end, that build values that are not plain tensors; what these are, and what makes a
+/// tensor of a value `v` in Python. Numpy is called otherwise in its older versions.
+const NOT_PLAIN: [(&str, &str, &str, &str); 4] = [
+    (
+        "numpy.",
+        "._reconstruct",
+        "numpy arrays",
+        "torch.as_tensor(v)",
+    ),
+    (
+        "numpy.",
+        "._frombuffer",
+        "numpy arrays",
+        "torch.as_tensor(v)",
+    ),
+    (
+        "torch._utils._rebuild_sparse",
+        "_tensor",
+        "sparse tensors",
+        "v.to_dense()",
+    ),
+    (
+        "torch._utils.",
+        "_rebuild_qtensor",
+        "quantised tensors",
+        "v.dequantize()",
+    ),
+];
+
+/// What `module.name` builds and what makes a tensor of it, if that is numbers of a kind that is not read.
+pub(super) fn not_plain(full: &[u8]) -> Option<(&'static str, &'static str)> {
+    let found = NOT_PLAIN.iter().find(|(begin, end, ..)| {
+        full.starts_with(begin.as_bytes()) && full.ends_with(end.as_bytes())
+    });
+    found.map(|(_, _, what, convert)| (*what, *convert))
+}
+
 impl Global {
     /// What `module.name` stands for; `None` of what weights do not need.
     pub(super) fn of(full: &[u8]) -> Option<Self> {

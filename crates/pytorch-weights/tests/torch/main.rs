@@ -61,7 +61,7 @@ fn all_are_read(folder: &Path) {
 }
 
 /// Files that are refused, and what each error says.
-const REFUSED: [(&str, &[&str]); 18] = [
+const REFUSED: [(&str, &[&str]); 22] = [
     (
         "ambiguous",
         &[
@@ -106,9 +106,34 @@ const REFUSED: [(&str, &[&str]); 18] = [
         ],
     ),
     ("complex", &["weight: numbers of its type", "convert"]),
-    ("float8", &["weight: numbers of its type", "convert"]),
+    ("float8", &["weight: numbers of its type", "v.float()"]),
     ("negated", &["weight: ", "resolve_neg()"]),
-    ("sparse", &["torch._utils._rebuild_sparse_tensor"]),
+    (
+        "sparse",
+        &[
+            "torch._utils._rebuild_sparse_tensor: there are sparse tensors",
+            "torch.save({k: v.to_dense() for k, v in torch.load(FILE, weights_only=False).items()}, ...)",
+        ],
+    ),
+    (
+        "quantised",
+        &["quantised tensors", "{k: v.dequantize() for"],
+    ),
+    (
+        "numpy",
+        &[
+            "numpy arrays",
+            "torch.as_tensor(v) for k, v in torch.load(FILE, weights_only=False).items()}",
+        ],
+    ),
+    (
+        "numpy_in_checkpoint",
+        &["weights_only=False)[\"model\"].items()}"],
+    ),
+    (
+        "numpy_beside_weights",
+        &["torch.save(torch.load(FILE, weights_only=False)[\"model\"], ...)"],
+    ),
     (
         "expanded",
         &["weight: it repeats its numbers", "tensor.clone()"],

@@ -101,6 +101,10 @@ def objects():
     }
 
 
+def arrays(state):
+    return {name: tensor.numpy() for name, tensor in state.items()}
+
+
 def twice(one, other):
     state = weights()
     return {one: state, other: state}
@@ -145,6 +149,10 @@ REFUSED = {
     "float8": lambda: {"weight": torch.ones(2).to(torch.float8_e4m3fn)},
     "negated": lambda: {"weight": torch._neg_view(numbers(2))},
     "sparse": lambda: {"weight": torch.eye(2).to_sparse()},
+    "quantised": lambda: {"weight": torch.quantize_per_tensor(numbers(2), 1.0, 0, torch.qint8)},
+    "numpy": lambda: arrays(weights()),
+    "numpy_in_checkpoint": lambda: {"epoch": 3, "model": arrays(weights())},
+    "numpy_beside_weights": lambda: {"model": weights(), "losses": numbers(2).numpy()},
     "expanded": lambda: {"weight": torch.ones(1).expand(1000)},
 }
 

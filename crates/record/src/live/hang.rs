@@ -73,7 +73,7 @@ impl Live {
     }
 
     /// What holds up a run that continues: ranks that are stopped, ranks without a word, and who waits. `None` where
-    /// nothing does.
+    /// nothing does. Nobody waits for [ranks that are out](Self::out).
     ///
     /// ```
     /// use everburn_record::{Live, LiveRank, Phase};
@@ -95,19 +95,19 @@ impl Live {
     /// ```
     #[must_use]
     pub fn held_up(&self, now_ms: u64) -> Option<String> {
+        self.held_up_with(None, now_ms)
+    }
+
+    /// The same where the launcher that serves the store is stopped and has this process.
+    fn held_up_with(&self, launcher: Option<u32>, now_ms: u64) -> Option<String> {
         if self.phase == Phase::Ended {
             return None;
         }
-        let live = self.as_of(now_ms);
-        let (held, others): (Vec<&LiveRank>, Vec<&LiveRank>) =
-            live.ranks.iter().partition(|it| it.is_held());
+        let (live, out) = (self.as_of(now_ms), self.out());
+        let ranks = live.ranks.iter().filter(|it| !out.contains(&it.rank));
+        let (held, others): (Vec<&LiveRank>, Vec<&LiveRank>) = ranks.partition(|it| it.is_held());
         let mut parts: Vec<String> = held.into_iter().map(of_rank).collect();
-        parts.extend(live.store_silent_seconds.map(|seconds| {
-            format!(
-                "the store of the job has not answered for {seconds:.0} s: look whether the launcher of machine 0, which \
-                 serves it, is stopped"
-            )
-        }));
+        parts.extend(of_store(launcher, live.store_silent_seconds));
         let waits = others.iter().filter(|it| !it.waiting_for.is_empty());
         let mut waits = waits.filter_map(|it| Some((it.rank, it.doing.as_deref()?)));
         if !parts.is_empty() {
@@ -125,8 +125,66 @@ impl Live {
     /// [What holds up](Self::held_up) the run in a folder that a process of this machine has.
     #[must_use]
     pub fn held_up_in(run: &std::path::Path) -> Option<String> {
-        let live = Self::read(run).filter(|_| Self::has_owner(run))?;
-        live.seen_here().held_up(unix_time_ms())
+        let live = Self::read(run)
+            .filter(|_| Self::has_owner(run))?
+            .seen_here();
+        let owner = Self::owner(run).filter(|process| proc::is_stopped(*process));
+        // A training without a launcher has the folder itself.
+        let launcher = owner.filter(|process| live.ranks.iter().all(|it| it.pid != Some(*process)));
+        let now_ms = unix_time_ms();
+        let now_ms = match live.unwritten_here(now_ms) {
+            // The age of the file is not the silence of a rank.
+            Some(_) => live.unix_time_ms,
+            None => now_ms,
+        };
+        live.held_up_with(launcher, now_ms)
+    }
+
+    /// That the file of the run in a folder is not written any more, though the rank that writes it runs on this machine.
+    #[must_use]
+    pub fn unwritten_in(run: &std::path::Path) -> Option<String> {
+        let live = Self::read(run)
+            .filter(|_| Self::has_owner(run))?
+            .seen_here();
+        live.unwritten_here(unix_time_ms())
+    }
+
+    fn unwritten_here(&self, now_ms: u64) -> Option<String> {
+        let runs = |process| !proc::has_ended(process) && !proc::is_stopped(process);
+        self.unwritten(&proc::host_name()?, now_ms, runs)
+    }
+
+    /// That the file is too old for a run that continues, though the process of the rank that writes it `runs` on `host`: a rank
+    /// that hangs still writes it, so the folder cannot be written. `None` where that is not so.
+    ///
+    /// ```
+    /// use everburn_record::{Live, LiveRank, Phase};
+    ///
+    /// let rank = LiveRank { rank: 0, pid: Some(4711), host: Some("node7".into()), ..LiveRank::default() };
+    /// let live = Live { unix_time_ms: 1_000, phase: Phase::Training, ranks: vec![rank], ..Live::default() };
+    /// let text = live.unwritten("node7", 14_000, |process| process == 4711).unwrap();
+    /// assert!(text.starts_with("live.json was not written for 13 s, and rank 0 (process 4711 on node7)"), "{text}");
+    /// assert_eq!(live.unwritten("node7", 14_000, |_| false), None);
+    /// assert_eq!(live.unwritten("node8", 14_000, |_| true), None);
+    /// assert_eq!(live.unwritten("node7", 5_000, |_| true), None);
+    /// ```
+    #[must_use]
+    pub fn unwritten(&self, host: &str, now_ms: u64, runs: impl Fn(u32) -> bool) -> Option<String> {
+        let age = now_ms.saturating_sub(self.unix_time_ms) as f64 / 1e3;
+        if self.phase == Phase::Ended || age < SILENT_SECONDS {
+            return None;
+        }
+        let writer = self.ranks.iter().find(|it| it.rank == self.writer())?;
+        let is_here = writer.host.as_deref() == Some(host) && writer.pid.is_some_and(runs);
+        is_here.then(|| {
+            format!(
+                "{} was not written for {age:.0} s, and rank {}{}, which writes it, runs: its folder cannot be written, and the \
+                 state of the ranks is not known since",
+                Self::FILE,
+                writer.rank,
+                process_of(writer)
+            )
+        })
     }
 }
 
@@ -137,12 +195,34 @@ impl LiveRank {
     }
 }
 
-fn of_rank(it: &LiveRank) -> String {
-    let process = match (it.pid, &it.host) {
+/// What is said of a store that has been silent for so many seconds, and of the process of the launcher that is stopped.
+fn of_store(launcher: Option<u32>, silent_seconds: Option<f64>) -> Option<String> {
+    let Some(process) = launcher else {
+        return silent_seconds.map(|seconds| {
+            format!(
+                "the store of the job has not answered for {seconds:.0} s: look whether the launcher of machine 0, which \
+                 serves it, is stopped"
+            )
+        });
+    };
+    let silent = silent_seconds.map_or(String::new(), |seconds| {
+        format!(", and its store has not answered for {seconds:.0} s")
+    });
+    Some(format!(
+        "the launcher (process {process}) is stopped (SIGSTOP, Ctrl-Z){silent}: kill -CONT {process}, or `fg` in its terminal"
+    ))
+}
+
+fn process_of(it: &LiveRank) -> String {
+    match (it.pid, &it.host) {
         (Some(process), Some(host)) => format!(" (process {process} on {host})"),
         (Some(process), None) => format!(" (process {process})"),
         (None, _) => String::new(),
-    };
+    }
+}
+
+fn of_rank(it: &LiveRank) -> String {
+    let process = process_of(it);
     let (rank, seconds) = (it.rank, it.silent_seconds.unwrap_or_default());
     match (it.stopped, it.pid) {
         (true, Some(pid)) => format!(
@@ -157,6 +237,69 @@ fn of_rank(it: &LiveRank) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_waits_for_a_rank_that_is_out() {
+        let rank = |rank, silent_seconds| LiveRank {
+            rank,
+            silent_seconds,
+            ..LiveRank::default()
+        };
+        let live = |members| Live {
+            unix_time_ms: 1_000,
+            phase: Phase::Training,
+            members,
+            ranks: vec![rank(0, None), rank(1, Some(19.0)), rank(2, None)],
+            ..Live::default()
+        };
+        let all = live(vec![0, 1, 2]).held_up(2_000).unwrap();
+        assert!(all.starts_with("rank 1 gives no word for 20 s"), "{all}");
+        assert_eq!(live(vec![0, 2]).held_up(2_000), None);
+        let writer = live(vec![0, 2]).held_up(9_000).unwrap();
+        assert!(
+            writer.starts_with("rank 0 gives no word for 8 s"),
+            "{writer}"
+        );
+        assert!(!writer.contains("rank 1"), "{writer}");
+    }
+
+    #[test]
+    fn a_launcher_that_is_stopped_is_named_with_how_it_continues() {
+        let live = Live {
+            unix_time_ms: 1_000,
+            phase: Phase::Training,
+            ..Live::default()
+        };
+        assert_eq!(live.held_up(1_000), None);
+        let of_running_store = "the launcher (process 12) is stopped (SIGSTOP, Ctrl-Z): kill -CONT 12, or `fg` in its terminal";
+        let held_up = |live: &Live| live.held_up_with(Some(12), 1_000).unwrap();
+        assert_eq!(held_up(&live), of_running_store);
+        let silent = Live {
+            store_silent_seconds: Some(15.0),
+            ..live
+        };
+        let text = held_up(&silent);
+        assert!(
+            text.contains("Ctrl-Z), and its store has not answered for 15 s: kill -CONT 12"),
+            "{text}"
+        );
+        let unknown = silent.held_up(1_000).unwrap();
+        assert!(
+            unknown.starts_with("the store of the job has not answered for 15 s"),
+            "{unknown}"
+        );
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_launcher_of_a_run_is_the_process_that_has_its_folder() {
+        let run = tempfile::tempdir().unwrap();
+        assert_eq!(Live::owner(run.path()), None);
+        let lock = std::fs::File::create(run.path().join(Live::LOCK)).unwrap();
+        assert_eq!(Live::owner(run.path()), None);
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        assert_eq!(Live::owner(run.path()), Some(std::process::id()));
+    }
 
     #[test]
     fn who_waits_is_known_by_the_field_and_not_by_the_words() {

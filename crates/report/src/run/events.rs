@@ -137,6 +137,27 @@ impl Events {
         Some(format!("{}, {left}", whom.unwrap_or(then)))
     }
 
+    /// Why a rank makes no steps, where it was lost: what its launcher said last of it, else what the others did.
+    ///
+    /// ```
+    /// use everburn_record::{Event, EventKind};
+    /// use everburn_report::Events;
+    ///
+    /// let of_launcher = Event { rank: Some(1), ..Event::new(EventKind::Loss, "rank 1 has no restarts left") };
+    /// let of_others = Event { step: Some(7), ..Event { text: "rank 0 lost rank 1".into(), ..of_launcher.clone() } };
+    /// let events = Events::new(vec![of_others, of_launcher]);
+    /// assert_eq!(events.why_out(1), Some("rank 1 has no restarts left"));
+    /// assert_eq!(events.why_out(0), None);
+    /// ```
+    #[must_use]
+    pub fn why_out(&self, rank: usize) -> Option<&str> {
+        let is_lost = |event: &&Event| matches!(event.kind, EventKind::Loss | EventKind::Restart);
+        let losses = self.list.iter().filter(is_lost);
+        let losses = losses.filter(|event| event.rank == Some(rank));
+        let last = losses.max_by_key(|event| (event.step.is_none(), event.unix_time_ms))?;
+        Some(&last.text)
+    }
+
     /// Reads `events.jsonl` of a run directory, or where there is none its logs; then its checkpoints. What could not be
     /// read is noted.
     pub fn read(folder: &Path, notes: &mut Vec<Note>) -> Self {

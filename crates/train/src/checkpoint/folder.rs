@@ -218,16 +218,25 @@ impl CheckpointFolder {
         }
     }
 
-    /// The newest checkpoint of another place that has all its files; their contents are not read.
-    fn newest_before(&self, place: Place) -> Option<Place> {
-        let mut places = self.places().ok()?;
+    /// The newest checkpoint of another place that has all its files; their contents are not read. Where there are others, and
+    /// none of them is whole, or it cannot be seen which there are: why.
+    fn newest_before(&self, place: Place) -> Result<Option<Place>, String> {
+        let mut places = match Place::all_in(&self.path) {
+            // A file is in the way.
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(None),
+            places => places.map_err(|error| error.to_string())?,
+        };
         places.retain(|other| *other != place);
-        let is_whole = |place: &Place| {
+        let mut first = None;
+        for place in places.into_iter().rev() {
             let path = place.found_in(&self.path);
             let manifest = Manifest::read(&path);
-            manifest.is_ok_and(|manifest| manifest.check_lengths(&path).is_ok())
-        };
-        places.into_iter().rev().find(is_whole)
+            match manifest.and_then(|manifest| manifest.check_lengths(&path)) {
+                Ok(()) => return Ok(Some(place)),
+                Err(why) => first = first.or(Some(format!("{place}: {why}"))),
+            }
+        }
+        first.map_or(Ok(None), Err)
     }
 
     /// Reads and verifies the checkpoint of a place: the number of an epoch, for the end of one.

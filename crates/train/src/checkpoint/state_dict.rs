@@ -369,6 +369,35 @@ pub fn state_dict_shapes(
         .collect())
 }
 
+/// The sizes of a model that the tensors at `path` show, of those in [`StateDictLayout::sizes`]: each by its key in a
+/// `config.json`, a JSON pointer as in `/n_embd`. None if the tensors are of another architecture. No tensor is read.
+///
+/// # Errors
+/// [`TrainError::File`] if the file cannot be read.
+///
+/// ```
+/// # mod everburn { pub use everburn_train as train; }
+/// use burn::nn::LinearConfig;
+/// use burn::prelude::*;
+/// use everburn::train::{ShownBy, StateDictLayout, StatedSize, save_state_dict, shown_sizes};
+///
+/// let folder = tempfile::tempdir().unwrap();
+/// let path = folder.path().join("weights.pt");
+/// save_state_dict(&LinearConfig::new(3, 2).init(&Device::flex()), 0, &path).unwrap();
+/// let layout = StateDictLayout {
+///     sizes: &[StatedSize::new("/inputs", ShownBy::Dimension("weight", 1))],
+///     ..StateDictLayout::default()
+/// };
+/// assert_eq!(shown_sizes(&path, &layout).unwrap(), [("/inputs", 3)]);
+/// ```
+pub fn shown_sizes(
+    path: &Path,
+    layout: &StateDictLayout,
+) -> Result<Vec<(&'static str, usize)>, TrainError> {
+    file::refuse_plain_folder(path)?;
+    Ok(stated::shown(layout, &folder::read(path)?))
+}
+
 /// The names that a model's parameters and running statistics have in PyTorch.
 ///
 /// ```

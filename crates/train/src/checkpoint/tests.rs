@@ -339,6 +339,23 @@ fn where_the_folder_cannot_be_made_the_error_says_what_is_there_and_what_is_free
     assert!(expected.iter().all(|part| error.contains(part)), "{error}");
 }
 
+#[test]
+fn of_a_failed_checkpoint_earlier_ones_that_cannot_be_read_are_not_called_absent() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = CheckpointFolder::new(folder.path(), 2);
+    let path = checkpoints.save(&checkpoint(1, 1)).unwrap();
+    let unwritable = Checkpoint {
+        files: [("no folder/of that name".to_string(), Vec::new())].into(),
+        ..checkpoint(2, 1)
+    };
+    let error = || checkpoints.save(&unwritable).unwrap_err().to_string();
+    error().assert_contains(["epoch-0001 is the newest good one"]);
+    std::fs::remove_file(path.join(MANIFEST)).unwrap();
+    let error = error();
+    error.assert_contains(["earlier ones cannot be read: epoch-0001: "]);
+    assert!(!error.contains("no earlier one"), "{error}");
+}
+
 /// A checkpoint after a step of `optimizer`.
 fn after_a_step(mut optimizer: ModuleOptimizer, model: Linear) -> Checkpoint {
     let loss = model.forward(Tensor::<2>::ones([1, 2], &model.devices()[0]));

@@ -51,16 +51,18 @@ impl OnCheckpointFailure {
     }
 }
 
-/// The error of a checkpoint at `target` that needs this many bytes; `newest` is the one that stays.
+/// The error of a checkpoint at `target` that needs this many bytes; `newest` is the one that stays, or why the earlier ones
+/// cannot be read.
 pub(crate) fn explain(
     error: &io::Error,
     target: &Path,
     needed: u64,
-    newest: Option<Place>,
+    newest: Result<Option<Place>, String>,
 ) -> TrainError {
     let newest = match newest {
-        Some(place) => format!("{place} is the newest good one"),
-        None => "there is no earlier one".to_string(),
+        Ok(Some(place)) => format!("{place} is the newest good one"),
+        Ok(None) => "there is no earlier one".to_string(),
+        Err(why) => format!("earlier ones cannot be read: {why}"),
     };
     TrainError::WriteCheckpoint {
         path: target.to_path_buf(),

@@ -107,7 +107,11 @@ impl DivergenceSign {
         if !mean_of_parameters(model).is_finite() {
             return Some(Self::Parameters);
         }
-        let [first, newest] = losses?;
+        Self::of_losses(losses?)
+    }
+
+    /// The same by the losses alone.
+    pub(crate) fn of_losses([first, newest]: [f64; 2]) -> Option<Self> {
         (newest > RISE * first.abs()).then_some(Self::Loss { first, newest })
     }
 }
@@ -129,7 +133,7 @@ impl fmt::Display for DivergenceSign {
 const MODEL_OR_LOSS: &str =
     "the model or the loss makes it (a logarithm or a root of a number below 0, a division by 0)";
 
-const LOWER_RATE: &str = "try a lower `training.optimizer.learning_rate`";
+pub(crate) const LOWER_RATE: &str = "try a lower `training.optimizer.learning_rate`";
 
 /// What may have made a loss NaN or infinite, the likeliest first, and what to do.
 pub(crate) fn suspects(

@@ -70,7 +70,10 @@ impl LiveFile {
         rank_statuses: Option<RankStatuses>,
     ) -> Self {
         let shared = Arc::new(Shared::default());
-        lock(&shared.state).live = live;
+        lock(&shared.state).live = Live {
+            moved_unix_ms: Some(unix_time_ms()),
+            ..live
+        };
         let path = run.path().join(Live::FILE);
         let writer = shared.clone();
         let thread = std::thread::Builder::new()
@@ -86,7 +89,11 @@ impl LiveFile {
 
     fn change(&self, change: impl FnOnce(&mut Live)) {
         let mut state = lock(&self.shared.state);
+        let phase = state.live.phase;
         change(&mut state.live);
+        if state.live.phase != phase {
+            state.live.moved_unix_ms = Some(unix_time_ms());
+        }
         state.due = true;
         // What is between two phases is no step.
         state.stepped = None;
@@ -100,6 +107,7 @@ impl LiveFile {
         let before = state.stepped.replace(now);
         let live = &mut state.live;
         live.step = step as u64;
+        live.moved_unix_ms = Some(unix_time_ms());
         if let Some(before) = before {
             let seconds = now.duration_since(before).as_secs_f64();
             let mean = live.seconds_a_step.unwrap_or(seconds);
@@ -342,6 +350,26 @@ mod tests {
         let first = (0..MOST_AWAITED).collect();
         assert_eq!(of(FlightState::Running), (true, first));
         assert_eq!(of(FlightState::Failed), (false, Vec::new()));
+    }
+
+    #[test]
+    fn the_file_says_when_the_newest_step_was_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(folder.path().join("a")).unwrap();
+        let begun = unix_time_ms();
+        let slot = opened(&run);
+        slot.step(6);
+        let stepped = lock(&slot.0).as_ref().map(|file| {
+            let state = lock(&file.shared.state);
+            state.live.moved_unix_ms
+        });
+        let stepped = stepped.flatten().unwrap();
+        assert!(stepped >= begun, "{stepped} {begun}");
+        // Nothing moves between the step and this.
+        std::thread::sleep(Duration::from_millis(5));
+        slot.members(vec![0, 1]);
+        slot.open(None);
+        assert_eq!(read(&run).moved_unix_ms, Some(stepped));
     }
 
     #[test]

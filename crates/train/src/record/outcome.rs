@@ -35,6 +35,8 @@ pub(crate) struct LoopOutcome {
     pub(crate) samples: u64,
     /// The training losses of the first step since the run was begun or resumed, and of the newest.
     pub(crate) losses: Option<[f64; 2]>,
+    /// It was said that these show a training that has diverged.
+    pub(crate) said_to_diverge: bool,
     /// Of all training steps since the run was begun or resumed.
     pub(crate) cost: StepCost,
     pub(crate) best: Option<BestEpoch>,

@@ -11,6 +11,7 @@ use burn_train::renderer::{
     EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation,
     MetricsRendererTraining,
 };
+use everburn_record::units;
 
 /// How often a line is written during a split.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -63,9 +64,40 @@ pub struct Lines {
     /// The last line of the split has been written.
     ended: bool,
     last: Instant,
+    /// Since the first samples of the split, which a resumed epoch begins with.
+    pace: Option<Pace>,
+    /// How many samples per second there were lately; `None` in the last line of a split, which has the mean.
+    rate: Option<f64>,
     /// The last line, where lines stay.
     written: String,
     ends: Ends,
+}
+
+/// How many samples were processed when: two marks, so that the newest rate is that of at least [`INTERVAL`].
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    since: (Instant, usize),
+    next: (Instant, usize),
+}
+
+impl Pace {
+    fn begin(now: Instant, processed: usize) -> Self {
+        Self {
+            since: (now, processed),
+            next: (now, processed),
+        }
+    }
+
+    /// How many samples per second there were between the line before and now.
+    fn rate(&mut self, now: Instant, processed: usize) -> Option<f64> {
+        if now.duration_since(self.next.0) >= INTERVAL {
+            self.since = std::mem::replace(&mut self.next, (now, processed));
+        }
+        let (at, before) = self.since;
+        let seconds = now.duration_since(at).as_secs_f64();
+        let samples = processed.checked_sub(before)?;
+        (seconds > 0.0).then(|| samples as f64 / seconds)
+    }
 }
 
 /// What surrounds a line of progress, so that the next line replaces it.
@@ -94,6 +126,8 @@ impl Lines {
             total: 0,
             ended: true,
             last: Instant::now(),
+            pace: None,
+            rate: None,
             written: String::new(),
         }
     }
@@ -129,10 +163,12 @@ impl Lines {
 
     /// The metrics so far, each as it is in a line.
     fn metrics(&self) -> impl Iterator<Item = String> {
-        self.metrics.iter().map(|(name, text)| match name.as_str() {
-            "Samples per second" => format!("  {text} samples/s"),
+        let rate = self.rate.map(units::rate);
+        let of_metric = move |(name, text): &(String, String)| match name.as_str() {
+            "Samples per second" => format!("  {} samples/s", rate.as_ref().unwrap_or(text)),
             name => format!("  {} {text}", name.to_lowercase()),
-        })
+        };
+        self.metrics.iter().map(of_metric)
     }
 
     fn whole_line(&self) -> String {
@@ -166,6 +202,9 @@ impl Lines {
     /// Writes the line of now. `stays` is false for one that the next line replaces, where that is possible.
     fn write_line(&mut self, stays: bool) {
         self.last = Instant::now();
+        let (now, processed) = (self.last, self.processed);
+        let pace = self.pace.as_mut().filter(|_| !stays);
+        self.rate = pace.and_then(|pace| pace.rate(now, processed));
         let line = match (self.ends, stays) {
             (Ends::Line, _) | (_, true) => self.whole_line(),
             (Ends::Terminal, false) => self.bar(COLUMNS),
@@ -244,11 +283,14 @@ impl TrainingProgressLogger for Lines {
         self.total = total_items;
         self.processed = 0;
         self.ended = false;
+        (self.pace, self.rate) = (None, None);
         self.metrics.clear();
     }
 
     fn update_split(&mut self, items_processed: usize) {
         self.processed = items_processed;
+        let begin = || Pace::begin(Instant::now(), items_processed);
+        self.pace.get_or_insert_with(begin);
         let interval = match self.ends {
             Ends::Line => INTERVAL,
             Ends::Terminal | Ends::Launcher => INTERVAL_IN_PLACE,
@@ -317,6 +359,27 @@ mod tests {
         assert_eq!(lines.bar(COLUMNS - PREFIX), shorter);
         lines.start_split("train", 0);
         assert_eq!(lines.bar(COLUMNS), "epoch 1/3 train [----------]");
+    }
+
+    #[test]
+    fn a_line_has_the_rate_since_the_one_before_and_the_last_one_the_mean() {
+        let begun = Instant::now();
+        let after = |seconds| begun + Duration::from_secs(seconds);
+        // A resumed epoch begins within.
+        let mut pace = Pace::begin(begun, 5_000);
+        assert_eq!(pace.rate(begun, 5_000), None);
+        let rates = [(2, 5_800), (4, 6_600), (6, 6_620), (7, 6_630)]
+            .map(|(seconds, processed)| pace.rate(after(seconds), processed));
+        assert_eq!(rates, [400.0, 400.0, 10.0, 10.0].map(Some));
+        let mut lines = Lines::new(Box::new(std::io::sink()));
+        lines.start(3, 1, None, None);
+        lines.start_split("train", 100);
+        lines.metrics = vec![("Samples per second".into(), "300".into())];
+        lines.rate = Some(10.0);
+        assert!(lines.whole_line().ends_with("  10.0 samples/s"));
+        lines.processed = 100;
+        lines.write_line(true);
+        assert!(lines.whole_line().ends_with("  300 samples/s"));
     }
 
     #[test]

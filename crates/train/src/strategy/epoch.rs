@@ -2,7 +2,7 @@
 
 use burn_train::{EventProcessorTraining, LearnerEvent, TrainingItem};
 use everburn_distributed::Ddp;
-use everburn_record::{Phase, stopped_on_request};
+use everburn_record::{Event, EventKind, Phase, stopped_on_request, units};
 
 use super::engine::{SyncedStep, SyncedSteps};
 use super::run::StepContext;
@@ -15,7 +15,7 @@ use crate::metrics::step_exchange::Votes;
 use crate::metrics::step_report::{Report, StepCost, StepReport};
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
-use crate::model::finite::require_finite_loss;
+use crate::model::finite::{DivergenceSign, LOWER_RATE, require_finite_loss};
 
 /// Why the steps of a part of an epoch are over, on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,8 +163,31 @@ impl RankLoop {
     fn end_epoch(&mut self, epoch: usize) -> Result<(), TrainError> {
         self.profile_end();
         self.event_train(LearnerEvent::EndSplit(epoch))?;
+        self.warn_of_divergence(epoch);
         let line = self.epoch_line(epoch);
         self.log(&line)
+    }
+
+    /// Says once that the training has diverged though its losses are finite: with them it comes to its end.
+    fn warn_of_divergence(&mut self, epoch: usize) {
+        let losses = self
+            .outcome
+            .losses
+            .filter(|_| !self.outcome.said_to_diverge);
+        // One hard batch is no divergence.
+        let mean = self.outcome.so_far.mean_loss();
+        let sign =
+            losses.and_then(|[first, newest]| DivergenceSign::of_losses([first, newest.min(mean)]));
+        let Some(sign) = sign else { return };
+        self.outcome.said_to_diverge = true;
+        let rate = units::significant(self.setup.config.optimizer.learning_rate, 3);
+        let text = format!(
+            "{sign} in epoch {epoch}: the training has diverged; {LOWER_RATE} (it is {rate})"
+        );
+        if self.is_first() {
+            tracing::warn!("{text}");
+        }
+        self.note(Event::new(EventKind::Warning, text));
     }
 
     /// Counts `epoch` as read to its end.

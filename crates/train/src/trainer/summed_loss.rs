@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::module::Module;
 use burn_train::InferenceStep;
-use everburn_record::{Event, EventKind};
+use everburn_record::{Event, EventKind, units};
 
 use super::Trainer;
 use crate::model::erased::{AnyBatch, AnyData, AnyModel};
@@ -47,8 +47,9 @@ impl Trainer {
         if let Some((whole, first, second)) = losses
             && is_sum(whole, [first, second])
         {
+            let [whole, first, second] = [whole, first, second].map(|loss| units::fixed(loss, 4));
             let text = format!(
-                "the loss of {samples} samples is {whole:.4}, and those of their halves, {first:.4} and {second:.4}, add up to it: it \
+                "the loss of {samples} samples is {whole}, and those of their halves, {first} and {second}, add up to it: it \
                  seems to be a sum over the batch, and results depend on the number of ranks then. Give the mean to `Loss::new`: \
                  `.mean()` in place of `.sum()`"
             );

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::prelude::*;
-use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_distributed::{ConnectExchange, Connector, GradientBackend, Waits};
 use everburn_distributed_fake::{abilities, on_cluster};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
@@ -29,19 +28,17 @@ fn weights<M: Module>(model: M) -> M {
 pub fn connector(
     cluster: &Arc<FakeCluster>,
     rank: usize,
-    store: SharedStore,
     backend: GradientBackend,
     waits: Waits,
 ) -> Arc<dyn ConnectExchange> {
-    let connector = Connector::new(backend, abilities(rank), store);
+    let connector = Connector::new(backend, abilities(rank));
     Arc::new(on_cluster(connector, cluster, rank, waits))
 }
 
 /// The connectors of ranks with a GPU each.
 fn connectors(world_size: usize, waits: Waits) -> Vec<Option<Arc<dyn ConnectExchange>>> {
     let cluster = Arc::new(FakeCluster::new(world_size));
-    let store: SharedStore = Arc::new(HashStore::new());
-    let connector = |rank| connector(&cluster, rank, store.clone(), GradientBackend::Nccl, waits);
+    let connector = |rank| connector(&cluster, rank, GradientBackend::Nccl, waits);
     (0..world_size).map(connector).map(Some).collect()
 }
 

@@ -1,5 +1,6 @@
 //! What the system allows a rank: open files, memory to share, room for its run.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use everburn_record::units::counted;
@@ -93,11 +94,11 @@ fn file_size(limit: Option<u64>) -> Finding {
 fn run_folder(folder: &Path) -> Finding {
     let subject = "run folder";
     let at = nearest_existing(folder);
-    let advice = "make room, or choose another folder with --run-dir";
+    let advice = "make room, or choose another folder with `train --run-dir`";
     // Only a try tells: root may write what its mode forbids, and nobody to what is mounted so.
     if let Err(error) = tempfile::NamedTempFile::new_in(&at) {
         let found = format!("nothing can be written in {}: {error}", at.display());
-        return Finding::fail(subject, found, advice);
+        return Finding::fail(subject, found, without_files(error.kind(), advice));
     }
     let Ok(space) = rustix::fs::statvfs(&at) else {
         return Finding::warn(
@@ -107,6 +108,19 @@ fn run_folder(folder: &Path) -> Finding {
         );
     };
     judge_room(space.f_bavail * space.f_frsize, folder, advice)
+}
+
+/// What to do where no file can be made; `advice` is that for a full disk.
+fn without_files(error: ErrorKind, advice: &'static str) -> &'static str {
+    match error {
+        ErrorKind::PermissionDenied => {
+            "let this user write there (`ls -ld` shows its owner and mode), or choose another folder with `train --run-dir`"
+        }
+        ErrorKind::ReadOnlyFilesystem => {
+            "it is mounted read-only: choose another folder with `train --run-dir`"
+        }
+        _ => advice,
+    }
 }
 
 fn judge_room(free: u64, folder: &Path, advice: &'static str) -> Finding {
@@ -140,6 +154,19 @@ mod tests {
         assert_eq!(judge(0), Verdict::Fail);
         assert_eq!(judge(RUN_NEEDED), Verdict::Warn);
         assert_eq!(judge(RUN_WANTED), Verdict::Ok);
+    }
+
+    #[test]
+    fn room_is_no_help_where_a_user_may_not_write() {
+        let advice = |error| without_files(error, "make room");
+        assert_eq!(advice(ErrorKind::StorageFull), "make room");
+        for error in [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem] {
+            let advice = advice(error);
+            assert!(
+                !advice.contains("room") && advice.contains("--run-dir"),
+                "{advice}"
+            );
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
-//! What the newest run lacks: it waits for ranks that have not joined; it was cut off, killed with its launcher so that
-//! nobody was left to say so; it has stalled, or a rank holds it up; it has failed or was stopped; or checkpoints could not be
-//! written.
+//! How far the newest run has come that continues, or what it lacks: it waits for ranks that have not joined; it was cut off,
+//! killed with its launcher so that nobody was left to say so; it has stalled, or a rank holds it up; it has failed or was
+//! stopped; or its files could not be written.
+
+mod running;
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -16,7 +18,7 @@ use everburn_train::RunDirectory;
 use crate::arguments::keys::with_flags;
 use crate::summary::how_to_continue;
 
-/// What is wrong with the newest run in `runs`, or the run that `runs` itself is.
+/// What is wrong with the newest run in `runs`, or the run that `runs` itself is; where nothing is, how far it has come.
 pub(super) fn findings(runs: &Path) -> Vec<Finding> {
     let newest = match Target::newest_in(runs) {
         Ok(Target::Folder(newest)) => newest,
@@ -63,23 +65,46 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
         )
     });
     let failed_checkpoints = events.failed_checkpoints().map(|text| {
+        let advice = match is_refused(&text) {
+            true => {
+                "let the user of the training write in this folder; a run that continues writes the next checkpoint that is due"
+            }
+            false => {
+                "make room on the disk of this folder; a run that continues writes the next checkpoint that is due"
+            }
+        };
+        of_newest(text, advice.into())
+    });
+    let unwritten = Live::unwritten_in(&newest).map(|text| {
         of_newest(
             text,
-            "make room on the disk of this folder; a run that continues writes the next checkpoint that is due".into(),
+            "see whether its disk is full (`df`), or the folder was removed or is closed to the training's user (`ls -ld`): the \
+             output of the training has the error"
+                .into(),
         )
     });
-    [
+    let problems = [
         cut_off,
         ended,
         awaited,
         stalled,
         held_up,
+        unwritten,
         failed_checkpoints,
         on_another_machine(&newest),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    ];
+    let problems: Vec<Finding> = problems.into_iter().flatten().collect();
+    match problems.is_empty() {
+        true => running::finding(&newest, &events).into_iter().collect(),
+        false => problems,
+    }
+}
+
+/// Whether a file was not written because its user may not, or nobody may: room changes nothing.
+fn is_refused(text: &str) -> bool {
+    // EPERM, EACCES and EROFS, as the standard library writes them.
+    let numbers = ["(os error 1)", "(os error 13)", "(os error 30)"];
+    numbers.iter().any(|number| text.contains(number))
 }
 
 /// What is seen of a run that continues in the folder of another machine than the first: the state of all ranks is not there.
@@ -125,11 +150,12 @@ fn on_another_machine(run: &Path) -> Option<Finding> {
     })
 }
 
-/// Why the run has ended before its time, as the last event since it has begun or was resumed says.
+/// Why the run has ended before its time, as the last event since it has begun or was resumed says; on a full disk, there may
+/// be room for it in `live.json` alone.
 fn end(run: &Path, events: &Events) -> Option<String> {
     let live = Live::read(run);
-    live.is_none_or(|live| live.phase == Phase::Ended)
-        .then_some(())?;
+    let has_ended = |live: &Live| live.phase == Phase::Ended;
+    live.as_ref().is_none_or(has_ended).then_some(())?;
     let begins = |event: &&Event| matches!(event.kind, EventKind::Start | EventKind::Resume);
     let begun = events.iter().filter(begins);
     let begun = begun.filter_map(|event| event.unix_time_ms).max();
@@ -138,10 +164,13 @@ fn end(run: &Path, events: &Events) -> Option<String> {
     let ends = ends.filter(|event| event.unix_time_ms >= begun);
     // Of a stop that was asked for, the event with its step is that of the ranks.
     let order = |event: &&Event| (event.kind == EventKind::Failure, event.step.is_some());
-    let last = ends.max_by_key(|event| (order(event), event.unix_time_ms))?;
-    if last.kind == EventKind::Failure {
-        return Some(format!("it has failed: {}", last.text));
+    let last = ends.max_by_key(|event| (order(event), event.unix_time_ms));
+    let failed = last.filter(|event| event.kind == EventKind::Failure);
+    let failed = failed.map(|event| event.text.clone());
+    if let Some(text) = failed.or_else(|| live?.failure) {
+        return Some(format!("it has failed: {text}"));
     }
+    let last = last?;
     // Also a training that has learnt all that it can is stopped before its time.
     let report = RunDirectory::open(run).and_then(|run| run.read_report());
     let is_finished = report.is_ok_and(|report| report.finished);
@@ -149,278 +178,4 @@ fn end(run: &Path, events: &Events) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::process::Command;
-
-    use everburn_record::LiveRank;
-    use everburn_tests::{AssertContains, StoppedProcess};
-
-    use super::*;
-
-    /// A folder of runs, and the run in it.
-    fn one_run() -> (tempfile::TempDir, std::path::PathBuf) {
-        let runs = tempfile::tempdir().unwrap();
-        let run = runs.path().join("a");
-        std::fs::create_dir(&run).unwrap();
-        std::fs::write(run.join("config.toml"), "model = 'mnist'").unwrap();
-        (runs, run)
-    }
-
-    #[test]
-    fn checkpoints_of_the_newest_run_that_could_not_be_written_are_counted_with_the_first_reason() {
-        let (runs, run) = one_run();
-        let lines = [20, 40].map(|step| {
-            let text = format!("epoch-000{} failed: no space", step / 20);
-            let event = Event::new(EventKind::CheckpointFailed, text);
-            let event = Event {
-                step: Some(step),
-                ..event
-            };
-            serde_json::to_string(&event).unwrap() + "\n"
-        });
-        std::fs::write(run.join("events.jsonl"), lines.concat()).unwrap();
-        let line = findings(runs.path())[0].to_string();
-        assert!(line.starts_with("warn  newest run"), "{line}");
-        line.assert_contains(["2 checkpoints could not be written; the first, after step 20: epoch-0001 failed: no space"]);
-        assert!(line.contains("-> make room"), "{line}");
-    }
-
-    #[test]
-    fn ranks_that_the_newest_run_waits_for_are_named_while_a_process_has_it() {
-        let (runs, run) = one_run();
-        let now = unix_time_ms();
-        let lock = std::fs::File::create(run.join(Live::LOCK)).unwrap();
-        let write_text = |text: &str, until: u64| {
-            let event = Event {
-                unix_time_ms: Some(now - 60_000),
-                waits_until_ms: Some(until),
-                ..Event::new(EventKind::Warning, text)
-            };
-            let line = serde_json::to_string(&event).unwrap() + "\n";
-            std::fs::write(run.join("events.jsonl"), line).unwrap();
-        };
-        let of_machine =
-            "waiting for rank 1 of machine 1, 290 s more; 1 of 2 ranks have joined after 10 s";
-        let write = |until| write_text(of_machine, until);
-        write(now + 230_000);
-        assert_eq!(findings(runs.path()), [], "it has ended");
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
-        let line = findings(runs.path())[0].to_string();
-        assert!(line.starts_with("warn  newest run"), "{line}");
-        assert!(line.contains("waiting for rank 1 of machine 1, "), "{line}");
-        assert!(
-            line.contains(" s more") && !line.contains("290 s"),
-            "{line}"
-        );
-        write(now - 5_000);
-        let line = findings(runs.path())[0].to_string();
-        line.assert_contains(["waiting for rank 1 of machine 1, the time was over "]);
-        let of_elastic_job = "waiting for slot 1 of machine 1 (never started), 290 s more; 1 of 2 ranks have joined after 10 s; \
-                              at least 2 are needed";
-        write_text(of_elastic_job, now + 230_000);
-        let line = findings(runs.path())[0].to_string();
-        let awaited = "waiting for slot 1 of machine 1 (never started), 2";
-        assert!(line.contains(awaited) && !line.contains("290 s"), "{line}");
-    }
-
-    #[test]
-    fn a_run_all_of_whose_ranks_are_stopped_is_found_until_it_continues() {
-        let (runs, run) = one_run();
-        let text = "all ranks of this machine are stopped: `kill -CONT 12`";
-        let event = Event {
-            unix_time_ms: Some(2_000),
-            ..Event::new(EventKind::Stall, text)
-        };
-        let line = serde_json::to_string(&event).unwrap() + "\n";
-        std::fs::write(run.join("events.jsonl"), line).unwrap();
-        let write = |unix_time_ms| {
-            let live = Live {
-                unix_time_ms,
-                phase: Phase::Training,
-                ..Live::default()
-            };
-            live.write(&run.join(Live::FILE)).unwrap();
-        };
-        write(1_000);
-        let line = findings(runs.path())[0].to_string();
-        assert!(line.contains("kill -CONT 12"), "{line}");
-        write(3_000);
-        assert_eq!(findings(runs.path()), []);
-    }
-
-    #[test]
-    fn a_run_that_was_cut_off_is_found_in_the_folder_of_runs_and_by_its_own_name() {
-        let mut child = Command::new("true").spawn().unwrap();
-        let ended = child.id();
-        child.wait().unwrap();
-        let (runs, run) = one_run();
-        let write = |process: u32| {
-            let rank = LiveRank {
-                alive: true,
-                pid: Some(process),
-                host: proc::host_name(),
-                ..LiveRank::default()
-            };
-            let live = Live {
-                unix_time_ms: unix_time_ms(),
-                phase: Phase::Training,
-                step: 12,
-                ranks: vec![rank],
-                ..Live::default()
-            };
-            live.write(&run.join(Live::FILE)).unwrap();
-        };
-        write(std::process::id());
-        assert_eq!(findings(runs.path()), []);
-        write(ended);
-        std::fs::write(run.join(Live::LOCK), "").unwrap();
-        let line = findings(&run)[0].to_string();
-        let advice = "/a has no checkpoint to continue from: the same command starts again";
-        assert!(line.contains("-> ") && line.ends_with(advice), "{line}");
-        assert!(!line.contains("--resume"), "{line}");
-        let config = run.join("config.toml");
-        std::fs::write(&config, "[ranks]\nnodes = 2\nelastic = \"1:4\"\n").unwrap();
-        let line = findings(&run)[0].to_string();
-        assert!(line.contains("a-node-1/checkpoints"), "{line}");
-        assert!(!line.contains("starts the run again"), "{line}");
-        std::fs::write(&config, "model = 'mnist'").unwrap();
-        std::fs::create_dir_all(run.join("checkpoints/epoch-0001")).unwrap();
-        for folder in [runs.path(), &run] {
-            let line = findings(folder)[0].to_string();
-            assert!(line.starts_with("warn  newest run"), "{line}");
-            assert!(line.contains("was cut off on "), "{line}");
-            assert!(line.contains("--resume --run-dir"), "{line}");
-        }
-    }
-
-    #[test]
-    fn a_rank_that_is_stopped_is_named_with_its_process_and_how_it_continues() {
-        let (runs, run) = one_run();
-        let child = StoppedProcess::start(Command::new("sleep").arg("60"));
-        let rank = |rank, pid, silent_seconds| LiveRank {
-            rank,
-            pid: Some(pid),
-            host: proc::host_name(),
-            silent_seconds,
-            ..LiveRank::default()
-        };
-        let live = |phase| Live {
-            unix_time_ms: unix_time_ms(),
-            phase,
-            ranks: vec![
-                rank(0, std::process::id(), None),
-                rank(1, child.id(), Some(15.0)),
-            ],
-            ..Live::default()
-        };
-        let path = run.join(Live::FILE);
-        live(Phase::Training).write(&path).unwrap();
-        let lines = findings(runs.path());
-        assert_eq!(lines.len(), 1, "{lines:?}");
-        let line = lines[0].to_string();
-        let advice = format!("kill -CONT {}", child.id());
-        line.assert_contains(["rank 1 (process ", &advice]);
-        let ended = live(Phase::Ended);
-        drop(child);
-        ended.write(&path).unwrap();
-        assert_eq!(findings(runs.path()), []);
-    }
-
-    #[test]
-    fn the_folder_of_another_machine_shows_its_stopped_ranks_and_where_the_state_of_all_is() {
-        let (runs, run) = one_run();
-        let own = runs.path().join("a-node-1");
-        std::fs::create_dir_all(own.join("logs")).unwrap();
-        std::fs::write(own.join("config.toml"), "[ranks]\nnodes = 2\n").unwrap();
-        let lock = std::fs::File::create(own.join(Live::LOCK)).unwrap();
-        assert_eq!(findings(&own), [], "it has ended");
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
-        let line = findings(&own)[0].to_string();
-        let state = format!(
-            "the state of all ranks is in {} on machine 0",
-            run.display()
-        );
-        assert!(
-            line.starts_with("ok    newest run") && line.contains(&state),
-            "{line}"
-        );
-        let mut sleep = Command::new("sleep");
-        sleep.env(variables::ERROR_FILE, own.join("logs/rank-3.error.json"));
-        let child = StoppedProcess::start(sleep.arg("60"));
-        let line = findings(&own)[0].to_string();
-        let id = child.id();
-        let stopped = format!("rank 3 (process {id}) is stopped (SIGSTOP): kill -CONT {id}");
-        assert!(
-            line.starts_with("warn  newest run") && line.contains(&stopped),
-            "{line}"
-        );
-    }
-
-    #[test]
-    fn why_a_run_has_ended_before_its_time_is_named_until_it_is_resumed() {
-        let (runs, run) = one_run();
-        let event = |kind, at, step, text: &str| {
-            let event = Event {
-                unix_time_ms: Some(at),
-                step,
-                ..Event::new(kind, text)
-            };
-            serde_json::to_string(&event).unwrap() + "\n"
-        };
-        let written = |lines: &[String]| {
-            std::fs::write(run.join("events.jsonl"), lines.concat()).unwrap();
-            let found = findings(runs.path());
-            found.iter().map(ToString::to_string).collect::<Vec<_>>()
-        };
-        let live = Live {
-            unix_time_ms: unix_time_ms(),
-            phase: Phase::Ended,
-            ..Live::default()
-        };
-        live.write(&run.join(Live::FILE)).unwrap();
-        let mut lines = vec![
-            event(EventKind::Start, 1_000, None, "mlp begins"),
-            event(EventKind::Stop, 2_000, None, "stopping on SIGINT"),
-            event(
-                EventKind::Stop,
-                3_000,
-                Some(12),
-                "stopped on request after step 12",
-            ),
-            event(
-                EventKind::Stop,
-                4_000,
-                None,
-                "the job was stopped on SIGINT at machine 1",
-            ),
-        ];
-        let stopped = &written(&lines)[0];
-        let what = "it has ended before its time: stopped on request after step 12";
-        stopped.assert_contains([what, "the same command"]);
-        lines.push(event(
-            EventKind::Failure,
-            5_000,
-            None,
-            "rank 1 was ended by SIGKILL",
-        ));
-        let config = "model = 'mnist'\n[ranks]\nnodes = 2\n";
-        std::fs::write(run.join("config.toml"), config).unwrap();
-        let failed = &written(&lines)[0];
-        failed.assert_contains(["it has failed: rank 1 was ended by SIGKILL"]);
-        failed.assert_contains(["the command of each machine, as before, starts"]);
-        std::fs::create_dir_all(run.join("checkpoints/epoch-0001")).unwrap();
-        let resumed = &written(&lines)[0];
-        let command = "continues from the checkpoint epoch-0001, on any number of ranks; on several machines, the command of each";
-        assert!(resumed.contains(command), "{resumed}");
-        lines.push(event(EventKind::Resume, 6_000, None, "mlp continues"));
-        assert!(written(&lines).is_empty());
-        lines.push(event(EventKind::Stop, 7_000, Some(90), "stopped early"));
-        let report = everburn_train::TrainingReport {
-            finished: true,
-            ..Default::default()
-        };
-        let report = serde_json::to_string(&report).unwrap();
-        std::fs::write(run.join("report.json"), report).unwrap();
-        assert!(written(&lines).is_empty());
-    }
-}
+mod tests;

@@ -3,8 +3,6 @@
 /// The arithmetic of reductions.
 #[doc(hidden)]
 pub trait Accumulator: Copy + Default + Send + Sync + 'static {
-    /// Whether a mean exists in this type.
-    const FRACTIONAL: bool;
     /// `self + other`; integers wrap.
     fn add(self, other: Self) -> Self;
     /// `self * other`; integers wrap.
@@ -23,7 +21,6 @@ pub trait Accumulator: Copy + Default + Send + Sync + 'static {
 macro_rules! float_accumulator {
     ($($type:ty, $nan:expr);*) => {$(
         impl Accumulator for $type {
-            const FRACTIONAL: bool = true;
             #[inline(always)]
             fn add(self, other: Self) -> Self {
                 self + other
@@ -57,7 +54,6 @@ macro_rules! float_accumulator {
 macro_rules! integer_accumulator {
     ($($type:ty),*) => {$(
         impl Accumulator for $type {
-            const FRACTIONAL: bool = false;
             #[inline(always)]
             fn add(self, other: Self) -> Self {
                 self.wrapping_add(other)

@@ -15,6 +15,7 @@ use super::messages::Refusal;
 use super::tls;
 use crate::store::backoff::Backoff;
 use crate::store::{Deadline, StoreError, random_u64};
+use crate::wait_notice::WaitNotice;
 
 /// How long one member may take to answer.
 const ATTEMPT: Duration = Duration::from_secs(3);
@@ -46,6 +47,13 @@ pub(super) struct Gateway {
     /// What to check where members cannot be reached, besides themselves.
     advice: &'static str,
 }
+
+/// The operation of a process that joins the job.
+pub(super) const CONNECT: &str = "connect";
+
+/// What to check where no member answers.
+const CHECK_MEMBERS: &str = "check that most of etcd's members run and reach each other (`etcdctl endpoint health`), and that \
+                             this machine reaches them";
 
 /// What to check where TLS may be at fault.
 const ADVICE_OF_TLS: &str = "check the files of the address: `cacert` names the authority of the members' certificates, \
@@ -88,7 +96,7 @@ impl Gateway {
             None => (config, ADVICE_WITHOUT_TLS),
             Some(files) => {
                 let with_files = tls::with_files(config, files);
-                let operation = "connect";
+                let operation = CONNECT;
                 let config =
                     with_files.map_err(|reason| StoreError::Invalid { operation, reason })?;
                 (config, ADVICE_OF_TLS)
@@ -115,7 +123,8 @@ impl Gateway {
         }
     }
 
-    /// Sends `body` to one member after the other until one answers or `deadline` has passed.
+    /// Sends `body` to one member after the other until one answers or `deadline` has passed. Who joins the job, and waits for
+    /// long, says so.
     pub(super) fn call<R: DeserializeOwned>(
         &self,
         operation: &'static str,
@@ -123,7 +132,18 @@ impl Gateway {
         body: &Value,
         deadline: Deadline,
     ) -> Result<R, StoreError> {
-        let body = body.to_string();
+        let notice = (operation == CONNECT).then(WaitNotice::new);
+        self.call_with(notice, operation, path, &body.to_string(), deadline)
+    }
+
+    fn call_with<R: DeserializeOwned>(
+        &self,
+        mut notice: Option<WaitNotice>,
+        operation: &'static str,
+        path: &str,
+        body: &str,
+        deadline: Deadline,
+    ) -> Result<R, StoreError> {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let (mut attempts, mut untrusted) = (0_usize, 0_usize);
         let members = self.urls.len();
@@ -132,7 +152,7 @@ impl Gateway {
             let member = self.current.load(Ordering::Relaxed) % members;
             let limit = (deadline.left() / share).clamp(SHORTEST_ATTEMPT, ATTEMPT);
             attempts += 1;
-            let problem = match self.ask(&self.urls[member], path, &body, limit) {
+            let problem = match self.ask(&self.urls[member], path, body, limit) {
                 Ok(answer) => return Ok(answer),
                 Err(Failure::Lasting(reason)) => return Err(self.error(operation, reason)),
                 Err(Failure::Untrusted(problem)) => {
@@ -161,13 +181,23 @@ impl Gateway {
             let left = deadline.left();
             if left.is_zero() {
                 let reason = format!(
-                    "tried {attempts} times in {:.1?}, last {}: {problem}; check that most of etcd's members run and \
-                     reach each other (`etcdctl endpoint health`), and that this machine reaches them; {}",
+                    "tried {attempts} times in {:.1?}, last {}: {problem}; {CHECK_MEMBERS}; {}",
                     deadline.elapsed(),
                     self.urls[member],
                     self.advice
                 );
                 return Err(self.error(operation, Reason::Unreachable(reason)));
+            }
+            if notice
+                .as_mut()
+                .is_some_and(|notice| notice.is_due(deadline.elapsed()))
+            {
+                tracing::warn!(
+                    "the store at {} is not reached yet ({}: {problem}); it is tried for {left:.0?} more: {CHECK_MEMBERS}; {}",
+                    self.address,
+                    self.urls[member],
+                    self.advice
+                );
             }
             if attempts.is_multiple_of(members) {
                 backoff.sleep(left);
@@ -267,6 +297,14 @@ pub(super) const GONE: &str = "; the keys of this job are gone from etcd: the jo
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::{self, Write as _};
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::sync::{Arc, Mutex};
+
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Level, Metadata, Subscriber};
+
     use super::*;
 
     fn judged(status: u16, answer: &str) -> (bool, String) {
@@ -280,6 +318,63 @@ mod tests {
                 | Reason::Unreachable(text),
             ) => (false, text),
         }
+    }
+
+    /// Keeps what is logged.
+    struct Heard(Arc<Mutex<String>>);
+
+    struct Message<'a>(&'a mut String);
+
+    impl Visit for Message<'_> {
+        fn record_debug(&mut self, _: &Field, value: &dyn fmt::Debug) {
+            writeln!(self.0, "{value:?}").unwrap();
+        }
+    }
+
+    impl Subscriber for Heard {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            *metadata.level() == Level::WARN
+        }
+
+        fn event(&self, event: &Event<'_>) {
+            event.record(&mut Message(&mut self.0.lock().unwrap()));
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn a_process_that_does_not_reach_etcd_says_so_before_its_time_is_over() {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let nobody = taken.local_addr().unwrap();
+        drop(taken);
+        let gateway = Gateway::new(&format!("etcd://{nobody}/job").parse().unwrap()).unwrap();
+        let text = Arc::new(Mutex::new(String::new()));
+        let notice = Some(WaitNotice::first_after(Duration::ZERO));
+        let call = || {
+            let deadline = Deadline::within(Duration::from_millis(200));
+            gateway.call_with::<Value>(notice, CONNECT, "/v3/kv/range", "{}", deadline)
+        };
+        let heard = Heard(Arc::clone(&text));
+        let error = tracing::subscriber::with_default(heard, call).unwrap_err();
+        let text = text.lock().unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        let said = text.to_lowercase();
+        for part in [
+            format!("the store at etcd://{nobody}/job is not reached yet (http://{nobody}: "),
+            "connection refused".into(),
+            "ms more: check that most of etcd's members run".into(),
+        ] {
+            assert!(said.contains(&part), "{part} not in {said}");
+        }
+        assert!(error.to_string().contains(&format!("etcd://{nobody}/job")));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use super::gateway::Gateway;
+use super::gateway::{CONNECT, Gateway};
 use super::messages::{self, KeptAlive, KeyValue, Lease, Transaction};
 use super::sealed::Seal;
 use crate::store::{DEFAULT_STORE_TIMEOUT, Deadline, StoreError};
@@ -46,7 +46,7 @@ impl JobLease {
         let key = format!("{namespace}job");
         let id = loop {
             let found = gateway.call::<messages::Range>(
-                "connect",
+                CONNECT,
                 "/v3/kv/range",
                 &messages::range(key.as_bytes()),
                 deadline,
@@ -118,7 +118,7 @@ impl JobLease {
             .spawn(renew)
             .map_err(|error| StoreError::Unreachable {
                 address: gateway.address().to_owned(),
-                operation: "connect",
+                operation: CONNECT,
                 reason: format!("no thread can be started that renews the job's lease: {error}"),
             })?;
         Ok(Self {
@@ -154,7 +154,7 @@ fn create(
 ) -> Result<Option<i64>, StoreError> {
     let key = key.as_bytes();
     let request = messages::grant(LIFETIME.as_secs());
-    let granted: Lease = gateway.call("connect", "/v3/lease/grant", &request, deadline)?;
+    let granted: Lease = gateway.call(CONNECT, "/v3/lease/grant", &request, deadline)?;
     let id = granted.id;
     if id == 0 {
         return Err(gateway.malformed("it grants no lease"));
@@ -164,7 +164,7 @@ fn create(
         &[messages::requested_put(key, &seal.seal(key, JOB), id)],
         &[messages::requested_range(key)],
     );
-    let answer: Transaction = gateway.call("connect", "/v3/kv/txn", &request, deadline)?;
+    let answer: Transaction = gateway.call(CONNECT, "/v3/kv/txn", &request, deadline)?;
     if answer.succeeded {
         return Ok(Some(id));
     }
@@ -175,7 +175,7 @@ fn create(
     }
     // A lease that nobody uses; it ends by itself if this fails.
     let request = messages::lease(id);
-    let _ = gateway.call::<serde_json::Value>("connect", "/v3/lease/revoke", &request, deadline);
+    let _ = gateway.call::<serde_json::Value>(CONNECT, "/v3/lease/revoke", &request, deadline);
     Ok(None)
 }
 

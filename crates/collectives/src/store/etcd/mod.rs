@@ -26,7 +26,7 @@ use std::time::Duration;
 
 pub use address::EtcdAddress;
 
-use self::gateway::Gateway;
+use self::gateway::{CONNECT, Gateway};
 use self::lease::JobLease;
 use self::messages::Range;
 use self::sealed::{SEAL_BYTES, Seal};
@@ -92,7 +92,7 @@ impl EtcdStore {
                 let reason = format!(
                     "`{address}` names no job, and there is no secret to make a name of: append /job-name"
                 );
-                let operation = "connect";
+                let operation = CONNECT;
                 return Err(StoreError::Invalid { operation, reason });
             }
         };

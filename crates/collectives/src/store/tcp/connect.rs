@@ -100,6 +100,8 @@ pub(super) fn connect(
                 reason,
             });
         }
+        let is_refused =
+            matches!(&fault, Fault::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused);
         // What was connected to has not answered.
         let fault = match (&fault, silent) {
             (Fault::Timeout, Some(_)) => SILENT.to_owned(),
@@ -113,12 +115,21 @@ pub(super) fn connect(
             return Err(unreachable(address, target, attempts, deadline, &last));
         }
         if notice.is_due(deadline.elapsed()) {
-            tracing::warn!(
-                "the store at {address} is not reached yet ({fault}); it is tried for {left:.0?} more"
-            );
+            tracing::warn!("{}", not_reached_yet(address, &fault, is_refused, left));
         }
         backoff.sleep(left);
     }
+}
+
+/// What is said of a store that is still tried for; `fault` is that of the last attempt, and `is_refused` if nobody listens.
+fn not_reached_yet(address: &str, fault: &str, is_refused: bool, left: Duration) -> String {
+    let advice = match is_refused {
+        true => ": nobody listens there; is machine 0 (or rank 0) started?",
+        false => "",
+    };
+    format!(
+        "the store at {address} is not reached yet ({fault}); it is tried for {left:.0?} more{advice}"
+    )
 }
 
 /// The error of a client whose deadline is over; `last` is the fault of its last attempt.
@@ -259,7 +270,7 @@ mod tests {
     use std::net::{Ipv4Addr, TcpListener};
     use std::time::Duration;
 
-    use super::{Deadline, nobody_listens, unreachable};
+    use super::{Deadline, nobody_listens, not_reached_yet, unreachable};
 
     #[test]
     fn a_store_has_ended_where_its_address_refuses_and_not_where_no_time_is_left_to_ask() {
@@ -273,6 +284,19 @@ mod tests {
         for unknown in [&address, &by_name, &"a host:1".to_owned()] {
             assert!(!nobody_listens(unknown, Duration::ZERO), "{unknown}");
         }
+    }
+
+    #[test]
+    fn of_a_store_that_is_still_tried_for_it_is_asked_whether_it_is_started() {
+        let text = |is_refused| {
+            let left = Duration::from_secs(290);
+            not_reached_yet("node1:29500", "a fault", is_refused, left)
+        };
+        let begin =
+            "the store at node1:29500 is not reached yet (a fault); it is tried for 290s more";
+        assert_eq!(text(false), begin);
+        let why = ": nobody listens there; is machine 0 (or rank 0) started?";
+        assert_eq!(text(true), format!("{begin}{why}"));
     }
 
     #[test]

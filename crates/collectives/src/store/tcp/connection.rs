@@ -13,7 +13,7 @@ use super::wire::{
     AUTH_ACCEPTED, AUTH_OPCODE, AUTH_REFUSED, MAX_MESSAGE_BYTES, VALIDATION_MAGIC, opcode,
 };
 use crate::printable::printable_bytes;
-use crate::runtime;
+use crate::runtime::{self, stopped_parent};
 
 /// The kernel asks after a silent peer this often.
 const KEEPALIVE: Duration = Duration::from_secs(60);
@@ -354,10 +354,8 @@ impl Connection {
         let peer = self.stream.peer_addr();
         let address = peer.map_or_else(|_| "the network".to_owned(), |peer| peer.to_string());
         tracing::warn!(
-            "the store at {address} has not answered for {OVERDUE:.0?}, and is waited for {:.0?} more: check whether the \
-             process that hosts it, the launcher of machine 0 or rank 0, is stopped (SIGSTOP, a debugger) or overloaded, and \
-             the network to it",
-            deadline.left()
+            "{}",
+            not_answered(&address, deadline.left(), stopped_parent())
         );
     }
 
@@ -401,6 +399,24 @@ impl Connection {
         }
         Ok(value)
     }
+}
+
+/// What is said of a store that has not answered for long, where this request waits for what is `left`. The launcher of this
+/// machine is a `stopped` process, if it is.
+fn not_answered(address: &str, left: Duration, stopped: Option<u32>) -> String {
+    let what_to_do = match stopped {
+        Some(process) => format!(
+            "the launcher of this machine (process {process}) is stopped: `kill -CONT {process}`, or `fg` in its terminal, \
+             continues it"
+        ),
+        None => "check whether the process that hosts it, the launcher of machine 0 or rank 0, is stopped (SIGSTOP, Ctrl-Z, a \
+                 debugger) or overloaded, and the network to it"
+            .to_owned(),
+    };
+    format!(
+        "the store at {address} has not answered for {OVERDUE:.0?}, and this request fails in {left:.0?}; ranks that train \
+         continue without heartbeats: {what_to_do}"
+    )
 }
 
 fn ping_message(nonce: u32) -> [u8; 5] {

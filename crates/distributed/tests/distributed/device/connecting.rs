@@ -16,7 +16,7 @@ fn able(rank: &Rank) -> Abilities {
 }
 
 fn connector(rank: &Rank, wanted: GradientBackend, abilities: Abilities) -> Connector {
-    let connector = Connector::new(wanted, abilities, rank.cluster.store());
+    let connector = Connector::new(wanted, abilities);
     on_cluster(connector, &rank.cluster, rank.number(), Waits::Host)
 }
 
@@ -39,7 +39,7 @@ fn ranks_with_gpus_of_their_own_take_nccl_and_connect_anew_after_a_failure() {
         learns(&connector, &rank.group);
         let choice = connector.choice().unwrap().to_string();
         assert_eq!(choice, "nccl (2.21.5)");
-        // Two of the ranks continue, in a group of their own: a generation of its own, too.
+        // Two of the ranks continue, in a group of their own.
         let survivors = rank.group.subgroup(&[0, 2]).unwrap();
         assert_eq!(survivors.is_some(), rank.group.rank() != 1);
         if let Some(group) = survivors {
@@ -59,8 +59,7 @@ fn ranks_on_amds_gpus_take_rccl_and_their_hosts_wait() {
             device: format!("rocm:{}", rank.number()),
             ..able(&rank)
         };
-        let store = rank.cluster.store();
-        let connector = Connector::new(GradientBackend::Auto, on_amd, store);
+        let connector = Connector::new(GradientBackend::Auto, on_amd);
         let connector = on_cluster(connector, &rank.cluster, rank.number(), Waits::Device);
         learns(&connector, &rank.group);
         let choice = connector.choice().unwrap().to_string();

@@ -56,7 +56,7 @@ fn the_host_waits_for_no_gpu() {
         let exchange = NcclExchange::new(group, unread, Waits::Device);
         // The GPU is still busy with what came before, and nothing of this has happened.
         let numbers = Tensor::<1>::ones([3], &Device::flex());
-        let sum = exchange.begin(0, numbers, 1).unwrap();
+        let sum = exchange.begin(0, numbers).unwrap();
         assert_eq!(sum.collect().unwrap().dims(), [3]);
         exchange.check().unwrap();
         drop(open);
@@ -73,7 +73,7 @@ fn a_sum_is_made_of_what_the_gpu_has_written_and_read_when_it_is_made() {
         let exchange = NcclExchange::new(group, Arc::new(memory), Waits::Device);
         let numbers = Tensor::<1>::from_floats([1.0, rank as f32], &Device::flex());
         // Written after the gate, summed after that, and read after the sum.
-        let sum = exchange.begin(0, numbers, 1).unwrap();
+        let sum = exchange.begin(0, numbers).unwrap();
         drop(open);
         let sum = sum.collect().unwrap();
         sum.into_data().iter::<f32>().collect::<Vec<_>>()
@@ -93,14 +93,9 @@ impl DeviceExchange for Watched {
         self.inner.name()
     }
 
-    fn begin(
-        &self,
-        bucket: usize,
-        numbers: Tensor<1>,
-        step: u64,
-    ) -> Result<Box<dyn PendingSum>, DdpError> {
+    fn begin(&self, bucket: usize, numbers: Tensor<1>) -> Result<Box<dyn PendingSum>, DdpError> {
         self.begun.lock().unwrap().push(bucket);
-        self.inner.begin(bucket, numbers, step)
+        self.inner.begin(bucket, numbers)
     }
 
     fn check(&self) -> Result<(), DdpError> {
@@ -158,14 +153,14 @@ fn types_are_kept_and_half_types_are_summed() {
             let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
             let exchange = NcclExchange::new(group, memory, Waits::Host);
             let numbers = Tensor::<1>::full([5], 1.5, &Device::flex()).cast(dtype);
-            let sum = exchange.begin(0, numbers, 1).unwrap().collect().unwrap();
+            let sum = exchange.begin(0, numbers).unwrap().collect().unwrap();
             assert_eq!(sum.dtype(), dtype);
             assert_eq!(sum.into_data().iter::<f32>().collect::<Vec<_>>(), [3.0; 5]);
         });
         crate::ranks::on_ranks(2, |group| {
             let exchange = HostExchange::start(group).unwrap();
             let numbers = Tensor::<1>::full([5], 1.5, &Device::flex()).cast(dtype);
-            let sum = exchange.begin(0, numbers, 1).unwrap().collect().unwrap();
+            let sum = exchange.begin(0, numbers).unwrap().collect().unwrap();
             exchange.settle().unwrap();
             assert_eq!(sum.dtype(), dtype);
             assert_eq!(sum.into_data().iter::<f32>().collect::<Vec<_>>(), [3.0; 5]);

@@ -4,18 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use burn::prelude::*;
-use everburn_collectives::group::CollectiveError;
+use everburn_collectives::group::{CollectiveError, GroupOptions};
 use everburn_distributed::{Ddp, DdpError, NcclExchange, Waits};
 use everburn_distributed_fake::FakeMemory;
-use everburn_nccl::{FailureMonitor, NcclConfig, Status};
+use everburn_nccl::Status;
 use everburn_nccl_fake::Fault;
 
-use super::ways::{Rank, WAYS, Way, model, on_ranks};
+use super::ways::{Rank, WAYS, Way, model, on_ranks, on_ranks_with};
 use crate::models::rows;
 use crate::steps::{overlapped, small_buckets};
 
 /// A deadline that is meant to pass.
 const SHORT: Duration = Duration::from_secs(4);
+
+/// No test waits as long as this.
+const LONG: Duration = Duration::from_secs(60);
 
 fn cause(error: &DdpError) -> &CollectiveError {
     match error {
@@ -99,7 +102,7 @@ fn a_failure_of_nccl_ends_the_process_group_too_with_the_step() {
         (error, rank.group.failure().is_some())
     });
     assert!(
-        results[1].0.contains("exchange by NCCL"),
+        results[1].0.contains("NCCL answered ncclSystemError"),
         "{}",
         results[1].0
     );
@@ -109,14 +112,13 @@ fn a_failure_of_nccl_ends_the_process_group_too_with_the_step() {
 
 #[test]
 fn a_rank_that_does_not_come_is_named_with_the_step() {
-    let results = on_ranks(2, |rank| {
+    let options = GroupOptions {
+        timeout: Some(SHORT),
+        ..GroupOptions::default()
+    };
+    let results = on_ranks_with(2, options, |rank| {
         let number = rank.number();
-        let config = NcclConfig {
-            timeout: SHORT,
-            ..rank.cluster.config(number)
-        };
-        let monitor: Arc<dyn FailureMonitor> = Arc::new(rank.group.clone());
-        let group = rank.cluster.connect(number, config, Some(monitor)).unwrap();
+        let group = rank.cluster.connect(number, &rank.group).unwrap();
         let memory = Arc::new(FakeMemory::new(rank.cluster.clone(), number));
         let exchange = Arc::new(NcclExchange::new(group, memory, Waits::Host));
         let device = Device::flex().autodiff();
@@ -157,6 +159,6 @@ fn a_rank_that_does_not_come_is_named_with_the_step() {
 /// What the process group is told.
 fn wait_for_failure(rank: &Rank) -> String {
     // No message comes: the wait ends with the group.
-    let never = rank.group.recv::<u8>(0, 77).wait();
+    let never = rank.group.recv::<u8>(0, 77).wait_within(LONG);
     never.unwrap_err().to_string()
 }

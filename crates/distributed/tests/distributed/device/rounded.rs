@@ -66,7 +66,7 @@ fn a_bucket_of_a_device_gets_the_bits_of_the_hook_and_sends_as_many_bytes() {
                     let begun: Vec<_> = buckets
                         .iter()
                         .enumerate()
-                        .map(|(index, values)| exchange.begin(index, tensor(values), 0).unwrap())
+                        .map(|(index, values)| exchange.begin(index, tensor(values)).unwrap())
                         .collect();
                     let mut bytes = 0;
                     for (index, (sum, values)) in begun.into_iter().zip(&mut buckets).enumerate() {
@@ -95,7 +95,7 @@ fn a_bucket_of_a_device_gets_the_bits_of_the_hook_and_sends_as_many_bytes() {
 fn a_sum_that_nobody_collects_is_forgotten_on_all_ranks() {
     on_ranks(3, |group| {
         let exchange = exchange(&group, "fp16");
-        let begin = || exchange.begin(0, tensor(&[1.0; 100]), 0).unwrap();
+        let begin = || exchange.begin(0, tensor(&[1.0; 100])).unwrap();
         let step = || {
             assert_eq!(numbers(begin().collect().unwrap()), [3.0; 100]);
             exchange.take_bytes().unwrap()
@@ -114,7 +114,7 @@ fn other_types_than_f32_go_as_they_are() {
         on_ranks(2, |group| {
             let exchange = exchange(&group, "bf16");
             let sum = exchange
-                .begin(0, tensor(&[1.5; 5]).cast(dtype), 0)
+                .begin(0, tensor(&[1.5; 5]).cast(dtype))
                 .unwrap()
                 .collect()
                 .unwrap();

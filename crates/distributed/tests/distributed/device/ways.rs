@@ -5,12 +5,11 @@ use std::sync::Arc;
 use burn::module::Param;
 use burn::prelude::*;
 use burn::tensor::TensorData;
-use everburn_collectives::group::ProcessGroup;
+use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{
     Ddp, DdpConfig, DdpError, DeviceExchange, HostExchange, NcclExchange, Waits,
 };
 use everburn_distributed_fake::FakeMemory;
-use everburn_nccl::FailureMonitor;
 use everburn_nccl_fake::{FakeCluster, Fault};
 
 use crate::models::Branchy;
@@ -58,9 +57,7 @@ impl Rank {
         if way == Way::NcclOnOldDriver {
             self.cluster.inject(rank, Fault::OldDriver);
         }
-        let monitor: Arc<dyn FailureMonitor> = Arc::new(self.group.clone());
-        let config = self.cluster.config(rank);
-        let group = self.cluster.connect(rank, config, Some(monitor)).unwrap();
+        let group = self.cluster.connect(rank, &self.group).unwrap();
         let waits = match way {
             Way::NcclAndHostWaits => Waits::Host,
             _ => Waits::Device,
@@ -83,8 +80,17 @@ impl Rank {
 
 /// Runs `work` on each rank of a world; what each yields, in rank order.
 pub fn on_ranks<T: Send>(world_size: usize, work: impl Fn(Rank) -> T + Sync) -> Vec<T> {
+    on_ranks_with(world_size, GroupOptions::default(), work)
+}
+
+/// The same, with other options of the process group.
+pub fn on_ranks_with<T: Send>(
+    world_size: usize,
+    options: GroupOptions,
+    work: impl Fn(Rank) -> T + Sync,
+) -> Vec<T> {
     let cluster = Arc::new(FakeCluster::new(world_size));
-    crate::ranks::on_ranks(world_size, |group| {
+    crate::ranks::threads(ProcessGroup::over_threads(world_size, options), |group| {
         let cluster = cluster.clone();
         work(Rank { group, cluster })
     })

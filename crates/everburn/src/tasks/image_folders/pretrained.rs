@@ -42,6 +42,18 @@ impl FolderConfig {
             std: of(self.std, std),
         }
     }
+
+    /// The mean of red, green and blue, and their standard deviations, as they are set or ImageNet's.
+    fn statistics(&self) -> [[f64; 3]; 2] {
+        // Of an f32, the digits that a person would write.
+        let digits =
+            |numbers: [f32; 3]| numbers.map(|number| number.to_string().parse().unwrap_or(0.0));
+        let RgbBatcher { mean, std } = RgbBatcher::imagenet();
+        [
+            self.mean.unwrap_or_else(|| digits(mean)),
+            self.std.unwrap_or_else(|| digits(std)),
+        ]
+    }
 }
 
 /// These classes after what they are, or nothing where there are none.
@@ -54,15 +66,23 @@ fn listed(what: &str, classes: &str) -> String {
 
 /// How many classes the layer `head` of a file scores.
 fn rows_of(head: &str, shapes: &BTreeMap<String, Vec<usize>>) -> Result<Option<usize>, TaskError> {
-    let (name, nested) = (format!("{head}.weight"), format!(".{head}.weight"));
-    let mut found = shapes.iter();
-    let found = found.find(|(it, _)| **it == name || it.ends_with(&nested));
-    match found.map(|(_, shape)| &**shape) {
-        Some([classes @ 1..=MOST_CLASSES, _]) => Ok(Some(*classes)),
-        Some([classes, _]) => Err(TaskError::new(format!(
-            "{name} of the file has {classes} rows, and a model 1 to {MOST_CLASSES} classes"
+    let of = |part: &str| {
+        let (name, nested) = (format!("{head}.{part}"), format!(".{head}.{part}"));
+        let mut found = shapes.iter();
+        let found = found.find(|(it, _)| **it == name || it.ends_with(&nested));
+        found.map(|(_, shape)| &**shape)
+    };
+    let classes = match (of("weight"), of("bias")) {
+        // It is transposed, and refused with the others.
+        (Some([_, columns]), Some([biases])) if columns == biases => *columns,
+        (Some([rows, _]), _) => *rows,
+        _ => return Ok(None),
+    };
+    match classes {
+        1..=MOST_CLASSES => Ok(Some(classes)),
+        _ => Err(TaskError::new(format!(
+            "{head}.weight of the file has {classes} rows, and a model 1 to {MOST_CLASSES} classes"
         ))),
-        _ => Ok(None),
     }
 }
 
@@ -81,6 +101,24 @@ pub(super) fn named(classes: &[String]) -> String {
 }
 
 impl<M: ImageModel> ImageFolders<M> {
+    /// How images become numbers, which no tensor shows: by their keys, with the values that are used.
+    fn unshown_of_images(&self, config: &ImageFoldersConfig) -> Vec<(String, String)> {
+        let [mean, std] = config.data.statistics();
+        let mut unshown = vec![
+            ("data.mean".to_owned(), format!("{mean:?}")),
+            ("data.std".to_owned(), format!("{std:?}")),
+        ];
+        // Some models take one size alone.
+        if let Ok(None) = self.architecture.image_size(&config.models) {
+            let size = match self.size(config) {
+                [height, width] if height == width => height.to_string(),
+                sides => format!("{sides:?}"),
+            };
+            unshown.push(("data.size".to_owned(), size));
+        }
+        unshown
+    }
+
     /// Refuses data with other classes than the model has.
     pub(super) fn check_classes(
         &self,
@@ -197,14 +235,7 @@ impl<M: ImageModel> Pretrained for ImageFolders<M> {
         &self,
         config: &ImageFoldersConfig,
     ) -> Result<Vec<(String, Vec<u8>)>, TaskError> {
-        // Of an f32, the digits that a person would write.
-        let digits =
-            |numbers: [f32; 3]| numbers.map(|number| number.to_string().parse().unwrap_or(0.0));
-        let RgbBatcher { mean, std } = config.data.batcher();
-        let statistics = [
-            config.data.mean.unwrap_or(digits(mean)),
-            config.data.std.unwrap_or(digits(std)),
-        ];
+        let statistics = config.data.statistics();
         let channels = config.data.channels.count();
         let json = Preprocessing::to_json(self.size(config), channels, statistics);
         let json = format!("{json:#}\n").into_bytes();
@@ -230,6 +261,8 @@ impl<M: ImageModel> Pretrained for ImageFolders<M> {
     }
 
     fn layout(&self, config: &ImageFoldersConfig) -> StateDictLayout {
-        self.architecture.layout(&config.models)
+        let mut layout = self.architecture.layout(&config.models);
+        layout.unshown.extend(self.unshown_of_images(config));
+        layout
     }
 }

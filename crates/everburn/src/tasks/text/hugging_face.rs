@@ -56,6 +56,8 @@ const SIZES_OF_GPT: &[StatedSize] = &[
     StatedSize::new("/n_positions", ShownBy::Dimension("wpe.weight", 0)),
     StatedSize::new("/n_embd", ShownBy::Dimension("wte.weight", 1)),
     StatedSize::new("/n_layer", ShownBy::Parts("h")),
+    // In files with the names here.
+    StatedSize::new("/n_layer", ShownBy::Parts("layers")),
 ];
 
 /// Where the weights of a Llama show what its `config.json` states.

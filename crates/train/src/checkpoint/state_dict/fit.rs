@@ -1,13 +1,16 @@
 //! Whether the tensors of a file are those of a model.
 
+mod patterns;
+mod transposed;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use burn::store::burn_pack::Tensor as PackedTensor;
 
+pub(super) use self::patterns::check_patterns;
+use self::transposed::is_transposed;
 use super::{BATCHES, is_count};
 use crate::config::parameter_groups::Patterns;
-use crate::error::TrainError;
 
 /// Tensors that are missing or unknown are few, if a model has this many times as many: it is no other model then.
 const FEW: usize = 10;
@@ -60,6 +63,10 @@ pub(in crate::checkpoint) fn mismatch(
     let found = Differences::of(ours, theirs, their_name);
     if found.is_empty() {
         return None;
+    }
+    if found.transposed == found.count() {
+        let diagnosis = transposed::diagnosis(found.transposed);
+        return Some((WeightsMismatch::Tensors, diagnosis + &found.shown()));
     }
     if let Some(layer) = other_head(ours, theirs) {
         let skip = format!("{layer}.*");
@@ -127,6 +134,8 @@ struct Differences {
     other: Vec<String>,
     /// How many of those have the shape of the model's, and are integers.
     integers: usize,
+    /// How many of those are matrices that the file has transposed.
+    transposed: usize,
     /// They are in the file only.
     unknown: Vec<String>,
     /// They are in the model only.
@@ -146,10 +155,17 @@ impl Differences {
                 None => found.missing.push(format!(
                     "{name} is not in the file, and has shape {shape:?} in the model"
                 )),
-                Some(their) if *their.shape != *shape => found.other.push(format!(
-                    "{name} has shape {:?} in the file and {shape:?} in the model",
-                    &*their.shape
-                )),
+                Some(their) if *their.shape != *shape => {
+                    let hint = match is_transposed(tensor, their) {
+                        true => ": transposed, save v.t()",
+                        false => "",
+                    };
+                    found.transposed += usize::from(!hint.is_empty());
+                    found.other.push(format!(
+                        "{name} has shape {:?} in the file and {shape:?} in the model{hint}",
+                        &*their.shape
+                    ));
+                }
                 Some(their) if tensor.dtype.is_float() && !their.dtype.is_float() => {
                     found.integers += 1;
                     found.other.push(format!(
@@ -235,10 +251,7 @@ impl Differences {
             ),
             (_, 0, 0) if !self.other.is_empty() => (
                 other_size(),
-                format!(
-                    "it has the model's names and other shapes: it is a model of another size ({fitting} of {all} tensors \
-                     fit)"
-                ),
+                self.other_shapes(fitting, all, few),
             ),
             (_, 0, _) if self.other.is_empty() && self.lacks_statistics() => (
                 Tensors,
@@ -289,6 +302,21 @@ impl Differences {
 }
 
 impl Differences {
+    /// What is said where the names are the model's, and shapes are not. Few of those are no model of another size.
+    fn other_shapes(&self, fitting: usize, all: usize, few: usize) -> String {
+        match self.other.len() {
+            1 if all > 1 => {
+                format!("{fitting} of the model's {all} tensors fit, and 1 has another shape")
+            }
+            some if some <= few && fitting > 0 => {
+                format!("{fitting} of the model's {all} tensors fit, and {some} have other shapes")
+            }
+            _ => format!(
+                "it has the model's names and other shapes: it is a model of another size ({fitting} of {all} tensors fit)"
+            ),
+        }
+    }
+
     /// The names with which the lines begin.
     fn missing_names(&self) -> impl Iterator<Item = &str> {
         let names = self.missing.iter();
@@ -430,35 +458,6 @@ fn prefix_that_fits(
     let (prefix, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
     let with = ours.iter().filter(|tensor| fits(tensor, theirs)).count();
     (2 * count > ours.len() && count > with).then(|| (prefix.to_string(), count))
-}
-
-/// Refuses a pattern of tensors to skip that fits no name of the model or the file at `path`.
-pub(super) fn check_patterns<'a, I: Iterator<Item = &'a str>>(
-    skip: &Patterns,
-    path: &Path,
-    names: impl Fn() -> I,
-) -> Result<(), TrainError> {
-    for pattern in skip.iter() {
-        let one = Patterns::from(pattern);
-        if names().any(|name| one.fit(name)) {
-            continue;
-        }
-        let layer = format!("{pattern}.");
-        let lower = pattern.to_lowercase();
-        let in_lower = Patterns::from(lower.as_str());
-        let meant = match names().any(|name| name.starts_with(&layer)) {
-            true => format!("; did you mean '{layer}*'?"),
-            false if names().any(|name| in_lower.fit(name)) => {
-                format!("; did you mean '{lower}'?")
-            }
-            false => String::new(),
-        };
-        return Err(TrainError::Config(format!(
-            "`init_skip = {pattern}` matches no parameter of the model, and no tensor of {}{meant}",
-            path.display()
-        )));
-    }
-    Ok(())
 }
 
 /// The head, if the last layer of the model has other shapes than that of the file and all else fits.

@@ -160,11 +160,7 @@ fn contradictions(
     let config_json = serde_json::from_slice(&config_json).ok()?;
     let weights = folder::weights_of(folder)?;
     let weights = weights.file_name()?.to_str()?;
-    let shapes = tensors.iter().map(|(name, tensor)| {
-        let name = layout.in_this_version(&format!(".{name}"));
-        (name, tensor.shape.to_vec())
-    });
-    let shapes = shapes.collect();
+    let shapes = shapes_by_name(layout, tensors);
     let sizes = layout.sizes.iter();
     let contradictions =
         sizes.filter_map(|size| size.contradiction(&config_json, &shapes, weights));
@@ -176,6 +172,35 @@ fn contradictions(
     })
 }
 
+/// The shapes of the tensors of a file by their names, each with a dot before it.
+fn shapes_by_name(
+    layout: &StateDictLayout,
+    tensors: &BTreeMap<String, PackedTensor>,
+) -> BTreeMap<String, Vec<usize>> {
+    let shapes = tensors.iter().map(|(name, tensor)| {
+        let name = layout.in_this_version(&format!(".{name}"));
+        (name, tensor.shape.to_vec())
+    });
+    shapes.collect()
+}
+
+/// The sizes that tensors show, by their keys; none if a tensor is missing whose dimension would be a size.
+pub(super) fn shown(
+    layout: &StateDictLayout,
+    tensors: &BTreeMap<String, PackedTensor>,
+) -> Vec<(&'static str, usize)> {
+    let shapes = shapes_by_name(layout, tensors);
+    let mut found = Vec::new();
+    for size in layout.sizes {
+        match (size.shown_by, size.shown_by.size(&shapes)) {
+            (_, Some((shown, _))) => found.push((size.key, shown)),
+            (ShownBy::Dimension(..), None) => return Vec::new(),
+            (ShownBy::Parts(_) | ShownBy::Heads(_), None) => {}
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use burn::nn::{Linear, LinearConfig};
@@ -185,7 +210,7 @@ mod tests {
     use super::*;
     use crate::config::parameter_groups::Patterns;
     use crate::error::TrainError;
-    use crate::{load_state_dict_except, save_pretrained};
+    use crate::{load_state_dict_except, save_pretrained, save_state_dict, shown_sizes};
 
     const SIZES: &[StatedSize] = &[
         StatedSize::new("/inputs", ShownBy::Dimension("weight", 1)),
@@ -244,6 +269,23 @@ mod tests {
             assert_ne!(mismatch, WeightsMismatch::OtherConfig);
             assert!(!error.contains("contradict"), "{error}");
         }
+    }
+
+    #[test]
+    fn sizes_are_shown_by_a_file_of_the_architecture_alone() {
+        let layout = StateDictLayout {
+            sizes: SIZES,
+            ..StateDictLayout::default()
+        };
+        let here = tempfile::tempdir().unwrap();
+        let path = here.path().join("weights.pt");
+        let device = Device::flex();
+        save_state_dict(&layers(2, 3, &device), 0, &path).unwrap();
+        let expected = [("/inputs", 3), ("/outputs", 2), ("/layers", 2)];
+        assert_eq!(shown_sizes(&path, &layout).unwrap(), expected);
+        let without_bias = LinearConfig::new(3, 2).with_bias(false).init(&device);
+        save_state_dict(&without_bias, 0, &path).unwrap();
+        assert!(shown_sizes(&path, &layout).unwrap().is_empty());
     }
 
     #[test]

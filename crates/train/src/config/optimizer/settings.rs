@@ -57,7 +57,17 @@ impl Bounds {
             }
     }
 
-    const fn demand(self) -> &'static str {
+    fn demand(self, number: f64) -> String {
+        if number.is_finite() && !(number as f32).is_finite() {
+            return format!(
+                "is {number:e}, which is too large for f32 (at most {:.1e})",
+                f32::MAX
+            );
+        }
+        format!("{}, not {number}", self.range())
+    }
+
+    const fn range(self) -> &'static str {
         match self {
             Self::Share => "must be at least 0 and below 1",
             Self::Positive => "must be a positive number",
@@ -88,14 +98,14 @@ impl OptimizerConfig {
                 _ => None,
             };
             let bounds = Bounds::of(setting);
-            if number.is_some_and(|number| !bounds.hold(number)) {
+            if let Some(number) = number.filter(|number| !bounds.hold(*number)) {
                 let name = match setting.as_str() {
                     "learning_rate" => "the learning rate",
                     "weight_decay" => "the weight decay",
                     "momentum" => "the momentum",
                     other => &format!("`{other}`"),
                 };
-                return refuse(format!("{name} {}", bounds.demand()));
+                return refuse(format!("{name} {}", bounds.demand(number)));
             }
             let is_old_default = OLD_DEFAULTS
                 .iter()

@@ -151,7 +151,11 @@ fn numbers_out_of_their_range_are_refused() {
     for (text, message) in [
         (
             "learning_rate = 0.0",
-            "the learning rate must be a positive",
+            "the learning rate must be a positive number, not 0, in [training.optimizer]",
+        ),
+        (
+            "learning_rate = 1e40",
+            "the learning rate is 1e40, which is too large for f32 (at most 3.4e38), in [training.optimizer]",
         ),
         (
             "weight_decay = -1.0",

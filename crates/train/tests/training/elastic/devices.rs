@@ -31,13 +31,10 @@ fn ranks_that_exchange_by_nccl_connect_anew_without_one_that_fails() {
     for (failing, fails_at) in [(2, 1), (1, 9), (0, 20)] {
         let cluster = Arc::new(FakeCluster::new(3));
         let store: SharedStore = Arc::new(HashStore::new());
-        let exchange = |slot| {
-            let store = store.clone();
-            connector(&cluster, slot, store, GradientBackend::Auto, Waits::Host)
-        };
+        let exchange = |slot| connector(&cluster, slot, GradientBackend::Auto, Waits::Host);
         let folder = folder();
         let job = Job {
-            store: store.clone(),
+            store,
             folder: folder.path(),
             range: (2, 3),
             config: plain(),

@@ -1,4 +1,4 @@
-//! When the kernel joins writes.
+//! When the kernel joins writes, and what is said of a store that does not answer.
 
 use super::*;
 use crate::hostile::GENEROUS;
@@ -31,4 +31,28 @@ fn only_writes_in_a_row_are_joined_until_a_reply_is_waited_for() {
     }
     connection.confirm(&[], deadline).unwrap();
     assert!(connection.stream.nodelay().unwrap());
+}
+
+#[test]
+fn of_a_store_that_does_not_answer_the_launcher_that_is_stopped_is_named() {
+    let said = |stopped| not_answered("10.0.0.1:29500", Duration::from_secs(10), stopped);
+    let begin = "the store at 10.0.0.1:29500 has not answered for 10s, and this request fails in 10s; ranks that train \
+                 continue without heartbeats: ";
+    let stopped = said(Some(4711));
+    assert!(stopped.starts_with(begin), "{stopped}");
+    assert!(
+        stopped.ends_with(
+            "(process 4711) is stopped: `kill -CONT 4711`, or `fg` in its terminal, continues it"
+        ),
+        "{stopped}"
+    );
+    let unknown = said(None);
+    assert!(
+        unknown.starts_with(begin) && !unknown.contains("4711"),
+        "{unknown}"
+    );
+    assert!(
+        unknown.contains("the launcher of machine 0 or rank 0"),
+        "{unknown}"
+    );
 }

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use burn::prelude::*;
+use burn::tensor::TensorData;
 use everburn_models::mlp::MlpConfig;
 use everburn_tests::AssertContains;
 
@@ -160,6 +161,50 @@ fn what_does_not_fit_is_told_in_few_lines_and_what_it_seems_to_be_first() {
         another.contains("layers\\u{1b}0") && !another.contains('\u{1b}'),
         "{another}"
     );
+}
+
+#[test]
+fn a_transposed_matrix_is_named_and_one_tensor_of_another_shape_is_no_model_of_another_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    let device = Device::flex();
+    let config = MlpConfig::new().with_inputs(6).with_hidden(vec![5, 5]);
+    save_state_dict(&config.init(&device), 0, &path).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let tensors = tensor_file::read(&bytes).unwrap();
+    // Of another shape, with zeros: numbers are not read before all shapes fit.
+    let refused = |other: &str, shape: [usize; 2]| {
+        let named = tensors.iter().map(|view| {
+            let data = match view.name == other {
+                true => TensorData::zeros::<f32, _>(shape),
+                false => view.to_data(),
+            };
+            (view.name.clone(), data)
+        });
+        let named = named.collect::<Vec<_>>();
+        let file = tensor_file::write(&named, &BTreeMap::new()).unwrap();
+        let path = folder.path().join("other.safetensors");
+        std::fs::write(&path, file).unwrap();
+        match load_state_dict(config.init(&device), &path).unwrap_err() {
+            TrainError::Weights {
+                mismatch, problems, ..
+            } => (mismatch, problems),
+            error => panic!("{error}"),
+        }
+    };
+    let (mismatch, problems) = refused("layers.0.weight", [6, 5]);
+    assert_eq!(mismatch, WeightsMismatch::Tensors);
+    problems.assert_contains([
+        "1 tensor is transposed in the file, and all others fit: save v.t() in place of v",
+        "layers.0.weight has shape [6, 5] in the file and [5, 6] in the model: transposed, save v.t()",
+    ]);
+    let (mismatch, problems) = refused("layers.0.weight", [5, 7]);
+    let skip = vec!["layers.0.*".to_owned()];
+    assert_eq!(mismatch, WeightsMismatch::OtherSize { skip });
+    problems.assert_contains(["5 of the model's 6 tensors fit, and 1 has another shape"]);
+    for wrong in ["another size", "v.t()"] {
+        assert!(!problems.contains(wrong), "{problems}");
+    }
 }
 
 #[test]

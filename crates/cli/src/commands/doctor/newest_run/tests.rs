@@ -1,0 +1,371 @@
+//! Tests of `newest_run`.
+
+use std::process::Command;
+
+use everburn_record::LiveRank;
+use everburn_tests::{AssertContains, StoppedProcess};
+
+use super::*;
+
+/// A folder of runs, and the run in it.
+fn one_run() -> (tempfile::TempDir, std::path::PathBuf) {
+    let runs = tempfile::tempdir().unwrap();
+    let run = runs.path().join("a");
+    std::fs::create_dir(&run).unwrap();
+    std::fs::write(run.join("config.toml"), "model = 'mnist'").unwrap();
+    (runs, run)
+}
+
+#[test]
+fn checkpoints_of_the_newest_run_that_could_not_be_written_are_counted_with_the_first_reason() {
+    let (runs, run) = one_run();
+    let lines = [20, 40].map(|step| {
+        let text = format!("epoch-000{} failed: no space", step / 20);
+        let event = Event::new(EventKind::CheckpointFailed, text);
+        let event = Event {
+            step: Some(step),
+            ..event
+        };
+        serde_json::to_string(&event).unwrap() + "\n"
+    });
+    std::fs::write(run.join("events.jsonl"), lines.concat()).unwrap();
+    let line = findings(runs.path())[0].to_string();
+    assert!(line.starts_with("warn  newest run"), "{line}");
+    line.assert_contains([
+        "2 checkpoints could not be written; the first, after step 20: epoch-0001 failed: no space",
+    ]);
+    assert!(line.contains("-> make room"), "{line}");
+}
+
+#[test]
+fn ranks_that_the_newest_run_waits_for_are_named_while_a_process_has_it() {
+    let (runs, run) = one_run();
+    let now = unix_time_ms();
+    let lock = std::fs::File::create(run.join(Live::LOCK)).unwrap();
+    let write_text = |text: &str, until: u64| {
+        let event = Event {
+            unix_time_ms: Some(now - 60_000),
+            waits_until_ms: Some(until),
+            ..Event::new(EventKind::Warning, text)
+        };
+        let line = serde_json::to_string(&event).unwrap() + "\n";
+        std::fs::write(run.join("events.jsonl"), line).unwrap();
+    };
+    let of_machine =
+        "waiting for rank 1 of machine 1, 290 s more; 1 of 2 ranks have joined after 10 s";
+    let write = |until| write_text(of_machine, until);
+    write(now + 230_000);
+    assert_eq!(findings(runs.path()), [], "it has ended");
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let line = findings(runs.path())[0].to_string();
+    assert!(line.starts_with("warn  newest run"), "{line}");
+    assert!(line.contains("waiting for rank 1 of machine 1, "), "{line}");
+    assert!(
+        line.contains(" s more") && !line.contains("290 s"),
+        "{line}"
+    );
+    write(now - 5_000);
+    let line = findings(runs.path())[0].to_string();
+    line.assert_contains(["waiting for rank 1 of machine 1, the time was over "]);
+    let of_elastic_job = "waiting for slot 1 of machine 1 (never started), 290 s more; 1 of 2 ranks have joined after 10 s; \
+                          at least 2 are needed";
+    write_text(of_elastic_job, now + 230_000);
+    let line = findings(runs.path())[0].to_string();
+    let awaited = "waiting for slot 1 of machine 1 (never started), 2";
+    assert!(line.contains(awaited) && !line.contains("290 s"), "{line}");
+}
+
+#[test]
+fn a_run_all_of_whose_ranks_are_stopped_is_found_until_it_continues() {
+    let (runs, run) = one_run();
+    let text = "all ranks of this machine are stopped: `kill -CONT 12`";
+    let event = Event {
+        unix_time_ms: Some(2_000),
+        ..Event::new(EventKind::Stall, text)
+    };
+    let line = serde_json::to_string(&event).unwrap() + "\n";
+    std::fs::write(run.join("events.jsonl"), line).unwrap();
+    let write = |unix_time_ms| {
+        let live = Live {
+            unix_time_ms,
+            phase: Phase::Training,
+            ..Live::default()
+        };
+        live.write(&run.join(Live::FILE)).unwrap();
+    };
+    write(1_000);
+    let line = findings(runs.path())[0].to_string();
+    assert!(line.contains("kill -CONT 12"), "{line}");
+    write(3_000);
+    assert_eq!(findings(runs.path()), []);
+}
+
+#[test]
+fn a_run_that_was_cut_off_is_found_in_the_folder_of_runs_and_by_its_own_name() {
+    let mut child = Command::new("true").spawn().unwrap();
+    let ended = child.id();
+    child.wait().unwrap();
+    let (runs, run) = one_run();
+    let write = |process: u32| {
+        let rank = LiveRank {
+            alive: true,
+            pid: Some(process),
+            host: proc::host_name(),
+            ..LiveRank::default()
+        };
+        let live = Live {
+            unix_time_ms: unix_time_ms(),
+            phase: Phase::Training,
+            step: 12,
+            ranks: vec![rank],
+            ..Live::default()
+        };
+        live.write(&run.join(Live::FILE)).unwrap();
+    };
+    write(std::process::id());
+    let line = findings(runs.path())[0].to_string();
+    assert!(
+        line.starts_with("ok    newest run") && line.contains("training at step 12"),
+        "{line}"
+    );
+    write(ended);
+    std::fs::write(run.join(Live::LOCK), "").unwrap();
+    let line = findings(&run)[0].to_string();
+    let advice = "/a has no checkpoint to continue from: the same command starts again";
+    assert!(line.contains("-> ") && line.ends_with(advice), "{line}");
+    assert!(!line.contains("--resume"), "{line}");
+    let config = run.join("config.toml");
+    std::fs::write(&config, "[ranks]\nnodes = 2\nelastic = \"1:4\"\n").unwrap();
+    let line = findings(&run)[0].to_string();
+    assert!(line.contains("a-node-1/checkpoints"), "{line}");
+    assert!(!line.contains("starts the run again"), "{line}");
+    std::fs::write(&config, "model = 'mnist'").unwrap();
+    std::fs::create_dir_all(run.join("checkpoints/epoch-0001")).unwrap();
+    for folder in [runs.path(), &run] {
+        let line = findings(folder)[0].to_string();
+        assert!(line.starts_with("warn  newest run"), "{line}");
+        assert!(line.contains("was cut off on "), "{line}");
+        assert!(line.contains("--resume --run-dir"), "{line}");
+    }
+}
+
+#[test]
+fn a_run_that_continues_without_a_rank_is_well_and_says_why_that_is_out() {
+    let (runs, run) = one_run();
+    let rank = |rank, silent_seconds| LiveRank {
+        rank,
+        pid: Some(std::process::id()),
+        host: proc::host_name(),
+        silent_seconds,
+        ..LiveRank::default()
+    };
+    let write = |members: &[usize], moved_before_ms: u64| {
+        let now_ms = unix_time_ms();
+        let live = Live {
+            unix_time_ms: now_ms,
+            moved_unix_ms: Some(now_ms - moved_before_ms),
+            phase: Phase::Training,
+            step: 5_204,
+            steps: Some(172_000),
+            members: members.to_vec(),
+            ranks: vec![rank(0, None), rank(1, Some(20.0)), rank(2, None)],
+            ..Live::default()
+        };
+        live.write(&run.join(Live::FILE)).unwrap();
+        let found = findings(runs.path());
+        assert_eq!(found.len(), 1, "{found:?}");
+        found[0].to_string()
+    };
+    let event = Event {
+        rank: Some(1),
+        ..Event::new(
+            EventKind::Loss,
+            "rank 1 was killed: it has no restarts left",
+        )
+    };
+    let line = serde_json::to_string(&event).unwrap() + "\n";
+    std::fs::write(run.join("events.jsonl"), line).unwrap();
+    let line = write(&[0, 2], 100);
+    assert!(line.starts_with("ok    newest run"), "{line}");
+    line.assert_contains([
+        "training at step 5,204 of 172,000 on 2 of 3 ranks (0, 2), the last step ",
+        "; without rank 1: rank 1 was killed: it has no restarts left",
+    ]);
+    assert!(!line.contains("gives no word"), "{line}");
+    let line = write(&[0, 1, 2], 100);
+    line.assert_contains(["warn  newest run", "rank 1 (process "]);
+    let line = write(&[0, 2], 60_000);
+    line.assert_contains(["warn  newest run", "-> no step for 60 s"]);
+}
+
+#[test]
+fn a_run_whose_folder_cannot_be_written_is_not_called_stopped() {
+    let (runs, run) = one_run();
+    let rank = LiveRank {
+        pid: Some(std::process::id()),
+        host: proc::host_name(),
+        ..LiveRank::default()
+    };
+    let live = Live {
+        unix_time_ms: unix_time_ms() - 13_000,
+        phase: Phase::Training,
+        ranks: vec![rank],
+        ..Live::default()
+    };
+    live.write(&run.join(Live::FILE)).unwrap();
+    let lines = findings(runs.path());
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let line = lines[0].to_string();
+    line.assert_contains([
+        "live.json was not written for 13 s",
+        "runs: its folder cannot be written",
+        "-> see whether its disk is full",
+    ]);
+    assert!(!line.contains("stopped"), "{line}");
+    // Its end, for which there is no room in `events.jsonl`.
+    Live::end(&run.join(Live::FILE), Some("rank 0: no space left")).unwrap();
+    let line = findings(runs.path())[0].to_string();
+    line.assert_contains(["it has failed: rank 0: no space left", "the same command"]);
+}
+
+#[test]
+fn a_checkpoint_that_its_user_may_not_write_needs_no_room() {
+    let (runs, run) = one_run();
+    let text = "writing epoch-0001 failed: Permission denied (os error 13)";
+    let line = serde_json::to_string(&Event::new(EventKind::CheckpointFailed, text)).unwrap();
+    std::fs::write(run.join("events.jsonl"), line + "\n").unwrap();
+    let line = findings(runs.path())[0].to_string();
+    line.assert_contains(["-> let the user of the training write in this folder"]);
+    assert!(!line.contains("make room"), "{line}");
+}
+
+#[test]
+fn a_rank_that_is_stopped_is_named_with_its_process_and_how_it_continues() {
+    let (runs, run) = one_run();
+    let child = StoppedProcess::start(Command::new("sleep").arg("60"));
+    let rank = |rank, pid, silent_seconds| LiveRank {
+        rank,
+        pid: Some(pid),
+        host: proc::host_name(),
+        silent_seconds,
+        ..LiveRank::default()
+    };
+    let live = |phase| Live {
+        unix_time_ms: unix_time_ms(),
+        phase,
+        ranks: vec![
+            rank(0, std::process::id(), None),
+            rank(1, child.id(), Some(15.0)),
+        ],
+        ..Live::default()
+    };
+    let path = run.join(Live::FILE);
+    live(Phase::Training).write(&path).unwrap();
+    let lines = findings(runs.path());
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let line = lines[0].to_string();
+    let advice = format!("kill -CONT {}", child.id());
+    line.assert_contains(["rank 1 (process ", &advice]);
+    let ended = live(Phase::Ended);
+    drop(child);
+    ended.write(&path).unwrap();
+    assert_eq!(findings(runs.path()), []);
+}
+
+#[test]
+fn the_folder_of_another_machine_shows_its_stopped_ranks_and_where_the_state_of_all_is() {
+    let (runs, run) = one_run();
+    let own = runs.path().join("a-node-1");
+    std::fs::create_dir_all(own.join("logs")).unwrap();
+    std::fs::write(own.join("config.toml"), "[ranks]\nnodes = 2\n").unwrap();
+    let lock = std::fs::File::create(own.join(Live::LOCK)).unwrap();
+    assert_eq!(findings(&own), [], "it has ended");
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let line = findings(&own)[0].to_string();
+    let state = format!(
+        "the state of all ranks is in {} on machine 0",
+        run.display()
+    );
+    assert!(
+        line.starts_with("ok    newest run") && line.contains(&state),
+        "{line}"
+    );
+    let mut sleep = Command::new("sleep");
+    sleep.env(variables::ERROR_FILE, own.join("logs/rank-3.error.json"));
+    let child = StoppedProcess::start(sleep.arg("60"));
+    let line = findings(&own)[0].to_string();
+    let id = child.id();
+    let stopped = format!("rank 3 (process {id}) is stopped (SIGSTOP): kill -CONT {id}");
+    assert!(
+        line.starts_with("warn  newest run") && line.contains(&stopped),
+        "{line}"
+    );
+}
+
+#[test]
+fn why_a_run_has_ended_before_its_time_is_named_until_it_is_resumed() {
+    let (runs, run) = one_run();
+    let event = |kind, at, step, text: &str| {
+        let event = Event {
+            unix_time_ms: Some(at),
+            step,
+            ..Event::new(kind, text)
+        };
+        serde_json::to_string(&event).unwrap() + "\n"
+    };
+    let written = |lines: &[String]| {
+        std::fs::write(run.join("events.jsonl"), lines.concat()).unwrap();
+        let found = findings(runs.path());
+        found.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let live = Live {
+        unix_time_ms: unix_time_ms(),
+        phase: Phase::Ended,
+        ..Live::default()
+    };
+    live.write(&run.join(Live::FILE)).unwrap();
+    let mut lines = vec![
+        event(EventKind::Start, 1_000, None, "mlp begins"),
+        event(EventKind::Stop, 2_000, None, "stopping on SIGINT"),
+        event(
+            EventKind::Stop,
+            3_000,
+            Some(12),
+            "stopped on request after step 12",
+        ),
+        event(
+            EventKind::Stop,
+            4_000,
+            None,
+            "the job was stopped on SIGINT at machine 1",
+        ),
+    ];
+    let stopped = &written(&lines)[0];
+    let what = "it has ended before its time: stopped on request after step 12";
+    stopped.assert_contains([what, "the same command"]);
+    lines.push(event(
+        EventKind::Failure,
+        5_000,
+        None,
+        "rank 1 was ended by SIGKILL",
+    ));
+    let config = "model = 'mnist'\n[ranks]\nnodes = 2\n";
+    std::fs::write(run.join("config.toml"), config).unwrap();
+    let failed = &written(&lines)[0];
+    failed.assert_contains(["it has failed: rank 1 was ended by SIGKILL"]);
+    failed.assert_contains(["the command of each machine, as before, starts"]);
+    std::fs::create_dir_all(run.join("checkpoints/epoch-0001")).unwrap();
+    let resumed = &written(&lines)[0];
+    let command = "continues from the checkpoint epoch-0001, on any number of ranks; on several machines, the command of each";
+    assert!(resumed.contains(command), "{resumed}");
+    lines.push(event(EventKind::Resume, 6_000, None, "mlp continues"));
+    assert!(written(&lines).is_empty());
+    lines.push(event(EventKind::Stop, 7_000, Some(90), "stopped early"));
+    let report = everburn_train::TrainingReport {
+        finished: true,
+        ..Default::default()
+    };
+    let report = serde_json::to_string(&report).unwrap();
+    std::fs::write(run.join("report.json"), report).unwrap();
+    assert!(written(&lines).is_empty());
+}
