@@ -92,7 +92,7 @@ pub struct MachineProcesses {
     end_is_known: bool,
     /// The supervisor knows that the job is to stop.
     stop_is_known: bool,
-    /// The refusal that the supervisor knows.
+    /// The refusal that was reported last.
     refused: Option<String>,
     /// The generation that was read last, and how many looks ago.
     newest: Option<Generation>,
