@@ -16,6 +16,9 @@ const REPLAY_LIMIT: f64 = 1e-5;
 /// How many steps two trainings are compared over.
 pub(super) const STEPS: usize = 50;
 
+/// The same on a device made of the CPU.
+const SOFTWARE_STEPS: usize = 20;
+
 /// The same where it is to be quick.
 const QUICK_STEPS: usize = 4;
 
@@ -306,8 +309,12 @@ fn goal(name: &str) -> Option<Goal> {
 }
 
 /// How many steps trainings are compared over.
-pub(super) fn steps(quick: bool) -> usize {
-    if quick { QUICK_STEPS } else { STEPS }
+pub(super) fn steps(arguments: &GpuCheckArguments) -> usize {
+    match (arguments.quick, arguments.is_software()) {
+        (true, _) => QUICK_STEPS,
+        (false, true) => SOFTWARE_STEPS,
+        (false, false) => STEPS,
+    }
 }
 
 #[cfg(test)]
