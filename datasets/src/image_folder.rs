@@ -66,8 +66,7 @@ impl ImageFolder {
         let folder = folder.as_ref();
         let mut classes: Vec<String> = names(folder, Path::is_dir)?;
         if classes.is_empty() {
-            let problem = "it has no folders: expected one per class, with JPEG and PNG files";
-            return Err(refused(folder, problem));
+            return Err(refused(folder, no_folders(folder)));
         }
         classes = classes.iter().map(|class| composed(class)).collect();
         classes.sort_unstable();
@@ -284,6 +283,28 @@ pub(crate) fn composed(name: &str) -> String {
     let mut name = NormalizedString::from(name);
     name.nfc();
     name.get().to_owned()
+}
+
+/// What is wrong with a folder without folders. That of one class leads to the folder of all classes.
+fn no_folders(folder: &Path) -> String {
+    let problem = "it has no folders: expected one per class, with JPEG and PNG files";
+    let images = LeftOut::default().images_of_class(folder);
+    let above = |folder: &Path| {
+        let above = folder.parent()?;
+        (!above.as_os_str().is_empty()).then(|| above.to_owned())
+    };
+    let all = above(folder).filter(|_| images.is_ok_and(|images| !images.is_empty()));
+    let Some(all) = all else {
+        return problem.to_owned();
+    };
+    let is_part = ["train", "test", "val"]
+        .iter()
+        .any(|part| all.ends_with(part));
+    let all = above(&all).filter(|_| is_part).unwrap_or(all);
+    format!(
+        "{problem}; it seems to be one class of {}: name that folder",
+        all.display()
+    )
 }
 
 /// Why a folder that should have images has none, and what to do: in an empty one, `help`.

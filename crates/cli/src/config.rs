@@ -3,6 +3,7 @@
 mod checks;
 mod evaluation;
 mod flags;
+mod foreign_sections;
 mod layers;
 mod no_model;
 mod of_run;
@@ -19,7 +20,6 @@ use everburn_launch::RankEnvironment;
 use everburn_record::folder_of_machine;
 use everburn_train::{
     Chaos, ConfiguredTask, ParallelConfig, Parallelism, Patterns, TrainingConfig, configuration_of,
-    nearest_name,
 };
 use serde::{Deserialize, Serialize};
 use toml::Table;
@@ -28,7 +28,6 @@ use self::checks::refuse_flags_of_rounds;
 pub(crate) use self::flags::key_of;
 pub(crate) use self::layers::read_table;
 use self::layers::{fault, layered, unknown_model};
-use crate::arguments::keys::nearest_key;
 use crate::arguments::{Strategy, TrainArguments};
 use crate::elastic::ElasticRange;
 use crate::error::CliError;
@@ -164,44 +163,8 @@ impl RunConfig {
     /// What is trained, with its settings.
     pub(crate) fn task(&self) -> Result<Box<dyn ConfiguredTask>, CliError> {
         let task = tasks::find(&self.model).ok_or_else(|| unknown_model(&self.model))?;
-        self.refuse_foreign_sections(&task.sections())?;
+        self.refuse_foreign_sections(task)?;
         Ok(task.configure(&self.sections)?)
-    }
-
-    /// Refuses what neither a run nor its task has.
-    fn refuse_foreign_sections(&self, own: &[&str]) -> Result<(), CliError> {
-        let model = &self.model;
-        let mut foreign = self.sections.keys();
-        let foreign = foreign.find(|name| !own.contains(&name.as_str()));
-        match foreign.map(String::as_str) {
-            None => Ok(()),
-            Some("text" | "gpt") => Err(CliError::usage_with_help(
-                format!("{model} does not read text"),
-                "--tokenizer, --sample-every, [text] and [gpt] are for text models; --list shows \
-                 which these are",
-            )),
-            Some("data") => Err(CliError::usage_with_help(
-                format!("{model} has data of its own"),
-                format!(
-                    "--data, --data-dir, --train-samples, --test-samples and [data] are not for it; its settings are in \
-                     [{}], and --set {}.KEY=VALUE sets one",
-                    own.join("], ["),
-                    own.first().unwrap_or(&"")
-                ),
-            )),
-            Some(other) => {
-                let sections = own.iter().copied().chain(["ranks", "training", "parallel"]);
-                let nearest = nearest_name(other, sections).map(str::to_owned);
-                let help = match nearest.or_else(|| nearest_key(other)) {
-                    Some(nearest) => format!("did you mean `{nearest}`?"),
-                    None => format!(
-                        "{model} has [{}] besides [ranks], [training] and [parallel]",
-                        own.join("], [")
-                    ),
-                };
-                Err(CliError::usage(format!("unknown key `{other}`; {help}")))
-            }
-        }
     }
 
     pub(crate) fn world_size(&self) -> usize {
@@ -236,7 +199,7 @@ impl RunConfig {
         let (task, table) = layered(arguments, file_layer)?;
         let fault = |reason: String| fault(&reason, &arguments.set, file.as_deref());
         let mut config: Self = configuration_of(table).map_err(fault)?;
-        let foreign = config.refuse_foreign_sections(&task.sections());
+        let foreign = config.refuse_foreign_sections(task);
         foreign.map_err(|error| match error {
             CliError::Usage {
                 message,

@@ -337,8 +337,9 @@ pub(crate) fn tested(
     let accuracy = accuracy.map(|share| format!("accuracy {}{of}", units::percent(share, 2)));
     let others = others.iter();
     let others = others.map(|(name, mean)| match mean.is_finite() {
-        true => format!("{name} {}", units::significant(*mean, 4)),
         // As in the lines of the epochs.
+        true if mean.abs() < 1e-3 => format!("{name} {}", units::significant(*mean, 3)),
+        true => format!("{name} {}", units::fixed(*mean, 4)),
         false => format!("{name} {mean}"),
     });
     let loss = format!("loss {}", units::fixed(loss, 4));

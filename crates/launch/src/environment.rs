@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use everburn_auth::JobToken;
 use everburn_collectives::rendezvous::variable;
 use everburn_collectives::store::{EtcdAddress, join_address};
+use everburn_record::attempt;
 use rustix::process::{Pid, Signal, kill_process};
 
 use self::local_rank::local_place;
@@ -447,7 +448,8 @@ impl RankEnvironment {
         self.report(ReportKind::Finished, None, "");
     }
 
-    /// Reports every panic of this process to the launcher, then does what was done before.
+    /// Reports every panic of this process to the launcher, then does what was done before; none of an
+    /// [`attempt`](everburn_record::attempt).
     pub fn report_panics(&self) {
         self.report_panics_as(|| ReportKind::Panic);
     }
@@ -461,6 +463,9 @@ impl RankEnvironment {
             for more in left_out(&report) {
                 report.push('\n');
                 report.push_str(&more);
+            }
+            if attempt::holds(&report) {
+                return;
             }
             this.report(kind(), None, &report);
             previous(panic);

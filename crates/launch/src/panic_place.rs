@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use everburn_collectives::sync::lock;
 use everburn_collectives::worker::message_of;
-use everburn_record::task_method;
+use everburn_record::{attempt, task_method};
 
 /// How many of the newest panics are remembered: the one that ends a rank is among the last.
 const REMEMBERED: usize = 16;
@@ -28,7 +28,8 @@ const REMEMBERED: usize = 16;
 pub struct PanicPlaces(Arc<Mutex<Vec<(String, String)>>>);
 
 impl PanicPlaces {
-    /// Notes every panic of this process from now on, then does what was done before. Called again, it returns the same.
+    /// Notes every panic of this process from now on, then does what was done before; none of an
+    /// [`attempt`](everburn_record::attempt). Called again, it returns the same.
     pub fn watch() -> Self {
         static WATCHED: OnceLock<PanicPlaces> = OnceLock::new();
         WATCHED.get_or_init(Self::note_all).clone()
@@ -39,7 +40,11 @@ impl PanicPlaces {
         let noted = this.clone();
         let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            let more = left_out(&panic.to_string()).join("\n");
+            let report = panic.to_string();
+            let more = left_out(&report).join("\n");
+            if attempt::holds(format!("{report}\n{more}").trim_end()) {
+                return;
+            }
             let mut places = lock(&noted.0);
             if places.len() == REMEMBERED {
                 places.remove(0);
@@ -229,6 +234,22 @@ mod tests {
         assert_eq!(places.of("rank 0: broken").as_deref(), Some("in `a::b`"));
         assert_eq!(places.of("rank 0: nowhere"), None);
         assert_eq!(places.of("broken: something else"), None);
+    }
+
+    #[test]
+    fn a_panic_of_an_attempt_is_not_noted() {
+        let places = PanicPlaces::watch();
+        let panics = |message: &'static str| move || -> u8 { panic!("{message}: Device is lost") };
+        assert!(attempt::run(panics("an attempt")).is_err());
+        let held = attempt::take_report().unwrap();
+        assert!(
+            held.contains("panicked at") && held.contains("dmesg"),
+            "{held}"
+        );
+        assert!(std::panic::catch_unwind(panics("no attempt")).is_err());
+        assert_eq!(places.of("an attempt: Device is lost"), None);
+        let noted = places.of("no attempt: Device is lost").unwrap();
+        assert!(noted.contains("dmesg"), "{noted}");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! - [`proc`] reads what Linux tells of this machine and its processes.
 //! - [`units`] writes bytes, times, counts and shares as a person reads them.
 //! - [`table`] aligns columns of text.
+//! - [`attempt`] runs what may fail without a report.
 //! - [`task_method`] has the method of a task that a thread is in.
 //! - [`invocation`] knows how the program was called, for messages that name a command.
 //! - [`Finding`] is a line of an examination.
@@ -33,6 +34,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+pub mod attempt;
 pub mod cgroup;
 mod confusion;
 mod environment;

@@ -99,9 +99,19 @@ fn folders_that_are_no_image_folder_are_refused_by_name() {
     let refused = |size, path: &Path| ImageFolder::open(path, size).unwrap_err().to_string();
     assert!(refused([0, 8], path).contains("0x8 is no size"));
     assert!(refused([8, 1 << 20], path).contains("8x1048576 is no size"));
-    assert!(refused([8, 8], &path.join("dark")).contains("dark: it has no folders"));
+    let of_class = refused([8, 8], &path.join("dark"));
+    assert!(of_class.contains("dark: it has no folders"));
+    let all = format!("one class of {}: name that folder", path.display());
+    assert!(of_class.contains(&all), "{of_class}");
+    fs::create_dir(path.join("train")).unwrap();
+    fs::rename(path.join("dark"), path.join("train/dark")).unwrap();
+    let of_part = refused([8, 8], &path.join("train/dark"));
+    assert!(of_part.contains(&all), "{of_part}");
+    fs::rename(path.join("train/dark"), path.join("dark")).unwrap();
+    fs::remove_dir(path.join("train")).unwrap();
     assert!(refused([8, 8], &path.join("none")).contains("none"));
     fs::create_dir(path.join("empty")).unwrap();
+    assert!(!refused([8, 8], &path.join("empty")).contains("one class of"));
     assert!(refused([8, 8], path).contains("empty: it has no JPEG or PNG file"));
     let classes = ["dark".to_owned(), "light".to_owned()];
     let refused = |classes: &[String]| {

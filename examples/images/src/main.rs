@@ -6,14 +6,13 @@ use std::process::ExitCode;
 // `everburn::burn` is Burn itself; its derives look for it under the name `burn`.
 use everburn::burn;
 use everburn::burn::prelude::*;
-use everburn::burn::tensor::Int;
 use everburn::burn::tensor::activation::softmax;
-use everburn::datasets::{LoadedRgb, RgbRequest, load_rgb};
+use everburn::datasets::{LoadedRgb, MixBatcher, MixedClasses, RgbRequest, load_rgb};
 use everburn::nn::conv::{Conv2d, Conv2dConfig};
-use everburn::nn::loss::CrossEntropyLossConfig;
 use everburn::nn::pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig};
 use everburn::nn::{Linear, LinearConfig, Relu};
 use everburn::prelude::*;
+use everburn::train::ClassTargets;
 use serde::{Deserialize, Serialize};
 
 // Every command of Everburn works on the tasks that are named here: `train`, `eval`, `monitor`, ...
@@ -45,8 +44,8 @@ impl Default for ImagesConfig {
     }
 }
 
-/// Images `[B, 3, size, size]` and their classes `[B]`.
-type Images = (Tensor<4>, Tensor<1, Int>);
+/// Images `[B, 3, size, size]` and their classes `[B]`; of images that mixup or cutmix has mixed, both classes.
+type Images = (Tensor<4>, MixedClasses);
 
 /// The model, an ordinary Burn module: images `[B, 3, H, W]` to scores of classes `[B, K]`.
 #[derive(Module, Debug)]
@@ -77,11 +76,16 @@ fn read_images(config: &mut ImagesConfig, only_test: bool) -> Result<TaskData<Rg
     };
     let LoadedRgb { train, validation, test, classes, fingerprint, description, .. } = load_rgb(&request)?;
     config.classes.clone_from(&classes);
-    let augmentation = config.augment.clone();
-    let data = TrainingData::new("images", train, test, RgbBatcher::default())
+    let (change, mixture) = (config.augment.clone(), config.augment.clone());
+    let data = TrainingData::new("images", train, test, MixBatcher(RgbBatcher::default()))
         .with_fingerprint(fingerprint)
         .with_origin(&description.origin)
-        .augmented_by(move |image, rng| augmentation.rgb(image, rng));
+        .augmented_by(move |image, rng| change.rgb(image, rng));
+    // With mixup or cutmix, each image to learn from is mixed with another one.
+    let data = match config.augment.mixes() {
+        true => data.mixed_by(move |image, other, rng| mixture.mix(image, &other, rng)),
+        false => data,
+    };
     // A folder with train, val and test has images to validate on; of any other, training images are held out.
     let data = TrainingData { validation, ..data };
     // The first line of a training says where the images are, how many, and which files were left out.
@@ -133,12 +137,9 @@ impl Task for ImageFolders {
     }
 
     fn loss(&self, _config: &ImagesConfig, model: &Net, (images, classes): Images) -> Loss {
-        let count = classes.dims()[0];
-        let scores = model.forward(images);
-        let correct = scores.clone().argmax(1).squeeze_dim::<1>(1).equal(classes.clone());
-        let loss = CrossEntropyLossConfig::new().init(&scores.device()).forward(scores, classes);
-        // The sums of all ranks make the accuracy; other metrics are added by `with_metric`.
-        Loss::new(loss, count).with_accuracy(correct.int().sum())
+        // The mean cross entropy, with the accuracy and a confusion matrix. `with_metric` adds other metrics; a loss of
+        // another kind is `Loss::new(mean, samples)`.
+        classes.loss(model.forward(images))
     }
 
     fn summary(&self) -> String {
@@ -179,7 +180,7 @@ impl Predict for ImageFolders {
     // `predict RUN --input FILE` needs none of the data.
     fn input_data(&self, config: &ImagesConfig) -> Option<TaskData<RgbItem, Images>> {
         let classes = config.classes.clone();
-        Some(TaskData { class_names: classes, ..TaskData::for_input(RgbBatcher::default()) })
+        Some(TaskData { class_names: classes, ..TaskData::for_input(MixBatcher(RgbBatcher::default())) })
     }
 
     // `predict RUN --input new-images` is for images that have no class yet.

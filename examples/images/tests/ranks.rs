@@ -43,6 +43,10 @@ fn a_training_that_was_killed_goes_on_and_learns_the_same() {
     assert!(!train(&folder.join("images-refused"), &data, &["--set", "images.classes=['a', 'b']"]));
     let weights = |run: &Path| std::fs::read(run.join("model.safetensors")).expect("a trained model");
     assert!(weights(&whole) == weights(&killed));
+    assert!(whole.join("confusion.json").is_file());
+    let mixed = folder.join("images-mixed");
+    assert!(train(&mixed, &data, &["--set", "images.augment=mixup"]));
+    assert!(weights(&whole) != weights(&mixed), "images are mixed");
 
     // The trained model needs the images no more: for others, and where they are now.
     let moved = folder.join("images-moved");

@@ -9,9 +9,9 @@ use std::process::ExitCode;
 use everburn::burn;
 use everburn::burn::data::dataset::InMemDataset;
 use everburn::burn::prelude::*;
-use everburn::nn::loss::CrossEntropyLossConfig;
 use everburn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use everburn::prelude::*;
+use everburn::train::ClassTargets;
 use serde::{Deserialize, Serialize};
 
 use crate::data::{Line, LineBatcher, Lines, read};
@@ -90,15 +90,13 @@ impl Task for Texts {
     }
 
     fn loss(&self, _config: &TextConfig, model: &WordBag, (words, classes): Lines) -> Loss {
-        let count = classes.dims()[0];
         // The mean over the words of a line; place 0 is after the end of shorter ones.
         let there = words.clone().greater_elem(0).float().unsqueeze_dim::<3>(2);
         let numbers = (model.words.forward(words) * there.clone()).sum_dim(1);
         let scores = model.output.forward((numbers / there.sum_dim(1)).squeeze_dim::<2>(1));
-        let correct = scores.clone().argmax(1).squeeze_dim::<1>(1).equal(classes.clone());
-        let loss = CrossEntropyLossConfig::new().init(&scores.device()).forward(scores, classes);
-        // The sums of all ranks make the accuracy; other metrics are added by `with_metric`.
-        Loss::new(loss, count).with_accuracy(correct.int().sum())
+        // The mean cross entropy, with the accuracy and a confusion matrix. `with_metric` adds other metrics; a loss of
+        // another kind is `Loss::new(mean, samples)`.
+        classes.loss(scores)
     }
 
     fn summary(&self) -> String {

@@ -7,6 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 use everburn_record::invocation;
 use everburn_record::plain::word;
+use everburn_record::runs_in;
 
 use crate::legible;
 use crate::summary::resume_of;
@@ -87,6 +88,9 @@ const COMMANDS: [(&str, &str); 17] = [
     ("models", "train --list"),
 ];
 
+/// Where runs are recorded where nothing else is said.
+const RUNS: &str = "runs";
+
 /// The argument that takes what `verify` passes on to its trainings.
 const FLAGS_OF_TRAIN: &str = "train";
 
@@ -102,6 +106,9 @@ pub(super) fn suggest(mut error: Error, program: &Command, words: &[OsString]) -
     }
     if error.kind() == ErrorKind::InvalidSubcommand {
         return suggest_command(error, program);
+    }
+    if let Some(message) = lacks_run_dir(&error, Path::new(RUNS)).or_else(|| not_epochs(&error)) {
+        return Error::raw(error.kind(), message);
     }
     let flag = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(flag)) if error.kind() == ErrorKind::UnknownArgument => {
@@ -126,7 +133,12 @@ pub(super) fn suggest(mut error: Error, program: &Command, words: &[OsString]) -
         .find(|(name, meant)| *name == unknown && has(command, meant));
     let meant = match found {
         Some((_, meant)) => Some((*meant).to_string()),
-        None => of_trainings.then(|| format!("-- --{flag}")),
+        None if of_trainings => Some(format!("-- --{flag}")),
+        // A file after the run.
+        None if command.is_some_and(|it| it.get_name() == "predict") && is_path(words, &flag) => {
+            Some(format!("--input {}", word(&flag)))
+        }
+        None => None,
     };
     if let Some(meant) = meant {
         error.insert(ContextKind::SuggestedArg, ContextValue::String(meant));
@@ -134,6 +146,47 @@ pub(super) fn suggest(mut error: Error, program: &Command, words: &[OsString]) -
         error.remove(ContextKind::Usage);
     }
     error
+}
+
+/// What to say where `--resume` is given without `--run-dir`.
+fn lacks_run_dir(error: &Error, runs: &Path) -> Option<String> {
+    let missing = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::Strings(missing)) => missing,
+        _ => return None,
+    };
+    let lacks = missing.iter().any(|flag| flag.starts_with("--run-dir"));
+    if error.kind() != ErrorKind::MissingRequiredArgument || !lacks {
+        return None;
+    }
+    Some(match runs_in(runs).first() {
+        Some(run) => format!(
+            "--resume needs --run-dir; the newest run is {}: `{}` continues it\n",
+            legible(run.display()),
+            resume_of(run)
+        ),
+        None => "--resume needs --run-dir DIR, the folder of the run\n".to_owned(),
+    })
+}
+
+/// What to say where `--early-stopping` is given the name of a metric, as in other programs.
+fn not_epochs(error: &Error) -> Option<String> {
+    let value = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let is_it = value(ContextKind::InvalidArg)?.starts_with("--early-stopping");
+    if error.kind() != ErrorKind::ValueValidation || !is_it {
+        return None;
+    }
+    Some(format!(
+        "--early-stopping expects a number of epochs, and `{}` is none; --best-by names the metric\n",
+        legible(value(ContextKind::InvalidValue)?)
+    ))
+}
+
+/// Whether one of `words` is `name`, which begins with no hyphen.
+fn is_path(words: &[OsString], name: &str) -> bool {
+    words.iter().any(|word| word == name)
 }
 
 /// Whether `command` has this flag, which may have a value beside it.
@@ -299,6 +352,31 @@ mod tests {
             let command = format!("train --resume --run-dir {run}`");
             assert!(error.contains(&command), "{error}");
         }
+    }
+
+    #[test]
+    fn a_resume_without_a_folder_names_the_newest_run() {
+        let words = ["everburn", "train", "mlp", "--resume"];
+        let program = <Arguments as clap::CommandFactory>::command();
+        let error = program.try_get_matches_from(words).unwrap_err();
+        let runs = tempfile::tempdir().unwrap();
+        let told = || lacks_run_dir(&error, runs.path()).unwrap();
+        assert!(told().contains("the folder of the run"), "{}", told());
+        let run = runs.path().join("mlp-1");
+        std::fs::create_dir(&run).unwrap();
+        std::fs::write(run.join("config.toml"), "").unwrap();
+        let command = format!("train --resume --run-dir {}` continues it", run.display());
+        assert!(told().contains(&command), "{}", told());
+    }
+
+    #[test]
+    fn values_of_other_programs_lead_to_the_flags_that_are_meant() {
+        let error = refused("everburn train mlp --early-stopping val_loss");
+        assert!(error.contains("`val_loss` is none; --best-by"), "{error}");
+        let error = refused("everburn predict run new.png");
+        assert!(error.contains("'--input new.png'"), "{error}");
+        let error = refused("everburn predict run --new.png");
+        assert!(!error.contains("--input"), "{error}");
     }
 
     #[test]

@@ -135,6 +135,7 @@ impl Source {
 const PROFILE: &str = "
 [workspace]
 
+# A change here builds Burn again, too.
 [profile.release]
 strip = \"debuginfo\"
 ";
@@ -261,7 +262,8 @@ fn files(template: &Template, name: &str, everburn: &Source) -> Vec<(PathBuf, St
         )
     };
     let manifest = |text: &str| {
-        let name = format!("name = \"{name}\"");
+        // `cargo run` stays the task's program where src/bin has others.
+        let name = format!("name = \"{name}\"\ndefault-run = \"{name}\"");
         let text = text.replace(&format!("name = \"{}\"", template.package), &name);
         let text = text.replace(
             "everburn = { path = \"../../crates/everburn\" }",
@@ -328,7 +330,9 @@ mod tests {
                 &found.unwrap().1
             };
             let manifest: toml::Table = text("Cargo.toml").parse().unwrap();
-            assert_eq!(manifest["package"]["name"].as_str(), Some("flowers"));
+            for key in ["name", "default-run"] {
+                assert_eq!(manifest["package"][key].as_str(), Some("flowers"));
+            }
             let everburn = &manifest["dependencies"]["everburn"]["path"];
             assert_eq!(everburn.as_str(), Some("/src/everburn/crates/everburn"));
             assert!(

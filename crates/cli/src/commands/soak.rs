@@ -89,7 +89,7 @@ pub(crate) struct SoakArguments {
     #[arg(long, default_value_t = 180)]
     run_timeout: u64,
 
-    /// More flags of `train`, after `--`, as in `-- --batch-size 128 --transport tcp`.
+    /// More flags of `train`, after `--`, as in `-- --transport tcp --set MODEL.width=64`.
     #[arg(last = true, value_name = "FLAGS")]
     train: Vec<OsString>,
 }

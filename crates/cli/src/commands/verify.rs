@@ -70,7 +70,7 @@ pub(crate) struct VerifyArguments {
     #[arg(long)]
     no_cost: bool,
 
-    /// More flags of `train`, after `--`, as in `-- --batch-size 128 --learning-rate 0.01`.
+    /// More flags of `train`, after `--`, as in `-- --batch-size 128 --set MODEL.width=64`.
     #[arg(last = true, value_name = "FLAGS")]
     train: Vec<OsString>,
 }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use everburn_record::invocation;
+use everburn_record::plain::word;
 use everburn_train::{AnyTask, Patterns, configuration_fault, nearest_name};
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -143,6 +145,9 @@ fn init_skip(arguments: &TrainArguments, file: &Table) -> Patterns {
         .unwrap_or_default()
 }
 
+/// The model that a folder of images is taken for.
+const OF_IMAGES: &str = "resnet18";
+
 /// Residual nets that are models of other names with these numbers of blocks.
 const OF_OTHER_BLOCKS: [(&str, &str, &str); 3] = [
     ("resnet34", "resnet18", "[3,4,6,3]"),
@@ -172,6 +177,11 @@ pub(super) fn unknown_model(name: &str) -> CliError {
         _ if Path::new(name).join("config.toml").is_file() => format!(
             "{shown} is the folder of a run: `{}` continues it. ",
             resume_of(shown.as_ref())
+        ),
+        _ if tasks::find(OF_IMAGES).is_some() && Path::new(name).is_dir() => format!(
+            "{shown} is a folder: `{} train {OF_IMAGES} --data {}` trains a model on the images in it. ",
+            invocation::name(),
+            word(name)
         ),
         (Some(meant), _) => format!("it is another model with other blocks: `{meant}`. "),
         _ if sizes.len() > 1 && !name.is_empty() => {

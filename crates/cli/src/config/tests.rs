@@ -102,6 +102,30 @@ fn an_unknown_model_suggests_the_nearest() {
 }
 
 #[test]
+fn a_folder_in_the_place_of_a_model_is_named_as_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().display();
+    let error = RunConfig::resolve(&arguments(&path.to_string()), None).unwrap_err();
+    let help = miette::Diagnostic::help(&error).unwrap().to_string();
+    let command = format!("train resnet18 --data {path}`");
+    assert!(help.contains(&command), "{help}");
+}
+
+#[test]
+fn a_setting_without_its_section_is_looked_for_in_the_task_first() {
+    for (words, meant) in [
+        ("table --set hidden=[8]", "`table.hidden`"),
+        ("table --set hiddn=[8]", "`table.hidden`"),
+        ("resnet18 --set trainng.epochs=3", "`training`"),
+        ("resnet18 --set epoch=3", "--epochs"),
+    ] {
+        let error = RunConfig::resolve(&arguments(words), None).unwrap_err();
+        let told = error.to_string();
+        assert!(told.ends_with(&format!("did you mean {meant}?")), "{told}");
+    }
+}
+
+#[test]
 fn a_list_is_shown_in_brackets_where_one_value_was_given() {
     for (words, shown) in [
         (

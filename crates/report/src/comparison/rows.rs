@@ -232,6 +232,10 @@ impl Comparison {
                 run.results.as_ref()?.samples_per_second
             }),
             self.numbers("steps", Count, steps),
+            self.words("times and memory since step", |run| {
+                let resumed = run.results.as_ref()?.resumed_after_step();
+                resumed.map(units::count)
+            }),
             self.numbers("time", Seconds, |run| run.results.as_ref()?.seconds),
             self.numbers("time in training steps", Seconds, train),
             self.numbers("  per step", Seconds, |run| Some(train(run)? / made(run)?)),

@@ -176,8 +176,9 @@ fn speed(run: &Run, results: &Results, tiles: &mut Tiles) {
     match results.seconds {
         Some(seconds) => {
             let detail = in_steps.map(|steps| format!("{steps} of it in training steps"));
-            let time = Some(units::seconds(seconds));
-            tiles.add("time", time, detail.unwrap_or_default());
+            let details = detail.into_iter().chain(since_resume(results));
+            let detail = details.collect::<Vec<_>>().join(", ");
+            tiles.add("time", Some(units::seconds(seconds)), detail);
         }
         None => tiles.add(
             "time in training steps",
@@ -193,7 +194,9 @@ fn memory(run: &Run, results: &Results, tiles: &mut Tiles) {
         .peak_memory
         .or(recorded.map(|peak| peak.y as u64))
         .map(units::bytes);
-    tiles.add("peak memory", peak, "of a rank, in a step");
+    let since = since_resume(results).map(|since| format!(", {since}"));
+    let detail = format!("of a rank, in a step{}", since.unwrap_or_default());
+    tiles.add("peak memory", peak, detail);
     if let Some(sharding) = &results.sharding
         && let Some((rank, held)) = sharding.most()
     {
@@ -216,6 +219,15 @@ fn gradients(results: &Results, tiles: &mut Tiles) {
         let share = Some(units::percent(exposed / train, 2));
         tiles.add("waiting for gradients", share, detail.unwrap_or_default());
     }
+}
+
+/// Which steps times and memory are of, in a run that was resumed.
+fn since_resume(results: &Results) -> Option<String> {
+    let resumed = results.resumed_after_step()?;
+    Some(format!(
+        "since the resume at step {}",
+        units::count(resumed)
+    ))
 }
 
 /// Samples per second, where there is no report yet.

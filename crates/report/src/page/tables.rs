@@ -169,6 +169,8 @@ fn results(run: &Run, html: &mut Html) {
     }
     add("epochs", count(results.epochs));
     add("steps", count(results.steps));
+    let resumed = results.resumed_after_step();
+    add("times and memory since step", count(resumed));
     add(
         "ranks at the end",
         results.world_size.map(|ranks| ranks.to_string()),

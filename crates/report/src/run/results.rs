@@ -131,6 +131,12 @@ const MOST_NAMED: usize = 32;
 const LONGEST_NAME: usize = 64;
 
 impl Results {
+    /// The step after which the run was resumed last: times, bytes and the peak of memory are of the steps since then.
+    pub(crate) fn resumed_after_step(&self) -> Option<u64> {
+        let before = self.steps?.checked_sub(self.steps_since_resume?)?;
+        (before > 0).then_some(before)
+    }
+
     /// What else was measured on the test samples: names for people, and numbers.
     pub(crate) fn named(&self) -> impl Iterator<Item = (String, f64)> {
         let named = self.test_metrics.iter().take(MOST_NAMED);

@@ -28,6 +28,29 @@ fn two_runs_side_by_side() {
 }
 
 #[test]
+fn times_of_a_resumed_run_are_those_since_the_resume() {
+    let resumed = r#"{"steps": 1494, "steps_since_resume": 294, "seconds": 9.0, "train_seconds": 8.0, "peak_memory": 4096}"#;
+    let whole = resumed.replace("294", "1494");
+    let sample = Sample::empty()
+        .with("resumed/config.toml", "model = 'mlp'")
+        .with("resumed/report.json", resumed)
+        .with("whole/config.toml", "model = 'mlp'")
+        .with("whole/report.json", &whole);
+    let [of_resumed, of_whole] = ["resumed", "whole"].map(|name| sample.path().join(name));
+    let text = compare(&[of_resumed.clone(), of_whole.clone()])
+        .unwrap()
+        .to_text();
+    let row = text.lines().find(|line| line.contains("since step"));
+    assert!(row.unwrap().contains("1,200"), "{text}");
+    let page = |folder: &std::path::Path| everburn_report::Run::read(folder).unwrap().to_html();
+    let html = page(&of_resumed);
+    let marks = html.matches("since the resume at step 1,200").count();
+    assert_eq!(marks, 2, "time and memory");
+    assert!(html.contains("times and memory since step"));
+    assert!(!page(&of_whole).contains("since the resume"));
+}
+
+#[test]
 fn data_of_a_run_that_failed_are_compared_by_the_name_that_both_have() {
     let config = |data: &str| format!("model = 'mlp'\n[data]\nname = '{data}'");
     let rows = |of_failed: &str| {

@@ -26,7 +26,7 @@ use crate::trainer::{Trainer, TrainingData};
 #[command(next_help_heading = "Input")]
 #[serde(deny_unknown_fields, default)]
 pub struct InputConfig {
-    /// Loader threads per rank; 0: the rank loads its batches itself [default: 1 for a GPU and for color images, else 0].
+    /// Loader threads per rank; 0: the rank loads its batches itself [default: 1 for a GPU and for the included models of color images, else 0].
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<usize>,

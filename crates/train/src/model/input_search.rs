@@ -6,7 +6,6 @@
 //! each sample alone is finite.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::prelude::*;
 use burn::tensor::Int;
@@ -204,8 +203,7 @@ impl InputSearch<'_> {
             Some(found)
         };
         // A loss that takes no single sample must not hide the error that there is.
-        let found = catch_unwind(AssertUnwindSafe(look));
-        found.ok().flatten().unwrap_or_default()
+        attempt::run(look).ok().flatten().unwrap_or_default()
     }
 }
 

@@ -10,7 +10,11 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
+use everburn_collectives::printable;
+use everburn_collectives::worker::message_of;
+use everburn_distributed::is_gpu;
 use everburn_nn::{AnyActivation, DeviceSplit, ParameterShard};
+use everburn_record::attempt;
 use everburn_record::task_method::within;
 use toml::{Table, Value};
 
@@ -29,6 +33,9 @@ use crate::model::erased::{AnyBatch, AnyItem, AnyModel};
 use crate::model::generation::whole_text;
 use crate::model::supervised::Supervised;
 use crate::parallel::mesh_parallel::MeshParallelConfig;
+
+/// The most characters of settings that an error shows.
+const LONGEST_SETTINGS: usize = 400;
 
 /// The task `name`, configured by these sections.
 pub(super) fn configure<T: Task>(
@@ -88,7 +95,34 @@ struct WithConfig<T: Task> {
 impl<T: Task> WithConfig<T> {
     /// The task's own module with its first weights.
     fn new_model(&self, device: &Device) -> Result<T::Model, TaskError> {
-        within("Task::model", || self.task.model(&self.config, device))
+        let build = || within("Task::model", || self.task.model(&self.config, device));
+        // A panic of a GPU is seldom one of the settings, and a new start may get over it.
+        if is_gpu(device) {
+            return build();
+        }
+        attempt::run(build).unwrap_or_else(|panic| {
+            let report = attempt::take_report();
+            let report = report.unwrap_or_else(|| message_of(&*panic).to_owned());
+            let settings = self.settings_in_words();
+            let message = format!("building the model{settings} failed: {report}");
+            Err(TaskError::new(message).with_help("refuse such settings in `Task::check`"))
+        })
+    }
+
+    /// ` with [shapes] dropout = 1.5, width = 8`, without lists and tables; nothing where there are no settings.
+    fn settings_in_words(&self) -> String {
+        let sections = self.sections().unwrap_or_default();
+        let in_words = sections.iter().filter_map(|(section, values)| {
+            let values = values.as_table()?.iter();
+            let single = values.filter(|(_, value)| !value.is_array() && !value.is_table());
+            let single = single.map(|(key, value)| format!("{key} = {value}"));
+            let single = single.collect::<Vec<_>>().join(", ");
+            (!single.is_empty()).then(|| format!("[{section}] {single}"))
+        });
+        match in_words.collect::<Vec<_>>().join(", ") {
+            words if words.is_empty() => words,
+            words => format!(" with {}", printable(&words, LONGEST_SETTINGS)),
+        }
     }
 
     fn block_task(&self) -> Result<Arc<dyn BlockTask<T>>, TaskError> {

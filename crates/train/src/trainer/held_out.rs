@@ -3,10 +3,10 @@
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::prelude::*;
 use burn::tensor::Int;
+use everburn_record::attempt;
 
 use super::Trainer;
 use crate::model::erased::{AnyData, AnyModel};
@@ -77,7 +77,7 @@ impl Trainer {
             let classes = classes_of(batch.inner())?.try_into_data().ok()?;
             Some(classes.iter::<i64>().collect())
         };
-        catch_unwind(AssertUnwindSafe(read)).ok().flatten()
+        attempt::run(read).ok().flatten()
     }
 }
 

@@ -1,10 +1,9 @@
 //! Whether the loss of a task is a sum over the batch, where a training takes it for the mean.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use burn::module::Module;
 use burn_train::InferenceStep;
-use everburn_record::{Event, EventKind, units};
+use everburn_nn::with_checked_targets;
+use everburn_record::{Event, EventKind, attempt, units};
 
 use super::Trainer;
 use crate::model::draw::draw_parameters;
@@ -43,8 +42,9 @@ impl Trainer {
             };
             Some((loss(0..samples)?, loss(0..half)?, loss(half..samples)?))
         };
-        // What fails here fails in the first step, where the error is.
-        let losses = catch_unwind(AssertUnwindSafe(look)).ok().flatten();
+        // What fails here fails in the first step, where the error is. A wrong label is no panic there, and has none here.
+        let losses = attempt::run(|| with_checked_targets(false, look).ok().flatten());
+        let losses = losses.ok().flatten();
         if let Some((whole, first, second)) = losses
             && is_sum(whole, [first, second])
         {

@@ -427,3 +427,40 @@ fn a_panic_finds_the_method_of_the_task_that_it_is_in() {
     assert_eq!(*seen.lock().unwrap(), all);
     assert_eq!(task_method::present(), None);
 }
+
+/// A task whose model cannot be built.
+struct Narrow;
+
+impl Task for Narrow {
+    type Config = SlopeConfig;
+    type Model = Linear;
+    type Item = f32;
+    type Batch = Tensor<2>;
+
+    fn model(&self, _: &SlopeConfig, _: &Device) -> Result<Linear, TaskError> {
+        panic!("too wide")
+    }
+
+    fn data(&self, config: &mut SlopeConfig) -> Result<TaskData<f32, Tensor<2>>, TaskError> {
+        Slope.data(config)
+    }
+
+    fn loss(&self, config: &SlopeConfig, model: &Linear, batch: Tensor<2>) -> Loss {
+        Slope.loss(config, model, batch)
+    }
+}
+
+#[test]
+fn a_panic_of_a_model_that_is_built_is_an_error_with_the_settings() {
+    let task = AnyTask::new("narrow", Narrow);
+    let task = task.configure(&Table::new()).unwrap();
+    let error = task.model(&Device::flex()).err().unwrap().to_string();
+    assert!(
+        error.contains("building the model with [narrow] "),
+        "{error}"
+    );
+    assert!(
+        error.contains(" failed: ") && error.contains("too wide"),
+        "{error}"
+    );
+}

@@ -386,6 +386,8 @@ pub fn act() {
             std::process::exit(0)
         }
         "survives a panic" => {
+            let attempted = everburn_record::attempt::run(|| -> u8 { panic!("attempted") });
+            assert!(attempted.is_err());
             std::panic::catch_unwind(|| panic!("caught")).unwrap_err();
             rank.report_finished();
             std::process::exit(0)

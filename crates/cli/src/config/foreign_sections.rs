@@ -1,0 +1,100 @@
+//! Keys that neither a run nor its task has.
+
+use everburn_train::{AnyTask, nearest_name};
+use toml::{Table, Value};
+
+use super::RunConfig;
+use crate::arguments::keys::nearest_key;
+use crate::error::CliError;
+
+/// At most this many settings of a task are listed.
+const MOST_LISTED: usize = 24;
+
+impl RunConfig {
+    /// Refuses what neither a run nor its task has.
+    pub(super) fn refuse_foreign_sections(&self, task: &AnyTask) -> Result<(), CliError> {
+        let (model, own) = (&self.model, task.sections());
+        let mut foreign = self.sections.keys();
+        let foreign = foreign.find(|name| !own.contains(&name.as_str()));
+        match foreign.map(String::as_str) {
+            None => Ok(()),
+            Some("text" | "gpt") => Err(CliError::usage_with_help(
+                format!("{model} does not read text"),
+                "--tokenizer, --sample-every, [text] and [gpt] are for text models; --list shows \
+                 which these are",
+            )),
+            Some("data") => {
+                let mut keys = settings_of(task);
+                keys.truncate(MOST_LISTED);
+                let listed = match keys.is_empty() {
+                    true => String::new(),
+                    false => format!(" of {}", keys.join(", ")),
+                };
+                Err(CliError::usage_with_help(
+                    format!("{model} has data of its own"),
+                    format!(
+                        "--data, --data-dir, --train-samples, --test-samples and [data] are not for it; its settings are in \
+                         [{}], and --set {}.KEY=VALUE sets one{listed}",
+                        own.join("], ["),
+                        own.first().unwrap_or(&"")
+                    ),
+                ))
+            }
+            Some(other) => {
+                let help = match meant(other, task) {
+                    Some(nearest) => format!("did you mean `{nearest}`?"),
+                    None => format!(
+                        "{model} has [{}] besides [ranks], [training] and [parallel]",
+                        own.join("], [")
+                    ),
+                };
+                Err(CliError::usage(format!("unknown key `{other}`; {help}")))
+            }
+        }
+    }
+}
+
+/// The section or setting that `key` may be meant for: a setting of the task of that name first.
+fn meant(key: &str, task: &AnyTask) -> Option<String> {
+    let settings = settings_of(task);
+    if let Some(own) = settings.iter().find(|path| last(path) == key) {
+        return Some(own.clone());
+    }
+    let sections = task.sections();
+    let sections = sections
+        .into_iter()
+        .chain(["ranks", "training", "parallel"]);
+    if let Some(section) = nearest_name(key, sections) {
+        return Some(section.to_owned());
+    }
+    let near = nearest_name(key, settings.iter().map(|path| last(path)));
+    let of_task = settings.iter().find(|path| Some(last(path)) == near);
+    match (nearest_key(key), of_task) {
+        (Some(of_run), Some(of_task)) => {
+            let nearest = nearest_name(key, [last(&of_run), last(of_task)]);
+            Some(match nearest == Some(last(&of_run)) {
+                true => of_run,
+                false => of_task.clone(),
+            })
+        }
+        (of_run, of_task) => of_run.or(of_task.cloned()),
+    }
+}
+
+/// The settings of a task by their paths, `shapes.width`, as far as its defaults show them.
+fn settings_of(task: &AnyTask) -> Vec<String> {
+    let defaults = task.configure(&Table::new());
+    let sections = defaults
+        .and_then(|task| task.sections())
+        .unwrap_or_default();
+    let paths = |(section, value): (String, Value)| -> Vec<String> {
+        let keys = value.as_table().into_iter().flat_map(Table::keys);
+        keys.map(|key| format!("{section}.{key}")).collect()
+    };
+    sections.into_iter().flat_map(paths).collect()
+}
+
+/// The last part of a path.
+fn last(path: &str) -> &str {
+    path.rsplit('.').next().unwrap_or(path)
+}
