@@ -175,6 +175,8 @@ fn the_only_task_of_srun_says_that_it_starts_the_ranks_of_a_run() {
         let report = Run::new(folder.path().join("run")).report();
         assert_eq!(report["world_size"], ranks, "{ended}");
         assert_eq!(ended.stderr.contains(line), ranks == 2, "{ended}");
+        let is_listed = ended.stdout.contains("ranks = 1 (was 2)");
+        assert_eq!(is_listed, ranks == 1, "{ended}");
     }
 }
 
@@ -229,7 +231,11 @@ fn flags_that_start_ranks_are_refused_in_torchruns_with_what_works() {
         let ended = command.env("EVERBURN_LAUNCHER", "none").run();
         let help =
             "leave --ranks and the flags of machines out, for torchrun has started the ranks";
-        ended.failed_with(2, &["this is a rank already", help]);
+        let named = match flags {
+            ["--ranks", _] => "--ranks is given, but this is a rank already",
+            _ => "--nodes, --node-rank are given, but this is a rank already",
+        };
+        ended.failed_with(2, &[named, help]);
         assert!(!ended.stderr.contains("EVERBURN_LAUNCHER"), "{ended}");
     }
 }
@@ -259,6 +265,18 @@ fn refused_on_rank_0(flag: [&str; 2], told: &str) {
     let [first, second] = ended;
     first.failed_with(2, &[told]);
     second.failed_with(2, &["rank 0 cannot begin", told]);
+}
+
+#[test]
+fn nodes_that_a_task_of_srun_is_given_are_answered_with_its_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let command = three_steps(folder.path()).args(["--nodes", "2"]);
+    let variables = of_srun(0, 1).into_iter();
+    let command = variables.fold(command, |command, (name, value)| command.env(name, value));
+    let help = "srun (Slurm) has started 2 ranks: leave --nodes out; or have it start one task per node, with --node-rank \
+                $SLURM_NODEID --rendezvous HOST:PORT";
+    let ended = command.env("EVERBURN_JOB_TOKEN", TOKEN).run();
+    ended.failed_with(2, &["--nodes 2 without --node-rank", help]);
 }
 
 #[test]

@@ -239,9 +239,9 @@ impl RunConfig {
         let one_machine = arguments.ranks.node_rank.is_none() && !arguments.keys.has("ranks.nodes");
         if arguments.resume && environment.is_none() && one_machine {
             // A run continues on any number of ranks: where no machine is named, on this one.
-            self.ranks.nodes = 1;
+            let nodes = std::mem::replace(&mut self.ranks.nodes, 1);
             if !arguments.keys.has("ranks.ranks") {
-                rank::say_who_starts_ranks(self.ranks.ranks);
+                rank::say_who_starts_ranks(self.ranks.ranks, nodes);
             }
         }
         if !arguments.keys.has("ranks.elastic") {

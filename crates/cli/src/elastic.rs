@@ -177,6 +177,7 @@ pub(crate) fn join(
         timeout: options.timeout,
         job_token: environment.job_token.clone(),
         open_store: environment.open_store,
+        local: None,
         on_wait,
     };
     let elastic = ElasticOptions {

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use everburn_collectives::rendezvous::variable;
 use everburn_launch::{EarlyStop, LaunchConfig, LaunchEvent, Launcher, Outcome};
 use everburn_record::{Live, invocation};
 
@@ -33,9 +34,11 @@ pub(crate) fn plan(
         let last = config.nodes - 1;
         return Err(CliError::usage_with_help(
             format!("--nodes {} without --node-rank", config.nodes),
-            format!(
-                "say which machine this is: --node-rank 0 for the first, to --node-rank {last} for the last"
-            ),
+            rank::help_with_nodes(variable).unwrap_or_else(|| {
+                format!(
+                    "say which machine this is: --node-rank 0 for the first, to --node-rank {last} for the last"
+                )
+            }),
         ));
     }
     let launch = LaunchConfig {

@@ -1,6 +1,7 @@
 //! This process as one of several ranks.
 
 mod alone;
+mod given;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,11 +14,11 @@ use everburn_collectives::store::SharedStore;
 use everburn_launch::{
     EarlyStop, RankEnvironment, RankEnvironmentError, ReportKind, StartedBy, variables,
 };
-use everburn_record::units::counted;
 use everburn_train::{RunDirectory, TrainError, compute_on_this_thread};
 
-use crate::arguments::keys::Sections;
-use crate::arguments::{Command, Given, RankFlags};
+use self::given::{AboutRanks, IN_TORCHRUN, LEFT_OVER, launches_in_a_rank};
+pub(crate) use self::given::{help_with_nodes, say_who_has_started, say_who_starts_ranks};
+use crate::arguments::Command;
 use crate::config::RanksConfig;
 use crate::error::CliError;
 use crate::recording;
@@ -34,9 +35,9 @@ pub(crate) fn from_environment(command: &Command) -> Result<Option<RankEnvironme
     }
     let given = AboutRanks::of(command);
     let by_variables = if RankEnvironment::is_present() {
-        let launches = given
-            .as_ref()
-            .is_some_and(|given| given.launch_ranks() || given.is_launcher());
+        let starts_ranks = |given: &&AboutRanks| given.launch_ranks() || given.is_launcher();
+        let launching = given.as_ref().filter(starts_ranks);
+        let launches = launching.is_some();
         let environment = match RankEnvironment::from_env() {
             Err(error @ RankEnvironmentError::StoreOfTorchrun { .. }) if launches => {
                 return Err(CliError::usage_with_help(error.to_string(), IN_TORCHRUN));
@@ -47,8 +48,8 @@ pub(crate) fn from_environment(command: &Command) -> Result<Option<RankEnvironme
             found => found.map_err(|error| with_flags_of_trust(error, given.as_ref()))?,
         };
         let is_ours = environment.origin.started_by == StartedBy::Everburn;
-        if launches && !is_ours {
-            return Err(launches_in_a_rank(&environment));
+        if let Some(launching) = launching.filter(|_| !is_ours) {
+            return Err(launches_in_a_rank(&environment, launching));
         }
         Some(environment)
     } else {
@@ -92,52 +93,6 @@ fn with_flags_of_trust(error: RankEnvironmentError, given: Option<&AboutRanks>) 
     CliError::usage_with_help(error.to_string(), variable)
 }
 
-/// What a command that runs on several ranks was given about them.
-struct AboutRanks<'a> {
-    flags: &'a RankFlags,
-    nodes: bool,
-    ranks: bool,
-}
-
-impl<'a> AboutRanks<'a> {
-    fn new<S: Sections>(flags: &'a RankFlags, keys: &Given<S>) -> Self {
-        Self {
-            flags,
-            nodes: keys.has("ranks.nodes"),
-            ranks: keys.has("ranks.ranks"),
-        }
-    }
-
-    fn launch_ranks(&self) -> bool {
-        self.ranks || self.flags.gpus.is_some()
-    }
-
-    /// Whether this process is the launcher of one of several machines.
-    fn is_launcher(&self) -> bool {
-        let RankFlags {
-            node_rank,
-            rendezvous,
-            store,
-            ..
-        } = self.flags;
-        self.nodes || node_rank.is_some() || rendezvous.is_some() || store.is_some()
-    }
-
-    /// `None` for commands that take no notice of `srun` and its like.
-    fn of(command: &'a Command) -> Option<Self> {
-        match command {
-            Command::Train(train) if !train.list && !train.plan => {
-                Some(Self::new(&train.ranks, &train.keys))
-            }
-            Command::Eval(eval) => Some(Self::new(&eval.trained.ranks, &eval.trained.keys)),
-            Command::Predict(predict) => {
-                Some(Self::new(&predict.trained.ranks, &predict.trained.keys))
-            }
-            _ => None,
-        }
-    }
-}
-
 /// The rank that `srun`, `mpirun` or Kubernetes has made of this process, if one has. A process with the number of its
 /// machine is a launcher, which `srun` and its like start once per machine.
 fn by_another_launcher(given: &AboutRanks) -> Result<Option<RankEnvironment>, CliError> {
@@ -147,7 +102,7 @@ fn by_another_launcher(given: &AboutRanks) -> Result<Option<RankEnvironment>, Cl
     let launches = given.launch_ranks();
     match RankEnvironment::detect(variable) {
         Err(RankEnvironmentError::NoRank { .. }) if launches => Ok(None),
-        Ok(Some(environment)) if launches => Err(launches_in_a_rank(&environment)),
+        Ok(Some(environment)) if launches => Err(launches_in_a_rank(&environment, given)),
         Ok(None) => {
             if !launches && let Some(note) = alone::note(&variable) {
                 say_error!("{note}");
@@ -155,32 +110,6 @@ fn by_another_launcher(given: &AboutRanks) -> Result<Option<RankEnvironment>, Cl
             Ok(None)
         }
         found => found.map_err(|error| with_flags_of_trust(error, Some(given))),
-    }
-}
-
-/// Says that the only task of `srun` and its like starts the ranks of a run that it resumes.
-pub(crate) fn say_who_starts_ranks(ranks: usize) {
-    if let Some(started_by) = RankEnvironment::only_task(variable).filter(|_| ranks > 1) {
-        let this = match started_by {
-            StartedBy::Variables => "the only one by WORLD_SIZE=1".to_owned(),
-            launcher => format!("the only task of {launcher}"),
-        };
-        say_error!(
-            "the run has {ranks} ranks, which this process starts, {this}; --ranks 1 continues it on one"
-        );
-    }
-}
-
-/// Says that a run of `ranks` ranks continues on as many as another launcher has started.
-pub(crate) fn say_who_has_started(environment: &RankEnvironment, ranks: usize) {
-    let world_size = environment.world_size;
-    if environment.rank == 0 && world_size != ranks {
-        let why = match environment.origin.started_by {
-            StartedBy::Variables => "as WORLD_SIZE says".to_owned(),
-            launcher => format!("as many as {launcher} has started"),
-        };
-        let had = counted(ranks, "rank");
-        say_error!("the run has {had}, and continues on {world_size}, {why}");
     }
 }
 
@@ -217,31 +146,6 @@ fn refuse_several_tasks() -> Result<(), CliError> {
         "start it once, without the launcher, or by `srun --ntasks=1`; with EVERBURN_LAUNCHER=none, without RANK, if the \
          variables are left over",
     ))
-}
-
-/// What to do about variables of a rank where ranks are to be started.
-const LEFT_OVER: &str = "unset RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT if they are left over from another job; else leave \
-                         --ranks, --gpus and the flags of several machines out";
-
-/// What to do about flags that start ranks in a rank of torchrun.
-const IN_TORCHRUN: &str = "leave --ranks and the flags of machines out, for torchrun has started the ranks (EVERBURN_OPEN_STORE=1 torchrun ... \
-     --no-python everburn ...); or start everburn without torchrun";
-
-fn launches_in_a_rank(environment: &RankEnvironment) -> CliError {
-    CliError::usage_with_help(
-        format!(
-            "--ranks, --gpus and the flags of several machines start ranks, but this is a rank already: {}",
-            environment.announcement()
-        ),
-        match environment.origin.started_by {
-            StartedBy::Variables => LEFT_OVER,
-            StartedBy::Torchrun => IN_TORCHRUN,
-            _ => {
-                "leave them out; or start one process per machine, with --nodes, --node-rank and --rendezvous; or set \
-                 EVERBURN_LAUNCHER=none"
-            }
-        },
-    )
 }
 
 /// Meets the other ranks; without a launcher there are none.

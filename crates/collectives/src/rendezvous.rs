@@ -57,6 +57,9 @@ pub struct RendezvousRequest {
     /// The store is one of PyTorch's, or open to its clients: nobody has to prove anything there. The
     /// token, if there is one, still protects what goes between ranks.
     pub open_store: bool,
+    /// The rank's number on its machine, and how many ranks that has, where a launcher says so by other variables than
+    /// LOCAL_RANK and LOCAL_WORLD_SIZE: ranks that are missing are named with their machines.
+    pub local: Option<(usize, usize)>,
     /// Who learns that ranks are waited for.
     pub on_wait: WaitListener,
 }

@@ -53,6 +53,11 @@ pub enum LaunchEvent {
         /// How they are continued, in words.
         text: String,
     },
+    /// A rank of another machine has refused to join an elastic job: it was started with other settings.
+    RefusedElsewhere {
+        /// Which rank and why, in words.
+        text: String,
+    },
     /// An elastic job continues without any rank of another machine.
     MachineLost {
         /// The number of that machine.
@@ -72,7 +77,10 @@ impl LaunchEvent {
                 [rank] => Some(rank),
                 _ => None,
             },
-            Self::Stopping { .. } | Self::AllStopped { .. } | Self::MachineLost { .. } => None,
+            Self::Stopping { .. }
+            | Self::AllStopped { .. }
+            | Self::RefusedElsewhere { .. }
+            | Self::MachineLost { .. } => None,
         }
     }
 
@@ -86,6 +94,7 @@ impl LaunchEvent {
             | Self::NotStopped { text, .. }
             | Self::RanksStopped { text, .. }
             | Self::AllStopped { text }
+            | Self::RefusedElsewhere { text }
             | Self::MachineLost { text, .. } => text,
         }
     }

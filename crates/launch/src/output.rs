@@ -43,6 +43,7 @@ pub(crate) fn pump(from: impl Read, log: &Arc<File>, prefix: &str, mut screen: S
         if log_works && let Err(error) = (&**log).write_all(&line[prefix.len()..]) {
             tracing::warn!("{prefix}its log is incomplete from here on: {error}");
             log_works = false;
+            screen.note_incomplete_log();
         }
         if line.last() != Some(&b'\n') {
             line.push(b'\n');
@@ -56,14 +57,30 @@ pub(crate) fn pump(from: impl Read, log: &Arc<File>, prefix: &str, mut screen: S
 /// The most errors that are remembered as shown; a job has few different ones.
 const MOST_ERRORS: usize = 256;
 
-/// The errors that ranks have printed, by their text without numbers of ranks; and the rank that was first.
+/// The most lines that are kept of an error, with its causes and what helps.
+const MOST_LINES: usize = 20;
+
+/// The errors that ranks have printed.
 #[derive(Default)]
-pub(crate) struct ShownErrors(Mutex<HashMap<String, usize>>);
+pub(crate) struct ShownErrors {
+    /// By their text without numbers of ranks; and the rank that was first.
+    shown: Mutex<HashMap<String, usize>>,
+    /// What the process of a rank has printed last.
+    last: Mutex<HashMap<usize, LastError>>,
+}
+
+/// The error with which the standard error of a rank ends.
+#[derive(Default)]
+struct LastError {
+    lines: Vec<String>,
+    /// Its log cannot be written any more.
+    log_is_incomplete: bool,
+}
 
 impl ShownErrors {
     /// Whether another rank than `rank` has printed this error before.
     fn is_repeated(&self, rank: usize, error: &str) -> bool {
-        let mut shown = lock(&self.0);
+        let mut shown = lock(&self.shown);
         let error = without_numbers(error);
         if let Some(first) = shown.get(&error) {
             return *first != rank;
@@ -73,6 +90,43 @@ impl ShownErrors {
         }
         false
     }
+
+    /// A process of `rank` begins: what an earlier one has printed is no word of it.
+    pub(crate) fn begin(&self, rank: usize) {
+        lock(&self.last).remove(&rank);
+    }
+
+    fn follow(&self, rank: usize, line: &str) {
+        let mut last = lock(&self.last);
+        let lines = &mut last.entry(rank).or_default().lines;
+        if let Some(error) = line.strip_prefix("error: ") {
+            *lines = vec![error.to_owned()];
+        } else if !belongs_to_an_error(line) {
+            if !line.is_empty() {
+                lines.clear();
+            }
+        } else if !lines.is_empty() && lines.len() < MOST_LINES {
+            lines.push(line.trim_start().to_owned());
+        }
+    }
+
+    /// The error with which the standard error of `rank` ends, with its causes, where it does.
+    pub(crate) fn last_of(&self, rank: usize) -> Option<String> {
+        let last = lock(&self.last);
+        let lines = &last.get(&rank)?.lines;
+        (!lines.is_empty()).then(|| lines.join("\n"))
+    }
+
+    /// Whether lines are missing at the end of the log of `rank`.
+    pub(crate) fn log_is_incomplete(&self, rank: usize) -> bool {
+        let last = lock(&self.last);
+        last.get(&rank).is_some_and(|last| last.log_is_incomplete)
+    }
+}
+
+/// Whether a line is of the error before it.
+fn belongs_to_an_error(line: &str) -> bool {
+    line.starts_with("  because: ") || line.starts_with("help: ")
 }
 
 /// The errors of one rank's standard error that another rank has shown.
@@ -115,18 +169,28 @@ impl<W: Write> Screen<W> {
         Self { errors, ..self }
     }
 
-    /// Whether another rank has shown the error that `line` is, or belongs to.
+    /// Follows the errors of the rank. Whether another rank has shown the error that `line` is, or belongs to.
     fn is_repeated(&mut self, line: &[u8]) -> bool {
         let Some(filter) = &mut self.errors else {
             return false;
         };
-        if line.starts_with(b"error: ") {
-            let error = String::from_utf8_lossy(line);
-            filter.hides = filter.shown.is_repeated(filter.rank, error.trim_end());
-        } else if !line.starts_with(b"  because: ") && !line.starts_with(b"help: ") {
+        let line = String::from_utf8_lossy(line);
+        let line = line.trim_end();
+        filter.shown.follow(filter.rank, line);
+        if line.starts_with("error: ") {
+            filter.hides = filter.shown.is_repeated(filter.rank, line);
+        } else if !belongs_to_an_error(line) {
             filter.hides = false;
         }
         filter.hides
+    }
+
+    /// The log of the rank lacks what comes from now on.
+    fn note_incomplete_log(&self) {
+        if let Some(filter) = &self.errors {
+            let mut last = lock(&filter.shown.last);
+            last.entry(filter.rank).or_default().log_is_incomplete = true;
+        }
     }
 
     /// Shows `line`, which ends in a newline. A line of progress stays open on a terminal.
@@ -204,6 +268,28 @@ mod tests {
         let first =
             "3> error: rank 3 waited 2.03 s for rank 7\n3>   because: x\n3> help: y\n3> last\n";
         assert_eq!(screen, format!("{first}0> last\n12> last\n"));
+    }
+
+    #[test]
+    fn the_error_with_which_a_rank_ends_is_kept_with_its_causes() {
+        let shown = Arc::new(ShownErrors::default());
+        let print = |text: &str| {
+            // A file that cannot be written.
+            let log = Arc::new(File::open("/dev/null").unwrap());
+            let output = Screen::new(io::sink(), None).without_repeated_errors(1, shown.clone());
+            pump(text.as_bytes(), &log, "", output);
+            shown.last_of(1)
+        };
+        assert!(!shown.log_is_incomplete(1));
+        let error = "error: the report is not written\n  because: no space\nhelp: make room\n";
+        let kept = "the report is not written\nbecause: no space\nhelp: make room";
+        assert_eq!(print(&format!("warned\nhelp: x\n{error}\n")).unwrap(), kept);
+        assert!(shown.log_is_incomplete(1) && !shown.log_is_incomplete(0));
+        assert_eq!(shown.last_of(0), None);
+        assert_eq!(print("warned later\n"), None);
+        assert_eq!(print("error: one\nerror: two\n").unwrap(), "two");
+        shown.begin(1);
+        assert!(shown.last_of(1).is_none() && !shown.log_is_incomplete(1));
     }
 
     #[test]

@@ -235,6 +235,7 @@ impl RunningRank {
 
     /// Copies both streams in threads of their own, so that errors stay on standard error.
     fn start_pumps(&mut self, job: &Job<'_>, log: File, alive: &PumpAlive) -> io::Result<()> {
+        job.errors.begin(self.rank);
         let log = Arc::new(log);
         let alone = job.config.world_size() == 1;
         let prefix = if alone {

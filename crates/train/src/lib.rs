@@ -92,6 +92,7 @@ pub use metrics::named_sum::{Amount, NamedSum};
 pub use metrics::rank_times::{ForwardPass, PassTimes};
 pub use metrics::step_report::{Report, StepCost, StepReport};
 pub use metrics::sums::{ACCURACY, LOSS, MetricSums, WeightedSum};
+pub use model::draw::draw_parameters;
 pub use model::erased::{AnyBatch, AnyData, AnyItem, AnyModel, AnyModelOverRanks, Trainable};
 pub use model::finite::{DivergenceSign, NotFiniteInput};
 pub use model::generation::{Generation, TokenStream, whole_text};

@@ -1,6 +1,7 @@
 //! Models as the loop sees them: any Burn module with a loss, behind one type.
 
 pub(crate) mod batch_tensors;
+pub(crate) mod draw;
 pub(crate) mod erased;
 pub(crate) mod finite;
 pub(crate) mod generation;

@@ -8,7 +8,7 @@ use everburn::burn::prelude::*;
 use everburn::burn::tensor::Distribution;
 use everburn::nn::{Activation, InBlocks};
 use everburn::prelude::TrainingData;
-use everburn::train::{Classification, NextToken, Objective};
+use everburn::train::{Classification, NextToken, Objective, draw_parameters};
 use everburn_datasets::{
     DataChoice, ImageBatcher, Split, SyntheticDigits, TextBatcher, TextRequest, load_text,
 };
@@ -91,7 +91,9 @@ pub(super) trait Visitor {
 fn drawn<M: Module>(init: impl Fn(&Device) -> M) -> M {
     let device = Device::flex();
     device.seed(SEED);
-    init(&device).materialize()
+    let model = init(&device);
+    draw_parameters(&model);
+    model
 }
 
 /// The same model on the processor, each weight off by at most `rounding` of itself; another one for each `seed`.

@@ -8,7 +8,7 @@ use everburn::burn::optim::GradientsParams;
 use everburn::burn::prelude::*;
 use everburn::burn::tensor::{Distribution, Int};
 use everburn::nn::Recording;
-use everburn::train::{Classification, Objective};
+use everburn::train::{Classification, Objective, draw_parameters};
 use everburn_models::mnist::{Mnist, MnistConfig};
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,8 @@ pub(super) struct Replayed {
 pub(super) fn run(device: &Device) -> Result<Replayed, Failure> {
     device.seed(SEED);
     let device = device.clone().autodiff();
-    let model = MnistConfig::new().init(&device).materialize();
+    let model = MnistConfig::new().init(&device);
+    draw_parameters(&model);
     let draw = || {
         let images = Tensor::<4>::random([BATCH, 1, 28, 28], Distribution::Default, &device);
         images.without_autodiff()

@@ -282,7 +282,7 @@ impl Check<'_> {
     /// The device and the processor train at the same time: they do not get in each other's way. The device's losses may be
     /// [`TIMES_SPREAD`] times as far off as the processor's own are from rounded weights.
     fn losses(&self, model: CheckedModel, limit: Duration) -> std::io::Result<CheckResult> {
-        let steps = plan::steps(self.arguments.quick).to_string();
+        let steps = plan::steps(self.arguments).to_string();
         let train = |device: &str| {
             let mut command = self.part("losses", model.name(), device);
             command.args(["--model", model.name(), "--steps", &steps]);

@@ -81,6 +81,10 @@ pub(crate) struct SyncBench {
 
     #[command(flatten)]
     common: Common<3600>,
+
+    /// Flags of `everburn train` for all sides, after `--`.
+    #[arg(last = true, value_name = "FLAGS")]
+    flags: Vec<String>,
 }
 
 impl SyncBench {
@@ -138,6 +142,7 @@ impl SyncBench {
             .args(["--timeout", &self.common.run_timeout.to_string()])
             .arg("--run-dir")
             .arg(run)
+            .args(&self.flags)
             .args(flags);
         if self.link.link.is_some() {
             command.args(["--transport", "tcp"]);

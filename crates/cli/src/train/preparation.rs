@@ -162,7 +162,8 @@ pub(crate) fn prepare_run_directory(
         if let Some((_, text)) = Live::cut_off_in(run.path()) {
             say!("{text}");
         }
-        let changes = changed_settings(&run, config)?;
+        let mut changes = changed_settings(&run, config)?;
+        changes.extend(changed_ranks(&run, config)?);
         if !changes.is_empty() {
             say!("changed by this resume: {}", changes.join(", "));
         }
@@ -272,6 +273,13 @@ pub(crate) fn changed_settings(
         (before != now).then(|| format!("{path} = {} (was {})", shown(now), shown(before)))
     });
     Ok(changes.collect())
+}
+
+/// The number of ranks, where it is another than in the run.
+fn changed_ranks(run: &RunDirectory, config: &RunConfig) -> Result<Option<String>, CliError> {
+    let before = run.read_config::<RunConfig>()?.world_size();
+    let now = config.world_size();
+    Ok((before != now).then(|| format!("ranks = {now} (was {before})")))
 }
 
 /// Makes the first `runs/<model>-<number>` that nobody else has made.

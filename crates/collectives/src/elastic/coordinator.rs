@@ -29,6 +29,8 @@ pub struct News {
     pub given_up: Option<String>,
     /// The launcher that was asked to stop the job, and how.
     pub stop_requested: Option<String>,
+    /// The rank that was refused last, and why: it was started with other settings than the job.
+    pub refused: Option<String>,
     /// The generation after the one that was asked about has formed.
     pub next_has_formed: bool,
 }
@@ -106,6 +108,14 @@ impl MembershipCoordinator {
         self.store.set(&keys::stop_requested(), by.as_bytes())
     }
 
+    /// Records which rank was refused, and why, so that the launchers of other machines say so, too.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached.
+    pub fn note_refusal(&self, text: &str) -> Result<(), StoreError> {
+        self.store.set(&keys::refused(), text.as_bytes())
+    }
+
     /// Records that the launcher of machine `node` has begun, for the first time or again.
     ///
     /// # Errors
@@ -137,15 +147,18 @@ impl MembershipCoordinator {
             keys::finished(),
             keys::given_up(),
             keys::stop_requested(),
+            keys::refused(),
             next,
         ];
         let found = entry::values(&*self.store, &keys)?;
-        let [finished, given_up, stop, closed] = [0, 1, 2, 3].map(|place| found[place].as_ref());
+        let [finished, given_up, stop, refused, closed] =
+            [0, 1, 2, 3, 4].map(|place| found[place].as_ref());
         let shown = |reason: &Vec<u8>| printable(&String::from_utf8_lossy(reason), LONGEST_REASON);
         Ok(News {
             is_finished: finished.is_some(),
             given_up: given_up.map(shown),
             stop_requested: stop.map(shown),
+            refused: refused.map(shown),
             next_has_formed: closed.is_some(),
         })
     }

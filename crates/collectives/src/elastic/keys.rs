@@ -30,6 +30,10 @@ pub(super) fn stop_requested() -> String {
     key("stop_requested")
 }
 
+pub(super) fn refused() -> String {
+    key("refused")
+}
+
 pub(super) fn incarnation(slot: usize) -> String {
     key(&format!("slot/{slot}/incarnation"))
 }

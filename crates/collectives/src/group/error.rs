@@ -111,7 +111,7 @@ pub enum CollectiveError {
     /// A rank that the operation needs is gone.
     #[error(
         "rank {rank} lost rank {peer} in {operation} (collective {sequence}, step {step}, after \
-         {}): {cause}; look at the log of rank {peer} for its own error",
+         {}): {cause}; look at the output of rank {peer} for its own error",
         seconds(*.waited)
     )]
     PeerLost {
@@ -135,7 +135,7 @@ pub enum CollectiveError {
     /// A rank has aborted the group.
     #[error(
         "rank {by} aborted the group (rank {rank} was in {operation}, collective {sequence}, step \
-         {step}, for {}): {reason}; look at the log of rank {by} for what led to it",
+         {step}, for {}): {reason}; look at the output of rank {by} for what led to it",
         seconds(*.waited)
     )]
     Aborted {

@@ -154,8 +154,13 @@ impl Settings {
         if others_reach_it && job_token.is_none() && !open_store {
             return Err(RendezvousError::NoSecret);
         }
-        let local_rank = variables.number("LOCAL_RANK")?;
-        let here = variables.number("LOCAL_WORLD_SIZE")?;
+        let (local_rank, here) = match request.local {
+            Some((local_rank, here)) => (Some(local_rank), Some(here)),
+            None => (
+                variables.number("LOCAL_RANK")?,
+                variables.number("LOCAL_WORLD_SIZE")?,
+            ),
+        };
         let alike = |here: &usize| {
             (1..world_size).contains(here)
                 && world_size.is_multiple_of(*here)

@@ -1,6 +1,6 @@
 //! A server that answers waits for missing keys, as PyTorch's does when another client compares the key with a value.
 
-use std::io::{Read, Write};
+use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,6 +14,9 @@ use crate::raw::{LONG, client, open, serve};
 
 const WAIT: u8 = 6;
 const STOP_WAITING: u8 = 0;
+
+/// A read that waits for its key.
+type Read = fn(&TcpStore) -> Result<Vec<u8>, StoreError>;
 
 /// Passes everything between a client and `server`, but answers the first `early` waits itself.
 struct Early {
@@ -76,7 +79,6 @@ fn a_wait_that_is_answered_early_is_repeated_until_the_keys_are_there() {
     let server = serve(open());
     let writer = client(&server);
     let early = Early::before(server.local_addr(), 3);
-    type Read = fn(&TcpStore) -> Result<Vec<u8>, StoreError>;
     let reads: [Read; 3] = [
         |store| store.get("get"),
         |store| {

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use everburn_collectives::rendezvous::{
-    Rendezvous, RendezvousError, RendezvousRequest, WaitListener, rendezvous,
+    Rendezvous, RendezvousError, RendezvousRequest, WaitListener, rendezvous, variable,
 };
 
 use super::RankEnvironment;
+use crate::origin::StartedBy;
 
 impl RankEnvironment {
     /// Meets the other ranks of the job, whatever has started them, within `timeout`, by default that of
@@ -44,6 +45,7 @@ impl RankEnvironment {
             timeout,
             job_token: self.job_token.clone(),
             open_store: self.open_store,
+            local: self.place_by_slurm(variable("SLURM_DISTRIBUTION").as_deref()),
             on_wait,
         };
         // Under torchrun the variables say more: which part of its store belongs to this attempt.
@@ -54,5 +56,39 @@ impl RankEnvironment {
         let mut meeting = rendezvous(&init_method, request)?;
         meeting.local_rank = self.local_rank;
         Ok(meeting)
+    }
+
+    /// The rank's number on its node and the node's number of ranks, where Slurm has numbered the ranks node by node; its variable
+    /// is missing where nobody has asked for another `distribution`.
+    fn place_by_slurm(&self, distribution: Option<&str>) -> Option<(usize, usize)> {
+        let in_blocks = distribution.is_none_or(|it| it.starts_with("block"));
+        let by_slurm = self.origin.started_by == StartedBy::Slurm;
+        (by_slurm && in_blocks).then_some((self.local_rank, self.local_world_size))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use everburn_tests::lookup;
+
+    use super::*;
+
+    #[test]
+    fn a_rank_of_srun_has_its_place_unless_tasks_are_numbered_across_nodes() {
+        let task = [
+            ("SLURM_JOB_ID", "7"),
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_PROCID", "3"),
+            ("SLURM_LOCALID", "1"),
+            ("SLURM_NODEID", "1"),
+            ("SLURM_STEP_NUM_TASKS", "4"),
+            ("SLURM_STEP_TASKS_PER_NODE", "2(x2)"),
+            ("SLURM_STEP_NODELIST", "n[1-2]"),
+            ("EVERBURN_OPEN_STORE", "1"),
+        ];
+        let rank = RankEnvironment::detect(lookup(&task)).unwrap().unwrap();
+        assert_eq!(rank.place_by_slurm(None), Some((1, 2)));
+        assert_eq!(rank.place_by_slurm(Some("block:cyclic")), Some((1, 2)));
+        assert_eq!(rank.place_by_slurm(Some("cyclic")), None);
     }
 }

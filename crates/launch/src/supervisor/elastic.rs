@@ -90,17 +90,40 @@ impl Supervisor<'_> {
                     _ => "it has no restarts left",
                 };
                 let loss = loss(&ended, incarnation, expelled);
-                tracing::warn!(
-                    "{loss}; its log: {}; it is not started again: {why}",
-                    log.display()
-                );
+                if ended.exit == RankExit::Code(EXIT_USAGE) && self.config.nodes > 1 {
+                    let machine = self.config.node_rank;
+                    elastic
+                        .store_client
+                        .note_refusal(format!("machine {machine}: {loss}"));
+                }
+                let rank = ended.rank;
+                elastic.away.push(*ended);
+                match self.hosted.is_none() && !self.has_ranks() {
+                    // The launcher ends, and its last words are the same.
+                    true => tracing::debug!("{loss}"),
+                    false => tracing::warn!(
+                        "{loss}; its log: {}; it is not started again: {why}",
+                        log.display()
+                    ),
+                }
                 (self.tell)(&LaunchEvent::Lost {
-                    rank: ended.rank,
+                    rank,
                     text: format!("{loss}; it is not started again: {why}"),
                 });
-                elastic.away.push(*ended);
                 self.give_up_if_hopeless();
             }
+        }
+    }
+
+    /// Says that a rank of another machine was refused, where the job continues.
+    fn say_who_was_refused(&self, text: &str) {
+        let own = format!("machine {}: ", self.config.node_rank);
+        if !text.starts_with(&own) && self.goes_on() {
+            let text = format!(
+                "{text}; the job continues without it until it is started with the same settings"
+            );
+            tracing::warn!("{text}");
+            (self.tell)(&LaunchEvent::RefusedElsewhere { text });
         }
     }
 
@@ -141,6 +164,7 @@ impl Supervisor<'_> {
                     self.stop(SIGINT, &by);
                 }
             }
+            StoreEvent::Refused(text) => self.say_who_was_refused(&text),
             StoreEvent::LeaseTaken(other) => {
                 return Err(LaunchError::NodeRankTaken {
                     node_rank: self.config.node_rank,

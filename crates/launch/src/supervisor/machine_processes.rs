@@ -53,6 +53,8 @@ pub enum StoreEvent {
     GivenUp(String),
     /// The launcher of another machine was asked to stop the job.
     StopRequested(String),
+    /// A rank of some machine was started with other settings than the job, and refused.
+    Refused(String),
     /// Another launcher runs with the number of this machine.
     LeaseTaken(ProcessIdentity),
     /// The store cannot be reached.
@@ -90,6 +92,8 @@ pub struct MachineProcesses {
     end_is_known: bool,
     /// The supervisor knows that the job is to stop.
     stop_is_known: bool,
+    /// The refusal that was reported last.
+    refused: Option<String>,
     /// The generation that was read last, and how many looks ago.
     newest: Option<Generation>,
     unread: u32,
@@ -105,6 +109,7 @@ impl MachineProcesses {
             processes: BTreeMap::new(),
             end_is_known: false,
             stop_is_known: false,
+            refused: None,
             newest: None,
             unread: 0,
         }
@@ -173,6 +178,14 @@ impl MachineProcesses {
         self.coordinator.request_stop(by)
     }
 
+    /// Notes that a rank of this machine was refused.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached.
+    pub fn note_refusal(&mut self, text: &str) -> Result<(), StoreError> {
+        self.coordinator.note_refusal(text)
+    }
+
     /// Reads what is new.
     ///
     /// # Errors
@@ -195,6 +208,12 @@ impl MachineProcesses {
                 events.push(StoreEvent::GivenUp(reason));
                 self.end_is_known = true;
             }
+        }
+        if let Some(text) = news.refused
+            && self.refused.as_ref() != Some(&text)
+        {
+            self.refused = Some(text.clone());
+            events.push(StoreEvent::Refused(text));
         }
         self.unread += 1;
         let some_are_missing = self.processes.values().any(|process| process.missed > 0);
@@ -288,6 +307,19 @@ mod tests {
             left: vec![1, 4],
         };
         assert_eq!(lost(&[1, 4]), [of(1, &[2, 3])]);
+    }
+
+    #[test]
+    fn a_rank_of_another_machine_that_was_refused_is_said_once() {
+        let store: SharedStore = Arc::new(HashStore::new());
+        let mut processes = MachineProcesses::new(store.clone(), 0);
+        let mut other = MachineProcesses::new(store, 1);
+        for text in ["machine 1: another seed", "machine 1: another model"] {
+            other.note_refusal(text).unwrap();
+            let refused = StoreEvent::Refused(text.to_owned());
+            assert_eq!(processes.look().unwrap(), [refused]);
+            assert!(processes.look().unwrap().is_empty());
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod writing;
 
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,7 @@ use crate::error::LaunchError;
 use crate::event::{LaunchEvent, Tell};
 use crate::exit::RankExit;
 use crate::outcome::EndedRank;
+use crate::output::ShownErrors;
 use crate::ranks::{Job, PumpAlive, RunningRank};
 
 /// How often the launcher that holds the store looks whether other machines are still there, once no rank of
@@ -100,6 +102,8 @@ pub(crate) struct Supervisor<'a> {
     /// The first signal that asked the job to stop, and when it came.
     interrupted: Option<(i32, Instant)>,
     writing: Writing,
+    /// The errors that ranks have printed.
+    errors: Arc<ShownErrors>,
     tell: Tell,
 }
 
@@ -129,6 +133,7 @@ impl<'a> Supervisor<'a> {
             plan: Plan::Train,
             interrupted: None,
             writing: Writing::new(config.step_limit),
+            errors: Arc::default(),
             tell,
         }
     }
@@ -144,6 +149,7 @@ impl<'a> Supervisor<'a> {
         self.running.extend(logs.iter().map(|_| None));
         let client_events = events.clone();
         self.dashboard = job.dashboard;
+        self.errors = Arc::clone(&job.errors);
         self.starter = Some(Starter { job, alive, events });
         if let Some(limits) = self.config.elastic.clone() {
             let access = self.config.store_access(&job.token);

@@ -11,6 +11,7 @@ use super::story::Story;
 use crate::cause::{Blame, blame, root_cause};
 use crate::error::LaunchError;
 use crate::exit::{EXIT_STALLED, EXIT_UNAVAILABLE, RankExit};
+use crate::failure::{RankReport, ReportKind};
 use crate::job_failure::JobFailure;
 use crate::lost_machine::LostMachine;
 use crate::outcome::{EndedRank, Outcome};
@@ -75,6 +76,15 @@ impl Supervisor<'_> {
         Ok(Outcome::Failed(Box::new(failure)))
     }
 
+    /// A rank that could not write its report, as on a full disk, has printed why it ends all the same.
+    fn add_what_was_printed(&self, cause: &mut EndedRank) {
+        let fails = matches!(cause.exit, RankExit::Code(code) if code != 0);
+        if cause.report.is_none() && fails && blame(cause) == Blame::Own {
+            let said = self.errors.last_of(cause.rank);
+            cause.report = said.map(|said| RankReport::new(cause.rank, ReportKind::Own, said));
+        }
+    }
+
     /// The failure of a job because of `cause`, after which `others` have ended badly, too.
     fn failure(
         &mut self,
@@ -104,6 +114,7 @@ impl Supervisor<'_> {
             cause = story.first_error_of(cause);
             restarts = story.restarts;
         }
+        self.add_what_was_printed(&mut cause);
         let lost = cause.lost_rank();
         let has_log = |rank: &usize| {
             let log = std::fs::metadata(self.config.log_path(*rank));
@@ -116,8 +127,10 @@ impl Supervisor<'_> {
         let log = self.config.log_path(logged);
         let own_pause = self.own_pause.before_failure(Instant::now());
         let was_shown = is_report && logged == cause.rank && !self.dashboard;
+        // The end of what it has is old.
+        let is_old = self.errors.log_is_incomplete(logged);
         JobFailure {
-            log_tail: (!was_shown).then(|| last_lines(&log, LOG_TAIL_LINES)),
+            log_tail: (!was_shown && !is_old).then(|| last_lines(&log, LOG_TAIL_LINES)),
             logged,
             log,
             out_of_memory: false,

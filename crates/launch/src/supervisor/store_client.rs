@@ -32,6 +32,7 @@ enum StoreRequest {
     Finish,
     GiveUp(String),
     Stop(String),
+    Refused(String),
 }
 
 /// This machine among those of the job.
@@ -114,6 +115,11 @@ impl StoreClient {
     /// Has the launchers of the other machines stop the job, too.
     pub(crate) fn request_stop(&self, by: String) {
         self.request(StoreRequest::Stop(by));
+    }
+
+    /// Has the launchers of the other machines say that a rank of this one was refused.
+    pub(crate) fn note_refusal(&self, text: String) {
+        self.request(StoreRequest::Refused(text));
     }
 
     /// After it has lost the store, and reported that, the thread takes no requests.
@@ -242,6 +248,7 @@ impl StoreClientThread {
             StoreRequest::Finish => self.processes.finish(),
             StoreRequest::GiveUp(reason) => self.processes.give_up(&reason),
             StoreRequest::Stop(by) => self.processes.request_stop(&by),
+            StoreRequest::Refused(text) => self.processes.note_refusal(&text),
         }
     }
 

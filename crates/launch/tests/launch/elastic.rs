@@ -245,6 +245,28 @@ fn a_machine_that_is_asked_to_stop_tells_the_others() {
 }
 
 #[test]
+fn a_rank_that_was_refused_is_named_on_the_other_machines() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut launcher, store) = machine_0_without_ranks(folder.path());
+    let key = "everburn/elastic/refused";
+    store.wait_within(&[key], DEADLINE).unwrap();
+    let own = "machine 0: rank 0 ended with exit code 2";
+    assert_eq!(store.get(key).unwrap(), own.as_bytes());
+    let other = "machine 1: rank 1 ended with exit code 2: another seed";
+    let coordinator = MembershipCoordinator::new(store.clone());
+    coordinator.note_refusal(other).unwrap();
+    let told = || fs::read_to_string(folder.path().join("told")).unwrap_or_default();
+    let line = format!(
+        "None {other}; the job continues without it until it is started with the same settings\n"
+    );
+    wait_until("the line of the launcher", || told().ends_with(&line));
+    assert!(!told().contains(own), "{}", told());
+    launcher.signal(Signal::INT);
+    drop((store, coordinator));
+    launcher.wait();
+}
+
+#[test]
 fn the_store_serves_other_machines_though_no_rank_is_left_on_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let (mut launcher, store) = machine_0_without_ranks(folder.path());

@@ -38,6 +38,24 @@ fn a_rank_that_says_that_it_has_finished_has_still_to_end_with_0() {
 }
 
 #[test]
+fn a_rank_that_could_not_write_its_report_has_printed_why_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "if [ $RANK = 0 ]; then exec sleep 600; fi
+        printf 'error: the report is not written\\n  because: No space left on device\\nhelp: make room\\n' >&2; exit 1";
+    let failure = failure_of(job(folder.path(), 2, script));
+    let message = failure.to_string();
+    let first = message.lines().next().unwrap();
+    assert_eq!(
+        first,
+        "rank 1 ended with exit code 1: the report is not written"
+    );
+    message.assert_contains([
+        "\n  because: No space left on device\n",
+        "\n  help: make room\n",
+    ]);
+}
+
+#[test]
 fn a_job_whose_ranks_were_stopped_themselves_has_not_succeeded() {
     for script in ["stopped", "[ $RANK = 1 ] && stopped || finished"] {
         let folder = tempfile::tempdir().unwrap();

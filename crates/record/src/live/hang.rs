@@ -195,7 +195,7 @@ impl LiveRank {
     }
 }
 
-/// What is said of a store that has been silent for so many seconds, and of the process of the launcher that is stopped.
+/// What is said of a store that has been silent, and of the process of the launcher that is stopped.
 fn of_store(launcher: Option<u32>, silent_seconds: Option<f64>) -> Option<String> {
     let Some(process) = launcher else {
         return silent_seconds.map(|seconds| {

@@ -5,7 +5,6 @@
 //! before it show, leaves a margin free on every rank. What a step needs grows linearly with its samples: two sizes give
 //! the line, and the line the largest size, which one more step confirms.
 
-use burn::module::Module;
 use everburn_record::units::counted;
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +12,7 @@ use super::trial::Trial;
 use super::{Trainer, TrainingData};
 use crate::device::memory::PeakMemory;
 use crate::error::TrainError;
+use crate::model::draw::draw_parameters;
 use crate::model::erased::{AnyData, AnyModel, Trainable, erase_data};
 
 /// How many steps of a size are timed: the first one is slow, and the better one of two others is rarely disturbed.
@@ -223,7 +223,8 @@ impl Trainer {
         I: Send + Sync + Clone + 'static,
     {
         self.check_trials()?;
-        let (model, data) = (AnyModel::new(model).materialize(), erase_data(data));
+        let (model, data) = (AnyModel::new(model), erase_data(data));
+        draw_parameters(&model);
         let ranks = self.config.virtual_ranks.unwrap_or(self.group.world_size());
         // Every rank has as many samples in each part of a batch.
         let unit = ranks.max(1) * self.config.accumulate.max(1);

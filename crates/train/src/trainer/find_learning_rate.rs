@@ -9,7 +9,6 @@
 //! Both libraries smooth by an exponential average of 0.98, over about 50 steps. Of a sweep of 100 steps that is half, and the
 //! average follows the loss decades of the rate too late. Here each point is the mean of the steps around it, which does not lag.
 
-use burn::module::Module;
 use everburn_record::units::counted;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +16,7 @@ use super::trial::Trial;
 use super::{Trainer, TrainingData};
 use crate::error::TrainError;
 use crate::metrics::line::MetricLine;
+use crate::model::draw::draw_parameters;
 use crate::model::erased::{AnyModel, Trainable, erase_data};
 
 /// How many steps on each side a smoothed loss is the mean of: with its own 11, in the default range less than a factor of 6
@@ -242,7 +242,8 @@ impl Trainer {
         if let Some(warning) = repeats(samples, &trial).filter(|_| self.group.rank() == 0) {
             tracing::warn!("{warning}");
         }
-        let model = AnyModel::new(model).materialize();
+        let model = AnyModel::new(model);
+        draw_parameters(&model);
         let made = self.try_steps(&model, &data, &trial, has_exploded)?;
         Ok(LearningRateSweep::of(&made.lines, made.interrupted))
     }

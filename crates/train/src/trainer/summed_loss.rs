@@ -6,6 +6,7 @@ use everburn_nn::with_checked_targets;
 use everburn_record::{Event, EventKind, attempt, units};
 
 use super::Trainer;
+use crate::model::draw::draw_parameters;
 use crate::model::erased::{AnyBatch, AnyData, AnyModel};
 
 /// At most this many samples are looked at: enough to tell a sum from a mean.
@@ -29,7 +30,7 @@ impl Trainer {
             return model;
         }
         // Drawn now: a copy of parameters that are still to be drawn would draw its own.
-        let model = model.materialize();
+        draw_parameters(&model);
         let (device, half) = (self.device.clone().autodiff(), samples / 2);
         let look = || {
             let valid = model.clone().fork(&device).valid();

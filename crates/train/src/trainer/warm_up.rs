@@ -20,6 +20,7 @@ use super::{Trainer, TrainingData};
 
 use crate::device::kernels::LaunchCount;
 use crate::error::TrainError;
+use crate::model::draw::draw_parameters;
 use crate::model::erased::{AnyBatch, AnyData, AnyLoader, AnyModel, Trainable, erase_data};
 use crate::model::labels::checked;
 
@@ -177,7 +178,7 @@ impl Trainer {
         let device_error =
             |error: burn::tensor::TensorReadError| TrainError::Device(error.to_string());
         // Drawn now: a copy of weights that are still to be drawn would draw its own.
-        let model = model.materialize();
+        draw_parameters(&model);
         let checkpointing = self.config.activation_checkpointing;
         let device = checkpointing.autodiff(self.device.clone());
         let before = Buffers::read(&model)?;

@@ -42,7 +42,7 @@ fn a_wrong_message_says_who_waited_and_what_to_check() {
 }
 
 #[test]
-fn an_abort_says_where_this_rank_was_and_whose_log_to_read() {
+fn an_abort_says_where_this_rank_was_and_whose_output_to_read() {
     let error = CollectiveError::Aborted {
         rank: 0,
         by: 1,
@@ -55,7 +55,7 @@ fn an_abort_says_where_this_rank_was_and_whose_log_to_read() {
     assert_eq!(
         error.to_string(),
         "rank 1 aborted the group (rank 0 was in barrier, collective 5, step 34, for \
-         0.250 s): loss is NaN; look at the log of rank 1 for what led to it"
+         0.250 s): loss is NaN; look at the output of rank 1 for what led to it"
     );
 }
 

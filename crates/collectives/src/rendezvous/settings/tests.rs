@@ -93,6 +93,14 @@ fn ranks_are_on_machines_where_each_has_as_many() {
         assert_eq!(per_machine(3, &variables), None, "{variables:?}");
     }
     assert_eq!(per_machine(3, &[("LOCAL_WORLD_SIZE", "2")]), None);
+    // By variables of another launcher.
+    let request = RendezvousRequest {
+        local: Some((1, 2)),
+        ..ranks(3, 4)
+    };
+    let settings = gather("tcp://node0:1", &request, &[("EVERBURN_JOB_TOKEN", MINE)]).unwrap();
+    assert_eq!(settings.ranks_per_machine, Some(2));
+    assert_eq!(settings.local_rank, Some(1));
 }
 
 #[test]
