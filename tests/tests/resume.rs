@@ -157,14 +157,21 @@ fn where_there_is_no_checkpoint_the_message_says_so() {
     let run = train(folder.path(), "run", "1");
     std::fs::remove_dir_all(run.path.join("checkpoints")).unwrap();
     let ended = resume(folder.path(), "run", "3", "1");
-    let of_model =
-        "the run has its model: start without --resume; --init-from run begins with that model";
-    ended.failed_with(2, &[of_model]);
+    ended.failed_with(
+        2,
+        &[
+            "run/checkpoints is gone, from which the run would be resumed",
+            "--init-from run` begins a training with its model",
+        ],
+    );
     std::fs::remove_file(run.path.join("model.safetensors")).unwrap();
     let ended = resume(folder.path(), "run", "3", "1");
     ended.failed_with(
         2,
-        &["it contains no checkpoint: the run ended before its first one; start without --resume"],
+        &[
+            "run/checkpoints is gone",
+            "leave --resume away to begin anew",
+        ],
     );
 }
 
