@@ -4,9 +4,9 @@ use burn::module::{Module, ModuleVisitor};
 
 /// Draws all initial weights of `model` now.
 ///
-/// Burn draws a parameter when it is first read, and a copy of a parameter that is still to be drawn draws its own: who copies a
-/// model, or draws other random numbers before it is read, calls this first. ([`Module::materialize`] does not draw: it merges
-/// adapters into weights.)
+/// Burn draws a parameter when it is first read: its numbers depend on those that were drawn since the device was seeded, and the
+/// model may have been moved to another device meanwhile. Who needs the numbers of the seed calls this first.
+/// ([`Module::materialize`] does not draw: it merges adapters into weights.)
 ///
 /// ```
 /// # mod everburn { pub use everburn_nn as nn; pub use everburn_train as train; }
@@ -14,10 +14,10 @@ use burn::module::{Module, ModuleVisitor};
 /// use everburn::nn::LinearConfig;
 /// use everburn::train::draw_parameters;
 ///
-/// let model = LinearConfig::new(8, 4).init(&Device::flex());
+/// let device = Device::flex();
+/// device.seed(7);
+/// let model = LinearConfig::new(8, 4).init(&device);
 /// draw_parameters(&model);
-/// let weights = |model: &everburn::nn::Linear| model.weight.val().into_data();
-/// assert_eq!(weights(&model), weights(&model.clone()));
 /// ```
 pub fn draw_parameters(model: &impl Module) {
     struct Draw;
@@ -31,24 +31,26 @@ pub fn draw_parameters(model: &impl Module) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use burn::module::{Param, ParamId};
     use burn::prelude::*;
-    use everburn_nn::conv::Conv2dConfig;
 
     use super::*;
 
     #[test]
-    fn copies_of_a_drawn_model_have_its_weights_and_others_draw_their_own() {
-        let device = Device::flex();
-        let init = || Conv2dConfig::new([2, 3], [3, 3]).init(&device);
-        let bits = |model: &everburn_nn::conv::Conv2d| model.weight.val().into_data();
-        let undrawn = init();
-        assert_ne!(
-            bits(&undrawn.clone()),
-            bits(&undrawn),
-            "Burn draws at once: this is not needed"
-        );
-        let drawn = init();
-        draw_parameters(&drawn);
-        assert_eq!(bits(&drawn.clone()), bits(&drawn));
+    fn a_parameter_is_drawn_before_it_is_read() {
+        let drawn = Arc::new(AtomicBool::new(false));
+        let seen = drawn.clone();
+        let draw = move |device: &Device, _: bool| {
+            seen.store(true, Ordering::SeqCst);
+            Tensor::<1>::zeros([1], device)
+        };
+        let id = ParamId::new();
+        let param = Param::uninitialized(id, draw, Device::flex(), false, [1].into());
+        assert!(!drawn.load(Ordering::SeqCst));
+        draw_parameters(&param);
+        assert!(drawn.load(Ordering::SeqCst));
     }
 }

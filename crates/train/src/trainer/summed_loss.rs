@@ -29,7 +29,7 @@ impl Trainer {
         if !looks || self.initial_values.is_some() {
             return model;
         }
-        // Drawn now: a copy of parameters that are still to be drawn would draw its own.
+        // Drawn now, on the model's device: a fork of parameters that are still to be drawn would draw its own.
         draw_parameters(&model);
         let (device, half) = (self.device.clone().autodiff(), samples / 2);
         let look = || {

@@ -177,7 +177,7 @@ impl Trainer {
     ) -> Result<(AnyModel, usize), TrainError> {
         let device_error =
             |error: burn::tensor::TensorReadError| TrainError::Device(error.to_string());
-        // Drawn now: a copy of weights that are still to be drawn would draw its own.
+        // Drawn now, on the model's device: a fork of weights that are still to be drawn would draw its own.
         draw_parameters(&model);
         let checkpointing = self.config.activation_checkpointing;
         let device = checkpointing.autodiff(self.device.clone());
