@@ -352,6 +352,7 @@ pub fn missing_keys<M: Module>(
 /// use burn::prelude::*;
 /// use everburn::train::{StateDictLayout, save_state_dict, state_dict_shapes};
 ///
+/// const SIZES: &[StatedSize] = &[StatedSize::new("/inputs", ShownBy::Dimension("weight", 1))];
 /// let folder = tempfile::tempdir().unwrap();
 /// let path = folder.path().join("weights.pt");
 /// save_state_dict(&LinearConfig::new(3, 2).init(&Device::flex()), 0, &path).unwrap();
@@ -381,11 +382,12 @@ pub fn state_dict_shapes(
 /// use burn::prelude::*;
 /// use everburn::train::{ShownBy, StateDictLayout, StatedSize, save_state_dict, shown_sizes};
 ///
+/// const SIZES: &[StatedSize] = &[StatedSize::new("/inputs", ShownBy::Dimension("weight", 1))];
 /// let folder = tempfile::tempdir().unwrap();
 /// let path = folder.path().join("weights.pt");
 /// save_state_dict(&LinearConfig::new(3, 2).init(&Device::flex()), 0, &path).unwrap();
 /// let layout = StateDictLayout {
-///     sizes: &[StatedSize::new("/inputs", ShownBy::Dimension("weight", 1))],
+///     sizes: SIZES,
 ///     ..StateDictLayout::default()
 /// };
 /// assert_eq!(shown_sizes(&path, &layout).unwrap(), [("/inputs", 3)]);
