@@ -352,7 +352,6 @@ pub fn missing_keys<M: Module>(
 /// use burn::prelude::*;
 /// use everburn::train::{StateDictLayout, save_state_dict, state_dict_shapes};
 ///
-/// const SIZES: &[StatedSize] = &[StatedSize::new("/inputs", ShownBy::Dimension("weight", 1))];
 /// let folder = tempfile::tempdir().unwrap();
 /// let path = folder.path().join("weights.pt");
 /// save_state_dict(&LinearConfig::new(3, 2).init(&Device::flex()), 0, &path).unwrap();
