@@ -5,7 +5,6 @@ mod header;
 mod heat_map;
 mod phases;
 mod table;
-mod words;
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};

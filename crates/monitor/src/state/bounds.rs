@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use everburn_record::{Live, LiveRank, MetricRecord, RankLine};
+use everburn_record::{Live, LiveRank, MetricRecord, RankLine, plain};
 
 /// Ranks with this number or a larger one are left out.
 pub(super) const MOST_RANKS: usize = 4096;
@@ -11,15 +11,9 @@ pub(super) const MOST_RANKS: usize = 4096;
 /// How many characters of a text are kept; more than a line of a terminal has.
 const LONGEST_TEXT: usize = 400;
 
-/// The beginning of a text.
+/// The beginning of a text as one line, without what would command a terminal: views show it as it is.
 pub(super) fn cut(text: &str) -> String {
-    let mut characters = text.chars();
-    let mut kept: String = characters.by_ref().take(LONGEST_TEXT).collect();
-    if characters.next().is_some() {
-        kept.pop();
-        kept.push('…');
-    }
-    kept
+    plain::line(text, LONGEST_TEXT)
 }
 
 /// How many metrics of an objective are kept.

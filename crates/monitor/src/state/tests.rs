@@ -25,6 +25,21 @@ fn a_curve_that_is_told_again_is_one_curve_and_a_long_one_is_thinned_out() {
 }
 
 #[test]
+fn no_text_that_is_kept_commands_a_terminal() {
+    let mut state = RunState::default();
+    let event = Event::new(EventKind::Warning, "a\u{1b}[2J\nb\u{202e}");
+    state.take(&Update::Event(event), 0);
+    assert_eq!(state.events[0].text, "a\u{fffd}[2J b\u{fffd}");
+    let run = Update::Run {
+        name: "a\u{9b}2J".into(),
+        config: r#"model = "\u001b[2J""#.into(),
+    };
+    state.take(&run, 0);
+    assert_eq!(state.name, "a\u{fffd}2J");
+    assert_eq!(state.model, "\u{fffd}[2J");
+}
+
+#[test]
 fn what_is_kept_is_bounded_whatever_is_said() {
     let mut state = RunState::default();
     let long = "x".repeat(1 << 16);

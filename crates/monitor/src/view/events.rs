@@ -8,7 +8,6 @@ use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph, Widget};
 
-use super::words::plain;
 use crate::state::RunState;
 
 pub(super) fn draw(state: &RunState, area: Rect, buffer: &mut Buffer) {
@@ -45,7 +44,7 @@ fn line(event: &Event, now_ms: u64) -> Line<'static> {
             Style::new().fg(colour(event.kind)),
         ),
         Span::raw(format!("{step:<12}{rank:<8}")),
-        Span::raw(plain(&event.text)),
+        Span::raw(event.text.clone()),
     ])
 }
 

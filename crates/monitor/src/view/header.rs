@@ -7,15 +7,14 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline, Widget};
 
-use super::words::plain;
 use crate::state::{RankState, RankStatus, RunState};
 
 pub(super) fn draw(state: &RunState, ranks: &[RankState], area: Rect, buffer: &mut Buffer) {
     let title = match (state.model.as_str(), state.name.as_str()) {
         ("", "") => " run ".to_string(),
-        (model, name) => format!(" {} · {} ", plain(model), plain(name)),
+        (model, name) => format!(" {model} · {name} "),
     };
-    let doing = format!(" {} ", plain(&state.doing()));
+    let doing = format!(" {} ", state.doing());
     let colour = match state.goes_on() {
         true if state.silence().or(state.stall()).is_some() || state.reached == Some(false) => {
             Color::Red
@@ -99,7 +98,7 @@ fn numbers_of(state: &RunState, ranks: &[RankState]) -> Line<'static> {
     let others = |line: &MetricRecord| -> Vec<(String, Option<String>)> {
         let others = line.metrics.iter().filter(|(_, mean)| mean.is_finite());
         others
-            .map(|(name, mean)| (plain(name), Some(units::significant(*mean, 4))))
+            .map(|(name, mean)| (name.clone(), Some(units::significant(*mean, 4))))
             .collect()
     };
     if let Some(line) = &state.step {

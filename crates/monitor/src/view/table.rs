@@ -8,7 +8,6 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Cell, Row, Table, Widget};
 
 use super::phases::{bar, legend};
-use super::words::plain;
 use crate::state::{RankState, RankStatus};
 
 /// From that width on there is room for the last collective as it is told.
@@ -105,11 +104,11 @@ fn row(rank: &RankState, bar_width: u16, (gpus, wide): (bool, bool)) -> Row<'sta
         _ if rank.stopped.is_some() => rank.continued_by().unwrap_or_default(),
         (Some(seconds), _) if rank.status == RankStatus::Silent => {
             let process = rank.process.as_ref();
-            let process = process.map_or(String::new(), |process| format!("; {}", plain(process)));
+            let process = process.map_or(String::new(), |process| format!("; {process}"));
             format!("no heartbeat for {seconds:.0} s{process}")
         }
-        (_, Some(doing)) if wide && !doing.contains(", waiting for ") => plain(doing),
-        (_, Some(doing)) => plain(&shortened(doing)),
+        (_, Some(doing)) if wide && !doing.contains(", waiting for ") => doing.clone(),
+        (_, Some(doing)) => shortened(doing),
         (_, None) => String::new(),
     };
     cells.push(Cell::new(doing));
