@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use everburn_auth::{GivenToken, JobToken};
 use everburn_record::plain::is_unruly;
-use everburn_record::{Live, Phase, unix_time_ms};
+use everburn_record::{Live, Phase, RUNS, unix_time_ms};
 
 use crate::error::MonitorError;
 use crate::source::{Source, Target};
@@ -18,9 +18,6 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// How often a run that nobody has any more is looked at again, until its ranks have ended with their launcher.
 const LOOKS_AFTER_END: usize = 10;
-
-/// Where runs are recorded where nothing else is said.
-const RUNS: &str = "runs";
 
 /// Monitor a run, live or finished: curves, ranks, events. Any number of monitors can attach to a run; none can
 /// change it.

@@ -75,8 +75,8 @@ pub use place::{NotAPlace, Place};
 pub use ranges::{located, ranges, ranks};
 pub use rank_line::{RankLine, RankStep};
 pub use runs::{
-    checkpoints_elsewhere, folder_of_first_machine, folder_of_machine, has_checkpoint, machines_of,
-    runs_in, starts_again,
+    RUNS, checkpoints_elsewhere, folder_of_first_machine, folder_of_machine, has_checkpoint,
+    machines_of, runs_in, starts_again,
 };
 pub use saving::Saving;
 pub use settings::Settings;

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use crate::plain::word;
 use crate::{Live, Place, Settings, ranges};
 
+/// The folder of all runs, where no other is named.
+pub const RUNS: &str = "runs";
+
 /// The folders of the runs in `folder`, the one that was written to last first. A folder that cannot be read has none.
 ///
 /// ```

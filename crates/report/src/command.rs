@@ -4,12 +4,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use everburn_record::runs_in;
+use everburn_record::{RUNS, runs_in};
 
 use crate::{ReportError, compare, write_report};
-
-/// Where runs are recorded where nothing else is said.
-const RUNS: &str = "runs";
 
 /// Make a run's report: one HTML file with curves, ranks, events, configuration and results.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

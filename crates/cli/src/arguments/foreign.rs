@@ -5,9 +5,8 @@ use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
-use everburn_record::invocation;
 use everburn_record::plain::word;
-use everburn_record::runs_in;
+use everburn_record::{RUNS, invocation, runs_in};
 
 use crate::legible;
 use crate::summary::resume_of;
@@ -87,9 +86,6 @@ const COMMANDS: [(&str, &str); 17] = [
     ("list", "train --list"),
     ("models", "train --list"),
 ];
-
-/// Where runs are recorded where nothing else is said.
-const RUNS: &str = "runs";
 
 /// The argument that takes what `verify` passes on to its trainings.
 const FLAGS_OF_TRAIN: &str = "train";

@@ -15,15 +15,12 @@ use std::process::ExitCode;
 
 use super::ToolError;
 use clap::Args;
-use everburn_record::{Finding, Verdict};
+use everburn_record::{Finding, RUNS, Verdict};
 
 pub(crate) use self::rank::RankArguments;
 pub(super) use self::rank::run as run_rank;
 use self::report::Problem;
 use crate::missing_run;
-
-/// Where runs are written where nothing else is said.
-const RUNS: &str = "runs";
 
 /// Check this machine for training: CPU, memory, GPUs, NCCL. With `--ranks N`, also test the connections between ranks
 #[derive(Debug, Args)]

@@ -9,7 +9,7 @@ use everburn_launch::LaunchConfig;
 use everburn_record::plain::word;
 use everburn_record::sync::lock;
 use everburn_record::units::counted;
-use everburn_record::{Live, folder_of_machine};
+use everburn_record::{Live, RUNS, folder_of_machine};
 use everburn_train::checkpoint::{CheckpointFolder, Progress};
 use everburn_train::{
     ConfiguredTask, LoadedData, parameter_differences, renderer, settings_by_path,
@@ -287,7 +287,7 @@ pub(crate) fn claim_first_free(model: &str) -> Result<PathBuf, CliError> {
     let failed = |path: &Path, error: &std::io::Error| {
         CliError::usage(format!("{} cannot be made: {error}", path.display()))
     };
-    let runs = Path::new("runs");
+    let runs = Path::new(RUNS);
     std::fs::create_dir_all(runs).map_err(|error| failed(runs, &error))?;
     let mut number = 1;
     loop {
