@@ -63,7 +63,7 @@ impl EarlyStop {
         tell: impl Fn(&str) + Send + 'static,
     ) -> io::Result<Self> {
         let obey = move |signal| -> ControlFlow<()> {
-            tell(signal_name(signal).unwrap_or("a signal"));
+            tell(name_of(signal));
             low_level::exit(code(signal));
         };
         let handle = on_signals("early-signals", listened, obey)?;
@@ -92,6 +92,11 @@ pub fn signals_to_hear(signals: &[i32]) -> Vec<i32> {
 fn is_ignored(signal: i32, status: &str) -> bool {
     let mask = value_in(status, "SigIgn").and_then(|mask| u64::from_str_radix(mask, 16).ok());
     mask.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
+}
+
+/// As in `SIGTERM`.
+pub(crate) fn name_of(signal: i32) -> &'static str {
+    signal_name(signal).unwrap_or("a signal")
 }
 
 /// Calls `obey` on a thread of its own with each signal that comes, until it breaks or the handle is closed.

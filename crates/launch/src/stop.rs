@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use everburn_record::{EXIT_INTERRUPTED, StopSignal};
 use signal_hook::consts::SIGHUP;
 use signal_hook::flag;
-use signal_hook::low_level::{self, signal_name};
+use signal_hook::low_level;
 
-use crate::early_stop::{RANK_ASKED_BY, on_signals, signals_to_hear};
+use crate::early_stop::{RANK_ASKED_BY, name_of, on_signals, signals_to_hear};
 
 /// Signals that come within this time are one request: `timeout` sends one to its child and one to its process group.
 const ONE_REQUEST: Duration = Duration::from_millis(250);
@@ -68,7 +68,7 @@ pub fn listen_for_stop(
     let named = stop.clone();
     let obey = move |signal| {
         let was_asked = asked.load(Ordering::Relaxed);
-        named.set_by(signal_name(signal).unwrap_or("a signal"));
+        named.set_by(name_of(signal));
         match request(signal, was_asked, first, Instant::now()) {
             Request::Stop => drop(say(&tell, signal, false)),
             Request::End => {
@@ -114,7 +114,7 @@ where
     let (done, said) = mpsc::channel();
     let tell = Arc::clone(tell);
     let speak = move || {
-        tell(signal_name(signal).unwrap_or("a signal"), again);
+        tell(name_of(signal), again);
         let _ = done.send(());
     };
     // Without a thread it stays unsaid, and the signal is obeyed all the same.

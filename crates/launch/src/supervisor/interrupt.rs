@@ -5,10 +5,10 @@ use std::time::Instant;
 use everburn_record::ranks;
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT};
-use signal_hook::low_level::signal_name;
 
 use super::writing::Longer;
 use super::{Plan, Supervisor};
+use crate::early_stop::name_of;
 use crate::event::LaunchEvent;
 use crate::outcome::EndedRank;
 use crate::ranks::RunningRank;
@@ -33,7 +33,7 @@ impl Supervisor<'_> {
 
     /// A first signal asks the ranks to stop after their step, a second one ends them; SIGQUIT does at once.
     pub(super) fn interrupt(&mut self, signal: i32) {
-        let name = signal_name(signal).unwrap_or("a signal");
+        let name = name_of(signal);
         if signal == SIGQUIT {
             self.interrupted.get_or_insert((signal, Instant::now()));
             self.say_stopping(name, format!("{name}: all ranks are ended at once"));
@@ -112,7 +112,7 @@ impl Supervisor<'_> {
                         ranks(&self.left()),
                         most.as_secs_f64()
                     );
-                    self.say_stopping(signal_name(signal).unwrap_or("a signal"), text);
+                    self.say_stopping(name_of(signal), text);
                 }
                 longer
             }
