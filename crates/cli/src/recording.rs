@@ -47,9 +47,7 @@ pub(crate) fn note_launch_event(run: &RunDirectory, event: &LaunchEvent) {
         LaunchEvent::Restart { .. } => EventKind::Restart,
         LaunchEvent::Lost { .. } => EventKind::Loss,
         LaunchEvent::Stopping { .. } => EventKind::Stop,
-        LaunchEvent::NotStopped { .. }
-        | LaunchEvent::RanksStopped { .. }
-        | LaunchEvent::AllStopped { .. } => EventKind::Stall,
+        LaunchEvent::NotStopped { .. } | LaunchEvent::RanksStopped { .. } => EventKind::Stall,
         // The ranks say themselves that they have lost others, and the end of the job is noted as such.
         _ => EventKind::Warning,
     };

@@ -29,7 +29,7 @@ pub enum LaunchEvent {
     },
     /// A signal has asked the job to stop.
     Stopping {
-        /// The signal, and where it came to another machine, as in `SIGTERM at machine 1`, that one.
+        /// The signal; with the machine, as in `SIGTERM at machine 1`, where that is another.
         by: String,
         /// How it stops, in words.
         text: String,
@@ -41,15 +41,10 @@ pub enum LaunchEvent {
         /// What happened, in words.
         text: String,
     },
-    /// Some ranks of this machine have been stopped (SIGSTOP) for a while, and the others wait for them, which do not say so.
+    /// Ranks of this machine have been stopped (SIGSTOP) for a while: all of them, or some while no other rank has said so.
     RanksStopped {
         /// Their numbers over all machines, in order.
         ranks: Vec<usize>,
-        /// How they are continued, in words.
-        text: String,
-    },
-    /// All ranks of this machine have been stopped (SIGSTOP) for a while, and no step is made.
-    AllStopped {
         /// How they are continued, in words.
         text: String,
     },
@@ -77,10 +72,9 @@ impl LaunchEvent {
                 [rank] => Some(rank),
                 _ => None,
             },
-            Self::Stopping { .. }
-            | Self::AllStopped { .. }
-            | Self::RefusedElsewhere { .. }
-            | Self::MachineLost { .. } => None,
+            Self::Stopping { .. } | Self::RefusedElsewhere { .. } | Self::MachineLost { .. } => {
+                None
+            }
         }
     }
 
@@ -93,7 +87,6 @@ impl LaunchEvent {
             | Self::Stopping { text, .. }
             | Self::NotStopped { text, .. }
             | Self::RanksStopped { text, .. }
-            | Self::AllStopped { text }
             | Self::RefusedElsewhere { text }
             | Self::MachineLost { text, .. } => text,
         }

@@ -122,7 +122,7 @@ impl Supervisor<'_> {
     }
 
     /// The ranks that run.
-    fn left(&self) -> Vec<usize> {
+    pub(super) fn left(&self) -> Vec<usize> {
         let left = self.running.iter().flatten().map(|rank| rank.rank);
         left.collect()
     }

@@ -327,7 +327,8 @@ impl<'a> Supervisor<'a> {
         if self.all_stopped.is_to_be_said(long) {
             let text = all_are_stopped(&processes);
             tracing::warn!("{text}");
-            (self.tell)(&LaunchEvent::AllStopped { text });
+            let ranks = self.left();
+            (self.tell)(&LaunchEvent::RanksStopped { ranks, text });
         }
         let Some(limit) = ends_where_all_are_stopped(self.config) else {
             return;
