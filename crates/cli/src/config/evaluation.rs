@@ -119,7 +119,7 @@ impl RunConfig {
                     return error.with_help("the task has no settings: its data are named in its code, in `Task::data`");
                 }
                 let key = self.key_named_in(section, &error.to_string());
-                let key = key.as_deref().unwrap_or("KEY");
+                let key = key.unwrap_or("KEY");
                 format!(
                     "--set {section}.{key}=VALUE names another value; relative paths in config.toml are relative to the \
                      folder in which the command runs"
@@ -134,17 +134,24 @@ impl RunConfig {
     }
 
     /// The setting of the task whose value an error speaks of.
-    fn key_named_in(&self, section: &str, error: &str) -> Option<String> {
+    fn key_named_in(&self, section: &str, error: &str) -> Option<&str> {
         let settings = self.sections.get(section)?.as_table()?;
-        let texts = settings.iter().filter_map(|(key, value)| match value {
-            Value::String(text) => Some((key, text.clone())),
-            Value::Integer(number) => Some((key, number.to_string())),
-            _ => None,
+        // 3 is no part of 1234, nor of `image-3a.png`.
+        let numbers = error.split(|c: char| !c.is_alphanumeric());
+        let named = settings.iter().filter_map(|(key, value)| {
+            let length = match value {
+                Value::String(text) if !text.is_empty() && error.contains(text) => text.len(),
+                Value::Integer(number) => {
+                    let number = number.to_string();
+                    numbers.clone().find(|word| *word == number)?.len()
+                }
+                _ => return None,
+            };
+            Some((length, key))
         });
-        let named = texts.filter(|(_, text)| !text.is_empty() && error.contains(text));
         // Of `data` and `data/train`, the longer.
-        let longest = named.max_by_key(|(_, text)| text.len());
-        longest.map(|(key, _)| key.clone())
+        let (_, longest) = named.max_by_key(|(length, _)| *length)?;
+        Some(longest)
     }
 
     /// What `--set` says, of the task's own sections only.
@@ -190,4 +197,24 @@ fn named_data(config: &Table) -> Vec<PathBuf> {
         found.unwrap_or_else(|_| name.into())
     });
     named.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_named_by_its_value_and_a_number_by_no_part_of_another() {
+        let config = RunConfig {
+            sections: "[flowers]\nfolder = 'data'\nlist = 'data/train'\nwidth = 3"
+                .parse()
+                .unwrap(),
+            ..RunConfig::default()
+        };
+        let key = |error: &str| config.key_named_in("flowers", error);
+        assert_eq!(key("data is empty"), Some("folder"));
+        assert_eq!(key("data/train is empty"), Some("list"));
+        assert_eq!(key("3 channels, and the images have 1"), Some("width"));
+        assert_eq!(key("image-1234.png has 30 rows"), None);
+    }
 }
