@@ -20,9 +20,6 @@ const MOST_EVENTS: usize = 500;
 /// How many points of the loss are kept; a longer curve is thinned out.
 const MOST_POINTS: usize = 2048;
 
-/// After this many seconds without an update a run counts as hanging, or its machine as gone.
-const SILENCE_MS: u64 = 5_000;
-
 /// What is known of a run. Fed with [`Update`]s, in any order; drawn by [`crate::draw_ranks`].
 ///
 /// ```
@@ -277,7 +274,7 @@ impl RunState {
     pub(crate) fn silence(&self) -> Option<f64> {
         let silent = self.now_ms.saturating_sub(self.heard_ms);
         let beats = self.goes_on() && self.heard_ms > 0 && self.live.phase != Phase::Ended;
-        (beats && !self.starts_again() && silent >= SILENCE_MS).then_some(silent as f64 / 1e3)
+        (beats && !self.starts_again() && silent >= Live::SILENT_MS).then_some(silent as f64 / 1e3)
     }
 
     /// For how many seconds a training has made no step, where that is too long.

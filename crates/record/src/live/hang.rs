@@ -3,10 +3,14 @@
 use super::{Live, LiveRank, Phase};
 use crate::{plain, proc, unix_time_ms};
 
-/// After this many seconds without a word a rank is looked at; `live.json` is written about every second.
-const SILENT_SECONDS: f64 = 5.0;
+/// [`Live::SILENT_MS`] in seconds.
+const SILENT_SECONDS: f64 = Live::SILENT_MS as f64 / 1e3;
 
 impl Live {
+    /// After this many milliseconds without a word a rank counts as silent, and the file, which is written about every second,
+    /// as out of date.
+    pub const SILENT_MS: u64 = 5_000;
+
     /// The same, with which ranks' processes run on `host` and are stopped there, as by SIGSTOP.
     ///
     /// ```
@@ -125,9 +129,7 @@ impl Live {
     /// [What holds up](Self::held_up) the run in a folder that a process of this machine has.
     #[must_use]
     pub fn held_up_in(run: &std::path::Path) -> Option<String> {
-        let live = Self::read(run)
-            .filter(|_| Self::has_owner(run))?
-            .seen_here();
+        let live = Self::continuing_in(run)?;
         let owner = Self::owner(run).filter(|process| proc::is_stopped(*process));
         // A training without a launcher has the folder itself.
         let launcher = owner.filter(|process| live.ranks.iter().all(|it| it.pid != Some(*process)));
@@ -143,10 +145,13 @@ impl Live {
     /// That the file of the run in a folder is not written any more, though the rank that writes it runs on this machine.
     #[must_use]
     pub fn unwritten_in(run: &std::path::Path) -> Option<String> {
-        let live = Self::read(run)
-            .filter(|_| Self::has_owner(run))?
-            .seen_here();
-        live.unwritten_here(unix_time_ms())
+        Self::continuing_in(run)?.unwritten_here(unix_time_ms())
+    }
+
+    /// The file in a folder that a process of this machine has, as [seen here](Self::seen_here).
+    fn continuing_in(run: &std::path::Path) -> Option<Self> {
+        let live = Self::read(run).filter(|_| Self::has_owner(run))?;
+        Some(live.seen_here())
     }
 
     fn unwritten_here(&self, now_ms: u64) -> Option<String> {

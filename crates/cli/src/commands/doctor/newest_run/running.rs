@@ -7,13 +7,10 @@ use everburn_report::Events;
 
 use crate::arguments::keys::with_flags;
 
-/// In milliseconds: an older `live.json` does not show how the run is now.
-const FRESH_MS: u64 = 5_000;
-
 /// Of a run that continues and that nothing holds up: a line that says so, or that it makes no step.
 pub(super) fn finding(run: &Path, events: &Events) -> Option<Finding> {
     let (live, now_ms) = (Live::read(run)?, unix_time_ms());
-    let is_fresh = now_ms.saturating_sub(live.unix_time_ms) < FRESH_MS;
+    let is_fresh = now_ms.saturating_sub(live.unix_time_ms) < Live::SILENT_MS;
     if live.phase == Phase::Ended || !is_fresh || !Live::has_owner(run) {
         return None;
     }
