@@ -45,7 +45,6 @@ const NAMES: [(&str, &str); 51] = [
     ("masterport", "--rendezvous"),
     ("pretrained", "--init-from"),
     ("from", "--init-from"),
-    ("format", "--to"),
     ("weights", "--init-from"),
     ("modelnameorpath", "--init-from"),
     ("loadfrom", "--init-from"),
@@ -64,6 +63,7 @@ const NAMES: [(&str, &str); 51] = [
     ("dosample", "--temperature"),
     ("vocabsize", "--vocabulary"),
     ("input", "--data"),
+    ("format", "--to"),
 ];
 
 /// Commands of PyTorch, torchrun, Lightning and Hugging Face, and the one that is meant.
@@ -130,11 +130,12 @@ pub(super) fn suggest(mut error: Error, program: &Command, words: &[OsString]) -
     let meant = match found {
         Some((_, meant)) => Some((*meant).to_string()),
         None if of_trainings => Some(format!("-- --{flag}")),
-        // A file after the run.
-        None if command.is_some_and(|it| it.get_name() == "predict") && is_path(words, &flag) => {
-            Some(format!("--input {}", word(&flag)))
+        None => {
+            let predicts = command.is_some_and(|it| it.get_name() == "predict");
+            // A file after the run: the word was given without hyphens.
+            let is_file = predicts && words.iter().any(|it| *it == *flag);
+            is_file.then(|| format!("--input {}", word(&flag)))
         }
-        None => None,
     };
     if let Some(meant) = meant {
         error.insert(ContextKind::SuggestedArg, ContextValue::String(meant));
@@ -178,11 +179,6 @@ fn not_epochs(error: &Error) -> Option<String> {
         "--early-stopping expects a number of epochs, and `{}` is none; --best-by names the metric\n",
         legible(value(ContextKind::InvalidValue)?)
     ))
-}
-
-/// Whether one of `words` is `name`, which begins with no hyphen.
-fn is_path(words: &[OsString], name: &str) -> bool {
-    words.iter().any(|word| word == name)
 }
 
 /// Whether `command` has this flag, which may have a value beside it.
