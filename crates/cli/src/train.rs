@@ -112,8 +112,8 @@ pub(crate) fn run(
         recording::note_launch_event(&told, event);
     });
     let asked_by = asked_by.get().map(String::as_str);
-    let before = (&mut prepared, report_before);
-    end_of_job(&config, arguments, before, (outcome, asked_by))
+    let before = report_before.as_ref();
+    end_of_job(&config, arguments, &mut prepared, before, outcome, asked_by)
 }
 
 /// In this process: alone, or on several devices with a thread each.

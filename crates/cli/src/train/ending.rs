@@ -22,8 +22,10 @@ use crate::{launching, recording, summary};
 pub(super) fn end_of_job(
     config: &RunConfig,
     arguments: &TrainArguments,
-    (prepared, report_before): (&mut Prepared, Option<TrainingReport>),
-    (outcome, asked_by): (Result<Outcome, CliError>, Option<&str>),
+    prepared: &mut Prepared,
+    report_before: Option<&TrainingReport>,
+    outcome: Result<Outcome, CliError>,
+    asked_by: Option<&str>,
 ) -> Result<ExitCode, CliError> {
     let run = prepared.run.clone();
     let is_finder = arguments.finders.wanted().is_some();
@@ -32,7 +34,7 @@ pub(super) fn end_of_job(
         true => recording::leave_no_checkpoints(&run),
         false => {
             if let Some(by) = asked_by {
-                recording::name_stop(&run, report_before.as_ref(), by);
+                recording::name_stop(&run, report_before, by);
             }
             recording::conclude_job(&run, outcome.as_ref());
         }
@@ -47,8 +49,8 @@ pub(super) fn end_of_job(
     let elsewhere = config.ranks.elastic.is_some() && config.ranks.nodes > 1;
     let records = arguments.ranks.node_rank.unwrap_or(0) == 0 && !elsewhere;
     // A rank that ended by the request to stop has said so; one that waited for others has not.
-    let stopped_early =
-        matches!(outcome, Outcome::Interrupted { .. }) && run.read_report().ok() == report_before;
+    let stopped_early = matches!(outcome, Outcome::Interrupted { .. })
+        && run.read_report().ok().as_ref() == report_before;
     let needs_help = matches!(outcome, Outcome::Failed(_)) || records && stopped_early;
     let given_back = needs_help.then(|| prepared.restore()).flatten();
     if let (Outcome::Failed(failure), Some(given_back)) = (&mut outcome, &given_back)
@@ -72,14 +74,14 @@ pub(super) fn end_of_job(
     Ok(code)
 }
 
-/// Writes `config.toml` again where somebody has removed the folder of a run that continued, and says what is lost: from the
-/// checkpoints of after that the run can be resumed, as is said of it.
+/// Writes `config.toml` again where somebody has removed the folder of a run during the training, and says what is lost: the run
+/// can be resumed from the checkpoints that were written since.
 pub(super) fn write_lost_config(run: &RunDirectory, config: &RunConfig) {
     if run.config_path().is_file() || !has_checkpoint(run.path()) {
         return;
     }
     let lost = format!(
-        "{} was removed while the training ran: metrics, events and logs of before are lost",
+        "{} was removed while the training ran: earlier metrics, events and logs are lost",
         run.path().display()
     );
     match run.write_config(config) {
