@@ -336,13 +336,8 @@ pub(crate) fn tested(
 ) -> String {
     let accuracy = accuracy.map(|share| format!("accuracy {}{of}", units::percent(share, 2)));
     let others = others.iter();
-    let others = others.map(|(name, mean)| match mean.is_finite() {
-        // As in the lines of the epochs.
-        true if mean.abs() < 1e-3 => format!("{name} {}", units::significant(*mean, 3)),
-        true => format!("{name} {}", units::fixed(*mean, 4)),
-        false => format!("{name} {mean}"),
-    });
-    let loss = format!("loss {}", units::fixed(loss, 4));
+    let others = others.map(|(name, mean)| format!("{name} {}", units::metric(*mean)));
+    let loss = format!("loss {}", units::metric(loss));
     let parts: Vec<String> = accuracy.into_iter().chain([loss]).chain(others).collect();
     format!("test {}", parts.join("  "))
 }

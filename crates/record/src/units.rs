@@ -218,6 +218,21 @@ pub fn fixed(value: f64, digits: usize) -> String {
     }
 }
 
+/// The mean of a loss or a metric: with 4 digits after the point, or 3 significant ones where it is below 0.001.
+///
+/// ```
+/// use everburn_record::units::metric;
+///
+/// assert_eq!([0.5, 0.000_254_3, f64::NAN].map(metric), ["0.5000", "0.000254", "NaN"]);
+/// ```
+#[must_use]
+pub fn metric(value: f64) -> String {
+    match value.abs() < 1e-3 {
+        true => significant(value, 3),
+        false => fixed(value, 4),
+    }
+}
+
 /// Three significant digits, without zeros at the end; more before the point, if there are more.
 fn three_digits(value: f64) -> String {
     let digits_after = match value.abs() {

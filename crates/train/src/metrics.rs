@@ -172,10 +172,7 @@ impl RankMetric {
     fn shown(&self, value: f64) -> String {
         match self.quantity {
             Quantity::Named(_) if self.is_accuracy() => format!("{value:.2} %"),
-            Quantity::Loss | Quantity::Named(_) if value.abs() < 1e-3 => {
-                units::significant(value, 3)
-            }
-            Quantity::Loss | Quantity::Named(_) => units::fixed(value, 4),
+            Quantity::Loss | Quantity::Named(_) => units::metric(value),
             Quantity::SamplesPerSecond => units::rate(value),
             Quantity::Waiting | Quantity::ExposedCommunication => units::seconds(value / 1e3),
             Quantity::PeakMemory if value.is_nan() => "unknown".to_owned(),

@@ -28,8 +28,8 @@ fn an_elastic_job_without_a_checkpoint_here_is_not_advised_to_start_again() {
 #[test]
 fn metrics_read_as_in_the_lines_of_the_epochs() {
     let metrics = [("mae".to_owned(), 0.000_25), ("top2".to_owned(), 1.0)];
-    let line = tested(None, "", 0.5, &BTreeMap::from(metrics));
-    assert_eq!(line, "test loss 0.5000  mae 0.00025  top2 1.0000");
+    let line = tested(None, "", 0.000_5, &BTreeMap::from(metrics));
+    assert_eq!(line, "test loss 0.0005  mae 0.00025  top2 1.0000");
     let metrics = [
         ("mae".to_owned(), f64::NAN),
         ("mse".to_owned(), f64::INFINITY),
