@@ -204,21 +204,21 @@ fn on_machines_as_before(run: &RunDirectory, more: &str) -> String {
 /// How a run that has not finished is continued.
 pub(crate) fn how_to_continue(run: &RunDirectory) -> String {
     let folder = run.path().display();
-    match Place::newest_of(run.path()) {
-        Some(place) => {
+    let elsewhere = checkpoints_elsewhere(run.path());
+    match (Place::newest_of(run.path()), elsewhere) {
+        (Some(place), elsewhere) => {
+            let on_machines = || on_machines_as_before(run, "--resume");
             format!(
                 "`{}` continues from the checkpoint {place}, on any number of ranks{}",
                 resume_of(run.path()),
-                on_machines_as_before(run, "--resume")
+                elsewhere.map_or_else(on_machines, |elsewhere| format!("; but {elsewhere}"))
             )
         }
-        None => match checkpoints_elsewhere(run.path()) {
-            Some(elsewhere) => format!("{folder} has no checkpoint, but {elsewhere}"),
-            None => format!(
-                "{folder} has no checkpoint to continue from: {}",
-                starts_again(run.path())
-            ),
-        },
+        (None, Some(elsewhere)) => format!("{folder} has no checkpoint, but {elsewhere}"),
+        (None, None) => format!(
+            "{folder} has no checkpoint to continue from: {}",
+            starts_again(run.path())
+        ),
     }
 }
 

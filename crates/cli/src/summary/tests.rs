@@ -23,6 +23,12 @@ fn an_elastic_job_without_a_checkpoint_here_is_not_advised_to_start_again() {
     let help = how_to_continue(&run);
     assert!(help.contains("in a-node-1/checkpoints"), "{help}");
     assert!(!help.contains("starts again"), "{help}");
+    // A checkpoint here may be older than theirs.
+    std::fs::create_dir_all(run.checkpoints().join("epoch-0001")).unwrap();
+    how_to_continue(&run).assert_contains([
+        "continues from the checkpoint epoch-0001",
+        "; but another machine of this elastic job may have written newer ones, in a-node-1/checkpoints",
+    ]);
 }
 
 #[test]
