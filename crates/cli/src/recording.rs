@@ -116,7 +116,6 @@ pub(crate) fn conclude_job(run: &RunDirectory, outcome: Result<&Outcome, &CliErr
         Ok(_) => None,
         Err(error) => Some(Event::new(EventKind::Failure, error.to_string())),
     };
-    // Rank 0 may have been killed, and knows of others only what it heard last.
     end(run, failure);
 }
 
@@ -129,6 +128,7 @@ pub(crate) fn conclude(run: &RunDirectory, error: Option<&CliError>) {
 /// Says in the files of `run` that it is over, and why it has failed, where it has; writes its report.
 fn end(run: &RunDirectory, failure: Option<Event>) {
     let why = failure.as_ref().map(|event| &*event.text);
+    // Rank 0 may have been killed, and has of the others what it heard last.
     if let Err(error) = Live::end(&run.path().join(Live::FILE), why) {
         tracing::debug!("{}: {error}", Live::FILE);
     }
