@@ -95,7 +95,7 @@ impl InputSearch<'_> {
         // Where the ranks cannot exchange their findings, the error itself is still the first.
         let all = match self.shared {
             true => self.exchange(&own),
-            false => Some(vec![(self.group.rank(), own)]),
+            false => Some(vec![(self.members[self.group.rank()], own)]),
         };
         let Some(all) = all else { return error };
         let inputs_are_finite = all.iter().all(|(_, it)| it.inputs != Inputs::Unknown);
