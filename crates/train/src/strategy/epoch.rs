@@ -186,8 +186,8 @@ impl RankLoop {
         );
         if self.is_first() {
             tracing::warn!("{text}");
+            self.note(Event::new(EventKind::Warning, text));
         }
-        self.note(Event::new(EventKind::Warning, text));
     }
 
     /// Counts `epoch` as read to its end.
