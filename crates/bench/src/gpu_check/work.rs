@@ -428,16 +428,34 @@ impl Check<'_> {
     }
 }
 
-/// Has `folder` share what `kept` says of verified devices, so that one process verifies the device for all. Where that
-/// fails, each does it for itself.
+/// Has `folder`, which is in `kept`, share what `kept` says of verified devices, so that one process verifies the device for
+/// all. Where that fails, each does it for itself.
 fn share_verification(kept: &Path, folder: &Path) {
-    let shared = kept.join("checked");
-    let made = std::fs::create_dir_all(&shared).and_then(|()| std::fs::create_dir_all(folder));
-    let _ = made.and_then(|()| std::os::unix::fs::symlink(shared, folder.join("checked")));
+    let made = std::fs::create_dir_all(kept.join("checked"));
+    let made = made.and_then(|()| std::fs::create_dir_all(folder));
+    // From the folder of the link: `kept` may be relative to that of the process.
+    let _ = made.and_then(|()| std::os::unix::fs::symlink("../checked", folder.join("checked")));
 }
 
 /// What a thread that runs processes has found.
 fn join<T>(thread: std::thread::ScopedJoinHandle<'_, std::io::Result<T>>) -> std::io::Result<T> {
     let panicked = |_| Err(std::io::Error::other("a thread that waits has panicked"));
     thread.join().unwrap_or_else(panicked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share_verification;
+
+    #[test]
+    fn a_folder_of_kernels_shares_what_was_verified_wherever_it_is() {
+        let here = tempfile::tempdir().unwrap();
+        let kept = here.path().join("kept");
+        share_verification(&kept, &kept.join("mnist"));
+        let moved = here.path().join("moved");
+        std::fs::rename(kept, &moved).unwrap();
+        std::fs::write(moved.join("mnist/checked/note"), "verified").unwrap();
+        let shared = std::fs::read_to_string(moved.join("checked/note"));
+        assert_eq!(shared.unwrap(), "verified");
+    }
 }

@@ -8,7 +8,7 @@ use everburn::burn::optim::{AdamConfig, GradientsParams};
 use everburn::burn::prelude::*;
 use everburn::burn::tensor::Int;
 use everburn::nn::{InBlocks, Randomness, checkpointed_forward};
-use everburn::train::{ActivationCheckpointing, NextToken, Objective, PeakMemory};
+use everburn::train::{ActivationCheckpointing, NextToken, Objective, PeakMemory, draw_parameters};
 use everburn_models::gpt::{Gpt, GptConfig};
 use everburn_record::statistics::median;
 use serde::{Deserialize, Serialize};
@@ -69,10 +69,9 @@ pub(crate) fn run(arguments: &BenchRecomputeArguments) -> Result<(), Failure> {
     let how = arguments.activation_checkpointing;
     let device = how.autodiff(plain.clone());
     device.seed(1);
-    let model = config.init(&device);
-    // Weights are drawn when they are first asked for: here, so that all sides have the same.
-    let weights = model.clone().into_record();
-    let mut model = model.load_record(weights);
+    let mut model = config.init(&device);
+    // All sides have the same.
+    draw_parameters(&model);
     let mut optimizer = AdamConfig::new().init();
     let memory = PeakMemory::of(&plain);
     let (texts, next) = texts(arguments, &device);

@@ -47,6 +47,7 @@
 //! | `finished` | set by a launcher when a rank has finished |
 //! | `given_up` | the reason of a launcher that has stopped restarting ranks |
 //! | `stop_requested` | set by a launcher that was asked to stop the job: which machine's, and how |
+//! | `refused` | which rank was refused last, and why, set by its launcher |
 //!
 //! One `newest` key for all generations prevents a process that was stopped for long from closing an old
 //! round again. The keys of generation `g` are deleted when `g + 2` closes.

@@ -262,8 +262,8 @@ impl Call {
             _ => (None, None),
         };
         let other = root.map_or_else(|| self.peer(), |root| Some(root as usize));
-        if let Some(rank) = other.filter(|rank| *rank >= size) {
-            return Err(format!("rank {rank} does not exist in a group of {size}"));
+        if let Some(rank) = other {
+            check_rank(rank, size)?;
         }
         match reduction.filter(|(op, dtype)| !op.supports(*dtype)) {
             None => Ok(()),
@@ -281,6 +281,14 @@ impl Call {
             Self::Recv { .. } | Self::Named(_) => return None,
         };
         Some(length.saturating_mul(dtype.size() as u64))
+    }
+}
+
+/// Refuses a rank that a group of `size` ranks does not have.
+pub(super) fn check_rank(rank: usize, size: usize) -> Result<(), String> {
+    match rank < size {
+        true => Ok(()),
+        false => Err(format!("rank {rank} does not exist in a group of {size}")),
     }
 }
 

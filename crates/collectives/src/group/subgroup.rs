@@ -6,7 +6,7 @@ use super::ProcessGroup;
 use super::communication::Shared;
 use super::core::Core;
 use super::error::CollectiveError;
-use super::signature::{Call, Operation, Signature};
+use super::signature::{Call, Operation, Signature, check_rank};
 use crate::sync::lock;
 
 impl ProcessGroup {
@@ -82,11 +82,8 @@ impl ProcessGroup {
         if ranks.is_empty() {
             return Err("a group needs at least one rank".to_owned());
         }
-        let size = self.world_size();
         for (index, rank) in ranks.iter().enumerate() {
-            if *rank >= size {
-                return Err(format!("rank {rank} does not exist in a group of {size}"));
-            }
+            check_rank(*rank, self.world_size())?;
             if ranks[..index].contains(rank) {
                 return Err(format!("rank {rank} is named twice in {ranks:?}"));
             }

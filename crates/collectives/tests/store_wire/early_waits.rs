@@ -116,7 +116,7 @@ fn a_server_that_answers_every_wait_at_once_is_asked_seldom_and_until_the_deadli
         .get_within("never", Duration::from_millis(400))
         .unwrap_err();
     assert_matches!(&error, StoreError::Timeout { keys, .. } if keys == &["never"]);
-    // Pauses of 1, 2, 4 ms and so on up to 100 ms, each half as long by chance.
+    // Pauses of 1, 2, 4 ms and so on up to 100 ms, each half as long by chance; fewer on a busy machine.
     let waits = early.waits.load(Ordering::SeqCst);
-    assert!((2..=16).contains(&waits), "{waits} waits");
+    assert!((1..=16).contains(&waits), "{waits} waits");
 }

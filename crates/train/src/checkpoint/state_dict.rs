@@ -370,7 +370,7 @@ pub fn state_dict_shapes(
 }
 
 /// The sizes of a model that the tensors at `path` show, of those in [`StateDictLayout::sizes`]: each by its key in a
-/// `config.json`, a JSON pointer as in `/n_embd`. None if the tensors are of another architecture. No tensor is read.
+/// `config.json`, a JSON pointer as in `/n_embd`. An empty list if the tensors are of another architecture. No tensor is read.
 ///
 /// # Errors
 /// [`TrainError::File`] if the file cannot be read.

@@ -37,14 +37,14 @@ impl TrainingConfig {
         }
     }
 
-    /// Checks that there are test samples, before a training that ends with a test.
+    /// Checks that there are test samples, before a test or a training that ends with one.
     ///
     /// # Errors
     /// [`TrainError::Config`] if there are none.
     pub fn check_test(&self, samples: usize) -> Result<(), TrainError> {
         match samples {
             0 => Err(TrainError::Config(
-                "the test set is empty, and a training ends with a test: give the data test samples, or the validation set \
+                "the test set is empty, and there is nothing to measure: give the data test samples, or the validation set \
                  for both"
                     .to_owned(),
             )),

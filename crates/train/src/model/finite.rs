@@ -89,9 +89,9 @@ fn others_in_words(others: &[usize]) -> String {
 pub enum DivergenceSign {
     /// Parameters of the model are NaN or infinite.
     Parameters,
-    /// The training loss has risen to more than ten times its first value.
+    /// The training loss has risen to more than ten times its first value, in a run that was not resumed.
     Loss {
-        /// The loss of the first step since the training was begun or resumed.
+        /// The loss of the first step.
         first: f64,
         /// The loss of the newest step.
         newest: f64,

@@ -95,20 +95,16 @@ impl InputSearch<'_> {
         // Where the ranks cannot exchange their findings, the error itself is still the first.
         let all = match self.shared {
             true => self.exchange(&own),
-            false => Some(vec![(self.group.rank(), own)]),
+            false => Some(vec![(self.members[self.group.rank()], own)]),
         };
         let Some(all) = all else { return error };
-        let inputs_are_finite = all.iter().all(|(_, own)| own.inputs != Inputs::Unknown);
-        let sign = all.iter().find_map(|(_, own)| own.sign);
-        let mut culprits = all.into_iter().filter_map(|(rank, own)| match own.inputs {
+        let inputs_are_finite = all.iter().all(|(_, it)| it.inputs != Inputs::Unknown);
+        let sign = all.iter().find_map(|(_, it)| it.sign);
+        let culprits = all.into_iter().filter_map(|(rank, it)| match it.inputs {
             Inputs::NotFinite(culprit) => Some((rank, culprit)),
             _ => None,
         });
-        if let Some((rank, culprit)) = culprits.next() {
-            let elsewhere =
-                culprits.flat_map(|(_, other)| [vec![other.sample], other.others].concat());
-            let mut others: Vec<_> = culprit.others.into_iter().chain(elsewhere).collect();
-            others.sort_unstable();
+        if let Some((rank, culprit)) = joined(culprits) {
             return TrainError::InputNotFinite(Box::new(NotFiniteInput {
                 effect: effect(&error, suspect.step),
                 step: suspect.step,
@@ -118,7 +114,7 @@ impl InputSearch<'_> {
                 rank,
                 tensor: culprit.tensor,
                 is_nan: culprit.is_nan,
-                others,
+                others: culprit.others,
             }));
         }
         match error {
@@ -208,6 +204,21 @@ impl InputSearch<'_> {
     }
 }
 
+/// The culprit of the first rank, with the samples of all others.
+fn joined(mut culprits: impl Iterator<Item = (usize, Culprit)>) -> Option<(usize, Culprit)> {
+    let (rank, mut first) = culprits.next()?;
+    for (_, culprit) in culprits {
+        first.others.push(culprit.sample);
+        first.others.extend(culprit.others);
+    }
+    // Ranks that have parts of one model read the same samples.
+    let sample = first.sample;
+    first.others.retain(|other| *other != sample);
+    first.others.sort_unstable();
+    first.others.dedup();
+    Some((rank, first))
+}
+
 /// What is not finite, in words.
 fn effect(error: &TrainError, step: Option<usize>) -> String {
     let what = match error {
@@ -274,4 +285,30 @@ impl BatchVisitor for FindNotFinite {
     }
 
     fn int<const D: usize>(&mut self, _: &'static str, _: &Tensor<D, Int>) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_that_several_ranks_have_read_is_named_once() {
+        let culprit = |sample, others: &[usize]| Culprit {
+            sample,
+            name: None,
+            tensor: "input".to_owned(),
+            is_nan: true,
+            others: others.to_vec(),
+        };
+        // Two ranks of a pipeline, beside two of another replica.
+        let all = [
+            (0, culprit(17, &[19])),
+            (1, culprit(17, &[19])),
+            (2, culprit(4, &[])),
+            (3, culprit(4, &[])),
+        ];
+        let (rank, found) = joined(all.into_iter()).unwrap();
+        assert_eq!((rank, found), (0, culprit(17, &[4, 19])));
+        assert_eq!(joined(std::iter::empty()), None);
+    }
 }

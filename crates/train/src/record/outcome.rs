@@ -33,7 +33,7 @@ pub(crate) struct LoopOutcome {
     /// How long the run had taken before this process, where another rank has given it its state.
     pub(crate) earlier: Duration,
     pub(crate) samples: u64,
-    /// The training losses of the first step since the run was begun or resumed, and of the newest.
+    /// The training losses of the first step and of the newest, in a run that was not resumed.
     pub(crate) losses: Option<[f64; 2]>,
     /// It was said that these show a training that has diverged.
     pub(crate) said_to_diverge: bool,
@@ -59,9 +59,46 @@ pub(crate) struct LoopOutcome {
 }
 
 impl LoopOutcome {
+    /// Takes note of the training loss of the newest step.
+    pub(crate) fn note_loss(&mut self, loss: f64) {
+        let first = match self.losses {
+            Some([first, _]) => Some(first),
+            // That of a model that has learned is near zero: ten times as much is no divergence.
+            None => self.resumed_after.is_none().then_some(loss),
+        };
+        self.losses = first.map(|first| [first, loss]);
+    }
+
     /// Whether the user or a hook has stopped the training.
     pub(crate) fn is_interrupted(&self) -> bool {
         let stopped = self.stopped.as_deref();
         stopped.is_some_and(|why| why.starts_with("on request") || why.starts_with("by "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_compared_with_the_first_of_the_run_and_not_with_one_after_a_resume() {
+        let noted = |mut outcome: LoopOutcome| {
+            for loss in [2.5, 0.001, 0.02] {
+                outcome.note_loss(loss);
+            }
+            outcome.losses
+        };
+        assert_eq!(noted(LoopOutcome::default()), Some([2.5, 0.02]));
+        let resumed = LoopOutcome {
+            resumed_after: Some((1, 20)),
+            ..LoopOutcome::default()
+        };
+        assert_eq!(noted(resumed), None);
+        // Another rank has handed them over.
+        let later = LoopOutcome {
+            losses: Some([3.0, 1.0]),
+            ..LoopOutcome::default()
+        };
+        assert_eq!(noted(later), Some([3.0, 0.02]));
     }
 }

@@ -106,17 +106,23 @@ impl RankLoop {
 
     /// Whether none was due so far at the end of an epoch or after a number of steps: the same on all ranks.
     pub(super) fn no_checkpoint_was_due(&self) -> bool {
-        self.outcome.epoch == 0 && !self.saves_after(1..=self.outcome.step)
+        let mut epochs = 1..=self.outcome.epoch;
+        let due = epochs.any(|epoch| self.is_due_at_the_end_of(epoch));
+        !due && !self.saves_after(1..=self.outcome.step)
     }
 
-    /// Whether a checkpoint is due at the end of `epoch`.
+    /// Whether the checkpoint of `epoch` is written.
     pub(super) fn saves_at_the_end_of(&self, epoch: usize) -> bool {
-        let config = &self.setup.config;
         let ends = self.limit_is_reached() || self.outcome.stopped.is_some();
+        ends || self.is_due_at_the_end_of(epoch)
+    }
+
+    fn is_due_at_the_end_of(&self, epoch: usize) -> bool {
+        let config = &self.setup.config;
         // The best one is kept, so it must have been written.
         let is_best = self.outcome.best.is_some_and(|best| best.epoch == epoch);
         let every = config.checkpoint_every;
-        ends || is_best || every.is_due_after_epoch(epoch, config.epochs)
+        is_best || every.is_due_after_epoch(epoch, config.epochs)
     }
 
     /// Writes a checkpoint in the middle of an epoch. Running statistics, which differ between ranks, are made equal in what

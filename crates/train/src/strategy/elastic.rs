@@ -58,6 +58,8 @@ struct Standing {
     best: Option<BestEpoch>,
     stopped: Option<String>,
     resumed_after: Option<(usize, usize)>,
+    losses: Option<[f64; 2]>,
+    said_to_diverge: bool,
     /// The seconds since the run was begun or resumed.
     seconds: f64,
     samples: u64,
@@ -76,6 +78,8 @@ impl Standing {
         outcome.best = self.best;
         outcome.stopped = self.stopped;
         outcome.resumed_after = self.resumed_after;
+        outcome.losses = self.losses;
+        outcome.said_to_diverge = self.said_to_diverge;
         let seconds = Duration::try_from_secs_f64(self.seconds).unwrap_or_default();
         outcome.earlier = seconds.saturating_sub(own);
         outcome.samples = self.samples;
@@ -302,6 +306,8 @@ impl RankLoop {
             best: self.outcome.best,
             stopped: self.outcome.stopped.clone(),
             resumed_after: self.outcome.resumed_after,
+            losses: self.outcome.losses,
+            said_to_diverge: self.outcome.said_to_diverge,
             seconds: (self.outcome.earlier + self.setup.started.elapsed()).as_secs_f64(),
             samples: self.outcome.samples,
             cost: self.outcome.cost,
@@ -368,13 +374,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rank_that_came_back_counts_times_from_where_its_steps_are_counted_from() {
+    fn a_rank_that_came_back_counts_times_and_losses_from_where_its_steps_are_counted_from() {
         let cost = StepCost {
             seconds: 60.0,
             ..StepCost::default()
         };
         let standing = Standing {
             resumed_after: Some((1, 20)),
+            losses: Some([2.5, 0.5]),
+            said_to_diverge: true,
             seconds: 100.0,
             cost,
             ..Standing::default()
@@ -382,6 +390,8 @@ mod tests {
         let mut outcome = LoopOutcome::default();
         standing.hand_over(&mut outcome, Duration::from_secs(2));
         assert_eq!(outcome.resumed_after, Some((1, 20)));
+        assert_eq!(outcome.losses, Some([2.5, 0.5]));
+        assert!(outcome.said_to_diverge, "the warning comes once");
         assert_eq!(outcome.cost.seconds, 60.0);
         assert_eq!(outcome.earlier, Duration::from_secs(98));
     }

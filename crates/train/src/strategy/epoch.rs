@@ -186,8 +186,8 @@ impl RankLoop {
         );
         if self.is_first() {
             tracing::warn!("{text}");
+            self.note(Event::new(EventKind::Warning, text));
         }
-        self.note(Event::new(EventKind::Warning, text));
     }
 
     /// Counts `epoch` as read to its end.
@@ -254,8 +254,7 @@ impl RankLoop {
         let is_trial = self.setup.is_trial;
         if !is_trial {
             require_finite_loss("training loss", loss, epoch, number)?;
-            let first = self.outcome.losses.map_or(loss, |[first, _]| first);
-            self.outcome.losses = Some([first, loss]);
+            self.outcome.note_loss(loss);
             require_possible_accuracy(&sums)?;
             if self.setup.validation.is_some() {
                 // A validation reports the same metrics, an epoch later.

@@ -3,7 +3,7 @@
 use everburn_distributed::DdpError;
 
 use super::RankLoop;
-use crate::error::{HELD_OUT_OF, TrainError};
+use crate::error::TrainError;
 use crate::model::erased::{AnyLoader, AnyModel};
 use crate::model::finite::DivergenceSign;
 use crate::model::input_search::{InputSearch, Suspect};
@@ -36,54 +36,25 @@ impl RankLoop {
         self.input_search(shared).explain(error, &suspect, None)
     }
 
-    /// The same for a validation of `model` whose global batch of this number, counted from 0, was the first with such a loss.
-    pub(super) fn with_validation_inputs(
+    /// The same for a validation or test of `model`, whose global batch of this number, counted from 0, was the first with such
+    /// a loss. Its samples are those of `of` from number `first` on.
+    pub(super) fn with_measured_inputs(
         &self,
         error: TrainError,
         model: &AnyModel,
-        loader: &AnyLoader,
-        batch: Option<usize>,
+        (loader, batch): (&AnyLoader, Option<usize>),
+        (of, first): (&'static str, usize),
     ) -> TrainError {
-        let held_out_from = self.setup.held_out_from;
-        let of = held_out_from.map_or("the validation", |_| HELD_OUT_OF);
         let suspect = Suspect {
             loader,
             epoch: 0,
             batch,
-            first: held_out_from.unwrap_or(0),
+            first,
             step: Some(self.outcome.step),
             of,
         };
-        self.measured_inputs(error, model, &suspect)
-    }
-
-    /// The same for the test.
-    pub(super) fn with_test_inputs(
-        &self,
-        error: TrainError,
-        model: &AnyModel,
-        loader: &AnyLoader,
-        batch: Option<usize>,
-    ) -> TrainError {
-        let suspect = Suspect {
-            loader,
-            epoch: 0,
-            batch,
-            first: 0,
-            step: Some(self.outcome.step),
-            of: "the test",
-        };
-        self.measured_inputs(error, model, &suspect)
-    }
-
-    fn measured_inputs(
-        &self,
-        error: TrainError,
-        model: &AnyModel,
-        suspect: &Suspect<'_>,
-    ) -> TrainError {
         let sign = DivergenceSign::find(model, self.outcome.losses);
-        self.input_search(true).explain(error, suspect, sign)
+        self.input_search(true).explain(error, &suspect, sign)
     }
 
     fn input_search(&self, shared: bool) -> InputSearch<'_> {

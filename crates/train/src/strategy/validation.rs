@@ -12,7 +12,7 @@ use super::{RankLoop, items};
 use crate::checkpoint::adapter::Adapter;
 use crate::checkpoint::weights::write_trained;
 use crate::config::best_by::Direction;
-use crate::error::{TEST_LOSS, TrainError, VALIDATION_LOSS};
+use crate::error::{HELD_OUT_OF, TEST_LOSS, TrainError, VALIDATION_LOSS};
 use crate::evaluation::{Evaluated, evaluate, infer};
 use crate::metrics::line::{MetricKind, MetricLine};
 use crate::metrics::step_report::{Report, StepCost, StepReport};
@@ -52,8 +52,8 @@ impl RankLoop {
         let over = self.setup.over.clone();
         let infer = |part| infer(&model, over.as_deref(), part, None);
         let held_out_from = self.setup.held_out_from;
-        let numbered = (&loader, held_out_from.unwrap_or(0));
-        let evaluated = evaluate(infer, numbered, &group, stop_wanted, |batch| {
+        let first = held_out_from.unwrap_or(0);
+        let evaluated = evaluate(infer, (&loader, first), &group, stop_wanted, |batch| {
             iteration += 1;
             if !is_first {
                 return Ok(());
@@ -70,8 +70,10 @@ impl RankLoop {
             self.outcome.stopped = Some(stopped_on_request(self.setup.stop.by(), step));
             return Ok(None);
         };
-        require_finite_loss(VALIDATION_LOSS, sums.mean_loss(), epoch, step)
-            .map_err(|error| self.with_validation_inputs(error, &model, &loader, broken))?;
+        require_finite_loss(VALIDATION_LOSS, sums.mean_loss(), epoch, step).map_err(|error| {
+            let of = held_out_from.map_or("the validation", |_| HELD_OUT_OF);
+            self.with_measured_inputs(error, &model, (&loader, broken), (of, first))
+        })?;
         self.setup.config.best_by.value(&sums)?;
         let mut line = MetricLine::new(MetricKind::Validation, epoch, step, &sums);
         line.cost.seconds = start.elapsed().as_secs_f64();
@@ -240,8 +242,9 @@ impl RankLoop {
             return Ok(());
         };
         let (epoch, step) = (self.outcome.epoch, self.outcome.step);
-        require_finite_loss(TEST_LOSS, sums.mean_loss(), epoch, step)
-            .map_err(|error| self.with_test_inputs(error, &model, &loader, broken))?;
+        require_finite_loss(TEST_LOSS, sums.mean_loss(), epoch, step).map_err(|error| {
+            self.with_measured_inputs(error, &model, (&loader, broken), ("the test", 0))
+        })?;
         let counts = counts.into_inner();
         self.outcome.confusion = counts.all_reduce(group, &self.setup.class_names)?;
         self.outcome.test = Some((sums, start.elapsed().as_secs_f64()));

@@ -27,8 +27,8 @@ impl Trainer {
     /// was asked to stop first.
     ///
     /// # Errors
-    /// [`TrainError`] when a rank fails, the ranks have different data, or the loss is NaN or infinite: if a sample is the
-    /// cause, it is named ([`TrainError::InputNotFinite`]).
+    /// [`TrainError`] when a rank fails, the test set is empty, the ranks have different data, or the loss is NaN or infinite:
+    /// if a sample is the cause, it is named ([`TrainError::InputNotFinite`]).
     pub fn evaluate<M, I>(
         &self,
         model: &M,
@@ -95,6 +95,7 @@ impl Trainer {
         counts: Option<&RefCell<Counts>>,
     ) -> Result<Option<Evaluated>, TrainError> {
         self.about_data(data)?.check(&self.group)?;
+        self.config.check_test(data.test.len())?;
         let readers = over.map_or(&self.group, ParallelModel::replicas);
         let loader = self.ordered_loader(data.test.clone(), data, readers)?;
         let stop_wanted = || self.stop.is_set();

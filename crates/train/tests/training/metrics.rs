@@ -363,7 +363,7 @@ fn the_best_epoch_and_an_early_stop_are_by_the_metric_that_is_named() {
 }
 
 #[test]
-fn an_empty_test_set_is_refused_before_the_training() {
+fn an_empty_test_set_is_refused_before_a_training_and_a_test() {
     let folder = tempfile::tempdir().unwrap();
     let data = TrainingData {
         test: Arc::new(InMemDataset::new(Vec::new())),
@@ -372,9 +372,11 @@ fn an_empty_test_set_is_refused_before_the_training() {
     let failed = on_ranks(2, &config(), Some(folder.path()), |trainer| {
         let model = LinearConfig::new(3, 1).init(&trainer.device);
         let model = Supervised::<_, Regression>::new(model, Linear::forward);
-        trainer.fit(model, &data).err().unwrap().to_string()
+        let tested = trainer.evaluate(&model, &data).unwrap_err();
+        let trained = trainer.fit(model, &data).err().unwrap();
+        [tested, trained].map(|error| error.to_string())
     });
-    for error in failed {
+    for error in failed.into_iter().flatten() {
         assert!(error.contains("the test set is empty"), "{error}");
     }
     let metrics = std::fs::read_to_string(folder.path().join("metrics.jsonl"));

@@ -341,21 +341,26 @@ fn a_stop_on_request_leaves_a_checkpoint_of_the_steps_so_far() {
 }
 
 #[test]
-fn steps_that_end_within_the_first_epoch_leave_a_checkpoint_if_there_is_none() {
-    for (every, newest) in [("7steps", 6), ("4steps", 4)] {
+fn steps_that_end_within_an_epoch_leave_a_checkpoint_if_there_is_none() {
+    let within = |epoch, batches| Place { epoch, batches };
+    for (every, steps, newest) in [
+        ("7steps", 6, within(0, 6)),
+        ("4steps", 6, within(0, 4)),
+        // An epoch has 11 steps, and none is due at the end of the first.
+        ("2epoch", 14, within(1, 3)),
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let config = TrainingConfig {
-            steps: Some(6),
+            epochs: 2,
+            steps: Some(steps),
+            // No epoch is the best.
+            validation_samples: Some(0),
             checkpoint_every: every.parse().unwrap(),
             ..config("every=4")
         };
         train(2, &config, Some(folder.path()));
         let checkpoints = CheckpointFolder::new(folder.path().join("checkpoints"), 2);
-        let newest = Place {
-            epoch: 0,
-            batches: newest,
-        };
-        assert_eq!(checkpoints.places().unwrap(), [newest]);
+        assert_eq!(checkpoints.places().unwrap(), [newest], "{every}");
     }
 }
 

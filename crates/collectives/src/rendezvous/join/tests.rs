@@ -234,7 +234,7 @@ fn claim_of_the_dead(store: &HashStore, process: ProcessIdentity) {
 }
 
 #[test]
-fn the_place_of_a_dead_process_is_free_and_its_count_completes_no_world() {
+fn the_lease_of_a_dead_process_is_free_and_its_count_completes_no_world() {
     for dead in [
         ProcessIdentity::started_before(),
         ProcessIdentity::elsewhere(),

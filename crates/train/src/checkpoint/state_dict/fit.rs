@@ -156,11 +156,12 @@ impl Differences {
                     "{name} is not in the file, and has shape {shape:?} in the model"
                 )),
                 Some(their) if *their.shape != *shape => {
-                    let hint = match is_transposed(tensor, their) {
+                    let transposed = is_transposed(tensor, their);
+                    found.transposed += usize::from(transposed);
+                    let hint = match transposed {
                         true => ": transposed, save v.t()",
                         false => "",
                     };
-                    found.transposed += usize::from(!hint.is_empty());
                     found.other.push(format!(
                         "{name} has shape {:?} in the file and {shape:?} in the model{hint}",
                         &*their.shape

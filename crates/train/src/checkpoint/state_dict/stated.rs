@@ -192,10 +192,10 @@ pub(super) fn shown(
     let shapes = shapes_by_name(layout, tensors);
     let mut found = Vec::new();
     for size in layout.sizes {
-        match (size.shown_by, size.shown_by.size(&shapes)) {
-            (_, Some((shown, _))) => found.push((size.key, shown)),
-            (ShownBy::Dimension(..), None) => return Vec::new(),
-            (ShownBy::Parts(_) | ShownBy::Heads(_), None) => {}
+        match size.shown_by.size(&shapes) {
+            Some((shown, _)) => found.push((size.key, shown)),
+            None if matches!(size.shown_by, ShownBy::Dimension(..)) => return Vec::new(),
+            None => {}
         }
     }
     found

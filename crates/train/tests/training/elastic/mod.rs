@@ -378,6 +378,26 @@ fn too_few_ranks_leave_a_checkpoint_from_which_another_run_goes_on() {
     assert_eq!(hashes(folder.path()), expected);
 }
 
+#[test]
+fn a_training_that_diverges_is_noted_once_for_all_ranks() {
+    let folder = folder();
+    let mut config = config();
+    config.optimizer.learning_rate = 1e4;
+    let job = Job {
+        store: Arc::new(HashStore::new()),
+        folder: folder.path(),
+        range: (3, 3),
+        config,
+        exchange: None,
+    };
+    for result in job.three_ranks(0, usize::MAX) {
+        result.unwrap();
+    }
+    let events = std::fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
+    let warnings = events.matches("the training loss has risen from").count();
+    assert_eq!(warnings, 1, "{events}");
+}
+
 /// An image that is all ink has pixels that are NaN.
 struct InkIsNan;
 
