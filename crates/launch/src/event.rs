@@ -29,7 +29,7 @@ pub enum LaunchEvent {
     },
     /// A signal has asked the job to stop.
     Stopping {
-        /// The signal, and where it came to another machine, as in `SIGTERM at machine 1`, that one.
+        /// The signal, and where it came to another machine or to a rank, as in `SIGTERM at machine 1`, that one.
         by: String,
         /// How it stops, in words.
         text: String,
