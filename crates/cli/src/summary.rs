@@ -10,6 +10,7 @@ use everburn_launch::{EXIT_STALLED, JobFailure, Outcome, RankExit};
 use everburn_record::plain::word;
 use everburn_record::units::counted;
 use everburn_record::{Place, checkpoints_elsewhere, invocation, machines_of, starts_again, units};
+use everburn_report::RankTimes;
 use everburn_train::checkpoint::CheckpointFolder;
 use everburn_train::{CheckpointEvery, Patterns, ShardingReport};
 
@@ -72,10 +73,25 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
     if let Some(bytes) = report.peak_memory {
         say!("peak memory per rank: {}", units::bytes(bytes));
     }
+    if let Some((waited, more)) = run.and_then(|run| waited_for(run.path())) {
+        say!("{waited}: {more}");
+    }
     if let Some(run) = run {
         say!("recorded in {}", run.path().display());
         warn_of_a_missing_end(report, run);
     }
+}
+
+/// The rank for which the others of the run in `folder` have waited, where they did so for long, and the command that shows more.
+pub(crate) fn waited_for(folder: &Path) -> Option<(String, String)> {
+    let (rank, part) = RankTimes::read(folder, &mut Vec::new())?.waited_for()?;
+    let waited = format!(
+        "rank {rank} was slow, and the others waited for it {} of their steps' time",
+        units::percent(part, 0)
+    );
+    let (program, folder) = (invocation::name(), word(folder));
+    let more = format!("`{program} report {folder}` shows what each rank did in them");
+    Some((waited, more))
 }
 
 /// The epochs of a training, as its progress counted them.

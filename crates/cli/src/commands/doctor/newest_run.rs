@@ -1,6 +1,6 @@
 //! How far the newest run has come that continues, or what it lacks: it waits for ranks that have not joined; it was cut off,
 //! killed with its launcher so that nobody was left to say so; it has stalled, or a rank holds it up; it has failed or was
-//! stopped; or its files could not be written.
+//! stopped; or its files could not be written. And for which rank the others have waited.
 
 mod running;
 
@@ -16,7 +16,7 @@ use everburn_report::Events;
 use everburn_train::RunDirectory;
 
 use crate::arguments::keys::with_flags;
-use crate::summary::how_to_continue;
+use crate::summary::{how_to_continue, waited_for};
 
 /// What is wrong with the newest run in `runs`, or the run that `runs` itself is; where nothing is, how far it has come.
 pub(super) fn findings(runs: &Path) -> Vec<Finding> {
@@ -93,11 +93,12 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
         failed_checkpoints,
         on_another_machine(&newest),
     ];
-    let problems: Vec<Finding> = problems.into_iter().flatten().collect();
-    match problems.is_empty() {
-        true => running::finding(&newest, &events).into_iter().collect(),
-        false => problems,
+    let mut found: Vec<Finding> = problems.into_iter().flatten().collect();
+    if found.is_empty() {
+        found.extend(running::finding(&newest, &events));
     }
+    found.extend(waited_for(&newest).map(|(waited, more)| of_newest(waited, more.into())));
+    found
 }
 
 /// Whether a file was not written because its user may not, or nobody may: room changes nothing.
