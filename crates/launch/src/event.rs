@@ -1,5 +1,7 @@
 //! What happens to ranks while the launcher is with them.
 
+use std::time::Duration;
+
 /// Something that has just happened to a rank, or to the job.
 ///
 /// ```
@@ -58,6 +60,13 @@ pub enum LaunchEvent {
         /// Which rank and why, in words.
         text: String,
     },
+    /// The store of the job, in etcd, is not reached yet.
+    StoreAwaited {
+        /// Why, and what to check, in words.
+        text: String,
+        /// For how long it is tried.
+        left: Duration,
+    },
     /// An elastic job continues without any rank of another machine.
     MachineLost {
         /// The number of that machine.
@@ -80,6 +89,7 @@ impl LaunchEvent {
             Self::Stopping { .. }
             | Self::AllStopped { .. }
             | Self::RefusedElsewhere { .. }
+            | Self::StoreAwaited { .. }
             | Self::MachineLost { .. } => None,
         }
     }
@@ -95,6 +105,7 @@ impl LaunchEvent {
             | Self::RanksStopped { text, .. }
             | Self::AllStopped { text }
             | Self::RefusedElsewhere { text }
+            | Self::StoreAwaited { text, .. }
             | Self::MachineLost { text, .. } => text,
         }
     }

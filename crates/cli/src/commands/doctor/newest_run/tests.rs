@@ -45,6 +45,7 @@ fn ranks_that_the_newest_run_waits_for_are_named_while_a_process_has_it() {
     let write_text = |text: &str, until: u64| {
         let event = Event {
             unix_time_ms: Some(now - 60_000),
+            ranks: text.starts_with("waiting").then(|| vec![0]),
             waits_until_ms: Some(until),
             ..Event::new(EventKind::Warning, text)
         };
@@ -73,6 +74,12 @@ fn ranks_that_the_newest_run_waits_for_are_named_while_a_process_has_it() {
     let line = findings(runs.path())[0].to_string();
     let awaited = "waiting for slot 1 of machine 1 (never started), 2";
     assert!(line.contains(awaited) && !line.contains("290 s"), "{line}");
+    // It has named no ranks that have joined.
+    let of_store = "the store at etcd://10.0.0.1:2379/a is not reached yet (io: refused); it is tried for 290s more: check";
+    write_text(of_store, now + 230_000);
+    let line = findings(runs.path())[0].to_string();
+    line.assert_contains(["is not reached yet (io: refused), 2", "-> see whether most"]);
+    assert!(!line.contains("machines, or read"), "{line}");
 }
 
 #[test]
