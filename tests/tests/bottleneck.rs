@@ -120,6 +120,12 @@ fn a_rank_many_times_as_slow_is_named_first() {
     let first = first.expect("something is found");
     assert_eq!(first["kind"], "slow-rank", "{ended}");
     assert_eq!(first["rank"], 1, "{ended}");
+    let waited = "rank 1 was slow, and the others waited for it ";
+    let more = " report run` shows what each rank did";
+    let doctor = Everburn::new(folder.path(), ["doctor", "run"]).run();
+    for told in [&ended.stdout, &doctor.stdout] {
+        assert!(told.contains(waited) && told.contains(more), "{told}");
+    }
 }
 
 #[test]

@@ -166,10 +166,16 @@ fn sigterm_at_one_rank_stops_all_of_them_and_is_no_success() {
     let (job, run) = in_the_middle(folder.path(), 3);
     job.rank(1).signal(Signal::TERM);
     let ended = job.wait_until_gone(ORPHAN_DEADLINE);
-    assert_eq!(ended.code(), 130, "{ended}");
+    ended.failed_with(130, &["the job was stopped on SIGTERM at rank 1"]);
     let said = std::fs::read_to_string(run.path.join("logs/rank-1.finished.json")).unwrap();
     assert!(said.contains("stopped"), "{said}");
-    assert!(run.report()["test_accuracy"].is_null(), "{ended}");
+    let report = run.report();
+    assert!(report["test_accuracy"].is_null(), "{report:#}");
+    let stopped = report["stopped"].as_str().unwrap();
+    let begin = "on request by SIGTERM at rank 1 after step ";
+    assert!(stopped.starts_with(begin), "{report:#}");
+    let doctor = Everburn::new(folder.path(), ["doctor", "run"]).run();
+    assert!(doctor.stdout.contains(stopped), "{doctor}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use everburn_collectives::heartbeat::{HangReport, HeartbeatMonitor};
 use everburn_collectives::rendezvous::WaitListener;
@@ -51,10 +52,21 @@ pub(crate) fn note_launch_event(run: &RunDirectory, event: &LaunchEvent) {
         // The ranks say themselves that they have lost others, and the end of the job is noted as such.
         _ => EventKind::Warning,
     };
+    let waits_until_ms = match event {
+        LaunchEvent::StoreAwaited { left, .. } => Some(after(*left)),
+        _ => None,
+    };
     run.note(Event {
         rank: event.rank(),
+        waits_until_ms,
         ..Event::new(kind, event.text())
     });
+}
+
+/// When `left` will be over, in milliseconds since 1970.
+fn after(left: Duration) -> u64 {
+    let left = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+    unix_time_ms().saturating_add(left)
 }
 
 /// Notes in `run` that ranks are waited for, for those who monitor it, besides the warning in the log.
@@ -62,10 +74,9 @@ pub(crate) fn wait_listener(run: &RunDirectory) -> WaitListener {
     let run = run.clone();
     WaitListener::new(move |awaited| {
         tracing::warn!("{}", awaited.text);
-        let left = u64::try_from(awaited.left.as_millis()).unwrap_or(u64::MAX);
         run.note(Event {
             ranks: Some(awaited.joined.clone()),
-            waits_until_ms: Some(unix_time_ms().saturating_add(left)),
+            waits_until_ms: Some(after(awaited.left)),
             ..Event::new(EventKind::Warning, &*awaited.text)
         });
     })
@@ -227,6 +238,21 @@ mod tests {
         let event: Event = serde_json::from_str(&events).unwrap();
         let expected = (EventKind::Stop, Some(860), format!("stopped {named}"));
         assert_eq!((event.kind, event.step, event.text), expected);
+    }
+
+    #[test]
+    fn a_store_that_is_not_reached_is_recorded_with_its_deadline() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(folder.path().join("a")).unwrap();
+        let text = "the store at etcd://10.0.0.1:2379/a is not reached yet".to_owned();
+        let left = Duration::from_secs(290);
+        let before = unix_time_ms();
+        note_launch_event(&run, &LaunchEvent::StoreAwaited { text, left });
+        let events = std::fs::read_to_string(run.path().join("events.jsonl")).unwrap();
+        let event: Event = serde_json::from_str(&events).unwrap();
+        assert_eq!((event.kind, event.ranks), (EventKind::Warning, None));
+        assert!(event.waits_until_ms >= Some(before + 290_000), "{events}");
+        assert!(event.text.ends_with("is not reached yet"), "{events}");
     }
 
     #[test]

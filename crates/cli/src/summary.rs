@@ -6,11 +6,12 @@ use std::path::Path;
 use crate::arguments::TrainArguments;
 use crate::config::RunConfig;
 use crate::prelude::*;
+use crate::trained::newest_progress;
 use everburn_launch::{EXIT_STALLED, JobFailure, Outcome, RankExit};
 use everburn_record::plain::word;
 use everburn_record::units::counted;
 use everburn_record::{Place, checkpoints_elsewhere, invocation, machines_of, starts_again, units};
-use everburn_train::checkpoint::CheckpointFolder;
+use everburn_report::RankTimes;
 use everburn_train::{CheckpointEvery, Patterns, ShardingReport};
 
 pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
@@ -72,10 +73,25 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
     if let Some(bytes) = report.peak_memory {
         say!("peak memory per rank: {}", units::bytes(bytes));
     }
+    if let Some((waited, more)) = run.and_then(|run| waited_for(run.path())) {
+        say!("{waited}: {more}");
+    }
     if let Some(run) = run {
         say!("recorded in {}", run.path().display());
         warn_of_a_missing_end(report, run);
     }
+}
+
+/// The rank for which the others of the run in `folder` have waited, where they did so for long, and the command that shows more.
+pub(crate) fn waited_for(folder: &Path) -> Option<(String, String)> {
+    let (rank, part) = RankTimes::read(folder, &mut Vec::new())?.waited_for()?;
+    let waited = format!(
+        "rank {rank} was slow, and the others waited for it {} of their steps' time",
+        units::percent(part, 0)
+    );
+    let (program, folder) = (invocation::name(), word(folder));
+    let more = format!("`{program} report {folder}` shows what each rank did in them");
+    Some((waited, more))
 }
 
 /// The epochs of a training, as its progress counted them.
@@ -103,7 +119,7 @@ pub(crate) fn told_at_least<T>(trained: Result<T, TrainError>) -> Result<T, Trai
 
 /// Warns where the checkpoint of a finished training could not be written, however long ago the warning of that was.
 fn warn_of_a_missing_end(report: &TrainingReport, run: &RunDirectory) {
-    let steps = steps_of_newest_checkpoint(run);
+    let steps = newest_progress(run).map(|newest| newest.step);
     if report.finished && steps < Some(report.steps) {
         let newest = match steps {
             Some(steps) => format!("the newest one is of step {steps}"),
@@ -154,7 +170,7 @@ pub(crate) fn is_finished(config: &RunConfig, arguments: &TrainArguments, sample
         return false;
     };
     // The checkpoint of its end may have found no room: it is made again.
-    let has_end = steps_of_newest_checkpoint(&run) >= Some(report.steps);
+    let has_end = newest_progress(&run).is_some_and(|newest| newest.step >= report.steps);
     let wanted = config.training.total_steps(samples);
     let Some(why) = config
         .training
@@ -318,12 +334,6 @@ fn may_do_better(failure: &JobFailure) -> bool {
     let stalled = failure.exit_code == EXIT_STALLED && failure.own_pause.is_none();
     let killed = matches!(failure.cause.exit, RankExit::Signal(_));
     killed || lost.is_some() || failure.lost_machine.is_some() || stalled
-}
-
-/// How many steps had been made at the newest checkpoint of a run.
-fn steps_of_newest_checkpoint(run: &RunDirectory) -> Option<usize> {
-    let folder = CheckpointFolder::new(run.checkpoints(), 1);
-    Some(folder.newest_progress()?.step)
 }
 
 /// What a test has found: `test accuracy 97.10 %  loss 0.0912`, or `test loss 0.0123  mae 0.0841`. After the accuracy

@@ -324,7 +324,7 @@ pub(crate) fn decided_otherwise<'a>(
 }
 
 /// How far the newest checkpoint of a run had come, if there is one.
-fn newest_progress(run: &RunDirectory) -> Option<Progress> {
+pub(crate) fn newest_progress(run: &RunDirectory) -> Option<Progress> {
     CheckpointFolder::new(run.checkpoints(), 1).newest_progress()
 }
 

@@ -18,6 +18,7 @@ use crate::foreign::{self, EnvVariables};
 use crate::origin::{Origin, StartedBy};
 use crate::orphan;
 use crate::panic_place::left_out;
+use crate::stop::received_signal;
 
 /// The environment variables between launcher and rank. The first eight are PyTorch's.
 pub mod variables {
@@ -366,8 +367,13 @@ impl RankEnvironment {
     }
 
     /// Reports to the launcher why this rank ends; the first report of a failure counts. Without a launcher, or
-    /// when the file cannot be written, it does nothing: the error is on its way to the log anyway.
+    /// when the file cannot be written, it does nothing: the error is on its way to the log anyway. A stop without a message
+    /// is reported with the signal that this rank has got.
     pub fn report(&self, kind: ReportKind, step: Option<u64>, message: &str) {
+        let message = match (kind, message) {
+            (ReportKind::Stopped, "") => received_signal(),
+            _ => message,
+        };
         self.send(&RankReport {
             step,
             ..RankReport::new(self.rank, kind, message)

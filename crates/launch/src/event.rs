@@ -1,5 +1,7 @@
 //! What happens to ranks while the launcher is with them.
 
+use std::time::Duration;
+
 /// Something that has just happened to a rank, or to the job.
 ///
 /// ```
@@ -29,7 +31,7 @@ pub enum LaunchEvent {
     },
     /// A signal has asked the job to stop.
     Stopping {
-        /// The signal; with the machine, as in `SIGTERM at machine 1`, where that is another.
+        /// The signal; with the machine or the rank, as in `SIGTERM at machine 1`, where it came to that alone.
         by: String,
         /// How it stops, in words.
         text: String,
@@ -53,6 +55,13 @@ pub enum LaunchEvent {
         /// Which rank and why, in words.
         text: String,
     },
+    /// The store of the job, in etcd, is not reached yet.
+    StoreAwaited {
+        /// Why, and what to check, in words.
+        text: String,
+        /// For how long it is tried.
+        left: Duration,
+    },
     /// An elastic job continues without any rank of another machine.
     MachineLost {
         /// The number of that machine.
@@ -72,9 +81,10 @@ impl LaunchEvent {
                 [rank] => Some(rank),
                 _ => None,
             },
-            Self::Stopping { .. } | Self::RefusedElsewhere { .. } | Self::MachineLost { .. } => {
-                None
-            }
+            Self::Stopping { .. }
+            | Self::RefusedElsewhere { .. }
+            | Self::StoreAwaited { .. }
+            | Self::MachineLost { .. } => None,
         }
     }
 
@@ -88,6 +98,7 @@ impl LaunchEvent {
             | Self::NotStopped { text, .. }
             | Self::RanksStopped { text, .. }
             | Self::RefusedElsewhere { text }
+            | Self::StoreAwaited { text, .. }
             | Self::MachineLost { text, .. } => text,
         }
     }

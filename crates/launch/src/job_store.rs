@@ -4,6 +4,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use everburn_collectives::rendezvous::WaitListener;
 use everburn_collectives::store::{
     EtcdAddress, EtcdStore, SharedStore, StoreError, StoreOptions, TcpStore, join_address,
     nobody_listens,
@@ -44,14 +45,19 @@ impl JobStore {
         };
     }
 
-    pub(crate) fn reach(&self, options: StoreOptions) -> Result<ReachedStore, StoreError> {
+    /// Connects to it; `on_wait` learns that one in etcd is not reached.
+    pub(crate) fn reach(
+        &self,
+        options: StoreOptions,
+        on_wait: WaitListener,
+    ) -> Result<ReachedStore, StoreError> {
         Ok(match self {
             Self::Hosted(host, port) => ReachedStore {
                 shared: Arc::new(TcpStore::connect(&join_address(host, *port), options)?),
                 etcd: None,
             },
             Self::Etcd(address) => {
-                let store = Arc::new(EtcdStore::connect(address, &options)?);
+                let store = Arc::new(EtcdStore::connect_telling(address, &options, on_wait)?);
                 ReachedStore {
                     shared: store.clone(),
                     etcd: Some(store),

@@ -114,6 +114,12 @@ impl EndedRank {
         self.exit.is_success() && self.has_said(ReportKind::Stopped)
     }
 
+    /// Which signal has asked it to stop, as in `SIGTERM at rank 1`, if it has got one and says so.
+    pub(crate) fn asked_by(&self) -> Option<String> {
+        let report = self.report.as_ref().filter(|_| self.was_stopped())?;
+        (!report.message.is_empty()).then(|| format!("{} at rank {}", report.message, self.rank))
+    }
+
     /// What it said about its failure, if it did.
     #[must_use]
     pub fn failure(&self) -> Option<&RankReport> {

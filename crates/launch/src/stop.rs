@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +21,15 @@ const ONE_REQUEST: Duration = Duration::from_millis(250);
 /// How long the end of the process waits for its last words: standard error may be a pipe that nobody reads.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
+/// The number of the newest signal that has asked this process to stop, if it is a rank under a launcher; else 0.
+static RECEIVED: AtomicUsize = AtomicUsize::new(0);
+
+/// The name of the signal that has asked this rank to stop, under a launcher; empty if none has.
+pub(crate) fn received_signal() -> &'static str {
+    let signal = i32::try_from(RECEIVED.load(Ordering::SeqCst)).ok();
+    signal.and_then(signal_name).unwrap_or_default()
+}
+
 /// Whether a signal that comes `now` is another request than the one at `first`.
 pub(crate) fn asks_again(first: Instant, now: Instant) -> bool {
     now.saturating_duration_since(first) > ONE_REQUEST
@@ -33,7 +42,8 @@ pub(crate) fn asks_again(first: Instant, now: Instant) -> bool {
 /// number; signals within a quarter of a second count as one. `tell` gets the name of the first signal with `false`, which
 /// [`StopSignal::by`] has too, and that of the second with `true`, before the end. Under a launcher (`under_launcher`) there is
 /// neither: a Ctrl-C may reach a rank twice, from the terminal and from the launcher, and it is the launcher that ends ranks at
-/// once, and says so.
+/// once, and says so. Such a rank reports the signal with its end ([`RankEnvironment::report`](crate::RankEnvironment::report)):
+/// the launcher names it, unless it has sent that signal itself.
 ///
 /// Stopping is a collective decision: one rank's answer must be agreed on by all before any acts.
 ///
@@ -59,6 +69,7 @@ pub fn listen_for_stop(
     let stop = StopSignal::from_flag(Arc::clone(&asked)).with_kill(kill);
     if under_launcher {
         for signal in signals_to_hear(&RANK_ASKED_BY) {
+            flag::register_usize(signal, &RECEIVED, signal as usize)?;
             flag::register(signal, Arc::clone(&asked))?;
         }
         return Ok(stop);

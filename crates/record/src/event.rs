@@ -126,7 +126,7 @@ pub struct Event {
     /// The ranks that make steps from now on; of [`EventKind::Regroup`]. Where others are waited for, those that have joined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks: Option<Vec<usize>>,
-    /// Of a warning that ranks are waited for: until when, in milliseconds since 1970.
+    /// Of a warning that ranks, or the store, are waited for: until when, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_until_ms: Option<u64>,
     /// What happened, in words.

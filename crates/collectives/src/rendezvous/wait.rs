@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use everburn_record::located;
 
-/// Ranks that are waited for, while a job starts.
+/// Ranks, or a store in etcd, that are waited for, while a job starts.
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; }
@@ -20,9 +20,9 @@ use everburn_record::located;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RanksAwaited {
-    /// The ranks that have joined.
+    /// The ranks that have joined; none where the store is waited for.
     pub joined: Vec<usize>,
-    /// How long the others are waited for, from now.
+    /// How long the others, or the store, are waited for, from now.
     pub left: Duration,
     /// For whom, how long, and what comes then.
     pub text: String,

@@ -171,6 +171,10 @@ impl Supervisor<'_> {
                     other,
                 });
             }
+            StoreEvent::Awaited { text, left } => {
+                tracing::warn!("{text}");
+                (self.tell)(&LaunchEvent::StoreAwaited { text, left });
+            }
             StoreEvent::Lost(reason) => return self.lose_store(reason),
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! What a launcher does at the store of an elastic job for the ranks of its machine.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use everburn_collectives::elastic::{Generation, Member, MembershipCoordinator};
 use everburn_collectives::rendezvous::ProcessIdentity;
@@ -57,6 +58,13 @@ pub enum StoreEvent {
     Refused(String),
     /// Another launcher runs with the number of this machine.
     LeaseTaken(ProcessIdentity),
+    /// The store is not reached yet.
+    Awaited {
+        /// Why, in words.
+        text: String,
+        /// For how long it is tried.
+        left: Duration,
+    },
     /// The store cannot be reached.
     Lost(String),
 }

@@ -32,12 +32,16 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Says which machine was asked to stop where ranks have stopped without a request to this one.
+    /// Says which machine or rank was asked to stop where ranks have stopped without a request to this launcher.
     pub(super) fn say_who_asked(&self) {
         if self.was_interrupted() || !self.ended.iter().any(EndedRank::was_stopped) {
             return;
         }
-        if let Some(by) = self.stop_of_others() {
+        // After a failure the ranks that are left get a signal from this launcher.
+        let is_asked = matches!(self.plan, Plan::Train | Plan::Stopping(_));
+        let mut ranks = self.ended.iter().filter(|_| is_asked);
+        let of_rank = || ranks.find_map(EndedRank::asked_by);
+        if let Some(by) = self.stop_of_others().or_else(of_rank) {
             self.say_stopping(&by, format!("the job was stopped on {by}"));
         }
     }

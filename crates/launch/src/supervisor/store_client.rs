@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use everburn_collectives::elastic::{Lease, LeaseState};
+use everburn_collectives::rendezvous::WaitListener;
 use everburn_collectives::store::{StoreAccess, StoreError, StoreOptions};
 
 use super::Event;
@@ -67,10 +68,15 @@ impl StoreClient {
         };
         let (requests, inbox) = mpsc::channel();
         let (alive, ended) = mpsc::channel();
+        let waits = events.clone();
+        let on_wait = WaitListener::new(move |awaited| {
+            let (text, left) = (awaited.text.clone(), awaited.left);
+            let _ = waits.send(Event::Store(StoreEvent::Awaited { text, left }));
+        });
         thread::Builder::new()
             .name("store-client".into())
             .spawn(move || {
-                let work = store.reach(options).and_then(|store| {
+                let work = store.reach(options, on_wait).and_then(|store| {
                     let thread = StoreClientThread {
                         processes: MachineProcesses::new(store.shared.clone(), machine.first_rank),
                         lease: Lease::of_launcher(machine.node_rank),

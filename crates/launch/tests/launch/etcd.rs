@@ -1,6 +1,7 @@
 //! Launchers whose job has its store in etcd: each of them may be lost.
 
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use everburn_collectives::store::{EtcdAddress, EtcdStore, StoreAccess, StoreOptions};
@@ -97,6 +98,20 @@ fn a_member_of_etcd_dies_while_a_rank_is_let_in() {
     wait_for_round(machines.folder(0), "round.0.2", "0 1");
     wait_for_round(machines.folder(1), "round.1.1", "0 1");
     machines.end_well(&etcd);
+}
+
+#[test]
+fn a_store_in_etcd_that_is_not_reached_is_an_event_of_the_launcher() {
+    // Connections are taken, and no request is answered.
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let launcher = LauncherProcess::start_at_etcd(folder.path(), &address, 0);
+    let told = || fs::read_to_string(folder.path().join("told")).unwrap_or_default();
+    wait_until("the line of the launcher", || told().ends_with('\n'));
+    let begin = format!("None the store at etcd://{address} is not reached yet (");
+    assert!(told().starts_with(&begin), "{}", told());
+    drop(launcher);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::process::{Command, ExitCode, Stdio};
 use everburn_collectives::group::{ProcessGroup, ReduceOp};
 use everburn_collectives::store::{StoreAccess, StoreOptions, TcpStoreServer};
 use everburn_launch::{Rank, run, variables};
+use everburn_record::task_method;
 use everburn_tests::AssertContains;
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -44,7 +45,8 @@ fn play(part: &str, rank: &Rank) -> Result<(), Box<dyn Error>> {
     match (part, rank.rank()) {
         ("adds up", _) => return Ok(()),
         ("fails", 1) => return Err("the data is gone".into()),
-        ("panics", 1) => panics_at_step(&group, 7),
+        // As a training calls the loss of its task.
+        ("panics", 1) => task_method::within("Task::loss", || panics_at_step(&group, 7)),
         ("leaves early", 1) => {
             group.set_step(7);
             return Ok(());
@@ -71,6 +73,8 @@ fn panics_at_step(group: &ProcessGroup, step: u64) {
     group.set_step(step);
     panic!("the weights went out of the window");
 }
+
+const LINE_OF_THE_PANIC: u32 = line!() - 3;
 
 /// A command that starts this binary as the program; `folder` is also the one for temporary files.
 fn command(folder: &Path, part: &str, ranks: usize) -> Command {
@@ -164,14 +168,22 @@ fn the_error_of_a_rank_is_shown_with_its_rank_and_ends_the_others() {
 }
 
 #[test]
-fn a_panic_is_shown_with_its_rank_and_ends_the_others() {
+fn a_panic_is_shown_with_its_rank_its_line_and_its_method_and_ends_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let (code, told) = end_of(folder.path(), "panics", 2);
     assert_eq!(code, Some(101), "{told}");
     let named = told.find("rank 1 ended with exit code 101 (a panic), at step 7: panicked at ");
     let story = &told[named.unwrap_or_else(|| panic!("rank 1 is not named:\n{told}"))..];
+    let (headline, rest) = story.split_once('\n').unwrap();
+    let place = format!("panicked at {}:{LINE_OF_THE_PANIC}:", file!());
+    assert!(headline.contains(&place), "{told}");
     assert!(
-        story.contains("the weights went out of the window"),
+        headline.ends_with(": the weights went out of the window"),
+        "{told}"
+    );
+    let method = rest.lines().next().unwrap();
+    assert!(
+        method.starts_with("  in `") && method.ends_with("in `Task::loss`"),
         "{told}"
     );
     assert_ended(folder.path(), 0);

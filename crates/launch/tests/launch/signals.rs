@@ -263,6 +263,17 @@ fn ranks_that_stop_for_another_machine_say_which_one_was_asked() {
     assert_eq!(told, "None the job was stopped on SIGTERM at machine 0\n");
 }
 
+#[test]
+fn a_rank_that_got_the_signal_itself_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"[ $RANK = 1 ] && got=SIGTERM
+        echo "{\"rank\":$RANK,\"kind\":\"stopped\",\"message\":\"$got\",\"unix_time_ms\":1}" > $EVERBURN_FINISHED_FILE"#;
+    let mut launcher = LauncherProcess::start(folder.path(), 2, "", script);
+    assert_eq!(launcher.wait().code(), Some(130));
+    let told = fs::read_to_string(folder.path().join("told")).unwrap();
+    assert_eq!(told, "None the job was stopped on SIGTERM at rank 1\n");
+}
+
 /// The rank computes for longer than the second that it has, until the launcher has said that it is waited for.
 #[cfg(target_os = "linux")]
 #[test]

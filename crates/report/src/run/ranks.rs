@@ -14,6 +14,9 @@ pub(super) const MOST_COLUMNS: usize = 240;
 /// How many ranks are notified apart.
 const MOST_RANKS: usize = 4096;
 
+/// From which part of their steps on the waiting of ranks for a slow one is worth a word.
+const CONSIDERABLE: f64 = 0.1;
+
 /// A line has about 150 bytes per rank.
 const LONGEST_LINE: usize = 1 << 20;
 
@@ -148,8 +151,8 @@ impl Default for RankTimes {
 }
 
 impl RankTimes {
-    /// Reads the file of a run directory, if there is one; what is wrong with it is noted.
-    pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Option<Self> {
+    /// Reads `ranks.jsonl` of a run directory, if there is one; what is wrong with it is noted.
+    pub fn read(folder: &Path, notes: &mut Vec<Note>) -> Option<Self> {
         const NAME: &str = "ranks.jsonl";
         let file = super::found(file::open(&folder.join(NAME)), NAME, notes)?;
         let mut times = Self::default();
@@ -252,6 +255,33 @@ impl RankTimes {
         slow.sort_by(|one, other| other.1.total_cmp(&one.1));
         slow
     }
+
+    /// The rank that the others have waited for, where one is [slow](Self::slow) and they waited at least a tenth of their
+    /// steps' time, with that part. What the slow rank waits itself is not counted: that is the exchange's own.
+    ///
+    /// ```
+    /// use everburn_report::RankTimes;
+    ///
+    /// let mut times = RankTimes::default();
+    /// let line = r#"{"step":1,"ranks":[{"rank":0,"seconds":1,"waited":0.75},{"rank":1,"seconds":1,"waited":0.25}]}"#;
+    /// times.push(&serde_json::from_str(line).unwrap());
+    /// assert_eq!(times.waited_for(), Some((1, 0.5)));
+    /// ```
+    #[must_use]
+    pub fn waited_for(&self) -> Option<(usize, f64)> {
+        let (slowest, _) = *self.slow().first()?;
+        let part = |is_slowest: bool| {
+            let ranks = self.totals().map(|(rank, total)| (rank == slowest, total));
+            let (mut waited, mut seconds) = (0.0, 0.0);
+            for (_, total) in ranks.filter(|(of_slowest, _)| *of_slowest == is_slowest) {
+                waited += total.waited;
+                seconds += total.seconds;
+            }
+            waited / seconds
+        };
+        let part = part(false) - part(true);
+        (part >= CONSIDERABLE).then_some((slowest, part))
+    }
 }
 
 #[cfg(test)]
@@ -350,6 +380,23 @@ mod tests {
     }
 
     #[test]
+    fn a_slow_rank_is_worth_a_word_where_the_others_wait_long_for_it() {
+        let of = |ranks: &[(usize, f64, f64)]| {
+            let mut times = RankTimes::default();
+            times.push(&line(1, ranks));
+            times.waited_for()
+        };
+        assert_eq!(
+            of(&[(0, 1.0, 0.5), (3, 1.0, 0.0), (4, 1.0, 0.75)]),
+            Some((3, 0.625))
+        );
+        // The exchange takes long, for all of them.
+        assert_eq!(of(&[(0, 1.0, 0.95), (3, 1.0, 0.875)]), None);
+        assert_eq!(of(&[(0, 1.0, 0.5), (3, 1.0, 0.5)]), None);
+        assert_eq!(of(&[(0, 1.0, 0.0)]), None);
+    }
+
+    #[test]
     fn numbers_that_are_no_times_are_left_out() {
         let mut times = RankTimes::default();
         times.push(&line(
@@ -363,7 +410,7 @@ mod tests {
         );
         let grid = times.grid(Quantity::Work, 64);
         assert_eq!(grid.values, [[None, Some(1.0)]]);
-        assert!(times.slow().is_empty());
+        assert!(times.slow().is_empty() && times.waited_for().is_none());
         let nothing: Grid = RankTimes::default().grid(Quantity::Work, 64);
         assert!(nothing.rows.is_empty() && nothing.values.is_empty());
     }

@@ -1,6 +1,6 @@
-//! How far the newest run has come that continues, or what it lacks: it waits for ranks that have not joined; it was cut off,
+//! How far the newest run has come that continues, or what it lacks: it waits for ranks, or a store; it was cut off,
 //! killed with its launcher so that nobody was left to say so; it has stalled, or a rank holds it up; it has failed or was
-//! stopped; or its files could not be written.
+//! stopped; or its files could not be written. And for which rank the others have waited.
 
 mod running;
 
@@ -16,7 +16,7 @@ use everburn_report::Events;
 use everburn_train::RunDirectory;
 
 use crate::arguments::keys::with_flags;
-use crate::summary::how_to_continue;
+use crate::summary::{how_to_continue, waited_for};
 
 /// What is wrong with the newest run in `runs`, or the run that `runs` itself is; where nothing is, how far it has come.
 pub(super) fn findings(runs: &Path) -> Vec<Finding> {
@@ -38,15 +38,17 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
     let events = Events::read(&newest, &mut Vec::new());
     let ended = end(&newest, &events).filter(|_| cut_off.is_none());
     let ended = ended.map(with_continuation);
+    let last = events.iter().max_by_key(|event| event.unix_time_ms);
     let awaited = events.awaited(unix_time_ms());
     let awaited = awaited.filter(|_| Live::has_owner(&newest)).map(|text| {
-        of_newest(
-            text,
-            "start the missing machines, or read their output: the command of machine 0 with another --node-rank".into(),
-        )
+        // Who has joined is said of ranks, and not of a store.
+        let advice = match last.is_some_and(|event| event.ranks.is_some()) {
+            true => "start the missing machines, or read their output: the command of machine 0 with another --node-rank",
+            false => "see whether most members of that etcd run (`etcdctl endpoint health`), and whether this machine reaches them",
+        };
+        of_newest(text, advice.into())
     });
-    let stalled = events.iter().max_by_key(|event| event.unix_time_ms);
-    let stalled = stalled.filter(|event| {
+    let stalled = last.filter(|event| {
         // A run that has continued since has written its state again.
         let written = Live::read(&newest).map(|live| live.unix_time_ms);
         event.kind == EventKind::Stall && written <= event.unix_time_ms
@@ -65,14 +67,7 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
         )
     });
     let failed_checkpoints = events.failed_checkpoints().map(|text| {
-        let advice = match is_refused(&text) {
-            true => {
-                "let the user of the training write in this folder; a run that continues writes the next checkpoint that is due"
-            }
-            false => {
-                "make room on the disk of this folder; a run that continues writes the next checkpoint that is due"
-            }
-        };
+        let advice = help_with_checkpoint(&text);
         of_newest(text, advice.into())
     });
     let unwritten = Live::unwritten_in(&newest).map(|text| {
@@ -93,18 +88,26 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
         failed_checkpoints,
         on_another_machine(&newest),
     ];
-    let problems: Vec<Finding> = problems.into_iter().flatten().collect();
-    match problems.is_empty() {
-        true => running::finding(&newest, &events).into_iter().collect(),
-        false => problems,
+    let mut found: Vec<Finding> = problems.into_iter().flatten().collect();
+    if found.is_empty() {
+        found.extend(running::finding(&newest, &events));
     }
+    found.extend(waited_for(&newest).map(|(waited, more)| of_newest(waited, more.into())));
+    found
 }
 
-/// Whether a file was not written because its user may not, or nobody may: room changes nothing.
-fn is_refused(text: &str) -> bool {
+/// What to do about a checkpoint that was not written. Where its user may not write, or nobody may, room changes nothing.
+fn help_with_checkpoint(text: &str) -> &'static str {
     // EPERM, EACCES and EROFS, as the standard library writes them.
     let numbers = ["(os error 1)", "(os error 13)", "(os error 30)"];
-    numbers.iter().any(|number| text.contains(number))
+    match numbers.iter().any(|number| text.contains(number)) {
+        true => {
+            "let the user of the training write in this folder; a run that continues writes the next checkpoint that is due"
+        }
+        false => {
+            "make room on the disk of this folder; a run that continues writes the next checkpoint that is due"
+        }
+    }
 }
 
 /// What is seen of a run that continues in the folder of another machine than the first: the state of all ranks is not there.

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::address::EtcdAddress;
 use super::messages::Refusal;
 use super::tls;
+use crate::rendezvous::{RanksAwaited, WaitListener};
 use crate::store::backoff::Backoff;
 use crate::store::{Deadline, StoreError, random_u64};
 use crate::wait_notice::WaitNotice;
@@ -46,6 +47,8 @@ pub(super) struct Gateway {
     current: AtomicUsize,
     /// What to check where members cannot be reached, besides themselves.
     advice: &'static str,
+    /// Who learns that none of them is reached.
+    on_wait: WaitListener,
 }
 
 /// The operation of a process that joins the job.
@@ -81,7 +84,7 @@ enum Reason {
 
 impl Gateway {
     /// Reads the files that the address names.
-    pub(super) fn new(address: &EtcdAddress) -> Result<Self, StoreError> {
+    pub(super) fn new(address: &EtcdAddress, on_wait: WaitListener) -> Result<Self, StoreError> {
         let urls = address.urls();
         // Ranks begin with different members, so that these share the load.
         let first = random_u64() as usize % urls.len();
@@ -108,6 +111,7 @@ impl Gateway {
             agent: config.build().new_agent(),
             current: AtomicUsize::new(first),
             advice,
+            on_wait,
         })
     }
 
@@ -192,12 +196,15 @@ impl Gateway {
                 .as_mut()
                 .is_some_and(|notice| notice.is_due(deadline.elapsed()))
             {
-                tracing::warn!(
+                let text = format!(
                     "the store at {} is not reached yet ({}: {problem}); it is tried for {left:.0?} more: {CHECK_MEMBERS}; {}",
-                    self.address,
-                    self.urls[member],
-                    self.advice
+                    self.address, self.urls[member], self.advice
                 );
+                self.on_wait.tell(&RanksAwaited {
+                    joined: Vec::new(),
+                    left,
+                    text,
+                });
             }
             if attempts.is_multiple_of(members) {
                 backoff.sleep(left);
@@ -355,7 +362,8 @@ mod tests {
         let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let nobody = taken.local_addr().unwrap();
         drop(taken);
-        let gateway = Gateway::new(&format!("etcd://{nobody}/job").parse().unwrap()).unwrap();
+        let address = format!("etcd://{nobody}/job").parse().unwrap();
+        let gateway = Gateway::new(&address, WaitListener::default()).unwrap();
         let text = Arc::new(Mutex::new(String::new()));
         let notice = Some(WaitNotice::first_after(Duration::ZERO));
         let call = || {

@@ -36,6 +36,7 @@ use super::{
     Deadline, Store, StoreAccess, StoreError, StoreOptions, check_key, check_keys, check_value,
     resolve,
 };
+use crate::rendezvous::WaitListener;
 
 /// The longest value: etcd takes 1.5 MiB a request, with the key and all.
 const MAX_ETCD_VALUE_BYTES: usize = (1 << 20) + (1 << 18);
@@ -82,6 +83,18 @@ impl EtcdStore {
     /// this name has another token, or certificates are not accepted, [`StoreError::Protocol`] when it is no etcd,
     /// [`StoreError::Invalid`] when there is neither a name nor a token, and when a file of the address cannot be read.
     pub fn connect(address: &EtcdAddress, options: &StoreOptions) -> Result<Self, StoreError> {
+        Self::connect_telling(address, options, WaitListener::default())
+    }
+
+    /// The same; `on_wait` learns that no member is reached, after ten seconds and then once per minute.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_telling(
+        address: &EtcdAddress,
+        options: &StoreOptions,
+        on_wait: WaitListener,
+    ) -> Result<Self, StoreError> {
         let deadline = Deadline::within(options.timeout);
         let job = match (address.job(), &options.access) {
             (Some(job), _) => job.to_owned(),
@@ -97,7 +110,7 @@ impl EtcdStore {
             }
         };
         let namespace = format!("everburn/{job}/");
-        let gateway = Arc::new(Gateway::new(address)?);
+        let gateway = Arc::new(Gateway::new(address, on_wait)?);
         let seal = Seal::new(&options.access);
         let lease = JobLease::join(&gateway, &namespace, &seal, deadline)?;
         Ok(Self {

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use everburn_record::LiveRank;
+use everburn_record::{LiveRank, RankLine, RankStep};
 use everburn_tests::{AssertContains, StoppedProcess};
 
 use super::*;
@@ -45,6 +45,7 @@ fn ranks_that_the_newest_run_waits_for_are_named_while_a_process_has_it() {
     let write_text = |text: &str, until: u64| {
         let event = Event {
             unix_time_ms: Some(now - 60_000),
+            ranks: text.starts_with("waiting").then(|| vec![0]),
             waits_until_ms: Some(until),
             ..Event::new(EventKind::Warning, text)
         };
@@ -73,6 +74,40 @@ fn ranks_that_the_newest_run_waits_for_are_named_while_a_process_has_it() {
     let line = findings(runs.path())[0].to_string();
     let awaited = "waiting for slot 1 of machine 1 (never started), 2";
     assert!(line.contains(awaited) && !line.contains("290 s"), "{line}");
+    // It has named no ranks that have joined.
+    let of_store = "the store at etcd://10.0.0.1:2379/a is not reached yet (io: refused); it is tried for 290s more: check";
+    write_text(of_store, now + 230_000);
+    let line = findings(runs.path())[0].to_string();
+    line.assert_contains(["is not reached yet (io: refused), 2", "-> see whether most"]);
+    assert!(!line.contains("machines, or read"), "{line}");
+}
+
+#[test]
+fn a_rank_for_which_the_others_have_waited_is_named_with_the_command_that_shows_more() {
+    let (runs, run) = one_run();
+    let write = |waited: f64| {
+        let step = |rank, waited| RankStep {
+            rank,
+            seconds: 1.0,
+            waited,
+            ..RankStep::default()
+        };
+        let line = RankLine {
+            step: 1,
+            ranks: vec![step(0, waited), step(1, 0.0)],
+            ..RankLine::default()
+        };
+        let line = serde_json::to_string(&line).unwrap() + "\n";
+        std::fs::write(run.join("ranks.jsonl"), line).unwrap();
+    };
+    write(0.05);
+    assert_eq!(findings(runs.path()), []);
+    write(0.25);
+    let line = findings(runs.path())[0].to_string();
+    assert!(line.starts_with("warn  newest run"), "{line}");
+    let what = "rank 1 was slow, and the others waited for it 25 % of their steps' time";
+    let command = format!(" report {}` shows", run.display());
+    line.assert_contains([what, &command]);
 }
 
 #[test]
