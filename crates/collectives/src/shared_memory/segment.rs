@@ -10,6 +10,10 @@ use super::memfd::{self, Descriptor};
 use super::memory::Memory;
 use super::ring::{Ring, RingReceiver, RingSender};
 
+/// The most ranks whose rings are mapped before they are used. With more, a collective goes through few of a rank's
+/// rings, and the pages of the others would only count as its memory: 8 MiB with 256 ranks.
+const MAPPED_EARLY: usize = 32;
+
 /// Chosen at random by who creates a segment, so that nobody takes another for it.
 pub(crate) type Nonce = [u8; 16];
 
@@ -129,7 +133,9 @@ impl Segment {
             return Err(SegmentError::Taken { end, from, to });
         }
         let capacity = self.layout.capacity();
-        self.memory.populate(place.data, capacity);
+        if self.layout.ranks() <= MAPPED_EARLY {
+            self.memory.populate(place.data, capacity);
+        }
         Ok(Ring {
             memory: Arc::clone(&self.memory),
             place,
