@@ -218,6 +218,7 @@ fn changed(folder: &Folder, name: &str, stamp: &mut Stamp) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use everburn_record::{LiveRank, proc};
+    use everburn_tests::Run;
 
     use super::*;
 
@@ -225,7 +226,7 @@ mod tests {
     fn a_document_that_is_a_link_or_too_long_is_left_out() {
         let path = tempfile::tempdir().unwrap();
         let at = |name: &str| path.path().join(name);
-        std::fs::write(at("config.toml"), "model = 'mnist'").unwrap();
+        Run::begin(path.path());
         let secret = tempfile::NamedTempFile::new().unwrap();
         let live = r#"{"unix_time_ms":1,"phase":"training"}"#;
         std::fs::write(secret.path(), live).unwrap();
@@ -246,9 +247,7 @@ mod tests {
         use rustix::process::{Pid, Signal, kill_process};
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        std::fs::write(at("config.toml"), "model = 'mnist'").unwrap();
-        let owner = std::fs::File::create(at(Live::LOCK)).unwrap();
-        rustix::fs::flock(&owner, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let _owner = Run::begin(folder.path()).hold();
         let sleep = std::process::Command::new("sleep").arg("60").spawn();
         let mut child = sleep.unwrap();
         let rank = LiveRank {
@@ -296,7 +295,7 @@ mod tests {
     fn a_run_whose_processes_have_ended_without_a_word_is_told_once_to_have_been_cut_off() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        std::fs::write(at("config.toml"), "model = 'mnist'").unwrap();
+        let run = Run::begin(folder.path());
         let write = |phase: Phase, process: u32| {
             let rank = LiveRank {
                 alive: true,
@@ -328,8 +327,7 @@ mod tests {
         let mut tail = RunTail::open(folder.path()).unwrap();
         assert!(cut_off(&mut tail).is_empty());
         write(Phase::Training, ended);
-        let owner = std::fs::File::create(at(Live::LOCK)).unwrap();
-        rustix::fs::flock(&owner, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let owner = run.hold();
         assert!(cut_off(&mut tail).is_empty(), "its launcher concludes it");
         drop(owner);
         let told = cut_off(&mut tail);
