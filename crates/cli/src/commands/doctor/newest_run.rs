@@ -10,7 +10,8 @@ use std::path::Path;
 use everburn_launch::variables;
 use everburn_monitor::Target;
 use everburn_record::{
-    Event, EventKind, Finding, Live, Phase, folder_of_first_machine, plain, proc, unix_time_ms,
+    Event, EventKind, Finding, Live, Phase, folder_of_first_machine, machines_of, plain, proc,
+    unix_time_ms,
 };
 use everburn_report::Events;
 use everburn_train::RunDirectory;
@@ -39,12 +40,8 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
     let ended = end(&newest, &events).filter(|_| cut_off.is_none());
     let ended = ended.map(with_continuation);
     let awaited = events.awaited(unix_time_ms());
-    let awaited = awaited.filter(|_| Live::has_owner(&newest)).map(|text| {
-        of_newest(
-            text,
-            "start the missing machines, or read their output: the command of machine 0 with another --node-rank".into(),
-        )
-    });
+    let awaited = awaited.filter(|_| Live::has_owner(&newest));
+    let awaited = awaited.map(|text| of_newest(text, advice_on_awaited(&newest)));
     let stalled = events.iter().max_by_key(|event| event.unix_time_ms);
     let stalled = stalled.filter(|event| {
         // A run that has continued since has written its state again.
@@ -97,6 +94,21 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
     match problems.is_empty() {
         true => running::finding(&newest, &events).into_iter().collect(),
         false => problems,
+    }
+}
+
+/// What to do about ranks that the run in `run` waits for.
+fn advice_on_awaited(run: &Path) -> Cow<'static, str> {
+    match machines_of(run) {
+        0 | 1 => format!(
+            "the process of a rank did not start, or has ended: read its log in {}, and the output of the command that started the ranks",
+            run.join("logs").display()
+        )
+        .into(),
+        _ => {
+            "start the missing machines, or read their output: the command of machine 0 with another --node-rank"
+                .into()
+        }
     }
 }
 

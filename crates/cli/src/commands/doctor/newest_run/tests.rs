@@ -38,6 +38,8 @@ fn checkpoints_of_the_newest_run_that_could_not_be_written_are_counted_with_the_
 #[test]
 fn ranks_that_the_newest_run_waits_for_are_named_while_a_process_has_it() {
     let (runs, run) = one_run();
+    let config = run.join("config.toml");
+    std::fs::write(&config, "model = 'mnist'\n[ranks]\nnodes = 2\n").unwrap();
     let now = unix_time_ms();
     drop(Run::new(&run).hold());
     let write_text = |text: &str, until: u64| {
@@ -62,6 +64,7 @@ fn ranks_that_the_newest_run_waits_for_are_named_while_a_process_has_it() {
         line.contains(" s more") && !line.contains("290 s"),
         "{line}"
     );
+    assert!(line.contains("-> start the missing machines"), "{line}");
     write(now - 5_000);
     let line = findings(runs.path())[0].to_string();
     line.assert_contains(["waiting for rank 1 of machine 1, the time was over "]);
@@ -71,6 +74,16 @@ fn ranks_that_the_newest_run_waits_for_are_named_while_a_process_has_it() {
     let line = findings(runs.path())[0].to_string();
     let awaited = "waiting for slot 1 of machine 1 (never started), 2";
     assert!(line.contains(awaited) && !line.contains("290 s"), "{line}");
+    std::fs::write(&config, "model = 'mnist'\n[ranks]\nranks = 2\n").unwrap();
+    write_text("waiting for rank 1, 290 s more", now + 230_000);
+    let line = findings(runs.path())[0].to_string();
+    let logs = run.join("logs");
+    let advice = format!(
+        "-> the process of a rank did not start, or has ended: read its log in {}",
+        logs.display()
+    );
+    line.assert_contains(["waiting for rank 1, ", &advice]);
+    assert!(!line.contains("machine"), "{line}");
 }
 
 #[test]
