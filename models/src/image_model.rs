@@ -82,6 +82,33 @@ pub trait ImageModelConfig: Config + Clone + PartialEq + Send + Sync + 'static {
     }
 }
 
+/// [`ImageModelConfig`] of a configuration: what all of them have alike, and in braces what is its own.
+macro_rules! image_model_config {
+    ($config:ident, $model:ident, $section:literal, { $($own:tt)* }) => {
+        impl crate::image_model::ImageModelConfig for $config {
+            type Model = $model;
+
+            const SECTION: &'static str = $section;
+
+            fn build(&self, device: &Device) -> $model {
+                self.init(device)
+            }
+
+            fn classes(&self) -> usize {
+                self.classes
+            }
+
+            fn of_classes(self, classes: usize) -> Self {
+                self.with_classes(classes)
+            }
+
+            $($own)*
+        }
+    };
+}
+
+pub(crate) use image_model_config;
+
 /// A model that cannot be built, and why.
 ///
 /// ```

@@ -158,7 +158,7 @@ impl Shape {
 }
 
 /// [`ImageModelConfig`](crate::image_model::ImageModelConfig) of one of the two kinds; its blocks yield `$expansion` times their width.
-macro_rules! image_model_config {
+macro_rules! resnet_config {
     ($config:ident, $model:ident, $section:literal, $expansion:expr) => {
         impl $config {
             fn shape(&self) -> crate::resnet::Shape {
@@ -173,25 +173,9 @@ macro_rules! image_model_config {
             }
         }
 
-        impl crate::image_model::ImageModelConfig for $config {
-            type Model = $model;
-
-            const SECTION: &'static str = $section;
-
+        crate::image_model::image_model_config!($config, $model, $section, {
             fn check(&self) -> Result<(), crate::image_model::ImageModelError> {
                 self.shape().check()
-            }
-
-            fn build(&self, device: &Device) -> $model {
-                self.init(device)
-            }
-
-            fn classes(&self) -> usize {
-                self.classes
-            }
-
-            fn of_classes(self, classes: usize) -> Self {
-                self.with_classes(classes)
             }
 
             fn channels(&self) -> Option<usize> {
@@ -209,11 +193,11 @@ macro_rules! image_model_config {
             fn of_stem(self, stem: crate::resnet::Stem) -> Self {
                 self.with_stem(stem)
             }
-        }
+        });
     };
 }
 
-pub(crate) use image_model_config;
+pub(crate) use resnet_config;
 
 impl<B: ResidualBlock> ResNet<B> {
     /// Class scores of a batch of images.

@@ -6,7 +6,7 @@ use everburn_nn::BatchNorm;
 use everburn_nn::conv::Conv2d;
 use everburn_nn::tensor::activation::relu;
 
-use crate::resnet::{ResNet, ResidualBlock, batch_norm, convolution, image_model_config};
+use crate::resnet::{ResNet, ResidualBlock, batch_norm, convolution, resnet_config};
 use crate::resnet50::Stem;
 
 /// Configuration of [`ResNet18`].
@@ -68,7 +68,7 @@ impl ResNet18Config {
     }
 }
 
-image_model_config!(ResNet18Config, ResNet18, "resnet18", 1);
+resnet_config!(ResNet18Config, ResNet18, "resnet18", 1);
 
 /// Configuration of [`BasicBlock`].
 ///

@@ -4,7 +4,7 @@ use burn::prelude::*;
 
 pub use crate::resnet::{Bottleneck, BottleneckConfig, EXPANSION, Stem};
 
-use crate::resnet::{ResNet, ResidualBlock, image_model_config};
+use crate::resnet::{ResNet, ResidualBlock, resnet_config};
 
 /// Configuration of [`ResNet50`].
 ///
@@ -74,7 +74,7 @@ impl ResNet50Config {
     }
 }
 
-image_model_config!(ResNet50Config, ResNet50, "resnet50", EXPANSION);
+resnet_config!(ResNet50Config, ResNet50, "resnet50", EXPANSION);
 
 impl ResidualBlock for Bottleneck {
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {

@@ -15,7 +15,7 @@ use everburn_nn::{
 };
 
 use crate::gpt::Activation;
-use crate::image_model::{ImageModelConfig, ImageModelError, check_sizes};
+use crate::image_model::{ImageModelError, check_sizes, image_model_config};
 use layer::Layer;
 
 /// The most pixels of an image along a side, many times as many as any model has.
@@ -291,25 +291,9 @@ impl ViT {
     }
 }
 
-impl ImageModelConfig for ViTConfig {
-    type Model = ViT;
-
-    const SECTION: &'static str = "vit";
-
+image_model_config!(ViTConfig, ViT, "vit", {
     fn check(&self) -> Result<(), ImageModelError> {
         self.check()
-    }
-
-    fn build(&self, device: &Device) -> ViT {
-        self.init(device)
-    }
-
-    fn classes(&self) -> usize {
-        self.classes
-    }
-
-    fn of_classes(self, classes: usize) -> Self {
-        self.with_classes(classes)
     }
 
     fn channels(&self) -> Option<usize> {
@@ -323,7 +307,7 @@ impl ImageModelConfig for ViTConfig {
     fn dropout(&self) -> f64 {
         self.dropout.max(self.attention_dropout)
     }
-}
+});
 
 /// Each rank has some heads of each attention, and a part of each feed-forward net's width (Shoeybi et al. 2019,
 /// section 3). Embeddings and the head are whole on all ranks.

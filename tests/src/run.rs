@@ -1,7 +1,10 @@
 //! What a run leaves behind.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use everburn_record::Live;
+use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
 /// A run directory, read by someone who knows its files only by their documentation.
@@ -15,6 +18,28 @@ impl Run {
     /// The run recorded in `path`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
+    }
+
+    /// A run of `mnist` in `path` that has only its configuration. The folder is made where there is none.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn begin(path: impl Into<PathBuf>) -> Self {
+        let run = Self::new(path);
+        std::fs::create_dir_all(&run.path).expect("the folder can be made");
+        let config = run.path.join("config.toml");
+        std::fs::write(config, "model = 'mnist'").expect("the folder can be written");
+        run
+    }
+
+    /// Holds the run's lock, as its process does while the run continues, until the file is dropped.
+    ///
+    /// # Panics
+    /// When the folder cannot be written.
+    pub fn hold(&self) -> File {
+        let lock = File::create(self.path.join(Live::LOCK)).expect("the folder can be written");
+        flock(&lock, FlockOperation::LockExclusive).expect("nobody else holds the lock");
+        lock
     }
 
     /// Checks that a file is there and returns its text.

@@ -43,6 +43,22 @@ fn one_two_and_four_ranks_give_the_same_result_and_the_whole_record() {
 }
 
 #[test]
+fn more_ranks_than_cores_are_announced_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let cores = std::thread::available_parallelism().unwrap().get();
+    for (ranks, times) in [(1, 0), (cores + 1, 1)] {
+        // Refused before a rank is started.
+        let train = ["train", "mnist", "--data-dir", "nowhere"];
+        let ended = Everburn::new(folder.path(), train)
+            .args(["--ranks", &ranks.to_string(), "--batch-size", "100000"])
+            .run();
+        ended.failed_with(2, &["nowhere"]);
+        let announced = format!(" on this machine share {cores} core");
+        assert_eq!(ended.stderr.matches(&announced).count(), times, "{ended}");
+    }
+}
+
+#[test]
 fn ranks_that_are_threads_train_as_ranks_that_are_processes() {
     let folder = tempfile::tempdir().unwrap();
     let (processes, _) = train(folder.path(), 2);

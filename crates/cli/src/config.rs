@@ -197,14 +197,16 @@ impl RunConfig {
             .transpose()?
             .unwrap_or_default();
         let (task, table) = layered(arguments, file_layer)?;
-        let fault = |reason: String| fault(&reason, &arguments.set, file.as_deref());
+        let fault = |reason: String| fault(&reason, Some(task), &arguments.set, file.as_deref());
         let mut config: Self = configuration_of(table).map_err(fault)?;
         let foreign = config.refuse_foreign_sections(task);
         foreign.map_err(|error| match error {
-            CliError::Usage {
-                message,
-                help: None,
-            } => fault(message),
+            CliError::Usage { message, help } if message.starts_with("unknown key") => {
+                match fault(message) {
+                    CliError::Usage { message, .. } => CliError::Usage { message, help },
+                    of_file => of_file,
+                }
+            }
             other => other,
         })?;
         let configured = task.configure(&config.sections);

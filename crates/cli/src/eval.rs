@@ -127,7 +127,8 @@ fn evaluate(
     let rank = TrainedRank::join(config, samples, environment)?;
     let is_of_run = of_run || (!own.is_empty() && own == rank.loaded.for_training().fingerprint);
     let may_overlap = is_of_run || rank.parts_others;
-    let data_changed = may_overlap && rank.warn_of_changed_data(run);
+    let data_changed =
+        rank.warn_of_learnt_data(run) || may_overlap && rank.warn_of_changed_data(run);
     let (trainer, loaded) = (&rank.trainer, &rank.loaded);
     let data = loaded.for_training();
     let sums = rank

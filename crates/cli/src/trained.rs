@@ -228,6 +228,21 @@ impl<'a> TrainedRank<'a> {
         })
     }
 
+    /// Warns, on rank 0, where what is tested is the set that the run has learnt from. Returns whether it did.
+    pub(crate) fn warn_of_learnt_data(&self, run: &RunDirectory) -> bool {
+        let data = self.loaded.for_training();
+        let progress = newest_progress(run).unwrap_or_default();
+        let is_learnt = self.trainer.group.rank() == 0
+            && progress.has_learnt_from(&data.fingerprint, &data.test_fingerprint);
+        if is_learnt {
+            tracing::warn!(
+                "this is a test on the set that the training learned from: the result says how well the model remembers its \
+                 samples, and not how well it does on others; with the run's own data, `eval` tests samples that were held out"
+            );
+        }
+        is_learnt
+    }
+
     /// Warns, on rank 0, where the data of the run are not those of the training, or not all of those: what is held out of
     /// them may be something else. Returns whether it did.
     pub(crate) fn warn_of_changed_data(&self, run: &RunDirectory) -> bool {

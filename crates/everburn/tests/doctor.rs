@@ -135,6 +135,31 @@ fn the_report_has_every_pair_over_every_way_and_what_is_wrong_last() {
 }
 
 #[test]
+fn a_machine_that_slurm_has_given_to_no_job_leads_to_those_of_a_job() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("sbatch"), "").unwrap();
+    let examined = |job: Option<&str>| {
+        let mut command = Command::new(PROGRAM);
+        command.arg("doctor").env("PATH", folder.path());
+        command.env("EVERBURN_CALLED_AS", "everburn");
+        command.env_remove("SLURM_JOB_ID");
+        command.envs(job.map(|job| ("SLURM_JOB_ID", job)));
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let outside = examined(None);
+    let first = outside.lines().next().unwrap();
+    assert!(first.starts_with("warn  machine "), "{outside}");
+    assert!(
+        first.ends_with(", outside of an allocation of Slurm"),
+        "{outside}"
+    );
+    assert!(outside.contains("`srun everburn doctor`"), "{outside}");
+    let inside = examined(Some("7"));
+    assert!(inside.starts_with("ok    machine "), "{inside}");
+    assert!(!inside.contains("srun"), "{inside}");
+}
+
+#[test]
 fn a_machine_beyond_the_last_is_refused() {
     let mut command = Command::new(PROGRAM);
     let more = ["--nodes", "2", "--node-rank", "2"];

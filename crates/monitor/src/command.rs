@@ -212,13 +212,12 @@ mod tests {
         use rustix::process::{Pid, Signal, kill_process};
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        std::fs::write(at("config.toml"), "model = 'mnist'").unwrap();
+        let run = everburn_tests::Run::begin(folder.path());
         // The run has begun before its state was written.
         let begun = std::time::SystemTime::now() - Duration::from_secs(60);
         let config = std::fs::File::options().write(true).open(at("config.toml"));
         config.unwrap().set_modified(begun).unwrap();
-        let owner = std::fs::File::create(at(Live::LOCK)).unwrap();
-        rustix::fs::flock(&owner, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let _owner = run.hold();
         let sleep = std::process::Command::new("sleep").arg("60").spawn();
         let mut child = sleep.unwrap();
         kill_process(Pid::from_child(&child), Signal::STOP).unwrap();

@@ -121,6 +121,7 @@ impl RunState {
                     members: Vec::new(),
                     ranks: Vec::new(),
                     failure: None,
+                    unwritable: live.unwritable.as_deref().map(bounds::cut),
                     ..*live
                 };
             }
@@ -330,7 +331,15 @@ impl RunState {
             return Some(format!("the run: {}", self.doing()));
         }
         let awaited = || self.goes_on().then(|| self.awaited()).flatten();
-        awaited().or_else(|| self.trouble())
+        awaited()
+            .or_else(|| self.unwritable())
+            .or_else(|| self.trouble())
+    }
+
+    /// That nothing is known of the run because its folder cannot be written.
+    fn unwritable(&self) -> Option<String> {
+        let (seconds, why) = (self.silence()?, self.live.unwritable.as_ref()?);
+        Some(format!("{why}; {} is {seconds:.0} s old", Live::FILE))
     }
 
     /// What the run is doing, in words.
@@ -350,6 +359,9 @@ impl RunState {
                 }
                 (None, false) => "over, without an end".to_string(),
             };
+        }
+        if let Some(why) = self.unwritable() {
+            return why;
         }
         let doing = match (self.silence(), self.stall()) {
             (Some(seconds), _) => {

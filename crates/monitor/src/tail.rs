@@ -33,7 +33,7 @@ pub struct RunTail {
     told: Option<(Instant, bool)>,
     /// `live.json` of a run that continues, until it is told that it was cut off.
     goes_on: Option<Live>,
-    /// When it was looked last which of its ranks are stopped.
+    /// When it was looked last at its ranks and its folder.
     looked: Option<Instant>,
 }
 
@@ -86,7 +86,7 @@ impl RunTail {
         if let Some(folder) = &folder {
             self.look(folder, held, &mut updates);
         }
-        updates.extend(self.stopped(held));
+        updates.extend(self.seen(held));
         if !held && !self.has_more() {
             updates.extend(self.cut_off());
         }
@@ -109,15 +109,16 @@ impl RunTail {
         }))
     }
 
-    /// `live.json` again where other ranks are stopped on this machine than before. Looks about every second.
-    fn stopped(&mut self, held: bool) -> Option<Update> {
+    /// `live.json` again where it is seen otherwise on this machine than before: other ranks are stopped, or its folder cannot
+    /// be written. Looks about every second.
+    fn seen(&mut self, held: bool) -> Option<Update> {
         let looked = self.looked;
         if !held || looked.is_some_and(|looked| looked.elapsed() < SIGN_OF_LIFE) {
             return None;
         }
         let live = self.goes_on.as_mut()?;
         self.looked = Some(Instant::now());
-        let now = live.clone().seen_here();
+        let now = live.clone().seen_in(&self.folder);
         (now != *live).then(|| {
             live.clone_from(&now);
             Update::Live(now)
@@ -143,7 +144,7 @@ impl RunTail {
         if let Some(text) = changed(folder, Live::FILE, &mut self.live)
             && let Ok(live) = serde_json::from_str::<Live>(&text)
         {
-            let live = live.seen_here();
+            let live = live.seen_in(&self.folder);
             self.looked = Some(Instant::now());
             self.goes_on = (live.phase != Phase::Ended).then(|| live.clone());
             // Who resumes a run writes its configuration again: `live.json` is then of the run as it was cut off before.
@@ -218,14 +219,16 @@ fn changed(folder: &Folder, name: &str, stamp: &mut Stamp) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use everburn_record::{LiveRank, proc};
+    use everburn_tests::Run;
 
     use super::*;
+    use crate::state::RunState;
 
     #[test]
     fn a_document_that_is_a_link_or_too_long_is_left_out() {
         let path = tempfile::tempdir().unwrap();
         let at = |name: &str| path.path().join(name);
-        std::fs::write(at("config.toml"), "model = 'mnist'").unwrap();
+        Run::begin(path.path());
         let secret = tempfile::NamedTempFile::new().unwrap();
         let live = r#"{"unix_time_ms":1,"phase":"training"}"#;
         std::fs::write(secret.path(), live).unwrap();
@@ -246,9 +249,7 @@ mod tests {
         use rustix::process::{Pid, Signal, kill_process};
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        std::fs::write(at("config.toml"), "model = 'mnist'").unwrap();
-        let owner = std::fs::File::create(at(Live::LOCK)).unwrap();
-        rustix::fs::flock(&owner, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let _owner = Run::begin(folder.path()).hold();
         let sleep = std::process::Command::new("sleep").arg("60").spawn();
         let mut child = sleep.unwrap();
         let rank = LiveRank {
@@ -293,10 +294,44 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_that_cannot_be_written_is_not_the_silence_of_rank_0() {
+        let folder = tempfile::tempdir().unwrap();
+        let _owner = Run::begin(folder.path()).hold();
+        let rank = LiveRank {
+            pid: Some(std::process::id()),
+            host: proc::host_name(),
+            ..LiveRank::default()
+        };
+        let live = Live {
+            phase: Phase::Training,
+            ranks: vec![rank],
+            ..Live::default()
+        };
+        let mut tail = RunTail::open(folder.path()).unwrap();
+        let mut state = RunState::default();
+        let mut written = |before_ms| {
+            let unix_time_ms = everburn_record::unix_time_ms() - before_ms;
+            let live = Live {
+                unix_time_ms,
+                ..live.clone()
+            };
+            live.write(&folder.path().join(Live::FILE)).unwrap();
+            state.take_all(&tail.poll());
+            (state.doing(), state.news(true), state.trouble())
+        };
+        let (doing, news, trouble) = written(13_000);
+        let expected = "the folder of the run cannot be written";
+        assert!(doing.starts_with(expected), "{doing}");
+        assert!(doing.contains("; live.json is 1"), "{doing}");
+        assert_eq!((news, trouble), (Some(doing), None));
+        assert_eq!(written(0), ("training".to_owned(), None, None));
+    }
+
+    #[test]
     fn a_run_whose_processes_have_ended_without_a_word_is_told_once_to_have_been_cut_off() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        std::fs::write(at("config.toml"), "model = 'mnist'").unwrap();
+        let run = Run::begin(folder.path());
         let write = |phase: Phase, process: u32| {
             let rank = LiveRank {
                 alive: true,
@@ -328,8 +363,7 @@ mod tests {
         let mut tail = RunTail::open(folder.path()).unwrap();
         assert!(cut_off(&mut tail).is_empty());
         write(Phase::Training, ended);
-        let owner = std::fs::File::create(at(Live::LOCK)).unwrap();
-        rustix::fs::flock(&owner, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let owner = run.hold();
         assert!(cut_off(&mut tail).is_empty(), "its launcher concludes it");
         drop(owner);
         let told = cut_off(&mut tail);

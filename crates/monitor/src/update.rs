@@ -29,7 +29,8 @@ pub enum Update {
     Ranks(RankLine),
     /// A line of `events.jsonl`.
     Event(Event),
-    /// `live.json`, which is there anew, or of which other ranks are stopped (SIGSTOP) on the machine of the run's folder.
+    /// `live.json`, which is there anew, or of which other ranks are stopped (SIGSTOP) on the machine of the run's folder, or
+    /// which cannot be written any more.
     Live(Live),
     /// `report.json`, which comes last.
     Report(serde_json::Value),

@@ -23,7 +23,7 @@ fn serve(folder: &Path) -> MonitorServer {
 }
 
 fn run(folder: &Path) {
-    std::fs::write(folder.join("config.toml"), "model = 'mnist'").unwrap();
+    everburn_tests::Run::begin(folder);
     note(folder, "it begins");
 }
 

@@ -100,6 +100,9 @@ pub struct Live {
     /// Why the run has failed, where it has: on a full disk `events.jsonl` may have no room for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+    /// That the folder of the run cannot be written, and why, where that is seen. Not of the file: [`Live::seen_in`] adds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unwritable: Option<String>,
 }
 
 impl Live {
@@ -292,7 +295,7 @@ pub struct LiveRank {
     /// The ranks for which it waits in that collective, the first of them where they are many.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waiting_for: Vec<usize>,
-    /// Whether its process is stopped (SIGSTOP). The file does not say it: [`Live::seen_here`] does.
+    /// Whether its process is stopped (SIGSTOP). The file does not say it: [`Live::seen_in`] does.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
     /// What it tells of its process and its device.

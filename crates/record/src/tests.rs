@@ -145,9 +145,10 @@ fn the_live_file_holds_every_field() {
             store_silent_seconds: Some(12.5),
             ranks: vec![rank.clone()],
             failure: Some("no space left".to_owned()),
+            unwritable: Some("no space is left".to_owned()),
         };
         let keys = "unix_time_ms phase epoch epochs step steps moved_unix_ms seconds_a_step members \
-            store_silent_seconds ranks failure";
+            store_silent_seconds ranks failure unwritable";
         holds(&live, keys);
     }
 }

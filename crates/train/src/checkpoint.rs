@@ -155,12 +155,21 @@ impl Progress {
     /// had the same `test` set in files of its own, by [`TrainingData::test_fingerprint`](crate::TrainingData::test_fingerprint).
     pub fn has_learnt_from_others(&self, data: &str, test: &str) -> bool {
         let mut all = self.earlier_data.iter().chain([&self.data]);
-        let parts: Vec<&str> = data.split(' ').collect();
-        // Elsewhere in the fingerprint, the same set is one to learn from.
-        let place = parts.iter().rposition(|part| *part == test);
-        let place = place.filter(|_| !test.is_empty());
+        let place = place_of_test(data, test);
         let has_test = |other: &str| place.is_some_and(|at| other.split(' ').nth(at) == Some(test));
         all.any(|other| !other.is_empty() && other != data && !has_test(other))
+    }
+
+    /// Whether the run has learnt from the `test` set of `data` itself: that has the place of a set to learn from in the run's data.
+    pub fn has_learnt_from(&self, data: &str, test: &str) -> bool {
+        let Some(place) = place_of_test(data, test) else {
+            return false;
+        };
+        let mut all = self.earlier_data.iter().chain([&self.data]);
+        all.any(|own| {
+            let mut learnt = own.split(' ').take(place);
+            learnt.any(|part| part == test) && own.split(' ').nth(place) != Some(test)
+        })
     }
 
     /// Checks that a run of `self` can continue from where `checkpoint` stood.
@@ -236,6 +245,14 @@ impl Progress {
             ),
         }
     }
+}
+
+/// Which part of the fingerprint of `data` is that of the `test` set, if that has one: the same set before it is one to learn
+/// from.
+fn place_of_test(data: &str, test: &str) -> Option<usize> {
+    let parts: Vec<&str> = data.split(' ').collect();
+    let place = parts.iter().rposition(|part| *part == test);
+    place.filter(|_| !test.is_empty())
 }
 
 /// Everything that a continuation needs.

@@ -134,7 +134,7 @@ fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError>
         left_out.beside_sets(folder, &["train", "val", "test"])?;
     }
     let mut validation = None;
-    let has_own_test = train.is_some() && test.is_some();
+    let is_split = train.is_none() && test.is_none() && !request.only_test;
     let (train, test) = match (train, test) {
         (None, None) if request.only_test => only_test(ImageFolder::open(folder, size)?),
         (None, None) => {
@@ -169,9 +169,9 @@ fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError>
         search_together(&train, &test, validation.as_deref());
     }
     let mut fingerprint = format!("{} {}", train.fingerprint(), test.fingerprint());
-    let test_fingerprint = match has_own_test {
-        true => test.fingerprint().to_owned(),
-        false => String::new(),
+    let test_fingerprint = match is_split {
+        true => String::new(),
+        false => test.fingerprint().to_owned(),
     };
     let mut validated = String::new();
     if let Some(set) = &validation {
@@ -251,7 +251,8 @@ fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
     let train = TarImages::open(TarShards::open(&files.train)?, size, None)?;
     let classes = train.classes().to_vec();
     let numbers = train.class_numbers();
-    let mut fingerprint = format!("{} in proportion", train.shards().fingerprint());
+    let of_all = train.shards().fingerprint().to_owned();
+    let mut fingerprint = format!("{of_all} in proportion");
     let mut test_fingerprint = String::new();
     let count = files.train.len() + files.held_out.len();
     let all: Vec<usize> = (0..train.len()).collect();
@@ -282,6 +283,8 @@ fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
             ]
         }
         true if request.only_test => {
+            fingerprint = format!("{fingerprint} {of_all}");
+            test_fingerprint = of_all;
             let set = mixed(&train, &numbers, &all);
             [Arc::clone(&set), set]
         }

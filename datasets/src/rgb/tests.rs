@@ -88,6 +88,9 @@ fn all_images_are_test_images_where_only_a_test_set_is_wanted() {
     };
     let loaded = load_rgb(&only_test(folder.path())).unwrap();
     assert_eq!(loaded.test.len(), 60);
+    assert!(!loaded.test_fingerprint.is_empty());
+    let split = load_rgb(&request(folder.path())).unwrap();
+    assert!(split.test_fingerprint.is_empty());
     let text = loaded.description.to_string();
     assert!(text.contains(", 60 test images of 3 classes"), "{text}");
     // A folder named test is the test set, unless images are in it: then it is a class.
@@ -108,6 +111,10 @@ fn all_images_are_test_images_where_only_a_test_set_is_wanted() {
     std::fs::remove_file(parent.path().join("val/a/00.png")).unwrap();
     let loaded = load_rgb(&only_test(parent.path())).unwrap();
     assert_eq!((loaded.train.len(), loaded.test.len()), (60, 59));
+    // The same images alone have the part that is theirs.
+    let alone = load_rgb(&only_test(&parent.path().join("train"))).unwrap();
+    let parts = format!("{} {}", alone.test_fingerprint, loaded.test_fingerprint);
+    assert_eq!(loaded.fingerprint, parts);
 }
 
 #[test]

@@ -74,7 +74,8 @@ fn read_images(config: &mut ImagesConfig, only_test: bool) -> Result<TaskData<Rg
         only_test,
         ..RgbRequest::default()
     };
-    let LoadedRgb { train, validation, test, classes, fingerprint, description, .. } = load_rgb(&request)?;
+    let LoadedRgb { train, validation, test, classes, fingerprint, test_fingerprint, description, .. } =
+        load_rgb(&request)?;
     config.classes.clone_from(&classes);
     let (change, mixture) = (config.augment.clone(), config.augment.clone());
     let data = TrainingData::new("images", train, test, MixBatcher(RgbBatcher::default()))
@@ -87,7 +88,7 @@ fn read_images(config: &mut ImagesConfig, only_test: bool) -> Result<TaskData<Rg
         false => data,
     };
     // A folder with train, val and test has images to validate on; of any other, training images are held out.
-    let data = TrainingData { validation, ..data };
+    let data = TrainingData { validation, test_fingerprint, ..data };
     // The first line of a training says where the images are, how many, and which files were left out.
     Ok(TaskData { description: description.to_string(), class_names: classes, data })
 }

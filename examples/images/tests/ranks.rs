@@ -67,6 +67,9 @@ fn a_training_that_was_killed_goes_on_and_learns_the_same() {
     }
     let evaluated = told(&["eval", run, "--json", "--set", &format!("images.folder={moved:?}")]);
     assert!(evaluated.contains("\"test_samples\":40,"), "{evaluated}");
+    let learnt = format!("images.folder={:?}", moved.join("train"));
+    let evaluated = told(&["eval", run, "--json", "--set", &learnt]);
+    assert!(evaluated.contains("\"data_changed\":true"), "the images that it learned from: {evaluated}");
     let help = told(&["train", "--help"]);
     assert!(help.contains("--ranks") && !help.contains("--data "), "flags of other tasks are not shown: {help}");
     let new = moved.join("test/lying");

@@ -192,6 +192,13 @@ fn an_evaluation_warns_of_changed_test_images_and_not_of_more_to_learn_from() {
         assert!(result["data"].as_str().unwrap().contains("/stripes, "));
     };
     warned(false);
+    // All images of the folder that is named are tested.
+    for (data, times) in [("stripes/train", 1), ("stripes/test", 0)] {
+        let eval = ["eval", "run", "--data", data];
+        let ended = Everburn::new(here, eval).run().succeeded();
+        let said = "a test on the set that the training learned from";
+        assert_eq!(ended.stderr.matches(said).count(), times, "{data}: {ended}");
+    }
     let (learnt, tested) = (
         here.join("stripes/train/across"),
         here.join("stripes/test/across"),

@@ -66,7 +66,9 @@ impl RunConfig {
         }
         if !set.is_empty() {
             config.task().map_err(|error| match &error {
-                CliError::Usage { help: None, .. } => fault(&error.to_string(), set, None),
+                CliError::Usage { help: None, .. } => {
+                    fault(&error.to_string(), tasks::find(&config.model), set, None)
+                }
                 _ => error,
             })?;
         }

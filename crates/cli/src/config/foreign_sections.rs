@@ -1,10 +1,11 @@
 //! Keys that neither a run nor its task has.
 
+use everburn_record::invocation;
 use everburn_train::{AnyTask, nearest_name};
 use toml::{Table, Value};
 
 use super::RunConfig;
-use crate::arguments::keys::nearest_key;
+use crate::arguments::keys::{nearest_key, with_flags};
 use crate::error::CliError;
 
 /// At most this many settings of a task are listed.
@@ -24,12 +25,7 @@ impl RunConfig {
                  which these are",
             )),
             Some("data") => {
-                let mut keys = settings_of(task);
-                keys.truncate(MOST_LISTED);
-                let listed = match keys.is_empty() {
-                    true => String::new(),
-                    false => format!(" of {}", keys.join(", ")),
-                };
+                let listed = listed(task).map_or(String::new(), |keys| format!(" of {keys}"));
                 Err(CliError::usage_with_help(
                     format!("{model} has data of its own"),
                     format!(
@@ -48,14 +44,23 @@ impl RunConfig {
                         own.join("], [")
                     ),
                 };
-                Err(CliError::usage(format!("unknown key `{other}`; {help}")))
+                let listed = listed(task).map(|keys| {
+                    format!(
+                        "the settings of {model} are {keys}; `{} train --help` shows the flags of all others",
+                        invocation::name()
+                    )
+                });
+                Err(CliError::Usage {
+                    help: listed,
+                    message: with_flags(&format!("unknown key `{other}`; {help}")),
+                })
             }
         }
     }
 }
 
 /// The section or setting that `key` may be meant for: a setting of the task of that name first.
-fn meant(key: &str, task: &AnyTask) -> Option<String> {
+pub(super) fn meant(key: &str, task: &AnyTask) -> Option<String> {
     let settings = settings_of(task);
     if let Some(own) = settings.iter().find(|path| last(path) == key) {
         return Some(own.clone());
@@ -81,17 +86,43 @@ fn meant(key: &str, task: &AnyTask) -> Option<String> {
     }
 }
 
-/// The settings of a task by their paths, `shapes.width`, as far as its defaults show them.
+/// The settings of a task, if it has any: all, or the first of many.
+fn listed(task: &AnyTask) -> Option<String> {
+    let keys = settings_of(task);
+    let shown = keys.iter().take(MOST_LISTED).cloned();
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    match keys.len().saturating_sub(MOST_LISTED) {
+        0 => (!keys.is_empty()).then_some(shown),
+        more => Some(format!("{shown} and {more} more")),
+    }
+}
+
+/// The settings of a task by their paths, `shapes.width`: as it lists them where it refuses one, else as its defaults show them.
 fn settings_of(task: &AnyTask) -> Vec<String> {
     let defaults = task.configure(&Table::new());
-    let sections = defaults
+    let defaults = defaults
         .and_then(|task| task.sections())
         .unwrap_or_default();
-    let paths = |(section, value): (String, Value)| -> Vec<String> {
-        let keys = value.as_table().into_iter().flat_map(Table::keys);
-        keys.map(|key| format!("{section}.{key}")).collect()
+    let paths = |section: &str| -> Vec<String> {
+        let shown = || {
+            let own = defaults.get(section).and_then(Value::as_table);
+            own.into_iter().flat_map(Table::keys).cloned().collect()
+        };
+        let keys: Vec<String> = keys_by_refusal(task, section).unwrap_or_else(shown);
+        keys.iter().map(|key| format!("{section}.{key}")).collect()
     };
-    sections.into_iter().flat_map(paths).collect()
+    task.sections().into_iter().flat_map(paths).collect()
+}
+
+/// The keys of a section, as a task lists them that refuses a key without a name. Defaults lack what is absent at first.
+fn keys_by_refusal(task: &AnyTask, section: &str) -> Option<Vec<String>> {
+    let nameless = Table::from_iter([(String::new(), Value::Boolean(true))]);
+    let sections = Table::from_iter([(section.to_owned(), Value::Table(nameless))]);
+    let refusal = task.configure(&sections).err()?.to_string();
+    let (_, keys) = refusal
+        .strip_prefix("unknown key `")?
+        .split_once("; the keys are ")?;
+    Some(keys.split(", ").map(str::to_owned).collect())
 }
 
 /// The last part of a path.

@@ -9,11 +9,11 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::flags::{flags_layer, key_of};
+use super::foreign_sections::meant;
 use super::no_model::without_model;
 use super::of_run::task_of_run;
 use super::{optimizer, unshown};
 use crate::arguments::TrainArguments;
-use crate::arguments::keys::nearest_key;
 use crate::error::CliError;
 use crate::summary::resume_of;
 use crate::{legible, pretrained, tasks};
@@ -90,13 +90,19 @@ pub(super) fn layered(
     Ok((task, table))
 }
 
-/// What is wrong with a key of the configuration, by the `--set` or the file that has it.
-pub(super) fn fault(reason: &str, set: &[String], file: Option<&Path>) -> CliError {
+/// What is wrong with a key of the configuration of `task`, by the `--set` or the file that has it.
+pub(super) fn fault(
+    reason: &str,
+    task: Option<&AnyTask>,
+    set: &[String],
+    file: Option<&Path>,
+) -> CliError {
     let (what, help) = reason.split_once("; ").unwrap_or((reason, ""));
     let key = what.strip_prefix("unknown key `");
     let key = key.and_then(|key| key.strip_suffix('`')?.rsplit('.').next());
     let elsewhere = key.filter(|_| !help.starts_with("did you mean"));
-    let reason = match elsewhere.and_then(nearest_key) {
+    let elsewhere = elsewhere.zip(task).and_then(|(key, task)| meant(key, task));
+    let reason = match elsewhere {
         Some(nearest) => format!("{what}; did you mean `{nearest}`?"),
         None => reason.to_owned(),
     };

@@ -118,11 +118,33 @@ fn a_setting_without_its_section_is_looked_for_in_the_task_first() {
         ("table --set hiddn=[8]", "`table.hidden`"),
         ("resnet18 --set trainng.epochs=3", "`training`"),
         ("resnet18 --set epoch=3", "--epochs"),
+        ("resnet18 --set width=16", "`resnet18.width`"),
+        ("resnet18 --set data.width=16", "`resnet18.width`"),
+        ("resnet18 --set mean=[0.5,0.5,0.5]", "`data.mean`"),
     ] {
         let error = RunConfig::resolve(&arguments(words), None).unwrap_err();
         let told = error.to_string();
         assert!(told.ends_with(&format!("did you mean {meant}?")), "{told}");
     }
+}
+
+#[test]
+fn an_unknown_setting_leads_to_the_list_of_those_of_the_task() {
+    let error = RunConfig::resolve(&arguments("mnist --set width=16"), None).unwrap_err();
+    let told = error.to_string();
+    let whole = "--set width=16: unknown key `width`; mnist has [data] besides [ranks], [training] and [parallel]";
+    assert_eq!(told, whole);
+    let of_task = |model: &str, listed: &[&str]| {
+        let words = format!("{model} --set width=16");
+        let error = RunConfig::resolve(&arguments(&words), None).unwrap_err();
+        let help = miette::Diagnostic::help(&error).unwrap().to_string();
+        let begin = format!("the settings of {model} are data.");
+        assert!(help.starts_with(&begin), "{help}");
+        help.assert_contains(listed);
+    };
+    of_task("mnist", &["data.train_samples, "]);
+    let of_resnet = ["data.mean, ", "resnet18.width", "train --help` shows"];
+    of_task("resnet18", &of_resnet);
 }
 
 #[test]

@@ -427,6 +427,14 @@ pub(super) fn check(
     if let Some(gpus) = devices::check(&config.ranks.devices, config.ranks.ranks)? {
         say!("{gpus}");
     }
+    let cores = std::thread::available_parallelism().ok();
+    if let Some(cores) = cores.filter(|cores| config.ranks.ranks > cores.get()) {
+        tracing::info!(
+            "{} on this machine share {}, and take turns on them",
+            counted(config.ranks.ranks, "rank"),
+            counted(cores.get(), "core")
+        );
+    }
     gradient_exchange::check(config)?;
     model_parallel::check_model(config)?;
     mesh::check(config)?;

@@ -241,9 +241,14 @@ impl<C: PretrainedDecoder> Text<C> {
         let described = description.to_string();
         let origin = format!("{}: {}", description.origin, description.reason);
         let (train, test) = (loaded.train, loaded.test);
-        let data = TrainingData::new(description.name, train, test, MaskedTextBatcher)
-            .with_fingerprint(fingerprint)
-            .with_origin(origin);
+        // All windows are those of the test.
+        let of_test = fingerprint.rsplit(' ').next().filter(|_| only_test);
+        let data = TrainingData {
+            test_fingerprint: of_test.unwrap_or_default().to_owned(),
+            fingerprint,
+            origin,
+            ..TrainingData::new(description.name, train, test, MaskedTextBatcher)
+        };
         Ok(TaskData {
             description: described,
             class_names: Vec::new(),

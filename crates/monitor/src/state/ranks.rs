@@ -223,9 +223,10 @@ impl Ranks {
         let rank = |rank: usize| {
             let live = self.live.get(&rank);
             let stopped = live.filter(|live| live.stopped && state.goes_on());
-            // Who writes of the others does not write of its own silence.
+            // Who writes of the others does not write of its own silence; nobody writes in a folder that cannot be written.
+            let is_mute = rank == state.writer && state.live.unwritable.is_none();
             let silent_seconds = match live.and_then(|live| live.silent_seconds) {
-                None => silence.filter(|_| rank == state.writer),
+                None => silence.filter(|_| is_mute),
                 Some(seconds) => Some(seconds + silence.unwrap_or_default()),
             };
             let times = times(&rank);

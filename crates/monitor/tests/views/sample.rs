@@ -116,5 +116,6 @@ pub fn live(step: u64, ranks: usize) -> Live {
         store_silent_seconds: None,
         ranks: (0..ranks).map(of_rank).collect(),
         failure: None,
+        unwritable: None,
     }
 }

@@ -1,5 +1,9 @@
 //! What holds a run up, by its `live.json` and the processes of this machine.
 
+use std::path::Path;
+
+use rustix::fs::StatVfsMountFlags;
+
 use super::{Live, LiveRank, Phase};
 use crate::{plain, proc, unix_time_ms};
 
@@ -30,13 +34,39 @@ impl Live {
         self
     }
 
-    /// The same on this machine, now. None is stopped in a run that has ended.
+    /// The same on this machine, now, with whether the folder `run` that it is of cannot be written. Of a run that has ended,
+    /// there is nothing to see.
     #[must_use]
-    pub fn seen_here(self) -> Self {
-        match proc::host_name().filter(|_| self.phase != Phase::Ended) {
-            Some(host) => self.seen_on(&host, proc::is_stopped),
-            None => self,
+    pub fn seen_in(self, run: &Path) -> Self {
+        let host = proc::host_name().filter(|_| self.phase != Phase::Ended);
+        let Some(host) = host else {
+            return self;
+        };
+        let live = self.seen_on(&host, proc::is_stopped);
+        let unwritable = live.why_unwritable(run, unix_time_ms());
+        Self { unwritable, ..live }
+    }
+
+    /// That the folder `run` cannot be written, where the file in it is too old for a run that continues, and its disk or the
+    /// process that writes it shows that.
+    fn why_unwritable(&self, run: &Path, now_ms: u64) -> Option<String> {
+        let mut ranks = self.ranks.iter();
+        let writer_is_stopped = ranks.any(|it| it.rank == self.writer() && it.stopped);
+        if self.age_seconds(now_ms) < SILENT_SECONDS || writer_is_stopped {
+            return None;
         }
+        let disk = rustix::fs::statvfs(run).ok();
+        let refusal = disk.and_then(|disk| refusal(disk.f_bavail, disk.f_flag));
+        match (refusal, self.unwritten_here(now_ms)) {
+            (Some(why), _) => Some(format!("the folder of the run cannot be written: {why}")),
+            (None, Some(_)) => Some("the folder of the run cannot be written".to_owned()),
+            (None, None) => None,
+        }
+    }
+
+    /// How old the file is, in seconds.
+    fn age_seconds(&self, now_ms: u64) -> f64 {
+        now_ms.saturating_sub(self.unix_time_ms) as f64 / 1e3
     }
 
     /// The same as it is at this time, while the run continues: what the file says of the ranks is as old as the file, and the
@@ -58,7 +88,11 @@ impl Live {
         if self.phase == Phase::Ended {
             return live;
         }
-        let age = now_ms.saturating_sub(self.unix_time_ms) as f64 / 1e3;
+        let age = match self.unwritable {
+            // The age of the file is not the silence of a rank.
+            Some(_) => 0.0,
+            None => self.age_seconds(now_ms),
+        };
         for rank in &mut live.ranks {
             rank.silent_seconds = match rank.silent_seconds {
                 Some(seconds) => Some(seconds + age),
@@ -128,30 +162,24 @@ impl Live {
 
     /// [What holds up](Self::held_up) the run in a folder that a process of this machine has.
     #[must_use]
-    pub fn held_up_in(run: &std::path::Path) -> Option<String> {
+    pub fn held_up_in(run: &Path) -> Option<String> {
         let live = Self::continuing_in(run)?;
         let owner = Self::owner(run).filter(|process| proc::is_stopped(*process));
         // A training without a launcher has the folder itself.
         let launcher = owner.filter(|process| live.ranks.iter().all(|it| it.pid != Some(*process)));
-        let now_ms = unix_time_ms();
-        let now_ms = match live.unwritten_here(now_ms) {
-            // The age of the file is not the silence of a rank.
-            Some(_) => live.unix_time_ms,
-            None => now_ms,
-        };
-        live.held_up_with(launcher, now_ms)
+        live.held_up_with(launcher, unix_time_ms())
     }
 
     /// That the file of the run in a folder is not written any more, though the rank that writes it runs on this machine.
     #[must_use]
-    pub fn unwritten_in(run: &std::path::Path) -> Option<String> {
+    pub fn unwritten_in(run: &Path) -> Option<String> {
         Self::continuing_in(run)?.unwritten_here(unix_time_ms())
     }
 
-    /// The file in a folder that a process of this machine has, as [seen here](Self::seen_here).
-    fn continuing_in(run: &std::path::Path) -> Option<Self> {
+    /// The file in a folder that a process of this machine has, as [seen here](Self::seen_in).
+    fn continuing_in(run: &Path) -> Option<Self> {
         let live = Self::read(run).filter(|_| Self::has_owner(run))?;
-        Some(live.seen_here())
+        Some(live.seen_in(run))
     }
 
     fn unwritten_here(&self, now_ms: u64) -> Option<String> {
@@ -175,7 +203,7 @@ impl Live {
     /// ```
     #[must_use]
     pub fn unwritten(&self, host: &str, now_ms: u64, runs: impl Fn(u32) -> bool) -> Option<String> {
-        let age = now_ms.saturating_sub(self.unix_time_ms) as f64 / 1e3;
+        let age = self.age_seconds(now_ms);
         if self.phase == Phase::Ended || age < SILENT_SECONDS {
             return None;
         }
@@ -197,6 +225,15 @@ impl LiveRank {
     /// Whether it holds the others up: it is stopped, or gives no word.
     fn is_held(&self) -> bool {
         self.stopped || self.silent_seconds >= Some(SILENT_SECONDS)
+    }
+}
+
+/// Why a disk with this many free blocks, mounted so, takes no file.
+fn refusal(free_blocks: u64, flags: StatVfsMountFlags) -> Option<&'static str> {
+    match free_blocks {
+        _ if flags.contains(StatVfsMountFlags::RDONLY) => Some("it is mounted read-only"),
+        0 => Some("no space is left on its disk"),
+        _ => None,
     }
 }
 
@@ -293,6 +330,14 @@ mod tests {
             unknown.starts_with("the store of the job has not answered for 15 s"),
             "{unknown}"
         );
+    }
+
+    #[test]
+    fn a_disk_that_takes_no_file_is_why() {
+        let (plain, read_only) = (StatVfsMountFlags::empty(), StatVfsMountFlags::RDONLY);
+        assert_eq!(refusal(1, plain), None);
+        assert_eq!(refusal(0, plain), Some("no space is left on its disk"));
+        assert_eq!(refusal(1, read_only), Some("it is mounted read-only"));
     }
 
     #[cfg(target_os = "linux")]

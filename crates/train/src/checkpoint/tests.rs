@@ -423,3 +423,24 @@ fn a_test_set_of_its_own_is_new_to_a_run_that_learnt_from_other_files() {
     };
     assert!(moved.has_learnt_from_others("u t", "t"));
 }
+
+#[test]
+fn a_set_that_a_run_learnt_from_is_found_by_its_place_in_the_fingerprint() {
+    let progress = Progress {
+        data: "a t v".to_owned(),
+        earlier_data: vec!["b in proportion t".to_owned()],
+        ..Progress::default()
+    };
+    for (data, test, expected) in [
+        ("a a", "a", true),
+        ("b in proportion b", "b", true),
+        // The test and the validation set, and what is not known.
+        ("t t", "t", false),
+        ("v v", "v", false),
+        ("a t v", "t", false),
+        ("c c", "c", false),
+        ("a", "", false),
+    ] {
+        assert_eq!(progress.has_learnt_from(data, test), expected, "{data}");
+    }
+}

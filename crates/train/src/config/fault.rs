@@ -8,7 +8,7 @@ use toml::{Table, Value};
 const LONGEST: usize = 400;
 
 /// How alike a name and its suggestion are at least, from 0 to 1: by their common letters, and by their edits.
-const ALIKE: f64 = 0.75;
+const ALIKE: f64 = 0.8;
 const ALIKE_BY_EDITS: f64 = 0.6;
 
 /// The most keys that are listed where none of them is like the one that was given.

@@ -1,9 +1,9 @@
-//! The machine itself: cores, memory, terminal, data.
+//! The machine itself: its name, cores, memory, terminal, data.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use everburn_record::{Finding, proc, units};
+use everburn_record::{Finding, invocation, proc, units};
 
 const GIB: u64 = 1 << 30;
 
@@ -22,7 +22,32 @@ const MNIST: [&str; 4] = [
 ];
 
 pub(super) fn findings() -> Vec<Finding> {
-    vec![cores(), memory(), shared_memory(), terminal(), data()]
+    vec![
+        machine(),
+        cores(),
+        memory(),
+        shared_memory(),
+        terminal(),
+        data(),
+    ]
+}
+
+/// Which machine this is. Where Slurm starts jobs and has not given it to one, a job has others.
+fn machine() -> Finding {
+    let name = proc::host_name().unwrap_or_else(|| "a machine without a name".to_owned());
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let has_slurm = std::env::split_paths(&path).any(|folder| folder.join("sbatch").is_file());
+    if !has_slurm || std::env::var_os("SLURM_JOB_ID").is_some() {
+        return Finding::ok("machine", name);
+    }
+    Finding::warn(
+        "machine",
+        format!("{name}, outside of an allocation of Slurm"),
+        format!(
+            "a job's machines may have other cores, memory and GPUs: `srun {} doctor` examines one of them",
+            invocation::name()
+        ),
+    )
 }
 
 fn cores() -> Finding {

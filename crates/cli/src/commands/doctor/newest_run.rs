@@ -10,7 +10,8 @@ use std::path::Path;
 use everburn_launch::variables;
 use everburn_monitor::Target;
 use everburn_record::{
-    Event, EventKind, Finding, Live, Phase, folder_of_first_machine, plain, proc, unix_time_ms,
+    Event, EventKind, Finding, Live, Phase, folder_of_first_machine, machines_of, plain, proc,
+    unix_time_ms,
 };
 use everburn_report::Events;
 use everburn_train::RunDirectory;
@@ -43,10 +44,10 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
     let awaited = awaited.filter(|_| Live::has_owner(&newest)).map(|text| {
         // Who has joined is said of ranks, and not of a store.
         let advice = match last.is_some_and(|event| event.ranks.is_some()) {
-            true => "start the missing machines, or read their output: the command of machine 0 with another --node-rank",
-            false => "see whether most members of that etcd run (`etcdctl endpoint health`), and whether this machine reaches them",
+            true => advice_on_awaited(&newest),
+            false => "see whether most members of that etcd run (`etcdctl endpoint health`), and whether this machine reaches them".into(),
         };
-        of_newest(text, advice.into())
+        of_newest(text, advice)
     });
     let stalled = last.filter(|event| {
         // A run that has continued since has written its state again.
@@ -94,6 +95,21 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
     }
     found.extend(waited_for(&newest).map(|(waited, more)| of_newest(waited, more.into())));
     found
+}
+
+/// What to do about ranks that the run in `run` waits for.
+fn advice_on_awaited(run: &Path) -> Cow<'static, str> {
+    match machines_of(run) {
+        0 | 1 => format!(
+            "the process of a rank did not start, or has ended: read its log in {}, and the output of the command that started the ranks",
+            run.join("logs").display()
+        )
+        .into(),
+        _ => {
+            "start the missing machines, or read their output: the command of machine 0 with another --node-rank"
+                .into()
+        }
+    }
 }
 
 /// What to do about a checkpoint that was not written. Where its user may not write, or nobody may, room changes nothing.

@@ -3,17 +3,15 @@
 use std::process::Command;
 
 use everburn_record::{LiveRank, RankLine, RankStep};
-use everburn_tests::{AssertContains, StoppedProcess};
+use everburn_tests::{AssertContains, Run, StoppedProcess};
 
 use super::*;
 
 /// A folder of runs, and the run in it.
 fn one_run() -> (tempfile::TempDir, std::path::PathBuf) {
     let runs = tempfile::tempdir().unwrap();
-    let run = runs.path().join("a");
-    std::fs::create_dir(&run).unwrap();
-    std::fs::write(run.join("config.toml"), "model = 'mnist'").unwrap();
-    (runs, run)
+    let run = Run::begin(runs.path().join("a"));
+    (runs, run.path)
 }
 
 #[test]
@@ -40,8 +38,10 @@ fn checkpoints_of_the_newest_run_that_could_not_be_written_are_counted_with_the_
 #[test]
 fn ranks_that_the_newest_run_waits_for_are_named_while_a_process_has_it() {
     let (runs, run) = one_run();
+    let config = run.join("config.toml");
+    std::fs::write(&config, "model = 'mnist'\n[ranks]\nnodes = 2\n").unwrap();
     let now = unix_time_ms();
-    let lock = std::fs::File::create(run.join(Live::LOCK)).unwrap();
+    drop(Run::new(&run).hold());
     let write_text = |text: &str, until: u64| {
         let event = Event {
             unix_time_ms: Some(now - 60_000),
@@ -57,7 +57,7 @@ fn ranks_that_the_newest_run_waits_for_are_named_while_a_process_has_it() {
     let write = |until| write_text(of_machine, until);
     write(now + 230_000);
     assert_eq!(findings(runs.path()), [], "it has ended");
-    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let _owner = Run::new(&run).hold();
     let line = findings(runs.path())[0].to_string();
     assert!(line.starts_with("warn  newest run"), "{line}");
     assert!(line.contains("waiting for rank 1 of machine 1, "), "{line}");
@@ -65,6 +65,7 @@ fn ranks_that_the_newest_run_waits_for_are_named_while_a_process_has_it() {
         line.contains(" s more") && !line.contains("290 s"),
         "{line}"
     );
+    assert!(line.contains("-> start the missing machines"), "{line}");
     write(now - 5_000);
     let line = findings(runs.path())[0].to_string();
     line.assert_contains(["waiting for rank 1 of machine 1, the time was over "]);
@@ -80,6 +81,16 @@ fn ranks_that_the_newest_run_waits_for_are_named_while_a_process_has_it() {
     let line = findings(runs.path())[0].to_string();
     line.assert_contains(["is not reached yet (io: refused), 2", "-> see whether most"]);
     assert!(!line.contains("machines, or read"), "{line}");
+    std::fs::write(&config, "model = 'mnist'\n[ranks]\nranks = 2\n").unwrap();
+    write_text("waiting for rank 1, 290 s more", now + 230_000);
+    let line = findings(runs.path())[0].to_string();
+    let logs = run.join("logs");
+    let advice = format!(
+        "-> the process of a rank did not start, or has ended: read its log in {}",
+        logs.display()
+    );
+    line.assert_contains(["waiting for rank 1, ", &advice]);
+    assert!(!line.contains("machine"), "{line}");
 }
 
 #[test]
@@ -313,9 +324,9 @@ fn the_folder_of_another_machine_shows_its_stopped_ranks_and_where_the_state_of_
     let own = runs.path().join("a-node-1");
     std::fs::create_dir_all(own.join("logs")).unwrap();
     std::fs::write(own.join("config.toml"), "[ranks]\nnodes = 2\n").unwrap();
-    let lock = std::fs::File::create(own.join(Live::LOCK)).unwrap();
+    drop(Run::new(&own).hold());
     assert_eq!(findings(&own), [], "it has ended");
-    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let _owner = Run::new(&own).hold();
     let line = findings(&own)[0].to_string();
     let state = format!(
         "the state of all ranks is in {} on machine 0",
