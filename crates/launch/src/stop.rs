@@ -27,7 +27,7 @@ static RECEIVED: AtomicUsize = AtomicUsize::new(0);
 /// The name of the signal that has asked this rank to stop, under a launcher; empty if none has.
 pub(crate) fn received_signal() -> &'static str {
     let signal = i32::try_from(RECEIVED.load(Ordering::SeqCst)).ok();
-    signal.and_then(signal_name).unwrap_or_default()
+    signal.filter(|number| *number != 0).map_or("", name_of)
 }
 
 /// Whether a signal that comes `now` is another request than the one at `first`.
