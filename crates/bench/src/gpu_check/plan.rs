@@ -46,6 +46,21 @@ pub(super) struct Task {
     pub(super) skipped: Option<String>,
 }
 
+impl Task {
+    /// The state of its rows before it is run, with the reason.
+    fn state_before(&self) -> (State, String) {
+        match &self.skipped {
+            Some(why) => (State::Skipped, why.clone()),
+            None => (State::NotReached, String::new()),
+        }
+    }
+
+    fn throughput_before(&self) -> SideThroughput {
+        let (state, note) = self.state_before();
+        SideThroughput::without(state, note)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Work {
     /// A forward and a backward pass: two rows.
@@ -260,25 +275,26 @@ fn benchmarks() -> (
     (with_goals, vec![(Benchmarked::Resnet50, 64, resnet)])
 }
 
-/// The rows of `tasks`, none of them reached.
+/// The rows of `tasks`: skipped, or not reached yet.
 pub(super) fn rows(tasks: &[Task], python: Option<&str>) -> (Vec<Check>, Vec<Benchmark>) {
     let mut checks = Vec::new();
     let mut benchmarks = Vec::new();
-    let peers_asked = tasks.iter().any(|task| task.work == Work::Peers);
-    let peer = match (python, peers_asked) {
-        (_, false) => SideThroughput::without(State::Skipped, "not asked for"),
-        (None, true) => SideThroughput::without(State::Skipped, "no Python was named"),
-        (Some(_), true) => SideThroughput::not_reached(),
+    let peers = tasks.iter().find(|task| task.work == Work::Peers);
+    let peer = match (python, peers) {
+        (_, None) => SideThroughput::without(State::Skipped, "not asked for"),
+        (None, Some(_)) => SideThroughput::without(State::Skipped, "no Python was named"),
+        (Some(_), Some(task)) => task.throughput_before(),
     };
     for task in tasks {
+        let (state, note) = task.state_before();
         for (name, limit) in task.work.checks() {
             checks.push(Check {
                 section: task.section,
                 name,
-                state: State::NotReached,
+                state,
                 value: None,
                 limit,
-                note: String::new(),
+                note: note.clone(),
                 seconds: 0.0,
             });
         }
@@ -289,7 +305,7 @@ pub(super) fn rows(tasks: &[Task], python: Option<&str>) -> (Vec<Check>, Vec<Ben
         benchmarks.push(Benchmark {
             name: name.clone(),
             unit: if of_text { "tokens" } else { "samples" }.to_string(),
-            everburn: SideThroughput::not_reached(),
+            everburn: task.throughput_before(),
             eager: peer.clone(),
             compiled: peer.clone(),
             goal: goal(name),

@@ -65,10 +65,6 @@ pub(super) struct SideThroughput {
 }
 
 impl SideThroughput {
-    pub(super) fn not_reached() -> Self {
-        Self::without(State::NotReached, "")
-    }
-
     pub(super) fn without(state: State, note: impl Into<String>) -> Self {
         Self {
             state,

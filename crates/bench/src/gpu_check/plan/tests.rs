@@ -45,11 +45,21 @@ fn the_speed_of_a_software_device_is_of_no_interest() {
     }
     let checked = all.iter().filter(|task| task.skipped.is_none()).count();
     assert!(checked >= 3 + 3 + 4, "{checked}");
+    let (_, benchmarks) = rows(&all, Some("python3"));
+    let sides = benchmarks
+        .iter()
+        .flat_map(|row| [&row.everburn, &row.eager, &row.compiled]);
+    assert!(sides.clone().count() > 0);
+    for side in sides {
+        let found = (side.state, &*side.note);
+        assert_eq!(found, (State::Skipped, "webgpu:cpu computes on the CPU"));
+    }
 }
 
 #[test]
 fn each_row_has_a_name_of_its_own() {
     let all = tasks(&arguments(""), &with_gpus(8));
+    assert!(all.iter().all(|task| task.skipped.is_none()));
     let (checks, benchmarks) = rows(&all, Some("python3"));
     let names: BTreeSet<_> = checks.iter().map(|check| &check.name).collect();
     assert_eq!(names.len(), checks.len());
