@@ -52,7 +52,7 @@ use self::missing_gradients::MissingGradients;
 use self::records::Recent;
 pub use self::run::Run;
 use crate::checkpoint::Checkpoint;
-use crate::checkpoint::pretrained_values::hollow;
+use crate::checkpoint::pretrained_values::unmaterialised;
 use crate::checkpoint::state_hashes::HashesFile;
 use crate::checkpoint::training_state::TrainingState;
 use crate::checkpoint::writer::CheckpointWriter;
@@ -206,7 +206,7 @@ impl SupervisedLearningStrategy<AnyModel> for RankStrategy {
         let model = learner.model();
         // The loop alone holds the first values: they are gone with the first step, or when each rank has its shards.
         drop(learner);
-        let without_values = hollow(&model);
+        let without_values = unmaterialised(&model);
         let compute = rank_loop.setup.config.precision.compute_type();
         let model = match everburn_nn::autocast(compute, || rank_loop.run(model)) {
             Ok(trained) => trained,
