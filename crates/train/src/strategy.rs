@@ -343,7 +343,7 @@ impl RankLoop {
         }
         let exchange = match &self.setup.exchange {
             // The ranks' own choice is host memory then.
-            Some(_) if self.cuts_gradients() => None,
+            Some(_) if self.shards_gradients() => None,
             Some(exchange) => exchange.connect(&replicas)?,
             None => None,
         };

@@ -88,7 +88,7 @@ impl Hook for CompareReplicas {
         let config = &run.ranks.setup.config;
         let due = config.compares_after_any(run.context.steps.clone());
         // Shards differ from rank to rank.
-        if due && !run.ranks.cuts_parameters() {
+        if due && !run.ranks.shards_parameters() {
             run.change_model(|ranks, model, at| ranks.compare(model, at.ddp, Some(&at.sums)))?;
         }
         Ok(())
