@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use everburn_record::{Event, EventKind, LiveRank, RankLine, RankStep, Vitals};
+use everburn_record::{Event, EventKind, LiveRank, ProcessMetrics, RankLine, RankStep};
 
 use super::RunState;
 use super::history::own_work;
@@ -73,7 +73,7 @@ pub struct RankState {
     /// The id of its process, if that is stopped on the machine of the run's folder.
     pub stopped: Option<u32>,
     /// Metrics of its process and device.
-    pub vitals: Vitals,
+    pub process_metrics: ProcessMetrics,
 }
 
 impl RankState {
@@ -263,7 +263,9 @@ impl Ranks {
                 process: live.and_then(process),
                 silent_seconds,
                 stopped: stopped.and_then(|live| live.pid),
-                vitals: live.map(|live| live.vitals.clone()).unwrap_or_default(),
+                process_metrics: live
+                    .map(|live| live.process_metrics.clone())
+                    .unwrap_or_default(),
             }
         };
         numbers.into_iter().map(rank).collect()
