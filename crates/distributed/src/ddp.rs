@@ -232,7 +232,7 @@ impl Ddp {
         Synchronization::begin(self, samples)
     }
 
-    /// Begins a step over virtual ranks: the mean gradients then have the same bits on any number of
+    /// Begins a step over logical shards: the mean gradients then have the same bits on any number of
     /// ranks. The own ones of this rank have `samples` each, of `all` samples of all ranks.
     ///
     /// Gradients are added up as they are: what [`DdpConfig::communication`] asks for is for other steps.
@@ -260,7 +260,7 @@ impl Ddp {
     ///
     /// # Errors
     /// [`DdpError::StepOpen`] if the step before it has not been finished or dropped;
-    /// [`DdpError::MicroBatches`] if there are not as many numbers as own virtual ranks.
+    /// [`DdpError::MicroBatches`] if there are not as many numbers as own logical shards.
     pub fn begin_virtual(
         &self,
         ranks: VirtualRanks,

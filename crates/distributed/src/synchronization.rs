@@ -185,7 +185,7 @@ impl Synchronization {
         Ok(step)
     }
 
-    /// A copy of `model` for the pass of one of this rank's virtual ranks, the `own`th of
+    /// A copy of `model` for the pass of one of this rank's logical shards, the `own`th of
     /// [`VirtualRanks::own`], in a step that [`Ddp::begin_virtual`] has begun. Those that have samples
     /// run in their order, one pass each.
     pub fn watch_virtual<M: Module>(&self, model: &M, own: usize) -> M {
