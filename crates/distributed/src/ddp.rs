@@ -28,7 +28,7 @@ use crate::synchronization::{
 };
 use crate::virtual_ranks::VirtualRanks;
 
-/// Keeps the replicas of a model equal, one a rank.
+/// Keeps the replicas of a model equal, one per rank.
 ///
 /// It accompanies the model and does not wrap it, so parameter paths never change.
 ///

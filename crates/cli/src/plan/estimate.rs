@@ -41,7 +41,7 @@ struct Position {
     blocks: Vec<String>,
     memory: RankMemory,
     buckets: usize,
-    /// Bytes that each rank sends a step: to its neighbours in the pipeline, and to other replicas.
+    /// Bytes that each rank sends per step: to its neighbours in the pipeline, and to other replicas.
     sent: u64,
     gradients_sent: u64,
     /// And to those with which it shares layers.
