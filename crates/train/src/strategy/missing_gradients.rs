@@ -49,7 +49,7 @@ impl MissingGradients {
         parameters: &[BucketEntry],
     ) {
         let mut found = HashSet::new();
-        model.visit(&mut Found {
+        model.visit(&mut FindGradients {
             gradients,
             found: &mut found,
         });
@@ -114,12 +114,12 @@ impl MissingGradients {
 }
 
 /// Finds which parameters have a gradient.
-struct Found<'a> {
+struct FindGradients<'a> {
     gradients: &'a GradientsParams,
     found: &'a mut HashSet<ParamId>,
 }
 
-impl ModuleVisitor for Found<'_> {
+impl ModuleVisitor for FindGradients<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if self.gradients.get::<D>(param.id).is_some() {
             self.found.insert(param.id);
