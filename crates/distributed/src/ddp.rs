@@ -93,7 +93,7 @@ impl Ddp {
     ///     Ddp::with_exchange(model, group, DdpConfig::default(), Arc::new(exchange))?;
     /// let step = ddp.begin(2)?;
     /// let rows = Tensor::<2>::ones([2, 3], &device);
-    /// step.watch_last(&model, 2).forward(rows).mean().backward();
+    /// step.with_hooks(&model, 2).forward(rows).mean().backward();
     /// assert_eq!(step.finish(&model)?.gradients.len(), 2);
     /// # Ok::<(), everburn_distributed::DdpError>(())
     /// ```
@@ -252,7 +252,7 @@ impl Ddp {
     /// let step = ddp.begin_virtual(ranks, &[2, 1], 3)?;
     /// for (own, samples) in [2, 1].into_iter().enumerate() {
     ///     let rows = Tensor::<2>::ones([samples, 3], &device);
-    ///     step.watch_virtual(&model, own).forward(rows).mean().backward();
+    ///     step.with_hooks_virtual(&model, own).forward(rows).mean().backward();
     /// }
     /// assert_eq!(step.finish(&model)?.samples, 3);
     /// # Ok::<(), everburn_distributed::DdpError>(())

@@ -100,13 +100,13 @@ impl RankLoop {
             let sharded = self.shards.as_ref().ok_or_else(not_begun)?.pass(twice)?;
             let pass = || match part {
                 None => self.take_part_without_samples(model, 1, || match &sharded {
-                    Some(sharded) => step.watch_stand_in_sharded(model, sharded),
-                    None => step.watch_stand_in(model),
+                    Some(sharded) => step.with_hooks_stand_in_sharded(model, sharded),
+                    None => step.with_hooks_stand_in(model),
                 }),
                 Some(part) => {
                     let watched = match &sharded {
-                        Some(sharded) => step.watch_sharded(model, part.weight, sharded),
-                        None => step.watch_last(model, part.weight),
+                        Some(sharded) => step.with_hooks_sharded(model, part.weight, sharded),
+                        None => step.with_hooks(model, part.weight),
                     };
                     let passed = self.profile_pass(&mut times, |times| {
                         timed_pass(&watched, part, times, &mut found)

@@ -47,7 +47,7 @@ impl RankLoop {
         let (mut model, mut times) = (model, PassTimes::default());
         for part in share.micro_batches {
             self.seed_virtual(number, first + part.index);
-            let watched = step.watch_virtual(&model, part.index);
+            let watched = step.with_hooks_virtual(&model, part.index);
             let mut own = LocalOutput::Sums(MetricSums::default());
             let (index, samples) = (part.index, part.samples);
             let found = self.profile_pass(&mut times, |times| {
