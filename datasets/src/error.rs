@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::locate::Place;
+use crate::locate::SearchedFolder;
 use crate::{DataChoice, IdxError};
 
 /// Why a data set could not be had. Each message names the file or the setting, what was found
@@ -109,7 +109,7 @@ pub enum DatasetError {
         /// The sub-folder's name.
         folder: &'static str,
         /// Where it was looked for.
-        places: Vec<Place>,
+        places: Vec<SearchedFolder>,
         /// Why there was no download, or why it failed.
         download: String,
     },
@@ -128,7 +128,7 @@ pub enum DatasetError {
         /// The sub-folder's name.
         folder: &'static str,
         /// Where it was looked for.
-        places: Vec<Place>,
+        places: Vec<SearchedFolder>,
         /// Why there was no download, or why it failed.
         download: String,
     },
@@ -225,7 +225,7 @@ pub enum DatasetError {
     )]
     TextNotFound {
         /// Where it was looked for.
-        places: Vec<Place>,
+        places: Vec<SearchedFolder>,
     },
 
     /// A file that should be text is something else, or damaged.

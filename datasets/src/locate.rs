@@ -11,9 +11,9 @@ use crate::{DatasetError, Surroundings};
 ///
 /// ```
 /// # mod everburn { pub use everburn_datasets as datasets; }
-/// use everburn::datasets::Place;
+/// use everburn::datasets::SearchedFolder;
 ///
-/// let place = Place {
+/// let place = SearchedFolder {
 ///     folder: "/data/mnist".into(),
 ///     named_by: "EVERBURN_DATA_DIR",
 ///     missing: vec!["t10k-labels-idx1-ubyte"],
@@ -24,7 +24,7 @@ use crate::{DatasetError, Surroundings};
 /// );
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SearchedFolder {
     /// The folder.
     pub folder: PathBuf,
     /// Which setting names it.
@@ -33,13 +33,13 @@ pub struct Place {
     pub missing: Vec<&'static str>,
 }
 
-impl Place {
+impl SearchedFolder {
     pub(crate) fn is_complete(&self) -> bool {
         self.missing.is_empty()
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SearchedFolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.folder.display(), self.named_by)?;
         match self.missing.len() {
@@ -56,7 +56,7 @@ pub(crate) fn look(
     collection: &Collection,
     data_dir: Option<&Path>,
     surroundings: &Surroundings,
-) -> Result<Vec<Place>, DatasetError> {
+) -> Result<Vec<SearchedFolder>, DatasetError> {
     let mut places = Vec::new();
     for (folder, named_by) in folders(collection.folder, data_dir, surroundings)? {
         let mut missing = Vec::new();
@@ -65,12 +65,12 @@ pub(crate) fn look(
                 missing.push(file.name);
             }
         }
-        places.push(Place {
+        places.push(SearchedFolder {
             folder,
             named_by,
             missing,
         });
-        if places.last().is_some_and(Place::is_complete) {
+        if places.last().is_some_and(SearchedFolder::is_complete) {
             break;
         }
     }

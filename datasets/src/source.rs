@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::collection::{Collection, FASHION_MNIST, MNIST};
-use crate::locate::{self, Place};
+use crate::locate::{self, SearchedFolder};
 use crate::{
     DataChoice, DatasetError, ImageDataset, Split, Surroundings, SyntheticDigits, download,
 };
@@ -230,7 +230,7 @@ fn synthetic(request: &DataRequest, reason: String) -> Result<LoadedData, Datase
     ))
 }
 
-fn reason_to_fall_back(places: &[Place], download: &str) -> String {
+fn reason_to_fall_back(places: &[SearchedFolder], download: &str) -> String {
     let folders: Vec<_> = places
         .iter()
         .map(|place| place.folder.display().to_string())

@@ -8,26 +8,26 @@ use everburn_tests::{AssertContains, Ended, Everburn, skip};
 use serde_json::Value;
 
 /// What a check has left behind.
-struct Found {
+struct CheckRun {
     folder: tempfile::TempDir,
     ended: Ended,
 }
 
-fn check<'a>(flags: impl IntoIterator<Item = &'a str>) -> Found {
+fn check<'a>(flags: impl IntoIterator<Item = &'a str>) -> CheckRun {
     check_in(tempfile::tempdir().unwrap(), flags)
 }
 
-fn check_in<'a>(folder: tempfile::TempDir, flags: impl IntoIterator<Item = &'a str>) -> Found {
+fn check_in<'a>(folder: tempfile::TempDir, flags: impl IntoIterator<Item = &'a str>) -> CheckRun {
     let always = ["gpu-check", "--device", "flex", "--quick", "--out", "found"];
     let ended = Everburn::bench(folder.path(), always)
         .args(flags)
         .start()
         .with_deadline(Duration::from_secs(540))
         .wait();
-    Found { folder, ended }
+    CheckRun { folder, ended }
 }
 
-impl Found {
+impl CheckRun {
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join("found").join(name)
     }

@@ -35,7 +35,7 @@ fn a_training_with_dropout_has_the_same_bits_on_one_two_and_three_ranks() {
         assert_eq!(hashes(folder.path(), name, &flags), alone, "{ranks} ranks");
     }
     let free = hashes(folder.path(), "free", &["--ranks", "2"]);
-    assert_ne!(free, alone, "without virtual ranks the shares are others");
+    assert_ne!(free, alone, "without logical shards the shares are others");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn virtual_ranks_that_cannot_be_shared_out_are_refused_before_anything_starts() 
     refused(
         &["--ranks", "3", "--virtual-ranks", "2"],
         &[
-            "2 virtual ranks cannot be shared out to 3 ranks",
+            "2 logical shards cannot be shared out to 3 ranks",
             "--virtual-ranks 3",
         ],
     );

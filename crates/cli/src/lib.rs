@@ -57,6 +57,7 @@ mod over_ranks;
 mod plan;
 mod predict;
 mod pretrained;
+mod process_sensor;
 mod rank;
 mod recording;
 mod sampling;
@@ -65,7 +66,6 @@ mod summary;
 mod tasks;
 mod train;
 mod trained;
-mod vitals;
 mod weights;
 
 use std::ffi::OsString;

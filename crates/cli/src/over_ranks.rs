@@ -6,7 +6,7 @@ use crate::prelude::*;
 use everburn_pipeline::Stages;
 use everburn_train::{
     AnyData, AnyModel, ConfiguredTask, MeshModel, MeshParallelConfig, ModelBlocks, Parallelism,
-    Samples, Stages as Beginnings,
+    Samples, StageSplit,
 };
 
 use crate::error::CliError;
@@ -62,7 +62,7 @@ fn stages(
     let config = |error: String| CliError::from(TrainError::Config(error));
     let count = parallelism.mesh.pipeline * parallelism.chunks;
     let cuts = match &parallelism.stages {
-        Beginnings::Auto if count > 1 => {
+        StageSplit::Auto if count > 1 => {
             let mut starts = vec![0; count];
             if group.rank() == 0 {
                 let cuts = measured()?;

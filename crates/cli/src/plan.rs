@@ -1,9 +1,9 @@
 //! `train --plan`: what a run would take, before anything of it is allocated.
 
+mod estimate;
 mod figures;
 mod layers;
 mod measure;
-mod outlook;
 
 use std::ops::Range;
 use std::process::ExitCode;
@@ -13,9 +13,9 @@ use everburn_nn::ParameterPath;
 use everburn_schedules::{MemoryLimit, balance};
 use everburn_train::{Balance, Parallelism, TrainError};
 
+use self::estimate::Estimate;
 use self::figures::Figures;
 use self::layers::SharedLayers;
-use self::outlook::Outlook;
 use crate::arguments::{Strategy, TrainArguments};
 use crate::config::RunConfig;
 use crate::error::CliError;
@@ -45,8 +45,8 @@ pub(crate) fn run(config: &RunConfig, arguments: &TrainArguments) -> Result<Exit
             measure::measure(config, samples)?
         }
     };
-    let outlook = Outlook::of(config, &micro_batches, &model, &figures)?;
-    say!("{}", outlook.to_string().trim_end());
+    let estimate = Estimate::of(config, &micro_batches, &model, &figures)?;
+    say!("{}", estimate.to_string().trim_end());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -60,9 +60,9 @@ pub(crate) fn automatic_stages(config: &RunConfig) -> Result<Vec<Range<usize>>, 
     let model = ModelInBlocks::of(config, parallelism.mesh.tensor)?;
     let samples = micro_batches.samples.clamp(1, MOST_SAMPLES);
     let figures = measure::measure(config, samples)?;
-    let blocks = outlook::blocks(config, micro_batches.samples, &model, &figures);
+    let blocks = estimate::blocks(config, micro_batches.samples, &model, &figures);
     let schedule = parallelism.schedule()?;
-    let optimizer = outlook::optimizer_state(config);
+    let optimizer = estimate::optimizer_state(config);
     let limit =
         memory_of_a_rank(config).map(|bytes| MemoryLimit::of_schedule(&schedule, bytes, optimizer));
     let cuts = balance(&blocks, schedule.stages(), limit.as_ref());

@@ -13,7 +13,7 @@ use everburn_train::{ElasticGroup, RankStatuses, RunDirectory, StopSignal, Train
 
 use crate::config::RanksConfig;
 use crate::error::CliError;
-use crate::vitals::VitalSigns;
+use crate::process_sensor::ProcessSensor;
 
 pub(crate) fn report(command: &ReportCommand) -> Result<ExitCode, CliError> {
     command.run(&mut std::io::stdout())?;
@@ -173,8 +173,8 @@ pub(crate) fn set_note(
     elastic: Option<&ElasticGroup>,
     stop: &StopSignal,
 ) {
-    let vitals = VitalSigns::of_rank(&config.devices, environment.local_rank);
-    let note = move || vitals.read().to_text();
+    let sensor = ProcessSensor::of_rank(&config.devices, environment.local_rank);
+    let note = move || sensor.read().to_text();
     let stop = stop.clone();
     let asked = move || stop.is_set();
     if let Some(heartbeat) = heartbeat {

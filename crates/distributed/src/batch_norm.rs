@@ -13,7 +13,7 @@ use crate::module_ranks::ModuleRanks;
 ///
 /// All ranks call it, once, before training; before or after [`crate::Ddp::new`]. From then on a
 /// training step's forward and backward passes are collective operations. A rank without samples
-/// takes part through [`crate::Synchronization::watch_stand_in`], or, where the others pass no watched
+/// takes part through [`crate::Synchronization::with_hooks_stand_in`], or, where the others pass no watched
 /// copies, [`everburn::nn::without_samples`](everburn_nn::without_samples). Gradients are those of the mean loss over
 /// all samples once [`crate::Ddp::sync_gradients`] has averaged them.
 ///

@@ -28,7 +28,7 @@ use crate::synchronization::{
 };
 use crate::virtual_ranks::VirtualRanks;
 
-/// Keeps the replicas of a model equal, one a rank.
+/// Keeps the replicas of a model equal, one per rank.
 ///
 /// It accompanies the model and does not wrap it, so parameter paths never change.
 ///
@@ -93,7 +93,7 @@ impl Ddp {
     ///     Ddp::with_exchange(model, group, DdpConfig::default(), Arc::new(exchange))?;
     /// let step = ddp.begin(2)?;
     /// let rows = Tensor::<2>::ones([2, 3], &device);
-    /// step.watch_last(&model, 2).forward(rows).mean().backward();
+    /// step.with_hooks(&model, 2).forward(rows).mean().backward();
     /// assert_eq!(step.finish(&model)?.gradients.len(), 2);
     /// # Ok::<(), everburn_distributed::DdpError>(())
     /// ```
@@ -232,7 +232,7 @@ impl Ddp {
         Synchronization::begin(self, samples)
     }
 
-    /// Begins a step over virtual ranks: the mean gradients then have the same bits on any number of
+    /// Begins a step over logical shards: the mean gradients then have the same bits on any number of
     /// ranks. The own ones of this rank have `samples` each, of `all` samples of all ranks.
     ///
     /// Gradients are added up as they are: what [`DdpConfig::communication`] asks for is for other steps.
@@ -252,7 +252,7 @@ impl Ddp {
     /// let step = ddp.begin_virtual(ranks, &[2, 1], 3)?;
     /// for (own, samples) in [2, 1].into_iter().enumerate() {
     ///     let rows = Tensor::<2>::ones([samples, 3], &device);
-    ///     step.watch_virtual(&model, own).forward(rows).mean().backward();
+    ///     step.with_hooks_virtual(&model, own).forward(rows).mean().backward();
     /// }
     /// assert_eq!(step.finish(&model)?.samples, 3);
     /// # Ok::<(), everburn_distributed::DdpError>(())
@@ -260,7 +260,7 @@ impl Ddp {
     ///
     /// # Errors
     /// [`DdpError::StepOpen`] if the step before it has not been finished or dropped;
-    /// [`DdpError::MicroBatches`] if there are not as many numbers as own virtual ranks.
+    /// [`DdpError::MicroBatches`] if there are not as many numbers as own logical shards.
     pub fn begin_virtual(
         &self,
         ranks: VirtualRanks,

@@ -93,8 +93,8 @@ pub enum DdpError {
     },
     /// A parameter got a gradient after its gradient was complete.
     #[error(
-        "`{parameter}` got a second gradient in one pass; call `backward` once for each model from `watch`, and use \
-         `watch_last` only for the last one"
+        "`{parameter}` got a second gradient in one pass; call `backward` once for each model from `with_hooks_no_sync`, and use \
+         `with_hooks` only for the last one"
     )]
     GradientTwice {
         /// The path of the parameter.
@@ -111,7 +111,7 @@ pub enum DdpError {
     },
     /// `backward` was not called for a watched model.
     #[error(
-        "backward pass {pass} of the step produced no gradient; run the model from `watch` forward and call \
+        "backward pass {pass} of the step produced no gradient; run the model from `with_hooks` forward and call \
          `backward` on its loss before `finish`"
     )]
     NoBackward {
@@ -201,11 +201,11 @@ pub enum DdpError {
     #[error(
         "the step was begun with {announced} samples on this rank, but {}",
         match *.found {
-            0 => "no model of `watch` or `watch_last` was used in it: compute the loss with the model that these return, not \
+            0 => "no model of `with_hooks_no_sync` or `with_hooks` was used in it: compute the loss with the model that these return, not \
                   with the one that was passed to them"
                 .to_owned(),
             found => format!(
-                "its micro-batches had {found}; pass `begin` the sum of the samples passed to `watch`"
+                "its micro-batches had {found}; pass `begin` the sum of the samples passed to `with_hooks`"
             ),
         }
     )]

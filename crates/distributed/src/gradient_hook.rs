@@ -1,6 +1,6 @@
 //! Gradient hooks: they see gradients while the backward pass still runs.
 //!
-//! [`watch_with`] gives a copy of a module whose parameters pass through a differentiable identity operation, the
+//! [`with_hooks_of_pass`] gives a copy of a module whose parameters pass through a differentiable identity operation, the
 //! *gradient hook*. Its backward step runs after all uses of the parameter have been differentiated, so it sees the
 //! finished gradient. The model's code does not change and sees ordinary tensors.
 //!
@@ -228,14 +228,14 @@ impl DepthAnchors {
     }
 }
 
-/// [`watch_with`] the model's own parameters.
-pub(crate) fn watch<M: Module>(
+/// [`with_hooks_of_pass`] the model's own parameters.
+pub(crate) fn with_hooks<M: Module>(
     model: &M,
     indices: &HashMap<ParamId, usize>,
     sink: &Arc<dyn GradientSink>,
     recorder: Option<&Recorder>,
 ) -> (M, usize) {
-    watch_with(model, indices, sink, recorder, None)
+    with_hooks_of_pass(model, indices, sink, recorder, None)
 }
 
 /// A copy of `model` whose gradients go into `sink` as they are finished, and the number of its trainable parameters;
@@ -244,14 +244,14 @@ pub(crate) fn watch<M: Module>(
 /// A parameter that the model holds twice (tied weights) has one hook, so the sink gets its full gradient. A parameter
 /// that the forward pass does not use gets no hook. `recorder` records when the passes reach each parameter. With a
 /// `pass`, the parameters come from there.
-pub(crate) fn watch_with<M: Module>(
+pub(crate) fn with_hooks_of_pass<M: Module>(
     model: &M,
     indices: &HashMap<ParamId, usize>,
     sink: &Arc<dyn GradientSink>,
     recorder: Option<&Recorder>,
     pass: Option<&Arc<sharding::Pass>>,
 ) -> (M, usize) {
-    let mut watcher = Watcher {
+    let mut add_hooks = AddHooks {
         indices,
         sink,
         recorder,
@@ -259,8 +259,8 @@ pub(crate) fn watch_with<M: Module>(
         watched: HashMap::new(),
         pass,
     };
-    let watched = model.clone().map(&mut watcher);
-    (watched, watcher.watched.len())
+    let watched = model.clone().map(&mut add_hooks);
+    (watched, add_hooks.watched.len())
 }
 
 /// A tensor of `shape` with the memory of one number: a node in the graph.
@@ -269,7 +269,7 @@ fn placeholder<const D: usize>(shape: Shape, device: &Device, dtype: DType) -> T
     one.expand(shape).set_require_grad(true)
 }
 
-struct Watcher<'a> {
+struct AddHooks<'a> {
     indices: &'a HashMap<ParamId, usize>,
     sink: &'a Arc<dyn GradientSink>,
     recorder: Option<&'a Recorder>,
@@ -279,7 +279,7 @@ struct Watcher<'a> {
     pass: Option<&'a Arc<sharding::Pass>>,
 }
 
-impl ModuleMapper for Watcher<'_> {
+impl ModuleMapper for AddHooks<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let Some(index) = self.indices.get(&param.id).copied() else {
             return param;

@@ -219,7 +219,7 @@ impl HostBuffer {
         }
     }
 
-    /// Replaces `range` by the sum of all virtual ranks' elements, of which this buffer and `upper` hold
+    /// Replaces `range` by the sum of all logical shards' elements, of which this buffer and `upper` hold
     /// this rank's sums; how many bytes this rank has handed over.
     pub(crate) fn all_reduce_virtual(
         &mut self,

@@ -33,7 +33,7 @@
 //!
 //!         let samples = 1 + ddp.group().rank(); // ranks may have different numbers of samples
 //!         let step = ddp.begin(samples)?;
-//!         let watched = step.watch_last(&model, samples);
+//!         let watched = step.with_hooks(&model, samples);
 //!         let loss = watched.forward(Tensor::<2>::ones([samples, 3], &device)).mean();
 //!         drop(loss.backward()); // gradients leave while it runs
 //!         let synced = step.finish(&model)?;
@@ -55,8 +55,8 @@
 //! | PyTorch | here |
 //! |---|---|
 //! | `DistributedDataParallel(model)` | [`Ddp::new`], which returns the model itself |
-//! | hooks on the backward pass | [`Ddp::begin`], [`Synchronization::watch_last`], [`Synchronization::finish`] |
-//! | `no_sync()` | [`Synchronization::watch`] for all micro-batches but the last |
+//! | hooks on the backward pass | [`Ddp::begin`], [`Synchronization::with_hooks`], [`Synchronization::finish`] |
+//! | `no_sync()` | [`Synchronization::with_hooks_no_sync`] for all micro-batches but the last |
 //! | mean over ranks | mean over samples: gradients are weighted by samples |
 //! | `find_unused_parameters=True` | always; `static_graph=True` is [`DdpConfig::static_graph`] |
 //! | `Join` for uneven inputs | take part without samples until [`DdpError::NoSamples`] |

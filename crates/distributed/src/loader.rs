@@ -43,7 +43,7 @@ pub struct MicroBatch<B> {
     /// How much the gradient of their mean loss counts beside that of others: as many as there are, or the sum of what
     /// [`DistributedLoader::weighing`] makes of each.
     pub weight: usize,
-    /// Its number in the share. In a loader over virtual ranks those without samples have no
+    /// Its number in the share. In a loader over logical shards those without samples have no
     /// micro-batch, and this is the number among the own ones.
     pub index: usize,
     /// The numbers of its samples in the data set that the loader reads.

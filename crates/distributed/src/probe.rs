@@ -11,7 +11,7 @@ use everburn_profile::Recorder;
 
 use crate::ddp::Ddp;
 use crate::gradient::Gradient;
-use crate::gradient_hook::{GradientSink, watch};
+use crate::gradient_hook::{GradientSink, with_hooks};
 use crate::shared::Shared;
 
 /// Reports to a [`Recorder`] when a forward and backward pass comes to each parameter, and keeps the gradients.
@@ -37,7 +37,7 @@ use crate::shared::Shared;
 /// let probe = ddp.probe().unwrap();
 /// recorder.begin_step(1);
 /// recorder.enter(Phase::Forward);
-/// let loss = probe.watch(&model).forward(Tensor::<2>::ones([2, 3], &device)).mean();
+/// let loss = probe.with_hooks(&model).forward(Tensor::<2>::ones([2, 3], &device)).mean();
 /// loss.backward();
 /// assert_eq!(probe.gradients(&model).len(), 2);
 /// let recording = recorder.finish();
@@ -84,9 +84,9 @@ impl Ddp {
 impl Probe {
     /// A copy of `model` for the pass. `Gradients` of its backward pass holds none of its parameters: they are
     /// [`Probe::gradients`].
-    pub fn watch<M: Module>(&self, model: &M) -> M {
+    pub fn with_hooks<M: Module>(&self, model: &M) -> M {
         let sink: Arc<dyn GradientSink> = self.kept.clone();
-        watch(model, self.shared.numbers(), &sink, self.shared.recorder()).0
+        with_hooks(model, self.shared.numbers(), &sink, self.shared.recorder()).0
     }
 
     /// The gradients of the pass, of the parameters of `model`, of which the watched copy was made.
@@ -144,7 +144,7 @@ mod tests {
         recorder.begin_step(1);
         recorder.enter(Phase::Forward);
         let probe = ddp.probe().unwrap();
-        drop(loss(&probe.watch(&model)).backward());
+        drop(loss(&probe.with_hooks(&model)).backward());
         let probed = probe.gradients(&model);
         for layer in &model {
             let of = |gradients: &GradientsParams| {

@@ -60,7 +60,7 @@ pub(crate) struct Load {
     pub(crate) with_squares: bool,
     /// The gradients have been multiplied by this rank's share already.
     pub(crate) is_scaled: bool,
-    /// What is added up is that of virtual ranks; the sums above the buffer's.
+    /// What is added up is that of logical shards; the sums above the buffer's.
     pub(crate) of_virtual: Option<(VirtualRanks, UpperSums)>,
 }
 

@@ -63,7 +63,7 @@ pub enum SamplerError {
         /// How many ranks there are.
         world_size: usize,
     },
-    /// There are fewer virtual ranks than ranks.
+    /// There are fewer logical shards than ranks.
     #[error(transparent)]
     TooFewVirtualRanks(#[from] TooFewVirtualRanks),
     /// There is not one weight for each rank.
@@ -170,7 +170,7 @@ impl DistributedSampler {
         })
     }
 
-    /// The same rank's sampler, whose shares are those of its virtual ranks: each global batch is cut
+    /// The same rank's sampler, whose shares are those of its logical shards: each global batch is cut
     /// into as many as there are, and these are the same on any number of ranks.
     #[must_use]
     pub fn over_virtual(self, ranks: VirtualRanks) -> Self {
@@ -185,7 +185,7 @@ impl DistributedSampler {
     }
 
     /// The same rank's sampler, where ranks share each global batch in proportion to `weights`, the same on all of
-    /// them; virtual ranks are shared out whole.
+    /// them; logical shards are shared out whole.
     ///
     /// ```
     /// # mod everburn { pub use everburn_distributed as distributed; }
@@ -230,7 +230,7 @@ impl DistributedSampler {
     /// ```
     ///
     /// # Errors
-    /// As [`DistributedSampler::new`]; also if there are fewer virtual ranks than ranks.
+    /// As [`DistributedSampler::new`]; also if there are fewer logical shards than ranks.
     pub fn on_rank(self, rank: usize, world_size: usize) -> Result<Self, SamplerError> {
         let sampler = Self::new(self.config, rank, world_size)?;
         match self.virtual_ranks {
@@ -239,12 +239,12 @@ impl DistributedSampler {
         }
     }
 
-    /// The virtual ranks whose shares this rank reads, if it does.
+    /// The logical shards whose shares this rank reads, if it does.
     pub fn virtual_ranks(&self) -> Option<&VirtualRanks> {
         self.virtual_ranks.as_ref()
     }
 
-    /// How ranks share a whole global batch, in what it is shared out by: virtual ranks, or else samples.
+    /// How ranks share a whole global batch, in what it is shared out by: logical shards, or else samples.
     pub fn units(&self) -> Vec<usize> {
         match &self.virtual_ranks {
             Some(ranks) => ranks

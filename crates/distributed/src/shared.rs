@@ -71,7 +71,7 @@ pub(crate) struct Plan {
     pub(crate) buckets: Arc<BucketPlan>,
     /// Those of the last step, to be filled again.
     pub(crate) buffers: Option<Vec<HostBuffer>>,
-    /// Memory for sums of virtual ranks.
+    /// Memory for sums of logical shards.
     pub(crate) spare_sums: SpareSums,
     /// The buckets follow an order that a backward pass has shown.
     pub(crate) ordered: bool,
@@ -197,7 +197,7 @@ impl Shared {
         buffers.collect()
     }
 
-    /// Memory of earlier steps for the sums of virtual ranks.
+    /// Memory of earlier steps for the sums of logical shards.
     pub(crate) fn spare_sums(&self) -> SpareSums {
         lock(&self.plan).spare_sums.clone()
     }

@@ -29,7 +29,7 @@ use self::step::{BackwardPass, Contents, KEEP_ORDER, Step};
 pub(crate) use self::upper_sums::{SpareSums, UpperSums};
 use crate::ddp::Ddp;
 use crate::error::DdpError;
-use crate::gradient_hook::{GradientSink, Nowhere, watch_with};
+use crate::gradient_hook::{GradientSink, Nowhere, with_hooks_of_pass};
 use crate::reducer::{Job, Report, Share};
 use crate::sharding::ShardedPass;
 use crate::shared::{Medium, Shared};
@@ -85,7 +85,7 @@ pub struct Communication {
 
 /// One training step's exchange, which runs while the backward pass continues.
 ///
-/// Made by [`Ddp::begin`]. The model that [`Synchronization::watch`] gives back is run forward and
+/// Made by [`Ddp::begin`]. The model that [`Synchronization::with_hooks_no_sync`] gives back is run forward and
 /// backward; each bucket of gradients leaves as soon as its last gradient is there.
 /// [`Synchronization::finish`] waits for the rest.
 ///
@@ -107,8 +107,8 @@ pub struct Communication {
 /// // Two micro-batches of 2 samples: one step of 4.
 /// let rows = || Tensor::<2>::ones([2, 3], &device);
 /// let step = ddp.begin(4)?;
-/// step.watch(&model, 2).forward(rows()).mean().backward();
-/// step.watch_last(&model, 2).forward(rows()).mean().backward();
+/// step.with_hooks_no_sync(&model, 2).forward(rows()).mean().backward();
+/// step.with_hooks(&model, 2).forward(rows()).mean().backward();
 /// let synced = step.finish(&model)?;
 /// assert_eq!(synced.samples, 4);
 /// # Ok::<(), everburn_distributed::DdpError>(())
@@ -185,11 +185,11 @@ impl Synchronization {
         Ok(step)
     }
 
-    /// A copy of `model` for the pass of one of this rank's virtual ranks, the `own`th of
+    /// A copy of `model` for the pass of one of this rank's logical shards, the `own`th of
     /// [`VirtualRanks::own`], in a step that [`Ddp::begin_virtual`] has begun. Those that have samples
     /// run in their order, one pass each.
-    pub fn watch_virtual<M: Module>(&self, model: &M, own: usize) -> M {
-        self.watch_pass(model, BackwardPass::of_virtual(&self.step, own), None)
+    pub fn with_hooks_virtual<M: Module>(&self, model: &M, own: usize) -> M {
+        self.hooked(model, BackwardPass::of_virtual(&self.step, own), None)
     }
 
     /// A copy of `model` for one forward and backward pass over `samples` samples, whose loss is
@@ -199,20 +199,25 @@ impl Synchronization {
     /// its parameters, and `is_require_grad` of a parameter's value is false. Running statistics
     /// are those of `model`. A copy serves one pass.
     #[doc(alias = "no_sync")]
-    pub fn watch<M: Module>(&self, model: &M, samples: usize) -> M {
-        self.watch_pass(model, BackwardPass::new(&self.step, samples, false), None)
+    pub fn with_hooks_no_sync<M: Module>(&self, model: &M, samples: usize) -> M {
+        self.hooked(model, BackwardPass::new(&self.step, samples, false), None)
     }
 
-    /// As [`Synchronization::watch`], for the last or only pass of the step: each bucket of
+    /// As [`Synchronization::with_hooks_no_sync`], for the last or only pass of the step: each bucket of
     /// gradients leaves as soon as it is full.
-    pub fn watch_last<M: Module>(&self, model: &M, samples: usize) -> M {
-        self.watch_pass(model, BackwardPass::new(&self.step, samples, true), None)
+    pub fn with_hooks<M: Module>(&self, model: &M, samples: usize) -> M {
+        self.hooked(model, BackwardPass::new(&self.step, samples, true), None)
     }
 
-    /// As [`Synchronization::watch_last`], for a model with sharded parameters, which are gathered as `pass` uses them.
-    pub fn watch_sharded<M: Module>(&self, model: &M, samples: usize, pass: &ShardedPass) -> M {
+    /// As [`Synchronization::with_hooks`], for a model with sharded parameters, which are gathered as `pass` uses them.
+    pub fn with_hooks_sharded<M: Module>(
+        &self,
+        model: &M,
+        samples: usize,
+        pass: &ShardedPass,
+    ) -> M {
         let sink = BackwardPass::new(&self.step, samples, true);
-        self.watch_pass(model, sink, Some(pass))
+        self.hooked(model, sink, Some(pass))
     }
 
     /// A copy of `model` with which a rank whose samples have run out takes part in a pass of the
@@ -221,12 +226,12 @@ impl Synchronization {
     ///
     /// Its backward pass runs in the order of the other ranks' watched copies, which is not that of
     /// the model itself where branches are parallel.
-    pub fn watch_stand_in<M: Module>(&self, model: &M) -> M {
+    pub fn with_hooks_stand_in<M: Module>(&self, model: &M) -> M {
         self.stand_in(model, None)
     }
 
     /// The same, for a model with sharded parameters.
-    pub fn watch_stand_in_sharded<M: Module>(&self, model: &M, pass: &ShardedPass) -> M {
+    pub fn with_hooks_stand_in_sharded<M: Module>(&self, model: &M, pass: &ShardedPass) -> M {
         self.stand_in(model, Some(pass))
     }
 
@@ -234,7 +239,7 @@ impl Synchronization {
         let model = everburn_nn::without_samples(model.clone());
         let sink: Arc<dyn GradientSink> = Arc::new(Nowhere);
         let numbers = self.ddp.shared().numbers();
-        watch_with(
+        with_hooks_of_pass(
             &model,
             numbers,
             &sink,
@@ -244,16 +249,12 @@ impl Synchronization {
         .0
     }
 
-    fn watch_pass<M: Module>(
-        &self,
-        model: &M,
-        pass: BackwardPass,
-        sharded: Option<&ShardedPass>,
-    ) -> M {
+    fn hooked<M: Module>(&self, model: &M, pass: BackwardPass, sharded: Option<&ShardedPass>) -> M {
         let shared = self.ddp.shared();
         let sink: Arc<dyn GradientSink> = Arc::new(pass);
         let (numbers, sharded) = (shared.numbers(), sharded.map(|sharded| &sharded.pass));
-        let (watched, found) = watch_with(model, numbers, &sink, shared.recorder(), sharded);
+        let (watched, found) =
+            with_hooks_of_pass(model, numbers, &sink, shared.recorder(), sharded);
         if found != shared.parameters().len() {
             lock(&self.step).refuse(shared.other_model(model));
         }

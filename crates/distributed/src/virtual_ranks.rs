@@ -1,8 +1,8 @@
 //! Sums that do not depend on how many ranks there are.
 //!
-//! A global batch is cut into a fixed number of shares, the virtual ranks; a rank computes several, one
+//! A global batch is cut into a fixed number of shares, the logical shards; a rank computes several, one
 //! after the other (Or et al. 2022, "VirtualFlow"; Li et al. 2023, "EasyScale"). What is added up over
-//! them is added up along one binary tree over the virtual ranks, whichever rank holds them: floating-point
+//! them is added up along one binary tree over the logical shards, whichever rank holds them: floating-point
 //! sums depend on their order, and this one is always the same.
 
 use std::ops::Range;
@@ -13,13 +13,13 @@ use everburn_collectives::group::{CollectiveError, Element, ProcessGroup};
 use crate::rank_weights::RankWeights;
 use crate::sampler::share_of;
 
-/// Which virtual ranks this rank computes.
+/// Which logical shards this rank computes.
 ///
 /// ```
 /// # mod everburn { pub use everburn_distributed as distributed; }
 /// use everburn::distributed::VirtualRanks;
 ///
-/// // Four virtual ranks on three ranks.
+/// // Four logical shards on three ranks.
 /// let own = [0, 1, 2].map(|rank| VirtualRanks::new(4, rank, 3).unwrap().own());
 /// assert_eq!(own, [0..2, 2..3, 3..4]);
 /// assert!(VirtualRanks::new(2, 0, 3).is_err());
@@ -32,7 +32,7 @@ pub struct VirtualRanks {
     of_ranks: Arc<[Range<usize>]>,
 }
 
-/// Fewer virtual ranks than ranks.
+/// Fewer logical shards than ranks.
 ///
 /// ```
 /// # mod everburn { pub use everburn_distributed as distributed; }
@@ -43,18 +43,18 @@ pub struct VirtualRanks {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{count} virtual ranks cannot be shared out to {world_size} ranks: use \
+    "{count} logical shards cannot be shared out to {world_size} ranks: use \
      `training.virtual_ranks = {world_size}` or more, or fewer ranks"
 )]
 pub struct TooFewVirtualRanks {
-    /// How many virtual ranks were asked for.
+    /// How many logical shards were asked for.
     pub count: usize,
     /// How many ranks there are.
     pub world_size: usize,
 }
 
 impl VirtualRanks {
-    /// `count` virtual ranks, of which `rank` of `world_size` has its share.
+    /// `count` logical shards, of which `rank` of `world_size` has its share.
     ///
     /// # Errors
     /// [`TooFewVirtualRanks`] if some rank would have none.
@@ -74,7 +74,7 @@ impl VirtualRanks {
         })
     }
 
-    /// The same virtual ranks, shared out in proportion to `weights`, of which there is one for each rank.
+    /// The same logical shards, shared out in proportion to `weights`, of which there is one for each rank.
     pub(crate) fn balanced(&self, weights: &RankWeights) -> Self {
         Self {
             of_ranks: weights.parts(self.count).into(),
@@ -82,7 +82,7 @@ impl VirtualRanks {
         }
     }
 
-    /// As many virtual ranks, for another rank or a world of another size.
+    /// As many logical shards, for another rank or a world of another size.
     pub(crate) fn on_rank(
         &self,
         rank: usize,
@@ -106,7 +106,7 @@ impl VirtualRanks {
         &self.of_ranks
     }
 
-    /// The sum of what all virtual ranks have, in their order, along the tree.
+    /// The sum of what all logical shards have, in their order, along the tree.
     ///
     /// ```
     /// # mod everburn { pub use everburn_distributed as distributed; }
@@ -127,7 +127,7 @@ impl VirtualRanks {
         sums.nodes.pop().map(|(_, value)| value)
     }
 
-    /// What is to be done with what each of this rank's virtual ranks yields.
+    /// What is to be done with what each of this rank's logical shards yields.
     pub(crate) fn additions(&self) -> Vec<Addition> {
         let mut sums = Sums::new(self.count);
         let own = self.own();
@@ -140,7 +140,7 @@ impl VirtualRanks {
         .collect()
     }
 
-    /// The parts of the tree that the virtual ranks of `rank` make up, in order.
+    /// The parts of the tree that the logical shards of `rank` make up, in order.
     fn nodes(&self, rank: usize) -> Vec<Range<usize>> {
         let mut sums = Sums::new(self.count);
         for virtual_rank in self.of_ranks[rank].clone() {
@@ -192,7 +192,7 @@ impl VirtualRanks {
     }
 }
 
-/// What becomes of a virtual rank's gradient on a rank that keeps sums on a stack: it is pushed as number
+/// What becomes of a logical shard's gradient on a rank that keeps sums on a stack: it is pushed as number
 /// `slot`, then the upper two sums are made one, `merges` times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Addition {

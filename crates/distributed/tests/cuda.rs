@@ -146,7 +146,7 @@ fn steps_equal_the_processors(devices: &[usize], way: Way, config: DdpConfig) {
                 let share = share_of(7, ddp.group().rank(), ddp.group().world_size());
                 let step = ddp.begin(share.len()).unwrap();
                 if !share.is_empty() {
-                    let watched = step.watch_last(&model, share.len());
+                    let watched = step.with_hooks(&model, share.len());
                     let mine = rows(7, device).slice([share]);
                     drop(watched.loss(mine).backward());
                 }

@@ -34,7 +34,7 @@ use everburn_models::resnet18::{ResNet18, ResNet18Config};
 use everburn_models::resnet50::{ResNet50, ResNet50Config};
 use everburn_models::two_part_resnet::{TwoPartResNet, TwoPartResNetConfig};
 use everburn_models::vit::{ViT, ViTConfig};
-use everburn_train::AnyTask;
+use everburn_train::{AnyTask, TaskError};
 use serde::{Deserialize, Serialize};
 
 pub use self::image_folders::{ImageFolders, ImageFoldersConfig, ImageInput, PretrainedImageModel};
@@ -49,6 +49,20 @@ const TINYSHAKESPEARE_CHARACTERS: usize = 65;
 
 /// Where a machine has its data, and why it took them: others may have other folders.
 const LOCAL_SETTINGS: [&str; 2] = ["data.folder", "data.reason"];
+
+/// Refuses a model with this dropout where ranks share its layers.
+fn check_dropout_over_ranks(dropout: f64) -> Result<(), TaskError> {
+    match dropout > 0.0 {
+        true => Err(TaskError::new(format!(
+            "a dropout of {dropout} and layers over several ranks do not go together"
+        ))
+        .with_help(
+            "ranks that share layers would all drop the same places of their parts: set the dropout to 0.0, as in \
+             --set gpt.dropout=0.0, or use tensor=1",
+        )),
+        false => Ok(()),
+    }
+}
 
 /// The program `everburn`: all of these tasks.
 pub fn app() -> App {

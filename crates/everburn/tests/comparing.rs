@@ -26,7 +26,7 @@ fn one_rank_and_two_learn_the_same_bits_from_nothing_but_the_binary() {
     let line = format!("verify mlp --ranks 1,2 --steps 4 --transport shm,tcp -- {SMALL}");
     let text = printed(&everburn(&line));
     assert_eq!(text.matches(": the same bits, state ").count(), 2, "{text}");
-    assert!(text.contains("samples/s with virtual ranks"), "{text}");
+    assert!(text.contains("samples/s with logical shards"), "{text}");
     assert!(
         text.ends_with("all trainings have the same bits\n"),
         "{text}"

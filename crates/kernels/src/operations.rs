@@ -64,7 +64,7 @@ const PART: Duration = Duration::from_millis(25);
 /// How many parts there are, of which the best counts.
 const PARTS: u32 = 5;
 
-/// How many operations a second this machine computes at most, with the threads of the present rayon pool: what a large
+/// How many operations per second this machine computes at most, with the threads of the present rayon pool: what a large
 /// product of matrices of `f32` reaches, the best of some parts. Takes about 0.13 seconds.
 ///
 /// Processes that share the machine call it at the same time: then it is what each of them can have.

@@ -89,7 +89,7 @@ pub fn isolate_batch_norms<M: Module>(model: M) -> M {
 ///
 /// All ranks must run their backward passes through the same layers in the same order. Where the
 /// others train a copy of the model that something has been added to, add it to this one too: in
-/// `everburn::distributed`, `Synchronization::watch_stand_in` is for that.
+/// `everburn::distributed`, `Synchronization::with_hooks_stand_in` is for that.
 ///
 /// The statistics of the others enter the running statistics of `model` too, which clones share.
 /// This works where a batch of zero rows does not: Burn's operations are not made for those.

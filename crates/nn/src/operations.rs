@@ -19,7 +19,7 @@ mod nobody {
         0
     }
 
-    /// How many operations a second this machine computes at most: in this build 0, which is not known.
+    /// How many operations per second this machine computes at most: in this build 0, which is not known.
     pub fn peak_operations() -> f64 {
         0.0
     }

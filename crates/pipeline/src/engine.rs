@@ -40,7 +40,7 @@ const INFERENCE: u64 = 1 << 60;
 /// }
 /// ```
 pub trait PipelinePass<M> {
-    /// The model with which a micro-batch is run: `Synchronization::watch`, or `watch_last` for the last
+    /// The model with which a micro-batch is run: `Synchronization::with_hooks_no_sync`, or `with_hooks` for the last
     /// micro-batch of the step. Called once for each, on every rank.
     fn model(&mut self, micro_batch: usize) -> M;
 

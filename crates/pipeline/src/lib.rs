@@ -50,8 +50,8 @@
 //! impl PipelinePass<Pair> for Pass<'_> {
 //!     fn model(&mut self, micro_batch: usize) -> Pair {
 //!         match micro_batch {
-//!             0 => self.step.watch(self.pair, 2),
-//!             _ => self.step.watch_last(self.pair, 2),
+//!             0 => self.step.with_hooks_no_sync(self.pair, 2),
+//!             _ => self.step.with_hooks(self.pair, 2),
 //!         }
 //!     }
 //!     fn input(&mut self, _: usize) -> Box<dyn AnyActivation> {

@@ -78,7 +78,7 @@ pub struct RankProfile {
     pub kept_waiting: Option<f64>,
     /// The most memory, in bytes, if it is known.
     pub peak_memory: Option<u64>,
-    /// The most operations a second that its threads could compute: [`Facts::peak_operations`], or what a layer reached in
+    /// The most operations per second that its threads could compute: [`Facts::peak_operations`], or what a layer reached in
     /// a pass, where that is more.
     pub peak_operations: Option<f64>,
     /// The layer and the pass that reached more than was measured, if one did.
@@ -251,7 +251,7 @@ impl RankProfile {
         self.phases[phase.index()]
     }
 
-    /// How many floating point operations a second its passes computed; `None` where none are counted.
+    /// How many floating point operations per second its passes computed; `None` where none are counted.
     pub fn operations_a_second(&self) -> Option<f64> {
         let passes = || self.phases.iter().filter(|cost| cost.phase.is_pass());
         let operations = passes().map(|cost| cost.operations).sum();

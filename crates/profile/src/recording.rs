@@ -100,7 +100,7 @@ pub struct Facts {
     pub model: String,
     /// The operating-system number of the training thread.
     pub training_thread: u32,
-    /// How many floating point operations a second its threads computed before the training, while all ranks tried at once;
+    /// How many floating point operations per second its threads computed before the training, while all ranks tried at once;
     /// `None` where that was not measured.
     pub peak_operations: Option<f64>,
 }

@@ -300,21 +300,21 @@ pub struct LiveRank {
     pub stopped: bool,
     /// What it tells of its process and its device.
     #[serde(flatten)]
-    pub vitals: Vitals,
+    pub process_metrics: ProcessMetrics,
 }
 
 /// What a rank knows of its process and its device; what it does not know is absent.
 ///
 /// ```
-/// use everburn_record::Vitals;
+/// use everburn_record::ProcessMetrics;
 ///
-/// let vitals = Vitals::from_text(r#"{"gpu_percent":98,"later":true}"#);
-/// assert_eq!(vitals.gpu_percent, Some(98));
-/// assert_eq!(Vitals::from_text("no json"), Vitals::default());
+/// let process_metrics = ProcessMetrics::from_text(r#"{"gpu_percent":98,"later":true}"#);
+/// assert_eq!(process_metrics.gpu_percent, Some(98));
+/// assert_eq!(ProcessMetrics::from_text("no json"), ProcessMetrics::default());
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Vitals {
+pub struct ProcessMetrics {
     /// The memory of its process, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
@@ -332,7 +332,7 @@ pub struct Vitals {
     pub gpu_memory_total: Option<u64>,
 }
 
-impl Vitals {
+impl ProcessMetrics {
     /// As one line of JSON.
     #[must_use]
     pub fn to_text(&self) -> String {

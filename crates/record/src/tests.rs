@@ -98,15 +98,16 @@ fn an_event_holds_every_field_and_every_kind_has_its_word() {
 
 #[test]
 fn the_live_file_holds_every_field() {
-    let vitals = Vitals {
+    let process_metrics = ProcessMetrics {
         memory_bytes: Some(1 << 28),
         gpu_percent: Some(98),
         gpu_celsius: Some(61),
         gpu_memory_bytes: Some(1 << 33),
         gpu_memory_total: Some(1 << 36),
     };
-    let of_vitals = "memory_bytes gpu_percent gpu_celsius gpu_memory_bytes gpu_memory_total";
-    holds(&vitals, of_vitals);
+    let of_process_metrics =
+        "memory_bytes gpu_percent gpu_celsius gpu_memory_bytes gpu_memory_total";
+    holds(&process_metrics, of_process_metrics);
     let rank = LiveRank {
         rank: 2,
         alive: true,
@@ -118,10 +119,10 @@ fn the_live_file_holds_every_field() {
         under_way: true,
         waiting_for: vec![0],
         stopped: true,
-        vitals,
+        process_metrics,
     };
     let of_rank = "rank alive pid host silent_seconds step doing under_way waiting_for stopped";
-    holds(&rank, &format!("{of_rank} {of_vitals}"));
+    holds(&rank, &format!("{of_rank} {of_process_metrics}"));
     for phase in [
         Phase::Starting,
         Phase::Compiling,

@@ -42,7 +42,7 @@ const STYLE: &str = "\
     .rule{stroke:#3d444d}.idle{fill:#1c2129}}";
 
 impl Timeline {
-    /// The timeline as an SVG file that needs nothing else: a row a rank, the number of the
+    /// The timeline as an SVG file that needs nothing else: one row per rank, the number of the
     /// micro-batch in each box, a colour for each pass (a lighter one for each further chunk), an
     /// axis of time, and each rank's figures. It suits light and dark pages, and has a title and a
     /// description for those who do not see it. A box shows more when pointed at.

@@ -336,16 +336,9 @@ impl TrainingConfig {
         self.validate_virtual_ranks(world_size)?;
         self.validate_balance(world_size)?;
         self.input.validate()?;
-        if self.ddp.bucket_bytes == 0 {
-            return refuse("`training.ddp.bucket_bytes` must be at least 1".to_string());
-        }
-        if let Some(norm) = self.ddp.max_gradient_norm
-            && !(norm.is_finite() && norm > 0.0)
-        {
-            return refuse(
-                "`training.ddp.max_gradient_norm` must be a positive number".to_string(),
-            );
-        }
+        self.ddp
+            .validate()
+            .map_err(|error| TrainError::Config(error.to_string()))?;
         if self.log_every == 0 {
             return refuse("`training.log_every` must be at least 1".to_string());
         }

@@ -70,7 +70,9 @@ pub use config::loss_scaling::{
     GROWTH_INTERVAL, INITIAL_LOSS_SCALE, LEAST_LOSS_SCALE, LossScaling, scaled_loss,
 };
 pub use config::optimizer::{MuonRate, OptimizerConfig, OptimizerKind};
-pub use config::parallel::{InvalidStages, ParallelConfig, ParallelError, Parallelism, Stages};
+pub use config::parallel::{
+    InvalidStageSplit, ParallelConfig, ParallelError, Parallelism, StageSplit,
+};
 pub use config::parameter_groups::{ParameterGroup, Patterns};
 pub use config::precision::{InvalidPrecision, Precision};
 pub use config::read_metrics::ReadMetrics;

@@ -20,6 +20,7 @@ mod profiling;
 mod records;
 mod round_stats;
 mod run;
+mod setup;
 mod sharded;
 mod streaming;
 mod synchronous_steps;
@@ -36,12 +37,7 @@ use burn_train::{
     Interrupter, Learner, SupervisedLearningStrategy, SupervisedTrainingEventProcessor,
     TrainLoader, TrainingComponents, ValidLoader,
 };
-use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{
-    Buffers, ConnectExchange, Ddp, InitialValues, ParameterShards, synchronize_batch_norms,
-};
-use everburn_profile::Recorder;
-use everburn_record::StopSignal;
+use everburn_distributed::{Buffers, Ddp, ParameterShards, synchronize_batch_norms};
 use everburn_record::sync::lock;
 
 use self::balance::Balancer;
@@ -51,94 +47,16 @@ use self::local_steps::InterruptedRound;
 use self::missing_gradients::MissingGradients;
 use self::records::Recent;
 pub use self::run::Run;
-use crate::checkpoint::Checkpoint;
-use crate::checkpoint::pretrained_values::hollow;
-use crate::checkpoint::state_hashes::HashesFile;
-use crate::checkpoint::training_state::TrainingState;
-use crate::checkpoint::writer::CheckpointWriter;
-use crate::config::TrainingConfig;
+pub(crate) use self::setup::RankSetup;
+use crate::checkpoint::pretrained_values::unmaterialised;
 use crate::config::checkpoint_every::Clock;
 use crate::config::loss_scaling::LossScaling;
-use crate::elastic::agreement::Agreement;
-use crate::elastic::regroup::Regroup;
 use crate::error::TrainError;
-use crate::hook::Hook;
 use crate::metrics::layout::MetricAgreement;
-use crate::metrics::line::MetricsFile;
 use crate::metrics::rank_times::PastStep;
-use crate::model::erased::{AnyLoader, AnyModel, AnyModelOverRanks};
-use crate::model::samples::Samples;
-use crate::record::live_file::{LiveSlot, RankStatuses};
+use crate::model::erased::AnyModel;
 use crate::record::outcome::LoopOutcome;
-use crate::record::record_files::RankLines;
-use crate::record::run_directory::RunDirectory;
-use crate::record::tensor_board::TensorBoard;
-use crate::renderer::Display;
 use crate::seeds::mix;
-use crate::task::ConfiguredTask;
-use crate::trainer::ComputeSeconds;
-
-/// What a rank's loop needs besides the model.
-pub(crate) struct RankSetup {
-    pub(crate) config: TrainingConfig,
-    pub(crate) model_name: String,
-    pub(crate) group: ProcessGroup,
-    pub(crate) device: Device,
-    pub(crate) train: AnyLoader,
-    pub(crate) validation: Option<AnyLoader>,
-    pub(crate) state: TrainingState,
-    pub(crate) resume: Option<Checkpoint>,
-    /// Where rank 0 records; ranks that may become rank 0 have it too.
-    pub(crate) run: Option<RunDirectory>,
-    /// Opened on rank 0 only.
-    pub(crate) checkpoints: Option<CheckpointWriter>,
-    /// Opened on rank 0 only.
-    pub(crate) metrics: Option<MetricsFile>,
-    /// Opened on rank 0 only, where it is asked for.
-    pub(crate) tensor_board: Option<TensorBoard>,
-    /// Opened on rank 0 only.
-    pub(crate) ranks: Option<RankLines>,
-    /// Opened on rank 0 only, where fingerprints are to be written.
-    pub(crate) hashes: Option<HashesFile>,
-    /// The fingerprint of the data; empty where there is none.
-    pub(crate) data_fingerprint: String,
-    /// The number of the first sample that was held out of the training data for the validation.
-    pub(crate) held_out_from: Option<usize>,
-    /// What ranks that meet must have in common.
-    pub(crate) agreement: Agreement,
-    /// By which way gradients travel that are on GPUs.
-    pub(crate) exchange: Option<Arc<dyn ConnectExchange>>,
-    /// Where each rank reads its parts of the first model, if it does.
-    pub(crate) initial_values: Option<Arc<dyn InitialValues>>,
-    /// How the training continues when ranks are lost or come.
-    pub(crate) regroup: Option<Arc<dyn Regroup>>,
-    /// Continues from the newest good checkpoint where no rank remembers more.
-    pub(crate) resume_wanted: bool,
-    /// This process took the place of one that was lost.
-    pub(crate) begun_before: bool,
-    pub(crate) started: Instant,
-    /// The test at the end, where it belongs to what a lost rank must not spoil.
-    pub(crate) test: Option<AnyLoader>,
-    pub(crate) class_names: Vec<String>,
-    /// What rank 0 shows of the run while it continues.
-    pub(crate) live: LiveSlot,
-    pub(crate) rank_statuses: Option<RankStatuses>,
-    pub(crate) stop: StopSignal,
-    pub(crate) samples: Option<Samples<AnyModel>>,
-    /// The user's hooks, there again when the loop is over.
-    pub(crate) hooks: Arc<Mutex<Vec<Box<dyn Hook>>>>,
-    pub(crate) display: Display,
-    /// Is told what the training thread does.
-    pub(crate) recorder: Option<Recorder>,
-    /// In place of the host's clock, how long this rank has computed.
-    pub(crate) compute_seconds: Option<ComputeSeconds>,
-    /// Where several ranks hold one model together.
-    pub(crate) over: Option<AnyModelOverRanks>,
-    /// Names samples, and makes fresh models.
-    pub(crate) task: Option<Arc<dyn ConfiguredTask>>,
-    /// The model is dropped at the end: nothing is saved, and it may diverge.
-    pub(crate) is_trial: bool,
-}
 
 /// burn-train's strategy for a rank of a process group.
 ///
@@ -206,7 +124,7 @@ impl SupervisedLearningStrategy<AnyModel> for RankStrategy {
         let model = learner.model();
         // The loop alone holds the first values: they are gone with the first step, or when each rank has its shards.
         drop(learner);
-        let without_values = hollow(&model);
+        let without_values = unmaterialised(&model);
         let compute = rank_loop.setup.config.precision.compute_type();
         let model = match everburn_nn::autocast(compute, || rank_loop.run(model)) {
             Ok(trained) => trained,
@@ -343,7 +261,7 @@ impl RankLoop {
         }
         let exchange = match &self.setup.exchange {
             // The ranks' own choice is host memory then.
-            Some(_) if self.cuts_gradients() => None,
+            Some(_) if self.shards_gradients() => None,
             Some(exchange) => exchange.connect(&replicas)?,
             None => None,
         };

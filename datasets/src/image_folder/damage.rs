@@ -19,11 +19,11 @@ const MOST_NAMED: usize = 10;
 pub(super) struct DamageSearch {
     /// The images of the other sets of the same data.
     others: OnceLock<Vec<Arc<Path>>>,
-    found: OnceLock<Found>,
+    found: OnceLock<DamagedImages>,
 }
 
 /// What a search has found.
-struct Found {
+struct DamagedImages {
     damaged: Vec<Arc<Path>>,
     looked_at: usize,
 }
@@ -55,7 +55,7 @@ impl DamageSearch {
     }
 }
 
-fn search(files: &[&Arc<Path>], size: [u32; 2], longest: Duration) -> Found {
+fn search(files: &[&Arc<Path>], size: [u32; 2], longest: Duration) -> DamagedImages {
     let start = Instant::now();
     let (mut looked_at, mut damaged) = (0, Vec::new());
     for file in files {
@@ -67,7 +67,7 @@ fn search(files: &[&Arc<Path>], size: [u32; 2], longest: Duration) -> Found {
             damaged.push(Arc::clone(file));
         }
     }
-    Found { damaged, looked_at }
+    DamagedImages { damaged, looked_at }
 }
 
 fn describe(others: &[&Path], looked_at: usize, images: usize) -> String {

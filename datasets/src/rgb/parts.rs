@@ -10,7 +10,7 @@ use super::{Channels, LoadedRgb, RgbRequest, SIZE, TEST_SHARE};
 use crate::cifar::{CIFAR_10, CIFAR_100, CifarSet};
 use crate::download::{self, FetchError};
 use crate::image_folder::{LeftOut, names};
-use crate::locate::{self, Place};
+use crate::locate::{self, SearchedFolder};
 use crate::rgb_item::refused;
 use crate::tar_shards::TarFiles;
 use crate::{
@@ -352,7 +352,7 @@ pub(super) fn from_archive(
             }
             return of_cifar(&file, request, format!("found by {named_by}"));
         }
-        places.push(Place {
+        places.push(SearchedFolder {
             folder,
             named_by,
             missing: vec![set.archive],

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::{ChatTemplate, TextDataset, Tokenizer, TokenizerKind, instructions, shards};
-use crate::locate::{self, Place};
+use crate::locate::{self, SearchedFolder};
 use crate::{
     DataChoice, DatasetDescription, DatasetError, ShardsRecord, Surroundings, TokenFiles,
     TokenFormat,
@@ -253,7 +253,7 @@ pub fn load_text_in(
     source.cut(request)
 }
 
-fn reason_to_fall_back(places: &[Place]) -> String {
+fn reason_to_fall_back(places: &[SearchedFolder]) -> String {
     let folders = places
         .iter()
         .map(|place| place.folder.display().to_string());
@@ -290,7 +290,7 @@ fn from_file(request: &TextRequest, surroundings: &Surroundings) -> Result<Sourc
                 text: into_text(bytes, &path)?,
             });
         }
-        places.push(Place {
+        places.push(SearchedFolder {
             folder,
             named_by,
             missing: vec![FILE],

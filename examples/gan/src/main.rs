@@ -70,7 +70,7 @@ fn train(rank: &Rank, steps: usize, folder: &Path) -> Result<(), Box<dyn Error>>
 
         // The discriminator learns to tell points of the ring from those of the generator, which learns nothing here.
         let sync = discriminator_ddp.begin(count)?;
-        let watched = sync.watch_last(&discriminator, count);
+        let watched = sync.with_hooks(&discriminator, count);
         let real = watched.forward(data::points(&share, &device));
         let fake = watched.forward(generator.forward(data::noise(count, &device)).detach());
         let discriminator_loss = softplus(-real, 1.0).mean() + softplus(fake, 1.0).mean();
@@ -83,7 +83,7 @@ fn train(rank: &Rank, steps: usize, folder: &Path) -> Result<(), Box<dyn Error>>
 
         // The generator learns to make points that the discriminator, which learns nothing here, takes for real.
         let sync = generator_ddp.begin(count)?;
-        let fake = sync.watch_last(&generator, count).forward(data::noise(count, &device));
+        let fake = sync.with_hooks(&generator, count).forward(data::noise(count, &device));
         let generator_loss = softplus(-discriminator.forward(fake), 1.0).mean();
         drop(generator_loss.backward());
         let synced = sync.finish(&generator)?;

@@ -37,7 +37,7 @@ pub(crate) struct DdpBench {
     #[arg(long, default_value_t = 12, value_parser = at_least_1)]
     pub(super) layers: usize,
 
-    /// Samples of each rank a step [default: as many as make compute as long as the exchange].
+    /// Samples of each rank per step [default: as many as make compute as long as the exchange].
     #[arg(long, value_parser = at_least_1)]
     pub(super) batch: Option<usize>,
 

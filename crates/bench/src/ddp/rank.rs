@@ -175,7 +175,7 @@ fn one_step(
         }
         Mode::Overlapped => {
             let step = ddp.begin(samples)?;
-            drop(step.watch_last(tower, samples).loss(rows).backward());
+            drop(step.with_hooks(tower, samples).loss(rows).backward());
             Some(step.finish(tower)?)
         }
     };

@@ -139,7 +139,7 @@ impl Side {
             };
             let synced = if self.ddp.exchanges_gradients() {
                 let step = self.ddp.begin(BATCH)?;
-                drop(loss(&step.watch_last(&model, BATCH)));
+                drop(loss(&step.with_hooks(&model, BATCH)));
                 step.finish(&model)?
             } else {
                 let gradients = GradientsParams::from_grads(loss(&model), &model);

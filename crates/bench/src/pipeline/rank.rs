@@ -119,8 +119,8 @@ impl PipelinePass<Tower> for Micro<'_> {
     fn model(&mut self, micro_batch: usize) -> Tower {
         let [samples, _] = self.rows.dims();
         match micro_batch + 1 == self.micro_batches {
-            true => self.step.watch_last(self.tower, samples),
-            false => self.step.watch(self.tower, samples),
+            true => self.step.with_hooks(self.tower, samples),
+            false => self.step.with_hooks_no_sync(self.tower, samples),
         }
     }
 

@@ -75,7 +75,7 @@ impl RecomputeBench {
     /// What one has to know to judge the table.
     pub(crate) fn describe(&self) -> String {
         format!(
-            "model:   gpt of {} layers of width {}, {} heads; {} texts of {} tokens a step\n\
+            "model:   gpt of {} layers of width {}, {} heads; {} texts of {} tokens per step\n\
              method:  {}, each of {} whole training steps (Adam) a side in a process of \
              its own;\n         memory: the most of a step, with weights, gradients and Adam's state",
             self.layers,

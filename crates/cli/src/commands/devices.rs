@@ -23,7 +23,7 @@ pub(crate) struct DevicesArguments {
 
 /// Lists the devices. That there is no GPU is no failure.
 pub(crate) fn run(arguments: &DevicesArguments) -> Result<ExitCode, ToolError> {
-    let found = Found::here();
+    let found = MachineDevices::here();
     match arguments.json {
         true => say!("{}", found.to_json()),
         false => say!("{}", found.to_text()),
@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &DevicesArguments) -> Result<ExitCode, ToolError> {
 }
 
 /// The processor and the GPUs.
-struct Found {
+struct MachineDevices {
     cpu: String,
     cores: usize,
     memory_bytes: Option<u64>,
@@ -45,7 +45,7 @@ struct Found {
     drivers: [ApiDriver; 3],
 }
 
-impl Found {
+impl MachineDevices {
     fn here() -> Self {
         Self {
             cpu: proc::cpu_name().unwrap_or_else(|| "CPU".to_owned()),
@@ -214,8 +214,8 @@ mod tests {
         }
     }
 
-    fn with(gpus: Result<Inventory, LibraryError>) -> Found {
-        Found {
+    fn with(gpus: Result<Inventory, LibraryError>) -> MachineDevices {
+        MachineDevices {
             cpu: "a CPU".into(),
             cores: 2,
             memory_bytes: Some(8 << 30),
@@ -242,7 +242,7 @@ mod tests {
             runtime: "wgpu<spirv>",
             fingerprint: "spirv_4098_29772".into(),
         };
-        let found = Found {
+        let found = MachineDevices {
             others: vec![(DeviceName::Vulkan(0), gpu)],
             ..with(Err(LibraryError::NoDriver {
                 vendor: Vendor::Nvidia,

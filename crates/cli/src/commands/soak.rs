@@ -121,7 +121,7 @@ struct Soak<'a> {
 }
 
 /// What a run came to.
-struct Found {
+struct RunOutcome {
     /// What is wrong, if anything is.
     wrong: Vec<String>,
     /// How long each loss of ranks stopped the training, in seconds.
@@ -204,7 +204,12 @@ impl Soak<'_> {
         })
     }
 
-    fn run_one(&self, number: u64, plan: &Plan, expected: &[Value]) -> Result<Found, ToolError> {
+    fn run_one(
+        &self,
+        number: u64,
+        plan: &Plan,
+        expected: &[Value],
+    ) -> Result<RunOutcome, ToolError> {
         let &SoakArguments { ranks, min, .. } = self.options;
         let directory = self.folder.path().join(format!("run-{number}"));
         let (ranks, elastic, chaos) = (
@@ -223,7 +228,7 @@ impl Soak<'_> {
         if plan.too_few {
             flags.extend(["--max-restarts", "0"]);
         }
-        let mut found = Found {
+        let mut found = RunOutcome {
             wrong: Vec::new(),
             lost: Vec::new(),
         };

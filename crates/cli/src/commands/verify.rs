@@ -19,7 +19,7 @@ use super::{ToolError, failed, task_or, this_program};
 
 /// Train the same on several numbers of ranks and compare, as in `verify MODEL --ranks 1,2,4`.
 ///
-/// Trains the same steps of a model on several numbers of ranks, with the same number of virtual ranks, and compares
+/// Trains the same steps of a model on several numbers of ranks, with the same number of logical shards, and compares
 /// parameters, buffers, optimizer state and loss after each step, bit by bit.
 ///
 /// If runs differ, it names the first step and tensor and exits with 1. At the end it prints the cost of virtual
@@ -66,7 +66,7 @@ pub(crate) struct VerifyArguments {
     #[arg(long, default_value_t = 3600)]
     run_timeout: u64,
 
-    /// Do not measure the cost of virtual ranks.
+    /// Do not measure the cost of logical shards.
     #[arg(long)]
     no_cost: bool,
 
@@ -233,7 +233,7 @@ pub(crate) fn run(options: &VerifyArguments) -> Result<ExitCode, ToolError> {
     say!(
         "{model}: {} over {}",
         counted(options.steps, "step"),
-        counted(virtual_ranks, "virtual rank")
+        counted(virtual_ranks, "logical shard")
     );
     let over_virtual = ["--virtual-ranks".to_string(), virtual_ranks.to_string()];
     let hashed = [&over_virtual[..], &["--hash-every".into(), "1".into()]].concat();
@@ -266,7 +266,7 @@ pub(crate) fn run(options: &VerifyArguments) -> Result<ExitCode, ToolError> {
         let ours = speed(&train("virtual", &run, &over_virtual)?)?;
         let free = speed(&train("free", &run, &[])?)?;
         say!(
-            "on {run}: {} samples/s with virtual ranks, {} without: {:.2}x",
+            "on {run}: {} samples/s with logical shards, {} without: {:.2}x",
             units::rate(ours),
             units::rate(free),
             ours / free

@@ -30,19 +30,19 @@ impl ProcessGroup {
         let peer = core.members[to];
         let (work, completion) = Work::new(&self.shared, context, Partner::One(peer));
         let payload = Payload::from_vec(values);
-        let watcher_core = core.clone();
-        let watcher = core.mailbox.watch(
+        let sender_core = core.clone();
+        let send = core.mailbox.on_written(
             peer,
             Box::new(move |result| {
-                let result = result.map_err(|why| watcher_core.interrupted(&context, why));
-                watcher_core.record_end(&context, result.is_err());
+                let result = result.map_err(|why| sender_core.interrupted(&context, why));
+                sender_core.record_end(&context, result.is_err());
                 completion.complete(result);
             }),
         );
-        let Some(watcher) = watcher else { return work };
+        let Some(send) = send else { return work };
         if to == self.rank() {
             core.mailbox.put_message(peer, tag, payload);
-            core.mailbox.written(watcher, Ok(()));
+            core.mailbox.written(send, Ok(()));
             return work;
         }
         let header = Header {
@@ -52,7 +52,7 @@ impl ProcessGroup {
         };
         let mut frame = Frame::new(header, payload);
         let mailbox = core.mailbox.clone();
-        frame.written = Some(Box::new(move |result| mailbox.written(watcher, result)));
+        frame.written = Some(Box::new(move |result| mailbox.written(send, result)));
         core.transport.send(peer, frame);
         work
     }

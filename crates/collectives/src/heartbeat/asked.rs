@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::beat::{Beat, Found};
+use super::beat::{Beat, BeatEntry};
 use super::thread::watchers_of;
 
 /// The most ranks that are asked because another waits for them. A chain of waits is followed to its end.
@@ -52,7 +52,7 @@ impl Asked {
     }
 
     /// Those without an answer, the suspects first.
-    pub(super) fn missing(&self, answers: &BTreeMap<usize, Found>) -> Vec<usize> {
+    pub(super) fn missing(&self, answers: &BTreeMap<usize, BeatEntry>) -> Vec<usize> {
         let sample = self
             .sample
             .iter()

@@ -61,13 +61,13 @@ pub(super) struct Beat {
 
 /// The value of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum BeatEntry {
     Beat(Box<Beat>),
     Unreadable,
     Nothing,
 }
 
-impl Found {
+impl BeatEntry {
     pub(super) fn beat(&self) -> Option<&Beat> {
         match self {
             Self::Beat(beat) => Some(beat),
@@ -129,9 +129,9 @@ impl Beat {
 }
 
 /// Reads `keys` without waiting for them.
-pub(super) fn read_many(store: &dyn Store, keys: &[String]) -> Result<Vec<Found>, StoreError> {
+pub(super) fn read_many(store: &dyn Store, keys: &[String]) -> Result<Vec<BeatEntry>, StoreError> {
     let values = entry::values(store, keys)?;
-    let found = |value: &Option<Vec<u8>>| value.as_deref().map_or(Found::Nothing, decoded);
+    let found = |value: &Option<Vec<u8>>| value.as_deref().map_or(BeatEntry::Nothing, decoded);
     Ok(values.iter().map(found).collect())
 }
 
@@ -139,7 +139,7 @@ pub(super) fn read_many(store: &dyn Store, keys: &[String]) -> Result<Vec<Found>
 pub(super) fn read_all(
     store: &dyn Store,
     keys: &[String],
-) -> Result<Option<Vec<Found>>, StoreError> {
+) -> Result<Option<Vec<BeatEntry>>, StoreError> {
     match store.multi_get_within(&entry::as_strs(keys), Duration::ZERO) {
         Ok(values) => Ok(Some(values.iter().map(|bytes| decoded(bytes)).collect())),
         Err(StoreError::Timeout { .. }) => Ok(None),
@@ -147,10 +147,10 @@ pub(super) fn read_all(
     }
 }
 
-fn decoded(bytes: &[u8]) -> Found {
+fn decoded(bytes: &[u8]) -> BeatEntry {
     match Beat::decode(bytes) {
-        Some(beat) => Found::Beat(Box::new(beat)),
-        None => Found::Unreadable,
+        Some(beat) => BeatEntry::Beat(Box::new(beat)),
+        None => BeatEntry::Unreadable,
     }
 }
 

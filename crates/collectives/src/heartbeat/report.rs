@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::asked::Asked;
-use super::beat::{Beat, Found, beat_key, hang_key, read_many, reporter_key};
+use super::beat::{Beat, BeatEntry, beat_key, hang_key, read_many, reporter_key};
 use super::diagnosis::{RankState, doing, has_called, late, stalled, waits_itself, wanted_in};
 use super::log::last_lines;
 use super::machine::SilentMachine;
@@ -152,19 +152,19 @@ impl RankReport {
     }
 
     /// The same, as it was found in the store.
-    pub(super) fn answered(found: Found) -> Self {
+    pub(super) fn answered(found: BeatEntry) -> Self {
         match found {
-            Found::Beat(beat) => Self::answer(*beat),
+            BeatEntry::Beat(beat) => Self::answer(*beat),
             other => Self::from_beat(&other),
         }
     }
 
     /// The last beat of a rank.
-    fn from_beat(found: &Found) -> Self {
+    fn from_beat(found: &BeatEntry) -> Self {
         let evidence = match found {
-            Found::Beat(_) => Evidence::Beat,
-            Found::Unreadable => Evidence::Unreadable,
-            Found::Nothing => Evidence::Nothing,
+            BeatEntry::Beat(_) => Evidence::Beat,
+            BeatEntry::Unreadable => Evidence::Unreadable,
+            BeatEntry::Nothing => Evidence::Nothing,
         };
         Self {
             evidence,
@@ -179,7 +179,7 @@ pub(super) fn last_beats(heartbeat: &Heartbeat, followed: &Followed) -> Vec<Rank
     let state = lock(&heartbeat.state);
     let of_member = |member: &usize| {
         let peer = state.peers.get(*member);
-        RankReport::from_beat(peer.map_or(&Found::Nothing, |peer| &peer.found))
+        RankReport::from_beat(peer.map_or(&BeatEntry::Nothing, |peer| &peer.found))
     };
     followed.members.iter().map(of_member).collect()
 }
@@ -348,7 +348,7 @@ fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {
         );
     }
     let mut asked = Asked::new(followed.members.len(), own, followed.rank);
-    let mut answers = BTreeMap::from([(followed.rank, Found::Beat(Box::new(own.clone())))]);
+    let mut answers = BTreeMap::from([(followed.rank, BeatEntry::Beat(Box::new(own.clone())))]);
     let mut pause = PAUSE;
     let most = loop {
         let missing = asked.missing(&answers);
@@ -358,7 +358,7 @@ fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {
             if let Some(beat) = found.beat() {
                 asked.suspect(beat);
             }
-            if found != Found::Nothing {
+            if found != BeatEntry::Nothing {
                 answers.insert(rank, found);
             }
         }
@@ -394,9 +394,9 @@ fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {
     };
     let mut reports: Vec<RankReport> = followed.members.iter().map(|_| not_asked()).collect();
     for rank in &silent {
-        reports[*rank] = RankReport::from_beat(&Found::Nothing);
+        reports[*rank] = RankReport::from_beat(&BeatEntry::Nothing);
     }
-    let counter = |found: &Found| found.beat().map(|beat| (beat.life, beat.number));
+    let counter = |found: &BeatEntry| found.beat().map(|beat| (beat.life, beat.number));
     for ((rank, beat), before) in silent.iter().zip(&beats).zip(&before) {
         reports[*rank] = RankReport {
             beats: counter(beat) != counter(before),

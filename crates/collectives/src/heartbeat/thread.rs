@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 pub(super) use self::watched::{WATCH_ALL, watchers_of};
 use super::HeartbeatOptions;
-use super::beat::{Beat, Found, MAX_NOTE, beat_key, newest, read_all, read_many};
+use super::beat::{Beat, BeatEntry, MAX_NOTE, beat_key, newest, read_all, read_many};
 use crate::group::Core;
 use crate::printable;
 use crate::runtime::{self, Condition};
@@ -63,7 +63,7 @@ impl Followed {
 /// The last known state of another member.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
-    pub(super) found: Found,
+    pub(super) found: BeatEntry,
     /// When its counter last changed.
     pub(super) moved: Instant,
     /// Its silence has been warned of.
@@ -137,7 +137,7 @@ impl Heartbeat {
         options: HeartbeatOptions,
     ) -> Self {
         let unknown = Peer {
-            found: Found::Nothing,
+            found: BeatEntry::Nothing,
             moved: runtime::now(),
             warned: false,
         };
@@ -349,7 +349,7 @@ impl Heartbeat {
         let mut state = lock(&self.state);
         self.suspect_machines(&mut state);
         let others = self.watched(&state).into_iter();
-        let has_beaten = |member: &usize| !matches!(state.peers[*member].found, Found::Nothing);
+        let has_beaten = |member: &usize| !matches!(state.peers[*member].found, BeatEntry::Nothing);
         let (known, mut new): (Vec<usize>, Vec<usize>) = others.partition(has_beaten);
         let first = new.partition_point(|member| *member < state.next_newcomer);
         drop(state);
@@ -391,7 +391,7 @@ impl Heartbeat {
         }
         for (member, found) in members.iter().zip(found) {
             let peer = &mut state.peers[*member];
-            let status = |found: &Found| found.beat().map(|beat| (beat.life, beat.number));
+            let status = |found: &BeatEntry| found.beat().map(|beat| (beat.life, beat.number));
             if status(&found) != status(&peer.found) {
                 (peer.moved, peer.warned) = (runtime::now(), false);
             }

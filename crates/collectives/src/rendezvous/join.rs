@@ -214,7 +214,7 @@ impl Joining<'_> {
         let joined = store.add(&key("joined"), 1).map_err(failed)?;
         if usize::try_from(joined).is_ok_and(|joined| joined >= world_size) {
             let found = self.found(&key).map_err(failed)?;
-            if found.iter().all(Found::has_joined) {
+            if found.iter().all(RankHolder::has_joined) {
                 decide(store, &Verdict::Agreed, &key).map_err(failed)?;
             }
         }
@@ -321,13 +321,13 @@ impl Joining<'_> {
     }
 
     /// What the store has of each rank.
-    fn found(&self, key: &impl Fn(&str) -> String) -> Result<Vec<Found>, StoreError> {
+    fn found(&self, key: &impl Fn(&str) -> String) -> Result<Vec<RankHolder>, StoreError> {
         let ranks = 0..self.world_size;
         let keys: Vec<String> = ranks.map(|rank| key(&rank.to_string())).collect();
         let values = entry::values(self.store, &keys)?.into_iter();
         let found = values.map(|value| match value {
-            Some(value) => entry::read(KEYS, &value).map(Found),
-            None => Ok(Found(None)),
+            Some(value) => entry::read(KEYS, &value).map(RankHolder),
+            None => Ok(RankHolder(None)),
         });
         found.collect()
     }
@@ -386,9 +386,9 @@ impl Joining<'_> {
 }
 
 /// The process that has a rank, if one has.
-struct Found(Option<Holder<StartedRank>>);
+struct RankHolder(Option<Holder<StartedRank>>);
 
-impl Found {
+impl RankHolder {
     /// Whether it has joined, and is there: it has looked again after it had compared itself.
     fn has_joined(&self) -> bool {
         self.is_there() && self.0.as_ref().is_some_and(|holder| holder.count > 1)

@@ -63,7 +63,7 @@ pub(crate) struct Part {
 pub(crate) type Receiver = Box<dyn FnOnce(Result<Payload, Interruption>) + Send>;
 
 /// Whom to call when a message has been written.
-pub(crate) type Watcher = Box<dyn FnOnce(Result<(), Interruption>) + Send>;
+pub(crate) type OnWritten = Box<dyn FnOnce(Result<(), Interruption>) + Send>;
 
 /// How long bytes that a rank sent before its failure may still be under way on another connection
 /// than the news of it.
@@ -77,8 +77,8 @@ struct State {
     parts: HashMap<(PartKey, usize), (Part, Charge)>,
     messages: HashMap<(usize, u64), VecDeque<(Payload, Charge)>>,
     receivers: HashMap<(usize, u64), VecDeque<(Receiver, Awaited)>>,
-    watchers: HashMap<u64, (usize, Watcher)>,
-    next_watcher: u64,
+    on_written: HashMap<u64, (usize, OnWritten)>,
+    next_send: u64,
     failure: Option<Failure>,
     failed_at: Option<Instant>,
     /// Ranks that will send nothing more, and why.
@@ -226,27 +226,27 @@ impl Mailbox {
         receiver(answer);
     }
 
-    /// Registers `watcher` for a message to `peer`; it is called once, by [`Mailbox::written`],
+    /// Registers `call` for a message to `peer`; it is called once, by [`Mailbox::written`],
     /// or when the group fails. `None` if it has been called already.
-    pub(crate) fn watch(&self, peer: usize, watcher: Watcher) -> Option<u64> {
+    pub(crate) fn on_written(&self, peer: usize, call: OnWritten) -> Option<u64> {
         let mut state = lock(&self.state);
         if let Some(interruption) = interruption(&state, peer) {
             drop(state);
-            watcher(Err(interruption));
+            call(Err(interruption));
             return None;
         }
-        let id = state.next_watcher;
-        state.next_watcher += 1;
-        state.watchers.insert(id, (peer, watcher));
+        let id = state.next_send;
+        state.next_send += 1;
+        state.on_written.insert(id, (peer, call));
         Some(id)
     }
 
-    /// Tells the watcher `id` what became of its message.
+    /// Reports to the send `id` what became of its message.
     pub(crate) fn written(&self, id: u64, result: Result<(), String>) {
-        let Some((peer, watcher)) = lock(&self.state).watchers.remove(&id) else {
+        let Some((peer, call)) = lock(&self.state).on_written.remove(&id) else {
             return;
         };
-        watcher(result.map_err(|cause| Interruption::Gone { peer, cause }));
+        call(result.map_err(|cause| Interruption::Gone { peer, cause }));
     }
 
     /// Waits until `is_done`, which [`Mailbox::wake`] has asked. Ends at once when the group fails or any rank is gone without a
@@ -330,15 +330,15 @@ impl Mailbox {
         state.failure = Some(failure.clone());
         state.failed_at = Some(runtime::now());
         let receivers = mem::take(&mut state.receivers);
-        let watchers = mem::take(&mut state.watchers);
+        let on_written = mem::take(&mut state.on_written);
         let children = mem::take(&mut state.children);
         drop(state);
         self.changed.notify_all();
         for (receiver, _awaited) in receivers.into_values().flatten() {
             receiver(Err(Interruption::Failed(failure.clone())));
         }
-        for (_, watcher) in watchers.into_values() {
-            watcher(Err(Interruption::Failed(failure.clone())));
+        for (_, call) in on_written.into_values() {
+            call(Err(Interruption::Failed(failure.clone())));
         }
         if !failure.destroyed {
             for child in children.iter().filter_map(Weak::upgrade) {
@@ -350,7 +350,7 @@ impl Mailbox {
 
     /// Notes that `peer` will send nothing more. The first cause stays.
     ///
-    /// Watchers of messages to `peer` are left to the transport: a peer may well answer and leave
+    /// Calls for messages to `peer` are left to the transport: a peer may well answer and leave
     /// before this rank has come to report the message that it answered.
     pub(crate) fn mark_gone(&self, peer: usize, parting: &Parting) {
         let mut state = lock(&self.state);

@@ -23,7 +23,7 @@ use crate::synchronization::Communication;
 /// for samples in [2, 1] {
 ///     let step = ddp.begin(samples)?;
 ///     let rows = Tensor::<2>::ones([samples, 3], &device);
-///     step.watch_last(&model, samples).forward(rows).mean().backward();
+///     step.with_hooks(&model, samples).forward(rows).mean().backward();
 ///     shards.add(step.finish_sharded()?);
 /// }
 /// assert_eq!((shards.samples(), shards.num_bytes()), (3, 4 * 4));

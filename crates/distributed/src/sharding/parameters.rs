@@ -72,7 +72,7 @@ const SMALLEST_CHUNK: usize = 256 << 10;
 ///             model = shards.open(model)?;
 ///             let step = ddp.begin(1)?;
 ///             let rows = Tensor::<2>::ones([1, 4], &device);
-///             step.watch_last(&model, 1).forward(rows).mean().backward();
+///             step.with_hooks(&model, 1).forward(rows).mean().backward();
 ///             let synced = shards.average(step.finish_sharded()?)?;
 ///             model = shards.update(model, synced.gradients, |local, gradients| {
 ///                 optimizer.step(0.1, local, gradients)

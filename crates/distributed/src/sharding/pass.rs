@@ -16,7 +16,7 @@ use super::prefetcher::{Half, Prefetcher};
 
 /// A forward and backward pass of a model with sharded parameters.
 /// [`ParameterShards::pass`](crate::ParameterShards::pass) begins it, and
-/// [`Synchronization::watch_sharded`](crate::Synchronization::watch_sharded) takes it. Every rank begins one, and drops
+/// [`Synchronization::with_hooks_sharded`](crate::Synchronization::with_hooks_sharded) takes it. Every rank begins one, and drops
 /// it when its pass is over.
 ///
 /// The parameters of a checkpointed segment ([`everburn::nn::checkpoint`](everburn_nn::checkpoint)) are there while it computes, and are gathered
@@ -38,7 +38,7 @@ use super::prefetcher::{Half, Prefetcher};
 ///
 /// let step = ddp.begin(2)?;
 /// let pass = shards.pass(true)?.expect("parameters are sharded");
-/// let watched = step.watch_sharded(&model, 2, &pass);
+/// let watched = step.with_hooks_sharded(&model, 2, &pass);
 /// pass.run(|| {
 ///     let rows = Tensor::<2>::ones([2, 3], &device);
 ///     checkpoint(&watched, rows, |model, rows| model.forward(rows)).mean().backward();
@@ -199,7 +199,7 @@ mod tests {
             recorder.enter(Phase::Forward);
             let step = ddp.begin(2).unwrap();
             let pass = shards.pass(in_segment).unwrap().unwrap();
-            let watched = step.watch_sharded(&model, 2, &pass);
+            let watched = step.with_hooks_sharded(&model, 2, &pass);
             pass.run(|| {
                 let rows = Tensor::<2>::ones([2, 3], &device);
                 let rows = match in_segment {

@@ -177,8 +177,8 @@ mod tests {
             let (ddp, model) = Ddp::alone_on_device(model.clone(), config).unwrap();
             assert!(!ddp.exchanges_gradients());
             let step = ddp.begin(4).unwrap();
-            drop(loss(&step.watch(&model, 2), &device).backward());
-            drop(loss(&step.watch_last(&model, 2), &device).backward());
+            drop(loss(&step.with_hooks_no_sync(&model, 2), &device).backward());
+            drop(loss(&step.with_hooks(&model, 2), &device).backward());
             let synced = step.finish(&model).unwrap();
             assert_eq!((synced.samples, synced.communication.bytes), (4, 0));
             let found = numbers(&model, &synced.gradients);

@@ -15,7 +15,7 @@ pub(super) struct HostBuckets {
     pub(super) filling: Vec<Filling>,
     /// By parameter: the memory in which its gradient came, for the one that goes out.
     spent: Vec<Option<TensorData>>,
-    /// For a step over virtual ranks.
+    /// For a step over logical shards.
     pub(super) over_virtual: Option<VirtualStep>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Arrival {
     pub(super) factor: f64,
     /// No other pass follows in the step.
     pub(super) last: bool,
-    /// The number of this rank's virtual rank that it is of.
+    /// The number of this rank's logical shard that it is of.
     pub(super) own: Option<usize>,
     /// An earlier pass has brought one.
     pub(super) used: bool,

@@ -71,7 +71,7 @@ pub(super) struct BackwardPass {
     factor: f64,
     /// No other pass follows in the step.
     last: bool,
-    /// The number of this rank's virtual rank that it is of.
+    /// The number of this rank's logical shard that it is of.
     own: Option<usize>,
 }
 
@@ -89,7 +89,7 @@ impl BackwardPass {
         }
     }
 
-    /// The sink of the pass of this rank's virtual rank `own`.
+    /// The sink of the pass of this rank's logical shard `own`.
     pub(super) fn of_virtual(step: &Arc<Mutex<Step>>, own: usize) -> Self {
         let pass = match &lock(step).contents {
             Contents::Host(host) => host.over_virtual.as_ref().map(|over| over.pass(own)),
@@ -145,7 +145,7 @@ impl Step {
         }
     }
 
-    /// Makes it a step over virtual ranks, of which the own ones have `samples` each, of `all`.
+    /// Makes it a step over logical shards, of which the own ones have `samples` each, of `all`.
     pub(super) fn over_virtual(
         &mut self,
         ranks: VirtualRanks,

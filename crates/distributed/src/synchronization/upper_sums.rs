@@ -1,4 +1,4 @@
-//! The upper sums of the stacks of virtual ranks, whose memory serves the next step.
+//! The upper sums of the stacks of logical shards, whose memory serves the next step.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! The gradients of virtual ranks, added up along their tree as they come.
+//! The gradients of logical shards, added up along their tree as they come.
 
 use std::ops::Range;
 
@@ -11,24 +11,24 @@ use crate::host::{HostBuffer, Put};
 use crate::shared::Shared;
 use crate::virtual_ranks::{Addition, VirtualRanks};
 
-/// What a step over virtual ranks keeps besides a step's usual buffers, which are the lowest sums of
+/// What a step over logical shards keeps besides a step's usual buffers, which are the lowest sums of
 /// each bucket's stack.
 #[derive(Debug)]
 pub(super) struct VirtualStep {
     ranks: VirtualRanks,
     additions: Vec<Addition>,
-    /// By own virtual rank: its share of all samples.
+    /// By own logical shard: its share of all samples.
     shares: Vec<f64>,
-    /// By own virtual rank: how many samples it has.
+    /// By own logical shard: how many samples it has.
     samples: Vec<usize>,
-    /// By parameter: how many of the own virtual ranks have been added.
+    /// By parameter: how many of the own logical shards have been added.
     added: Vec<usize>,
     /// By bucket: the upper sums of the stack.
     upper: Vec<UpperSums>,
 }
 
 impl VirtualStep {
-    /// A step in which the own virtual ranks have `samples` each, of `all`.
+    /// A step in which the own logical shards have `samples` each, of `all`.
     pub(super) fn new(
         ranks: VirtualRanks,
         samples: &[usize],
@@ -68,7 +68,7 @@ impl VirtualStep {
         self.ranks.clone()
     }
 
-    /// How many samples the own virtual rank `own` has, and whether none after it has any.
+    /// How many samples the own logical shard `own` has, and whether none after it has any.
     pub(super) fn pass(&self, own: usize) -> (usize, bool) {
         let rest = self.samples.get(own + 1..).unwrap_or_default();
         let samples = self.samples.get(own).copied().unwrap_or(0);
@@ -86,7 +86,7 @@ impl VirtualStep {
         self.add_one(&mut place, Some(gradient))
     }
 
-    /// Adds zeros for the virtual ranks that have produced no gradient.
+    /// Adds zeros for the logical shards that have produced no gradient.
     pub(super) fn complete(&mut self, mut place: BucketRange<'_>) -> Result<(), String> {
         self.add_zeros(&mut place, self.additions.len())
     }

@@ -98,7 +98,7 @@ fn train(model: Net, group: ProcessGroup, samples: usize, exchange: Exchange) ->
         if share.is_empty() {
             let stand_in = Tensor::zeros([1, 1, 8, 8], &device);
             drop(
-                sync.watch_stand_in(&model)
+                sync.with_hooks_stand_in(&model)
                     .losses(stand_in)
                     .mean()
                     .backward(),
@@ -106,8 +106,8 @@ fn train(model: Net, group: ProcessGroup, samples: usize, exchange: Exchange) ->
         } else {
             let mine = images(samples, step, &device).slice([share]);
             let watched = match exchange {
-                Exchange::DuringBackward => sync.watch_last(&model, count),
-                Exchange::AfterBackward => sync.watch(&model, count),
+                Exchange::DuringBackward => sync.with_hooks(&model, count),
+                Exchange::AfterBackward => sync.with_hooks_no_sync(&model, count),
             };
             drop(watched.losses(mine).mean().backward());
         }

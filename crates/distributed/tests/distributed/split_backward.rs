@@ -58,8 +58,8 @@ const MICRO_BATCHES: usize = 3;
 
 fn watched(step: &Synchronization, model: &Net, micro_batch: usize) -> Net {
     match micro_batch + 1 == MICRO_BATCHES {
-        true => step.watch_last(model, 2),
-        false => step.watch(model, 2),
+        true => step.with_hooks(model, 2),
+        false => step.with_hooks_no_sync(model, 2),
     }
 }
 

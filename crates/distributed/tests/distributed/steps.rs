@@ -41,9 +41,9 @@ pub fn overlapped(
         let within = share_of(share.len(), part, parts);
         let range = share.start + within.start..share.start + within.end;
         let watched = if part + 1 == parts {
-            step.watch_last(model, range.len())
+            step.with_hooks(model, range.len())
         } else {
-            step.watch(model, range.len())
+            step.with_hooks_no_sync(model, range.len())
         };
         let mine = rows(samples, &device).slice([range]);
         drop(watched.loss(mine, take_branch).mean().backward());

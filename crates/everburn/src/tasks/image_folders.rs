@@ -26,6 +26,7 @@ use self::architecture::{Architecture, ByInput, ByNumbers, Sections};
 pub use self::hugging_face::PretrainedImageModel;
 pub use self::input::ImageInput;
 use self::input::{Sides, StemChoice};
+use super::check_dropout_over_ranks;
 use super::images::{ImageModel, PredictedClass, predicted_classes};
 
 /// The images that all ranks together read at once where no gradients are needed, if they have the size of ImageNet's: the
@@ -277,16 +278,7 @@ impl<M: ImageModel> Task for ImageFolders<M> {
     }
 
     fn check_tensor_parallel(&self, config: &ImageFoldersConfig) -> Result<(), TaskError> {
-        match self.architecture.dropout(&config.models)? {
-            dropout if dropout > 0.0 => Err(TaskError::new(format!(
-                "a dropout of {dropout} and layers over several ranks do not go together"
-            ))
-            .with_help(
-                "ranks that share layers would all drop the same places of their parts: set the dropout to 0.0, or use \
-                 tensor=1",
-            )),
-            _ => Ok(()),
-        }
+        check_dropout_over_ranks(self.architecture.dropout(&config.models)?)
     }
 
     fn evaluation_batch(&self, config: &ImageFoldersConfig) -> usize {

@@ -24,7 +24,7 @@ use toml::Table;
 
 pub use self::hugging_face::PretrainedDecoder;
 use self::options::TextOptions;
-use super::{DataConfig, numbers};
+use super::{DataConfig, check_dropout_over_ranks, numbers};
 
 /// The most tokens that are read at once where no gradients are needed: the scores of more would fill the memory.
 const EVALUATION_TOKENS: usize = 16_384;
@@ -330,16 +330,7 @@ impl<C: PretrainedDecoder> Task for Text<C> {
     }
 
     fn check_tensor_parallel(&self, config: &TextConfig) -> Result<(), TaskError> {
-        match self.numbers(config)?.dropout() {
-            dropout if dropout > 0.0 => Err(TaskError::new(format!(
-                "a dropout of {dropout} and layers over several ranks do not go together"
-            ))
-            .with_help(
-                "ranks that share layers would all drop the same places of their parts: set the dropout to 0.0, \
-                 as in --set gpt.dropout=0.0, or use tensor=1",
-            )),
-            _ => Ok(()),
-        }
+        check_dropout_over_ranks(self.numbers(config)?.dropout())
     }
 
     fn data_decide_model(&self) -> bool {

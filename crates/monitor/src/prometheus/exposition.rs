@@ -270,7 +270,7 @@ const RANK_GAUGES: [RankGauge; 12] = [
     (
         "rank_memory_bytes",
         "The memory of the rank's process.",
-        |rank| whole(rank.vitals.memory_bytes),
+        |rank| whole(rank.process_metrics.memory_bytes),
     ),
     (
         "rank_peak_memory_bytes",
@@ -280,22 +280,22 @@ const RANK_GAUGES: [RankGauge; 12] = [
     (
         "rank_gpu_memory_bytes",
         "The memory in use on the rank's GPU.",
-        |rank| whole(rank.vitals.gpu_memory_bytes),
+        |rank| whole(rank.process_metrics.gpu_memory_bytes),
     ),
     (
         "rank_gpu_memory_total_bytes",
         "The memory of the rank's GPU.",
-        |rank| whole(rank.vitals.gpu_memory_total),
+        |rank| whole(rank.process_metrics.gpu_memory_total),
     ),
     (
         "rank_gpu_busy_ratio",
         "The share of time in which a kernel ran on the GPU.",
-        |rank| Some(f64::from(rank.vitals.gpu_percent?) / 100.0),
+        |rank| Some(f64::from(rank.process_metrics.gpu_percent?) / 100.0),
     ),
     (
         "rank_gpu_celsius",
         "The temperature of the rank's GPU.",
-        |rank| rank.vitals.gpu_celsius.map(f64::from),
+        |rank| rank.process_metrics.gpu_celsius.map(f64::from),
     ),
 ];
 

@@ -1,4 +1,4 @@
-//! The map of ranks and time: a row a rank, a column a step, or some.
+//! The map of ranks and time: one row per rank, one column per step or for several.
 
 use everburn_record::units;
 use ratatui::buffer::Buffer;

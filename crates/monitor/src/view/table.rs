@@ -20,7 +20,9 @@ pub(super) fn draw(
     buffer: &mut Buffer,
 ) {
     let wide = area.width >= WIDE;
-    let gpus = ranks.iter().any(|rank| rank.vitals.gpu_percent.is_some());
+    let gpus = ranks
+        .iter()
+        .any(|rank| rank.process_metrics.gpu_percent.is_some());
     let bar_width = if wide { 60 } else { 24 };
     let mut widths = vec![
         Constraint::Length(4),
@@ -80,7 +82,7 @@ fn row(rank: &RankState, bar_width: u16, (gpus, wide): (bool, bool)) -> Row<'sta
     });
     let peak = times.and_then(|times| times.peak_memory);
     let memory = rank
-        .vitals
+        .process_metrics
         .memory_bytes
         .or(peak)
         .map_or(String::new(), units::bytes);
@@ -94,10 +96,10 @@ fn row(rank: &RankState, bar_width: u16, (gpus, wide): (bool, bool)) -> Row<'sta
         right(memory),
     ];
     if gpus {
-        let vitals = &rank.vitals;
-        let percent = vitals.gpu_percent.map(|percent| format!("{percent} %"));
-        let celsius = vitals.gpu_celsius.map(|celsius| celsius.to_string());
-        let memory = vitals.gpu_memory_bytes.map(units::bytes);
+        let metrics = &rank.process_metrics;
+        let percent = metrics.gpu_percent.map(|percent| format!("{percent} %"));
+        let celsius = metrics.gpu_celsius.map(|celsius| celsius.to_string());
+        let memory = metrics.gpu_memory_bytes.map(units::bytes);
         cells.extend([percent, celsius, memory].map(|text| right(text.unwrap_or_default())));
     }
     let doing = match (rank.silent_seconds, &rank.doing) {

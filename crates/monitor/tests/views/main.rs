@@ -93,9 +93,9 @@ fn gpus_are_shown_where_there_are_any() {
     let mut state = fed(2, 5);
     let mut live = live(50, 2);
     for rank in &mut live.ranks {
-        rank.vitals.gpu_percent = Some(97);
-        rank.vitals.gpu_celsius = Some(61 + rank.rank as u32);
-        rank.vitals.gpu_memory_bytes = Some(61 << 30);
+        rank.process_metrics.gpu_percent = Some(97);
+        rank.process_metrics.gpu_celsius = Some(61 + rank.rank as u32);
+        rank.process_metrics.gpu_memory_bytes = Some(61 << 30);
     }
     live.phase = Phase::Compiling;
     state.take(&Update::Live(live), NOW);

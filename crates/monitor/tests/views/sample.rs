@@ -2,7 +2,7 @@
 
 use everburn_monitor::{RunState, Update};
 use everburn_record::{
-    Event, EventKind, Live, LiveRank, MetricRecord, Phase, RankLine, RankStep, Vitals,
+    Event, EventKind, Live, LiveRank, MetricRecord, Phase, ProcessMetrics, RankLine, RankStep,
 };
 
 /// The time of all pictures.
@@ -97,9 +97,9 @@ pub fn live(step: u64, ranks: usize) -> Live {
             "all_reduce(f32[21840], sum) (collective {}, step {step}), done 0.0 s ago",
             3 * step
         )),
-        vitals: Vitals {
+        process_metrics: ProcessMetrics {
             memory_bytes: Some(161 << 20),
-            ..Vitals::default()
+            ..ProcessMetrics::default()
         },
         ..LiveRank::default()
     };

@@ -1,4 +1,5 @@
-//! Layers of images with fast kernels on CPUs.
+//! Layers in the place of Burn's: operations with gradients ([`LayerOps`]), computed by kernels of this project on CPUs
+//! (`on_flex`) and GPUs (`on_cube`), and by Burn everywhere else.
 
 mod activation;
 #[cfg(feature = "flex")]

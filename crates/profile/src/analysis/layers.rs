@@ -64,7 +64,7 @@ impl Layer {
         self.forward + self.backward
     }
 
-    /// How many operations a second it computed in `pass`; `None` as for [`operations_a_second`](Self::operations_a_second).
+    /// How many operations per second it computed in `pass`; `None` as for [`operations_a_second`](Self::operations_a_second).
     pub fn operations_a_second_of(&self, pass: Pass) -> Option<f64> {
         self.operations_a_second?;
         match pass {

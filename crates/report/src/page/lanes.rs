@@ -1,4 +1,4 @@
-//! Which ranks took part when, and what befell them: a lane a rank.
+//! Which ranks took part when, and what befell them: one lane per rank.
 
 use everburn_record::svg::{Axis, Labels};
 use everburn_record::{Event, EventKind, plain, units};

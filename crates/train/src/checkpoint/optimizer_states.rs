@@ -3,10 +3,10 @@
 //! Burn's record has, for each parameter, tensors, numbers and a path whose names begin with the
 //! parameter's identity and a dot, or are it.
 
+mod local_shards;
 mod mean;
 mod paths;
 mod shards;
-mod slices;
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ use burn_pack::{Reader, Scalar, Tensor, Writer};
 
 use crate::error::TrainError;
 
+pub(crate) use local_shards::{Shapes, full_state_of, local_shards_of, num_bytes, renamed};
 pub(crate) use mean::mean;
 pub(crate) use paths::{by_path, of_paths};
-pub(crate) use shards::{CutParameter, cut, join};
-pub(crate) use slices::{Shapes, num_bytes, renamed, slices_of, whole_of};
+pub(crate) use shards::{ShardedParameter, join, shard};
 
 #[derive(Default)]
 struct States {

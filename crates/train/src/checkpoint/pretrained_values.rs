@@ -56,18 +56,18 @@ pub fn open_state_dict_except<M: Module + 'static>(
     layout: &StateDictLayout,
     draws: bool,
 ) -> Result<WithInitialValues<M>, TrainError> {
-    let hollow = hollow(&model);
-    let fitting = fitting_tensors(&hollow, path, skip, layout)?;
+    let unmaterialised = unmaterialised(&model);
+    let fitting = fitting_tensors(&unmaterialised, path, skip, layout)?;
     let names = match fitting.of_pytorch {
-        true => in_pytorch_terms(&hollow),
-        false => hollow.collect(None, None, true),
+        true => in_pytorch_terms(&unmaterialised),
+        false => unmaterialised.collect(None, None, true),
     };
     let names = names.into_iter().map(|tensor| tensor.name).collect();
-    Ok(PretrainedValues::new(hollow, names, fitting).beside(model, draws))
+    Ok(PretrainedValues::new(unmaterialised, names, fitting).beside(model, draws))
 }
 
 /// `model` without any values.
-pub(crate) fn hollow<M: Module>(model: &M) -> M {
+pub(crate) fn unmaterialised<M: Module>(model: &M) -> M {
     let paths = parameter_paths(model).into_iter();
     let paths = paths.map(|parameter| parameter.path).collect();
     placeholders(model.clone(), &paths, false)
@@ -76,7 +76,7 @@ pub(crate) fn hollow<M: Module>(model: &M) -> M {
 /// The tensors of a file that a model has.
 struct PretrainedValues<M> {
     /// The model without values, into which one is loaded at a time.
-    hollow: Mutex<M>,
+    unmaterialised: Mutex<M>,
     /// The file's tensors by their paths in the model.
     tensors: HashMap<String, PackedTensor>,
     /// They are PyTorch's.
@@ -86,7 +86,7 @@ struct PretrainedValues<M> {
 impl<M: Module + 'static> PretrainedValues<M> {
     /// The tensors of a file by their `names`, which are those of the model's tensors in order.
     fn new(
-        hollow: M,
+        unmaterialised: M,
         names: Vec<String>,
         Fitting {
             mut tensors,
@@ -94,12 +94,12 @@ impl<M: Module + 'static> PretrainedValues<M> {
             ..
         }: Fitting,
     ) -> Self {
-        let paths = hollow.collect(None, None, false).into_iter();
+        let paths = unmaterialised.collect(None, None, false).into_iter();
         let named = paths.map(|tensor| tensor.name).zip(names);
         let tensors = named.filter_map(|(path, name)| Some((path, tensors.remove(&name)?)));
         Self {
             tensors: tensors.collect(),
-            hollow: Mutex::new(hollow),
+            unmaterialised: Mutex::new(unmaterialised),
             of_pytorch,
         }
     }
@@ -125,7 +125,7 @@ impl<M: Module + 'static> InitialValues for PretrainedValues<M> {
         let tensor = self.tensors.get(path).cloned();
         let tensor = tensor.ok_or_else(|| "the file does not have it".to_string())?;
         // As into a whole model, so that layers that keep their weights in another layout are given that.
-        let mut model = lock(&self.hollow).clone();
+        let mut model = lock(&self.unmaterialised).clone();
         let adapter = self.of_pytorch.then(from_pytorch);
         let result = model.apply(vec![tensor], None, adapter, true);
         if let Some(error) = result.errors.first() {

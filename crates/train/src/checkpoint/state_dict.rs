@@ -31,7 +31,7 @@ use self::file::kind_of;
 pub(super) use self::file::{BURNS_TERMS, why_not_safetensors};
 use self::fit::check_patterns;
 pub(super) use self::fit::{differences, mismatch};
-use crate::checkpoint::pretrained_values::hollow;
+use crate::checkpoint::pretrained_values::unmaterialised;
 use crate::checkpoint::tensor_file::{self, NamedTensor};
 use crate::checkpoint::weights::run_tensors;
 use crate::config::parameter_groups::Patterns;
@@ -153,7 +153,7 @@ pub fn load_state_dict_except<M: Module>(
     layout: &StateDictLayout,
 ) -> Result<M, TrainError> {
     // Shapes first, on a model without values: drawing the weights of a large one takes long.
-    fitting_tensors(&hollow(&model), path, skip, layout)?;
+    fitting_tensors(&unmaterialised(&model), path, skip, layout)?;
     let fitting = fitting_tensors(&model, path, skip, layout)?;
     let result = model.apply(
         fitting.tensors.into_values().collect(),

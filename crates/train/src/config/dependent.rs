@@ -116,9 +116,6 @@ impl TrainingConfig {
                 false => Ok(()),
             };
         };
-        self.ddp
-            .validate()
-            .map_err(|error| TrainError::Config(error.to_string()))?;
         self.check_elementwise(&format!("`training.ddp.shard = {stage}`"))
     }
 

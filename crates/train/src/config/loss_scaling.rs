@@ -8,7 +8,7 @@
 //!
 //! What is looked at are the gradients that the ranks have added up, which have the same bits on all of them.
 //! An infinity or a NaN survives each addition, so an overflow on one rank is in the sum: all ranks skip the
-//! same step, and nobody has to ask. Only where each rank has its slices of the sum, they ask for the norm of all.
+//! same step, and nobody has to ask. Only where each rank has its shards of the sum, they ask for the norm of all.
 
 use std::cell::Cell;
 

@@ -55,7 +55,7 @@ pub struct ParallelConfig {
     /// The stages: auto (balanced by measured times within a rank's memory), even (by numbers of parameters), or the
     /// first block of each further stage, as in conv2,fc1 [default: auto].
     #[arg(long, value_name = "WHERE")]
-    pub stages: Stages,
+    pub stages: StageSplit,
 }
 
 impl ParallelConfig {
@@ -122,7 +122,7 @@ impl ParallelConfig {
 ///
 /// ```
 /// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::{ParallelConfig, Stages};
+/// use everburn::train::{ParallelConfig, StageSplit};
 ///
 /// let config = ParallelConfig { mesh: Some("pipeline=2".parse()?), ..Default::default() };
 /// let parallelism = config.resolve(2, 32)?;
@@ -142,7 +142,7 @@ pub struct Parallelism {
     /// How many stages each rank of a pipeline has.
     pub chunks: usize,
     /// Where the stages of a pipeline begin.
-    pub stages: Stages,
+    pub stages: StageSplit,
 }
 
 impl Parallelism {
@@ -166,7 +166,7 @@ impl Parallelism {
     }
 
     /// Which of the blocks called `names` each stage has. `costs` has a number for each block, by which
-    /// [`Stages::Auto`] (seconds) and [`Stages::Even`] (parameters) balance; [`Stages::Named`] do not
+    /// [`StageSplit::Auto`] (seconds) and [`StageSplit::Even`] (parameters) balance; [`StageSplit::Named`] do not
     /// look at it.
     ///
     /// # Errors
@@ -176,8 +176,8 @@ impl Parallelism {
         let stages = self.num_stages();
         self.check_blocks(names)?;
         match &self.stages {
-            Stages::Named(starts) => Ok(named_cuts(starts, names)),
-            Stages::Auto | Stages::Even => balanced_parts(costs, stages)
+            StageSplit::Named(starts) => Ok(named_cuts(starts, names)),
+            StageSplit::Auto | StageSplit::Even => balanced_parts(costs, stages)
                 .map_err(|error| ParallelError::Costs(error.to_string())),
         }
     }
@@ -197,7 +197,7 @@ impl Parallelism {
                 chunks: self.chunks,
             });
         }
-        let Stages::Named(starts) = &self.stages else {
+        let StageSplit::Named(starts) = &self.stages else {
             return Ok(());
         };
         if starts.len() + 1 != stages {
@@ -245,15 +245,15 @@ fn named_cuts(starts: &[String], names: &[&str]) -> Vec<Range<usize>> {
 ///
 /// ```
 /// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::Stages;
+/// use everburn::train::StageSplit;
 ///
-/// let stages: Stages = "conv2,fc1".parse()?;
-/// assert_eq!(stages, Stages::Named(vec!["conv2".into(), "fc1".into()]));
-/// assert_eq!("auto".parse(), Ok(Stages::default()));
-/// # Ok::<(), everburn_train::InvalidStages>(())
+/// let stages: StageSplit = "conv2,fc1".parse()?;
+/// assert_eq!(stages, StageSplit::Named(vec!["conv2".into(), "fc1".into()]));
+/// assert_eq!("auto".parse(), Ok(StageSplit::default()));
+/// # Ok::<(), everburn_train::InvalidStageSplit>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Stages {
+pub enum StageSplit {
     /// Where the slowest stage is as fast as it can be, by measured times.
     #[default]
     Auto,
@@ -263,7 +263,7 @@ pub enum Stages {
     Named(Vec<String>),
 }
 
-impl fmt::Display for Stages {
+impl fmt::Display for StageSplit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.write_str("auto"),
@@ -273,24 +273,24 @@ impl fmt::Display for Stages {
     }
 }
 
-/// A text that says nothing of [`Stages`].
+/// A text that says nothing of [`StageSplit`].
 ///
 /// ```
 /// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::Stages;
+/// use everburn::train::StageSplit;
 ///
-/// assert!("conv1,,fc1".parse::<Stages>().unwrap_err().to_string().contains("conv1,,fc1"));
+/// assert!("conv1,,fc1".parse::<StageSplit>().unwrap_err().to_string().contains("conv1,,fc1"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` does not name the stages: use auto, even, or the first blocks of stages with commas between them, as in conv2,fc1"
 )]
-pub struct InvalidStages(String);
+pub struct InvalidStageSplit(String);
 
-impl FromStr for Stages {
-    type Err = InvalidStages;
+impl FromStr for StageSplit {
+    type Err = InvalidStageSplit;
 
-    fn from_str(text: &str) -> Result<Self, InvalidStages> {
+    fn from_str(text: &str) -> Result<Self, InvalidStageSplit> {
         match text {
             "auto" => return Ok(Self::Auto),
             "even" => return Ok(Self::Even),
@@ -299,13 +299,13 @@ impl FromStr for Stages {
         let names = text.split(',').map(|name| name.trim().to_string());
         let names = names.collect::<Vec<_>>();
         if names.iter().any(String::is_empty) {
-            return Err(InvalidStages(text.to_string()));
+            return Err(InvalidStageSplit(text.to_string()));
         }
         Ok(Self::Named(names))
     }
 }
 
-everburn_record::serde_as_text!(Stages);
+everburn_record::serde_as_text!(StageSplit);
 
 /// Why a model cannot be shared out as it was asked for.
 ///

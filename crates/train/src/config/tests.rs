@@ -16,6 +16,7 @@ fn numbers_out_of_range_are_named() {
         refused(|c| c.ddp.max_gradient_norm = Some(0.0))
             .contains("`training.ddp.max_gradient_norm`")
     );
+    assert!(refused(|c| c.ddp.bucket_bytes = 0).contains("`training.ddp.bucket_bytes`"));
     assert!(refused(|c| c.optimizer.learning_rate = -1.0).contains("learning rate"));
     assert!(refused(|c| c.optimizer.momentum = Some(0.9)).contains("sgd"));
     assert!(refused(|c| c.early_stopping = Some(EarlyStopping { patience: 0 })).contains("1"));

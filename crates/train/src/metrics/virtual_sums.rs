@@ -1,4 +1,4 @@
-//! Sums over virtual ranks, which have the same bits on any number of ranks.
+//! Sums over logical shards, which have the same bits on any number of ranks.
 
 use everburn_collectives::group::{CollectiveError, ProcessGroup, Work};
 use everburn_distributed::VirtualRanks;
@@ -6,13 +6,13 @@ use everburn_distributed::VirtualRanks;
 use crate::metrics::layout::MetricLayout;
 use crate::metrics::sums::MetricSums;
 
-/// What this rank's virtual ranks have found.
+/// What this rank's logical shards have found.
 #[derive(Debug)]
 pub(crate) struct VirtualSums {
     ranks: VirtualRanks,
-    /// How many numbers each virtual rank may add to its sums.
+    /// How many numbers each logical shard may add to its sums.
     others: usize,
-    /// By virtual rank of this one: nothing of those that have no samples.
+    /// By logical shard of this one: nothing of those that have no samples.
     found: Vec<(MetricSums, Vec<f64>)>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct PendingSums {
 }
 
 impl VirtualSums {
-    /// Nothing found yet; each virtual rank may add this many numbers to its sums.
+    /// Nothing found yet; each logical shard may add this many numbers to its sums.
     pub(crate) fn new(ranks: VirtualRanks, others: usize) -> Self {
         Self {
             others,
@@ -34,7 +34,7 @@ impl VirtualSums {
         }
     }
 
-    /// What the `own`th of this rank's virtual ranks has found.
+    /// What the `own`th of this rank's logical shards has found.
     pub(crate) fn set(&mut self, own: usize, sums: MetricSums, others: impl Iterator<Item = f64>) {
         self.found[own] = (sums, others.collect());
     }
@@ -71,7 +71,7 @@ impl VirtualSums {
 }
 
 impl PendingSums {
-    /// The sums over all virtual ranks, the other numbers' too, and whether any rank wants to stop: the
+    /// The sums over all logical shards, the other numbers' too, and whether any rank wants to stop: the
     /// same on every rank.
     pub(crate) fn wait(self) -> Result<(MetricSums, Vec<f64>, bool), CollectiveError> {
         let width = self.layout.width() + self.others;

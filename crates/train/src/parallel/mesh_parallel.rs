@@ -407,7 +407,7 @@ where
         whole: Vec<u8>,
     ) -> Result<Vec<u8>, TrainError> {
         let own = optimizer_states::keep_only(whole, &held_by(model))?;
-        optimizer_states::cut(own, &self.shards.by_id(model))
+        optimizer_states::shard(own, &self.shards.by_id(model))
     }
 
     fn gather_optimizer(

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use everburn_collectives::heartbeat::RankStatus;
 use everburn_record::sync::lock;
-use everburn_record::{Live, LiveRank, Phase, Vitals, unix_time_ms};
+use everburn_record::{Live, LiveRank, Phase, ProcessMetrics, unix_time_ms};
 
 use crate::record::run_directory::RunDirectory;
 
@@ -266,7 +266,7 @@ fn of_status(status: RankStatus) -> LiveRank {
         waiting_for: waiting_for.take(MOST_AWAITED).copied().collect(),
         stopped: false,
         doing: status.doing.map(|doing| doing.to_string()),
-        vitals: Vitals::from_text(&status.note),
+        process_metrics: ProcessMetrics::from_text(&status.note),
     }
 }
 
@@ -390,6 +390,6 @@ mod tests {
         };
         assert_eq!((rank.rank, rank.pid), (1, Some(4711)));
         assert_eq!(rank.silent_seconds, Some(7.0));
-        assert_eq!(rank.vitals.gpu_celsius, Some(61));
+        assert_eq!(rank.process_metrics.gpu_celsius, Some(61));
     }
 }

@@ -178,7 +178,7 @@ impl RankLoop {
         if self.setup.regroup.is_some() {
             self.recent.due = Some(self.progress().place());
         }
-        let states = self.gather_slices()?;
+        let states = self.gather_optimizer_state()?;
         let state = &self.setup.state;
         let whole = match &self.setup.over {
             None => states.map(|states| (model.clone(), states)),

@@ -49,16 +49,16 @@ impl RankLoop {
             let step = ddp.begin(share.weight)?;
             for (index, part) in share.micro_batches.into_iter().enumerate() {
                 let watched = if overlap && index + 1 == parts {
-                    step.watch_last(model, part.weight)
+                    step.with_hooks(model, part.weight)
                 } else {
-                    step.watch(model, part.weight)
+                    step.with_hooks_no_sync(model, part.weight)
                 };
                 if let Err(error) = pass(&watched, part) {
                     step.give_up(&error.to_string());
                     return Err(error);
                 }
             }
-            let stand_in = || step.watch_stand_in(model);
+            let stand_in = || step.with_hooks_stand_in(model);
             if let Err(error) = self.take_part_without_samples(model, missing, stand_in) {
                 step.give_up(&error.to_string());
                 return Err(error);
@@ -71,7 +71,7 @@ impl RankLoop {
             gradients = match ddp.probe() {
                 None => pass(model, part)?,
                 Some(probe) => {
-                    pass(&probe.watch(model), part)?;
+                    pass(&probe.with_hooks(model), part)?;
                     probe.gradients(model)
                 }
             };

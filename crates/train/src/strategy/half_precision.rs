@@ -31,7 +31,7 @@ impl RankLoop {
     /// Checks that the passes over this rank's `samples` samples have computed as the configuration says, and
     /// undoes the scaling of their losses in the gradients, which are clipped after it. `true` if they are not
     /// finite, on all ranks or on none: then the step is to be skipped, and they are nobody's. Where each rank has
-    /// its slices of the gradients only, all ranks call it.
+    /// its shards of the gradients only, all ranks call it.
     pub(super) fn unscale(
         &self,
         model: &AnyModel,
@@ -58,8 +58,8 @@ impl RankLoop {
         let mut norm = norm
             .try_into_scalar::<f64>()
             .map_err(|error| TrainError::Device(error.to_string()))?;
-        if self.cuts_gradients() {
-            // An overflow is in one rank's slices, and is in the norm of all ranks.
+        if self.shards_gradients() {
+            // An overflow is in one rank's shards, and is in the norm of all ranks.
             let mut squares = [norm * norm];
             let group = &self.setup.group;
             group.all_reduce_in_place(&mut squares, ReduceOp::Sum)?;
@@ -79,7 +79,7 @@ impl RankLoop {
         Ok(false)
     }
 
-    /// The gradients that this rank has, of `model` or its slices of them, times `factor`, and their norm, `[1]`.
+    /// The gradients that this rank has, of `model` or its shards of them, times `factor`, and their norm, `[1]`.
     fn multiplied(
         &self,
         model: &AnyModel,
@@ -87,9 +87,9 @@ impl RankLoop {
         factor: f64,
     ) -> (GradientsParams, Tensor<1>) {
         match &self.shards {
-            Some(shards) if self.cuts_gradients() => {
+            Some(shards) if self.shards_gradients() => {
                 let ids = shards.ddp().parameters().iter().map(|entry| entry.id);
-                multiplied_slices(ids, gradients, factor)
+                multiplied_local_shards(ids, gradients, factor)
             }
             _ => multiplied(model, gradients, factor),
         }
@@ -147,8 +147,8 @@ fn multiplied<AnyModel: Module>(
     multiply.finish()
 }
 
-/// The same of gradients of the slices of the parameters `ids`.
-fn multiplied_slices(
+/// The same of gradients of the shards of the parameters `ids`.
+fn multiplied_local_shards(
     ids: impl Iterator<Item = ParamId>,
     gradients: GradientsParams,
     factor: f64,
@@ -238,14 +238,14 @@ mod tests {
     }
 
     #[test]
-    fn slices_are_multiplied_by_their_identities() {
+    fn shards_are_multiplied_by_their_identities() {
         let (device, id) = (Device::flex(), ParamId::new());
-        let mut slices = GradientsParams::new();
-        slices.register(id, Tensor::<1>::from_floats([6.0, 8.0], &device));
+        let mut shards = GradientsParams::new();
+        shards.register(id, Tensor::<1>::from_floats([6.0, 8.0], &device));
         let ids = [ParamId::new(), id].into_iter();
-        let (slices, norm) = multiplied_slices(ids, slices, 0.5);
-        let slice = slices.get::<1>(id).unwrap().into_data();
-        assert_eq!(slice, TensorData::from([3.0_f32, 4.0]));
+        let (shards, norm) = multiplied_local_shards(ids, shards, 0.5);
+        let shard = shards.get::<1>(id).unwrap().into_data();
+        assert_eq!(shard, TensorData::from([3.0_f32, 4.0]));
         assert_eq!(norm.into_scalar::<f64>(), 5.0);
     }
 

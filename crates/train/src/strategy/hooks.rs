@@ -26,6 +26,8 @@ use crate::model::erased::AnyModel;
 pub(super) struct HookState {
     /// In the order of the calls: built-in ones, the user's, and last the checkpoints, which a user's hook may request.
     list: Vec<Box<dyn Hook>>,
+    /// Where the user's begin in `list`.
+    built_in_before: usize,
     has_user_hooks: bool,
     /// [`Hook::at_start`] was called.
     started: bool,
@@ -48,11 +50,12 @@ impl HookState {
             Box::new(HashState),
             Box::new(DrawSamples),
         ];
-        let has_user_hooks = !user_hooks.is_empty();
+        let (built_in_before, has_user_hooks) = (list.len(), !user_hooks.is_empty());
         list.extend(user_hooks);
         list.push(Box::new(SaveCheckpoints));
         Self {
             list,
+            built_in_before,
             has_user_hooks,
             ..Self::default()
         }
@@ -60,7 +63,7 @@ impl HookState {
 
     pub(super) fn into_user_hooks(mut self) -> Vec<Box<dyn Hook>> {
         self.list.pop();
-        self.list.split_off(BUILT_IN_BEFORE)
+        self.list.split_off(self.built_in_before)
     }
 
     /// Whether the user has hooks: the same on all ranks.
@@ -68,9 +71,6 @@ impl HookState {
         self.has_user_hooks
     }
 }
-
-/// How many built-in hooks come before the user's.
-const BUILT_IN_BEFORE: usize = 3;
 
 /// What a user's hook requests of all ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,7 +88,7 @@ impl Hook for CompareReplicas {
         let config = &run.ranks.setup.config;
         let due = config.compares_after_any(run.context.steps.clone());
         // Shards differ from rank to rank.
-        if due && !run.ranks.cuts_parameters() {
+        if due && !run.ranks.shards_parameters() {
             run.change_model(|ranks, model, at| ranks.compare(model, at.ddp, Some(&at.sums)))?;
         }
         Ok(())

@@ -49,7 +49,7 @@ impl MissingGradients {
         parameters: &[BucketEntry],
     ) {
         let mut found = HashSet::new();
-        model.visit(&mut Found {
+        model.visit(&mut FindGradients {
             gradients,
             found: &mut found,
         });
@@ -58,8 +58,8 @@ impl MissingGradients {
         }
     }
 
-    /// The same of a rank's slices of gradients, which all have one dimension.
-    fn note_slices(&mut self, gradients: &GradientsParams, parameters: &[BucketEntry]) {
+    /// The same of a rank's shards of gradients, which all have one dimension.
+    fn note_local_shards(&mut self, gradients: &GradientsParams, parameters: &[BucketEntry]) {
         for (seen, entry) in self.seen.iter_mut().zip(parameters) {
             *seen |= gradients.get::<1>(entry.id).is_some();
         }
@@ -114,12 +114,12 @@ impl MissingGradients {
 }
 
 /// Finds which parameters have a gradient.
-struct Found<'a> {
+struct FindGradients<'a> {
     gradients: &'a GradientsParams,
     found: &'a mut HashSet<ParamId>,
 }
 
-impl ModuleVisitor for Found<'_> {
+impl ModuleVisitor for FindGradients<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if self.gradients.get::<D>(param.id).is_some() {
             self.found.insert(param.id);
@@ -158,8 +158,10 @@ impl RankLoop {
             return;
         }
         let parameters = ddp.parameters();
-        match self.cuts_gradients() {
-            true => self.missing_gradients.note_slices(gradients, parameters),
+        match self.shards_gradients() {
+            true => self
+                .missing_gradients
+                .note_local_shards(gradients, parameters),
             false => self.missing_gradients.note(model, gradients, parameters),
         }
         self.count_gradients(1, parameters);

@@ -21,14 +21,14 @@ use crate::metrics::step_report::StepReport;
 use crate::model::erased::{AnyBatch, AnyModel};
 use crate::record::report::ShardingReport;
 
-/// The tag of messages with slices of an optimizer's state.
+/// The tag of messages with shards of an optimizer's state.
 const STATES: u64 = 1 << 57;
 
 /// A step's mean gradients, what this rank has found in it, and how long its passes took.
 type PassesOutput<O> = (SyncedGradients, LocalOutput<O>, PassTimes);
 
 impl RankLoop {
-    /// Leaves this rank its slices, where that is asked for: of the parameters, and of the optimizer's state
+    /// Leaves this rank its shards, where that is asked for: of the parameters, and of the optimizer's state
     /// that a checkpoint had. All ranks call it.
     pub(super) fn begin_sharding(
         &mut self,
@@ -44,8 +44,8 @@ impl RankLoop {
         tracing::debug!("each rank keeps a part of: {stage}");
         if self.outcome.step > 0 {
             let whole = self.setup.state.optimizer_bytes()?;
-            let slices = optimizer_states::slices_of(whole, &shapes(ddp), &shards)?;
-            self.setup.state.load_optimizer(slices)?;
+            let local = optimizer_states::local_shards_of(whole, &shapes(ddp), &shards)?;
+            self.setup.state.load_optimizer(local)?;
         }
         self.shards = Some(shards);
         Ok(model)
@@ -69,20 +69,20 @@ impl RankLoop {
     }
 
     /// Whether no rank has all gradients.
-    pub(super) fn cuts_gradients(&self) -> bool {
+    pub(super) fn shards_gradients(&self) -> bool {
         let stage = self.setup.config.ddp.shard;
         stage.is_some_and(ShardStage::shards_gradients)
     }
 
     /// Whether no rank has all parameters.
-    pub(super) fn cuts_parameters(&self) -> bool {
+    pub(super) fn shards_parameters(&self) -> bool {
         let stage = self.setup.config.ddp.shard;
         stage.is_some_and(ShardStage::shards_parameters)
     }
 
-    /// As [`forward_and_backward`](Self::forward_and_backward), of which this rank is given its slices: each
+    /// As [`forward_and_backward`](Self::forward_and_backward), of which this rank is given its shards: each
     /// micro-batch's gradients leave at once, so that no rank ever holds all of them.
-    pub(super) fn forward_and_backward_cut(
+    pub(super) fn forward_and_backward_sharded(
         &mut self,
         model: &AnyModel,
         share: ShareOfBatch<AnyBatch>,
@@ -90,23 +90,23 @@ impl RankLoop {
     ) -> Result<PassesOutput<StepReport>, TrainError> {
         let mut found = self.no_output();
         let mut times = PassTimes::default();
-        let mut slices = GradientShards::default();
+        let mut gradients = GradientShards::default();
         let checkpointing = self.setup.config.activation_checkpointing;
         let twice = checkpointing.blocks_a_segment().is_some();
         let mut parts = share.micro_batches.into_iter();
         for _ in 0..share.rounds.max(1) {
             let part = parts.next();
             let step = ddp.begin(part.as_ref().map_or(0, |part| part.weight))?;
-            let cut = self.shards.as_ref().ok_or_else(not_begun)?.pass(twice)?;
+            let sharded = self.shards.as_ref().ok_or_else(not_begun)?.pass(twice)?;
             let pass = || match part {
-                None => self.take_part_without_samples(model, 1, || match &cut {
-                    Some(cut) => step.watch_stand_in_sharded(model, cut),
-                    None => step.watch_stand_in(model),
+                None => self.take_part_without_samples(model, 1, || match &sharded {
+                    Some(sharded) => step.with_hooks_stand_in_sharded(model, sharded),
+                    None => step.with_hooks_stand_in(model),
                 }),
                 Some(part) => {
-                    let watched = match &cut {
-                        Some(cut) => step.watch_sharded(model, part.weight, cut),
-                        None => step.watch_last(model, part.weight),
+                    let watched = match &sharded {
+                        Some(sharded) => step.with_hooks_sharded(model, part.weight, sharded),
+                        None => step.with_hooks(model, part.weight),
                     };
                     let passed = self.profile_pass(&mut times, |times| {
                         timed_pass(&watched, part, times, &mut found)
@@ -114,13 +114,13 @@ impl RankLoop {
                     passed.map(drop)
                 }
             };
-            let passed = match &cut {
-                Some(cut) => cut.run(pass),
+            let passed = match &sharded {
+                Some(sharded) => sharded.run(pass),
                 None => pass(),
             };
             self.profile(Phase::Exchange);
             // What is left of the parameters goes to the other ranks only.
-            drop(cut);
+            drop(sharded);
             let passed = match &self.shards {
                 Some(shards) => passed.and_then(|()| Ok(shards.check()?)),
                 None => passed,
@@ -129,14 +129,14 @@ impl RankLoop {
                 step.give_up(&error.to_string());
                 return Err(error);
             }
-            slices.add(step.finish_sharded()?);
+            gradients.add(step.finish_sharded()?);
         }
         let shards = self.shards.as_mut().ok_or_else(not_begun)?;
-        Ok((shards.average(slices)?, found, times))
+        Ok((shards.average(gradients)?, found, times))
     }
 
     /// What the optimizer makes of `model` with the mean gradients of a step. Where each rank keeps a part, its
-    /// slices are updated, and the others' are on their way.
+    /// shards are updated, and the others' are on their way.
     pub(super) fn learn(
         &mut self,
         model: AnyModel,
@@ -144,16 +144,16 @@ impl RankLoop {
         rate: ModuleLearningRate,
         ddp: &Ddp,
     ) -> Result<AnyModel, TrainError> {
-        let cuts_gradients = self.cuts_gradients();
+        let shards_gradients = self.shards_gradients();
         let optimizer = &mut self.setup.state.optimizer;
         let Some(shards) = &mut self.shards else {
             return Ok(ddp.tie(model.optimize(optimizer, rate, gradients)));
         };
-        if !cuts_gradients {
+        if !shards_gradients {
             gradients = shards.shard_gradients(&model, gradients)?;
         }
-        let model = shards.update(model, gradients, |slices, gradients| {
-            optimizer.step(rate, slices, gradients)
+        let model = shards.update(model, gradients, |parameters, gradients| {
+            optimizer.step(rate, parameters, gradients)
         })?;
         Ok(model)
     }
@@ -164,8 +164,8 @@ impl RankLoop {
         shards.map_or(Duration::ZERO, ParameterShards::take_waited)
     }
 
-    /// The whole state of the optimizer on rank 0, from the slices of all ranks; nothing on the others.
-    pub(super) fn gather_slices(&self) -> Result<Option<Vec<u8>>, TrainError> {
+    /// The full state of the optimizer on rank 0, from the shards of all ranks; nothing on the others.
+    pub(super) fn gather_optimizer_state(&self) -> Result<Option<Vec<u8>>, TrainError> {
         let Some(shards) = &self.shards else {
             return Ok(None);
         };
@@ -187,7 +187,7 @@ impl RankLoop {
             .parameters()
             .iter()
             .map(|entry| entry.shape.clone());
-        let whole = optimizer_states::whole_of(parts, &(0..).zip(shapes).collect())?;
+        let whole = optimizer_states::full_state_of(parts, &(0..).zip(shapes).collect())?;
         let identities = (0..).zip(numbered).collect();
         Ok(Some(optimizer_states::renamed(whole, &identities)?))
     }
@@ -244,5 +244,5 @@ fn shapes(ddp: &Ddp) -> Shapes {
 }
 
 fn not_begun() -> TrainError {
-    TrainError::Config("this rank has no slices of the model's parameters yet".to_string())
+    TrainError::Config("this rank has no shards of the model's parameters yet".to_string())
 }

@@ -260,7 +260,9 @@ impl RankLoop {
         let shards = self.setup.train.sampler().virtual_ranks().cloned();
         let (synced, output, times) = match shards {
             Some(shards) => return self.step_of_virtual_ranks(model, share, ddp, shards, number),
-            None if self.cuts_gradients() => self.forward_and_backward_cut(&model, share, ddp)?,
+            None if self.shards_gradients() => {
+                self.forward_and_backward_sharded(&model, share, ddp)?
+            }
             None => self.forward_and_backward(&model, share, ddp)?,
         };
         Ok(PassOutput {

@@ -1,4 +1,4 @@
-//! A training step over virtual ranks.
+//! A training step over logical shards.
 
 use everburn_collectives::group::ReduceOp;
 use everburn_distributed::{Buffers, Ddp, ShareOfBatch, VirtualRanks};
@@ -16,10 +16,10 @@ use crate::model::erased::{AnyBatch, AnyModel};
 use crate::seeds::mix;
 
 impl RankLoop {
-    /// The mean gradients over all virtual ranks, their sums on rank 0 (zeros on the others), and the model with the
+    /// The mean gradients over all logical shards, their sums on rank 0 (zeros on the others), and the model with the
     /// mean of their running statistics.
     ///
-    /// Each virtual rank starts from the same statistics and draws random numbers of its own.
+    /// Each logical shard starts from the same statistics and draws random numbers of its own.
     pub(super) fn step_of_virtual_ranks(
         &mut self,
         model: AnyModel,
@@ -47,7 +47,7 @@ impl RankLoop {
         let (mut model, mut times) = (model, PassTimes::default());
         for part in share.micro_batches {
             self.seed_virtual(number, first + part.index);
-            let watched = step.watch_virtual(&model, part.index);
+            let watched = step.with_hooks_virtual(&model, part.index);
             let mut own = LocalOutput::Sums(MetricSums::default());
             let (index, samples) = (part.index, part.samples);
             let found = self.profile_pass(&mut times, |times| {
@@ -92,7 +92,7 @@ impl RankLoop {
         })
     }
 
-    /// Random numbers (dropout) depend on seed, step and virtual rank.
+    /// Random numbers (dropout) depend on seed, step and logical shard.
     fn seed_virtual(&self, step: usize, virtual_rank: usize) {
         let (seed, step) = (self.setup.config.seed, step as u64);
         let seed = mix(mix(seed ^ mix(step)) ^ virtual_rank as u64);

@@ -8,7 +8,7 @@ use crate::error::TrainError;
 use crate::model::erased::{AnyData, erase_data};
 use crate::trainer::{Trainer, TrainingData};
 
-type Place<T> = fn(
+type PutOnDevice<T> = fn(
     &Trainer,
     TrainingData<<T as Task>::Item, <T as Task>::Batch>,
     Option<u64>,
@@ -26,7 +26,7 @@ type Place<T> = fn(
 ///     place.is_some()
 /// }
 /// ```
-pub struct OnDevice<T: Task>(pub(super) Place<T>);
+pub struct OnDevice<T: Task>(pub(super) PutOnDevice<T>);
 
 impl<T: Task<Batch: Rows>> OnDevice<T> {
     /// One batch of all samples, of which rows are picked ([`Trainer::on_device`]).

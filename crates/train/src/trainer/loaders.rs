@@ -102,7 +102,7 @@ impl Trainer {
         self.config.input.prefetch(&self.device, patience)
     }
 
-    /// The sampler of this rank, or of its virtual ranks.
+    /// The sampler of this rank, or of its logical shards.
     fn sampler(
         &self,
         config: SamplerConfig,

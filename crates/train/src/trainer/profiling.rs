@@ -36,7 +36,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// How many operations a second this rank's processor computes at most, while all ranks try. Of other devices than
+    /// How many operations per second this rank's processor computes at most, while all ranks try. Of other devices than
     /// processors it is not known.
     fn peak(&self, is_asynchronous: bool) -> Result<Option<f64>, TrainError> {
         // Ranks of one machine share its cores: what one could have alone is more than it can have in a step.

@@ -1,4 +1,4 @@
-//! A training over virtual ranks has the same bits on any number of ranks.
+//! A training over logical shards has the same bits on any number of ranks.
 //!
 //! Ranks are threads here, which share a generator of random numbers, so nothing draws any; what draws is
 //! tested with processes, in `tests/tests/virtual_ranks.rs`.
@@ -45,7 +45,7 @@ struct Trained {
 
 fn train(config: &TrainingConfig, world_size: usize) -> Trained {
     let folder = tempfile::tempdir().unwrap();
-    // The last batches of an epoch are small: some virtual ranks have no sample of them.
+    // The last batches of an epoch are small: some logical shards have no sample of them.
     let data = digits(5, 63, 37);
     let mut results = on_ranks(world_size, config, Some(folder.path()), |trainer| {
         // Not clones of one, which would share their running statistics.
@@ -107,7 +107,7 @@ fn what_does_not_go_together_is_refused() {
         change(&mut config);
         config.validate(world_size).unwrap_err().to_string()
     };
-    assert!(refused(|_| {}, 5).contains("4 virtual ranks"));
+    assert!(refused(|_| {}, 5).contains("4 logical shards"));
     assert!(refused(|config| config.batch_size = 3, 2).contains("`training.batch_size = 4`"));
     assert!(refused(|config| config.accumulate = 2, 2).contains("`training.accumulate = 2`"));
     assert!(

@@ -58,7 +58,7 @@ pub(super) struct About {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Found {
+pub(super) struct RankFindings {
     pub(super) about: About,
     pub(super) reach: Vec<ReachReport>,
     pub(super) clock: Option<ClockReport>,
@@ -69,7 +69,7 @@ pub(super) struct Found {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Answer {
     rank: Option<usize>,
-    pub(super) found: Option<Vec<Found>>,
+    pub(super) found: Option<Vec<RankFindings>>,
     pub(super) error: Option<String>,
 }
 
@@ -104,7 +104,7 @@ fn examine(
     joined: &Rendezvous,
     bytes: usize,
     patience: Duration,
-) -> Result<Vec<Found>, Box<dyn Error>> {
+) -> Result<Vec<RankFindings>, Box<dyn Error>> {
     let store = joined.store.as_ref();
     let listening = Listening::open(joined.local_address)?;
     let about = About {
@@ -157,7 +157,7 @@ fn examine(
             }
         }
     }
-    let own = Found {
+    let own = RankFindings {
         about,
         reach,
         clock,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use everburn_record::units;
 
-use super::rank::{ClockReport, Found, PairReport, ReachReport, Way};
+use super::rank::{ClockReport, PairReport, RankFindings, ReachReport, Way};
 
 /// Clocks further apart than this make times of different machines useless to compare, and mix up
 /// files by their times.
@@ -19,7 +19,7 @@ pub(super) struct Problem {
 }
 
 /// What all ranks found, in their order.
-pub(super) struct Report<'a>(pub(super) &'a [Found]);
+pub(super) struct Report<'a>(pub(super) &'a [RankFindings]);
 
 impl<'a> Report<'a> {
     /// The name of a rank's machine.
@@ -30,7 +30,7 @@ impl<'a> Report<'a> {
     /// Which ranks are where, and the table of pairs.
     pub(super) fn table(&self) -> String {
         let mut text = String::new();
-        for Found { about, clock, .. } in self.0 {
+        for RankFindings { about, clock, .. } in self.0 {
             let clock = clock.as_ref().map(|clock| {
                 let [ahead, error] = [clock.ahead_us, clock.error_us].map(time);
                 format!(", clock {ahead} +- {error} from rank 0's")
@@ -139,11 +139,11 @@ impl<'a> Report<'a> {
         if hosts.all(|host| Some(host) == first) {
             return Vec::new();
         }
-        let loops = |of: &&Found| {
+        let loops = |of: &&RankFindings| {
             let address = of.about.address.parse::<IpAddr>();
             address.is_ok_and(|address| address.is_loopback())
         };
-        let trapped = self.0.iter().filter(loops).map(|Found { about, .. }| Problem {
+        let trapped = self.0.iter().filter(loops).map(|RankFindings { about, .. }| Problem {
             what: format!(
                 "rank {} on {} publishes the loopback address {}, where each peer finds its own machine",
                 about.rank, about.name, about.address,

@@ -75,7 +75,7 @@ pub(super) fn run(soak: &Soak<'_>, minutes: u64) -> Result<ExitCode, ToolError> 
         );
         Ok::<_, ToolError>(progress)
     };
-    let found = Found {
+    let found = Comparison {
         before: train("undisturbed", &[], quiet)?,
         disturbed: train("disturbed", &faults, length)?,
         after: train("undisturbed again", &[], quiet)?,
@@ -95,7 +95,7 @@ pub(super) fn run(soak: &Soak<'_>, minutes: u64) -> Result<ExitCode, ToolError> 
 }
 
 /// What three trainings came to.
-struct Found {
+struct Comparison {
     before: Progress,
     disturbed: Progress,
     after: Progress,
@@ -103,7 +103,7 @@ struct Found {
     events: Vec<(&'static str, u64)>,
 }
 
-impl Found {
+impl Comparison {
     /// What part of the throughput of the two undisturbed trainings the disturbed one has.
     fn kept(&self) -> f64 {
         2.0 * self.disturbed.rate() / (self.before.rate() + self.after.rate())

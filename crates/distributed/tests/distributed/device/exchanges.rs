@@ -125,7 +125,7 @@ fn buckets_leave_in_their_order_while_the_backward_pass_runs() {
         let (ddp, model) = made.unwrap();
         let step = |ddp: &Ddp| {
             let step = ddp.begin(3).unwrap();
-            let watched = step.watch_last(&model, 3);
+            let watched = step.with_hooks(&model, 3);
             let loss = watched.loss(rows(3, &device), true).mean();
             // Until all have told how many samples they have, a bucket cannot be weighted.
             rank.group.barrier().wait().unwrap();

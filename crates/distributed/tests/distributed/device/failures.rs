@@ -139,7 +139,7 @@ fn a_rank_that_does_not_come_is_named_with_the_step() {
             step.give_up("it was too slow");
             return ended;
         }
-        let watched = step.watch_last(&model, 2);
+        let watched = step.with_hooks(&model, 2);
         drop(watched.loss(rows(2, &device), true).mean().backward());
         // The parameter that nobody uses is known by an answer of all, which does not come here.
         let error = step.finish(&model).unwrap_err();

@@ -143,7 +143,7 @@ fn a_norm_that_is_no_number_is_found_when_it_is_asked_for_on_all_ranks() {
         rank.group.set_step(9);
         let step = ddp.begin(2).unwrap();
         let bad = [0.0, f32::INFINITY][rank.number()];
-        let watched = step.watch_last(&model, 2);
+        let watched = step.with_hooks(&model, 2);
         drop(watched.loss(rows(2, &device) + bad, true).mean().backward());
         let synced = step.finish(&model).unwrap();
         let error = synced.norm.unwrap().read().unwrap_err();
@@ -166,7 +166,7 @@ fn ranks_whose_data_end_at_different_times_stop_together() {
                 let samples = if steps < batches { 3 } else { 0 };
                 let step = ddp.begin(samples).unwrap();
                 if samples > 0 {
-                    let watched = step.watch_last(&model, samples);
+                    let watched = step.with_hooks(&model, samples);
                     drop(watched.loss(rows(3, &device), true).mean().backward());
                 }
                 match step.finish(&model) {
@@ -227,7 +227,7 @@ fn virtual_ranks_are_added_up_in_host_memory_with_the_same_bits() {
             let ranks = VirtualRanks::new(4, rank.number(), 2).unwrap();
             let step = ddp.begin_virtual(ranks, &[2, 2], 8).unwrap();
             for own in 0..2 {
-                let watched = step.watch_virtual(model, own);
+                let watched = step.with_hooks_virtual(model, own);
                 let from = 4 * rank.number() + 2 * own;
                 let mine = rows(8, &device).slice([from..from + 2, 0..4]);
                 drop(watched.loss(mine, true).mean().backward());

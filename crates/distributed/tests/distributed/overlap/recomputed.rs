@@ -19,7 +19,7 @@ fn step_with(
     let device = Device::flex().autodiff();
     let share = share_of(SAMPLES, ddp.group().rank(), ddp.group().world_size());
     let step = ddp.begin(share.len()).unwrap();
-    let watched = step.watch_last(model, share.len());
+    let watched = step.with_hooks(model, share.len());
     let mine = rows(SAMPLES, &device).slice([share]);
     drop(forward(&watched, mine).mean().backward());
     step.finish(model).unwrap()

@@ -42,9 +42,9 @@ fn misuse_is_refused_on_all_ranks() {
         for part in 0..2 {
             let last = part == 1 || ddp.group().rank() == 0;
             let watched = if last {
-                step.watch_last(&model, 2)
+                step.with_hooks(&model, 2)
             } else {
-                step.watch(&model, 2)
+                step.with_hooks_no_sync(&model, 2)
             };
             drop(watched.loss(rows(2, &device), true).mean().backward());
         }
@@ -60,7 +60,7 @@ fn misuse_is_refused_on_all_ranks() {
     let errors = on_ranks(2, |group| {
         let (ddp, model, device) = start(group, small_buckets());
         let step = ddp.begin(3 + ddp.group().rank()).unwrap();
-        let watched = step.watch_last(&model, 3);
+        let watched = step.with_hooks(&model, 3);
         drop(watched.loss(rows(3, &device), true).mean().backward());
         step.finish(&model).unwrap_err().to_string()
     });
@@ -73,8 +73,7 @@ fn misuse_is_refused_on_all_ranks() {
         let step = ddp.begin(4).unwrap();
         step.finish(&model).unwrap_err().to_string()
     });
-    let message =
-        "was begun with 4 samples on this rank, but no model of `watch` or `watch_last` was used";
+    let message = "was begun with 4 samples on this rank, but no model of `with_hooks_no_sync` or `with_hooks` was used";
     assert!(
         errors.iter().any(|error| error.contains(message)),
         "{errors:?}"
@@ -128,7 +127,7 @@ fn gradients_without_a_norm_are_refused_by_all_ranks_and_the_next_step_is_made()
         let bad = f32::from(u8::from(ddp.group().rank() == 1)) * f32::INFINITY;
         let mine = rows(2, &device) + bad;
         drop(
-            step.watch_last(&model, 2)
+            step.with_hooks(&model, 2)
                 .loss(mine, true)
                 .mean()
                 .backward(),
@@ -149,7 +148,7 @@ fn a_model_that_ddp_does_not_know_and_a_missing_backward_pass_are_refused() {
         let step = ddp.begin(2).unwrap();
         let other = Branchy::new(&device);
         drop(
-            step.watch_last(&other, 2)
+            step.with_hooks(&other, 2)
                 .loss(rows(2, &device), true)
                 .mean()
                 .backward(),
@@ -165,7 +164,7 @@ fn a_model_that_ddp_does_not_know_and_a_missing_backward_pass_are_refused() {
     let errors = on_ranks(2, |group| {
         let (ddp, model, device) = start(group, small_buckets());
         let step = ddp.begin(2).unwrap();
-        drop(step.watch_last(&model, 2).loss(rows(2, &device), true));
+        drop(step.with_hooks(&model, 2).loss(rows(2, &device), true));
         step.finish(&model).unwrap_err().to_string()
     });
     assert!(

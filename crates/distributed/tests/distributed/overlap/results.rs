@@ -163,9 +163,9 @@ fn a_branch_in_an_earlier_micro_batch_only_counts() {
         let step = ddp.begin(4).unwrap();
         for (part, take_branch) in [(0..2, true), (2..4, false)] {
             let watched = if take_branch {
-                step.watch(&model, 2)
+                step.with_hooks_no_sync(&model, 2)
             } else {
-                step.watch_last(&model, 2)
+                step.with_hooks(&model, 2)
             };
             let loss = watched.loss(both.clone().slice([part]), take_branch);
             drop(loss.mean().backward());
@@ -191,7 +191,7 @@ fn ranks_whose_data_end_at_different_times_stop_together() {
             let samples = if steps < batches { 3 } else { 0 };
             let step = ddp.begin(samples).unwrap();
             if samples > 0 {
-                let watched = step.watch_last(&model, samples);
+                let watched = step.with_hooks(&model, samples);
                 drop(watched.loss(rows(3, &device), true).mean().backward());
             }
             match step.finish(&model) {
@@ -223,7 +223,7 @@ fn a_loop_that_does_not_tie_its_weights_is_refused() {
         let mut optimizer = SgdConfig::new().init();
         let mut step = || {
             let step = ddp.begin(4).unwrap();
-            let watched = step.watch_last(&model, 4);
+            let watched = step.with_hooks(&model, 4);
             let mine = rows(4, &device).slice([0..4, 0..3]);
             let output = watched[1].forward(watched[0].forward(mine).tanh());
             drop(output.powf_scalar(2.0).mean().backward());
@@ -259,7 +259,7 @@ fn tied_weights_learn_as_one_parameter() {
             let mut optimizer = SgdConfig::new().init();
             for _ in 0..3 {
                 let step = ddp.begin(share.len()).unwrap();
-                let watched = step.watch_last(&model, share.len());
+                let watched = step.with_hooks(&model, share.len());
                 let mine = rows(4, &device).slice([share.clone(), 0..3]);
                 let output = watched[1].forward(watched[0].forward(mine).tanh());
                 drop(output.powf_scalar(2.0).mean().backward());

@@ -51,7 +51,7 @@ fn a_mesh_of_data_and_tensor_trains_like_one_device() {
         let half = TEXTS / 2;
         for step in 0..STEPS {
             let sync = ddp.begin(half).unwrap();
-            let watched = sync.watch_last(&model, half);
+            let watched = sync.with_hooks(&model, half);
             let share = place * half..(place + 1) * half;
             let mine = tokens(TEXTS, step, &device()).slice([share]);
             drop(loss_of(watched.forward(mine)).backward());

@@ -1,4 +1,4 @@
-use everburn_record::{Event, EventKind, Live, LiveRank, Phase, RankLine, Vitals};
+use everburn_record::{Event, EventKind, Live, LiveRank, Phase, ProcessMetrics, RankLine};
 
 use super::*;
 use crate::update::Update;
@@ -20,10 +20,10 @@ fn sample() -> RunState {
         rank,
         pid: Some(7),
         silent_seconds,
-        vitals: Vitals {
+        process_metrics: ProcessMetrics {
             memory_bytes: Some(1 << 20),
             gpu_percent: Some(50),
-            ..Vitals::default()
+            ..ProcessMetrics::default()
         },
         ..LiveRank::default()
     };

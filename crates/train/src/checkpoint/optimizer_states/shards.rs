@@ -1,4 +1,4 @@
-//! The state of parameters that are cut: what has an element for each of their elements is sharded alike.
+//! The state of parameters that are sharded over a tensor group: what has an element for each of their elements is sharded alike.
 
 use std::collections::HashMap;
 
@@ -10,31 +10,31 @@ use crate::error::TrainError;
 
 /// A parameter of which this rank has a part.
 #[derive(Debug, Clone)]
-pub(crate) struct CutParameter {
+pub(crate) struct ShardedParameter {
     pub(crate) shard: ParameterShard,
     /// The shape of the part.
     pub(crate) shape: Vec<usize>,
 }
 
-impl CutParameter {
-    fn whole_shape(&self) -> Vec<usize> {
+impl ShardedParameter {
+    fn full_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
         shape[self.shard.dim] *= self.shard.parts;
         shape
     }
 }
 
-type CutParameters = HashMap<ParamId, CutParameter>;
+type ShardedParameters = HashMap<ParamId, ShardedParameter>;
 
 /// This rank's part of a state.
-pub(crate) fn cut(whole: Vec<u8>, parameters: &CutParameters) -> Result<Vec<u8>, TrainError> {
+pub(crate) fn shard(whole: Vec<u8>, parameters: &ShardedParameters) -> Result<Vec<u8>, TrainError> {
     if parameters.is_empty() {
         return Ok(whole);
     }
     let mut states = States::of(whole)?;
     for (name, tensor) in std::mem::take(&mut states.tensors) {
         let tensor = match parameter_of(&name, parameters) {
-            Some(parameter) if *tensor.shape == *parameter.whole_shape() => {
+            Some(parameter) if *tensor.shape == *parameter.full_shape() => {
                 let id = tensor.param_id;
                 let part = parameter.shard.cut(&data_of(tensor)?);
                 tensor_of(&name, id, part.map_err(misfit)?)
@@ -47,7 +47,10 @@ pub(crate) fn cut(whole: Vec<u8>, parameters: &CutParameters) -> Result<Vec<u8>,
 }
 
 /// The states of the ranks of a tensor group together, in their order.
-pub(crate) fn join(parts: Vec<Vec<u8>>, parameters: &CutParameters) -> Result<Vec<u8>, TrainError> {
+pub(crate) fn join(
+    parts: Vec<Vec<u8>>,
+    parameters: &ShardedParameters,
+) -> Result<Vec<u8>, TrainError> {
     let Some((mut first, mut others)) = States::of_ranks(parts)? else {
         return Ok(Vec::new());
     };
@@ -69,8 +72,8 @@ pub(crate) fn join(parts: Vec<Vec<u8>>, parameters: &CutParameters) -> Result<Ve
     first.into_bytes()
 }
 
-/// The cut parameter whose state the tensor called `name` belongs to.
-fn parameter_of<'a>(name: &str, parameters: &'a CutParameters) -> Option<&'a CutParameter> {
+/// The sharded parameter whose state the tensor called `name` belongs to.
+fn parameter_of<'a>(name: &str, parameters: &'a ShardedParameters) -> Option<&'a ShardedParameter> {
     let id = name.split('.').next().unwrap_or(name).parse::<u64>().ok()?;
     parameters.get(&ParamId::from(id))
 }
@@ -99,7 +102,7 @@ mod tests {
         states.into_bytes().unwrap()
     }
 
-    fn parameters(part: usize) -> CutParameters {
+    fn parameters(part: usize) -> ShardedParameters {
         let shard = ParameterShard {
             path: "up.weight".into(),
             dim: 1,
@@ -107,17 +110,17 @@ mod tests {
             parts: 2,
         };
         let shape = vec![2, 1];
-        HashMap::from([(ParamId::from(7), CutParameter { shard, shape })])
+        HashMap::from([(ParamId::from(7), ShardedParameter { shard, shape })])
     }
 
     #[test]
-    fn what_is_cut_is_joined_again_and_all_else_stays() {
+    fn what_is_sharded_is_joined_again_and_all_else_stays() {
         let whole = bytes(&[
             ("7.momentum", TensorData::from([[1.0f32, 2.0], [3.0, 4.0]])),
             ("7.steps", TensorData::from([5.0f32])),
             ("8.momentum", TensorData::from([[6.0f32, 7.0], [8.0, 9.0]])),
         ]);
-        let parts = [0, 1].map(|part| cut(whole.clone(), &parameters(part)).unwrap());
+        let parts = [0, 1].map(|part| shard(whole.clone(), &parameters(part)).unwrap());
         let part = States::of(parts[1].clone()).unwrap();
         let moved = data_of(part.tensors["7.momentum"].clone()).unwrap();
         assert_eq!(moved, TensorData::from([[2.0f32], [4.0]]));

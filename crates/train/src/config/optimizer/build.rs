@@ -19,13 +19,13 @@ const EPSILON: f64 = 1e-8;
 const BETAS: [f32; 2] = [0.9, 0.999];
 
 /// The parameters of an optimizer.
-enum Place {
+enum Scope {
     /// All but those of groups.
     All,
     Group(ModuleOptimizer, ParamGroup),
 }
 
-impl Place {
+impl Scope {
     fn take<O: Optimizer>(self, optimizer: O) -> ModuleOptimizer {
         match self {
             Self::All => optimizer.into(),
@@ -61,42 +61,42 @@ impl OptimizerConfig {
             OptimizerKind::Muon => OptimizerKind::AdamW,
             kind => kind,
         };
-        let mut all = self.placed(everywhere, self.weight_decay, Place::All);
+        let mut all = self.placed(everywhere, self.weight_decay, Scope::All);
         for (weight_decay, group) in parameters.by_weight_decay(self.weight_decay, |_| true) {
-            all = self.placed(everywhere, weight_decay, Place::Group(all, group));
+            all = self.placed(everywhere, weight_decay, Scope::Group(all, group));
         }
         if self.kind == OptimizerKind::Muon {
             let is_matrix = |parameter: &Parameter| parameter.dimensions == 2;
             if let Some(matrices) = parameters.group(is_matrix) {
-                let place = Place::Group(all, matrices);
-                all = self.placed(OptimizerKind::Muon, self.weight_decay, place);
+                let scope = Scope::Group(all, matrices);
+                all = self.placed(OptimizerKind::Muon, self.weight_decay, scope);
             }
             for (weight_decay, group) in parameters.by_weight_decay(self.weight_decay, is_matrix) {
-                let place = Place::Group(all, group);
-                all = self.placed(OptimizerKind::Muon, weight_decay, place);
+                let scope = Scope::Group(all, group);
+                all = self.placed(OptimizerKind::Muon, weight_decay, scope);
             }
         }
         all
     }
 
-    fn placed(&self, kind: OptimizerKind, weight_decay: f64, place: Place) -> ModuleOptimizer {
+    fn placed(&self, kind: OptimizerKind, weight_decay: f64, scope: Scope) -> ModuleOptimizer {
         match kind {
             OptimizerKind::Adam => {
                 let numbers = self.one_pass(weight_decay);
-                place.take(Adam::new(self.adam(weight_decay).build(), numbers))
+                scope.take(Adam::new(self.adam(weight_decay).build(), numbers))
             }
             OptimizerKind::AdamW => {
                 let numbers = self.one_pass(weight_decay);
-                place.take(AdamW::new(self.adam_w(weight_decay).build(), numbers))
+                scope.take(AdamW::new(self.adam_w(weight_decay).build(), numbers))
             }
-            OptimizerKind::Sgd => place.take(self.sgd(weight_decay).build()),
-            OptimizerKind::AdaGrad => place.take(self.adagrad(weight_decay).build()),
-            OptimizerKind::Adafactor => place.take(self.adafactor(weight_decay).build()),
-            OptimizerKind::Adan => place.take(self.adan(weight_decay).build()),
-            OptimizerKind::Lamb => place.take(self.lamb(weight_decay).build()),
-            OptimizerKind::Lion => place.take(self.lion(weight_decay).build()),
-            OptimizerKind::Muon => place.take(self.muon(weight_decay).build()),
-            OptimizerKind::RmsProp => place.take(self.rmsprop(weight_decay).build()),
+            OptimizerKind::Sgd => scope.take(self.sgd(weight_decay).build()),
+            OptimizerKind::AdaGrad => scope.take(self.adagrad(weight_decay).build()),
+            OptimizerKind::Adafactor => scope.take(self.adafactor(weight_decay).build()),
+            OptimizerKind::Adan => scope.take(self.adan(weight_decay).build()),
+            OptimizerKind::Lamb => scope.take(self.lamb(weight_decay).build()),
+            OptimizerKind::Lion => scope.take(self.lion(weight_decay).build()),
+            OptimizerKind::Muon => scope.take(self.muon(weight_decay).build()),
+            OptimizerKind::RmsProp => scope.take(self.rmsprop(weight_decay).build()),
         }
     }
 

@@ -34,9 +34,9 @@ where
     fn model(&mut self, micro_batch: usize) -> M {
         let weight = self.weights[micro_batch];
         if self.overlap && micro_batch + 1 == self.weights.len() {
-            self.step.watch_last(self.model, weight)
+            self.step.with_hooks(self.model, weight)
         } else {
-            self.step.watch(self.model, weight)
+            self.step.with_hooks_no_sync(self.model, weight)
         }
     }
 

@@ -8,13 +8,13 @@ use burn::tensor::TensorData;
 use everburn_collectives::group::ProcessGroup;
 use everburn_nn::ParameterShard;
 
-use crate::checkpoint::optimizer_states::CutParameter;
+use crate::checkpoint::optimizer_states::ShardedParameter;
 use crate::error::TrainError;
 
 /// The tag of messages with parts of parameters.
 const PART: u64 = 1 << 59;
 
-/// Which parameters are cut, and how.
+/// Which parameters are sharded, and how.
 pub(super) struct Shards {
     /// By position in the order of the model's fields.
     by_position: HashMap<usize, ParameterShard>,
@@ -34,13 +34,13 @@ impl Shards {
         Self { by_position }
     }
 
-    /// Whether the parameter at `path` is cut.
+    /// Whether the parameter at `path` is sharded.
     pub(super) fn has(&self, path: &str) -> bool {
         self.by_position.values().any(|shard| shard.path == path)
     }
 
-    /// The cut parameters that this rank has parts of.
-    pub(super) fn by_id<M: Module>(&self, model: &M) -> HashMap<ParamId, CutParameter> {
+    /// The sharded parameters that this rank has parts of.
+    pub(super) fn by_id<M: Module>(&self, model: &M) -> HashMap<ParamId, ShardedParameter> {
         let mut find = Find {
             shards: self,
             position: 0,
@@ -78,7 +78,7 @@ impl Shards {
 struct Find<'a> {
     shards: &'a Shards,
     position: usize,
-    found: HashMap<ParamId, CutParameter>,
+    found: HashMap<ParamId, ShardedParameter>,
 }
 
 impl ModuleVisitor for Find<'_> {
@@ -86,11 +86,11 @@ impl ModuleVisitor for Find<'_> {
         let shard = self.shards.by_position.get(&self.position);
         self.position += 1;
         if let Some(shard) = shard.filter(|_| is_here(param)) {
-            let cut = CutParameter {
+            let sharded = ShardedParameter {
                 shard: shard.clone(),
                 shape: param.lazy_shape().to_vec(),
             };
-            self.found.insert(param.id, cut);
+            self.found.insert(param.id, sharded);
         }
     }
 

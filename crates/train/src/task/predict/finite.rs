@@ -10,21 +10,21 @@ use serde::ser::{
 /// The first number of `prediction` that is NaN or infinite, with where it is, in words.
 pub(super) fn not_finite(prediction: &impl Serialize) -> Option<String> {
     match prediction.serialize(Look) {
-        Err(Found::NotFinite { place, what }) if place.is_empty() => Some(format!("is {what}")),
-        Err(Found::NotFinite { place, what }) => Some(format!("has {what} in `{place}`")),
+        Err(SearchEnd::NotFinite { place, what }) if place.is_empty() => Some(format!("is {what}")),
+        Err(SearchEnd::NotFinite { place, what }) => Some(format!("has {what} in `{place}`")),
         // What cannot be written is an error where it is written.
-        Ok(()) | Err(Found::Other) => None,
+        Ok(()) | Err(SearchEnd::Other) => None,
     }
 }
 
 /// Why no more of a prediction is looked at.
 #[derive(Debug)]
-enum Found {
+enum SearchEnd {
     NotFinite { place: String, what: &'static str },
     Other,
 }
 
-impl Found {
+impl SearchEnd {
     /// The same one level further out.
     fn within(self, outer: &str) -> Self {
         match self {
@@ -41,15 +41,15 @@ impl Found {
     }
 }
 
-impl Display for Found {
+impl Display for SearchEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("not a finite number")
     }
 }
 
-impl std::error::Error for Found {}
+impl std::error::Error for SearchEnd {}
 
-impl ser::Error for Found {
+impl ser::Error for SearchEnd {
     fn custom<T: Display>(_: T) -> Self {
         Self::Other
     }
@@ -66,7 +66,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn next<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Found> {
+    fn next<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), SearchEnd> {
         let place = format!("[{}]", self.seen);
         self.seen += 1;
         value.serialize(Look).map_err(|found| found.within(&place))
@@ -76,7 +76,7 @@ impl Parts {
 /// Values that are finite whatever they are.
 macro_rules! finite {
     ($($name:ident($($of:ty),*);)*) => {
-        $(fn $name(self, $(_: $of),*) -> Result<(), Found> {
+        $(fn $name(self, $(_: $of),*) -> Result<(), SearchEnd> {
             Ok(())
         })*
     };
@@ -85,7 +85,7 @@ macro_rules! finite {
 /// Beginnings of what has parts.
 macro_rules! parts {
     ($($name:ident($($of:ty),*);)*) => {
-        $(fn $name(self, $(_: $of),*) -> Result<Parts, Found> {
+        $(fn $name(self, $(_: $of),*) -> Result<Parts, SearchEnd> {
             Ok(Parts::default())
         })*
     };
@@ -93,7 +93,7 @@ macro_rules! parts {
 
 impl Serializer for Look {
     type Ok = ();
-    type Error = Found;
+    type Error = SearchEnd;
     type SerializeSeq = Parts;
     type SerializeTuple = Parts;
     type SerializeTupleStruct = Parts;
@@ -133,21 +133,21 @@ impl Serializer for Look {
         serialize_struct_variant(&'static str, u32, &'static str, usize);
     }
 
-    fn serialize_f32(self, number: f32) -> Result<(), Found> {
+    fn serialize_f32(self, number: f32) -> Result<(), SearchEnd> {
         self.serialize_f64(number.into())
     }
 
-    fn serialize_f64(self, number: f64) -> Result<(), Found> {
+    fn serialize_f64(self, number: f64) -> Result<(), SearchEnd> {
         let what = match number.is_nan() {
             _ if number.is_finite() => return Ok(()),
             true => "a NaN",
             false => "an infinite number",
         };
         let place = String::new();
-        Err(Found::NotFinite { place, what })
+        Err(SearchEnd::NotFinite { place, what })
     }
 
-    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), Found> {
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), SearchEnd> {
         value.serialize(self)
     }
 
@@ -155,7 +155,7 @@ impl Serializer for Look {
         self,
         _: &'static str,
         value: &T,
-    ) -> Result<(), Found> {
+    ) -> Result<(), SearchEnd> {
         value.serialize(self)
     }
 
@@ -165,7 +165,7 @@ impl Serializer for Look {
         _: u32,
         variant: &'static str,
         value: &T,
-    ) -> Result<(), Found> {
+    ) -> Result<(), SearchEnd> {
         value.serialize(self).map_err(|found| found.within(variant))
     }
 }
@@ -175,13 +175,13 @@ macro_rules! numbered {
     ($($of:ident::$name:ident;)*) => {
         $(impl $of for Parts {
             type Ok = ();
-            type Error = Found;
+            type Error = SearchEnd;
 
-            fn $name<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Found> {
+            fn $name<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), SearchEnd> {
                 self.next(value)
             }
 
-            fn end(self) -> Result<(), Found> {
+            fn end(self) -> Result<(), SearchEnd> {
                 Ok(())
             }
         })*
@@ -200,17 +200,17 @@ macro_rules! named {
     ($($of:ident;)*) => {
         $(impl $of for Parts {
             type Ok = ();
-            type Error = Found;
+            type Error = SearchEnd;
 
             fn serialize_field<T: Serialize + ?Sized>(
                 &mut self,
                 name: &'static str,
                 value: &T,
-            ) -> Result<(), Found> {
+            ) -> Result<(), SearchEnd> {
                 value.serialize(Look).map_err(|found| found.within(name))
             }
 
-            fn end(self) -> Result<(), Found> {
+            fn end(self) -> Result<(), SearchEnd> {
                 Ok(())
             }
         })*
@@ -224,21 +224,21 @@ named! {
 
 impl SerializeMap for Parts {
     type Ok = ();
-    type Error = Found;
+    type Error = SearchEnd;
 
-    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Found> {
+    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), SearchEnd> {
         let key = serde_json::to_string(key).unwrap_or_default();
         self.key = key.trim_matches('"').to_owned();
         Ok(())
     }
 
-    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Found> {
+    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), SearchEnd> {
         value
             .serialize(Look)
             .map_err(|found| found.within(&self.key))
     }
 
-    fn end(self) -> Result<(), Found> {
+    fn end(self) -> Result<(), SearchEnd> {
         Ok(())
     }
 }

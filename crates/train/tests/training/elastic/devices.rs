@@ -11,7 +11,7 @@ use everburn_train::{Trainer, TrainingConfig};
 use super::{Job, config, failed, folder, model, sound};
 use crate::devices::connector;
 
-/// Without virtual ranks, which are added up in host memory.
+/// Without logical shards, which are added up in host memory.
 fn plain() -> TrainingConfig {
     TrainingConfig {
         virtual_ranks: None,

@@ -3,8 +3,8 @@ use everburn_tests::AssertContains;
 use super::super::rank::About;
 use super::*;
 
-fn rank(rank: usize, host: &str, address: &str) -> Found {
-    Found {
+fn rank(rank: usize, host: &str, address: &str) -> RankFindings {
+    RankFindings {
         about: About {
             rank,
             host: host.into(),
@@ -18,7 +18,7 @@ fn rank(rank: usize, host: &str, address: &str) -> Found {
     }
 }
 
-fn two() -> [Found; 2] {
+fn two() -> [RankFindings; 2] {
     [0, 1].map(|by| {
         let pair = |way, rate| PairReport {
             ranks: (0, 1),
@@ -29,7 +29,7 @@ fn two() -> [Found; 2] {
             wrong: 0,
             error: None,
         };
-        Found {
+        RankFindings {
             pairs: vec![
                 pair(Way::SharedMemory, 8e9 - by as f64 * 1e9),
                 pair(Way::Tcp, 2e9),
@@ -76,7 +76,7 @@ fn wrong_numbers_on_either_side_are_a_problem() {
 
 #[test]
 fn a_rank_that_is_not_reached_is_named_with_its_address() {
-    let mut found = two().map(|found| Found {
+    let mut found = two().map(|found| RankFindings {
         pairs: Vec::new(),
         ..found
     });

@@ -157,7 +157,7 @@ impl<'a> Training<'a> {
         let begin = Instant::now();
         for fault in faults {
             self.wait_until(begin + fault.at)?;
-            self.suffer(fault)?;
+            self.inject(fault)?;
         }
         self.wait_until(begin + length)?;
         let last = self.live().unwrap_or_default();
@@ -211,7 +211,7 @@ impl<'a> Training<'a> {
         all.max_by_key(|live| live.unix_time_ms)
     }
 
-    fn suffer(&mut self, fault: &Fault<Duration>) -> Result<(), ToolError> {
+    fn inject(&mut self, fault: &Fault<Duration>) -> Result<(), ToolError> {
         let live = self.live().unwrap_or_default();
         if fault.kind == Kind::Machine {
             let there: Vec<usize> = (0..self.launchers.len())

@@ -1,5 +1,5 @@
-//! The state of parameters that are cut elementwise over ranks: what has a number for each of a parameter's is
-//! cut alike, and all else every rank has.
+//! The state of parameters that are sharded elementwise over ranks (ZeRO): what has a number for each of a parameter's
+//! is sharded alike, and all else every rank has.
 
 use std::collections::HashMap;
 
@@ -10,16 +10,16 @@ use everburn_distributed::ParameterShards;
 use super::{States, data_of, tensor_of};
 use crate::error::TrainError;
 
-/// The number under which Burn's record has how many dimensions a parameter has. A slice has one.
+/// The number under which Burn's record has how many dimensions a parameter has. A shard has one.
 const DIMENSIONS: &str = "__rank";
 
 pub(crate) type Shapes = HashMap<u64, Vec<usize>>;
 
-/// This rank's slices of a state of whole parameters.
+/// This rank's shards of a state of full parameters.
 ///
 /// # Errors
 /// If the state has something that is not a number for each of a parameter's.
-pub(crate) fn slices_of(
+pub(crate) fn local_shards_of(
     whole: Vec<u8>,
     shapes: &Shapes,
     shards: &ParameterShards,
@@ -31,8 +31,8 @@ pub(crate) fn slices_of(
             return Err(not_elementwise(&name));
         }
         let (id, data) = (tensor.param_id, data_of(tensor)?);
-        let slice = tensor_of(&name, id, shards.local_shard(&data));
-        states.tensors.insert(name, slice);
+        let shard = tensor_of(&name, id, shards.local_shard(&data));
+        states.tensors.insert(name, shard);
     }
     for id in shapes.keys() {
         states.set_dimensions(*id, 1);
@@ -40,12 +40,12 @@ pub(crate) fn slices_of(
     states.into_bytes()
 }
 
-/// The state of whole parameters, from those of the slices of all ranks, in their order.
+/// The state of full parameters, from those of the shards of all ranks, in their order.
 ///
 /// # Errors
 /// If the ranks have states of different things, or a state has something that is not a number for each of a
-/// slice's.
-pub(crate) fn whole_of(parts: Vec<Vec<u8>>, shapes: &Shapes) -> Result<Vec<u8>, TrainError> {
+/// shard's.
+pub(crate) fn full_state_of(parts: Vec<Vec<u8>>, shapes: &Shapes) -> Result<Vec<u8>, TrainError> {
     let world_size = parts.len();
     let Some((mut first, mut others)) = States::of_ranks(parts)? else {
         return Ok(Vec::new());
@@ -151,7 +151,7 @@ fn not_trained(name: &str) -> TrainError {
 
 fn not_elementwise(name: &str) -> TrainError {
     TrainError::BurnTrain(format!(
-        "the optimizer's state: `{name}` has not one number for each of its parameter's, and cannot be cut \
+        "the optimizer's state: `{name}` has not one number for each of its parameter's, and cannot be sharded \
          over the ranks; train without `training.ddp.shard`"
     ))
 }
@@ -177,10 +177,10 @@ mod tests {
     }
 
     #[test]
-    fn slices_of_all_ranks_are_the_whole_again() {
+    fn shards_of_all_ranks_are_the_full_state_again() {
         let shapes = Shapes::from([(7, vec![1, 3])]);
-        let slice = |values: [f32; 2]| state(&[("7.moment", TensorData::from(values))], 1);
-        let whole = whole_of(vec![slice([1.0, 2.0]), slice([3.0, 0.0])], &shapes).unwrap();
+        let shard = |values: [f32; 2]| state(&[("7.moment", TensorData::from(values))], 1);
+        let whole = full_state_of(vec![shard([1.0, 2.0]), shard([3.0, 0.0])], &shapes).unwrap();
         let moment = TensorData::from([[1.0f32, 2.0, 3.0]]);
         assert_eq!(whole, state(&[("7.moment", moment)], 2));
         assert_eq!(num_bytes(whole).unwrap(), 12);
@@ -202,13 +202,13 @@ mod tests {
     fn what_has_another_form_or_does_not_come_is_refused() {
         let shapes = Shapes::from([(7, vec![2, 2])]);
         let row = state(&[("7.row", TensorData::from([1.0f32]))], 1);
-        let error = whole_of(vec![row.clone(), row], &shapes).unwrap_err();
+        let error = full_state_of(vec![row.clone(), row], &shapes).unwrap_err();
         assert!(
             error.to_string().contains("without `training.ddp.shard`"),
             "{error}"
         );
-        let slice = state(&[("7.moment", TensorData::from([1.0f32, 2.0]))], 1);
-        let error = whole_of(vec![slice, state(&[], 1)], &shapes).unwrap_err();
+        let shard = state(&[("7.moment", TensorData::from([1.0f32, 2.0]))], 1);
+        let error = full_state_of(vec![shard, state(&[], 1)], &shapes).unwrap_err();
         assert!(error.to_string().contains("from rank 1"), "{error}");
     }
 }

@@ -2,14 +2,14 @@
 
 use crate::devices::DeviceName;
 use everburn_nccl::GpuSensor;
-use everburn_record::{Vitals, proc};
+use everburn_record::{ProcessMetrics, proc};
 
-/// Where a rank's vital signs come from.
-pub(crate) struct VitalSigns {
+/// Where a rank's process metrics come from.
+pub(crate) struct ProcessSensor {
     gpu: Option<GpuSensor>,
 }
 
-impl VitalSigns {
+impl ProcessSensor {
     /// Those of the rank with this number on its machine.
     pub(crate) fn of_rank(devices: &[String], local_rank: usize) -> Self {
         let name = devices.get(local_rank % devices.len().max(1));
@@ -21,9 +21,9 @@ impl VitalSigns {
     }
 
     /// How they are now.
-    pub(crate) fn read(&self) -> Vitals {
+    pub(crate) fn read(&self) -> ProcessMetrics {
         let gpu = self.gpu.as_ref().map(GpuSensor::read).unwrap_or_default();
-        Vitals {
+        ProcessMetrics {
             memory_bytes: proc::resident_memory(),
             gpu_percent: gpu.percent,
             gpu_celsius: gpu.celsius,

@@ -1,0 +1,136 @@
+//! Tests of `ranks`.
+
+use super::*;
+use crate::update::Update;
+
+fn line(step: u64, at: u64, work: &[(usize, f64)]) -> Update {
+    let ranks = work.iter().map(|(rank, work)| RankStep {
+        rank: *rank,
+        seconds: 1.0,
+        waited: 1.0 - work,
+        ..RankStep::default()
+    });
+    Update::Ranks(RankLine {
+        step,
+        unix_time_ms: Some(at),
+        ranks: ranks.collect(),
+    })
+}
+
+fn statuses(state: &RunState) -> Vec<RankStatus> {
+    state.ranks().iter().map(|rank| rank.status).collect()
+}
+
+#[test]
+fn who_works_longer_than_the_others_is_marked() {
+    let mut state = RunState::default();
+    state.take(&line(1, 5, &[(0, 0.5), (1, 0.9), (2, 0.5)]), 5);
+    let (ok, slow) = (RankStatus::Working, RankStatus::Straggling);
+    assert_eq!(statuses(&state), [ok, slow, ok]);
+    let mut two = RunState::default();
+    two.take(&line(1, 5, &[(0, 0.5), (1, 0.9)]), 5);
+    assert_eq!(statuses(&two), [ok, slow]);
+}
+
+#[test]
+fn nobody_is_slow_who_waits_for_a_rank_that_is_stopped() {
+    let mut state = RunState::default();
+    let (ok, slow) = (RankStatus::Working, RankStatus::Straggling);
+    state.take(&line(1, 5, &[(0, 0.9), (1, 0.5), (2, 0.5)]), 5);
+    let live = |members: &[usize], silent_seconds: Option<f64>| {
+        let rank = |rank| LiveRank {
+            rank,
+            silent_seconds: silent_seconds.filter(|_| rank == 1),
+            ..LiveRank::default()
+        };
+        Update::Live(everburn_record::Live {
+            phase: everburn_record::Phase::Training,
+            members: members.to_vec(),
+            ranks: (0..3).map(rank).collect(),
+            ..everburn_record::Live::default()
+        })
+    };
+    state.take(&live(&[0, 1, 2], None), 5);
+    assert_eq!(statuses(&state), [slow, ok, ok]);
+    state.take(&live(&[0, 1, 2], Some(4.0)), 5);
+    assert_eq!(statuses(&state), [ok, RankStatus::Silent, ok]);
+    // Nobody waits for a rank that the others continue without.
+    state.take(&live(&[0, 2], Some(4.0)), 5);
+    assert_eq!(statuses(&state)[0], slow);
+}
+
+#[test]
+fn a_rank_is_lost_until_it_makes_steps_again() {
+    let mut state = RunState::default();
+    state.take(&line(1, 5, &[(0, 0.5), (1, 0.5)]), 5);
+    let loss = Event {
+        rank: Some(1),
+        unix_time_ms: Some(10),
+        ..Event::new(EventKind::Restart, "rank 1 was killed")
+    };
+    state.take(&Update::Event(loss), 10);
+    state.take(&line(2, 9, &[(0, 0.5), (1, 0.5)]), 11);
+    assert_eq!(statuses(&state), [RankStatus::Working, RankStatus::Lost]);
+    state.take(&line(3, 12, &[(0, 0.5)]), 12);
+    assert_eq!(state.ranks()[1].times, None);
+    state.take(&line(4, 20, &[(0, 0.5), (1, 0.5)]), 20);
+    assert_eq!(statuses(&state), [RankStatus::Working; 2]);
+}
+
+#[test]
+fn a_rank_that_is_stopped_is_silent_and_says_how_it_continues() {
+    let mut state = RunState::default();
+    let rank = |rank| LiveRank {
+        rank,
+        pid: Some(40 + rank as u32),
+        host: Some("node7".into()),
+        ..LiveRank::default()
+    };
+    let live = everburn_record::Live {
+        unix_time_ms: 1_000,
+        phase: everburn_record::Phase::Training,
+        ranks: vec![rank(0), rank(1)],
+        steps: Some(100),
+        seconds_a_step: Some(0.1),
+        ..everburn_record::Live::default()
+    };
+    // The file is as old as it says, whenever the monitor has come.
+    state.take(&Update::Live(live.clone()), 18_000);
+    assert_eq!(state.doing(), "no word from rank 0 for 17 s");
+    assert_eq!(statuses(&state), [RankStatus::Silent, RankStatus::Working]);
+    assert_eq!(state.ranks()[0].silent_seconds, Some(17.0));
+    assert_eq!(state.seconds_left(), None);
+    let stopped = |at, process| {
+        let live = everburn_record::Live {
+            unix_time_ms: at,
+            ..live.clone()
+        };
+        Update::Live(live.seen_on("node7", |other| other == process))
+    };
+    state.take(&stopped(1_000, 40), 18_000);
+    let doing = "no word from rank 0 for 17 s, stopped: kill -CONT 40";
+    assert_eq!(state.doing(), doing);
+    state.take(&stopped(19_000, 41), 19_000);
+    assert_eq!(state.doing(), "training");
+    assert_eq!(statuses(&state), [RankStatus::Working, RankStatus::Silent]);
+    assert_eq!(state.trouble().as_deref(), Some("1 of 2 ranks, silent: 1"));
+    state.take(&stopped(20_000, 0), 20_000);
+    assert_eq!(statuses(&state), [RankStatus::Working; 2]);
+    assert!(state.seconds_left().is_some());
+}
+
+#[test]
+fn silence_is_seen_before_anybody_has_judged() {
+    let mut state = RunState::default();
+    let rank = |rank, silent_seconds| LiveRank {
+        rank,
+        silent_seconds,
+        ..LiveRank::default()
+    };
+    let live = everburn_record::Live {
+        ranks: vec![rank(0, None), rank(1, Some(4.0))],
+        ..everburn_record::Live::default()
+    };
+    state.take(&Update::Live(live), 5);
+    assert_eq!(statuses(&state), [RankStatus::Working, RankStatus::Silent]);
+}

@@ -1,0 +1,28 @@
+//! Tests of `error`.
+
+use super::*;
+
+#[test]
+fn a_sample_of_the_validation_is_found_in_the_training_data() {
+    let error = || TrainError::Data("sample 190 (batch 1 of an evaluation): NaN".to_string());
+    let held_out = error().in_validation(Some(180)).to_string();
+    let expected = "NaN (in the validation, counted in the training data)";
+    assert!(held_out.ends_with(expected), "{held_out}");
+    let own = error().in_validation(None).to_string();
+    assert!(own.ends_with("NaN (in the validation)"), "{own}");
+    let wrong = || {
+        TrainError::Label(WrongLabel {
+            sample: Some(10),
+            of: "an evaluation",
+            place: None,
+            label: 7,
+            scores: 5,
+            index: everburn_nn::IndexOf::Class,
+        })
+    };
+    let held_out = wrong().in_validation(Some(180)).to_string();
+    let expected = "sample 190 of the training data has the label 7";
+    assert!(held_out.starts_with(expected), "{held_out}");
+    let own = wrong().in_validation(None).to_string();
+    assert!(own.starts_with("sample 10 of the validation has"), "{own}");
+}

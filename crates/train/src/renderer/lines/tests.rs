@@ -1,0 +1,71 @@
+//! Tests of `lines`.
+
+use super::*;
+
+#[test]
+fn a_bar_fits_a_terminal() {
+    let mut lines = Lines::new(Box::new(std::io::sink()));
+    lines.start(3, 1, None, None);
+    lines.start_split("train", 100);
+    lines.processed = 57;
+    assert_eq!(lines.bar(COLUMNS), "epoch 1/3 train [#####-----]");
+    let metrics = [
+        ("Loss", "0.3172"),
+        ("Accuracy", "90.24 %"),
+        ("Samples per second", "26.1 k"),
+    ];
+    lines.metrics = metrics
+        .map(|(name, text)| (name.into(), text.into()))
+        .into();
+    let line = "epoch 1/3 train [#####-----]  loss 0.3172  accuracy 90.24 %  26.1 k samples/s";
+    assert_eq!(lines.bar(COLUMNS), line);
+    // What does not fit is left out.
+    let shorter = "epoch 1/3 train [#####-----]  loss 0.3172  accuracy 90.24 %";
+    assert_eq!(lines.bar(COLUMNS - PREFIX), shorter);
+    lines.start_split("train", 0);
+    assert_eq!(lines.bar(COLUMNS), "epoch 1/3 train [----------]");
+}
+
+#[test]
+fn a_line_has_the_rate_since_the_one_before_and_the_last_one_the_mean() {
+    let begun = Instant::now();
+    let after = |seconds| begun + Duration::from_secs(seconds);
+    // A resumed epoch begins within.
+    let mut pace = Pace::begin(begun, 5_000);
+    assert_eq!(pace.rate(begun, 5_000), None);
+    let rates = [(2, 5_800), (4, 6_600), (6, 6_620), (7, 6_630)]
+        .map(|(seconds, processed)| pace.rate(after(seconds), processed));
+    assert_eq!(rates, [400.0, 400.0, 10.0, 10.0].map(Some));
+    let mut lines = Lines::new(Box::new(std::io::sink()));
+    lines.start(3, 1, None, None);
+    lines.start_split("train", 100);
+    lines.metrics = vec![("Samples per second".into(), "300".into())];
+    lines.rate = Some(10.0);
+    assert!(lines.whole_line().ends_with("  10.0 samples/s"));
+    lines.processed = 100;
+    lines.write_line(true);
+    assert!(lines.whole_line().ends_with("  300 samples/s"));
+}
+
+#[test]
+fn a_line_is_not_written_twice_where_a_limit_of_steps_ends_the_split() {
+    #[derive(Clone, Default)]
+    struct Shared(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let written = Shared::default();
+    let mut lines = Lines::new(Box::new(written.clone()));
+    lines.start(3, 1, None, None);
+    lines.start_split("train", 100);
+    lines.processed = 64;
+    lines.write_line(false);
+    lines.end_split();
+    let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(text, "epoch 1/3  train  64/100\n");
+}
