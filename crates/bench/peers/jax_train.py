@@ -139,7 +139,9 @@ def computing_threads():
 
 def parse_options():
     options = parser(__doc__.splitlines()[0], MODELS)
-    options.add_argument("--layers", type=json.loads, required=True, help="what the net is made of, as JSON")
+    options.add_argument(
+        "--layers", type=json.loads, required=True, help="what the net is made of, as JSON"
+    )
     return checked(options)
 
 
