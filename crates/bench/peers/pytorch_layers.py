@@ -3,7 +3,8 @@
 
 Each line of the input is an order, a JSON object with `layer`, `batch`, `pass`, `milliseconds` and
 `check`; it is answered by one line with `microseconds`, the median of the calls. The end of the input
-is the end of the process. `crates/cli/src/bench_kernels.rs` does the same in Rust.
+is the end of the process. `crates/bench/src/kernels/worker/mod.rs` does the same in Rust. With `--compile`,
+layers are compiled by `torch.compile`, before they are timed.
 
 Tensors are filled with the same numbers on both sides; with `check` the answer also says how large the
 numbers are that came out. Where a choice had to be made, it is the one that is faster for PyTorch:
@@ -99,13 +100,7 @@ def batch_norm(layer, batch):
     norm = nn.BatchNorm2d(layer["channels"], eps=layer["epsilon"])
     norm.weight.requires_grad_(layer["scales"])
     shape = (batch, layer["channels"], layer["side"], layer["side"])
-
-    def forward(x):
-        # With its own statistics where it is trained.
-        norm.train(torch.is_grad_enabled())
-        return norm(x)
-
-    return Subject([shape], forward, norm.parameters())
+    return Subject([shape], norm, norm.parameters())
 
 
 def relu(layer, batch):
@@ -227,13 +222,26 @@ def size(tensor):
     return tensor.detach().double().abs().mean().item()
 
 
-def measure(order):
+def compiled(function):
+    # Nothing is kept of the layer before: after a few, all that comes would stay uncompiled.
+    torch.compiler.reset()
+    return torch.compile(lambda *inputs: function(*inputs))
+
+
+def measure(order, compiles):
     if order["pass"] not in PASSES:
         raise SystemExit(f"no such pass: {order['pass']}")
     subject = LAYERS[order["layer"]["kind"]](order["layer"], order["batch"])
     inputs, forward = subject.inputs, subject.forward
+    if isinstance(forward, nn.Module):
+        # Batch norm has the batch's statistics where it is trained.
+        forward.train(order["pass"] != "forward")
+    if compiles:
+        forward = compiled(forward)
     if order["pass"] == "forward":
         with torch.inference_mode():
+            if compiles:
+                forward(*inputs)
             microseconds = median_call(lambda: forward(*inputs), order["milliseconds"])
             check = [size(forward(*inputs))] if order["check"] else None
         return microseconds, check
@@ -243,7 +251,7 @@ def measure(order):
             tensor.requires_grad_()
         leaves = inputs + leaves
     with torch.no_grad():
-        shape = forward(*inputs).shape
+        shape = subject.forward(*inputs).shape
     gradient = noise(shape, GRADIENT)
 
     def call():
@@ -253,6 +261,8 @@ def measure(order):
         output.backward(gradient)
         return output
 
+    if compiles:
+        call()
     microseconds = median_call(call, order["milliseconds"])
     check = None
     if order["check"]:
@@ -264,12 +274,13 @@ def measure(order):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--compile", action="store_true", help="compile each layer")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
     gc.disable()
     for line in sys.stdin:
-        microseconds, check = measure(json.loads(line))
+        microseconds, check = measure(json.loads(line), options.compile)
         answer = {
             "microseconds": microseconds,
             "threads": torch.get_num_threads(),

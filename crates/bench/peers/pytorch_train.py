@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
 """Everburn's peer in `cargo xtask bench train --against pytorch`: the same net, trained by PyTorch.
 
-One process, or DistributedDataParallel over gloo with one process a rank, on the CPU. The last line
-of the output is a JSON object with `samples_per_second` over the timed steps.
+One process, or DistributedDataParallel over gloo with one process per rank, on the CPU. The last line
+of the output is a JSON object with `samples_per_second` over the timed steps. With `--compile`, the net
+is compiled by `torch.compile`, before the timed steps.
 
 Where a choice had to be made, it is the one that is faster for PyTorch: the images lie in memory as
 floats, warm-up steps are not counted, buffers are not broadcast in each step, attention is the fused
 operation, angles of positions are computed once, learning rates stay what they are.
 """
 
-import argparse
-import gzip
 import json
 import os
 import sys
@@ -18,40 +17,41 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 from torch import distributed, nn
 from torch.nn.functional import cross_entropy
 
 from pytorch_models import GptNano, mnist, mnist_bn
+from training import (
+    CLASSES,
+    IMAGE_COUNT,
+    PIXELS,
+    SEED,
+    TOKEN_COUNT,
+    VOCABULARY,
+    checked,
+    parser,
+    read_idx,
+    read_tokens,
+    report,
+)
 
-IMAGE_COUNT = 60_000
-PIXELS = 28
-CLASSES = 10
-# As tinyshakespeare has them.
-TOKEN_COUNT = 1_000_000
-VOCABULARY = 65
-SEED = 42
 # A rank that fails ends the others; this is for one that hangs.
 PATIENCE = timedelta(seconds=120)
 
 
-def read_idx(folder, name):
-    """The values of an IDX file of bytes, gzipped or not, with its shape."""
-    plain, packed = Path(folder) / name, Path(folder) / f"{name}.gz"
-    content = plain.read_bytes() if plain.exists() else gzip.decompress(packed.read_bytes())
-    dimensions = content[3]
-    header = 4 + 4 * dimensions
-    shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, header, 4)]
-    return torch.frombuffer(bytearray(content[header:]), dtype=torch.uint8).reshape(shape)
+def bytes_of(folder, name):
+    """The values of an IDX file."""
+    values, shape = read_idx(folder, name)
+    return torch.frombuffer(values, dtype=torch.uint8).reshape(shape)
 
 
 def images_and_labels(folder, brightest):
     """Images [N, 1, 28, 28] up to `brightest`, and labels [N]; random ones without a folder."""
     if folder:
-        images = read_idx(folder, "train-images-idx3-ubyte").unsqueeze(1)
-        labels = read_idx(folder, "train-labels-idx1-ubyte").long()
+        images = bytes_of(folder, "train-images-idx3-ubyte").unsqueeze(1)
+        labels = bytes_of(folder, "train-labels-idx1-ubyte").long()
     else:
         source = torch.Generator().manual_seed(SEED)
         shape = (IMAGE_COUNT, 1, PIXELS, PIXELS)
@@ -61,14 +61,10 @@ def images_and_labels(folder, brightest):
 
 
 def windows(path, context):
-    """Windows [N, context] of the first nine tenths of a text, one character a token, and what follows
-    each token; random tokens without a path."""
+    """Windows [N, context] of a text's tokens, and what follows each token; random ones without a path."""
     if path:
-        text = Path(path).read_text(encoding="utf-8")
-        alphabet = sorted(set(text))
-        number = {character: token for token, character in enumerate(alphabet)}
-        tokens = torch.tensor([number[character] for character in text[: len(text) * 9 // 10]])
-        vocabulary = len(alphabet)
+        tokens, vocabulary = read_tokens(path)
+        tokens = torch.tensor(tokens)
     else:
         source = torch.Generator().manual_seed(SEED)
         vocabulary = VOCABULARY
@@ -138,6 +134,8 @@ def train(rank, options, store_port):
     model = recipe.build(outputs)
     if not alone:
         model = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
+    if options.compile:
+        model = torch.compile(model)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = recipe.optimizer(trained)
     shares = batches(len(inputs), options.batch_size, rank, options.ranks)
@@ -164,37 +162,17 @@ def train(rank, options, store_port):
     loss = make(options.steps)
     seconds = time.perf_counter() - start
     if rank == 0:
-        result = {
-            "samples_per_second": options.steps * options.batch_size / seconds,
-            "seconds": seconds,
-            "steps": options.steps,
-            "batch_size": options.batch_size,
-            "ranks": options.ranks,
-            "threads": torch.get_num_threads(),
-            "data": "real" if options.data else "random",
-            "loss": loss,
-            "torch": torch.__version__,
-        }
+        threads = torch.get_num_threads()
+        result = report(options, seconds, threads, loss, torch=torch.__version__)
         print(json.dumps(result), flush=True)
     if not alone:
         distributed.destroy_process_group()
 
 
 def parse_options():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=sorted(MODELS), default="mnist")
-    parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1, help="of each rank")
-    parser.add_argument("--batch-size", type=int, default=64, help="of all ranks together")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--warm-up-steps", type=int, default=5)
-    parser.add_argument(
-        "--data", help="a folder with MNIST's files, or a file of text; random data without it"
-    )
-    options = parser.parse_args()
-    if not 1 <= options.ranks <= options.batch_size or options.steps < 1:
-        parser.error("each rank needs a sample in every batch, and there must be a step")
-    return options
+    options = parser(__doc__.splitlines()[0], MODELS)
+    options.add_argument("--compile", action="store_true", help="compile the net")
+    return checked(options)
 
 
 def main():

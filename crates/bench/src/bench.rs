@@ -20,8 +20,8 @@ use crate::kernels::KernelsBench;
 use crate::machine::Machine;
 use crate::network::Network;
 use crate::owner::Owner;
+use crate::peers::{FoundPeer, Peer};
 use crate::pipeline::PipelineBench;
-use crate::pytorch::Pytorch;
 use crate::recompute::RecomputeBench;
 use crate::resilience::ResilienceBench;
 use crate::scale::ScaleBench;
@@ -51,9 +51,9 @@ pub(crate) trait Bench: Parser {
         Ok(())
     }
 
-    /// Whether PyTorch is measured too, if there is one.
-    fn is_against_pytorch(&self) -> bool {
-        false
+    /// Who is measured too, in the same rounds.
+    fn peers(&self) -> &[Peer] {
+        &[]
     }
 
     /// Measures.
@@ -113,45 +113,33 @@ pub(crate) struct Setup {
     /// The binary whose processes are timed: the one that `EVERBURN_BIN` names, else this one.
     pub(crate) program: PathBuf,
     pub(crate) machine: Machine,
-    /// Where it was asked for and found.
-    pub(crate) pytorch: Option<Pytorch>,
-    /// Why it was not, if it was asked for.
-    skipped: Option<String>,
+    /// In the order in which they were asked for.
+    pub(crate) peers: Vec<FoundPeer>,
 }
 
 impl Setup {
-    fn new(against_pytorch: bool) -> Result<Self, Failure> {
+    /// Refuses peers that are missing: nobody waits for half of a comparison.
+    fn new(peers: &[Peer]) -> Result<Self, Failure> {
         let program = measured_program()?;
         let (children, folder) = (Children::listen()?, temporary_folder()?);
-        let (pytorch, skipped) = match against_pytorch {
-            false => (None, None),
-            true => match Pytorch::find(&children, folder.path())? {
-                Ok(pytorch) => (Some(pytorch), None),
-                Err(why) => (None, Some(why)),
-            },
-        };
-        if let Some(why) = &skipped {
-            // Now, so that nobody waits for nothing; and again under the table.
-            eprintln!("{why}");
+        let mut found: Vec<FoundPeer> = Vec::new();
+        for peer in peers {
+            if found.iter().all(|other| other.peer != *peer) {
+                found.push(peer.find(&children, folder.path())?);
+            }
         }
         Ok(Self {
             children,
             folder,
             program,
             machine: Machine::look(),
-            pytorch,
-            skipped,
+            peers: found,
         })
     }
 
     /// For files of the run; it goes with this value, also on an interrupt.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
-    }
-
-    /// The peer's name and version, where it is measured.
-    pub(crate) fn peer(&self) -> Option<String> {
-        self.pytorch.as_ref().map(Pytorch::name)
     }
 
     /// A process of the program that is measured: the part of it that a [`Side`](crate::Side) names.
@@ -185,7 +173,7 @@ fn run_one<B: Bench>(arguments: &[OsString]) -> Result<ExitCode, Failure> {
         check_place("--json", file)?;
     }
     bench.check()?;
-    let setup = Setup::new(bench.is_against_pytorch())?;
+    let setup = Setup::new(bench.peers())?;
     let before = CpuTime::now();
     let results = bench.measure(&setup)?;
     let meanwhile = before.zip(CpuTime::now());
@@ -194,9 +182,6 @@ fn run_one<B: Bench>(arguments: &[OsString]) -> Result<ExitCode, Failure> {
     println!("{}", setup.machine.describe(others));
     println!("{}\n", bench.notes(&results, &setup));
     println!("{}", bench.table(&results, &setup));
-    if let Some(why) = &setup.skipped {
-        println!("\n{why}");
-    }
     let rows = bench.to_json(&results, &setup, &setup.machine.to_json(others));
     if let Some(file) = bench.json_file() {
         write_file(file, &format!("{rows:#}\n"))?;

@@ -9,8 +9,8 @@ const COLOURS: [&str; 7] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000",
 ];
 
-/// Of the peer, which stays behind ours.
-const PEERS_COLOUR: &str = "#777777";
+/// Of the peers, which are drawn below ours.
+const PEERS_COLOURS: [&str; 2] = ["#777777", "#b0b0b0"];
 
 /// The plot of a panel, in pixels.
 const WIDTH: f64 = 400.0;
@@ -59,7 +59,7 @@ pub(super) fn svg(title: &str, subtitle: &str, panels: &[Panel]) -> String {
     for (index, panel) in panels.iter().enumerate() {
         let left = panel_width * index as f64 + LEFT;
         let mut group = axes.frame(&panel.title);
-        // The peer first, so that ours are above it.
+        // The peers first, so that ours are above them.
         for peer in [true, false] {
             for curve in panel.curves.iter().filter(|curve| curve.peer == peer) {
                 axes.put_curve(&mut group, curve, colour(&names, curve));
@@ -78,7 +78,7 @@ pub(super) fn svg(title: &str, subtitle: &str, panels: &[Panel]) -> String {
     format!("{file}\n")
 }
 
-/// A curve of each name, in order of appearance and the peer's last.
+/// A curve of each name, in order of appearance and the peers' last.
 fn names(panels: &[Panel]) -> Vec<&Curve> {
     let mut names: Vec<&Curve> = Vec::new();
     for curve in panels.iter().flat_map(|panel| &panel.curves) {
@@ -92,11 +92,10 @@ fn names(panels: &[Panel]) -> Vec<&Curve> {
 
 /// A name has the same colour in every panel.
 fn colour(names: &[&Curve], curve: &Curve) -> &'static str {
-    let at = names.iter().position(|other| other.name == curve.name);
-    match curve.peer {
-        true => PEERS_COLOUR,
-        false => COLOURS[at.unwrap_or_default() % COLOURS.len()],
-    }
+    let mut alike = names.iter().filter(|other| other.peer == curve.peer);
+    let at = alike.position(|other| other.name == curve.name);
+    let colours: &[&'static str] = if curve.peer { &PEERS_COLOURS } else { &COLOURS };
+    colours[at.unwrap_or_default() % colours.len()]
 }
 
 /// A line in the looks of a curve.
@@ -243,6 +242,15 @@ mod tests {
         assert_eq!(text.matches("h32\"").count(), 3);
         assert_eq!(text.matches("dasharray").count(), 2);
         assert_eq!(text.matches(">tcp</text>").count(), 1);
+    }
+
+    #[test]
+    fn each_peer_has_its_colour() {
+        let curves = [("gloo", true), ("shm", false), ("mpi", true)];
+        let panels = [panel("2 ranks", &curves)];
+        let names = names(&panels);
+        let colours: Vec<_> = names.iter().map(|curve| colour(&names, curve)).collect();
+        assert_eq!(colours, [COLOURS[0], PEERS_COLOURS[0], PEERS_COLOURS[1]]);
     }
 
     #[test]

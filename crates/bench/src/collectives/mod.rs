@@ -1,7 +1,8 @@
-//! `bench collectives`: how long exchanges take by size, ranks and transport, beside gloo's.
+//! `bench collectives`: how long exchanges take by size, ranks and transport, beside gloo's and MPI's.
 
 mod cost;
 mod options;
+mod peer_ranks;
 pub(crate) mod rank;
 mod rows;
 
@@ -11,18 +12,20 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 pub(crate) use self::options::CollectivesBench;
-use self::options::{GLOOS_OPERATION, Task, Way};
+use self::options::{PEERS_OPERATION, Task, Way};
+use self::peer_ranks::{PeerRanks, times_of};
 use self::rank::Order;
 use self::rows::{
-    CollectiveMeasurement, Ground, Row, Times, gigabytes_per_second, rows, table, to_csv, to_json,
+    CollectiveMeasurement, Ground, PeerTimes, Times, gigabytes_per_second, rows, table, to_csv,
+    to_json,
 };
 use crate::bench::{Bench, Setup, write_file};
 use crate::chart::{Curve, Panel, svg};
 use crate::failure::Failure;
-use crate::gloo::{Gloo, times_of};
 use crate::job::{Job, JobContext};
 use crate::machine::Machine;
 use crate::network::Network;
+use crate::peers::{FoundPeer, Peer};
 
 /// Calls before those that count, on both sides.
 const WARM_UP: usize = 3;
@@ -33,7 +36,7 @@ const STREAM_SECONDS: f64 = 1.0;
 impl Bench for CollectivesBench {
     const NAME: &'static str = "collectives";
     const ABOUT: &'static str =
-        "time and GB/s of collectives by size, ranks and transport; --against gloo";
+        "time and GB/s of collectives by size, ranks and transport; --against gloo,mpi";
 
     type Results = CollectiveResults;
 
@@ -45,8 +48,8 @@ impl Bench for CollectivesBench {
         self.check_options()
     }
 
-    fn is_against_pytorch(&self) -> bool {
-        self.against.is_some()
+    fn peers(&self) -> &[Peer] {
+        &self.against
     }
 
     fn measure(&self, setup: &Setup) -> Result<CollectiveResults, Failure> {
@@ -62,11 +65,11 @@ impl Bench for CollectivesBench {
     }
 
     fn notes(&self, results: &CollectiveResults, setup: &Setup) -> String {
-        notes(results, self, gloo(setup).as_deref())
+        notes(results, self, &setup.peers)
     }
 
-    fn table(&self, results: &CollectiveResults, setup: &Setup) -> String {
-        table(&results.measured, gloo(setup).as_deref())
+    fn table(&self, results: &CollectiveResults, _: &Setup) -> String {
+        table(&results.measured)
     }
 
     fn to_json(&self, results: &CollectiveResults, _: &Setup, machine: &Value) -> Value {
@@ -91,16 +94,11 @@ impl Bench for CollectivesBench {
             Some(rate) => format!("{rate} links between namespaces; {cores} cores, {cpu}"),
             None => format!("{cores} cores, {cpu}"),
         };
-        let panels = panels(&results.measured, gloo(setup).as_deref());
+        let panels = panels(&results.measured, &setup.peers);
         let title = "Collectives by size of the message";
         write_file(file, &svg(title, &subtitle, &panels))?;
         write_file(&file.with_extension("csv"), &to_csv(rows))
     }
-}
-
-/// The peer's name, where it is measured.
-fn gloo(setup: &Setup) -> Option<String> {
-    setup.peer().map(|pytorch| format!("gloo of {pytorch}"))
 }
 
 /// What the sweep has brought.
@@ -118,7 +116,7 @@ struct Sweep<'a> {
 }
 
 impl Sweep<'_> {
-    /// All lines of `ranks` ranks. Ours and the peer's processes live until all are measured, and
+    /// All lines of `ranks` ranks. Our processes and the peers' live until all are measured, and
     /// are given orders in turn: what disturbs one for a second disturbs the others too.
     fn measure(&self, ranks: usize, results: &mut CollectiveResults) -> Result<(), Failure> {
         // Declared first, so that it goes last.
@@ -127,28 +125,30 @@ impl Sweep<'_> {
         let ways = self.options.ways(ranks);
         let jobs = ways.iter().map(|way| self.start(context, way));
         let mut jobs = jobs.collect::<Result<Vec<_>, _>>()?;
-        let mut gloo = match &self.setup.pytorch {
-            Some(pytorch) => Some(Gloo::start(context, pytorch)?),
-            None => None,
-        };
+        let peers = self.setup.peers.iter();
+        let peers = peers.map(|found| PeerRanks::start(context, found));
+        let mut peers = peers.collect::<Result<Vec<_>, _>>()?;
         let ground = match &network {
             Some(network) => self.streams(&mut jobs[0], network)?,
             None => Ground::default(),
         };
         for task in self.options.tasks() {
             let first = results.measured.len();
-            results
-                .measured
-                .extend(ways.iter().map(|way| CollectiveMeasurement {
+            results.measured.extend(ways.iter().map(|way| {
+                CollectiveMeasurement {
                     way: way.clone(),
                     task,
                     ours: Times::default(),
-                    gloo: Times::default(),
+                    peers: peers
+                        .iter()
+                        .map(|ranks| PeerTimes::none_of(ranks.peer))
+                        .collect(),
                     ground,
-                }));
+                }
+            }));
             let measured = &mut results.measured[first..];
             for _ in 0..self.options.rounds {
-                self.add_round(&task, measured, &mut jobs, gloo.as_mut())?;
+                self.add_round(&task, measured, &mut jobs, &mut peers)?;
             }
             for line in measured {
                 eprintln!("{}", progress(line));
@@ -161,7 +161,9 @@ impl Sweep<'_> {
         for job in jobs {
             job.finish(self.options.common.patience())?;
         }
-        gloo.map_or(Ok(()), |gloo| gloo.finish(self.options.common.patience()))
+        peers
+            .into_iter()
+            .try_for_each(|ranks| ranks.finish(self.options.common.patience()))
     }
 
     fn start<'b>(&'b self, context: JobContext<'b>, way: &Way) -> Result<Job<'b>, Failure> {
@@ -180,22 +182,22 @@ impl Sweep<'_> {
         })
     }
 
-    /// The peer once, and each way once. `measured` and `jobs` are in the order of the ways.
+    /// Each peer once, and each way once. `measured` and `jobs` are in the order of the ways.
     fn add_round(
         &self,
         task: &Task,
         measured: &mut [CollectiveMeasurement],
         jobs: &mut [Job<'_>],
-        gloo: Option<&mut Gloo<'_>>,
+        peers: &mut [PeerRanks<'_>],
     ) -> Result<(), Failure> {
         let (bytes, patience) = (task.bytes.0, self.options.common.patience());
         let repeats = repeats(bytes);
-        if let Some(gloo) = gloo
-            && task.operation == GLOOS_OPERATION
-        {
-            let times = gloo.measure(bytes, WARM_UP, repeats, patience)?;
-            for line in measured.iter_mut() {
-                line.gloo.0.push(times.clone());
+        if task.operation == PEERS_OPERATION {
+            for (index, ranks) in peers.iter_mut().enumerate() {
+                let times = ranks.measure(bytes, WARM_UP, repeats, patience)?;
+                for line in measured.iter_mut() {
+                    line.peers[index].times.0.push(times.clone());
+                }
             }
         }
         let order = json!(Order::Collective {
@@ -267,7 +269,7 @@ fn progress(line: &CollectiveMeasurement) -> String {
         way,
         task,
         ours,
-        gloo,
+        peers,
         ..
     } = line;
     let time = |times: &Times| {
@@ -279,9 +281,12 @@ fn progress(line: &CollectiveMeasurement) -> String {
             )
         })
     };
-    let gloo = time(gloo).map_or_else(String::new, |gloo| format!("  (gloo {gloo})"));
+    let peer = |PeerTimes { peer, times }: &PeerTimes| {
+        time(times).map(|time| format!("  ({} {time})", peer.name()))
+    };
+    let peers: String = peers.iter().filter_map(peer).collect();
     format!(
-        "[{} ranks, {}, {}] {} {}: {}{gloo}",
+        "[{} ranks, {}, {}] {} {}: {}{peers}",
         way.ranks,
         way.transport,
         way.algorithm.as_deref().unwrap_or("auto"),
@@ -292,7 +297,7 @@ fn progress(line: &CollectiveMeasurement) -> String {
 }
 
 /// What one has to know to judge the table.
-fn notes(results: &CollectiveResults, options: &CollectivesBench, peer: Option<&str>) -> String {
+fn notes(results: &CollectiveResults, options: &CollectivesBench, peers: &[FoundPeer]) -> String {
     let mut notes = vec![format!(
         "method:  blocking calls in place, f32, by rank 0's clock; {WARM_UP} calls to warm up, a \
          barrier, then\n         5 to 2000 calls a round, {} rounds, all lines of a size in turn; \
@@ -300,10 +305,15 @@ fn notes(results: &CollectiveResults, options: &CollectivesBench, peer: Option<&
          `unsteady`: the rounds differ by more than a quarter",
         options.rounds
     )];
-    if let Some(peer) = peer {
+    for found in peers {
         notes.push(format!(
-            "peer:    {peer}, in the same rounds by the same rules; ours/gloo is by speed"
+            "peer:    {}, in the same rounds by the same rules; ours/{} is by speed",
+            found.full_name(),
+            found.peer.name()
         ));
+    }
+    if peers.len() > 1 {
+        notes.push("         \"ours/fastest\": to the peer that is the fastest in a line".into());
     }
     notes.extend(results.network.clone());
     let giga = |rate: f64| format!("{:.3} GB/s", rate / 1e9);
@@ -363,8 +373,8 @@ fn largest_of_each_world(all: &[CollectiveMeasurement]) -> Vec<&CollectiveMeasur
     largest
 }
 
-/// A panel for each operation and number of ranks, a curve for each way, one for the peer.
-fn panels(all: &[CollectiveMeasurement], peer: Option<&str>) -> Vec<Panel> {
+/// A panel for each operation and number of ranks, a curve for each way and each peer.
+fn panels(all: &[CollectiveMeasurement], peers: &[FoundPeer]) -> Vec<Panel> {
     let mut panels: Vec<Panel> = Vec::new();
     for row in rows(all) {
         let CollectiveMeasurement { way, task, .. } = row.measured;
@@ -386,19 +396,17 @@ fn panels(all: &[CollectiveMeasurement], peer: Option<&str>) -> Vec<Panel> {
             false,
             (bytes, row.algorithm_bandwidth()),
         );
-        if let (Some(peer), Some(rate)) = (peer, peers_bandwidth(&row)) {
-            add_point(&mut panels[at], peer.to_owned(), true, (bytes, rate));
+        for (found, peer) in peers.iter().zip(&row.peers) {
+            if let Some(summary) = peer.summary {
+                let rate = gigabytes_per_second(bytes, summary.p50);
+                add_point(&mut panels[at], found.full_name(), true, (bytes, rate));
+            }
         }
     }
     panels
 }
 
-fn peers_bandwidth(row: &Row<'_>) -> Option<f64> {
-    row.gloo
-        .map(|gloo| gigabytes_per_second(row.measured.task.bytes.0, gloo.p50))
-}
-
-/// The peer's point comes with every way; one is enough.
+/// A peer's point comes with every way; one is enough.
 fn add_point(panel: &mut Panel, name: String, peer: bool, point: (u64, f64)) {
     let curve = panel.curves.iter_mut().find(|curve| curve.name == name);
     match curve {

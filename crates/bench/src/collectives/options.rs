@@ -2,30 +2,32 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 
 use super::rank::Operation;
 use crate::bench::{Common, at_least_1, check_place};
 use crate::failure::Failure;
 use crate::network::LinkOptions;
+use crate::peers::{Peer, one_of};
 use crate::quantity::Bytes;
 
 /// Algorithms that are compared over links unless others are named: those for large messages.
 const OVER_LINKS: [&str; 3] = ["ring", "direct", "halving-doubling"];
 
-/// The benchmark's script measures this alone.
-pub(super) const GLOOS_OPERATION: Operation = Operation::AllReduce;
+/// The peers' programs measure this alone.
+pub(super) const PEERS_OPERATION: Operation = Operation::AllReduce;
 
 /// Measures collectives between real processes, by size, ranks and transport.
 ///
 /// Blocking calls in place on 32-bit floats, by rank 0's clock, after a warm-up and a barrier. All
 /// lines of a size are measured in turn, and that some rounds long, so that a slow minute of the
-/// machine falls on all.
+/// machine falls on all. A peer that is missing is refused at the start.
 #[derive(Debug, Parser)]
 #[command(
     name = "cargo xtask bench collectives",
     after_help = "Environment:\n  \
-        EVERBURN_PYTHON    the Python that can import torch, for --against [default: python3]\n  \
+        EVERBURN_PYTHON    the Python that can import torch, for --against gloo [default: python3]\n  \
+        PATH               has mpicc and mpirun, for --against mpi\n  \
         EVERBURN_BIN       a built everburn-bench to measure in place of this one"
 )]
 pub(crate) struct CollectivesBench {
@@ -43,7 +45,7 @@ pub(crate) struct CollectivesBench {
     transport: Vec<String>,
 
     /// The collectives.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [GLOOS_OPERATION])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [PEERS_OPERATION])]
     operation: Vec<Operation>,
 
     /// One algorithm for all messages, as in ring,direct,halving-doubling,recursive-doubling,flat;
@@ -56,9 +58,9 @@ pub(crate) struct CollectivesBench {
     #[arg(long, default_value_t = 5, value_parser = at_least_1)]
     pub(super) rounds: usize,
 
-    /// Measure this peer in the same rounds, and print ratios.
-    #[arg(long, value_name = "PEER")]
-    pub(super) against: Option<Peer>,
+    /// Measure these peers in the same rounds, and print the ratio to each and to the fastest.
+    #[arg(long, value_name = "PEERS", value_delimiter = ',', value_parser = one_of([Peer::Gloo, Peer::Mpi]))]
+    pub(super) against: Vec<Peer>,
 
     #[command(flatten)]
     pub(super) link: LinkOptions,
@@ -73,13 +75,6 @@ pub(crate) struct CollectivesBench {
 
     #[command(flatten)]
     pub(super) common: Common<300>,
-}
-
-/// Whom we are measured against.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Peer {
-    /// PyTorch's collectives on the CPU.
-    Gloo,
 }
 
 /// Ranks that exchange in one way.
@@ -161,6 +156,13 @@ impl CollectivesBench {
         let wrong = |what: String| Err(Failure::Usage(what));
         if let Some(few) = self.ranks.iter().find(|&&ranks| ranks < 2) {
             return wrong(format!("--ranks {few}: an exchange needs 2 ranks or more"));
+        }
+        if self.over_links() && self.against.contains(&Peer::Mpi) {
+            return wrong(
+                "--against mpi with --link: ranks of `mpirun` exchange through this machine's \
+                 memory, so the links would not be used; take --against gloo"
+                    .into(),
+            );
         }
         self.link.check(self.transport.iter().map(String::as_str))?;
         let files = [("--csv", &self.csv), ("--plot", &self.plot)];
@@ -244,6 +246,12 @@ mod tests {
         assert!(refused("--transport udp"));
         assert!(refused("--bytes 1Q"));
         assert!(refused("--delay 1ms"));
-        assert!(refused("--against mpi"));
+        assert!(refused("--against pytorch"));
+        assert!(wrong("--against gloo,mpi --link 1gbit").contains("take --against gloo"));
+        let both = options("--against gloo,mpi");
+        assert_eq!(
+            (&*both.against, both.check_options()),
+            (&[Peer::Gloo, Peer::Mpi][..], Ok(()))
+        );
     }
 }

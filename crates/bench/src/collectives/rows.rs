@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::cost::{bytes_each_way, link_bound_us, memory_bound_us};
 use super::options::{Task, Way};
 use crate::cells::{mark, times};
+use crate::peers::{Peer, to_fastest};
 
 /// The measurements of a line.
 #[derive(Debug, Clone)]
@@ -14,9 +15,24 @@ pub(super) struct CollectiveMeasurement {
     pub(super) way: Way,
     pub(super) task: Task,
     pub(super) ours: Times,
-    /// The peer's; empty where there is none.
-    pub(super) gloo: Times,
+    /// In the order in which they were asked for.
+    pub(super) peers: Vec<PeerTimes>,
     pub(super) ground: Ground,
+}
+
+/// A peer's; empty where it does not have the operation.
+#[derive(Debug, Clone)]
+pub(super) struct PeerTimes {
+    pub(super) peer: Peer,
+    pub(super) times: Times,
+}
+
+impl PeerTimes {
+    /// Nothing yet.
+    pub(super) fn none_of(peer: Peer) -> Self {
+        let times = Times::default();
+        Self { peer, times }
+    }
 }
 
 /// Microseconds of each call, by round.
@@ -89,16 +105,30 @@ impl Times {
 pub(super) struct Row<'a> {
     pub(super) measured: &'a CollectiveMeasurement,
     pub(super) ours: Summary,
-    pub(super) gloo: Option<Summary>,
-    /// How many times as fast as the peer.
-    pub(super) ratio: Option<f64>,
+    /// In the order of the measurement's.
+    pub(super) peers: Vec<PeerSummary>,
     /// The least microseconds that the ground allows.
     pub(super) bound_us: Option<f64>,
 }
 
+/// What a line says of a peer; nothing where it was not measured.
+#[derive(Debug)]
+pub(super) struct PeerSummary {
+    pub(super) peer: Peer,
+    pub(super) summary: Option<Summary>,
+    mean: Option<f64>,
+    /// How many times as fast as the peer we are.
+    ratio: Option<f64>,
+}
+
 impl Row<'_> {
     fn is_steady(&self) -> bool {
-        self.ours.steady && self.gloo.is_none_or(|gloo| gloo.steady)
+        let mut peers = self.peers.iter().filter_map(|peer| peer.summary);
+        self.ours.steady && peers.all(|summary| summary.steady)
+    }
+
+    fn to_fastest(&self) -> Option<f64> {
+        to_fastest(self.peers.iter().map(|peer| peer.ratio))
     }
 
     /// Bytes of the message by time, in GB/s.
@@ -148,21 +178,44 @@ pub(super) fn rows(all: &[CollectiveMeasurement]) -> Vec<Row<'_>> {
             Some(Row {
                 measured,
                 ours,
-                gloo: measured.gloo.summary(),
-                ratio: median_ratio(&measured.gloo.medians(), &measured.ours.medians()),
+                peers: measured
+                    .peers
+                    .iter()
+                    .map(|peer| summary_of(peer, measured))
+                    .collect(),
                 bound_us,
             })
         })
         .collect()
 }
 
-/// The result for a reader. `peer` names whom we were measured against, if anybody.
-pub(super) fn table(all: &[CollectiveMeasurement], peer: Option<&str>) -> String {
+fn summary_of(
+    PeerTimes { peer, times }: &PeerTimes,
+    measured: &CollectiveMeasurement,
+) -> PeerSummary {
+    PeerSummary {
+        peer: *peer,
+        summary: times.summary(),
+        mean: times.mean(),
+        ratio: median_ratio(&times.medians(), &measured.ours.medians()),
+    }
+}
+
+/// The result for a reader.
+pub(super) fn table(all: &[CollectiveMeasurement]) -> String {
     let links = all.iter().any(|measured| measured.ground.link.is_some());
     let mut header = vec!["operation", "ranks", "transport", "algorithm", "bytes"];
     header.extend(["p50 us", "(p10-p90)", "GB/s"]);
-    if peer.is_some() {
-        header.extend(["gloo us", "(p10-p90)", "GB/s", "ours/gloo"]);
+    let peers: &[PeerTimes] = all.first().map_or(&[], |measured| &measured.peers);
+    let names = peers.iter().map(|peer| peer.peer.name());
+    let names: Vec<_> = names
+        .map(|name| [format!("{name} us"), format!("ours/{name}")])
+        .collect();
+    for [time, ratio] in &names {
+        header.extend([time.as_str(), "(p10-p90)", "GB/s", ratio.as_str()]);
+    }
+    if names.len() > 1 {
+        header.push("ours/fastest");
     }
     header.extend(["bound us", "reached"]);
     if links {
@@ -181,9 +234,12 @@ pub(super) fn table(all: &[CollectiveMeasurement], peer: Option<&str>) -> String
                 task.bytes.to_string(),
             ];
             cells.extend(time_cells(Some(row.ours), task.bytes.0));
-            if peer.is_some() {
-                cells.extend(time_cells(row.gloo, task.bytes.0));
-                cells.push(times(row.ratio));
+            for peer in &row.peers {
+                cells.extend(time_cells(peer.summary, task.bytes.0));
+                cells.push(times(peer.ratio));
+            }
+            if names.len() > 1 {
+                cells.push(times(row.to_fastest()));
             }
             cells.push(row.bound_us.map_or_else(dash, microseconds));
             cells.push(row.share_of_bound().map_or_else(dash, percent));
@@ -223,7 +279,7 @@ fn dash() -> String {
     "-".into()
 }
 
-/// The result for a program: an array with an object for each line.
+/// The result for a program: an array with an object for each line. `ratio` is to the fastest peer.
 pub(super) fn to_json(
     all: &[CollectiveMeasurement],
     delay_us: Option<f64>,
@@ -234,11 +290,11 @@ pub(super) fn to_json(
             way,
             task,
             ours,
-            gloo,
             ground,
+            ..
         } = row.measured;
         let giga = |rate: Option<f64>| rate.map(|rate| rate / 1e9);
-        json!({
+        let mut object = json!({
             "operation": task.operation,
             "ranks": way.ranks,
             "transport": way.transport,
@@ -251,13 +307,7 @@ pub(super) fn to_json(
             "p90_us": row.ours.p90,
             "algbw_gbps": row.algorithm_bandwidth(),
             "mean_us": ours.mean(),
-            "gloo_p50_us": row.gloo.map(|gloo| gloo.p50),
-            "gloo_p10_us": row.gloo.map(|gloo| gloo.p10),
-            "gloo_p90_us": row.gloo.map(|gloo| gloo.p90),
-            "gloo_mean_us": gloo.mean(),
-            "gloo_algbw_gbps":
-                row.gloo.map(|gloo| gigabytes_per_second(task.bytes.0, gloo.p50)),
-            "ratio": row.ratio,
+            "ratio": row.to_fastest(),
             "memcpy_gbps": giga(ground.memcpy_alone),
             "memcpy_each_gbps": giga(ground.memcpy_each),
             "link_gbps": giga(ground.link),
@@ -269,13 +319,30 @@ pub(super) fn to_json(
             "stream_reached": row.share_of_stream(),
             "steady": row.is_steady(),
             "machine": machine,
-        })
+        });
+        // All rows have all columns, whoever was measured.
+        for peer in [Peer::Gloo, Peer::Mpi] {
+            let found = row.peers.iter().find(|found| found.peer == peer);
+            let summary = found.and_then(|found| found.summary);
+            let bandwidth = |p50| gigabytes_per_second(task.bytes.0, p50);
+            for (column, value) in [
+                ("p50_us", summary.map(|summary| summary.p50)),
+                ("p10_us", summary.map(|summary| summary.p10)),
+                ("p90_us", summary.map(|summary| summary.p90)),
+                ("mean_us", found.and_then(|found| found.mean)),
+                ("algbw_gbps", summary.map(|summary| bandwidth(summary.p50))),
+                ("ratio", found.and_then(|found| found.ratio)),
+            ] {
+                object[format!("{}_{column}", peer.name())] = json!(value);
+            }
+        }
+        object
     };
     rows(all).iter().map(object).collect()
 }
 
 /// The columns of comma-separated values that come first; the others follow by name.
-const FIRST_COLUMNS: [&str; 11] = [
+const FIRST_COLUMNS: [&str; 12] = [
     "operation",
     "ranks",
     "transport",
@@ -286,6 +353,7 @@ const FIRST_COLUMNS: [&str; 11] = [
     "p90_us",
     "algbw_gbps",
     "gloo_p50_us",
+    "mpi_p50_us",
     "ratio",
 ];
 

@@ -17,8 +17,19 @@ fn measured(ranks: usize, transport: &str, bytes: u64) -> CollectiveMeasurement 
             bytes: Bytes(bytes),
         },
         ours: Times(vec![vec![100.0; 5]]),
-        gloo: Times(vec![vec![400.0; 5]]),
+        peers: vec![PeerTimes {
+            peer: Peer::Gloo,
+            times: Times(vec![vec![400.0; 5]]),
+        }],
         ground: Ground::default(),
+    }
+}
+
+fn found(peer: Peer) -> FoundPeer {
+    FoundPeer {
+        peer,
+        program: "p".into(),
+        version: "MPI 2".into(),
     }
 }
 
@@ -36,7 +47,12 @@ fn a_panel_has_each_curve_once() {
             all.extend(["shm", "tcp"].map(|transport| measured(ranks, transport, bytes)));
         }
     }
-    let panels = panels(&all, Some("gloo"));
+    for line in &mut all {
+        let times = Times(vec![vec![200.0; 5]]);
+        let peer = Peer::Mpi;
+        line.peers.push(PeerTimes { peer, times });
+    }
+    let panels = panels(&all, &[found(Peer::Gloo), found(Peer::Mpi)]);
     let titles: Vec<_> = panels.iter().map(|panel| panel.title.as_str()).collect();
     assert_eq!(titles, ["all_reduce, 2 ranks", "all_reduce, 4 ranks"]);
     for panel in &panels {
@@ -45,7 +61,7 @@ fn a_panel_has_each_curve_once() {
             .iter()
             .map(|curve| curve.name.as_str())
             .collect();
-        assert_eq!(names, ["shm", "gloo", "tcp"]);
+        assert_eq!(names, ["shm", "gloo of pytorch MPI 2", "MPI 2", "tcp"]);
         assert!(panel.curves.iter().all(|curve| curve.points.len() == 2));
     }
     let gloo = &panels[0].curves[1];
@@ -80,13 +96,20 @@ fn the_notes_name_what_bounds_an_exchange() {
         measured: vec![measured(2, "shm", 1 << 10), large.clone(), large],
         ..CollectiveResults::default()
     };
-    let alone = notes(&results, &options, None);
+    let alone = notes(&results, &options, &[]);
     alone.assert_contains([
         "memcpy of 1M: 12.000 GB/s by one rank, 9.500 GB/s by each of 2 at once",
     ]);
     alone.assert_contains(["all_reduce\n         2(n-1)/n x bytes (flat"]);
     assert_eq!(alone.matches("memory:").count(), 1, "{alone}");
     assert!(!alone.contains("peer:"), "{alone}");
-    let beside = notes(&results, &options, Some("gloo of pytorch 2"));
-    assert!(beside.contains("peer:    gloo of pytorch 2"), "{beside}");
+    let peers = [found(Peer::Mpi), found(Peer::Gloo)];
+    let beside = notes(&results, &options, &peers);
+    beside.assert_contains([
+        "peer:    MPI 2, in the same rounds by the same rules; ours/mpi is",
+        "peer:    gloo of pytorch MPI 2",
+        "\"ours/fastest\"",
+    ]);
+    let one = notes(&results, &options, &peers[..1]);
+    assert!(!one.contains("fastest"), "{one}");
 }

@@ -1,11 +1,11 @@
 //! `bench kernels`: single layers of the models beside PyTorch's.
 //!
-//! The rows are described here, once, and given to both sides, which fill their tensors with the same
+//! The rows are described here, once, and given to all sides, which fill their tensors with the same
 //! numbers. Each side is a process for each number of threads, all of which live all the time; they are
 //! given rows in turn, and stand still (`SIGSTOP`) while it is not theirs.
 
 pub(crate) mod layer;
-mod networks;
+pub(crate) mod networks;
 mod options;
 mod results;
 mod side;
@@ -13,7 +13,7 @@ pub(crate) mod worker;
 
 use std::path::Path;
 
-use everburn_record::statistics::{geometric_mean, median_ratio};
+use everburn_record::statistics::geometric_mean;
 use serde_json::Value;
 
 pub(crate) use self::options::KernelsBench;
@@ -22,14 +22,12 @@ use self::side::Side;
 use crate::bench::{Bench, Setup};
 use crate::cells;
 use crate::failure::Failure;
-
-/// How the peer is called in tables, whatever its version.
-const PEER: &str = "pytorch";
+use crate::peers::{FoundPeer, Peer};
 
 impl Bench for KernelsBench {
     const NAME: &'static str = "kernels";
     const ABOUT: &'static str =
-        "microseconds of the models' layers by threads and batch size; --against pytorch";
+        "microseconds of the models' layers by threads and batch size; --against pytorch,compile";
 
     type Results = KernelResults;
 
@@ -41,59 +39,58 @@ impl Bench for KernelsBench {
         self.rows().map(drop)
     }
 
-    fn is_against_pytorch(&self) -> bool {
-        self.against.is_some()
+    fn peers(&self) -> &[Peer] {
+        &self.against
     }
 
     fn measure(&self, setup: &Setup) -> Result<KernelResults, Failure> {
         let (rows, threads) = (self.rows()?, self.threads(setup.machine.cores)?);
-        let mut pairs = Vec::new();
+        let mut teams = Vec::new();
         for &threads in &threads {
             let start = |name: &str, command| {
                 Side::start(&setup.children, name, command, threads, setup.folder())
             };
-            pairs.push(Pair {
+            let theirs = |found: &FoundPeer| start(found.peer.name(), side::theirs(found, threads));
+            teams.push(Team {
                 ours: start("everburn", side::ours(&setup.program, threads))?,
-                peer: match &setup.pytorch {
-                    None => None,
-                    Some(pytorch) => Some(start(PEER, side::pytorch(pytorch, threads))?),
-                },
+                peers: setup.peers.iter().map(theirs).collect::<Result<_, _>>()?,
             });
         }
-        let mut results = KernelResults::new(rows, threads);
-        measure(&mut results, &mut pairs, self)?;
-        for pair in pairs {
-            pair.finish(self.common.patience())?;
+        let mut results = KernelResults::new(rows, threads, &setup.peers);
+        measure(&mut results, &mut teams, self)?;
+        for team in teams {
+            team.finish(self.common.patience())?;
         }
         Ok(results)
     }
 
     fn notes(&self, _: &KernelResults, setup: &Setup) -> String {
-        notes(self, setup.peer().as_deref())
+        notes(self, &setup.peers)
     }
 
-    fn table(&self, results: &KernelResults, setup: &Setup) -> String {
-        results.tables(setup.pytorch.as_ref().map(|_| PEER))
+    fn table(&self, results: &KernelResults, _: &Setup) -> String {
+        results.tables()
     }
 
-    fn to_json(&self, results: &KernelResults, setup: &Setup, machine: &Value) -> Value {
-        results.to_json(setup.peer().as_deref(), machine)
+    fn to_json(&self, results: &KernelResults, _: &Setup, machine: &Value) -> Value {
+        results.to_json(machine)
     }
 }
 
 /// Who measures with one number of threads.
-struct Pair<'a> {
+struct Team<'a> {
     ours: Side<'a>,
-    peer: Option<Side<'a>>,
+    peers: Vec<Side<'a>>,
 }
 
-impl Pair<'_> {
+impl Team<'_> {
     fn finish(self, patience: std::time::Duration) -> Result<(), Failure> {
         self.ours.finish(patience)?;
-        self.peer.map_or(Ok(()), |peer| peer.finish(patience))
+        let mut peers = self.peers.into_iter();
+        peers.try_for_each(|peer| peer.finish(patience))
     }
 
-    /// Measures a row on both sides; in the first round they also compare what comes out.
+    /// Measures a row on all sides; in the first round what comes out is compared, too.
     fn measure(
         &mut self,
         measured: &mut BenchmarkRow,
@@ -102,34 +99,37 @@ impl Pair<'_> {
         options: &KernelsBench,
     ) -> Result<(), Failure> {
         let row = &measured.row;
-        let check = round == 1 && self.peer.is_some();
+        let check = round == 1 && !self.peers.is_empty();
         let order = row.order(options.milliseconds, check);
         let patience = options.common.patience();
-        let ask = |side: &mut Side<'_>| side.measure(row, &order, patience);
+        let sides = std::iter::once(&mut self.ours).chain(&mut self.peers);
+        let mut sides: Vec<_> = sides.enumerate().collect();
         // Who comes first has the caches of whoever came before.
-        let peer_first = round.is_multiple_of(2);
-        let mut theirs = None;
-        if let (true, Some(peer)) = (peer_first, &mut self.peer) {
-            theirs = Some(ask(peer)?);
+        if round.is_multiple_of(2) {
+            sides.reverse();
         }
-        let ours = ask(&mut self.ours)?;
-        if let (false, Some(peer)) = (peer_first, &mut self.peer) {
-            theirs = Some(ask(peer)?);
+        let mut answers = Vec::with_capacity(sides.len());
+        for (place, side) in sides {
+            answers.push((place, side.measure(row, &order, patience)?));
         }
+        answers.sort_by_key(|(place, _)| *place);
+        let mut answers = answers.into_iter().map(|(_, answer)| answer);
         let series = &mut measured.series[index];
-        series.ours.push(ours.microseconds);
-        if let Some(theirs) = theirs {
-            ours.compare(&theirs, row)?;
-            series.peers.push(theirs.microseconds);
+        if let Some(ours) = answers.next() {
+            series.ours.push(ours.microseconds);
+            for (times, theirs) in series.peers.iter_mut().zip(answers) {
+                ours.compare(&theirs, row)?;
+                times.push(theirs.microseconds);
+            }
         }
         Ok(())
     }
 }
 
-/// Every row once a round on every side; `pairs` are in the order of the threads.
+/// Every row once a round on every side; `teams` are in the order of the threads.
 fn measure(
     results: &mut KernelResults,
-    pairs: &mut [Pair<'_>],
+    teams: &mut [Team<'_>],
     options: &KernelsBench,
 ) -> Result<(), Failure> {
     let groups: Vec<_> = results.groups().map(<[_]>::len).collect();
@@ -138,11 +138,11 @@ fn measure(
         for &length in &groups {
             let (group, rest) = rows.split_at_mut(length);
             rows = rest;
-            for (index, pair) in pairs.iter_mut().enumerate() {
+            for (index, team) in teams.iter_mut().enumerate() {
                 for measured in &mut *group {
-                    pair.measure(measured, index, round, options)?;
+                    team.measure(measured, index, round, options)?;
                 }
-                let progress = progress(group, index, &pair.ours.name);
+                let progress = progress(group, index, &team.ours.name);
                 eprintln!("[round {round}/{}] {progress}", options.repeats);
             }
         }
@@ -154,10 +154,7 @@ fn measure(
 fn progress(group: &[BenchmarkRow], index: usize, side: &str) -> String {
     let ratios: Vec<_> = group
         .iter()
-        .filter_map(|measured| {
-            let series = &measured.series[index];
-            median_ratio(&series.peers, &series.ours)
-        })
+        .filter_map(|measured| measured.series[index].to_fastest())
         .collect();
     let mean = geometric_mean(&ratios)
         .map_or(String::new(), |mean| format!(", geometric mean {mean:.2}x"));
@@ -170,7 +167,7 @@ fn progress(group: &[BenchmarkRow], index: usize, side: &str) -> String {
 }
 
 /// What one has to know to judge the tables.
-fn notes(options: &KernelsBench, peer: Option<&str>) -> String {
+fn notes(options: &KernelsBench, peers: &[FoundPeer]) -> String {
     let rounds = cells::rounds(options.repeats);
     let milliseconds = options.milliseconds;
     let mut notes = vec![
@@ -185,11 +182,17 @@ fn notes(options: &KernelsBench, peer: Option<&str>) -> String {
             .into(),
         "         `unsteady`: the rounds of a line differ by more than a quarter".into(),
     ];
-    if let Some(peer) = peer {
+    for found in peers {
         notes.push(format!(
-            "peer:    {peer}, on the same numbers with equal results, which is checked;\n         \
-             \"ratio\": its time by ours, so that we are faster above 1.00x"
+            "peer:    {}, on the same numbers with equal results, which is checked;\n         \
+             \"ratio\": its time by ours, so that we are faster above 1.00x",
+            found.full_name()
         ));
+    }
+    if peers.len() > 1 {
+        notes.push(
+            "         \"to fastest\": the ratio to the peer that is the fastest in a row".into(),
+        );
     }
     notes.join("\n")
 }
@@ -223,29 +226,44 @@ mod tests {
         KernelsBench::parse_from(["bench kernels"].into_iter().chain(line.split(' ')))
     }
 
-    fn measured(ours: Command, peer: Option<Command>) -> Result<KernelResults, Failure> {
+    fn found(peer: Peer) -> FoundPeer {
+        FoundPeer {
+            peer,
+            program: "python3".into(),
+            version: "2".into(),
+        }
+    }
+
+    fn measured(
+        ours: Command,
+        peers: impl IntoIterator<Item = Command>,
+    ) -> Result<KernelResults, Failure> {
         let options = options();
         let folder = tempfile::tempdir().unwrap();
         let children = Children::listen().unwrap();
         let start = |name, command| Side::start(&children, name, command, 1, folder.path());
-        let mut pairs = [Pair {
+        let peers = peers.into_iter().map(|peer| start("a peer", peer));
+        let mut teams = [Team {
+            peers: peers.collect::<Result<_, _>>()?,
             ours: start("ours", ours)?,
-            peer: peer.map(|peer| start("the peer", peer)).transpose()?,
         }];
-        let mut results = KernelResults::new(options.rows()?, vec![1]);
-        measure(&mut results, &mut pairs, &options)?;
-        let [pair] = pairs;
-        pair.finish(options.common.patience())?;
+        let both = [found(Peer::Pytorch), found(Peer::Compile)];
+        let peers = &both[..teams[0].peers.len()];
+        let mut results = KernelResults::new(options.rows()?, vec![1], peers);
+        measure(&mut results, &mut teams, &options)?;
+        let [team] = teams;
+        team.finish(options.common.patience())?;
         Ok(results)
     }
 
     #[test]
-    fn every_row_is_measured_on_both_sides_in_every_round() {
-        let results = measured(fake(2.0, "[1.0]"), Some(fake(3.0, "[1.0]"))).unwrap();
+    fn every_row_is_measured_on_all_sides_in_every_round() {
+        let peers = [fake(4.0, "[1.0]"), fake(3.0, "[1.0]")];
+        let results = measured(fake(2.0, "[1.0]"), peers).unwrap();
         assert_eq!(results.rows.len(), 6);
         for BenchmarkRow { series, .. } in &results.rows {
             assert_eq!(series[0].ours, [2.0; 3]);
-            assert_eq!(series[0].peers, [3.0; 3]);
+            assert_eq!(series[0].peers, [[4.0; 3], [3.0; 3]]);
         }
         let told = progress(&results.rows, 0, "everburn with 1 thread");
         assert_eq!(
@@ -263,19 +281,20 @@ mod tests {
                 .iter()
                 .all(|measured| measured.series[0].peers.is_empty())
         );
-        assert!(results.tables(None).contains("relu on 50, forward"));
+        assert!(results.tables().contains("relu on 50, forward"));
     }
 
     #[test]
     fn a_side_that_computes_something_else_or_fails_is_named() {
-        let other = measured(fake(2.0, "[1.0]"), Some(fake(3.0, "[2.0]"))).unwrap_err();
+        let peers = [fake(3.0, "[1.0]"), fake(3.0, "[2.0]")];
+        let other = measured(fake(2.0, "[1.0]"), peers).unwrap_err();
         assert!(
             other.to_string().contains("compute different things"),
             "{other}"
         );
         let mut silent = Command::new("sh");
         silent.args(["-c", "echo no such layer >&2; exit 1"]);
-        let failed = measured(fake(2.0, "[1.0]"), Some(silent))
+        let failed = measured(fake(2.0, "[1.0]"), [silent])
             .unwrap_err()
             .to_string();
         assert!(
@@ -287,9 +306,16 @@ mod tests {
 
     #[test]
     fn the_notes_say_who_is_faster() {
-        let alone = notes(&options(), None);
+        let alone = notes(&options(), &[]);
         alone.assert_contains(["medians of 3 rounds, in each the median call of 7 ms"]);
         assert!(!alone.contains("peer"), "{alone}");
-        assert!(notes(&options(), Some("pytorch 2")).contains("pytorch 2, on the same numbers"));
+        let peers = [found(Peer::Pytorch), found(Peer::Compile)];
+        let one = notes(&options(), &peers[..1]);
+        assert!(one.ends_with("faster above 1.00x"), "{one}");
+        notes(&options(), &peers).assert_contains([
+            "peer:    pytorch 2, on the same numbers",
+            "peer:    torch.compile of pytorch 2, on the same numbers",
+            "\"to fastest\"",
+        ]);
     }
 }

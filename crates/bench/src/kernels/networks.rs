@@ -4,12 +4,13 @@ use everburn_models::gpt::GptConfig;
 use everburn_models::mnist::MnistConfig;
 use everburn_models::mnist_bn::MnistBnConfig;
 use everburn_models::resnet50::{EXPANSION, ResNet50Config};
+use serde::Serialize;
 
 use super::layer::{Layer, Pass};
 
 /// A network whose layers are measured.
 #[derive(Debug)]
-pub(super) struct Network {
+pub(crate) struct Network {
     pub(super) name: &'static str,
     /// Where none are asked for; none if its layers do not depend on it.
     pub(super) batches: &'static [usize],
@@ -45,12 +46,13 @@ pub(super) const NETWORKS: [Network; 5] = [
 ];
 
 /// A layer of a network.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Used {
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Used {
     pub(super) layer: Layer,
     /// How often the network has it; 0 for what is a part of another layer of the list.
     pub(super) count: usize,
     /// Whether something that is trained comes before it.
+    #[serde(skip)]
     has_trained_input: bool,
 }
 
@@ -70,12 +72,12 @@ impl Used {
 }
 
 impl Network {
-    pub(super) fn named(name: &str) -> Option<&'static Self> {
+    pub(crate) fn named(name: &str) -> Option<&'static Self> {
         NETWORKS.iter().find(|network| network.name == name)
     }
 
     /// Each distinct layer once, in the order of the network.
-    pub(super) fn layers(&self) -> Vec<Used> {
+    pub(crate) fn layers(&self) -> Vec<Used> {
         let mut layers = Layers(Vec::new());
         (self.layers)(&mut layers);
         layers.0

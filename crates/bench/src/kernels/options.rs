@@ -6,13 +6,14 @@ use super::layer::{Layer, Order, Pass};
 use super::networks::{NETWORKS, Network};
 use crate::bench::{Common, at_least_1};
 use crate::failure::Failure;
+use crate::peers::{Peer, one_of};
 
 /// Measures single layers of the models: microseconds of a call.
 ///
-/// Each layer runs through Burn's tensors, as in a model; with `--against pytorch` also in PyTorch, with
-/// the same numbers, and the results must agree. Both sides are processes that run all the time and are
-/// asked row by row in turn, so that a slow minute of the machine falls on both; ratios are medians over
-/// the rounds.
+/// Each layer runs through Burn's tensors, as in a model; with `--against pytorch,compile` also in PyTorch,
+/// as it comes and compiled, with the same numbers, and the results must agree. All sides are processes that
+/// run all the time and are asked row by row in turn, so that a slow minute of the machine falls on all;
+/// ratios are medians over the rounds. A peer that is missing is refused at the start.
 #[derive(Debug, Parser)]
 #[command(
     name = "cargo xtask bench kernels",
@@ -47,9 +48,9 @@ pub(crate) struct KernelsBench {
     #[arg(long, default_value_t = 80, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) milliseconds: u64,
 
-    /// Measure beside this peer, and print ratios.
-    #[arg(long, value_name = "PEER", value_parser = ["pytorch"])]
-    pub(super) against: Option<String>,
+    /// Measure beside these peers, and print the ratio to each and to the fastest.
+    #[arg(long, value_name = "PEERS", value_delimiter = ',', value_parser = one_of([Peer::Pytorch, Peer::Compile]))]
+    pub(super) against: Vec<Peer>,
 
     #[command(flatten)]
     pub(super) common: Common<300>,
@@ -81,7 +82,7 @@ impl Row {
         }
     }
 
-    /// What both sides are told. `check`: they also tell what came out.
+    /// The order to all sides. `check`: they also report what came out.
     pub(super) fn order(&self, milliseconds: u64, check: bool) -> Order {
         Order {
             layer: self.layer.clone(),

@@ -7,24 +7,32 @@ use serde_json::{Value, json};
 use super::layer::Pass;
 use super::options::Row;
 use crate::cells::{mark, times};
+use crate::peers::{FoundPeer, to_fastest};
 
 /// Microseconds of a row with some number of threads, one value a round.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Series {
     pub(super) ours: Vec<f64>,
-    /// Empty where there is no peer.
-    pub(super) peers: Vec<f64>,
+    /// Of each peer, in the order in which they were asked for.
+    pub(super) peers: Vec<Vec<f64>>,
 }
 
 impl Series {
-    /// How many times as fast as the peer we are.
-    fn ratio(&self) -> Option<f64> {
-        median_ratio(&self.peers, &self.ours)
+    /// How many times as fast as each peer we are.
+    fn ratios(&self) -> impl Iterator<Item = Option<f64>> {
+        self.peers
+            .iter()
+            .map(|times| median_ratio(times, &self.ours))
+    }
+
+    /// How many times as fast as the fastest peer we are.
+    pub(super) fn to_fastest(&self) -> Option<f64> {
+        to_fastest(self.ratios())
     }
 
     fn is_steady(&self) -> bool {
-        [&self.ours, &self.peers]
-            .into_iter()
+        std::iter::once(&self.ours)
+            .chain(&self.peers)
             .filter_map(|times| Spread::of(times))
             .all(|spread| spread.is_steady())
     }
@@ -43,6 +51,7 @@ pub(super) struct BenchmarkRow {
 pub(crate) struct KernelResults {
     pub(super) threads: Vec<usize>,
     pub(super) rows: Vec<BenchmarkRow>,
+    peers: Vec<FoundPeer>,
 }
 
 /// Some rows with one number of threads, in a few numbers.
@@ -53,17 +62,33 @@ struct Summary<'a> {
     batch: Option<usize>,
     threads: usize,
     rows: usize,
-    geometric_mean: Option<f64>,
-    /// Rows in which the peer is faster.
+    /// Of the ratios to each peer, and of those to the fastest.
+    geometric_means: Vec<Option<f64>>,
+    to_fastest: Option<f64>,
+    /// Rows in which a peer is faster.
     slower: usize,
     slowest: Option<(f64, &'a Row)>,
-    /// Milliseconds of the layers in a training step, ours and the peer's.
-    step: Option<(f64, Option<f64>)>,
+    /// Milliseconds of the layers in a training step, ours and each peer's.
+    step: Option<(f64, Vec<Option<f64>>)>,
+}
+
+impl Summary<'_> {
+    /// Of our step and each peer's.
+    fn steps(&self) -> (Option<f64>, Vec<Option<f64>>) {
+        match &self.step {
+            Some((ours, peers)) => (Some(*ours), peers.clone()),
+            None => (None, vec![None; self.geometric_means.len()]),
+        }
+    }
 }
 
 impl KernelResults {
-    pub(super) fn new(rows: Vec<Row>, threads: Vec<usize>) -> Self {
-        let series = vec![Series::default(); threads.len()];
+    pub(super) fn new(rows: Vec<Row>, threads: Vec<usize>, peers: &[FoundPeer]) -> Self {
+        let nothing = Series {
+            ours: Vec::new(),
+            peers: vec![Vec::new(); peers.len()],
+        };
+        let series = vec![nothing; threads.len()];
         let rows = rows.into_iter().map(|row| BenchmarkRow {
             row,
             series: series.clone(),
@@ -71,6 +96,7 @@ impl KernelResults {
         Self {
             rows: rows.collect(),
             threads,
+            peers: peers.to_vec(),
         }
     }
 
@@ -80,27 +106,30 @@ impl KernelResults {
             .chunk_by(|a, b| (a.row.model, a.row.batch) == (b.row.model, b.row.batch))
     }
 
-    /// The result for a reader. `peer` names whom we were measured against, if anybody.
-    pub(super) fn tables(&self, peer: Option<&str>) -> String {
+    /// The result for a reader.
+    pub(super) fn tables(&self) -> String {
         let tables = self.groups().filter_map(|rows| {
             let Row { model, batch, .. } = &rows.first()?.row;
             let batch = batch.map_or(String::new(), |batch| format!(", batch {batch}"));
-            Some(format!("{model}{batch}\n{}", self.table(rows, peer)))
+            Some(format!("{model}{batch}\n{}", self.table(rows)))
         });
-        let summary = self.summary(peer);
+        let summary = self.summary();
         let all: Vec<_> = tables.chain([summary]).collect();
         all.join("\n\n")
     }
 
-    fn table(&self, rows: &[BenchmarkRow], peer: Option<&str>) -> String {
+    fn table(&self, rows: &[BenchmarkRow]) -> String {
         let mut header = vec!["microseconds of a call".to_owned(), "count".to_owned()];
         for &threads in &self.threads {
             header.push(match threads {
                 1 => "1 thread".to_owned(),
                 _ => format!("{threads} threads"),
             });
-            if let Some(peer) = peer {
-                header.extend([peer.to_owned(), "ratio".to_owned()]);
+            for found in &self.peers {
+                header.extend([found.peer.name(), "ratio"].map(str::to_owned));
+            }
+            if self.peers.len() > 1 {
+                header.push("to fastest".to_owned());
             }
         }
         header.push(String::new());
@@ -113,9 +142,11 @@ impl KernelResults {
             let mut cells = vec![row.name(), count];
             for series in series {
                 cells.push(microseconds(&series.ours));
-                if peer.is_some() {
-                    cells.push(microseconds(&series.peers));
-                    cells.push(times(series.ratio()));
+                for (peer, ratio) in series.peers.iter().zip(series.ratios()) {
+                    cells.extend([microseconds(peer), times(ratio)]);
+                }
+                if series.peers.len() > 1 {
+                    cells.push(times(series.to_fastest()));
                 }
             }
             cells.push(mark(series.iter().all(Series::is_steady)));
@@ -124,24 +155,34 @@ impl KernelResults {
         aligned(&header, &lines.collect::<Vec<_>>(), &[])
     }
 
-    fn summary(&self, peer: Option<&str>) -> String {
+    fn summary(&self) -> String {
         let mut header = vec!["all rows", "batch", "threads", "rows", "ms of a step"];
-        if let Some(peer) = peer {
-            header.extend([peer, "ratio", "geometric mean", "below 1x", "lowest", ""]);
+        for found in &self.peers {
+            header.extend([found.peer.name(), "ratio", "geometric mean"]);
+        }
+        if self.peers.len() > 1 {
+            header.push("to fastest");
+        }
+        if !self.peers.is_empty() {
+            header.extend(["below 1x", "lowest", ""]);
         }
         let milliseconds =
             |time: Option<f64>| time.map_or_else(|| "-".to_owned(), |time| format!("{time:.1}"));
         let lines = self.summaries().into_iter().map(|summary| {
-            let (ours, theirs) = summary.step.unzip();
-            let theirs = theirs.flatten();
+            let (ours, theirs) = summary.steps();
             let batch = summary.batch.map_or_else(|| "-".into(), |n| n.to_string());
             let mut cells = vec![summary.model.to_owned(), batch];
             cells.extend([summary.threads, summary.rows].map(|number| number.to_string()));
             cells.push(milliseconds(ours));
-            if peer.is_some() {
+            for (theirs, mean) in theirs.into_iter().zip(&summary.geometric_means) {
                 cells.push(milliseconds(theirs));
                 cells.push(times(theirs.zip(ours).map(|(theirs, ours)| theirs / ours)));
-                cells.push(times(summary.geometric_mean));
+                cells.push(times(*mean));
+            }
+            if self.peers.len() > 1 {
+                cells.push(times(summary.to_fastest));
+            }
+            if !self.peers.is_empty() {
                 cells.push(summary.slower.to_string());
                 let (lowest, row) = summary.slowest.unzip();
                 cells.push(times(lowest));
@@ -174,13 +215,18 @@ impl KernelResults {
         summaries
     }
 
-    /// The result for a program.
-    pub(super) fn to_json(&self, peer: Option<&str>, machine: &Value) -> Value {
+    /// The result for a program. `ratio` and `geometric_mean` are to the fastest peer.
+    pub(super) fn to_json(&self, machine: &Value) -> Value {
+        let names = || self.peers.iter().map(|found| found.peer.name());
         let rows = self.rows.iter().flat_map(|BenchmarkRow { row, series }| {
             self.threads
                 .iter()
                 .zip(series)
                 .map(move |(threads, series)| {
+                    let peer = |((name, times), ratio): ((&str, &Vec<f64>), Option<f64>)| {
+                        json!({ "name": name, "microseconds": Spread::of(times), "ratio": ratio })
+                    };
+                    let peers = names().zip(&series.peers).zip(series.ratios()).map(peer);
                     json!({
                         "model": row.model,
                         "batch": row.batch,
@@ -190,30 +236,35 @@ impl KernelResults {
                         "threads": threads,
                         "repeats": series.ours.len(),
                         "microseconds": Spread::of(&series.ours),
-                        "peer_microseconds": Spread::of(&series.peers),
-                        "ratio": series.ratio(),
+                        "peers": peers.collect::<Vec<_>>(),
+                        "ratio": series.to_fastest(),
                         "steady": series.is_steady(),
                     })
                 })
         });
         let models = self.summaries().into_iter().map(|summary| {
-            let (ours, theirs) = summary.step.unzip();
+            let (ours, theirs) = summary.steps();
+            let peer = |((name, step), mean): ((&str, Option<f64>), &Option<f64>)| {
+                json!({ "name": name, "step_ms": step, "geometric_mean": mean })
+            };
+            let means = &summary.geometric_means;
+            let peers = names().zip(theirs).zip(means).map(peer);
             json!({
                 "model": summary.model,
                 "batch": summary.batch,
                 "threads": summary.threads,
                 "rows": summary.rows,
-                "geometric_mean": summary.geometric_mean,
+                "peers": peers.collect::<Vec<_>>(),
+                "geometric_mean": summary.to_fastest,
                 "below_1": summary.slower,
                 "lowest": summary.slowest.map(|(ratio, _)| ratio),
                 "lowest_row": summary.slowest.map(|(_, row)| row.name()),
                 "step_ms": ours,
-                "peer_step_ms": theirs.flatten(),
             })
         });
         json!({
             "machine": machine,
-            "peer": peer,
+            "peers": self.peers.iter().map(FoundPeer::full_name).collect::<Vec<_>>(),
             "rows": rows.collect::<Vec<_>>(),
             "models": models.collect::<Vec<_>>(),
         })
@@ -224,17 +275,25 @@ impl KernelResults {
 fn summarize(rows: &[BenchmarkRow], index: usize, threads: usize) -> Option<Summary<'_>> {
     let first = &rows.first()?.row;
     let ratios = rows.iter().filter_map(|measured| {
-        let ratio = measured.series[index].ratio()?;
+        let ratio = measured.series[index].to_fastest()?;
         Some((ratio, &measured.row))
     });
     let ratios: Vec<_> = ratios.collect();
     let only: Vec<_> = ratios.iter().map(|(ratio, _)| *ratio).collect();
+    let to_peer = |peer: usize| {
+        let each = rows.iter().map(|measured| &measured.series[index]);
+        let each = each.filter_map(|series| series.ratios().nth(peer).flatten());
+        geometric_mean(&each.collect::<Vec<_>>())
+    };
     Some(Summary {
         model: first.model,
         batch: first.batch,
         threads,
         rows: rows.len(),
-        geometric_mean: geometric_mean(&only),
+        geometric_means: (0..rows[0].series[index].peers.len())
+            .map(to_peer)
+            .collect(),
+        to_fastest: geometric_mean(&only),
         slower: only.iter().filter(|ratio| **ratio < 1.0).count(),
         slowest: ratios.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)),
         step: step(rows, index),
@@ -242,19 +301,21 @@ fn summarize(rows: &[BenchmarkRow], index: usize, threads: usize) -> Option<Summ
 }
 
 /// What the layers of a training step take together, each as often as the model has it.
-fn step(rows: &[BenchmarkRow], index: usize) -> Option<(f64, Option<f64>)> {
+fn step(rows: &[BenchmarkRow], index: usize) -> Option<(f64, Vec<Option<f64>>)> {
     let trained = rows
         .iter()
         .filter(|measured| measured.row.pass != Pass::Forward);
-    let sum = |times: fn(&Series) -> &[f64]| {
+    let sum = |peer: Option<usize>| {
         let milliseconds = trained.clone().map(|BenchmarkRow { row, series }| {
-            let spread = Spread::of(times(&series[index]))?;
+            let Series { ours, peers } = &series[index];
+            let spread = Spread::of(peer.map_or(ours, |peer| &peers[peer]))?;
             Some(row.count as f64 * spread.median / 1e3)
         });
         let sum: Option<f64> = milliseconds.sum();
         sum.filter(|sum| *sum > 0.0)
     };
-    Some((sum(|series| &series.ours)?, sum(|series| &series.peers)))
+    let peers = rows.first()?.series[index].peers.len();
+    Some((sum(None)?, (0..peers).map(|peer| sum(Some(peer))).collect()))
 }
 
 fn microseconds(times: &[f64]) -> String {
@@ -269,6 +330,7 @@ fn microseconds(times: &[f64]) -> String {
 mod tests {
     use super::super::layer::Layer;
     use super::*;
+    use crate::peers::Peer;
 
     fn row(batch: usize, pass: Pass, count: usize) -> Row {
         Row {
@@ -280,22 +342,31 @@ mod tests {
         }
     }
 
-    fn results(peers: bool) -> KernelResults {
+    fn found(peer: Peer) -> FoundPeer {
+        FoundPeer {
+            peer,
+            program: "python3".into(),
+            version: "2".into(),
+        }
+    }
+
+    fn results(peers: &[Peer]) -> KernelResults {
         let rows = vec![
             row(8, Pass::Forward, 2),
             row(8, Pass::Backward, 2),
             row(64, Pass::Forward, 2),
             row(64, Pass::Backward, 0),
         ];
-        let mut results = KernelResults::new(rows, vec![1, 2]);
+        let peers: Vec<_> = peers.iter().copied().map(found).collect();
+        let mut results = KernelResults::new(rows, vec![1, 2], &peers);
         for (index, measured) in results.rows.iter_mut().enumerate() {
             let time = 100.0 * (index + 1) as f64;
             for (threads, series) in measured.series.iter_mut().enumerate() {
                 series.ours = vec![time, time];
-                if peers {
-                    // Half as fast as we with one thread, twice as fast with two.
-                    let ratio = [2.0, 0.5][threads];
-                    series.peers = vec![time * ratio, 1.1 * time * ratio];
+                for (peer, times) in series.peers.iter_mut().enumerate() {
+                    // Half as fast as we with one thread, twice as fast with two; the second is faster.
+                    let ratio = [2.0, 0.5][threads] / (peer + 1) as f64;
+                    *times = vec![time * ratio, 1.1 * time * ratio];
                 }
             }
         }
@@ -309,16 +380,16 @@ mod tests {
 
     #[test]
     fn both_sides_stand_beside_each_other_for_each_number_of_threads() {
-        let mut results = results(true);
+        let mut results = results(&[Peer::Pytorch]);
         results.rows[0].series[0].ours[1] = 90.0;
         results.rows[1].series[1].ours[1] = 300.0;
-        let tables = results.tables(Some("pytorch 2"));
+        let tables = results.tables();
         let lines = lines(&tables);
         assert_eq!(
             lines[..4],
             [
                 "mnist, batch 8",
-                "microseconds of a call count 1 thread pytorch 2 ratio 2 threads pytorch 2 ratio",
+                "microseconds of a call count 1 thread pytorch ratio 2 threads pytorch ratio",
                 "relu on 50, forward 2 95.0 210 2.22x 100 52.5 0.53x",
                 "relu on 50, forward + backward 2 200 420 2.10x 250 105 0.43x unsteady",
             ],
@@ -333,9 +404,9 @@ mod tests {
 
     #[test]
     fn a_model_ends_in_its_geometric_mean_and_the_time_of_a_step() {
-        let mut results = results(true);
-        results.rows[0].series[0].peers = vec![800.0, 800.0];
-        let summary = lines(&results.summary(Some("pytorch")));
+        let mut results = results(&[Peer::Pytorch]);
+        results.rows[0].series[0].peers[0] = vec![800.0, 800.0];
+        let summary = lines(&results.summary());
         // Of 8 and 2.1: 4.10. A step has the second row twice: 2 * 0.2 ms.
         let expected = "mnist 8 1 2 0.4 0.8 2.10x 4.10x 0 2.10x relu on 50, forward + backward";
         assert_eq!(summary[1], expected);
@@ -351,14 +422,35 @@ mod tests {
     }
 
     #[test]
+    fn of_several_peers_the_fastest_has_a_ratio_of_its_own() {
+        let results = results(&[Peer::Pytorch, Peer::Compile]);
+        let tables = lines(&results.tables());
+        let header = "1 thread pytorch ratio compile ratio to fastest 2 threads pytorch ratio";
+        assert!(tables[1].contains(header), "{}", tables[1]);
+        let row = "relu on 50, forward 2 100 210 2.10x 105 1.05x 1.05x 100 52.5 0.53x";
+        assert!(tables[2].starts_with(row), "{}", tables[2]);
+        let summary = lines(&results.summary());
+        let expected = "mnist 8 1 2 0.4 0.8 2.10x 2.10x 0.4 1.05x 1.05x 1.05x 0 1.05x";
+        assert!(summary[1].starts_with(expected), "{}", summary[1]);
+        let json = results.to_json(&Value::Null);
+        assert_eq!(
+            json["rows"][0]["ratio"],
+            json["rows"][0]["peers"][1]["ratio"]
+        );
+        assert_eq!(json["models"][0]["peers"][1]["name"], "compile");
+        let step = json["models"][0]["peers"][1]["step_ms"].as_f64().unwrap();
+        assert!((step - 0.42).abs() < 1e-9, "{step}");
+    }
+
+    #[test]
     fn without_a_peer_there_is_no_ratio() {
-        let results = results(false);
-        let tables = results.tables(None);
+        let results = results(&[]);
+        let tables = results.tables();
         assert!(
             !tables.contains("ratio") && !tables.contains('x'),
             "{tables}"
         );
-        let json = results.to_json(None, &Value::Null);
+        let json = results.to_json(&Value::Null);
         assert_eq!(json["rows"].as_array().map(Vec::len), Some(8));
         assert_eq!(json["rows"][0]["ratio"], Value::Null);
         assert_eq!(json["rows"][2]["microseconds"]["median"], 200.0);
@@ -368,12 +460,13 @@ mod tests {
 
     #[test]
     fn a_row_of_json_has_both_sides() {
-        let json = results(true).to_json(Some("pytorch 2"), &json!({ "cores": 2 }));
+        let json = results(&[Peer::Pytorch]).to_json(&json!({ "cores": 2 }));
         assert_eq!(json["machine"]["cores"], 2);
         let row = &json["rows"][3];
         assert_eq!(row["threads"], 2);
         assert_eq!(row["pass"], "backward");
-        assert_eq!(row["peer_microseconds"]["min"], 100.0);
+        assert_eq!(row["peers"][0]["microseconds"]["min"], 100.0);
+        assert_eq!(json["peers"], json!(["pytorch 2"]));
         assert_eq!(row["ratio"], 0.525);
         assert_eq!(row["steady"], true);
         assert_eq!(json["models"][0]["lowest_row"], "relu on 50, forward");

@@ -1,4 +1,4 @@
-//! One of the two that measure: a process that times the rows it is told.
+//! Who measures: a process that times the rows of its orders.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,8 +11,7 @@ use serde_json::{Value, json};
 use super::layer::{Answer, Order};
 use super::options::Row;
 use crate::failure::Failure;
-use crate::peers::script;
-use crate::pytorch::Pytorch;
+use crate::peers::FoundPeer;
 
 const SCRIPT: &str = "pytorch_layers.py";
 
@@ -23,16 +22,12 @@ pub(super) fn ours(everburn: &Path, threads: usize) -> Command {
     with_threads(command, threads)
 }
 
-/// The peer's.
-pub(super) fn pytorch(pytorch: &Pytorch, threads: usize) -> Command {
-    let mut command = Command::new(pytorch.python());
-    command
-        .arg(script(SCRIPT))
-        .env("PYTHONDONTWRITEBYTECODE", "1");
-    with_threads(command, threads)
+/// A peer's.
+pub(super) fn theirs(found: &FoundPeer, threads: usize) -> Command {
+    with_threads(found.call(SCRIPT), threads)
 }
 
-/// Both sides keep what they free: what is compared is arithmetic, not the allocator.
+/// All sides keep what they free: what is compared is arithmetic, not the allocator.
 fn with_threads(mut command: Command, threads: usize) -> Command {
     forget_ranks(&mut command);
     keep_freed_memory(&mut command);
@@ -130,6 +125,7 @@ impl Answer {
 mod tests {
     use super::super::layer::{Layer, Pass};
     use super::*;
+    use crate::peers::script;
 
     #[test]
     fn an_answer_is_of_the_threads_that_were_asked_for() {

@@ -20,8 +20,7 @@ use self::rows::{Crowd, StoreResults};
 use crate::bench::{Bench, Setup};
 use crate::cells;
 use crate::failure::Failure;
-use crate::peers::script;
-use crate::pytorch::Pytorch;
+use crate::peers::{FoundPeer, Peer};
 
 /// PyTorch's server and client.
 const SCRIPT: &str = "pytorch_store.py";
@@ -71,8 +70,8 @@ impl Bench for StoreBench {
         self.common.json.as_deref()
     }
 
-    fn is_against_pytorch(&self) -> bool {
-        self.against.is_some()
+    fn peers(&self) -> &[Peer] {
+        self.against.as_slice()
     }
 
     fn measure(&self, setup: &Setup) -> Result<StoreResults, Failure> {
@@ -85,7 +84,7 @@ impl Bench for StoreBench {
         // As PyTorch's, whose client calls both; what a token costs it costs once a connection.
         processes.start_server(Server::Ours, setup.side(&["store", "--open"]))?;
         processes.start_client(Client::Rust, setup.side(&["store-client"]))?;
-        if let Some(pytorch) = &setup.pytorch {
+        if let Some(pytorch) = setup.peers.first() {
             processes.start_server(Server::Pytorch, peer(pytorch, "serve"))?;
             processes.start_client(Client::Python, peer(pytorch, "client"))?;
         }
@@ -101,7 +100,7 @@ impl Bench for StoreBench {
              client\n         peer: {}",
             cells::rounds(self.rounds),
             self.calls,
-            setup.peer().as_deref().unwrap_or("none")
+            peers_name(setup).as_deref().unwrap_or("none")
         )
     }
 
@@ -110,7 +109,7 @@ impl Bench for StoreBench {
     }
 
     fn to_json(&self, results: &StoreResults, setup: &Setup, machine: &Value) -> Value {
-        results.to_json(machine, setup.peer().as_deref(), self.calls)
+        results.to_json(machine, peers_name(setup).as_deref(), self.calls)
     }
 
     fn works(results: &StoreResults) -> bool {
@@ -119,13 +118,15 @@ impl Bench for StoreBench {
     }
 }
 
-fn peer(pytorch: &Pytorch, part: &str) -> Command {
-    let mut command = Command::new(pytorch.python());
+fn peer(pytorch: &FoundPeer, part: &str) -> Command {
+    let mut command = pytorch.call(SCRIPT);
+    command.arg(part);
     command
-        .arg(script(SCRIPT))
-        .arg(part)
-        .env("PYTHONDONTWRITEBYTECODE", "1");
-    command
+}
+
+/// The peer's name, where it is measured.
+fn peers_name(setup: &Setup) -> Option<String> {
+    setup.peers.first().map(FoundPeer::full_name)
 }
 
 /// The processes of a run.
@@ -256,6 +257,7 @@ fn read(answers: &[Value]) -> Result<Answer, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peers::script;
 
     #[test]
     fn a_time_is_a_positive_number() {

@@ -4,6 +4,7 @@ use clap::Parser;
 
 use super::client::Operation;
 use crate::bench::{Common, at_least_1};
+use crate::peers::{Peer, one_of};
 
 const SETS_PER_GET: usize = 10;
 
@@ -21,8 +22,8 @@ const SETS_PER_GET: usize = 10;
 )]
 pub(crate) struct StoreBench {
     /// Measure beside this peer.
-    #[arg(long, value_name = "PEER", value_parser = ["pytorch"])]
-    pub(super) against: Option<String>,
+    #[arg(long, value_name = "PEER", value_parser = one_of([Peer::Pytorch]))]
+    pub(super) against: Option<Peer>,
 
     /// Gets and adds in each round, and a tenth of the sets.
     #[arg(long, default_value_t = 20_000, value_parser = at_least_1)]

@@ -1,8 +1,9 @@
-//! `bench train`: samples/s or tokens/s of whole training runs, beside PyTorch's.
+//! `bench train`: samples/s or tokens/s of whole training runs, beside PyTorch's and JAX's.
 
 pub(crate) mod options;
 mod ours;
 mod rows;
+mod theirs;
 
 use std::path::Path;
 
@@ -11,11 +12,12 @@ use serde_json::Value;
 use self::options::Case;
 pub(crate) use self::options::TrainBench;
 use self::ours::{Data, Report};
-use self::rows::{CaseMeasurement, table, to_json};
+use self::rows::{CaseMeasurement, PeerMeasurement, table, to_json};
+use self::theirs::PeerResult;
 use crate::bench::{Bench, Setup, read_json, temporary_folder};
 use crate::cells;
 use crate::failure::Failure;
-use crate::pytorch::{PeerResult, Pytorch};
+use crate::peers::{FoundPeer, Peer};
 
 /// Steps of the short run that finds how many steps fill the wanted time.
 const TRIAL_STEPS: usize = 10;
@@ -25,8 +27,7 @@ const FEWEST_STEPS: usize = 30;
 
 impl Bench for TrainBench {
     const NAME: &'static str = "train";
-    const ABOUT: &'static str =
-        "samples/s of `everburn train` by model, ranks and batch size; --against pytorch";
+    const ABOUT: &'static str = "samples/s of `everburn train` by model, ranks and batch size; --against pytorch,compile,jax";
 
     type Results = Vec<CaseMeasurement>;
 
@@ -38,11 +39,11 @@ impl Bench for TrainBench {
         self.check_options()
     }
 
-    fn is_against_pytorch(&self) -> bool {
-        self.against.is_some()
+    fn peers(&self) -> &[Peer] {
+        &self.against
     }
 
-    /// Every case once a round, ours and the peer's in turn: the machine's moods reach all alike.
+    /// Every case once a round, ours and the peers' in turn: the machine's moods reach all alike.
     fn measure(&self, setup: &Setup) -> Result<Vec<CaseMeasurement>, Failure> {
         let runs = Runs {
             setup,
@@ -58,18 +59,15 @@ impl Bench for TrainBench {
                     steps_for(self.seconds, trial.samples_per_second, case.batch)
                 }
             };
-            all.push(CaseMeasurement::new(case, steps));
+            all.push(CaseMeasurement::new(case, steps, &setup.peers));
         }
         for round in 1..=self.repeats {
             for measured in &mut all {
-                runs.add_round(measured)?;
-                let (unit, of_a_sample) = measured.case.unit();
-                let ours = measured.ours.last().copied().unwrap_or_default() * of_a_sample;
-                let peers = measured.peers.last().map(|rate| rate * of_a_sample);
-                let peers = peers.map_or(String::new(), |rate| format!(", pytorch {rate:.0}"));
+                runs.add_round(round, measured)?;
+                let (case, repeats) = (&measured.case, self.repeats);
                 eprintln!(
-                    "[round {round}/{}] {}: {ours:.0}{peers} {unit}/s",
-                    self.repeats, measured.case
+                    "[round {round}/{repeats}] {case}: {}",
+                    measured.last_round()
                 );
             }
         }
@@ -77,19 +75,19 @@ impl Bench for TrainBench {
     }
 
     fn notes(&self, results: &Vec<CaseMeasurement>, setup: &Setup) -> String {
-        notes(results, self, setup.peer().as_deref())
+        notes(results, self, &setup.peers)
     }
 
-    fn table(&self, results: &Vec<CaseMeasurement>, setup: &Setup) -> String {
-        table(results, setup.peer().as_deref())
+    fn table(&self, results: &Vec<CaseMeasurement>, _: &Setup) -> String {
+        table(results)
     }
 
-    fn to_json(&self, results: &Vec<CaseMeasurement>, setup: &Setup, machine: &Value) -> Value {
-        to_json(results, setup.peer().as_deref(), machine)
+    fn to_json(&self, results: &Vec<CaseMeasurement>, _: &Setup, machine: &Value) -> Value {
+        to_json(results, machine)
     }
 }
 
-/// How both sides are run.
+/// How all sides are run.
 struct Runs<'a> {
     setup: &'a Setup,
     data: Data,
@@ -97,25 +95,37 @@ struct Runs<'a> {
 }
 
 impl Runs<'_> {
-    fn add_round(&self, measured: &mut CaseMeasurement) -> Result<(), Failure> {
+    /// Ours, which finds the data, then the peers, forwards and backwards in turn.
+    fn add_round(&self, round: usize, measured: &mut CaseMeasurement) -> Result<(), Failure> {
         let (case, steps) = (&measured.case, measured.steps);
         let report = self.ours(case, steps)?;
         measured.ours.push(report.samples_per_second);
-        if let Some(peer) = &self.setup.pytorch
-            && Pytorch::knows(&case.model)
-        {
-            let folder = temporary_folder()?;
-            let mut command = peer.command(case, steps, report.data_path().as_deref());
-            let name = format!("the peer's {case}");
-            let patience = self.options.common.patience();
-            let children = &self.setup.children;
-            let output = children.run(&name, &mut command, folder.path(), patience)?;
-            let result = PeerResult::parse(&output, case, steps)?;
-            measured.peers.push(result.samples_per_second);
-            measured.peer_data = Some(result.data);
+        let mut peers: Vec<&mut PeerMeasurement> = measured.peers.iter_mut().collect();
+        if round.is_multiple_of(2) {
+            peers.reverse();
+        }
+        for peer in peers.into_iter().filter(|_| theirs::trains(&case.model)) {
+            let result = self.theirs(&peer.found, case, steps, report.data_path().as_deref())?;
+            peer.rates.push(result.samples_per_second);
+            peer.data = Some(result.data);
         }
         measured.dataset = report.dataset;
         Ok(())
+    }
+
+    fn theirs(
+        &self,
+        found: &FoundPeer,
+        case: &Case,
+        steps: usize,
+        data: Option<&Path>,
+    ) -> Result<PeerResult, Failure> {
+        let folder = temporary_folder()?;
+        let mut command = theirs::command(found, case, steps, data);
+        let who = format!("{}'s {case}", found.peer.name());
+        let (children, patience) = (&self.setup.children, self.options.common.patience());
+        let output = children.run(&who, &mut command, folder.path(), patience)?;
+        PeerResult::parse(&who, &output, case, steps)
     }
 
     fn ours(&self, case: &Case, steps: usize) -> Result<Report, Failure> {
@@ -136,7 +146,7 @@ fn steps_for(seconds: f64, samples_per_second: f64, batch: usize) -> usize {
 }
 
 /// What one has to know to judge the table.
-fn notes(measured: &[CaseMeasurement], options: &TrainBench, peer: Option<&str>) -> String {
+fn notes(measured: &[CaseMeasurement], options: &TrainBench, peers: &[FoundPeer]) -> String {
     let mut datasets: Vec<_> = measured.iter().map(|case| case.dataset.as_str()).collect();
     datasets.dedup();
     let rounds = cells::rounds(options.repeats);
@@ -148,28 +158,35 @@ fn notes(measured: &[CaseMeasurement], options: &TrainBench, peer: Option<&str>)
          most threads"
             .into(),
     ];
-    if let Some(peer) = peer {
+    for (index, found) in peers.iter().enumerate() {
         let random = measured
             .iter()
-            .any(|case| case.peer_data.as_deref() == Some("random"));
+            .any(|case| case.peers[index].data.as_deref() == Some("random"));
         let data = if random {
             "random data"
         } else {
             "the same data"
         };
+        let ranks = match found.peer {
+            Peer::Jax => "one process, with a device for each rank",
+            _ => "DDP over gloo from 2 ranks on",
+        };
         notes.push(format!(
-            "peer:    {peer}, {data}, as many steps after a warm-up that does not count; \
-             DDP over gloo from 2 ranks on"
+            "peer:    {}, {data}, as many steps after a warm-up that does not count; {ranks}",
+            found.full_name()
         ));
-        let mut strangers: Vec<_> = measured
-            .iter()
-            .map(|case| case.case.model.as_str())
-            .filter(|model| !Pytorch::knows(model))
-            .collect();
-        strangers.dedup();
-        if !strangers.is_empty() {
-            notes.push(format!("         it has no {}", strangers.join(", ")));
-        }
+    }
+    if peers.len() > 1 {
+        notes.push("         \"ours/fastest\": to the peer that is the fastest in a line".into());
+    }
+    let mut strangers: Vec<_> = measured
+        .iter()
+        .map(|case| case.case.model.as_str())
+        .filter(|model| !peers.is_empty() && !theirs::trains(model))
+        .collect();
+    strangers.dedup();
+    if !strangers.is_empty() {
+        notes.push(format!("         no peer has {}", strangers.join(", ")));
     }
     notes.join("\n")
 }
@@ -177,6 +194,7 @@ fn notes(measured: &[CaseMeasurement], options: &TrainBench, peer: Option<&str>)
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use everburn_tests::AssertContains;
 
     use super::*;
 
@@ -187,28 +205,44 @@ mod tests {
     }
 
     #[test]
-    fn the_notes_name_data_and_peer() {
-        let measured = |model: &str, data: Option<&str>| {
+    fn the_notes_name_data_and_peers() {
+        let found = |peer, version: &str| FoundPeer {
+            peer,
+            program: "python3".into(),
+            version: version.into(),
+        };
+        let peers = [found(Peer::Pytorch, "2"), found(Peer::Jax, "0.9")];
+        let measured = |model: &str, data: [Option<&str>; 2]| {
             let case = Case {
                 model: model.into(),
                 ranks: 1,
                 threads: 2,
                 batch: 64,
             };
-            CaseMeasurement {
-                dataset: "synthetic-digits".into(),
-                peer_data: data.map(Into::into),
-                ..CaseMeasurement::new(case, 100)
+            let mut measured = CaseMeasurement::new(case, 100, &peers);
+            measured.dataset = "synthetic-digits".into();
+            for (peer, data) in measured.peers.iter_mut().zip(data) {
+                peer.data = data.map(Into::into);
             }
+            measured
         };
         let options = TrainBench::parse_from(["bench train"]);
-        let all = [measured("mnist", Some("random")), measured("mlp", None)];
-        let alone = notes(&all, &options, None);
+        let all = [
+            measured("mnist", [Some("random"), Some("real")]),
+            measured("mlp", [None; 2]),
+        ];
+        let alone = notes(&all, &options, &[]);
         assert!(alone.starts_with("data:    synthetic-digits\n"), "{alone}");
         assert!(alone.contains("medians of 3 rounds"), "{alone}");
         assert!(!alone.contains("peer"), "{alone}");
-        let beside = notes(&all, &options, Some("pytorch 2"));
-        assert!(beside.contains("pytorch 2, random data"), "{beside}");
-        assert!(beside.ends_with("it has no mlp"), "{beside}");
+        let beside = notes(&all, &options, &peers);
+        beside.assert_contains([
+            "peer:    pytorch 2, random data, as many",
+            "peer:    jax 0.9, the same data, as many",
+            "\"ours/fastest\"",
+        ]);
+        assert!(beside.ends_with("no peer has mlp"), "{beside}");
+        let one = notes(&all, &options, &peers[..1]);
+        assert!(!one.contains("fastest"), "{one}");
     }
 }

@@ -3,23 +3,24 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use everburn_record::units::counted;
 
 use super::ours::Data;
 use crate::bench::{Common, at_least_1};
 use crate::failure::Failure;
+use crate::peers::{Peer, one_of};
 
 /// Measures samples/s of `everburn train` in real processes; of text models, tokens/s.
 ///
-/// Every case runs once a round, each beside its peer, so that a slow minute of the machine falls
-/// on both; ratios are medians over the rounds.
+/// Every case runs once a round, each beside its peers, so that a slow minute of the machine falls
+/// on all; ratios are medians over the rounds. A peer that is missing is refused at the start.
 #[derive(Debug, Parser)]
 #[command(
     name = "cargo xtask bench train",
     after_help = "Environment:\n  \
         EVERBURN_DATA_DIR  the folder in which mnist/ and tinyshakespeare/ hold the data files\n  \
-        EVERBURN_PYTHON    the Python that can import torch, for --against [default: python3]\n  \
+        EVERBURN_PYTHON    the Python that can import torch or jax, for --against [default: python3]\n  \
         EVERBURN_BIN       a built everburn to measure in place of this one"
 )]
 pub(crate) struct TrainBench {
@@ -60,19 +61,12 @@ pub(crate) struct TrainBench {
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 
-    /// Measure this peer in the same rounds, and print ratios.
-    #[arg(long, value_name = "PEER")]
-    pub(super) against: Option<Peer>,
+    /// Measure these peers in the same rounds, and print the ratio to each and to the fastest.
+    #[arg(long, value_name = "PEERS", value_delimiter = ',', value_parser = one_of([Peer::Pytorch, Peer::Compile, Peer::Jax]))]
+    pub(super) against: Vec<Peer>,
 
     #[command(flatten)]
     pub(super) common: Common<600>,
-}
-
-/// Whom we are measured against.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Peer {
-    /// One process, or DistributedDataParallel over gloo.
-    Pytorch,
 }
 
 /// Text models, and the tokens of a sample.
@@ -177,7 +171,30 @@ impl TrainBench {
                 "--batch-size {batch} with --ranks {most}: each rank needs a sample of every batch"
             ));
         }
-        Ok(())
+        self.check_jax()
+    }
+
+    /// JAX's devices have equal shares of a batch.
+    fn check_jax(&self) -> Result<(), Failure> {
+        if !self.against.contains(&Peer::Jax) {
+            return Ok(());
+        }
+        let uneven = |batch: &usize| {
+            self.ranks
+                .iter()
+                .find(|ranks| !batch.is_multiple_of(**ranks))
+        };
+        let found = self
+            .batch_size
+            .iter()
+            .find_map(|batch| Some((batch, uneven(batch)?)));
+        let Some((batch, ranks)) = found else {
+            return Ok(());
+        };
+        Err(Failure::Usage(format!(
+            "--batch-size {batch} with --ranks {ranks} and --against jax: JAX divides a batch into \
+             equal parts only; take a multiple of {ranks}"
+        )))
     }
 }
 
@@ -240,6 +257,16 @@ mod tests {
         let wrong = |line| options(line).check_options().unwrap_err().to_string();
         assert!(wrong("--seconds 0").contains("--seconds 0"));
         assert!(wrong("--ranks 1,4 --batch-size 64,2").contains("--batch-size 2 with --ranks 4"));
+        let uneven = wrong("--ranks 1,3 --batch-size 64 --against pytorch,jax");
+        assert!(
+            uneven.contains("--batch-size 64 with --ranks 3 and --against jax"),
+            "{uneven}"
+        );
+        let torch = options("--ranks 3 --batch-size 64 --against pytorch,compile");
+        assert_eq!(torch.check_options(), Ok(()));
+        assert_eq!(torch.against, [Peer::Pytorch, Peer::Compile]);
+        let strangers = ["bench train", "--against", "gloo"];
+        assert!(TrainBench::try_parse_from(strangers).is_err());
         let none = options("--threads-per-rank 4").cases(2).unwrap_err();
         assert!(none.to_string().contains("no case is left"));
     }

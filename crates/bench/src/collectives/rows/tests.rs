@@ -5,7 +5,7 @@ use crate::quantity::Bytes;
 fn measured(
     transport: &str,
     ours: &[&[f64]],
-    gloo: &[&[f64]],
+    peers: &[(Peer, &[&[f64]])],
     ground: Ground,
 ) -> CollectiveMeasurement {
     let times = |rounds: &[&[f64]]| Times(rounds.iter().map(|round| round.to_vec()).collect());
@@ -20,7 +20,13 @@ fn measured(
             bytes: Bytes(1_000_000),
         },
         ours: times(ours),
-        gloo: times(gloo),
+        peers: peers
+            .iter()
+            .map(|(peer, rounds)| PeerTimes {
+                peer: *peer,
+                times: times(rounds),
+            })
+            .collect(),
         ground,
     }
 }
@@ -39,10 +45,15 @@ fn two() -> Vec<CollectiveMeasurement> {
         measured(
             "shm",
             &[&[250.0; 3], &[200.0, 300.0, 220.0]],
-            gloo,
+            &[(Peer::Gloo, gloo)],
             on_memory(),
         ),
-        measured("tcp", &[&[500.0; 3], &[900.0; 3]], &[], on_memory()),
+        measured(
+            "tcp",
+            &[&[500.0; 3], &[900.0; 3]],
+            &[(Peer::Gloo, &[])],
+            on_memory(),
+        ),
     ]
 }
 
@@ -52,12 +63,14 @@ fn the_table_has_a_line_for_each_case() {
 operation   ranks  transport  algorithm    bytes  p50 us  (p10-p90)   GB/s  gloo us    (p10-p90)   GB/s  ours/gloo  bound us  reached
 all_reduce      2        shm       auto  1000000     235  (210-275)  4.255     1125  (1025-1200)  0.889      4.83x       100     43 %
 all_reduce      2        tcp       auto  1000000     700  (500-900)  1.429     none                              -       100     14 %  unsteady";
-    assert_eq!(table(&two(), Some("gloo of torch 2")), expected);
+    assert_eq!(table(&two()), expected);
 }
 
 #[test]
 fn without_a_peer_there_are_no_columns_of_it() {
-    let table = table(&two(), None);
+    let mut alone = two();
+    alone.iter_mut().for_each(|measured| measured.peers.clear());
+    let table = table(&alone);
     assert!(!table.contains("gloo"), "{table}");
     assert!(
         table
@@ -67,6 +80,49 @@ fn without_a_peer_there_are_no_columns_of_it() {
             .ends_with("4.255       100     43 %"),
         "{table}"
     );
+}
+
+#[test]
+fn of_several_peers_the_fastest_has_a_ratio_of_its_own() {
+    let mut both = two();
+    for (measured, rounds) in both.iter_mut().zip([[50.0, 57.2], [1000.0, 1800.0]]) {
+        measured.peers.push(PeerTimes {
+            peer: Peer::Mpi,
+            times: Times(rounds.map(|time| vec![time; 3]).to_vec()),
+        });
+    }
+    let text = table(&both);
+    let lines: Vec<Vec<&str>> = text
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let titles = ["mpi", "us", "(p10-p90)", "GB/s", "ours/mpi", "ours/fastest"];
+    assert!(
+        lines[0].windows(titles.len()).any(|words| words == titles),
+        "{text}"
+    );
+    // Of 0.2 and 0.26.
+    let shm = [
+        "4.83x",
+        "53.6",
+        "(50.0-57.2)",
+        "18.657",
+        "0.23x",
+        "0.23x",
+        "100",
+        "43",
+        "%",
+    ];
+    assert!(lines[1].ends_with(&shm), "{text}");
+    assert!(
+        lines[2].windows(2).any(|words| words == ["2.00x", "2.00x"]),
+        "{text}"
+    );
+    let rows = to_json(&both, None, &json!({}));
+    assert_eq!(rows[0]["mpi_p50_us"], 53.6);
+    assert_eq!(rows[0]["ratio"], rows[0]["mpi_ratio"]);
+    assert_eq!(rows[1]["gloo_ratio"], Value::Null);
+    assert_eq!(rows[1]["ratio"], 2.0);
 }
 
 #[test]
@@ -82,7 +138,7 @@ fn links_bound_what_crosses_them() {
     assert_eq!(row.bound_us, Some(8000.0));
     assert_eq!(row.share_of_bound(), Some(0.8));
     assert_eq!(row.share_of_stream().map(percent).as_deref(), Some("84 %"));
-    let table = table(&all, None);
+    let table = table(&all);
     assert!(
         table.lines().next().unwrap().ends_with("of stream"),
         "{table}"

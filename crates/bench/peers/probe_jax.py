@@ -1,0 +1,3 @@
+import jax, numpy
+
+print(jax.__version__)

@@ -1,0 +1,68 @@
+"""What the peers of `cargo xtask bench train` share: their command line, and the data that they read."""
+
+import argparse
+import gzip
+from pathlib import Path
+
+IMAGE_COUNT = 60_000
+PIXELS = 28
+CLASSES = 10
+# As tinyshakespeare has them.
+TOKEN_COUNT = 1_000_000
+VOCABULARY = 65
+SEED = 42
+
+
+def read_idx(folder, name):
+    """The bytes of an IDX file, gzipped or not, and their shape."""
+    plain, packed = Path(folder) / name, Path(folder) / f"{name}.gz"
+    content = plain.read_bytes() if plain.exists() else gzip.decompress(packed.read_bytes())
+    dimensions = content[3]
+    header = 4 + 4 * dimensions
+    shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, header, 4)]
+    return bytearray(content[header:]), shape
+
+
+def read_tokens(path):
+    """The first nine tenths of a text, one character a token; and how many different ones the text has."""
+    text = Path(path).read_text(encoding="utf-8")
+    alphabet = sorted(set(text))
+    number = {character: token for token, character in enumerate(alphabet)}
+    return [number[character] for character in text[: len(text) * 9 // 10]], len(alphabet)
+
+
+def parser(description, models):
+    """The options; `checked` reads them."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--model", choices=sorted(models), default="mnist")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="of each rank")
+    parser.add_argument("--batch-size", type=int, default=64, help="of all ranks together")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--warm-up-steps", type=int, default=5)
+    parser.add_argument(
+        "--data", help="a folder with MNIST's files, or a file of text; random data without it"
+    )
+    return parser
+
+
+def checked(parser):
+    options = parser.parse_args()
+    if not 1 <= options.ranks <= options.batch_size or options.steps < 1:
+        parser.error("each rank needs a sample in every batch, and there must be a step")
+    return options
+
+
+def report(options, seconds, threads, loss, **versions):
+    """The last line of the output."""
+    return {
+        "samples_per_second": options.steps * options.batch_size / seconds,
+        "seconds": seconds,
+        "steps": options.steps,
+        "batch_size": options.batch_size,
+        "ranks": options.ranks,
+        "threads": threads,
+        "data": "real" if options.data else "random",
+        "loss": loss,
+        **versions,
+    }

@@ -1,0 +1,198 @@
+//! A peer's side: the same models, trained by a script of `crates/bench/peers`.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::options::Case;
+use crate::failure::Failure;
+use crate::kernels::networks::Network;
+use crate::peers::{FoundPeer, Peer};
+
+/// Models that the scripts have; each is the same net as ours.
+const MODELS: [&str; 3] = ["mnist", "mnist-bn", "gpt-nano"];
+
+/// Steps that the peer makes before its clock starts. Ours counts its first steps, so any unfairness
+/// is to our loss.
+const WARM_UP_STEPS: usize = 5;
+
+/// Whether the scripts have this model.
+pub(super) fn trains(model: &str) -> bool {
+    MODELS.contains(&model)
+}
+
+/// The script that trains as `peer`.
+fn script_of(peer: Peer) -> &'static str {
+    match peer {
+        Peer::Jax => "jax_train.py",
+        _ => "pytorch_train.py",
+    }
+}
+
+/// The command line that trains `case` for `steps` measured steps, on the data at `path` or on
+/// random ones.
+pub(super) fn command(
+    found: &FoundPeer,
+    case: &Case,
+    steps: usize,
+    path: Option<&Path>,
+) -> Command {
+    let mut command = found.call(script_of(found.peer));
+    command.args(["--model", &case.model]);
+    for (flag, number) in [
+        ("--ranks", case.ranks),
+        ("--threads", case.threads),
+        ("--batch-size", case.batch),
+        ("--steps", steps),
+        ("--warm-up-steps", WARM_UP_STEPS),
+    ] {
+        command.arg(flag).arg(number.to_string());
+    }
+    if found.peer == Peer::Jax
+        && let Some(network) = Network::named(&case.model)
+    {
+        command
+            .arg("--layers")
+            .arg(json!(network.layers()).to_string());
+    }
+    if let Some(path) = path {
+        command.arg("--data").arg(path);
+    }
+    command
+}
+
+/// What the script prints as its last line.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct PeerResult {
+    pub(super) samples_per_second: f64,
+    /// `real` or `random`.
+    pub(super) data: String,
+}
+
+impl PeerResult {
+    /// The result of `who`, a peer's run of a case.
+    pub(super) fn parse(
+        who: &str,
+        output: &str,
+        case: &Case,
+        steps: usize,
+    ) -> Result<Self, Failure> {
+        let broken = |what: &str| Failure::new(format!("the result of {who}: {what}"));
+        let line = output.lines().rev().find(|line| line.starts_with('{'));
+        let line = line.ok_or_else(|| broken("it has printed none"))?;
+        let result: Value =
+            serde_json::from_str(line).map_err(|error| broken(&error.to_string()))?;
+        let as_asked = result["steps"].as_u64() == Some(steps as u64)
+            && result["ranks"].as_u64() == Some(case.ranks as u64)
+            && result["threads"].as_u64() == Some(case.threads as u64)
+            && result["batch_size"].as_u64() == Some(case.batch as u64);
+        if !as_asked {
+            return Err(broken(&format!("it has measured something else: {line}")));
+        }
+        // A net that computes nothing sensible may be fast.
+        if result["loss"].as_f64().is_none_or(|loss| !loss.is_finite()) {
+            return Err(broken(&format!("its loss is NaN: {line}")));
+        }
+        let rate = result["samples_per_second"].as_f64();
+        Ok(Self {
+            samples_per_second: rate
+                .filter(|rate| *rate > 0.0)
+                .ok_or_else(|| broken("no positive `samples_per_second`"))?,
+            data: result["data"].as_str().unwrap_or("unknown").to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peers::script;
+
+    const LINE: &str = r#"{"samples_per_second": 7000.5, "steps": 50, "ranks": 2, "threads": 1,
+        "batch_size": 64, "loss": 0.4, "data": "random"}"#;
+
+    fn case() -> Case {
+        Case {
+            model: "mnist".into(),
+            ranks: 2,
+            threads: 1,
+            batch: 64,
+        }
+    }
+
+    fn parse(line: &str, steps: usize) -> Result<PeerResult, String> {
+        let output = format!("a warning\n{}\n", line.replace('\n', " "));
+        PeerResult::parse("pytorch's mnist", &output, &case(), steps)
+            .map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn the_peers_line_is_read() {
+        let result = parse(LINE, 50).unwrap();
+        assert_eq!(result.samples_per_second, 7000.5);
+        assert_eq!(result.data, "random");
+    }
+
+    #[test]
+    fn what_was_not_asked_for_is_no_result() {
+        assert!(parse(LINE, 51).unwrap_err().contains("something else"));
+        let one_thread_too_many = LINE.replace(r#""threads": 1"#, r#""threads": 2"#);
+        assert!(parse(&one_thread_too_many, 50).is_err());
+        assert!(parse(&LINE.replace("0.4", "NaN"), 50).is_err());
+        assert!(
+            parse(&LINE.replace("0.4", "null"), 50)
+                .unwrap_err()
+                .contains("loss")
+        );
+        assert!(parse("nothing", 50).unwrap_err().contains("printed none"));
+    }
+
+    #[test]
+    fn the_scripts_are_there_and_have_the_models() {
+        for peer in [Peer::Pytorch, Peer::Jax] {
+            let text = std::fs::read_to_string(script(script_of(peer))).unwrap();
+            for model in MODELS {
+                assert!(text.contains(&format!("\"{model}\":")), "{model}");
+            }
+        }
+    }
+
+    #[test]
+    fn jax_makes_its_nets_of_the_layers_that_all_others_have() {
+        let text = std::fs::read_to_string(script("jax_models.py")).unwrap();
+        let found = |peer| FoundPeer {
+            peer,
+            program: "python3".into(),
+            version: "1".into(),
+        };
+        for model in MODELS {
+            let case = Case {
+                model: model.into(),
+                ..case()
+            };
+            let layers = |peer| {
+                let command = command(&found(peer), &case, 50, None);
+                let words: Vec<_> = command
+                    .get_args()
+                    .filter_map(|word| word.to_str())
+                    .collect();
+                let at = words.iter().position(|word| *word == "--layers")?;
+                Some(serde_json::from_str::<Value>(words[at + 1]).unwrap())
+            };
+            assert_eq!(layers(Peer::Compile), None);
+            let layers = layers(Peer::Jax).unwrap();
+            let layers = layers.as_array().unwrap();
+            assert!(layers.len() > 5, "{model}");
+            // A decoder takes its sizes from some of its layers, images pass through each of them.
+            for used in layers.iter().filter(|_| case.tokens().is_none()) {
+                assert_eq!(used["count"], 1, "{used}");
+                let kind = used["layer"]["kind"].to_string();
+                assert!(text.contains(&kind), "{kind}");
+            }
+        }
+        for kind in ["embedding", "attention", "gelu"] {
+            assert!(text.contains(&format!("kinds[\"{kind}\"]")), "{kind}");
+        }
+    }
+}
