@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use everburn_record::ConfusionMatrix;
-
 use crate::config::loss_scaling::LossScaling;
 use crate::error::TrainError;
+use crate::evaluation::Tested;
 use crate::metrics::rank_times::PastStep;
 use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
@@ -43,8 +42,8 @@ pub(crate) struct LoopOutcome {
     /// Where losses are scaled.
     pub(crate) loss_scaling: Option<LossScaling>,
     pub(crate) stopped: Option<String>,
-    /// What the test found, where it belongs to the loop, and how long it took, in seconds.
-    pub(crate) test: Option<(MetricSums, f64)>,
+    /// What the test found, where it belongs to the loop.
+    pub(crate) test: Option<Tested>,
     /// Of a training whose ranks take steps by themselves.
     pub(crate) outer: Option<OuterReport>,
     /// Of a training whose ranks keep parts of its state.
@@ -53,8 +52,6 @@ pub(crate) struct LoopOutcome {
     pub(crate) averaged: Option<Arc<Vec<u8>>>,
     /// What the newest step was for this rank, which nobody has been told yet.
     pub(crate) past: Option<PastStep>,
-    /// Of the test, where it belongs to the loop.
-    pub(crate) confusion: Option<ConfusionMatrix>,
     pub(crate) error: Option<TrainError>,
 }
 

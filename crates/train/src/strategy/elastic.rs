@@ -13,8 +13,8 @@ use crate::checkpoint::training_state::{agree_on_newest, share};
 use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
 use crate::elastic::regroup::Regroup;
 use crate::error::TrainError;
+use crate::evaluation::Tested;
 use crate::metrics::step_report::StepCost;
-use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
 use crate::record::outcome::LoopOutcome;
 use crate::record::report::{BestEpoch, OuterReport};
@@ -64,7 +64,7 @@ struct Standing {
     seconds: f64,
     samples: u64,
     cost: StepCost,
-    test: Option<(MetricSums, f64)>,
+    test: Option<Tested>,
     outer: Option<OuterReport>,
     recent: Recent,
     /// The seconds since the newest step was finished.

@@ -253,7 +253,7 @@ impl RankLoop {
         self.outcome.so_far += &sums;
         let is_trial = self.setup.is_trial;
         if !is_trial {
-            require_finite_loss("training loss", loss, epoch, number)?;
+            require_finite_loss("training loss", loss, Some((epoch, number)))?;
             self.outcome.note_loss(loss);
             require_possible_accuracy(&sums)?;
             if self.setup.validation.is_some() {
