@@ -16,7 +16,7 @@ use crate::error::TrainError;
 use crate::evaluation::Tested;
 use crate::metrics::step_report::StepCost;
 use crate::model::erased::AnyModel;
-use crate::record::outcome::LoopOutcome;
+use crate::record::outcome::{LoopOutcome, Stopped};
 use crate::record::report::{BestEpoch, OuterReport};
 
 /// How often in a row ranks may meet in vain.
@@ -56,7 +56,7 @@ impl Position {
 struct Standing {
     trained: Option<bool>,
     best: Option<BestEpoch>,
-    stopped: Option<String>,
+    stopped: Option<Stopped>,
     resumed_after: Option<(usize, usize)>,
     losses: Option<[f64; 2]>,
     said_to_diverge: bool,

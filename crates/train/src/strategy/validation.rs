@@ -18,6 +18,7 @@ use crate::metrics::step_report::{Report, StepCost, StepReport};
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
 use crate::model::finite::{require_finite, require_finite_loss};
+use crate::record::outcome::Stopped;
 use crate::record::report::BestEpoch;
 
 pub(super) struct Validated {
@@ -65,7 +66,8 @@ impl RankLoop {
         let evaluated = evaluated.map_err(|error| error.in_validation(held_out_from))?;
         self.event_valid(LearnerEvent::EndSplit(epoch))?;
         let Some(Evaluated { sums, broken }) = evaluated else {
-            self.outcome.stopped = Some(stopped_on_request(self.setup.stop.by(), step));
+            let why = stopped_on_request(self.setup.stop.by(), step);
+            self.outcome.stopped = Some(Stopped::Interrupted(why));
             return Ok(None);
         };
         require_finite_loss(VALIDATION_LOSS, sums.mean_loss(), Some((epoch, step))).map_err(
@@ -187,9 +189,9 @@ impl RankLoop {
                 Direction::Higher => "higher",
             };
             let (metric, epoch) = (by.metric(), best.epoch);
-            self.outcome.stopped = Some(format!(
+            self.outcome.stopped = Some(Stopped::Early(format!(
                 "early: no {better} validation {metric} since epoch {epoch}"
-            ));
+            )));
         }
         if self.outcome.epoch == epoch {
             if validated.is_none() {

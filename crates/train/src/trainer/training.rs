@@ -27,7 +27,7 @@ use crate::metrics::{NewestReport, RankMetric};
 use crate::model::erased::{AnyData, AnyLoader, AnyModel, AnyModelOverRanks};
 use crate::model::samples::Samples;
 use crate::record::live_file::LiveSlot;
-use crate::record::outcome::LoopOutcome;
+use crate::record::outcome::{LoopOutcome, Stopped};
 use crate::record::report::{TrainingReport, Versions};
 use crate::record::run_directory::RunDirectory;
 use crate::renderer::NamedMetrics;
@@ -394,7 +394,10 @@ impl Trainer {
             finished: !outcome.is_interrupted() && stopped_in_test.is_none(),
             outer: outcome.outer,
             sharding: outcome.sharding,
-            stopped: outcome.stopped.or(stopped_in_test),
+            stopped: outcome
+                .stopped
+                .map(|(Stopped::Early(why) | Stopped::Interrupted(why))| why)
+                .or(stopped_in_test),
             versions: Versions::default(),
             ..TrainingReport::default()
         }
