@@ -285,25 +285,29 @@ pub(crate) fn composed(name: &str) -> String {
     name.get().to_owned()
 }
 
-/// What is wrong with a folder without folders. That of one class leads to the folder of all classes.
+/// What is wrong with a folder without folders, and what is expected.
 fn no_folders(folder: &Path) -> String {
-    let problem = "it has no folders: expected one per class, with JPEG and PNG files";
+    let expected = "expected one per class, with JPEG or PNG files, as in roses/1.jpg, roses/2.jpg, tulips/1.jpg";
     let images = LeftOut::default().images_of_class(folder);
+    if !images.is_ok_and(|images| !images.is_empty()) {
+        return format!("it has no folders: {expected}");
+    }
+    let is_part = |folder: &Path| {
+        let parts = ["train", "test", "val"];
+        parts.iter().any(|part| folder.ends_with(part))
+    };
     let above = |folder: &Path| {
         let above = folder.parent()?;
         (!above.as_os_str().is_empty()).then(|| above.to_owned())
     };
-    let all = above(folder).filter(|_| images.is_ok_and(|images| !images.is_empty()));
-    let Some(all) = all else {
-        return problem.to_owned();
-    };
-    let is_part = ["train", "test", "val"]
-        .iter()
-        .any(|part| all.ends_with(part));
-    let all = above(&all).filter(|_| is_part).unwrap_or(all);
+    let all = above(folder).filter(|_| !is_part(folder));
+    let all = all.map(|all| above(&all).filter(|_| is_part(&all)).unwrap_or(all));
+    let all = all.map_or_else(String::new, |all| {
+        let all = all.display();
+        format!("; if the folders beside it are the other classes, name {all}")
+    });
     format!(
-        "{problem}; it seems to be one class of {}: name that folder",
-        all.display()
+        "it has images and no folders: {expected}. Move the images of each class into a folder of its own{all}"
     )
 }
 

@@ -75,10 +75,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::process::ExitCode;
 
-use everburn_collectives::printable;
 use everburn_collectives::worker::message_of;
 use everburn_launch::{PanicPlaces, RankEnvironment};
-use everburn_record::file as files;
+use everburn_record::{file as files, plain};
 
 pub use crate::app::App;
 use crate::arguments::{Arguments, Command};
@@ -95,7 +94,7 @@ mod prelude {
 
 /// A name or a path that was given, without what a terminal would obey, and no longer than a message should be.
 fn legible(name: impl std::fmt::Display) -> String {
-    printable(&name.to_string(), 300)
+    plain::line(&name.to_string(), 300)
 }
 
 /// The text of a file that the user names, of at most `most` bytes.

@@ -34,9 +34,9 @@ pub(crate) use self::earlier_run::Replaced;
 use self::ending::end_of_job;
 use self::joining::{Joined, agree, join, watched};
 use self::optimizer::check_optimizer;
-use self::preparation::{announce, announce_as_rank, check, check_resume};
+use self::preparation::{announce, check, check_resume};
 pub(crate) use self::preparation::{changed_settings, claim_first_free, prepare_run_directory};
-use self::preparation::{load_data, rank_arguments};
+use self::preparation::{load_data, rank_arguments, run_of_rank};
 use self::ranks::{train_on_threads, train_one_rank};
 use crate::arguments::TrainArguments;
 use crate::config::RunConfig;
@@ -182,20 +182,7 @@ fn train_as_rank(
     let early = rank::begin(environment, &config.ranks, replaced.undo())?;
     let ours = environment.launcher_pid.is_some();
     let (task, loaded) = load_as_rank(&mut config, arguments, environment.rank, ours)?;
-    // Any rank of an elastic job may become the first.
-    let records = environment.rank == 0 || config.ranks.elastic.is_some();
-    let (mut prepared, mut looked) = (None, Ok(()));
-    let run = match (&arguments.run_dir, records) {
-        (_, false) => None,
-        (Some(path), true) if ours => Some(RunDirectory::open(path)?),
-        (_, true) => {
-            // What cannot be is told to the others too, once they have met.
-            looked = announce_as_rank(&config, arguments, &loaded)
-                .and_then(|()| prepare_run_directory(&config, arguments, &replaced))
-                .map(|directory| prepared = Some(directory));
-            prepared.as_ref().map(|prepared| prepared.run.clone())
-        }
-    };
+    let (run, prepared) = run_of_rank(&config, arguments, environment, &loaded, &replaced)?;
     let served = run.as_ref().filter(|_| !ours && environment.rank == 0);
     let _served = monitor::serve(arguments, served)?;
     let recorder = bottleneck::recorder(&config, arguments, Some(environment))?;
@@ -218,9 +205,10 @@ fn train_as_rank(
     };
     job.stop = listen_for_stop(Some(environment), true)?;
     drop(early);
-    if !ours {
-        agree(&group, looked)?;
-    }
+    let mut prepared = match ours {
+        true => prepared?,
+        false => agree(&group, prepared)?,
+    };
     // The report on a stall looks into the group after the training has ended.
     let (watched, regrouped) = watched(environment, &group, elastic.as_ref());
     let name = devices::name_of_rank(&config.ranks.devices, environment.local_rank);

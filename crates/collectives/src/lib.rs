@@ -35,7 +35,6 @@ pub mod heartbeat;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
 mod net;
-mod printable;
 pub mod rendezvous;
 pub mod runtime;
 mod shared_memory;
@@ -47,5 +46,3 @@ mod wait_notice;
 pub mod worker;
 
 pub use everburn_record::sync;
-
-pub use printable::printable;

@@ -18,14 +18,6 @@ fn the_library_is_new_enough_and_says_where_it_is() {
     assert!(nccl.path().exists(), "{nccl:?}");
 }
 
-#[test]
-#[ignore = "needs NCCL: cargo xtask test runs it where NCCL is installed"]
-fn it_finds_a_way_for_ranks_to_connect() {
-    library()
-        .probe_network()
-        .unwrap_or_else(|status| panic!("{status}: {}", status.advice()));
-}
-
 /// `cargo xtask test` runs it where there is NCCL and no GPU; with one, `gpu.rs` makes the group.
 mod no_gpu {
     use super::*;

@@ -2,18 +2,24 @@
 
 use std::ffi::OsStr;
 
-/// Whether a character could move the cursor, ring a bell, or turn the direction of what stands beside it.
+/// Whether a character could move the cursor, ring a bell, turn the direction of what stands beside it, or hide in a
+/// name.
 ///
 /// ```
 /// assert!(everburn_record::plain::is_unruly('\u{1b}') && !everburn_record::plain::is_unruly('é'));
 /// ```
 #[must_use]
 pub fn is_unruly(character: char) -> bool {
-    let turns = matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
-    turns || character.is_control() || matches!(character, '\u{2028}' | '\u{2029}' | '\u{feff}')
+    let turns = matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{61c}');
+    let unseen = matches!(
+        character,
+        '\u{200b}' | '\u{2028}' | '\u{2029}' | '\u{2060}'..='\u{2065}' | '\u{feff}'
+    );
+    turns || unseen || character.is_control()
 }
 
-/// One line of at most `most` characters, without any that command a terminal or a page.
+/// One line of at most `most` characters, without any that command a terminal or a page: for what a store, another
+/// process or a file has said, in errors, logs and views.
 ///
 /// ```
 /// assert_eq!(everburn_record::plain::line("one\ntwo, three", 8), "one two…");
@@ -114,6 +120,12 @@ mod tests {
             line("a\u{1b}[2Jb\nc\td\u{202e}e", 99),
             "a\u{fffd}[2Jb c d\u{fffd}e"
         );
+        assert_eq!(
+            line("\u{9b}31m\r\n\u{61c}\u{200b}e\u{301}", 99),
+            "\u{fffd}31m  \u{fffd}\u{fffd}e\u{301}"
+        );
+        let quoted = "rank 1's `key` \\ \"é\"";
+        assert_eq!(line(quoted, 80), quoted);
         assert_eq!(line("12345", 5), "12345");
         assert_eq!(line("123456", 5), "1234…");
         assert_eq!(line("ééé", 2), "é…");

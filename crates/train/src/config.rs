@@ -345,7 +345,7 @@ impl TrainingConfig {
         if self.keep_checkpoints == 0 {
             return refuse("`training.keep_checkpoints` must be at least 1".to_string());
         }
-        self.validate_lora()?;
+        self.lora.as_ref().map_or(Ok(()), LoraConfig::check)?;
         if let Some(EarlyStopping { patience }) = self.early_stopping {
             if patience == 0 {
                 return refuse("`training.early_stopping.patience` must be at least 1".to_string());

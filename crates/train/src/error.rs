@@ -8,7 +8,7 @@ use everburn_record::units::counted;
 
 use crate::checkpoint::state_dict::WeightsMismatch;
 use crate::device::verification::WrongNumbers;
-use crate::model::finite::{DivergenceSign, NotFiniteInput, suspects, suspects_of_evaluation};
+use crate::model::finite::{DivergenceSign, NotFiniteInput, suspects};
 use crate::model::labels::WrongLabel;
 use crate::record::report::TrainingReport;
 
@@ -74,7 +74,8 @@ pub enum TrainError {
     },
     /// The loss is no longer a number.
     #[error(
-        "the {what} is {loss} after step {step} in epoch {epoch}: {}",
+        "the {what} is {loss}{}: {}",
+        after(*.step, *.epoch),
         suspects(.what, *.step, *.inputs_are_finite, *.sign)
     )]
     LossNotFinite {
@@ -82,27 +83,15 @@ pub enum TrainError {
         what: &'static str,
         /// The loss.
         loss: f64,
-        /// The step, counted from 1 over all epochs.
-        step: usize,
-        /// The epoch, counted from 1.
-        epoch: usize,
-        /// The inputs of that batch were looked at, on all ranks, and all are finite.
+        /// The step, counted from 1 over all epochs; `None` in an evaluation
+        /// ([`Trainer::evaluate`](crate::Trainer::evaluate)).
+        step: Option<usize>,
+        /// The epoch, counted from 1; `None` in an evaluation.
+        epoch: Option<usize>,
+        /// The inputs of the first batch with such a loss were looked at, on all ranks, and all are finite.
         inputs_are_finite: bool,
         /// Evidence that the training had diverged, for a validation or test loss.
         sign: Option<DivergenceSign>,
-    },
-    /// The loss of an evaluation ([`Trainer::evaluate`](crate::Trainer::evaluate)) is not a number.
-    #[error(
-        "the test loss is {loss}: {}",
-        suspects_of_evaluation(*.inputs_are_finite, *.weights_are_finite)
-    )]
-    TestLossNotFinite {
-        /// The loss.
-        loss: f64,
-        /// The inputs of the first batch with such a loss were looked at, on all ranks, and all are finite.
-        inputs_are_finite: bool,
-        /// The parameters of the model are finite.
-        weights_are_finite: bool,
     },
     /// Gradients are too large for `f16`, whatever the loss is multiplied by.
     #[error(
@@ -292,6 +281,14 @@ pub enum TrainError {
     BurnTrain(String),
 }
 
+/// ` after step 5 in epoch 2`, in a training.
+fn after(step: Option<usize>, epoch: Option<usize>) -> String {
+    match (step, epoch) {
+        (Some(step), Some(epoch)) => format!(" after step {step} in epoch {epoch}"),
+        _ => String::new(),
+    }
+}
+
 /// `of rank 2 differs from the other ranks': ...`
 fn whose_differs(ranks: &[usize], has_majority: bool) -> String {
     let named = ranks.iter().map(usize::to_string);
@@ -333,7 +330,6 @@ impl TrainError {
             | Self::InputNotFinite(_)
             | Self::PredictionNotFinite { .. }
             | Self::LossNotFinite { .. }
-            | Self::TestLossNotFinite { .. }
             | Self::LossScaleTooLow { .. }
             | Self::DifferentRuns { .. }
             | Self::DifferentMetrics { .. }

@@ -1,18 +1,22 @@
 //! Exact evaluation over ranks: every sample counts once.
 
 use std::cell::RefCell;
+use std::time::Instant;
 
 use burn_train::InferenceStep;
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{InputError, MicroBatch};
+use everburn_record::ConfusionMatrix;
+use serde::{Deserialize, Serialize};
 
-use crate::error::TrainError;
+use crate::error::{TEST_LOSS, TrainError};
 use crate::metrics::layout::MetricAgreement;
 use crate::metrics::step_exchange::{LocalReply, Votes};
 use crate::metrics::step_report::Report;
 use crate::metrics::sums::MetricSums;
 use crate::metrics::virtual_sums::VirtualSums;
 use crate::model::erased::{AnyBatch, AnyLoader, AnyModel};
+use crate::model::finite::require_finite_loss;
 use crate::model::labels::checked;
 use crate::model::predictions::Counts;
 use crate::parallel::model::ParallelModel;
@@ -126,6 +130,47 @@ pub(crate) fn evaluate(
     Ok(Some(Evaluated {
         sums: total,
         broken,
+    }))
+}
+
+/// What a test has found, on every rank the same.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Tested {
+    pub(crate) sums: MetricSums,
+    /// What was taken for what, where that was counted.
+    pub(crate) confusion: Option<ConfusionMatrix>,
+    /// How long it took.
+    pub(crate) seconds: f64,
+}
+
+/// Measures `model` on a loader of test samples; `None` if a rank wanted to stop first. With the names of the `classes`
+/// also what is taken for what is counted. `after` is the epoch and the step, in a training. `explain` adds to the error of
+/// a loss that is not finite what the inputs show, by the first global batch with such a loss.
+pub(crate) fn test(
+    (model, over): (&AnyModel, Option<&dyn ParallelModel<AnyModel, AnyBatch>>),
+    (loader, group): (&AnyLoader, &ProcessGroup),
+    stop_wanted: impl Fn() -> bool,
+    classes: Option<&[String]>,
+    after: Option<(usize, usize)>,
+    explain: impl FnOnce(TrainError, Option<usize>) -> TrainError,
+) -> Result<Option<Tested>, TrainError> {
+    let start = Instant::now();
+    let counts = classes.map(|_| RefCell::new(Counts::default()));
+    let infer = |part| infer(model, over, part, counts.as_ref());
+    let evaluated = evaluate(infer, (loader, 0), group, stop_wanted, |_| Ok(()))?;
+    let Some(Evaluated { sums, broken }) = evaluated else {
+        return Ok(None);
+    };
+    require_finite_loss(TEST_LOSS, sums.mean_loss(), after)
+        .map_err(|error| explain(error, broken))?;
+    let confusion = match counts.zip(classes) {
+        Some((counts, classes)) => counts.into_inner().all_reduce(group, classes)?,
+        None => None,
+    };
+    Ok(Some(Tested {
+        sums,
+        confusion,
+        seconds: start.elapsed().as_secs_f64(),
     }))
 }
 

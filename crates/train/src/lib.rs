@@ -66,9 +66,7 @@ pub use config::divergence::OnDivergence;
 pub use config::fault::{configuration_fault, configuration_of, nearest_name, unknown_key};
 pub use config::input::InputConfig;
 pub use config::lora::LoraConfig;
-pub use config::loss_scaling::{
-    GROWTH_INTERVAL, INITIAL_LOSS_SCALE, LEAST_LOSS_SCALE, LossScaling, scaled_loss,
-};
+pub use config::loss_scaling::{LossScaling, scaled_loss};
 pub use config::optimizer::{MuonRate, OptimizerConfig, OptimizerKind};
 pub use config::parallel::{
     InvalidStageSplit, ParallelConfig, ParallelError, Parallelism, StageSplit,

@@ -43,12 +43,12 @@ pub(super) fn watched(
 
 /// What one rank has found wrong before the ranks met is an error of all of them: they end with one code, that of a request
 /// that cannot be met.
-pub(super) fn agree(group: &ProcessGroup, found: Result<(), CliError>) -> Result<(), CliError> {
+pub(super) fn agree<T>(group: &ProcessGroup, found: Result<T, CliError>) -> Result<T, CliError> {
     let said = found
         .as_ref()
-        .map_or_else(ToString::to_string, |()| String::new());
+        .map_or_else(ToString::to_string, |_| String::new());
     let all = group.all_gather_varied(said.into_bytes()).wait();
-    found.map_err(|error| match error.is_usage() {
+    let found = found.map_err(|error| match error.is_usage() {
         true => error,
         false => CliError::usage(error.to_string()),
     })?;
@@ -58,7 +58,7 @@ pub(super) fn agree(group: &ProcessGroup, found: Result<(), CliError>) -> Result
             let said = String::from_utf8_lossy(&all[rank]);
             Err(CliError::usage(refusal_of(rank, &said)))
         }
-        None => Ok(()),
+        None => Ok(found),
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::prelude::*;
 use burn::prelude::Device;
-use everburn_launch::LaunchConfig;
+use everburn_launch::{LaunchConfig, RankEnvironment};
 use everburn_record::plain::word;
 use everburn_record::sync::lock;
 use everburn_record::units::counted;
@@ -379,8 +379,31 @@ pub(super) fn announce(config: &RunConfig, loaded: &LoadedData) -> usize {
     samples
 }
 
+/// Where a rank records, if it does: in what our launcher has prepared, or in what it prepares itself. What keeps it from
+/// that is an error of all ranks, once they have met.
+#[allow(clippy::type_complexity, reason = "a pair, taken apart at once")]
+pub(super) fn run_of_rank(
+    config: &RunConfig,
+    arguments: &TrainArguments,
+    environment: &RankEnvironment,
+    loaded: &LoadedData,
+    replaced: &Replaced,
+) -> Result<(Option<RunDirectory>, Result<Option<Prepared>, CliError>), CliError> {
+    // Any rank of an elastic job may become the first.
+    if environment.rank != 0 && config.ranks.elastic.is_none() {
+        return Ok((None, Ok(None)));
+    }
+    if let (Some(path), Some(_)) = (&arguments.run_dir, environment.launcher_pid) {
+        return Ok((Some(RunDirectory::open(path)?), Ok(None)));
+    }
+    let prepared = announce_as_rank(config, arguments, loaded)
+        .and_then(|()| prepare_run_directory(config, arguments, replaced));
+    let run = prepared.as_ref().ok().map(|prepared| prepared.run.clone());
+    Ok((run, prepared.map(Some)))
+}
+
 /// What our launcher says before it starts ranks.
-pub(super) fn announce_as_rank(
+fn announce_as_rank(
     config: &RunConfig,
     arguments: &TrainArguments,
     loaded: &LoadedData,

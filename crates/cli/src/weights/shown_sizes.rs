@@ -47,7 +47,7 @@ pub(crate) fn check_sizes(config: &RunConfig) -> Result<(), CliError> {
                 config.model,
                 others.join(", ")
             ),
-            builds(&flags(config, &differing)),
+            builds(config, &differing),
         )),
     }
 }
@@ -61,8 +61,8 @@ pub(super) fn help_to_size(error: &CliError, config: &RunConfig, path: &Path) ->
             ..
         })
     );
-    let flags = sizes_as_flags(config, path).filter(|_| is_size)?;
-    Some(builds(&flags))
+    let differing = differing(config, path).filter(|all| is_size && !all.is_empty())?;
+    Some(builds(config, &differing))
 }
 
 /// The flags that set the sizes that the weights in `path` show, if they are others than the text model's.
@@ -71,25 +71,30 @@ pub(super) fn sizes_as_flags(config: &RunConfig, path: &Path) -> Option<String> 
     Some(flags(config, &differing))
 }
 
-fn builds(flags: &str) -> String {
-    let heads = match flags.ends_with("=N") {
-        true => "; N is its number of heads, which no shape shows",
-        false => "",
+fn builds(config: &RunConfig, differing: &[Differing]) -> String {
+    let heads = match open_heads(config, differing) {
+        Some(_) => "; N is its number of heads, which no shape shows",
+        None => "",
     };
+    let flags = flags(config, differing);
     format!("{flags} builds the model that the weights fit{heads}")
 }
 
-/// The settings as flags. Where the width is one of them, the number of heads is another, unless it is set.
+/// The settings as flags, with the number of heads if it is open.
 fn flags(config: &RunConfig, differing: &[Differing]) -> String {
     let sizes = differing.iter();
     let sizes = sizes.map(|it| format!("--set {}={}", it.key, it.theirs));
-    let heads = differing.iter().find_map(|it| {
-        let key = format!("{}.heads", it.key.strip_suffix(".width")?);
-        get(&config.sections, &key)
-            .is_none()
-            .then(|| format!("--set {key}=N"))
-    });
+    let heads = open_heads(config, differing).map(|key| format!("--set {key}=N"));
     sizes.chain(heads).collect::<Vec<_>>().join(" ")
+}
+
+/// The setting of the number of heads, where the weights show another width and it is not set.
+fn open_heads(config: &RunConfig, differing: &[Differing]) -> Option<String> {
+    let width = differing
+        .iter()
+        .find_map(|it| it.key.strip_suffix(".width"))?;
+    let heads = format!("{width}.heads");
+    get(&config.sections, &heads).is_none().then_some(heads)
 }
 
 /// The settings of the text model that the weights in `path` show otherwise. `None` if they show none: it is no file alone,

@@ -1,10 +1,11 @@
 //! The launcher's side of an elastic job: started and ended processes, and the end of the job.
 
+use everburn_record::plain;
+
 use super::keys;
 use super::member::{Generation, Member};
 use super::membership::LONGEST_REASON;
 use super::round_view::joined_by;
-use crate::printable;
 use crate::rendezvous::ProcessIdentity;
 use crate::rendezvous::lease::Lease;
 use crate::store::{SharedStore, StoreError, entry};
@@ -153,7 +154,8 @@ impl MembershipCoordinator {
         let found = entry::values(&*self.store, &keys)?;
         let [finished, given_up, stop, refused, closed] =
             [0, 1, 2, 3, 4].map(|place| found[place].as_ref());
-        let shown = |reason: &Vec<u8>| printable(&String::from_utf8_lossy(reason), LONGEST_REASON);
+        let shown =
+            |reason: &Vec<u8>| plain::line(&String::from_utf8_lossy(reason), LONGEST_REASON);
         Ok(News {
             is_finished: finished.is_some(),
             given_up: given_up.map(shown),

@@ -1,6 +1,7 @@
 //! The names of the keys, and what is written under them.
 
-use crate::printable;
+use everburn_record::plain;
+
 use crate::store::entry::{as_strs, unreadable};
 use crate::store::{SharedStore, StoreError};
 
@@ -76,7 +77,7 @@ pub(super) fn number_in(key: &str, value: Option<&[u8]>) -> Result<u64, StoreErr
     text.parse().map_err(|_| {
         unreadable(
             key,
-            &format!("`{}` is not a number", printable(text, LONGEST_NUMBER)),
+            &format!("`{}` is not a number", plain::line(text, LONGEST_NUMBER)),
         )
     })
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use everburn_auth::Key;
+use everburn_record::plain;
 
 use self::wait_line::wait_line;
 use super::error::ElasticError;
@@ -15,7 +16,6 @@ use super::member::{Generation, Member};
 use super::options::ElasticOptions;
 use super::round::Round;
 use super::round_view::{Assessment, RoundView};
-use crate::printable;
 use crate::rendezvous::join::{compare_elastic, first_verdict_key, refuse_contradiction};
 use crate::rendezvous::{RendezvousRequest, StartedRank, WaitListener, reach_launchers_store};
 use crate::runtime;
@@ -389,7 +389,7 @@ impl Membership {
             refuse_contradiction(&*self.store, verdict)?;
         }
         if let Some(reason) = &found[1] {
-            let reason = printable(&String::from_utf8_lossy(reason), LONGEST_REASON);
+            let reason = plain::line(&String::from_utf8_lossy(reason), LONGEST_REASON);
             return Err(ElasticError::GivenUp { reason });
         }
         let number = |place: usize| {

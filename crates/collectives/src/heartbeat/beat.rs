@@ -3,10 +3,10 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
+use everburn_record::plain;
 use serde::{Deserialize, Serialize};
 
 use crate::group::FlightEntry;
-use crate::printable;
 use crate::store::{Store, StoreError, entry};
 
 /// The longest beat that is read. Usual ones have a few kilobytes.
@@ -117,11 +117,11 @@ impl Beat {
         beat.waiting_for.truncate(MAX_RANKS);
         beat.silent.truncate(MAX_RANKS);
         beat.stopped.truncate(MAX_RANKS);
-        beat.note = printable(&beat.note, MAX_NOTE);
-        beat.host = beat.host.map(|host| printable(&host, MAX_TEXT));
+        beat.note = plain::line(&beat.note, MAX_NOTE);
+        beat.host = beat.host.map(|host| plain::line(&host, MAX_TEXT));
         beat.records.truncate(ENTRIES);
         for record in &mut beat.records {
-            record.operation = printable(&record.operation, MAX_TEXT);
+            record.operation = plain::line(&record.operation, MAX_TEXT);
             record.waiting_for.truncate(MAX_RANKS);
         }
         Some(beat)
@@ -177,9 +177,9 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_of_a_note_are_escaped() {
+    fn control_characters_of_a_note_become_marks() {
         let beat = Beat::decode(b"{\"number\": 5, \"note\": \"a\\u001b[2J\"}").unwrap();
-        assert_eq!(beat.note, "a\\u{1b}[2J");
+        assert_eq!(beat.note, "a\u{fffd}[2J");
         assert_eq!(Beat::decode(&beat.encode()), Some(beat));
     }
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-use crate::printable;
+use everburn_record::plain;
 
 /// The bytes read from the end of the file.
 const MAX_BYTES: u64 = 32 << 10;
@@ -21,7 +21,7 @@ pub(super) fn last_lines(path: &Path) -> Result<Vec<String>, String> {
     let last = lines.len().saturating_sub(LINES);
     Ok(lines[last..]
         .iter()
-        .map(|line| printable(line, LINE))
+        .map(|line| plain::line(line, LINE))
         .collect())
 }
 
@@ -68,7 +68,7 @@ mod tests {
         std::fs::write(&path, b"one\n\x1b[31mtwo\xff").unwrap();
         assert_eq!(
             last_lines(&path).unwrap(),
-            ["one", "\\u{1b}[31mtwo\u{fffd}"]
+            ["one", "\u{fffd}[31mtwo\u{fffd}"]
         );
         let error = last_lines(&folder.path().join("none")).unwrap_err();
         assert!(error.contains("none cannot be read"), "{error}");

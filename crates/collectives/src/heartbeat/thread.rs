@@ -7,11 +7,12 @@ mod watched;
 use std::sync::{Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
+use everburn_record::plain;
+
 pub(super) use self::watched::{WATCH_ALL, watchers_of};
 use super::HeartbeatOptions;
 use super::beat::{Beat, BeatEntry, MAX_NOTE, beat_key, newest, read_all, read_many};
 use crate::group::Core;
-use crate::printable;
 use crate::runtime::{self, Condition};
 use crate::store::{SharedStore, StoreError, entry, random_u64};
 use crate::sync::lock;
@@ -330,7 +331,7 @@ impl Heartbeat {
             pid: Some(runtime::process_id()),
             host: self.host.clone(),
             unix_seconds: now.unwrap_or_default().as_secs(),
-            note: printable(&note.unwrap_or_default(), MAX_NOTE),
+            note: plain::line(&note.unwrap_or_default(), MAX_NOTE),
             ..Beat::default()
         };
         let Some(followed) = followed else {

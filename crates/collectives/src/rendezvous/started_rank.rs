@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use everburn_record::proc;
+use everburn_record::{plain, proc};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
+use crate::runtime;
 use crate::store::random_u64;
-use crate::{printable, runtime};
 
 /// How much is shown of the name of a machine: the most that Linux allows.
 const LONGEST_HOST: usize = 64;
@@ -112,7 +112,7 @@ impl fmt::Display for ProcessIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "process {}", self.id)?;
         match &self.host {
-            Some(host) => write!(f, " on {}", printable(host, LONGEST_HOST)),
+            Some(host) => write!(f, " on {}", plain::line(host, LONGEST_HOST)),
             None => Ok(()),
         }
     }

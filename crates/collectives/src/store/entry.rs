@@ -1,10 +1,10 @@
 //! Entries of ranks and launchers in a store, as JSON, and lists of keys that are made.
 
+use everburn_record::plain;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{Store, StoreError};
-use crate::printable;
 
 /// How much is shown of what is wrong with an entry.
 const LONGEST_FAULT: usize = 200;
@@ -24,7 +24,7 @@ pub(crate) fn written(
 pub(crate) fn read<T: DeserializeOwned>(key: &str, bytes: &[u8]) -> Result<T, StoreError> {
     serde_json::from_slice(bytes).map_err(|error| {
         // It may quote what is there.
-        unreadable(key, &printable(&error.to_string(), LONGEST_FAULT))
+        unreadable(key, &plain::line(&error.to_string(), LONGEST_FAULT))
     })
 }
 

@@ -20,6 +20,8 @@ mod view;
 use std::sync::Arc;
 use std::time::Duration;
 
+use everburn_record::plain;
+
 pub use address::{join_address, split_address};
 pub use descriptors::raise_descriptor_limit;
 pub use etcd::{EtcdAddress, EtcdStore};
@@ -29,8 +31,6 @@ pub use prefix::PrefixStore;
 pub use tcp::{AUTH_OPCODE, StoreAccess, StoreOptions, TcpStore, TcpStoreServer, nobody_listens};
 pub(crate) use tcp::{Deadline, random_u64, resolve};
 pub(crate) use view::StoreView;
-
-use crate::printable;
 
 /// The deadline of a store operation unless another is given, as in PyTorch.
 pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(300);
@@ -73,7 +73,7 @@ pub enum StoreError {
     /// The store cannot be reached, or the connection broke.
     #[error(
         "the store at {address} cannot be reached for `{operation}`: {}",
-        printable(reason, LONGEST_REASON)
+        plain::line(reason, LONGEST_REASON)
     )]
     Unreachable {
         /// Where the store is, as the user gave it.
@@ -86,7 +86,7 @@ pub enum StoreError {
     /// The server does not speak the store protocol, or the stored data are malformed.
     #[error(
         "protocol error of the store at {address}: {}",
-        printable(reason, LONGEST_REASON)
+        plain::line(reason, LONGEST_REASON)
     )]
     Protocol {
         /// The address of the store, or the path of its file.
@@ -97,7 +97,7 @@ pub enum StoreError {
     /// The job tokens of the store and of this client do not match, or only one of them has a token.
     #[error(
         "authentication with the store at {address} failed: {}",
-        printable(reason, LONGEST_REASON)
+        plain::line(reason, LONGEST_REASON)
     )]
     Unauthenticated {
         /// The address of the store, as the user gave it.
@@ -111,7 +111,7 @@ pub enum StoreError {
         "the store at {address} did not take `{operation}` of `{}`{others}: it closed the \
          connection, as it does where it is full or the value would be too long; look for its \
          warnings in the output of the process that hosts it (rank 0 or the launcher)",
-        printable(key, LONGEST_REASON)
+        plain::line(key, LONGEST_REASON)
     )]
     WriteRefused {
         /// Where the store is, as the user gave it.
@@ -126,7 +126,7 @@ pub enum StoreError {
     /// The arguments can never succeed (a key or value too long, a counter that is not a number).
     #[error(
         "invalid store operation `{operation}`: {}",
-        printable(reason, LONGEST_REASON)
+        plain::line(reason, LONGEST_REASON)
     )]
     Invalid {
         /// The operation that was refused.
@@ -137,7 +137,7 @@ pub enum StoreError {
     /// Waiting is in vain, because a member of an elastic generation is gone.
     #[error(
         "generation {generation} is broken: {}; join the next round",
-        printable(reason, LONGEST_REASON)
+        plain::line(reason, LONGEST_REASON)
     )]
     RoundBroken {
         /// The generation.

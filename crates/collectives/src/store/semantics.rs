@@ -1,7 +1,8 @@
 //! The rules of counters and of compare-and-set, which every store shares.
 
+use everburn_record::plain;
+
 use super::StoreError;
-use crate::printable::printable_bytes;
 
 /// Why a counter could not be moved.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +36,9 @@ pub(super) fn counter_after(current: Option<&[u8]>, amount: i64) -> Result<i64, 
         std::str::from_utf8(bytes)
             .ok()
             .and_then(|text| text.trim().parse::<i64>().ok())
-            .ok_or_else(|| CounterFault::NotANumber(printable_bytes(bytes, 40)))
+            .ok_or_else(|| {
+                CounterFault::NotANumber(plain::line(&String::from_utf8_lossy(bytes), 40))
+            })
     })?;
     current
         .checked_add(amount)

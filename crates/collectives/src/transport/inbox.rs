@@ -4,11 +4,12 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
+use everburn_record::plain;
+
 use super::backlog::{Admission, Backlog, FlowControl};
 use super::frame::{FrameKind, Header};
 use super::mailbox::{Failure, Mailbox, Part, Parting};
 use super::payload::Payload;
-use crate::printable;
 use crate::sync::lock;
 
 /// The longest reason that travels with an abort, in bytes.
@@ -233,7 +234,7 @@ fn decode_abort(payload: &Payload) -> Result<Failure, String> {
     let [by, lost, machine] = numbers.map(|bytes| u32::from_le_bytes(*bytes));
     let number = |number: u32| (number != u32::MAX).then_some(number as usize);
     let reason = &reason[..reason.len().min(MAX_REASON_BYTES)];
-    let reason = printable(&String::from_utf8_lossy(reason), MAX_REASON_BYTES);
+    let reason = plain::line(&String::from_utf8_lossy(reason), MAX_REASON_BYTES);
     Ok(Failure {
         by: by as usize,
         lost: number(lost),
@@ -269,7 +270,7 @@ mod tests {
         assert!(sent.reason.starts_with(&received.reason) && !received.reason.is_empty());
         let reason = "\u{1b}[2J".to_owned();
         let shown = decode_abort(&encode_abort(&Failure { reason, ..sent })).unwrap();
-        assert_eq!(shown.reason, r"\u{1b}[2J");
+        assert_eq!(shown.reason, "\u{fffd}[2J");
         let neither = Failure {
             lost: None,
             silent_machine: None,

@@ -1,6 +1,6 @@
 //! The keys of a `config.json` and of other such files of pretrained models.
 
-use everburn_collectives::printable;
+use everburn_record::plain;
 use everburn_train::TaskError;
 use serde_json::Value;
 
@@ -86,7 +86,7 @@ impl<'a> Keys<'a> {
             Some(key) => Err(TaskError::new(format!(
                 "{}: {name} has the key {}, which is not known",
                 self.file,
-                printable(key, LONGEST_VALUE)
+                plain::line(key, LONGEST_VALUE)
             ))
             .with_help(format!(
                 "this model is not supported: Everburn computes with {} there, and another key may change the results",
@@ -116,14 +116,7 @@ impl<'a> Keys<'a> {
         let found = match &self.json[key] {
             Value::Null => "is missing".to_string(),
             found => {
-                let text = found.to_string();
-                // Beyond it, one character at least is not shown.
-                let cut = match printable(&text, LONGEST_VALUE + 1).chars().count() > LONGEST_VALUE
-                {
-                    true => "...",
-                    false => "",
-                };
-                format!("is {}{cut}", printable(&text, LONGEST_VALUE))
+                format!("is {}", plain::line(&found.to_string(), LONGEST_VALUE))
             }
         };
         TaskError::new(format!("{}: {key} {found}", self.file))
@@ -153,7 +146,7 @@ pub(super) mod tests {
             "{help}"
         );
         let cut = keys.unsupported("rope", "default").to_string();
-        let expected = format!("config.json: rope is \"{}...", "a".repeat(79));
+        let expected = format!("config.json: rope is \"{}…", "a".repeat(78));
         assert_eq!(cut, expected);
         let width = keys.size("width", None).unwrap_err();
         let help = width.help().unwrap();

@@ -26,7 +26,7 @@ use rustix::process::Signal;
 use self::elastic::Elastic;
 use self::machine_processes::StoreEvent;
 use self::own_pause::OwnPause;
-use self::stopped::{AllStopped, Process, SomeStopped, all_are_stopped, some_are_stopped};
+use self::stopped::{LongStopped, Process, all_are_stopped, some_are_stopped};
 use self::store_client::{Machine, StoreClient};
 use self::writing::Writing;
 use crate::cause::{Blame, blame};
@@ -85,8 +85,7 @@ pub(crate) struct Supervisor<'a> {
     ended: Vec<EndedRank>,
     starter: Option<Starter<'a>>,
     elastic: Option<Elastic>,
-    all_stopped: AllStopped,
-    some_stopped: SomeStopped,
+    long_stopped: LongStopped,
     /// The ranks of a job that is not elastic that were stopped when the first one failed.
     stopped_ranks: Vec<usize>,
     own_pause: OwnPause,
@@ -121,8 +120,7 @@ impl<'a> Supervisor<'a> {
             ended,
             starter: None,
             elastic: None,
-            all_stopped: AllStopped::new(),
-            some_stopped: SomeStopped::new(config.ranks),
+            long_stopped: LongStopped::new(config.ranks),
             stopped_ranks: Vec::new(),
             own_pause: OwnPause::new(config.heartbeat_timeout),
             gave_up: None,
@@ -262,8 +260,8 @@ impl<'a> Supervisor<'a> {
         let restart = self.elastic.as_ref().and_then(Elastic::next_start);
         let look = (!self.has_ranks()).then(|| Instant::now() + LOOK);
         let stopped = self.elastic.as_ref().and_then(Elastic::next_look);
-        let all_stopped = self.all_stopped.next_look();
-        let looks = restart.into_iter().chain(stopped).chain([all_stopped]);
+        let long_stopped = self.long_stopped.next_look();
+        let looks = restart.into_iter().chain(stopped).chain([long_stopped]);
         let ends = self.plan_ends().into_iter().chain(looks);
         let deadline = ends.chain(look).min();
         let received = match deadline {
@@ -312,19 +310,19 @@ impl<'a> Supervisor<'a> {
     /// Says so where all ranks of this machine are stopped, and kills them once other machines have given them up.
     fn end_if_all_are_stopped(&mut self) {
         let now = Instant::now();
-        if now < self.all_stopped.next_look() {
+        if now < self.long_stopped.next_look() {
             return;
         }
         let processes = Process::all(&self.running);
-        let long = self.all_stopped.look(now, &processes);
+        let (long, found) = self.long_stopped.look(now, &processes);
         if processes.iter().flatten().any(|process| process.is_stopped) {
             self.stop_with_others();
         }
-        self.say_which_are_stopped(now, &processes);
+        self.say_which_are_stopped(&found, &processes);
         let Some(long) = long.filter(|_| matches!(self.plan, Plan::Train)) else {
             return;
         };
-        if self.all_stopped.is_to_be_said(long) {
+        if self.long_stopped.is_to_be_said(long) {
             let text = all_are_stopped(&processes);
             tracing::warn!("{text}");
             let ranks = self.left();
@@ -348,10 +346,9 @@ impl<'a> Supervisor<'a> {
         self.kill_all();
     }
 
-    /// Says which ranks of this machine are stopped where no other rank does: it has no heartbeats yet, or none at all. A job
-    /// that is elastic continues without them.
-    fn say_which_are_stopped(&mut self, now: Instant, processes: &[Option<Process>]) {
-        let found = self.some_stopped.look(now, processes);
+    /// Says which ranks of this machine were found stopped where no other rank does: it has no heartbeats yet, or none at
+    /// all. A job that is elastic continues without them.
+    fn say_which_are_stopped(&mut self, found: &[usize], processes: &[Option<Process>]) {
         let trains = matches!(self.plan, Plan::Train) && self.config.elastic.is_none();
         if found.is_empty() || !trains || self.config.heartbeat_timeout.is_some() && self.have_met()
         {

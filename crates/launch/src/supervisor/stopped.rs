@@ -90,80 +90,65 @@ impl StoppedRanks {
     }
 }
 
-/// Since when all ranks of this machine are stopped.
+/// Which ranks of this machine have been stopped for long: all of them, or some while others run.
 #[derive(Debug)]
-pub(super) struct AllStopped {
-    last_look: Instant,
-    since: Option<Instant>,
-    /// It has been said.
-    said: bool,
+pub(super) struct LongStopped {
+    ranks: StoppedRanks,
+    /// The local ranks that were found while others run, and are stopped still.
+    found: Vec<usize>,
+    all_since: Option<Instant>,
+    /// That all are has been said.
+    all_said: bool,
 }
 
-impl AllStopped {
+impl LongStopped {
     /// How often the launcher looks.
     const INTERVAL: Duration = Duration::from_secs(1);
 
     /// After this long it is said.
     const LONG: Duration = Duration::from_secs(10);
 
-    pub(super) fn new() -> Self {
-        let (last_look, since, said) = (runtime::now(), None, false);
+    pub(super) fn new(ranks: usize) -> Self {
         Self {
-            last_look,
-            since,
-            said,
+            ranks: StoppedRanks::new(Self::LONG, ranks),
+            found: Vec::new(),
+            all_since: None,
+            all_said: false,
         }
     }
 
     /// Whether to say that all have been stopped for so long, once each time.
     pub(super) fn is_to_be_said(&mut self, long: Duration) -> bool {
-        long >= Self::LONG && !std::mem::replace(&mut self.said, true)
+        long >= Self::LONG && !std::mem::replace(&mut self.all_said, true)
     }
 
     pub(super) fn next_look(&self) -> Instant {
-        self.last_look + Self::INTERVAL
+        self.ranks.last_look + Self::INTERVAL
     }
 
-    /// How long all have been stopped, if they are.
-    pub(super) fn look(&mut self, now: Instant, processes: &[Option<Process>]) -> Option<Duration> {
+    /// How long all have been stopped, if they are; and the local ranks that have come to be stopped for long while others
+    /// run, each once for each time.
+    pub(super) fn look(
+        &mut self,
+        now: Instant,
+        processes: &[Option<Process>],
+    ) -> (Option<Duration>, Vec<usize>) {
         // The launcher was stopped itself, with its ranks perhaps: they have as long again.
         let was_stopped = now > self.next_look() + Self::INTERVAL;
-        self.last_look = now;
         let mut running = processes.iter().flatten().peekable();
-        let is_stopped = running.peek().is_some() && running.all(|process| process.is_stopped);
-        let before = self.since.filter(|_| !was_stopped);
-        self.since = is_stopped.then(|| before.unwrap_or(now));
-        self.said &= is_stopped;
-        Some(now.saturating_duration_since(self.since?))
-    }
-}
+        let all = running.peek().is_some() && running.all(|process| process.is_stopped);
+        let before = self.all_since.filter(|_| !was_stopped);
+        self.all_since = all.then(|| before.unwrap_or(now));
+        self.all_said &= all;
 
-/// Ranks of this machine that have been stopped for long while others are not.
-#[derive(Debug)]
-pub(super) struct SomeStopped {
-    ranks: StoppedRanks,
-    /// The local ranks that were found, and are stopped still.
-    found: Vec<usize>,
-}
-
-impl SomeStopped {
-    pub(super) fn new(ranks: usize) -> Self {
-        Self {
-            ranks: StoppedRanks::new(AllStopped::LONG, ranks),
-            found: Vec::new(),
-        }
-    }
-
-    /// The local ranks that have come to be stopped for long, each once for each time.
-    pub(super) fn look(&mut self, now: Instant, processes: &[Option<Process>]) -> Vec<usize> {
         let mut found = self.ranks.look(now, processes);
-        let all = processes.iter().flatten().all(|process| process.is_stopped);
         if all {
             found.clear();
         }
         let before = std::mem::replace(&mut self.found, found.clone());
         found.retain(|rank| !before.contains(rank));
-        found
+        let long = self.all_since.map(|at| now.saturating_duration_since(at));
+        (long, found)
     }
 }
 
@@ -270,11 +255,12 @@ mod tests {
 
     #[test]
     fn for_how_long_all_ranks_are_stopped_is_known_and_said_once() {
-        let mut all = AllStopped::new();
-        let begin = all.last_look;
+        let mut all = LongStopped::new(2);
+        let begin = all.ranks.last_look;
         let mut look = |seconds: u64, states: &str| {
             let now = begin + Duration::from_secs(seconds);
-            all.look(now, &processes(states)).map(|long| long.as_secs())
+            let (long, _) = all.look(now, &processes(states));
+            long.map(|long| long.as_secs())
         };
         for (at, states, long) in [
             (1, "SS", Some(0)),
@@ -290,7 +276,7 @@ mod tests {
         // After a gap in its looks it may have been stopped itself.
         assert_eq!(look(20, "SS"), Some(0));
         assert_eq!(look(21, "--"), None);
-        let long = AllStopped::LONG;
+        let long = LongStopped::LONG;
         assert!(
             !all.is_to_be_said(long / 2) && all.is_to_be_said(long) && !all.is_to_be_said(long)
         );
@@ -298,11 +284,11 @@ mod tests {
 
     #[test]
     fn a_rank_that_is_stopped_while_others_run_is_said_once_each_time() {
-        let mut some = SomeStopped::new(3);
+        let mut some = LongStopped::new(3);
         let begin = some.ranks.last_look;
         let mut look = |seconds: u64, states: &str| {
             let now = begin + Duration::from_secs(seconds);
-            some.look(now, &processes(states))
+            some.look(now, &processes(states)).1
         };
         let states = ["RSR", "RSR", "RSR", "RSS", "RRS", "RRS", "SSS", "SRR"];
         let found: Vec<_> = (0..).zip(states).map(|(at, it)| look(5 * at, it)).collect();

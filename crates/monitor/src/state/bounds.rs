@@ -19,6 +19,9 @@ pub(super) fn cut(text: &str) -> String {
 /// How many metrics of an objective are kept.
 const MOST_METRICS: usize = 32;
 
+/// How many of the ranks that one waits for are kept: as many as training writes.
+const MOST_AWAITED: usize = 8;
+
 /// A line, with the first of its metrics, whose names are no longer than a line.
 pub(super) fn metrics(line: &MetricRecord) -> MetricRecord {
     let first = line.metrics.iter().take(MOST_METRICS);
@@ -64,8 +67,12 @@ pub(super) fn live_ranks(live: &Live) -> (Vec<LiveRank>, bool) {
     let shortened = |rank: &LiveRank| LiveRank {
         doing: rank.doing.as_deref().map(cut),
         host: rank.host.as_deref().map(cut),
-        // The text says it.
-        waiting_for: Vec::new(),
+        waiting_for: rank
+            .waiting_for
+            .iter()
+            .take(MOST_AWAITED)
+            .copied()
+            .collect(),
         ..rank.clone()
     };
     let kept: Vec<LiveRank> = kept.map(shortened).collect();

@@ -66,6 +66,8 @@ pub struct RankState {
     pub times: Option<RankStep>,
     /// The collective in flight, or the last one.
     pub doing: Option<String>,
+    /// The ranks for which it waits in that collective, the first of them where they are many.
+    pub waiting_for: Vec<usize>,
     /// Its process: `pid 4711 on node07`.
     pub process: Option<String>,
     /// Seconds since its last heartbeat.
@@ -182,7 +184,9 @@ impl Ranks {
     pub(super) fn held(&self) -> usize {
         let recent: usize = self.recent.values().map(VecDeque::len).sum();
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-        let of_rank = |rank: &LiveRank| text(&rank.doing) + text(&rank.host);
+        let of_rank = |rank: &LiveRank| {
+            text(&rank.doing) + text(&rank.host) + size_of_val(&rank.waiting_for[..])
+        };
         let texts: usize = self.live.values().map(of_rank).sum();
         let joined = self.wait.as_ref().map_or(0, |wait| wait.joined.len());
         let numbers = self.recorded.len() + self.lost.len() + self.members.len() + joined;
@@ -261,6 +265,7 @@ impl Ranks {
                     .max(self.recorded.get(&rank).copied()),
                 times,
                 doing: live.and_then(|live| live.doing.clone()),
+                waiting_for: live.map_or_else(Vec::new, |live| live.waiting_for.clone()),
                 process: live.and_then(process),
                 silent_seconds,
                 stopped: stopped.and_then(|live| live.pid),

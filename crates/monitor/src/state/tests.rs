@@ -74,6 +74,7 @@ fn what_is_kept_is_bounded_whatever_is_said() {
         let of_rank = |rank: &usize| LiveRank {
             rank: *rank,
             doing: Some(long.clone()),
+            waiting_for: numbers.clone(),
             ..LiveRank::default()
         };
         let live = Live {

@@ -109,7 +109,7 @@ fn row(rank: &RankState, bar_width: u16, (gpus, wide): (bool, bool)) -> Row<'sta
             let process = process.map_or(String::new(), |process| format!("; {process}"));
             format!("no heartbeat for {seconds:.0} s{process}")
         }
-        (_, Some(doing)) if wide && !doing.contains(", waiting for ") => doing.clone(),
+        (_, Some(doing)) if wide && rank.waiting_for.is_empty() => doing.clone(),
         (_, Some(doing)) => shortened(doing),
         (_, None) => String::new(),
     };
@@ -128,13 +128,7 @@ fn shortened(doing: &str) -> String {
     let Some((operation, state)) = parts else {
         return doing.to_owned();
     };
-    let waits = state
-        .strip_prefix("under way for ")
-        .and_then(|rest| rest.split_once(", waiting for "));
-    match waits {
-        Some((time, whom)) => format!("waits for {whom}, {time}: {operation}"),
-        None => format!("{state}: {operation}"),
-    }
+    format!("{state}: {operation}")
 }
 
 fn style(status: RankStatus) -> Style {
@@ -152,12 +146,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_whom_comes_first() {
+    fn how_a_collective_stands_comes_first() {
         let number = "(collective 1889 of the gradients group, step 681, label 0)";
         let told = |state: &str| shortened(&format!("all_reduce(i64[1], sum) {number}, {state}"));
         assert_eq!(
             told("under way for 9.4 s, waiting for rank 1"),
-            "waits for rank 1, 9.4 s: all_reduce(i64[1], sum)"
+            "under way for 9.4 s, waiting for rank 1: all_reduce(i64[1], sum)"
         );
         assert_eq!(
             told("done 0.1 s ago after 0.0 s"),
@@ -167,5 +161,27 @@ mod tests {
             shortened("what an older run says"),
             "what an older run says"
         );
+    }
+
+    #[test]
+    fn a_rank_waits_by_the_field_and_not_by_the_words() {
+        let doing = "barrier (collective 3, step 4), under way for 9.4 s, wartet auf 1";
+        let drawn = |waiting_for: &[usize]| {
+            let rank = RankState {
+                doing: Some(doing.to_owned()),
+                waiting_for: waiting_for.to_vec(),
+                ..RankState::default()
+            };
+            let area = Rect::new(0, 0, 200, 5);
+            let mut buffer = Buffer::empty(area);
+            draw(&[rank], (0, 1), area, &mut buffer);
+            let cells = buffer.content.iter();
+            cells.map(ratatui::buffer::Cell::symbol).collect::<String>()
+        };
+        let waits = drawn(&[1]);
+        let short = "under way for 9.4 s, wartet auf 1: barrier";
+        assert!(waits.contains(short), "{waits}");
+        let whole = drawn(&[]);
+        assert!(whole.contains(doing), "{whole}");
     }
 }

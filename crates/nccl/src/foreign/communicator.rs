@@ -115,25 +115,6 @@ fn number(rank: usize) -> c_int {
 }
 
 impl Library {
-    /// Whether NCCL finds a network interface to connect ranks through, as it does when a group is
-    /// made. It needs no GPU; what it opens stays open.
-    ///
-    /// # Errors
-    /// NCCL's answer, with what to check.
-    ///
-    /// ```
-    /// # mod everburn { pub use everburn_nccl as nccl; }
-    /// if let Ok(nccl) = everburn::nccl::Library::load() {
-    ///     match nccl.probe_network() {
-    ///         Ok(()) => println!("NCCL can connect ranks"),
-    ///         Err(status) => println!("{status}: {}", status.advice()),
-    ///     }
-    /// }
-    /// ```
-    pub fn probe_network(&self) -> Result<(), Status> {
-        self.unique_id().map(|_| ())
-    }
-
     pub(crate) fn unique_id(&self) -> Result<UniqueId, Status> {
         let mut id = UniqueId::new([0; UniqueId::BYTES]);
         // SAFETY: the pointer is to an `ncclUniqueId` of this frame.

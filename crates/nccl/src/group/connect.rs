@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use everburn_collectives::group::{Call, CollectiveError, ProcessGroup};
-use everburn_collectives::printable;
+use everburn_record::plain;
 use serde::{Deserialize, Serialize};
 
 use super::core::Core;
@@ -82,7 +82,7 @@ fn verdict(all: &[Vec<u8>], job_ranks: &[usize]) -> Result<UniqueId, String> {
             )
         })?;
         let own = announced
-            .map_err(|reason| format!("rank {rank}: {}", printable(&reason, LONGEST_REASON)))?;
+            .map_err(|reason| format!("rank {rank}: {}", plain::line(&reason, LONGEST_REASON)))?;
         if let Some((first, announced)) = known.first().filter(|(_, it)| it.nccl != own.nccl) {
             let [ours, theirs] = [announced.nccl, own.nccl].map(NcclVersion::from_code);
             return Err(format!(
@@ -94,7 +94,7 @@ fn verdict(all: &[Vec<u8>], job_ranks: &[usize]) -> Result<UniqueId, String> {
             return Err(format!(
                 "ranks {twin} and {rank} are both on the GPU {}, and NCCL connects no GPU with itself; \
                  give each rank its own, or use the backend `host`",
-                printable(&own.gpu, LONGEST_REASON)
+                plain::line(&own.gpu, LONGEST_REASON)
             ));
         }
         known.push((*rank, own));
@@ -163,7 +163,7 @@ mod tests {
             assert!(refused.starts_with("the settings of rank 7 cannot be read"));
         }
         let refused = of_two(&serde_json::to_vec(&Err::<Announcement, _>("no \x1b[2J")).unwrap());
-        assert_eq!(refused.unwrap_err(), "rank 7: no \\u{1b}[2J");
+        assert_eq!(refused.unwrap_err(), "rank 7: no \u{fffd}[2J");
         for bytes in [0, 127, 129] {
             let refused = verdict(&[announced(22105, "a", bytes)], &[0]).unwrap_err();
             assert!(refused.contains("no unique id"), "{refused}");

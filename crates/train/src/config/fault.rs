@@ -1,6 +1,6 @@
 //! What is wrong with a configuration, in words for its author.
 
-use everburn_collectives::printable;
+use everburn_record::plain;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
@@ -44,13 +44,12 @@ pub fn configuration_fault(error: &toml::de::Error, text: &str) -> String {
     let whole = error.to_string();
     let message = of_serde(error.message(), key_of(&whole));
     let Some(span) = error.span() else {
-        let all: Vec<&str> = whole.lines().collect();
-        return printable(&message.unwrap_or_else(|| all.join(" ")), LONGEST);
+        return plain::line(message.as_deref().unwrap_or(whole.trim_end()), LONGEST);
     };
     let message = message.unwrap_or_else(|| error.message().trim().to_owned());
     let before = text.as_bytes().iter().take(span.start);
     let line = 1 + before.filter(|byte| **byte == b'\n').count();
-    format!("line {line}: {}", printable(&message, LONGEST))
+    format!("line {line}: {}", plain::line(&message, LONGEST))
 }
 
 /// The configuration of a table, or [what is wrong with it](configuration_fault). The parser's words

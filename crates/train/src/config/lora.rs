@@ -5,7 +5,6 @@ use clap::Args;
 use everburn_nn::parameter_paths;
 use serde::{Deserialize, Serialize};
 
-use super::TrainingConfig;
 use super::parameter_groups::Patterns;
 use crate::error::TrainError;
 
@@ -56,7 +55,7 @@ fn queries_and_values() -> Patterns {
 }
 
 impl LoraConfig {
-    fn check(&self) -> Result<(), TrainError> {
+    pub(super) fn check(&self) -> Result<(), TrainError> {
         let refuse = |message: &str| Err(TrainError::Config(message.to_string()));
         if self.rank == 0 {
             return refuse("`training.lora.rank` must be given, and be at least 1");
@@ -147,12 +146,6 @@ impl LoraConfig {
             )));
         }
         Ok((paths, saved))
-    }
-}
-
-impl TrainingConfig {
-    pub(super) fn validate_lora(&self) -> Result<(), TrainError> {
-        self.lora.as_ref().map_or(Ok(()), LoraConfig::check)
     }
 }
 

@@ -16,13 +16,13 @@ use burn::prelude::*;
 use serde::{Deserialize, Serialize};
 
 /// The factor at the start: `2^16`, as in PyTorch.
-pub const INITIAL_LOSS_SCALE: f64 = 65_536.0;
+const INITIAL_LOSS_SCALE: f64 = 65_536.0;
 
 /// After how many steps without overflow the factor is doubled, as in PyTorch.
-pub const GROWTH_INTERVAL: u32 = 2_000;
+const GROWTH_INTERVAL: u32 = 2_000;
 
 /// Below this, it is not the factor that makes gradients overflow: `2^-13`, about what fairseq gives up at.
-pub const LEAST_LOSS_SCALE: f64 = 1.0 / 8_192.0;
+const LEAST_LOSS_SCALE: f64 = 1.0 / 8_192.0;
 
 /// A model whose gradients are all zero would let the factor grow for ever: `2^24`, as in NVIDIA's Apex.
 const GREATEST_LOSS_SCALE: f64 = 16_777_216.0;

@@ -138,10 +138,13 @@ pub(crate) const LOWER_RATE: &str = "try a lower `training.optimizer.learning_ra
 /// What may have made a loss NaN or infinite, the likeliest first, and what to do.
 pub(crate) fn suspects(
     what: &str,
-    step: usize,
+    step: Option<usize>,
     inputs_are_finite: bool,
     sign: Option<DivergenceSign>,
 ) -> String {
+    let Some(step) = step else {
+        return suspects_of_evaluation(inputs_are_finite, sign.is_none());
+    };
     let measured = match what {
         VALIDATION_LOSS => Some("validation"),
         TEST_LOSS => Some("test"),
@@ -180,7 +183,7 @@ pub(crate) fn suspects(
 }
 
 /// The same of the loss of an evaluation, which comes after no step.
-pub(crate) fn suspects_of_evaluation(inputs_are_finite: bool, weights_are_finite: bool) -> String {
+fn suspects_of_evaluation(inputs_are_finite: bool, weights_are_finite: bool) -> String {
     match (weights_are_finite, inputs_are_finite) {
         (false, _) => "parameters of the model are NaN or infinite: take weights of before the training diverged (another checkpoint)"
             .to_owned(),
@@ -196,16 +199,16 @@ pub(crate) fn suspects_of_evaluation(inputs_are_finite: bool, weights_are_finite
 
 /// # Errors
 /// [`TrainError::LossNotFinite`] if the loss is infinite or not a number. It is the same on every
-/// rank, and so is the verdict.
+/// rank, and so is the verdict. `after` is the epoch and the step, in a training.
 pub(crate) fn require_finite_loss(
     what: &'static str,
     loss: f64,
-    epoch: usize,
-    step: usize,
+    after: Option<(usize, usize)>,
 ) -> Result<(), TrainError> {
     if loss.is_finite() {
         return Ok(());
     }
+    let (epoch, step) = after.unzip();
     Err(TrainError::LossNotFinite {
         what,
         loss,
@@ -223,7 +226,7 @@ pub(crate) fn require_finite<M: Module>(
     step: usize,
 ) -> Result<(), TrainError> {
     let mean = mean_of_parameters(model);
-    require_finite_loss("mean of the parameters", mean, epoch, step)
+    require_finite_loss("mean of the parameters", mean, Some((epoch, step)))
 }
 
 /// The sum over the parameters of the mean of each: NaN or infinite where a parameter is.

@@ -132,11 +132,6 @@ impl InputSearch<'_> {
                 inputs_are_finite,
                 sign,
             },
-            TrainError::TestLossNotFinite { loss, .. } => TrainError::TestLossNotFinite {
-                loss,
-                inputs_are_finite,
-                weights_are_finite: sign.is_none(),
-            },
             error => error,
         }
     }
@@ -223,7 +218,6 @@ fn joined(mut culprits: impl Iterator<Item = (usize, Culprit)>) -> Option<(usize
 fn effect(error: &TrainError, step: Option<usize>) -> String {
     let what = match error {
         TrainError::LossNotFinite { what, loss, .. } => format!("the {what} is {loss}"),
-        TrainError::TestLossNotFinite { loss, .. } => format!("the test loss is {loss}"),
         _ => {
             let of = step.map_or_else(String::new, |step| format!(" of step {step}"));
             return format!("the gradients{of} are not finite");

@@ -3,14 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use everburn_record::ConfusionMatrix;
+use serde::{Deserialize, Serialize};
 
 use crate::config::loss_scaling::LossScaling;
 use crate::error::TrainError;
+use crate::evaluation::Tested;
 use crate::metrics::rank_times::PastStep;
 use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
 use crate::record::report::{BestEpoch, OuterReport, ShardingReport};
+
+/// Why a training has stopped before its last epoch.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Stopped {
+    /// A rule or a hook has found that it has come far enough: it is tested.
+    Early(String),
+    /// The user has stopped it, or a hook that failed.
+    Interrupted(String),
+}
 
 /// Where a loop has come to.
 #[derive(Debug, Clone, Default)]
@@ -42,9 +52,9 @@ pub(crate) struct LoopOutcome {
     pub(crate) best: Option<BestEpoch>,
     /// Where losses are scaled.
     pub(crate) loss_scaling: Option<LossScaling>,
-    pub(crate) stopped: Option<String>,
-    /// What the test found, where it belongs to the loop, and how long it took, in seconds.
-    pub(crate) test: Option<(MetricSums, f64)>,
+    pub(crate) stopped: Option<Stopped>,
+    /// What the test found, where it belongs to the loop.
+    pub(crate) test: Option<Tested>,
     /// Of a training whose ranks take steps by themselves.
     pub(crate) outer: Option<OuterReport>,
     /// Of a training whose ranks keep parts of its state.
@@ -53,8 +63,6 @@ pub(crate) struct LoopOutcome {
     pub(crate) averaged: Option<Arc<Vec<u8>>>,
     /// What the newest step was for this rank, which nobody has been told yet.
     pub(crate) past: Option<PastStep>,
-    /// Of the test, where it belongs to the loop.
-    pub(crate) confusion: Option<ConfusionMatrix>,
     pub(crate) error: Option<TrainError>,
 }
 
@@ -69,10 +77,9 @@ impl LoopOutcome {
         self.losses = first.map(|first| [first, loss]);
     }
 
-    /// Whether the user or a hook has stopped the training.
+    /// Whether the user or a hook that failed has stopped the training.
     pub(crate) fn is_interrupted(&self) -> bool {
-        let stopped = self.stopped.as_deref();
-        stopped.is_some_and(|why| why.starts_with("on request") || why.starts_with("by "))
+        matches!(self.stopped, Some(Stopped::Interrupted(_)))
     }
 }
 

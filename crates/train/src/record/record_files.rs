@@ -157,7 +157,7 @@ impl RunDirectory {
     ///
     /// # Errors
     /// [`TrainError::Write`] if it cannot be written.
-    pub fn write_confusion(&self, matrix: &ConfusionMatrix) -> Result<(), TrainError> {
+    pub(crate) fn write_confusion(&self, matrix: &ConfusionMatrix) -> Result<(), TrainError> {
         self.write_json("confusion.json", matrix)
     }
 

@@ -13,10 +13,10 @@ use crate::checkpoint::training_state::{agree_on_newest, share};
 use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
 use crate::elastic::regroup::Regroup;
 use crate::error::TrainError;
+use crate::evaluation::Tested;
 use crate::metrics::step_report::StepCost;
-use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
-use crate::record::outcome::LoopOutcome;
+use crate::record::outcome::{LoopOutcome, Stopped};
 use crate::record::report::{BestEpoch, OuterReport};
 
 /// How often in a row ranks may meet in vain.
@@ -56,7 +56,7 @@ impl Position {
 struct Standing {
     trained: Option<bool>,
     best: Option<BestEpoch>,
-    stopped: Option<String>,
+    stopped: Option<Stopped>,
     resumed_after: Option<(usize, usize)>,
     losses: Option<[f64; 2]>,
     said_to_diverge: bool,
@@ -64,7 +64,7 @@ struct Standing {
     seconds: f64,
     samples: u64,
     cost: StepCost,
-    test: Option<(MetricSums, f64)>,
+    test: Option<Tested>,
     outer: Option<OuterReport>,
     recent: Recent,
     /// The seconds since the newest step was finished.

@@ -16,6 +16,7 @@ use crate::metrics::step_report::{Report, StepCost, StepReport};
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
 use crate::model::finite::{DivergenceSign, LOWER_RATE, require_finite_loss};
+use crate::record::outcome::Stopped;
 
 /// Why the steps of a part of an epoch are over, on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,8 +136,8 @@ impl RankLoop {
         }
         if votes.stop && self.outcome.stopped.is_none() {
             // On whichever rank: this one may learn of a signal only after the others.
-            self.outcome.stopped =
-                Some(stopped_on_request(self.setup.stop.by(), self.outcome.step));
+            let why = stopped_on_request(self.setup.stop.by(), self.outcome.step);
+            self.outcome.stopped = Some(Stopped::Interrupted(why));
         }
         Ok(self.outcome.stopped.is_some())
     }
@@ -253,7 +254,7 @@ impl RankLoop {
         self.outcome.so_far += &sums;
         let is_trial = self.setup.is_trial;
         if !is_trial {
-            require_finite_loss("training loss", loss, epoch, number)?;
+            require_finite_loss("training loss", loss, Some((epoch, number)))?;
             self.outcome.note_loss(loss);
             require_possible_accuracy(&sums)?;
             if self.setup.validation.is_some() {

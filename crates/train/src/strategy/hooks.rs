@@ -20,6 +20,7 @@ use crate::metrics::line::MetricLine;
 use crate::metrics::step_exchange::Votes;
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
+use crate::record::outcome::Stopped;
 
 /// The hooks of a rank, and their requests.
 #[derive(Default)]
@@ -283,10 +284,12 @@ impl RankLoop {
             for request in serde_json::from_slice::<Vec<HookRequest>>(&all[rank]).map_err(wrong)? {
                 match request {
                     HookRequest::Stop { hook, why } if self.outcome.stopped.is_none() => {
-                        self.outcome.stopped = Some(format!("early, by the hook `{hook}`: {why}"));
+                        let why = format!("early, by the hook `{hook}`: {why}");
+                        self.outcome.stopped = Some(Stopped::Early(why));
                     }
                     HookRequest::Fail { hook, reason } if self.hooks.failure.is_none() => {
-                        self.outcome.stopped = Some(format!("by the hook `{hook}`, which failed"));
+                        let why = format!("by the hook `{hook}`, which failed");
+                        self.outcome.stopped = Some(Stopped::Interrupted(why));
                         self.hooks.failure = Some(TrainError::Hook {
                             hook,
                             rank: member,

@@ -273,7 +273,7 @@ impl RankLoop {
     ) -> Result<(), TrainError> {
         for (step, sums) in (self.outcome.step + 1..).zip(&stats.sums) {
             if sums.samples > 0 {
-                require_finite_loss("training loss", sums.mean_loss(), epoch, step)?;
+                require_finite_loss("training loss", sums.mean_loss(), Some((epoch, step)))?;
             }
         }
         Ok(())

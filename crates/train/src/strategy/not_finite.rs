@@ -14,7 +14,9 @@ impl RankLoop {
     pub(super) fn with_inputs(&self, error: TrainError, epoch: usize) -> TrainError {
         let outcome = &self.outcome;
         let (step, shared) = match &error {
-            TrainError::LossNotFinite { step, .. } => (*step, true),
+            TrainError::LossNotFinite {
+                step: Some(step), ..
+            } => (*step, true),
             // In local steps the gradients are this rank's own.
             TrainError::Ddp(DdpError::GradientNotFinite { .. }) => {
                 (outcome.step + 1, self.setup.config.sync.steps().is_none())

@@ -1,6 +1,5 @@
 //! What comes after the steps of an epoch, and after the last.
 
-use std::cell::RefCell;
 use std::ops::RangeInclusive;
 use std::time::Instant;
 
@@ -12,14 +11,14 @@ use super::{RankLoop, items};
 use crate::checkpoint::adapter::Adapter;
 use crate::checkpoint::weights::write_trained;
 use crate::config::best_by::Direction;
-use crate::error::{HELD_OUT_OF, TEST_LOSS, TrainError, VALIDATION_LOSS};
-use crate::evaluation::{Evaluated, evaluate, infer};
+use crate::error::{HELD_OUT_OF, TrainError, VALIDATION_LOSS};
+use crate::evaluation::{self, Evaluated, evaluate, infer};
 use crate::metrics::line::{MetricKind, MetricLine};
 use crate::metrics::step_report::{Report, StepCost, StepReport};
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
 use crate::model::finite::{require_finite, require_finite_loss};
-use crate::model::predictions::Counts;
+use crate::record::outcome::Stopped;
 use crate::record::report::BestEpoch;
 
 pub(super) struct Validated {
@@ -67,13 +66,16 @@ impl RankLoop {
         let evaluated = evaluated.map_err(|error| error.in_validation(held_out_from))?;
         self.event_valid(LearnerEvent::EndSplit(epoch))?;
         let Some(Evaluated { sums, broken }) = evaluated else {
-            self.outcome.stopped = Some(stopped_on_request(self.setup.stop.by(), step));
+            let why = stopped_on_request(self.setup.stop.by(), step);
+            self.outcome.stopped = Some(Stopped::Interrupted(why));
             return Ok(None);
         };
-        require_finite_loss(VALIDATION_LOSS, sums.mean_loss(), epoch, step).map_err(|error| {
-            let of = held_out_from.map_or("the validation", |_| HELD_OUT_OF);
-            self.with_measured_inputs(error, &model, (&loader, broken), (of, first))
-        })?;
+        require_finite_loss(VALIDATION_LOSS, sums.mean_loss(), Some((epoch, step))).map_err(
+            |error| {
+                let of = held_out_from.map_or("the validation", |_| HELD_OUT_OF);
+                self.with_measured_inputs(error, &model, (&loader, broken), (of, first))
+            },
+        )?;
         self.setup.config.best_by.value(&sums)?;
         let mut line = MetricLine::new(MetricKind::Validation, epoch, step, &sums);
         line.cost.seconds = start.elapsed().as_secs_f64();
@@ -187,9 +189,9 @@ impl RankLoop {
                 Direction::Higher => "higher",
             };
             let (metric, epoch) = (by.metric(), best.epoch);
-            self.outcome.stopped = Some(format!(
+            self.outcome.stopped = Some(Stopped::Early(format!(
                 "early: no {better} validation {metric} since epoch {epoch}"
-            ));
+            )));
         }
         if self.outcome.epoch == epoch {
             if validated.is_none() {
@@ -229,25 +231,19 @@ impl RankLoop {
         if self.outcome.is_interrupted() {
             return Ok(());
         }
-        let start = Instant::now();
-        let stop_wanted = || self.setup.stop.is_set();
         let model = self.measured(model)?;
         self.setup.live.enter(Phase::Testing);
-        let counts = RefCell::new(Counts::default());
-        let infer = |part| infer(&model, self.setup.over.as_deref(), part, Some(&counts));
-        let group = &self.setup.group;
-        let evaluated = evaluate(infer, (&loader, 0), group, stop_wanted, |_| Ok(()));
-        let Some(Evaluated { sums, broken }) = evaluated.map_err(TrainError::in_test)? else {
-            self.outcome.test = None;
-            return Ok(());
-        };
-        let (epoch, step) = (self.outcome.epoch, self.outcome.step);
-        require_finite_loss(TEST_LOSS, sums.mean_loss(), epoch, step).map_err(|error| {
-            self.with_measured_inputs(error, &model, (&loader, broken), ("the test", 0))
-        })?;
-        let counts = counts.into_inner();
-        self.outcome.confusion = counts.all_reduce(group, &self.setup.class_names)?;
-        self.outcome.test = Some((sums, start.elapsed().as_secs_f64()));
+        let tested = evaluation::test(
+            (&model, self.setup.over.as_deref()),
+            (&loader, &self.setup.group),
+            || self.setup.stop.is_set(),
+            Some(&self.setup.class_names[..]),
+            Some((self.outcome.epoch, self.outcome.step)),
+            |error, batch| {
+                self.with_measured_inputs(error, &model, (&loader, batch), ("the test", 0))
+            },
+        );
+        self.outcome.test = tested.map_err(TrainError::in_test)?;
         Ok(())
     }
 

@@ -10,12 +10,11 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
-use everburn_collectives::printable;
 use everburn_collectives::worker::message_of;
 use everburn_distributed::is_gpu;
 use everburn_nn::{AnyActivation, DeviceSplit, ParameterShard};
-use everburn_record::attempt;
 use everburn_record::task_method::within;
+use everburn_record::{attempt, plain};
 use toml::{Table, Value};
 
 use super::blocks::{BlockTask, DrawnBlocks};
@@ -121,7 +120,7 @@ impl<T: Task> WithConfig<T> {
         });
         match in_words.collect::<Vec<_>>().join(", ") {
             words if words.is_empty() => words,
-            words => format!(" with {}", printable(&words, LONGEST_SETTINGS)),
+            words => format!(" with {}", plain::line(&words, LONGEST_SETTINGS)),
         }
     }
 

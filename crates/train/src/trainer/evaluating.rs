@@ -1,7 +1,5 @@
 //! What ranks must agree on, and the test.
 
-use std::cell::RefCell;
-
 use burn::module::Module;
 use everburn_record::ConfusionMatrix;
 
@@ -10,14 +8,13 @@ use crate::checkpoint::training_state::agree_on_newest;
 use crate::checkpoint::weights::with_safetensors;
 use crate::checkpoint::{Checkpoint, CheckpointFolder};
 use crate::elastic::agreement::Agreement;
-use crate::error::{TEST_LOSS, TrainError};
-use crate::evaluation::{Evaluated, evaluate, infer};
+use crate::error::TrainError;
+use crate::evaluation::{self, Tested};
 use crate::metrics::line::{MetricKind, MetricLine};
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::{AnyBatch, AnyData, AnyModel, Trainable, erase_data};
-use crate::model::finite::{DivergenceSign, require_finite_loss};
+use crate::model::finite::DivergenceSign;
 use crate::model::input_search::{InputSearch, Suspect};
-use crate::model::predictions::Counts;
 use crate::parallel::model::ParallelModel;
 use crate::record::outcome::LoopOutcome;
 use crate::record::tensor_board::TensorBoard;
@@ -39,70 +36,51 @@ impl Trainer {
         I: Send + Sync + Clone + 'static,
     {
         let (model, data) = (AnyModel::new(model.valid()), erase_data(data));
-        let Some(Evaluated { sums, broken }) = self.evaluate_over(&model, &data, None, None)?
-        else {
-            return Ok(None);
-        };
-        let loss = sums.mean_loss();
-        if loss.is_finite() {
-            return Ok(Some(sums));
-        }
-        let error = TrainError::TestLossNotFinite {
-            loss,
-            inputs_are_finite: false,
-            weights_are_finite: true,
-        };
-        let sign = DivergenceSign::find(&model, None);
-        Err(self.with_test_inputs(error, (&data, None), (broken, None), sign))
+        let tested = self.test(&model, &data, None, None)?;
+        Ok(tested.map(|tested| tested.sums))
     }
 
-    /// An error of the test, with what the inputs show of its global batch of this number, from 0. All ranks call it.
-    fn with_test_inputs(
-        &self,
-        error: TrainError,
-        (data, over): (&AnyData, Option<&dyn ParallelModel<AnyModel, AnyBatch>>),
-        (batch, step): (Option<usize>, Option<usize>),
-        sign: Option<DivergenceSign>,
-    ) -> TrainError {
-        let readers = over.map_or(&self.group, ParallelModel::replicas);
-        let Ok(loader) = self.ordered_loader(data.test.clone(), data, readers) else {
-            return error;
-        };
-        let suspect = Suspect {
-            loader: &loader,
-            epoch: 0,
-            batch,
-            first: 0,
-            step,
-            of: "the test",
-        };
-        let checkpointing = self.config.activation_checkpointing;
-        let search = InputSearch {
-            group: &self.group,
-            members: (0..self.group.world_size()).collect(),
-            device: checkpointing.autodiff(self.device.clone()),
-            task: self.task.as_deref(),
-            shared: true,
-        };
-        search.explain(error, &suspect, sign)
-    }
-
-    fn evaluate_over(
+    /// What `model` shows on the test samples; after the training of `outcome` also what it takes for what.
+    pub(super) fn test(
         &self,
         model: &AnyModel,
         data: &AnyData,
         over: Option<&dyn ParallelModel<AnyModel, AnyBatch>>,
-        counts: Option<&RefCell<Counts>>,
-    ) -> Result<Option<Evaluated>, TrainError> {
+        outcome: Option<&LoopOutcome>,
+    ) -> Result<Option<Tested>, TrainError> {
         self.about_data(data)?.check(&self.group)?;
         self.config.check_test(data.test.len())?;
         let readers = over.map_or(&self.group, ParallelModel::replicas);
         let loader = self.ordered_loader(data.test.clone(), data, readers)?;
-        let stop_wanted = || self.stop.is_set();
-        let model = model.valid();
-        let infer = |part| infer(&model, over, part, counts);
+        let explain = |error: TrainError, batch: Option<usize>| {
+            let suspect = Suspect {
+                loader: &loader,
+                epoch: 0,
+                batch,
+                first: 0,
+                step: outcome.map(|outcome| outcome.step),
+                of: "the test",
+            };
+            let checkpointing = self.config.activation_checkpointing;
+            let search = InputSearch {
+                group: &self.group,
+                members: (0..self.group.world_size()).collect(),
+                device: checkpointing.autodiff(self.device.clone()),
+                task: self.task.as_deref(),
+                shared: true,
+            };
+            let losses = outcome.and_then(|outcome| outcome.losses);
+            search.explain(error, &suspect, DivergenceSign::find(model, losses))
+        };
         everburn_nn::autocast(self.config.precision.compute_type(), || {
-            evaluate(infer, (&loader, 0), &self.group, stop_wanted, |_| Ok(()))
+            evaluation::test(
+                (&model.valid(), over),
+                (&loader, &self.group),
+                || self.stop.is_set(),
+                outcome.map(|_| &self.class_names[..]),
+                outcome.map(|outcome| (outcome.epoch, outcome.step)),
+                explain,
+            )
         })
     }
 
@@ -170,50 +148,26 @@ impl Trainer {
         }
     }
 
-    /// What the test after the training of `outcome` finds, and what was taken for what.
-    pub(super) fn test(
-        &self,
-        model: &AnyModel,
-        data: &AnyData,
-        over: Option<&dyn ParallelModel<AnyModel, AnyBatch>>,
-        outcome: &LoopOutcome,
-    ) -> Result<Option<(MetricSums, Option<ConfusionMatrix>)>, TrainError> {
-        let counts = RefCell::new(Counts::default());
-        let evaluated = self.evaluate_over(model, data, over, Some(&counts));
-        let Some(Evaluated { sums, broken }) = evaluated.map_err(TrainError::in_test)? else {
-            return Ok(None);
-        };
-        let (epoch, step) = (outcome.epoch, outcome.step);
-        require_finite_loss(TEST_LOSS, sums.mean_loss(), epoch, step).map_err(|error| {
-            let sign = DivergenceSign::find(model, outcome.losses);
-            self.with_test_inputs(error, (data, over), (broken, Some(step)), sign)
-        })?;
-        let counts = counts.into_inner();
-        let confusion = counts.all_reduce(&self.group, &self.class_names)?;
-        Ok(Some((sums, confusion)))
-    }
-
     pub(super) fn record_test(
         &self,
-        sums: &MetricSums,
-        seconds: f64,
-        confusion: Option<ConfusionMatrix>,
+        tested: &Tested,
         outcome: &LoopOutcome,
     ) -> Result<(), TrainError> {
         if let Some(run) = self.run.as_ref().filter(|_| self.is_first()) {
-            let mut line = MetricLine::new(MetricKind::Test, outcome.epoch, outcome.step, sums);
-            line.cost.seconds = seconds;
+            let (epoch, step) = (outcome.epoch, outcome.step);
+            let mut line = MetricLine::new(MetricKind::Test, epoch, step, &tested.sums);
+            line.cost.seconds = tested.seconds;
             let mut metrics = run.metrics()?.on_failure(self.config.on_checkpoint_failure);
             metrics.write(&line)?;
             if self.config.tensorboard
-                && let Some(mut tensor_board) = TensorBoard::open(run, outcome.step)
+                && let Some(mut tensor_board) = TensorBoard::open(run, step)
             {
                 tensor_board.write(&line);
             }
-            if let Some(confusion) = confusion {
+            if let Some(confusion) = &tested.confusion {
                 run.write_confusion(&ConfusionMatrix {
-                    step: Some(outcome.step as u64),
-                    ..confusion
+                    step: Some(step as u64),
+                    ..confusion.clone()
                 })?;
             }
         }

@@ -27,7 +27,7 @@ use crate::metrics::{NewestReport, RankMetric};
 use crate::model::erased::{AnyData, AnyLoader, AnyModel, AnyModelOverRanks};
 use crate::model::samples::Samples;
 use crate::record::live_file::LiveSlot;
-use crate::record::outcome::LoopOutcome;
+use crate::record::outcome::{LoopOutcome, Stopped};
 use crate::record::report::{TrainingReport, Versions};
 use crate::record::run_directory::RunDirectory;
 use crate::renderer::NamedMetrics;
@@ -341,25 +341,21 @@ impl Trainer {
         if outcome.is_interrupted() || trial.is_some() {
             return Ok((None, Ok(())));
         }
-        let start = Instant::now();
-        let found = match self.regroup {
-            Some(_) => {
-                let confusion = outcome.confusion.clone();
-                let test = outcome.test.clone();
-                test.map(|(sums, seconds)| (sums, confusion, seconds))
-            }
+        let tested = match self.regroup {
+            Some(_) => outcome.test.clone(),
             None => {
                 live.enter(Phase::Testing);
                 let measured = self.measured(model, outcome)?;
-                let test = self.test(&measured, data, over.map(|over| &**over), outcome)?;
-                test.map(|(sums, confusion)| (sums, confusion, start.elapsed().as_secs_f64()))
+                let over = over.map(|over| &**over);
+                let tested = self.test(&measured, data, over, Some(outcome));
+                tested.map_err(TrainError::in_test)?
             }
         };
-        let Some((sums, confusion, seconds)) = found else {
+        let Some(tested) = tested else {
             return Ok((None, Ok(())));
         };
-        let recorded = self.record_test(&sums, seconds, confusion, outcome);
-        Ok((Some(sums), recorded))
+        let recorded = self.record_test(&tested, outcome);
+        Ok((Some(tested.sums), recorded))
     }
 
     /// What the loop and the test have found; the data and the times of this process are the caller's.
@@ -398,7 +394,10 @@ impl Trainer {
             finished: !outcome.is_interrupted() && stopped_in_test.is_none(),
             outer: outcome.outer,
             sharding: outcome.sharding,
-            stopped: outcome.stopped.or(stopped_in_test),
+            stopped: outcome
+                .stopped
+                .map(|(Stopped::Early(why) | Stopped::Interrupted(why))| why)
+                .or(stopped_in_test),
             versions: Versions::default(),
             ..TrainingReport::default()
         }

@@ -184,7 +184,11 @@ fn a_loss_that_is_no_number_is_found_with_its_step_though_it_is_read_late() {
     let found = [config, at_once].map(|config| {
         let trainer = Trainer::new(config, ProcessGroup::alone(GroupOptions::default()));
         match trainer.fit(model(), &data(121)).map(drop).unwrap_err() {
-            error @ TrainError::LossNotFinite { step, epoch, .. } => {
+            error @ TrainError::LossNotFinite {
+                step: Some(step),
+                epoch,
+                ..
+            } => {
                 let text = error.to_string();
                 // Nothing was learnt before the first step: then only the data and the model can be at fault.
                 assert_eq!(

@@ -347,8 +347,8 @@ fn of_a_validation_loss_the_data_are_suspected_first() {
     let error = |what| TrainError::LossNotFinite {
         what,
         loss: f64::INFINITY,
-        step: 9,
-        epoch: 1,
+        step: Some(9),
+        epoch: Some(1),
         inputs_are_finite: false,
         sign: None,
     };
@@ -398,8 +398,8 @@ fn of_parameters_that_are_not_finite_the_learning_rate_is_suspected_before_unkno
     let error = TrainError::LossNotFinite {
         what: "validation loss",
         loss: f64::NAN,
-        step: 9,
-        epoch: 1,
+        step: Some(9),
+        epoch: Some(1),
         inputs_are_finite: false,
         sign: Some(DivergenceSign::Parameters),
     };
@@ -455,7 +455,7 @@ fn a_training_that_diverges_on_finite_inputs_says_so() {
         for error in errors {
             let TrainError::LossNotFinite {
                 inputs_are_finite,
-                step,
+                step: Some(step),
                 ..
             } = error
             else {

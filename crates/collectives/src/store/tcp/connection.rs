@@ -7,12 +7,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use everburn_auth::{AuthError, CHALLENGE_BYTES, Dialer, Key};
+use everburn_record::plain;
 use socket2::{SockRef, TcpKeepalive};
 
 use super::wire::{
     AUTH_ACCEPTED, AUTH_OPCODE, AUTH_REFUSED, MAX_MESSAGE_BYTES, VALIDATION_MAGIC, opcode,
 };
-use crate::printable::printable_bytes;
 use crate::runtime::{self, stopped_parent};
 
 /// The kernel asks after a silent peer this often.
@@ -190,7 +190,7 @@ impl Connection {
         // A nonce is drawn from all bytes: one of text alone is that of another service, such as HTTP.
         let is_text = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
         if challenge.iter().all(is_text) {
-            let answer = printable_bytes(&challenge, CHALLENGE_BYTES);
+            let answer = plain::line(&String::from_utf8_lossy(&challenge), CHALLENGE_BYTES);
             return Err(Fault::Protocol(format!(
                 "it is no store: it answered `{answer}`; check the address, or choose another port on every machine"
             )));

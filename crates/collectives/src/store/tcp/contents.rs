@@ -8,12 +8,13 @@ mod waits;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
+use everburn_record::plain;
+
 use self::waits::{Awaited, Waiting, wait_cost};
 use super::wire::{
     CHECK_NOT_READY, CHECK_READY, MAX_MESSAGE_BYTES, Request, STOP_WAITING, WAIT_CANCELED,
     put_string,
 };
-use crate::printable::printable_bytes;
 use crate::store::MAX_VALUE_BYTES;
 use crate::store::semantics::{self, CompareSet};
 
@@ -359,5 +360,5 @@ fn cost(key: &[u8], value: &[u8]) -> usize {
 }
 
 fn shown(key: &[u8]) -> String {
-    printable_bytes(key, 80)
+    plain::line(&String::from_utf8_lossy(key), 80)
 }

@@ -9,10 +9,10 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use everburn_record::plain;
 use serde::{Deserialize, Serialize};
 
 use crate::group::CollectiveError;
-use crate::printable;
 use crate::rendezvous::Rendezvous;
 use crate::runtime;
 use crate::store::{StoreError, entry};
@@ -194,7 +194,7 @@ impl<'a> Addresses<'a> {
 
     fn parsed(&self, peer: usize, address: &str) -> Result<SocketAddr, CollectiveError> {
         address.parse().map_err(|_| {
-            let address = printable(address, LONGEST_ADDRESS);
+            let address = plain::line(address, LONGEST_ADDRESS);
             self.invalid(peer, format!("`{address}` in the store is no address"))
         })
     }

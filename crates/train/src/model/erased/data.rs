@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::prelude::*;
-use everburn_distributed::{Augment, DistributedLoader, Weigh};
+use everburn_distributed::{DistributedLoader, Weigh};
 
 use super::WRONG_TYPE;
 use crate::trainer::TrainingData;
@@ -90,28 +90,24 @@ where
     }
     TrainingData {
         train: Arc::new(AnyDataset(data.train.clone())),
-        validation: data.validation.clone().map(any_dataset),
+        validation: data
+            .validation
+            .clone()
+            .map(|set| -> Arc<dyn Dataset<AnyItem>> { Arc::new(AnyDataset(set)) }),
         test: Arc::new(AnyDataset(data.test.clone())),
         batcher: Arc::new(AnyBatcher(data.batcher.clone())),
-        augment: data.augment.clone().map(any_augment),
-        weigh: data.weigh.clone().map(any_weigh),
+        augment: data
+            .augment
+            .clone()
+            .map(|augment| augment.map(AnyItem::take, AnyItem::new)),
+        weigh: data.weigh.clone().map(|weigh| -> Weigh<AnyItem> {
+            Arc::new(move |item: &AnyItem| weigh(item.open().expect(WRONG_TYPE)))
+        }),
         name: data.name.clone(),
         fingerprint: data.fingerprint.clone(),
         test_fingerprint: data.test_fingerprint.clone(),
         origin: data.origin.clone(),
     }
-}
-
-fn any_augment<I: Send + Sync + Clone + 'static>(augment: Augment<I>) -> Augment<AnyItem> {
-    augment.map(AnyItem::take, AnyItem::new)
-}
-
-fn any_weigh<I: 'static>(weigh: Weigh<I>) -> Weigh<AnyItem> {
-    Arc::new(move |item: &AnyItem| weigh(item.open().expect(WRONG_TYPE)))
-}
-
-fn any_dataset<I: Send + Sync + 'static>(set: Arc<dyn Dataset<I>>) -> Arc<dyn Dataset<AnyItem>> {
-    Arc::new(AnyDataset(set))
 }
 
 struct AnyDataset<I>(Arc<dyn Dataset<I>>);

@@ -11,7 +11,8 @@ use super::*;
 #[test]
 fn a_panic_of_a_loss_or_a_metric_names_the_file_of_the_user() {
     let (own, found) = (thread::current().id(), Arc::new(Mutex::new(String::new())));
-    let (noted, previous) = (Arc::clone(&found), take_hook());
+    let (noted, before) = (Arc::clone(&found), Arc::new(take_hook()));
+    let previous = Arc::clone(&before);
     set_hook(Box::new(move |panic| {
         if thread::current().id() == own
             && let Some(place) = panic.location()
@@ -30,10 +31,14 @@ fn a_panic_of_a_loss_or_a_metric_names_the_file_of_the_user() {
         ("an accuracy", &|| drop(loss().with_accuracy(counts()))),
         ("a metric", &|| drop(NamedSum::new("mae", several(), 3))),
     ];
-    for (what, work) in wrong {
+    let seen = wrong.map(|(what, work)| {
         lock(&found).clear();
-        assert!(catch_unwind(AssertUnwindSafe(work)).is_err(), "{what}");
-        let file = lock(&found).clone();
+        let panics = catch_unwind(AssertUnwindSafe(work)).is_err();
+        (what, panics, lock(&found).clone())
+    });
+    set_hook(Box::new(move |panic| before(panic)));
+    for (what, panics, file) in seen {
+        assert!(panics, "{what}");
         assert!(file.ends_with("objective/tests.rs"), "{what}: {file}");
     }
 }
