@@ -7,7 +7,7 @@ use burn::prelude::*;
 
 use super::host_buckets::Arrival;
 use crate::bucket::{Bucket, BucketEntry};
-use crate::device::{DeviceExchange, FlatLayout, PendingSum, flatten};
+use crate::device::{DeviceExchange, FlatLayout, PendingTensor, flatten};
 use crate::error::DdpError;
 use crate::gradient::Gradient;
 
@@ -25,12 +25,12 @@ pub(super) struct DeviceBuckets {
 }
 
 /// By bucket: the sum of its flat buffer, under way.
-pub(super) type PendingSums = Vec<Option<Box<dyn PendingSum>>>;
+pub(super) type PendingSums = Vec<Option<Box<dyn PendingTensor>>>;
 
 /// The sum over a rank that is alone.
 struct Own(Tensor<1>);
 
-impl PendingSum for Own {
+impl PendingTensor for Own {
     fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
         Ok(self.0)
     }
