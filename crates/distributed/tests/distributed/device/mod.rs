@@ -8,4 +8,4 @@ mod exchanges;
 mod failures;
 mod results;
 mod rounded;
-mod ways;
+pub mod ways;
