@@ -23,6 +23,7 @@ mod layout;
 mod name;
 mod nccl;
 mod rounded;
+mod segments;
 mod staging;
 
 use burn::prelude::*;
@@ -39,6 +40,7 @@ pub use self::host::HostExchange;
 pub(crate) use self::layout::FlatLayout;
 pub use self::name::{DeviceName, DeviceUnavailable, UnknownDevice};
 pub use self::nccl::{NcclExchange, Waits};
+pub(crate) use self::segments::segments;
 
 /// A timer of the kernels that this process runs on `device`; `None` if it is no GPU.
 ///

@@ -20,7 +20,7 @@ impl RankLoop {
     ) -> Result<Option<Exchange>, TrainError> {
         Ok(match &self.setup.exchange {
             // The ranks' own choice is host memory then.
-            Some(_) if self.cuts_gradients() => None,
+            Some(_) if self.cuts_parameters() => None,
             Some(exchange) => exchange.connect(replicas)?,
             None => None,
         })
