@@ -159,6 +159,10 @@ impl TensorGroup for ModuleRanks {
         self.exchanged(self.own.all_reduce_in_place(values, ReduceOp::Sum))
     }
 
+    fn on_device(&self) -> Option<&dyn DeviceAllReduce> {
+        Self::on_device(self)
+    }
+
     fn abort(&self, reason: &str) {
         StatisticsGroup::abort(self, reason);
     }

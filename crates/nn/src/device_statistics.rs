@@ -35,7 +35,8 @@ impl DeviceStatistics {
         let channels = input.dims()[1];
         let world_size = membership.group.world_size();
         let layer_call = membership.layer_call(call);
-        let sum = |pass, numbers| sum_on_device(ranks, world_size, layer_call, pass, numbers);
+        let sum =
+            |pass, numbers| sum_on_device(ranks, world_size, &layer_call.values(pass), numbers);
 
         let [own, own_mean, own_variance] = local(input, membership.has_samples);
         let message = vec![own.clone(), own_mean.clone() * own.clone()];

@@ -23,13 +23,11 @@ use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{
-    Backend, BackendTensor, DispatchKindConversion, DispatchTensor, TensorMetadata,
-};
+use burn::backend::{Backend, DispatchKindConversion, DispatchTensor, TensorMetadata};
 use burn::prelude::Tensor;
 use burn::tensor::{DType, FloatDType, Scalar, Shape};
 
-use crate::all_reduce::{read, upload};
+use crate::all_reduce::{of_row, read, row_of, upload};
 use crate::exchange::{LayerCall, Pass, sum_on_device, sum_over_ranks};
 use crate::group::{LossReduction, StatisticsGroup, SyncError};
 
@@ -92,8 +90,8 @@ impl GlobalBatch {
             0.0 => sums.zeros_like(),
             weight => sums.mul_scalar(weight),
         };
-        let (world_size, pass) = (self.group.world_size(), Pass::Backward);
-        let sums = sum_on_device(ranks, world_size, self.layer_call, pass, weighted)?;
+        let own = self.layer_call.values(Pass::Backward);
+        let sums = sum_on_device(ranks, self.group.world_size(), &own, weighted)?;
         Ok(match self.weight > 0.0 {
             true => sums / elements.clone().mul_scalar(self.weight),
             false => sums.zeros_like(),
@@ -245,11 +243,7 @@ where
         elements: &Tensor<1>,
     ) -> [FloatTensor<B>; 2] {
         let count = channels.count;
-        let means = BackendTensor::Float(self.means.clone());
-        let means = <DispatchTensor as DispatchKindConversion<B>>::from_backend(means);
-        let means = Tensor::<2>::from_dispatch(means);
-        let means: Tensor<1> = means.reshape([2 * count]);
-        let means = means.cast(DType::F64);
+        let means = row_of::<B>(self.means.clone()).cast(DType::F64);
         let sums = match self.elements {
             // The mean of nothing is not a number.
             0 => means.zeros_like(),
@@ -260,10 +254,8 @@ where
         let means = means.unwrap_or_else(|_| sums.zeros_like());
         let means = means.cast(self.output.dtype());
         [0..count, count..2 * count].map(|range| {
-            let means = means.clone().slice([range]).into_dispatch();
-            let means = <DispatchTensor as DispatchKindConversion<B>>::try_into_backend(means);
-            let means = means.expect("sums are on the device of the gradients");
-            channels.spread::<B>(means.float())
+            let means = means.clone().slice([range]);
+            channels.spread::<B>(of_row::<B>(means, Shape::new([count])))
         })
     }
 

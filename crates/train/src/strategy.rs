@@ -317,7 +317,8 @@ impl RankLoop {
         let mut replicas = self.setup.group.clone();
         if let Some(over) = &self.setup.over {
             let values = self.setup.initial_values.take();
-            model = over.prepare(model, values.as_deref())?;
+            let exchange = self.setup.exchange.as_deref();
+            model = over.prepare(model, values.as_deref(), exchange)?;
             if self.outcome.step > 0 {
                 let whole = self.setup.state.optimizer_bytes()?;
                 let part = over.part_of_optimizer(&model, whole)?;

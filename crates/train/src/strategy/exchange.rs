@@ -18,12 +18,20 @@ impl RankLoop {
         &self,
         replicas: &ProcessGroup,
     ) -> Result<Option<Exchange>, TrainError> {
-        Ok(match &self.setup.exchange {
+        let exchange = match &self.setup.exchange {
             // The ranks' own choice is host memory then.
             Some(_) if self.cuts_parameters() => None,
             Some(exchange) => exchange.connect(replicas)?,
             None => None,
-        })
+        };
+        let over = self.setup.over.as_ref();
+        if let Some(exchange) = exchange.as_ref()
+            && over.is_some_and(|over| over.cuts_layers())
+        {
+            // Layers that are cut may exchange on the same GPUs within passes.
+            exchange.sum_after_passes();
+        }
+        Ok(exchange)
     }
 
     /// `model`, whose batch norms take their statistics over the samples of all ranks of `replicas`, if that is asked for:
