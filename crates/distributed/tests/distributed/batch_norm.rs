@@ -18,7 +18,7 @@ use everburn_distributed::{
 };
 use everburn_nn::{BatchNorm, BatchNormConfig};
 
-use crate::device::ways::{self, Way};
+use crate::device::ways::{self, Rank, Way};
 
 use crate::parameters::{numbers, parameters};
 use crate::ranks::{on_ranks, separate, threads};
@@ -158,6 +158,16 @@ fn training_with_any_shares_equals_one_device() {
     }
 }
 
+/// One rank's model, whose statistics and gradients go by NCCL.
+fn by_nccl(rank: &Rank, way: Way, model: Net) -> (Ddp, Net) {
+    let by: Arc<dyn DeviceExchange> = rank.exchange(way);
+    let (group, config) = (rank.group.clone(), crate::steps::small_buckets());
+    let (ddp, model) = Ddp::with_exchange(model, group, config, by.clone()).unwrap();
+    let ranks = ModuleRanks::new(&rank.group).unwrap().with_exchange(&by);
+    let model = everburn_nn::synchronize_batch_norms(model, Arc::new(ranks)).unwrap();
+    (ddp, model)
+}
+
 /// Statistics, sums of gradients and buckets all go by NCCL, in one order on all ranks: also where a rank has no samples,
 /// which has its buckets at once.
 #[test]
@@ -171,13 +181,7 @@ fn a_training_by_nccl_has_the_bits_of_one_through_host_memory() {
         });
         for way in [Way::Nccl, Way::NcclAndHostWaits, Way::NcclOnOldDriver] {
             let ranks = ways::on_ranks(2, |rank| {
-                let by: Arc<dyn DeviceExchange> = rank.exchange(way);
-                let (model, group) = (separate(&initial), rank.group.clone());
-                let made =
-                    Ddp::with_exchange(model, group, crate::steps::small_buckets(), by.clone());
-                let (ddp, model) = made.unwrap();
-                let ranks = ModuleRanks::new(&rank.group).unwrap().with_exchange(&by);
-                let model = everburn_nn::synchronize_batch_norms(model, Arc::new(ranks)).unwrap();
+                let (ddp, model) = by_nccl(&rank, way, separate(&initial));
                 let found = steps(&ddp, model, samples, Exchange::DuringBackward);
                 (found, rank.cluster.take_calls(rank.number()))
             });
@@ -234,6 +238,35 @@ fn a_rank_that_dies_within_the_model_is_named_by_the_step() {
         let error = failing_step(&ddp, &model, images).to_string();
         assert!(error.contains("lost rank 1"), "{error}");
     });
+}
+
+#[test]
+fn a_rank_that_is_lost_is_named_where_sums_stay_on_their_devices() {
+    let errors = ways::on_ranks(3, |rank| {
+        let device = Device::flex().autodiff();
+        let (ddp, model) = by_nccl(&rank, Way::Nccl, Net::new(&device));
+        let step = || {
+            let sync = ddp.begin(2)?;
+            let mine = images(2, rank.number(), &device);
+            drop(sync.watch_last(&model, 2).losses(mine).mean().backward());
+            sync.finish(&model).map(drop)
+        };
+        step().unwrap();
+        ddp.settle().unwrap();
+        rank.group.barrier().wait().unwrap();
+        if rank.number() == 1 {
+            rank.cluster.kill(1, false);
+            rank.group.sever();
+            return String::new();
+        }
+        // A step whose sums had left already is found to have failed in the next.
+        let error = (0..2).find_map(|_| step().err());
+        let error = error.expect("nobody can be without rank 1 for two steps");
+        error.to_string()
+    });
+    for error in [&errors[0], &errors[2]] {
+        assert!(error.contains("rank 1"), "{error}");
+    }
 }
 
 #[test]
