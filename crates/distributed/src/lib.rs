@@ -9,8 +9,8 @@
 //!   sets on the device.
 //! - [`synchronize_batch_norms`] computes the batch norms of a model over the samples of all ranks.
 //! - [`tensor_parallel`] shards the linear layers of a model over ranks.
-//! - [`DeviceExchange`] sums gradients on GPUs, and exchanges what modules and shards have there: by NCCL ([`NcclExchange`]), through host memory ([`HostExchange`]), or
-//!   by Burn's own collective ([`BurnExchange`]).
+//! - [`DeviceExchange`] sums gradients on GPUs: by NCCL ([`NcclExchange`]), which also exchanges other tensors, through
+//!   host memory ([`HostExchange`]), or by Burn's own collective ([`BurnExchange`]).
 //!
 //! A training step of a rank:
 //!

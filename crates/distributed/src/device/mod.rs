@@ -6,10 +6,11 @@
 //! gradients are views of the buffer. The other values that ranks exchange (sample counts, used parameters, the order
 //! of gradients) are on the host: they go through the process group and wait for no GPU.
 //!
-//! `exchange.rs` has the seam: a [`DeviceExchange`] sums flat buffers and, by NCCL, exchanges what modules and shards have ([`NcclExchange`], [`HostExchange`] through host
-//! memory, with `rounded.rs` in 16 bits, [`BurnExchange`]); a [`DeviceMemory`] gives NCCL access to a tensor's memory, on CUDA and ROCm (`gpu/memory.rs`) or in a
-//! fake for tests, so that everything but a few calls is tested without a GPU. `choice.rs` agrees on one exchange
-//! for all ranks, and `connect.rs` connects it.
+//! `exchange.rs` has the seam: a [`DeviceExchange`] sums flat buffers ([`NcclExchange`], [`HostExchange`] through host
+//! memory, with `rounded.rs` in 16 bits, [`BurnExchange`]), and by NCCL it also sums what modules exchange within passes, and
+//! scatters and gathers what is sharded (`segments.rs`); a [`DeviceMemory`] gives NCCL access to a tensor's memory, on CUDA and
+//! ROCm (`gpu/memory.rs`) or in a fake for tests, so that everything but a few calls is tested without a GPU. `choice.rs`
+//! agrees on one exchange for all ranks, and `connect.rs` connects it.
 
 mod choice;
 mod collective;
