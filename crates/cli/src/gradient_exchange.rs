@@ -7,7 +7,9 @@ use crate::devices::{DeviceError, DeviceName};
 use burn::prelude::Device;
 #[cfg(any(feature = "cuda", feature = "rocm"))]
 use everburn_distributed::CubeMemory;
-use everburn_distributed::{Abilities, CommunicationHookConfig, Connector, GradientBackend, Waits};
+use everburn_distributed::{
+    Abilities, CommunicationHookConfig, Connector, GradientBackend, ShardStage, Waits,
+};
 use everburn_nccl::{Library, Vendor, gpu_uuid};
 use everburn_record::units::counted;
 use everburn_train::Balance;
@@ -31,7 +33,9 @@ fn keeps_to_host(config: &RunConfig) -> Option<String> {
             "--communication-hook {hook} changes what travels through host memory"
         ));
     }
-    if let Some(stage) = training.ddp.shard.filter(|stage| stage.shards_gradients()) {
+    let burn = config.ranks.backend == GradientBackend::Burn;
+    let shards = |stage: &ShardStage| stage.shards_parameters() || burn && stage.shards_gradients();
+    if let Some(stage) = training.ddp.shard.filter(shards) {
         return Some(format!(
             "--shard {stage} adds them up there, for the rank that keeps them"
         ));
@@ -228,6 +232,9 @@ mod tests {
         text.assert_contains([
             "--communication-hook fp16 changes what travels through host memory",
         ]);
+        let mut sharded = config(&["cuda:0", "cuda:1"], Nccl);
+        sharded.training.ddp.shard = Some(ShardStage::Parameters);
+        assert!(refused(&sharded).contains("--shard parameters adds them up there"));
         let mut exact = config(&["cuda:0", "cuda:1"], Nccl);
         exact.training.virtual_ranks = Some(4);
         assert!(refused(&exact).contains("--virtual-ranks"));

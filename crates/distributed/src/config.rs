@@ -150,6 +150,11 @@ impl DdpConfig {
         self.shard.is_some_and(ShardStage::shards_gradients)
     }
 
+    /// Whether each rank keeps only its shards of the parameters.
+    pub(crate) fn shards_parameters(&self) -> bool {
+        self.shard.is_some_and(ShardStage::shards_parameters)
+    }
+
     /// The sizes of buckets.
     pub fn bucket_limits(&self) -> BucketLimits {
         BucketLimits {

@@ -166,11 +166,11 @@ pub enum DdpError {
         /// The training step.
         step: u64,
     },
-    /// A bucket on a device could not be lent to the exchange, or not taken back.
-    #[error("bucket {bucket} of the gradients cannot be exchanged on its device: {reason}")]
+    /// A tensor on a device could not be lent to the exchange, or not taken back.
+    #[error("{what} cannot be exchanged on its device: {reason}")]
     DeviceMemory {
-        /// The bucket's number.
-        bucket: usize,
+        /// Which tensor: `bucket 3 of the gradients`.
+        what: String,
         /// The cause.
         reason: String,
     },

@@ -94,6 +94,14 @@ pub(crate) fn times(numbers: Tensor<1>, factor: f64) -> Tensor<1> {
     wide(numbers).mul_scalar(factor).cast(dtype)
 }
 
+/// `tensor` on `device`; as it is, if it is there.
+pub(crate) fn moved<const D: usize>(tensor: Tensor<D>, device: &Device) -> Tensor<D> {
+    match tensor.device() == *device {
+        true => tensor,
+        false => tensor.to_device(device),
+    }
+}
+
 /// The numbers in f32, where they are shorter.
 pub(crate) fn wide(numbers: Tensor<1>) -> Tensor<1> {
     match numbers.dtype() {

@@ -1,16 +1,22 @@
 //! The ranks of a process group, as modules see them.
 
-use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
-use everburn_nn::{StatisticsGroup, SyncError, TensorGroup};
+use std::sync::Arc;
 
+use burn::prelude::*;
+use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
+use everburn_nn::{DeviceAllReduce, StatisticsGroup, SyncError, TensorGroup};
+
+use crate::device::{DeviceCollective, DeviceExchange};
 use crate::error::DdpError;
 
 /// The ranks of a process group, as modules see them: batch norms over several ranks, layers that are cut over them, and
 /// [`everburn::nn::all_reduce_sum`](everburn_nn::all_reduce_sum).
 ///
 /// It has a sub-group of its own, so that what modules exchange within a step never mixes with what the step exchanges
-/// beside them. Sums have the same bits on all ranks; with [`everburn::collectives::group::ReductionOrder::Rank`](everburn_collectives::group::ReductionOrder::Rank) the order
-/// is that of the ranks, whatever carries them.
+/// beside them. Sums have the same bits on all ranks. They go through host memory; with
+/// [`everburn::collectives::group::ReductionOrder::Rank`](everburn_collectives::group::ReductionOrder::Rank) their order
+/// is that of the ranks, whatever carries them. With [`ModuleRanks::with_exchange`] they stay on their devices, and their
+/// order is the library's.
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; pub use everburn_nn as nn; }
@@ -29,6 +35,8 @@ pub struct ModuleRanks {
     own: ProcessGroup,
     /// What fails when an exchange does.
     whole: ProcessGroup,
+    /// Sums that stay on their devices, if there are any.
+    on_device: Option<OnDevice>,
 }
 
 impl ModuleRanks {
@@ -54,23 +62,71 @@ impl ModuleRanks {
         Ok(Self {
             own,
             whole: whole.clone(),
+            on_device: None,
         })
     }
 
-    /// Tells of an exchange that has failed.
-    fn told(&self, exchanged: Result<(), CollectiveError>) -> Result<(), SyncError> {
-        let Err(error) = exchanged else {
-            return Ok(());
-        };
-        let reason = format!("in a module's forward or backward pass: {error}");
-        if is_known_to_the_whole(&error) {
-            tracing::debug!("{reason}");
-        } else {
-            // Who hears of it also learns whether a rank did not come in time.
-            self.whole.abort_because(&error, &reason);
+    /// The same ranks, whose sums of tensors stay on their devices and go by `exchange`, which connects them too, if it has
+    /// collectives ([`DeviceExchange::has_collectives`]). From then on it sums buckets of gradients after the passes of a step
+    /// ([`DeviceExchange::sum_after_passes`]). All ranks give the same kind.
+    #[must_use]
+    pub fn with_exchange(self, exchange: &Arc<dyn DeviceExchange>) -> Self {
+        if !exchange.has_collectives() {
+            return self;
         }
-        Err(SyncError::Exchange { reason })
+        exchange.sum_after_passes();
+        let on_device = OnDevice {
+            exchange: exchange.clone(),
+            whole: self.whole.clone(),
+        };
+        Self {
+            on_device: Some(on_device),
+            ..self
+        }
     }
+
+    fn exchanged(&self, exchanged: Result<(), CollectiveError>) -> Result<(), SyncError> {
+        exchanged.map_err(|error| failed(&self.whole, &error.into()))
+    }
+
+    fn on_device(&self) -> Option<&dyn DeviceAllReduce> {
+        let on_device = self.on_device.as_ref();
+        on_device.map(|on_device| on_device as &dyn DeviceAllReduce)
+    }
+}
+
+/// The ranks, whose sums stay on their devices.
+#[derive(Debug)]
+struct OnDevice {
+    exchange: Arc<dyn DeviceExchange>,
+    /// What fails when an exchange does.
+    whole: ProcessGroup,
+}
+
+impl OnDevice {
+    fn sum(&self, numbers: Tensor<1>) -> Result<Tensor<1>, DdpError> {
+        let sum = DeviceCollective::AllReduce;
+        self.exchange.begin_collective(sum, numbers)?.collect()
+    }
+}
+
+impl DeviceAllReduce for OnDevice {
+    fn all_reduce(&self, numbers: Tensor<1>) -> Result<Tensor<1>, SyncError> {
+        self.sum(numbers)
+            .map_err(|error| failed(&self.whole, &error))
+    }
+}
+
+/// Ends `whole`, because of an exchange of a module that has failed of `error`.
+fn failed(whole: &ProcessGroup, error: &DdpError) -> SyncError {
+    let reason = format!("in a module's forward or backward pass: {error}");
+    match error {
+        DdpError::Collective(error) if is_known_to_the_whole(error) => tracing::debug!("{reason}"),
+        // Who hears of it also learns whether a rank did not come in time.
+        DdpError::Collective(error) => whole.abort_because(error, &reason),
+        _ => whole.abort(&reason),
+    }
+    SyncError::Exchange { reason }
 }
 
 impl StatisticsGroup for ModuleRanks {
@@ -79,7 +135,11 @@ impl StatisticsGroup for ModuleRanks {
     }
 
     fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), SyncError> {
-        self.told(self.own.all_reduce_in_place(values, ReduceOp::Sum))
+        self.exchanged(self.own.all_reduce_in_place(values, ReduceOp::Sum))
+    }
+
+    fn on_device(&self) -> Option<&dyn DeviceAllReduce> {
+        Self::on_device(self)
     }
 
     fn abort(&self, reason: &str) {
@@ -98,7 +158,11 @@ impl TensorGroup for ModuleRanks {
     }
 
     fn all_reduce_sum_f32(&self, values: &mut [f32]) -> Result<(), SyncError> {
-        self.told(self.own.all_reduce_in_place(values, ReduceOp::Sum))
+        self.exchanged(self.own.all_reduce_in_place(values, ReduceOp::Sum))
+    }
+
+    fn on_device(&self) -> Option<&dyn DeviceAllReduce> {
+        Self::on_device(self)
     }
 
     fn abort(&self, reason: &str) {

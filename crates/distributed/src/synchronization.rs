@@ -24,7 +24,7 @@ pub(crate) use self::gradients::clipped_alone;
 use self::gradients::{Summed, gradients_of};
 use self::host_buckets::HostBuckets;
 pub use self::norm::{GradientNorm, clip_coefficient};
-use self::scatter::ScatterBuckets;
+use self::scatter::{ScatterBuckets, only_shards};
 use self::step::{BackwardPass, Contents, KEEP_ORDER, Step};
 pub(crate) use self::upper_sums::{SpareSums, UpperSums};
 use crate::ddp::Ddp;
@@ -149,7 +149,10 @@ impl Synchronization {
                 let (device, exchange) = (device.clone(), exchange.clone());
                 let clips = shared.config().max_gradient_norm.is_some();
                 let new = DeviceBuckets::new(device, exchange, clips, buckets, parameters);
-                Contents::Device(new)
+                Contents::Device(match shared.config().shards_gradients() {
+                    true => new.scattered(shared.shard_layout(), shared.gradient_buckets.clone()),
+                    false => new,
+                })
             }
         };
         let (sender, reports) = mpsc::channel();
@@ -333,10 +336,7 @@ impl Synchronization {
         let (used, buckets) = (step.used().to_vec(), step.plan.buckets().len());
         let (plan, samples) = (step.plan.clone(), step.samples as u64);
         let Contents::Host(host) = &mut step.contents else {
-            return Err(DdpError::Config(
-                "gradients are sharded, and no rank has all of them: call `finish_sharded`"
-                    .to_string(),
-            ));
+            return Err(only_shards());
         };
         let mut summed = Summed {
             shared: shared.clone(),

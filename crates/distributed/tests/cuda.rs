@@ -8,11 +8,12 @@ use burn::optim::{GradientsParams, SgdConfig};
 use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{
-    BurnExchange, CommunicationHookConfig, CubeMemory, Ddp, DdpConfig, DeviceExchange,
-    DeviceMemory, GradientBucket, HostExchange, NcclExchange, Waits, check_placement, cuda_index,
-    kernel_timer, share_of,
+    BurnExchange, CommunicationHookConfig, CubeMemory, Ddp, DdpConfig, DeviceCollective,
+    DeviceExchange, DeviceMemory, GradientBucket, HostExchange, ModuleRanks, NcclExchange,
+    ParameterShards, ShardStage, Waits, check_placement, cuda_index, kernel_timer, share_of,
 };
 use everburn_nccl::{Library, NcclGroup, gpus};
+use everburn_nn::StatisticsGroup;
 
 /// How far apart sums in another order may be.
 const TOLERANCE: f32 = 1e-4;
@@ -166,6 +167,53 @@ fn steps_equal_the_processors(devices: &[usize], way: Way, config: DdpConfig) {
     );
 }
 
+/// Steps whose gradients are scattered and whose parameters are gathered: the parameters are those of the processor.
+fn sharded_steps_equal_the_processors(devices: &[usize]) {
+    let config = DdpConfig {
+        shard: Some(ShardStage::Gradients),
+        ..small_buckets()
+    };
+    let weights = |model: &Mlp| -> Vec<Vec<f32>> {
+        let weights = model.layers.iter().map(|layer| {
+            let weight = layer.weight.val().into_data();
+            weight.iter::<f32>().collect()
+        });
+        weights.collect()
+    };
+    on_gpus(
+        devices,
+        Way::Nccl,
+        |ddp, model, device| {
+            let processor = Device::flex().autodiff();
+            let mut expected = model.clone().fork(&processor);
+            let mut of_shards = SgdConfig::new().init();
+            let mut of_processor = SgdConfig::new().init();
+            let (mut shards, mut model) = ParameterShards::new(model, &ddp, None).unwrap();
+            for _ in 0..3 {
+                let share = share_of(7, ddp.group().rank(), ddp.group().world_size());
+                let step = ddp.begin(share.len()).unwrap();
+                if !share.is_empty() {
+                    let watched = step.watch_last(&model, share.len());
+                    drop(watched.loss(rows(7, device).slice([share])).backward());
+                }
+                let synced = shards.average(step.finish_sharded().unwrap()).unwrap();
+                let updated = shards.update(model, synced.gradients, |local, gradients| {
+                    of_shards.step(0.01, local, gradients)
+                });
+                model = updated.unwrap();
+                let gradients = expected.loss(rows(7, &processor)).backward();
+                let gradients = GradientsParams::from_grads(gradients, &expected);
+                expected = of_processor.step(0.01, expected, gradients);
+            }
+            let model = shards.settle(model).unwrap();
+            ddp.settle().unwrap();
+            ddp.verify_replicas(&model).unwrap();
+            assert_close(&weights(&model), &weights(&expected));
+        },
+        config,
+    );
+}
+
 /// Buckets of several sizes.
 fn small_buckets() -> DdpConfig {
     DdpConfig {
@@ -253,6 +301,54 @@ fn memory_that_is_lent_comes_back_as_the_same_tensor() {
     assert_eq!(sum, 999_000.0);
 }
 
+/// One rank, alone on the first GPU.
+fn alone() -> (ProcessGroup, Arc<dyn DeviceExchange>) {
+    let library = Arc::new(Library::load().unwrap_or_else(|error| panic!("{error}")));
+    let group = ProcessGroup::alone(GroupOptions::default());
+    let connected = NcclGroup::connect(&library, 0, &group).unwrap();
+    let exchange = NcclExchange::new(connected, Arc::new(CubeMemory), Waits::Device);
+    let exchange: Arc<dyn DeviceExchange> = Arc::new(exchange);
+    (group, exchange)
+}
+
+#[test]
+#[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
+fn tensors_are_scattered_gathered_and_summed_where_they_are() {
+    let (group, exchange) = alone();
+    let numbers: Vec<f32> = (0..1000u16).map(f32::from).collect();
+    for collective in [
+        DeviceCollective::ReduceScatter { bucket: 0 },
+        DeviceCollective::AllGather,
+        DeviceCollective::AllReduce,
+    ] {
+        // Many at once, whose memory is used again while others are under way.
+        let begun: Vec<_> = (0..20u8)
+            .map(|factor| {
+                let data = TensorData::new(numbers.clone(), [1000]);
+                let own = Tensor::<1>::from_data(data, &Device::cuda(0)) * f32::from(factor);
+                exchange.begin_collective(collective, own).unwrap()
+            })
+            .collect();
+        for (factor, result) in (0..20u8).zip(begun) {
+            let sum = result.collect().unwrap().sum().into_scalar::<f32>();
+            assert_eq!(sum, 499_500.0 * f32::from(factor), "{collective}");
+        }
+    }
+    // Statistics of batch norms are summed in f64.
+    let ranks = ModuleRanks::new(&group).unwrap().with_exchange(&exchange);
+    let on_device = StatisticsGroup::on_device(&ranks).expect("NCCL sums there");
+    let own = Tensor::<1>::full([3], 1.0 / 3.0, (&Device::cuda(0), burn::tensor::DType::F64));
+    let sums = on_device.all_reduce(own).unwrap().into_data();
+    assert_eq!(sums.iter::<f64>().collect::<Vec<_>>(), [1.0 / 3.0; 3]);
+    exchange.settle().unwrap();
+}
+
+#[test]
+#[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
+fn gradients_that_are_sharded_by_nccl_are_those_of_the_processor() {
+    sharded_steps_equal_the_processors(&[0]);
+}
+
 #[test]
 #[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
 fn kernels_are_timed_one_by_one() {
@@ -290,5 +386,6 @@ mod two_gpus {
         for way in [Way::Nccl, Way::NcclAndHostWaits, Way::Burn] {
             steps_equal_the_processors(&devices, way, small_buckets());
         }
+        sharded_steps_equal_the_processors(&devices);
     }
 }

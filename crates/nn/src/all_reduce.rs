@@ -6,9 +6,11 @@ use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops};
 use burn::backend::tensor::{Device, FloatTensor};
-use burn::backend::{Backend, Dispatch, TensorMetadata};
+use burn::backend::{
+    Backend, BackendTensor, Dispatch, DispatchKindConversion, DispatchTensor, TensorMetadata,
+};
 use burn::prelude::Tensor;
-use burn::tensor::{DType, TensorData, read_sync};
+use burn::tensor::{DType, Shape, TensorData, read_sync};
 
 use crate::group::{StatisticsGroup, SyncError};
 use crate::rank_ops::RankOps;
@@ -116,6 +118,32 @@ pub(crate) fn upload<B: Backend>(
     device: &Device<B>,
 ) -> FloatTensor<B> {
     B::float_from_data(TensorData::new(values, shape).convert_dtype(dtype), device)
+}
+
+/// The numbers of a backend's tensor in one row.
+pub(crate) fn row_of<B: Backend>(tensor: FloatTensor<B>) -> Tensor<1>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    let length = tensor.shape().num_elements();
+    let row = BackendTensor::Float(B::float_reshape(tensor, Shape::new([length])));
+    Tensor::from_dispatch(<DispatchTensor as DispatchKindConversion<B>>::from_backend(
+        row,
+    ))
+}
+
+/// A row as a backend's tensor of this shape.
+///
+/// # Panics
+/// Panics if the row is on another backend.
+pub(crate) fn of_row<B: Backend>(row: Tensor<1>, shape: Shape) -> FloatTensor<B>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    let row = row.into_dispatch();
+    let row = <DispatchTensor as DispatchKindConversion<B>>::try_into_backend(row);
+    let row = row.expect("sums are on the device of their numbers");
+    B::float_reshape(row.float(), shape)
 }
 
 /// The backward pass of [`all_reduce_sum`].

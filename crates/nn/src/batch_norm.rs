@@ -10,12 +10,13 @@ use burn::config::Config;
 use burn::module::{Flag, Param, RunningState};
 use burn::nn as burns;
 use burn::prelude::*;
-use burn::tensor::assert_shape;
+use burn::tensor::{DType, assert_shape};
 
+use crate::device_statistics::DeviceStatistics;
 use crate::exchange::LayerCall;
-use crate::group::StatisticsGroup;
+use crate::group::{DeviceAllReduce, StatisticsGroup};
 use crate::layers::{batch_norm, batch_norm_train};
-use crate::normalize::GlobalBatch;
+use crate::normalize::{Elements, GlobalBatch};
 use crate::precision::{in_f32, is_half};
 use crate::rank_ops::RankOps;
 use crate::recompute::recomputing;
@@ -225,6 +226,12 @@ impl BatchNorm {
             true => input.dims()[0],
             false => 0,
         };
+        let device = input.device().without_autodiff();
+        if let Some(ranks) = membership.group.on_device()
+            && device.supports_dtype(DType::F64)
+        {
+            return self.forward_on_device(input, membership, ranks, call, samples);
+        }
         let statistics = match Statistics::over_ranks(&input, membership, call) {
             Ok(Some(statistics)) => statistics,
             // Failed, which the group makes known, or nobody has samples.
@@ -237,11 +244,58 @@ impl BatchNorm {
         }
         let batch = GlobalBatch {
             epsilon: self.epsilon,
-            elements: statistics.elements,
+            elements: Elements::Known(statistics.elements),
             weight: GlobalBatch::weight(&membership.group, samples),
             layer_call: membership.layer_call(call),
             group: Arc::clone(&membership.group),
         };
+        self.normalize(input, mean, variance, batch)
+    }
+
+    /// The same where sums stay on their device, and this thread waits for none.
+    fn forward_on_device<const D: usize>(
+        &self,
+        input: Tensor<D>,
+        membership: &Membership,
+        ranks: &dyn DeviceAllReduce,
+        call: u32,
+        samples: usize,
+    ) -> Tensor<D> {
+        let statistics = match DeviceStatistics::over_ranks(&input, membership, ranks, call) {
+            Ok(statistics) => statistics,
+            // Failed, which the group makes known.
+            Err(_) if samples > 0 => return self.forward_alone(input),
+            Err(_) => return self.forward_by_running_statistics(input),
+        };
+        let DeviceStatistics {
+            elements,
+            counts,
+            mean,
+            variance,
+        } = statistics;
+        let dtype = input.dtype();
+        let (mean, variance) = (mean.cast(dtype), variance.cast(dtype));
+        if !recomputing() {
+            self.update_on_device(&mean, &variance, &counts, &input.device());
+        }
+        let batch = GlobalBatch {
+            epsilon: self.epsilon,
+            elements: Elements::OnDevice(Box::new(elements)),
+            weight: GlobalBatch::weight(&membership.group, samples),
+            layer_call: membership.layer_call(call),
+            group: Arc::clone(&membership.group),
+        };
+        self.normalize(input, mean, variance, batch)
+    }
+
+    /// Normalises with the statistics of all ranks.
+    fn normalize<const D: usize>(
+        &self,
+        input: Tensor<D>,
+        mean: Tensor<1>,
+        variance: Tensor<1>,
+        batch: GlobalBatch,
+    ) -> Tensor<D> {
         Tensor::from_dispatch(<Dispatch as RankOps>::batch_norm_over_ranks(
             input.into_dispatch(),
             self.gamma.val().into_dispatch(),
@@ -262,6 +316,25 @@ impl BatchNorm {
             let old = running.value_sync().to_device(device);
             let value = old.mul_scalar(1.0 - momentum).add(of_batch);
             running.update(value.detach());
+        }
+    }
+
+    /// The same where the host has not seen whether any rank has an element: `counts` is 1 then, and else 0.
+    fn update_on_device(
+        &self,
+        mean: &Tensor<1>,
+        variance: &Tensor<1>,
+        counts: &Tensor<1>,
+        device: &Device,
+    ) {
+        let share = counts.clone().mul_scalar(self.momentum);
+        let rest = share.clone().neg().add_scalar(1.0);
+        let new = [(&self.running_mean, mean), (&self.running_var, variance)];
+        for (running, of_batch) in new {
+            let old = running.value_sync().to_device(device);
+            let of_batch = of_batch.clone() * share.clone().cast(of_batch.dtype());
+            let rest = rest.clone().cast(old.dtype());
+            running.update((old * rest + of_batch).detach());
         }
     }
 

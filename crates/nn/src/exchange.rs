@@ -9,7 +9,10 @@
 
 use std::sync::Arc;
 
-use crate::group::{StatisticsGroup, SyncError};
+use burn::prelude::*;
+use burn::tensor::TensorData;
+
+use crate::group::{DeviceAllReduce, StatisticsGroup, SyncError};
 
 /// Numbers of layers and calls are compared modulo 2^16 and 2^14, so that `n * p * p` is exact.
 const LAYERS: u32 = 1 << 16;
@@ -44,7 +47,7 @@ pub(crate) struct LayerCall {
 }
 
 impl LayerCall {
-    fn values(self, pass: Pass) -> [f64; LAYER_CALL_VALUES] {
+    pub(crate) fn values(self, pass: Pass) -> [f64; LAYER_CALL_VALUES] {
         let layer = f64::from(self.layer % LAYERS);
         let call = f64::from(self.call % CALLS * 4 + pass as u32);
         [layer, layer * layer, call, call * call]
@@ -75,4 +78,32 @@ pub(crate) fn sum_over_ranks(
     };
     group.abort(&error.to_string());
     Err(error)
+}
+
+/// As [`sum_over_ranks`], on the device of `values`, `[n]`, for which this thread waits for no other rank; `own` are the
+/// numbers by which ranks compare where they are, exact in the type of `values`. A mismatch it does not see either: then all
+/// sums are NaN, so that the loss is.
+pub(crate) fn sum_on_device(
+    ranks: &dyn DeviceAllReduce,
+    world_size: usize,
+    own: &[f64],
+    values: Tensor<1>,
+) -> Result<Tensor<1>, SyncError> {
+    let ([length], count) = (values.dims(), own.len());
+    if length == 0 {
+        return Ok(values);
+    }
+    let (device, dtype) = (values.device(), values.dtype());
+    let own = TensorData::new(own.to_vec(), [count]).convert_dtype(dtype);
+    let own = Tensor::<1>::from_data(own, (&device, dtype));
+    let sums = ranks.all_reduce(Tensor::cat(vec![own.clone(), values], 0))?;
+    let places = sums.clone().slice([0..count]);
+    let apart = (places - own.mul_scalar(world_size as f64)).abs();
+    // One by one: a sum of a few numbers is no work for a kernel of its own.
+    let apart = (1..count).fold(apart.clone().slice([0..1]), |sum, at| {
+        sum + apart.clone().slice([at..at + 1])
+    });
+    let differ = apart.greater_elem(0.0).expand([length]);
+    let sums = sums.slice([count..count + length]);
+    Ok(sums.mask_fill(differ, f64::NAN))
 }

@@ -2,6 +2,8 @@
 
 use std::fmt::Debug;
 
+use burn::prelude::Tensor;
+
 /// The ranks over which a module computes, seen from one of them.
 ///
 /// A model holds it as `Arc<dyn StatisticsGroup>` and calls it inside its forward and backward
@@ -33,6 +35,12 @@ pub trait StatisticsGroup: Send + Sync + Debug {
     /// [`SyncError::Exchange`] if the ranks cannot be reached. `values` may then hold anything.
     fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), SyncError>;
 
+    /// Sums that stay on their devices, where the ranks have such: batch norms then compute there, and this thread waits
+    /// for no other rank. `None` where sums go through host memory. The same on all ranks, from the first pass to the last.
+    fn on_device(&self) -> Option<&dyn DeviceAllReduce> {
+        None
+    }
+
     /// Aborts the group on all ranks, because of an error that a module cannot return.
     fn abort(&self, reason: &str);
 
@@ -40,6 +48,28 @@ pub trait StatisticsGroup: Send + Sync + Debug {
     fn loss_reduction(&self) -> LossReduction {
         LossReduction::MeanOverSamples
     }
+}
+
+/// Sums over ranks that are made on the device of the numbers.
+///
+/// ```
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use burn::prelude::*;
+/// use everburn::nn::{DeviceAllReduce, SyncError};
+///
+/// /// The mean of numbers over the ranks. Every rank makes this call.
+/// fn mean(ranks: &dyn DeviceAllReduce, own: Tensor<1>, world_size: usize) -> Result<Tensor<1>, SyncError> {
+///     Ok(ranks.all_reduce(own)?.div_scalar(world_size as f64))
+/// }
+/// ```
+pub trait DeviceAllReduce: Send + Sync + Debug {
+    /// The sum of each number over all ranks, on the same device and of the same type. This thread need not wait for it: what
+    /// the device is given from now on comes after it. All ranks call with equal lengths and types in the same order, and all
+    /// get the same bits.
+    ///
+    /// # Errors
+    /// [`SyncError::Exchange`] if the ranks cannot be reached.
+    fn all_reduce(&self, numbers: Tensor<1>) -> Result<Tensor<1>, SyncError>;
 }
 
 /// How the losses of the ranks are combined into the training loss. Gradients that cross ranks are weighted

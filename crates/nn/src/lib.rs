@@ -61,7 +61,8 @@
 //! # Modules over ranks, and models in parts
 //! - [`synchronize_batch_norms`] computes the statistics of all [`BatchNorm`]s of a model over a group of ranks, in one
 //!   line; [`without_samples`] makes the copy with which a rank without samples takes part.
-//! - [`StatisticsGroup`] is the interface to such a group: it sums numbers over its ranks.
+//! - [`StatisticsGroup`] is the interface to such a group: it sums numbers over its ranks, in host memory or by [`DeviceAllReduce`] on their
+//!   devices.
 //! - [`split_backward`] computes the gradients of weights after those of activations; [`tensor_parallel`] shards the
 //!   [`Linear`] layers of a model over the ranks of a [`TensorGroup`].
 //! - [`autocast`] lets these layers multiply in half precision and leaves everything else as it is; a model that wants
@@ -128,6 +129,7 @@ mod backward_step;
 mod batch_norm;
 mod blocks;
 mod conversion;
+mod device_statistics;
 mod exchange;
 mod group;
 mod layers;
@@ -159,7 +161,7 @@ pub use blocks::{
 pub use conversion::{isolate_batch_norms, spans_ranks, synchronize_batch_norms, without_samples};
 #[cfg(feature = "flex")]
 pub use everburn_kernels::{Adam, WeightDecay};
-pub use group::{LossReduction, StatisticsGroup, SyncError};
+pub use group::{DeviceAllReduce, LossReduction, StatisticsGroup, SyncError};
 #[cfg(feature = "flex")]
 pub use layers::adam;
 pub use layers::{

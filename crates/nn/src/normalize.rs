@@ -23,19 +23,27 @@ use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, TensorMetadata};
+use burn::backend::{Backend, DispatchKindConversion, DispatchTensor, TensorMetadata};
+use burn::prelude::Tensor;
 use burn::tensor::{DType, FloatDType, Scalar, Shape};
 
-use crate::all_reduce::{read, upload};
-use crate::exchange::{LayerCall, Pass, sum_over_ranks};
+use crate::all_reduce::{of_row, read, row_of, upload};
+use crate::exchange::{LayerCall, Pass, sum_on_device, sum_over_ranks};
 use crate::group::{LossReduction, StatisticsGroup, SyncError};
+
+/// How many elements each channel has over all ranks.
+#[derive(Debug, Clone)]
+pub(crate) enum Elements {
+    Known(f64),
+    /// `[1]` in `f64`, on the device of the input: the host has not waited for it.
+    OnDevice(Box<Tensor<1>>),
+}
 
 /// What a rank knows of the batch that all ranks normalise together.
 #[derive(Debug, Clone)]
 pub(crate) struct GlobalBatch {
     pub(crate) epsilon: f64,
-    /// How many elements each channel has over all ranks.
-    pub(crate) elements: f64,
+    pub(crate) elements: Elements,
     /// How much the gradients of this rank will count, in proportion to the other ranks'; zero for
     /// a rank without samples.
     pub(crate) weight: f64,
@@ -53,7 +61,7 @@ impl GlobalBatch {
 
     /// The sums of this rank's gradients become, divided by the elements, their means over all
     /// ranks as this rank is to count them.
-    fn means_over_ranks(&self, sums: &[f64]) -> Result<Vec<f64>, SyncError> {
+    fn means_over_ranks(&self, sums: &[f64], elements: f64) -> Result<Vec<f64>, SyncError> {
         let weighted = sums.iter().map(|sum| match self.weight {
             // Also where the gradient of what is in for samples is not a number.
             0.0 => 0.0,
@@ -62,10 +70,32 @@ impl GlobalBatch {
         let weighted = weighted.collect::<Vec<_>>();
         let mut sums = sum_over_ranks(&self.group, self.layer_call, Pass::Backward, &weighted)?;
         // Nobody's gradients come from a rank without samples.
-        let divisor = self.elements * self.weight;
+        let divisor = elements * self.weight;
         let scale = |sum: &mut f64| *sum = if divisor > 0.0 { *sum / divisor } else { 0.0 };
         sums.iter_mut().for_each(scale);
         Ok(sums)
+    }
+
+    /// The same on the device, of sums in `f64`.
+    fn means_on_device(
+        &self,
+        sums: Tensor<1>,
+        elements: &Tensor<1>,
+    ) -> Result<Tensor<1>, SyncError> {
+        let Some(ranks) = self.group.on_device() else {
+            let reason = "the ranks have lost their sums on devices".to_owned();
+            return Err(SyncError::Exchange { reason });
+        };
+        let weighted = match self.weight {
+            0.0 => sums.zeros_like(),
+            weight => sums.mul_scalar(weight),
+        };
+        let own = self.layer_call.values(Pass::Backward);
+        let sums = sum_on_device(ranks, self.group.world_size(), &own, weighted)?;
+        Ok(match self.weight > 0.0 {
+            true => sums / elements.clone().mul_scalar(self.weight),
+            false => sums.zeros_like(),
+        })
     }
 }
 
@@ -83,7 +113,10 @@ pub(crate) struct Saved<B: Backend> {
 #[derive(Debug)]
 pub(crate) struct BatchNormOverRanks;
 
-impl<B: Backend> Backward<B, 3> for BatchNormOverRanks {
+impl<B: Backend> Backward<B, 3> for BatchNormOverRanks
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
     type State = Saved<B>;
 
     fn backward(
@@ -163,7 +196,10 @@ struct Sums<B: Backend> {
     elements: usize,
 }
 
-impl<B: Backend> Sums<B> {
+impl<B: Backend> Sums<B>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
     fn of(channels: &Channels, output_grad: FloatTensor<B>, normalized: FloatTensor<B>) -> Self {
         let by_normalized = B::float_mul(output_grad.clone(), normalized);
         let output = channels.rows::<B>(output_grad);
@@ -184,7 +220,12 @@ impl<B: Backend> Sums<B> {
     /// The means of the gradients over all ranks, in shapes that broadcast over the input.
     fn means_over_ranks(&self, channels: &Channels, batch: &GlobalBatch) -> [FloatTensor<B>; 2] {
         let (device, dtype) = (self.output.device(), self.output.dtype());
-        let means = self.exchange(batch);
+        let means = match &batch.elements {
+            Elements::Known(elements) => self.exchange(batch, *elements),
+            Elements::OnDevice(elements) => {
+                return self.means_on_device(channels, batch, elements);
+            }
+        };
         // The group shows a failure; the step must only come to its end.
         let means = means.unwrap_or_else(|_| vec![0.0; 2 * channels.count]);
         let spread = |means: &[f64]| {
@@ -195,7 +236,30 @@ impl<B: Backend> Sums<B> {
         [spread(mean), spread(projection)]
     }
 
-    fn exchange(&self, batch: &GlobalBatch) -> Result<Vec<f64>, SyncError> {
+    fn means_on_device(
+        &self,
+        channels: &Channels,
+        batch: &GlobalBatch,
+        elements: &Tensor<1>,
+    ) -> [FloatTensor<B>; 2] {
+        let count = channels.count;
+        let means = row_of::<B>(self.means.clone()).cast(DType::F64);
+        let sums = match self.elements {
+            // The mean of nothing is not a number.
+            0 => means.zeros_like(),
+            elements => means.mul_scalar(elements as f64),
+        };
+        let means = batch.means_on_device(sums.clone(), elements);
+        // The group shows a failure; the step must only come to its end.
+        let means = means.unwrap_or_else(|_| sums.zeros_like());
+        let means = means.cast(self.output.dtype());
+        [0..count, count..2 * count].map(|range| {
+            let means = means.clone().slice([range]);
+            channels.spread::<B>(of_row::<B>(means, Shape::new([count])))
+        })
+    }
+
+    fn exchange(&self, batch: &GlobalBatch, elements: f64) -> Result<Vec<f64>, SyncError> {
         let sums = if self.elements == 0 {
             // The mean of nothing is not a number.
             vec![0.0; self.means.shape().num_elements()]
@@ -204,7 +268,7 @@ impl<B: Backend> Sums<B> {
             let sum = |mean| mean * self.elements as f64;
             means.iter::<f64>().map(sum).collect()
         };
-        batch.means_over_ranks(&sums)
+        batch.means_over_ranks(&sums, elements)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, backend_extension};
+use burn::backend::{Autodiff, Backend, DispatchKindConversion, DispatchTensor, backend_extension};
 
 use crate::all_reduce::SumOverRanks;
 use crate::backward_step::{looking_back, with_backward_step};
@@ -50,7 +50,10 @@ impl RankOps for burn::backend::Flex {}
 #[cfg(feature = "gpu")]
 impl RankOps for burn::backend::Cube {}
 
-impl<B: RankOps, C: CheckpointStrategy> RankOps for Autodiff<B, C> {
+impl<B: RankOps, C: CheckpointStrategy> RankOps for Autodiff<B, C>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
     fn summed_over_ranks(
         own: FloatTensor<Self>,
         sum: FloatTensor<Self>,

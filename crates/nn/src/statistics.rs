@@ -45,17 +45,7 @@ impl Statistics {
                 variance: vec![0.0; channels],
             });
         }
-        let input = input.clone().without_autodiff();
-        let input = match input.dtype() {
-            DType::F16 | DType::BF16 => input.cast(DType::F32),
-            _ => input,
-        };
-        let rows: Tensor<2> = input.swap_dims(0, 1).reshape([channels, elements]);
-        let mean = rows.clone().mean_dim(1);
-        let centered = rows - mean.clone();
-        let correction = centered.clone().mean_dim(1);
-        let square = (centered.clone() * centered).mean_dim(1);
-        let data = Tensor::cat(vec![mean, correction, square], 0).try_into_data();
+        let data = Tensor::cat(Vec::from(two_passes(input)), 0).try_into_data();
         let data = data.map_err(|error| unread(&membership.group, &error))?;
         let values = data.iter::<f64>().collect::<Vec<_>>();
         let (mean, rest) = values.split_at(channels);
@@ -125,4 +115,22 @@ impl Statistics {
             Tensor::from_data(data, (&device, dtype))
         })
     }
+}
+
+/// The mean of each channel of `input`, `[B, C, ..]` with elements, what rounding has left of the mean, and the mean square
+/// around it: `[C, 1]` each.
+pub(crate) fn two_passes<const D: usize>(input: &Tensor<D>) -> [Tensor<2>; 3] {
+    let channels = input.dims()[1];
+    let elements = input.shape().num_elements() / channels;
+    let input = input.clone().without_autodiff();
+    let input = match input.dtype() {
+        DType::F16 | DType::BF16 => input.cast(DType::F32),
+        _ => input,
+    };
+    let rows: Tensor<2> = input.swap_dims(0, 1).reshape([channels, elements]);
+    let mean = rows.clone().mean_dim(1);
+    let centered = rows - mean.clone();
+    let correction = centered.clone().mean_dim(1);
+    let square = (centered.clone() * centered).mean_dim(1);
+    [mean, correction, square]
 }

@@ -6,6 +6,7 @@ mod checkpoints;
 mod elastic;
 mod engine;
 mod epoch;
+mod exchange;
 mod faults;
 mod gradients;
 mod guard;
@@ -37,7 +38,7 @@ use burn_train::{
     Interrupter, Learner, SupervisedLearningStrategy, SupervisedTrainingEventProcessor,
     TrainLoader, TrainingComponents, ValidLoader,
 };
-use everburn_distributed::{Buffers, Ddp, ParameterShards, synchronize_batch_norms};
+use everburn_distributed::{Buffers, Ddp, ParameterShards};
 use everburn_record::sync::lock;
 
 use self::balance::Balancer;
@@ -236,7 +237,8 @@ impl RankLoop {
         let mut replicas = self.setup.group.clone();
         if let Some(over) = &self.setup.over {
             let values = self.setup.initial_values.take();
-            model = over.prepare(model, values.as_deref())?;
+            let exchange = self.setup.exchange.as_deref();
+            model = over.prepare(model, values.as_deref(), exchange)?;
             if self.outcome.step > 0 {
                 let whole = self.setup.state.optimizer_bytes()?;
                 let part = over.part_of_optimizer(&model, whole)?;
@@ -250,21 +252,8 @@ impl RankLoop {
             // They are clipped when the scaling of the loss is undone.
             config.max_gradient_norm = None;
         }
-        if self.setup.config.sync_batch_norm {
-            model = synchronize_batch_norms(model, &replicas)?;
-            if !everburn_nn::spans_ranks(&model) && self.setup.group.world_size() > 1 {
-                return Err(TrainError::Config(
-                    "`training.sync_batch_norm` is for models with batch norms, and this one has none"
-                        .to_string(),
-                ));
-            }
-        }
-        let exchange = match &self.setup.exchange {
-            // The ranks' own choice is host memory then.
-            Some(_) if self.shards_gradients() => None,
-            Some(exchange) => exchange.connect(&replicas)?,
-            None => None,
-        };
+        let exchange = self.connect_exchange(&replicas)?;
+        let model = self.synchronize_batch_norms(model, &replicas, exchange.as_ref())?;
         self.check_balancing(exchange.is_some())?;
         let (ddp, model) = match exchange {
             Some(exchange) => Ddp::with_exchange(model, replicas, config, exchange)?,

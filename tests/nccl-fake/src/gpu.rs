@@ -31,11 +31,13 @@ pub(super) struct FakeGpu {
     streams: Mutex<HashMap<usize, FakeStream>>,
     events: Mutex<HashMap<usize, Arc<FakeEvent>>>,
     launches: Mutex<Vec<Launch>>,
+    /// What NCCL was called with, in this order.
+    pub(super) calls: Mutex<Vec<String>>,
 }
 
 impl FakeGpu {
     pub(super) fn new(rank: usize, fabric: Arc<Fabric>, handles: Arc<AtomicUsize>) -> Self {
-        let (dead, faults, streams, events, launches) = Default::default();
+        let (dead, faults, streams, events, launches, calls) = Default::default();
         Self {
             fabric,
             rank,
@@ -45,6 +47,7 @@ impl FakeGpu {
             streams,
             events,
             launches,
+            calls,
         }
     }
 
@@ -270,6 +273,7 @@ impl NcclApi for FakeGpu {
         operation: &Operation,
         stream: &Stream,
     ) -> Status {
+        lock(&self.calls).push(operation.to_string());
         self.begin(communicator.handle(), operation.clone(), stream.handle())
     }
 

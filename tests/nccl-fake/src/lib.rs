@@ -221,6 +221,12 @@ impl FakeCluster {
         move || fabric.memory.write(at, &fabric.memory.read(from))
     }
 
+    /// The operations that `rank` has called since this was last asked, in their order: `all_reduce(f32[2], sum)`.
+    #[must_use]
+    pub fn take_calls(&self, rank: usize) -> Vec<String> {
+        std::mem::take(&mut *lock(&self.gpus[rank].calls))
+    }
+
     /// From now on this goes wrong on `rank`.
     pub fn inject(&self, rank: usize, fault: Fault) {
         lock(&self.gpus[rank].faults).push(fault);

@@ -217,6 +217,13 @@ fn ranks(
             no_nccl.clone(),
         ),
         (
+            "NCCL, 1 rank, sharded gradients".to_string(),
+            words(&format!(
+                "--ranks 1 --devices {device} --backend nccl --shard gradients"
+            )),
+            no_nccl.clone(),
+        ),
+        (
             format!("NCCL, {several} ranks on {several} GPUs"),
             words(&format!("--gpus {several} --backend nccl")),
             no_nccl.or(one_gpu),

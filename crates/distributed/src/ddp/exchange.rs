@@ -61,12 +61,20 @@ impl Way {
             Self::Hook(hook) => Ok((Medium::Host, Some(hook))),
             // Each rank keeps its shards in host memory until its optimizer takes them.
             Self::Automatic if config.shards_gradients() => Ok((Medium::Host, None)),
-            Self::Exchange(exchange) if config.shards_gradients() => Err(DdpError::Backend {
+            Self::Exchange(exchange) if config.shards_parameters() => Err(DdpError::Backend {
                 wanted: exchange.name().to_string(),
-                reason: "sharded gradients (`training.ddp.shard = gradients` or `parameters`) are added up in host memory; \
-                         use `ranks.backend = host` with them"
+                reason: "with sharded parameters (`training.ddp.shard = parameters`) they are added up in host memory; \
+                         use `ranks.backend = host`"
                     .to_string(),
             }),
+            Self::Exchange(exchange) if config.shards_gradients() && !exchange.has_collectives() => {
+                Err(DdpError::Backend {
+                    wanted: exchange.name().to_string(),
+                    reason: "it cannot give each rank its shards (`training.ddp.shard = gradients`); use \
+                             `ranks.backend = auto`"
+                        .to_string(),
+                })
+            }
             Self::Exchange(exchange) => {
                 let is_plain = config.communication == CommunicationHookConfig::None;
                 let device = device.filter(|_| is_plain);

@@ -3,7 +3,7 @@
 use burn::prelude::*;
 use burn::tensor::distributed::{CollectiveTensor, ReduceOperation, all_reduce};
 
-use super::exchange::{DeviceExchange, PendingSum};
+use super::exchange::{DeviceExchange, PendingTensor};
 use crate::error::DdpError;
 
 /// Adds buckets up by Burn's `all_reduce`: NCCL in CubeCL's hands, for ranks that are threads of one
@@ -59,7 +59,11 @@ impl DeviceExchange for BurnExchange {
         "burn"
     }
 
-    fn begin(&self, _bucket: usize, numbers: Tensor<1>) -> Result<Box<dyn PendingSum>, DdpError> {
+    fn begin(
+        &self,
+        _bucket: usize,
+        numbers: Tensor<1>,
+    ) -> Result<Box<dyn PendingTensor>, DdpError> {
         let sum = all_reduce(numbers, ReduceOperation::Sum, self.devices.clone());
         Ok(Box::new(BurnSum(sum)))
     }
@@ -81,7 +85,7 @@ impl DeviceExchange for BurnExchange {
 
 struct BurnSum(CollectiveTensor<1>);
 
-impl PendingSum for BurnSum {
+impl PendingTensor for BurnSum {
     fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
         Ok(self.0.resolve())
     }

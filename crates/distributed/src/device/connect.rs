@@ -145,7 +145,7 @@ impl ConnectExchange for Connector {
         let backend = choice.backend;
         let choice = Some(choice).filter(Choice::is_about_gpus);
         if let (0, Some(choice)) = (group.rank(), &choice) {
-            tracing::info!("gradients travel by {choice}");
+            tracing::info!("ranks exchange tensors by {choice}");
         }
         *lock(&self.choice) = choice;
         Ok(match backend {

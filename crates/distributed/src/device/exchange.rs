@@ -1,4 +1,4 @@
-//! How buckets that are on devices are added up over the ranks.
+//! How ranks exchange tensors that are on devices: buckets of gradients, and others.
 
 use std::any::Any;
 use std::fmt;
@@ -8,10 +8,11 @@ use everburn_nccl::DeviceBuffer;
 
 use crate::error::DdpError;
 
-/// A way to add up buckets of gradients over the ranks that leaves them on their devices, as far as it can.
+/// A way to add up buckets of gradients over the ranks that leaves them on their devices, as far as it can; by NCCL, also
+/// to exchange other tensors.
 ///
-/// All ranks begin the same sums in the same order. A sum continues while the backward pass does;
-/// [`PendingSum::collect`] yields it.
+/// All ranks begin the same sums and collectives in the same order. They continue while the device computes;
+/// [`PendingTensor::collect`] yields the result.
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
@@ -35,7 +36,35 @@ pub trait DeviceExchange: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// What has failed the exchange, now or before.
-    fn begin(&self, bucket: usize, numbers: Tensor<1>) -> Result<Box<dyn PendingSum>, DdpError>;
+    fn begin(&self, bucket: usize, numbers: Tensor<1>) -> Result<Box<dyn PendingTensor>, DdpError>;
+
+    /// Whether ranks also exchange other tensors this way ([`DeviceExchange::begin_collective`]). Without, it is for sums of
+    /// buckets alone, and the others go through host memory.
+    fn has_collectives(&self) -> bool {
+        false
+    }
+
+    /// Begins a collective of the ranks' `numbers`, and waits for no other rank. Nobody else may change the numbers until it
+    /// is over on the device.
+    ///
+    /// # Errors
+    /// What has failed the exchange, now or before; [`DdpError::Backend`] if there are no collectives.
+    fn begin_collective(
+        &self,
+        collective: DeviceCollective,
+        numbers: Tensor<1>,
+    ) -> Result<Box<dyn PendingTensor>, DdpError> {
+        drop(numbers);
+        Err(DdpError::Backend {
+            wanted: self.name().to_string(),
+            reason: format!("it sums buckets of gradients and has no {collective}"),
+        })
+    }
+
+    /// From now on the sums of buckets begin when they are collected, after the passes of their step. For models whose modules
+    /// exchange by NCCL within their passes: on a rank without samples, or with other parameters in use, a bucket is full at
+    /// another place between those exchanges, and all ranks must begin everything on a GPU in the same order.
+    fn sum_after_passes(&self) {}
 
     /// How many bytes of gradients the sums that were collected since the last call have handed to collectives; `None`
     /// for as many as the buckets have.
@@ -60,29 +89,76 @@ pub trait DeviceExchange: Send + Sync + fmt::Debug {
     fn abort(&self, reason: &str);
 }
 
-/// A sum over ranks under way.
+/// What ranks exchange by a [`DeviceExchange`] beside the sums of buckets.
+///
+/// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use std::sync::Arc;
+/// use burn::prelude::*;
+/// use everburn::distributed::{DeviceCollective, DeviceExchange, NcclExchange, Waits};
+/// use everburn_distributed_fake::FakeMemory;
+/// use everburn_nccl_fake::FakeCluster;
+///
+/// // Two ranks, as threads, on a stand-in for GPUs.
+/// let cluster = Arc::new(FakeCluster::new(2));
+/// let parts = cluster.on_all_ranks(|group, rank| {
+///     let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
+///     let exchange = NcclExchange::new(group, memory, Waits::Device);
+///     let bucket = Tensor::<1>::from_floats([1.0, 2.0, 3.0, 4.0], &Device::flex());
+///     let scatter = DeviceCollective::ReduceScatter { bucket: 0 };
+///     exchange.begin_collective(scatter, bucket)?.collect()
+/// });
+/// for (part, expected) in parts.into_iter().zip([[2.0, 4.0], [6.0, 8.0]]) {
+///     assert_eq!(part?.into_data().to_vec::<f32>().unwrap(), expected);
+/// }
+/// # Ok::<(), everburn_distributed::DdpError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceCollective {
+    /// Every rank gets the sum.
+    AllReduce,
+    /// The numbers of a bucket have a part of equal length for each rank; every rank gets the sum of its own.
+    ReduceScatter {
+        /// The bucket's number.
+        bucket: usize,
+    },
+    /// Every rank gets the numbers of all, in rank order.
+    AllGather,
+}
+
+impl fmt::Display for DeviceCollective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AllReduce => "all_reduce",
+            Self::ReduceScatter { .. } => "reduce_scatter",
+            Self::AllGather => "all_gather",
+        })
+    }
+}
+
+/// The result of an exchange that is under way.
 ///
 /// ```
 /// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::prelude::*;
-/// use everburn::distributed::{DdpError, PendingSum};
+/// use everburn::distributed::{DdpError, PendingTensor};
 ///
 /// /// The sum over one rank.
 /// struct Own(Tensor<1>);
 ///
-/// impl PendingSum for Own {
+/// impl PendingTensor for Own {
 ///     fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
 ///         Ok(self.0)
 ///     }
 /// }
 ///
-/// let pending: Box<dyn PendingSum> = Box::new(Own(Tensor::ones([2], &Device::flex())));
+/// let pending: Box<dyn PendingTensor> = Box::new(Own(Tensor::ones([2], &Device::flex())));
 /// assert_eq!(pending.collect()?.dims(), [2]);
 /// # Ok::<(), DdpError>(())
 /// ```
-pub trait PendingSum: Send {
-    /// The sum. What the device is given from now on comes after it; where that cannot be had, this
-    /// thread waits for the sum.
+pub trait PendingTensor: Send {
+    /// The result. What the device is given from now on comes after it; where the driver does not order that, this
+    /// thread waits for the result.
     ///
     /// # Errors
     /// What has failed the exchange.
@@ -107,7 +183,8 @@ pub trait PendingSum: Send {
 /// ```
 pub trait DeviceMemory: Send + Sync + fmt::Debug {
     /// The memory of `numbers`, in which operations change them in place. What writes them has been given
-    /// to the device when this returns, and nobody else has the tensor.
+    /// to the device when this returns, and nobody else has a tensor that operations change. What is lent and not taken back
+    /// stays until the operations are over.
     ///
     /// # Errors
     /// A tensor that is elsewhere, or whose memory cannot be had, in words.

@@ -14,7 +14,7 @@ use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
 use everburn_collectives::sync::lock;
 use everburn_collectives::worker::{Answer, Worker};
 
-use super::exchange::{DeviceExchange, PendingSum};
+use super::exchange::{DeviceExchange, PendingTensor};
 use super::rounded::{HostSum, Rounding};
 use super::staging::{Staged, stage};
 use crate::communication_hook::CommunicationHookConfig;
@@ -111,7 +111,7 @@ impl DeviceExchange for HostExchange {
             .map_or("host", |rounding| rounding.name())
     }
 
-    fn begin(&self, bucket: usize, numbers: Tensor<1>) -> Result<Box<dyn PendingSum>, DdpError> {
+    fn begin(&self, bucket: usize, numbers: Tensor<1>) -> Result<Box<dyn PendingTensor>, DdpError> {
         // Hooks are for f32.
         let rounding = self.rounding.clone();
         let rounding = rounding.filter(|_| numbers.dtype() == DType::F32);
@@ -177,7 +177,7 @@ struct Pending {
     patience: Patience,
 }
 
-impl PendingSum for Pending {
+impl PendingTensor for Pending {
     fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
         let Self {
             sum,

@@ -7,9 +7,10 @@
 //! of gradients) are on the host: they go through the process group and wait for no GPU.
 //!
 //! `exchange.rs` has the seam: a [`DeviceExchange`] sums flat buffers ([`NcclExchange`], [`HostExchange`] through host
-//! memory, with `rounded.rs` in 16 bits, [`BurnExchange`]); a [`DeviceMemory`] gives NCCL access to a tensor's memory, on CUDA and ROCm (`gpu/memory.rs`) or in a
-//! fake for tests, so that everything but a few calls is tested without a GPU. `choice.rs` agrees on one exchange
-//! for all ranks, and `connect.rs` connects it.
+//! memory, with `rounded.rs` in 16 bits, [`BurnExchange`]), and by NCCL it also sums what modules exchange within passes, and
+//! scatters and gathers what is sharded (`segments.rs`); a [`DeviceMemory`] gives NCCL access to a tensor's memory, on CUDA and
+//! ROCm (`gpu/memory.rs`) or in a fake for tests, so that everything but a few calls is tested without a GPU. `choice.rs`
+//! agrees on one exchange for all ranks, and `connect.rs` connects it.
 
 mod choice;
 mod collective;
@@ -23,6 +24,7 @@ mod layout;
 mod name;
 mod nccl;
 mod rounded;
+mod segments;
 mod staging;
 
 use burn::prelude::*;
@@ -31,7 +33,7 @@ use everburn_profile::KernelTimer;
 pub use self::choice::{Abilities, Choice, GradientBackend};
 pub use self::collective::BurnExchange;
 pub use self::connect::{ConnectExchange, Connector};
-pub use self::exchange::{DeviceExchange, DeviceMemory, Lent, PendingSum};
+pub use self::exchange::{DeviceCollective, DeviceExchange, DeviceMemory, Lent, PendingTensor};
 pub(crate) use self::flat::{flatten, views};
 #[cfg(any(feature = "cuda", feature = "rocm"))]
 pub use self::gpu::CubeMemory;
@@ -39,6 +41,7 @@ pub use self::host::HostExchange;
 pub(crate) use self::layout::FlatLayout;
 pub use self::name::{DeviceName, DeviceUnavailable, UnknownDevice};
 pub use self::nccl::{NcclExchange, Waits};
+pub(crate) use self::segments::segments;
 
 /// A timer of the kernels that this process runs on `device`; `None` if it is no GPU.
 ///

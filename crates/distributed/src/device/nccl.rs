@@ -1,12 +1,13 @@
-//! Buckets that are added up by NCCL where they are.
+//! Tensors that NCCL exchanges where they are.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use burn::prelude::*;
 use everburn_collectives::group::ReduceOp;
 use everburn_nccl::{NcclGroup, Work};
 
-use super::exchange::{DeviceExchange, DeviceMemory, Lent, PendingSum};
+use super::exchange::{DeviceCollective, DeviceExchange, DeviceMemory, Lent, PendingTensor};
 use crate::error::DdpError;
 
 /// Who waits for the sums of a step.
@@ -28,7 +29,7 @@ pub enum Waits {
     Host,
 }
 
-/// Adds buckets up by NCCL, on the GPUs that they are on, without a copy.
+/// Adds buckets up, and exchanges other tensors, by NCCL: on the GPUs that they are on, without a copy.
 ///
 /// A sum runs on a stream of its own as soon as the kernels that were asked for before it have run, beside
 /// the rest of the backward pass. Deadlines, lost ranks and errors are [`NcclGroup`]'s.
@@ -56,6 +57,14 @@ pub enum Waits {
 /// ```
 #[derive(Debug)]
 pub struct NcclExchange {
+    connection: Connection,
+    /// Buckets are summed when they are collected.
+    after_passes: AtomicBool,
+}
+
+/// What operations are begun with.
+#[derive(Debug, Clone)]
+struct Connection {
     group: NcclGroup,
     memory: Arc<dyn DeviceMemory>,
     waits: Waits,
@@ -66,16 +75,38 @@ impl NcclExchange {
     #[must_use]
     pub fn new(group: NcclGroup, memory: Arc<dyn DeviceMemory>, waits: Waits) -> Self {
         Self {
-            group,
-            memory,
-            waits,
+            connection: Connection {
+                group,
+                memory,
+                waits,
+            },
+            after_passes: AtomicBool::new(false),
         }
     }
 
     /// The group of ranks.
     #[must_use]
     pub fn group(&self) -> &NcclGroup {
-        &self.group
+        &self.connection.group
+    }
+
+    /// Begins a collective of bucket `bucket`, now or when it is collected.
+    fn begin_bucket(
+        &self,
+        collective: DeviceCollective,
+        bucket: usize,
+        numbers: Tensor<1>,
+    ) -> Result<Box<dyn PendingTensor>, DdpError> {
+        let what = format!("bucket {bucket} of the gradients");
+        if !self.after_passes.load(Ordering::Acquire) {
+            return self.connection.begin(collective, what, numbers);
+        }
+        Ok(Box::new(AfterPasses {
+            connection: self.connection.clone(),
+            collective,
+            what,
+            numbers,
+        }))
     }
 }
 
@@ -84,60 +115,158 @@ impl DeviceExchange for NcclExchange {
         "nccl"
     }
 
-    fn begin(&self, bucket: usize, numbers: Tensor<1>) -> Result<Box<dyn PendingSum>, DdpError> {
-        let device = numbers.device();
-        let failed = |reason| DdpError::DeviceMemory { bucket, reason };
-        let lent = self.memory.lend(numbers).map_err(failed)?;
-        let orders = self.group.orders_device();
-        if !orders {
-            self.memory.synchronize(&device).map_err(failed)?;
+    fn begin(&self, bucket: usize, numbers: Tensor<1>) -> Result<Box<dyn PendingTensor>, DdpError> {
+        self.begin_bucket(DeviceCollective::AllReduce, bucket, numbers)
+    }
+
+    fn has_collectives(&self) -> bool {
+        true
+    }
+
+    fn begin_collective(
+        &self,
+        collective: DeviceCollective,
+        numbers: Tensor<1>,
+    ) -> Result<Box<dyn PendingTensor>, DdpError> {
+        match collective {
+            DeviceCollective::ReduceScatter { bucket } => {
+                self.begin_bucket(collective, bucket, numbers)
+            }
+            DeviceCollective::AllReduce | DeviceCollective::AllGather => {
+                let what = format!("a tensor of {collective}");
+                self.connection.begin(collective, what, numbers)
+            }
         }
-        let work = self.group.all_reduce(lent.buffer(), ReduceOp::Sum)?;
-        Ok(Box::new(NcclSum {
-            work,
-            lent,
-            memory: self.memory.clone(),
-            waits: if orders { self.waits } else { Waits::Host },
-            bucket,
-        }))
+    }
+
+    fn sum_after_passes(&self) {
+        self.after_passes.store(true, Ordering::Release);
     }
 
     fn check(&self) -> Result<(), DdpError> {
-        Ok(self.group.check()?)
+        Ok(self.group().check()?)
     }
 
     fn settle(&self) -> Result<(), DdpError> {
-        Ok(self.group.synchronize()?)
+        Ok(self.group().synchronize()?)
     }
 
     fn abort(&self, reason: &str) {
-        self.group.process_group().abort(reason);
+        self.group().process_group().abort(reason);
     }
 }
 
-/// A bucket that NCCL adds up.
-struct NcclSum {
+impl Connection {
+    /// Puts a collective of `numbers` on the group's stream; errors call the numbers `what`.
+    fn begin(
+        &self,
+        collective: DeviceCollective,
+        what: String,
+        numbers: Tensor<1>,
+    ) -> Result<Box<dyn PendingTensor>, DdpError> {
+        let (device, dtype, length) = (numbers.device(), numbers.dtype(), numbers.dims()[0]);
+        if length == 0 {
+            return Ok(Box::new(Nothing(numbers)));
+        }
+        let Self {
+            group,
+            memory,
+            waits,
+        } = self;
+        let failed = |reason| DdpError::DeviceMemory {
+            what: what.clone(),
+            reason,
+        };
+        let ranks = group.process_group().world_size();
+        let room = match collective {
+            DeviceCollective::AllReduce => None,
+            DeviceCollective::ReduceScatter { .. } => Some(length / ranks),
+            DeviceCollective::AllGather => Some(length * ranks),
+        };
+        let send = memory.lend(numbers).map_err(failed)?;
+        let receive = match room {
+            None => None,
+            Some(room) => {
+                let room = Tensor::zeros([room], (&device, dtype));
+                Some(memory.lend(room).map_err(failed)?)
+            }
+        };
+        let orders = group.orders_device();
+        if !orders {
+            memory.synchronize(&device).map_err(failed)?;
+        }
+        let work = match (collective, &receive) {
+            (DeviceCollective::ReduceScatter { .. }, Some(receive)) => {
+                group.reduce_scatter(send.buffer(), receive.buffer(), ReduceOp::Sum)?
+            }
+            (DeviceCollective::AllGather, Some(receive)) => {
+                group.all_gather(send.buffer(), receive.buffer())?
+            }
+            _ => group.all_reduce(send.buffer(), ReduceOp::Sum)?,
+        };
+        Ok(Box::new(NcclTensor {
+            work,
+            // The operation keeps what it sends until the GPU has done it.
+            lent: receive.unwrap_or(send),
+            memory: memory.clone(),
+            waits: if orders { *waits } else { Waits::Host },
+            what,
+        }))
+    }
+}
+
+/// What NCCL writes.
+struct NcclTensor {
     work: Work,
     lent: Lent,
     memory: Arc<dyn DeviceMemory>,
     waits: Waits,
-    bucket: usize,
+    what: String,
 }
 
-impl PendingSum for NcclSum {
+impl PendingTensor for NcclTensor {
     fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
         let Self {
             work,
             lent,
             memory,
             waits,
-            bucket,
+            what,
         } = *self;
         match waits {
             Waits::Device => work.hold_device()?,
             Waits::Host => work.wait()?,
         }
-        let failed = |reason| DdpError::DeviceMemory { bucket, reason };
+        let failed = |reason| DdpError::DeviceMemory { what, reason };
         memory.take_back(lent).map_err(failed)
+    }
+}
+
+/// A bucket whose turn comes when it is collected.
+struct AfterPasses {
+    connection: Connection,
+    collective: DeviceCollective,
+    what: String,
+    numbers: Tensor<1>,
+}
+
+impl PendingTensor for AfterPasses {
+    fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
+        let Self {
+            connection,
+            collective,
+            what,
+            numbers,
+        } = *self;
+        connection.begin(collective, what, numbers)?.collect()
+    }
+}
+
+/// No numbers: all ranks have none.
+struct Nothing(Tensor<1>);
+
+impl PendingTensor for Nothing {
+    fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
+        Ok(self.0)
     }
 }

@@ -43,7 +43,8 @@ impl Staged {
     pub(crate) fn read(self, bucket: usize, group: &ProcessGroup) -> Result<TensorData, DdpError> {
         self.data().map_err(|reason| {
             group.abort(format!("a bucket could not be read: {reason}"));
-            DdpError::DeviceMemory { bucket, reason }
+            let what = format!("bucket {bucket} of the gradients");
+            DdpError::DeviceMemory { what, reason }
         })
     }
 

@@ -77,6 +77,11 @@ impl ShardedBucket {
         self.shards.world_size * self.segment()
     }
 
+    /// The elements in the segments of all ranks, without flags.
+    pub(crate) fn gradients(&self) -> usize {
+        self.shards.world_size * self.length
+    }
+
     /// The range of a slot's shard in a segment.
     pub(crate) fn shard(&self, slot: usize) -> Range<usize> {
         self.slots[slot].clone()
@@ -164,6 +169,7 @@ mod tests {
         };
         let layout = ShardedBucket::of(&plan.buckets()[0], layout);
         assert_eq!((layout.segment(), layout.elements()), (7, 14));
+        assert_eq!(layout.gradients(), 10);
         assert_eq!((layout.shard(0), layout.shard(1)), (0..2, 2..5));
         assert_eq!((layout.shard_of(1, 1), layout.flag(1)), (9..12, 6));
         assert_eq!(layout.gradients_of(1), 7..12);

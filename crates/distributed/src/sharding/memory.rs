@@ -23,8 +23,8 @@ pub struct HeldBytes {
     pub gradients: u64,
     /// Optimizer state, between steps.
     pub optimizer: u64,
-    /// Peak size of the gradient buckets during a step: those being filled or in flight. 0 where gradients are not
-    /// sharded.
+    /// Peak size of the gradient buckets during a step: those being filled or in flight; the largest one, where they are
+    /// summed on a device. 0 where gradients are not sharded.
     #[serde(default)]
     pub gradient_buckets: u64,
     /// Peak size of gathered parameters during a step, except the first one, which records the access trace. 0

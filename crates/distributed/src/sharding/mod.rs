@@ -8,7 +8,12 @@
 //!
 //! Traffic per rank per step, for `n` bytes of parameters: gradients, `2 n (W - 1) / W` all-reduced or `n (W - 1) / W`
 //! reduce-scattered, and parameters, `n (W - 1) / W`, twice that if the backward pass gathers them again.
+//!
+//! By NCCL, gradients and parameters stay on their device (`device_gather.rs`), but where parameters are sharded: passes
+//! gather these when they ask for them, on a rank without samples not at all, and all ranks must begin everything on a GPU
+//! in the same order.
 
+mod device_gather;
 mod gather;
 mod gradients;
 pub(crate) mod layout;
@@ -21,6 +26,7 @@ mod prefetcher;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+pub(crate) use gradients::GradientShard;
 pub use gradients::GradientShards;
 pub use memory::HeldBytes;
 pub(crate) use memory::{MemoryTracker, TrackedMemory};

@@ -10,17 +10,20 @@ use burn::tensor::TensorData;
 use everburn_collectives::group::ReduceOp;
 use everburn_collectives::sync::lock;
 
+use super::device_gather::DeviceChunk;
 use super::gather::{Chunk, Gatherer, chunks};
 use super::gradients::GradientShards;
 use super::memory::HeldBytes;
 use super::module_shards::{self, ParamMappers};
 use super::pass::{Pass, ShardedPass};
-use super::pending_parameters::{GatherContext, PendingParameters};
+use super::pending_parameters::{GatherContext, PendingChunk, PendingParameters};
 use super::prefetcher::Prefetcher;
 use super::{ShardStage, layout::ShardLayout};
 use crate::bucket::BucketEntry;
 use crate::ddp::Ddp;
+use crate::device::DeviceExchange;
 use crate::error::DdpError;
+use crate::gradient::moved;
 use crate::placement::device_of_parameters;
 use crate::synchronization::{GradientNorm, SyncedGradients, clip_coefficient};
 
@@ -103,6 +106,8 @@ pub struct ParameterShards {
     chunks: Arc<Vec<Chunk>>,
     context: Arc<GatherContext>,
     gatherer: Gatherer,
+    /// By what updated shards are gathered on the device of the model, if they stay there.
+    on_device: Option<(Arc<dyn DeviceExchange>, Device)>,
     /// The model's parameters are gathered or being gathered.
     open: bool,
     held: HeldBytes,
@@ -147,6 +152,10 @@ impl ParameterShards {
             gatherer.patience(),
         );
         let keeps = stage.shards_parameters() || offload.is_some();
+        let exchange = shared
+            .exchange()
+            .filter(|exchange| exchange.has_collectives() && !stage.shards_parameters());
+        let on_device = exchange.map(|exchange| (exchange.clone(), device.clone()));
         let mut shards = Self {
             ddp: ddp.clone(),
             stage,
@@ -158,6 +167,7 @@ impl ParameterShards {
             chunks,
             context: Arc::new(context),
             gatherer,
+            on_device,
             open: true,
             held: HeldBytes::default(),
         };
@@ -272,10 +282,7 @@ impl ParameterShards {
         let parameters = self.ddp.parameters().iter();
         for (entry, shard) in parameters.zip(shards.shards) {
             let Some(shard) = shard else { continue };
-            let length = shard.len();
-            let data = shard.tensor_data(0..length, &[length], factor, None);
-            let gradient = Tensor::<1>::from_data(data, (&device, entry.dtype));
-            gradients.register(entry.id, gradient);
+            gradients.register(entry.id, shard.tensor(factor, &device));
         }
         Ok(SyncedGradients {
             gradients,
@@ -287,11 +294,7 @@ impl ParameterShards {
 
     /// The norm of all gradients together. All ranks add up the same numbers in the same order.
     fn norm(&self, shards: &GradientShards) -> Result<f64, DdpError> {
-        let squares = shards.shards.iter().map(|shard| match shard {
-            Some(shard) => shard.sum_of_squares(0..shard.len()),
-            None => 0.0,
-        });
-        let mut squares = squares.collect::<Vec<f64>>();
+        let mut squares = shards.sums_of_squares()?;
         let group = self.ddp.group();
         group.all_reduce_in_place(&mut squares, ReduceOp::Sum)?;
         match squares.iter().position(|squares| !squares.is_finite()) {
@@ -356,11 +359,16 @@ impl ParameterShards {
     /// # Errors
     /// The error of the failed gather.
     pub fn check(&self) -> Result<(), DdpError> {
-        match self.context.failure() {
-            Some(error) => {
-                self.gatherer.abort(&error.to_string());
-                Err(error)
+        let exchange = self.on_device.as_ref().map(|(exchange, _)| exchange);
+        if let Some(error) = self.context.failure() {
+            self.gatherer.abort(&error.to_string());
+            if let Some(exchange) = exchange {
+                exchange.abort(&error.to_string());
             }
+            return Err(error);
+        }
+        match exchange {
+            Some(exchange) => exchange.check(),
             None => Ok(()),
         }
     }
@@ -410,13 +418,19 @@ impl ParameterShards {
 
     /// `model` with parameters that are being gathered.
     fn with_pending_parameters<M: Module>(&self, model: M, local_shards: &LocalShards) -> M {
-        let promises = self.chunks.iter().enumerate().map(|(number, chunk)| {
+        let chunks = self.chunks.iter().enumerate().map(|(number, chunk)| {
             let of = |number: &usize| local_shards[*number].val().without_autodiff();
-            let own = chunk.numbers.iter().map(of).collect::<Vec<_>>();
-            self.gatherer.gather(number, own)
+            let own = chunk.numbers.iter().map(of);
+            match &self.on_device {
+                Some((exchange, device)) => {
+                    let own = own.map(|shard| moved(shard, device)).collect();
+                    PendingChunk::Device(Arc::new(DeviceChunk::begin(&**exchange, chunk, own)))
+                }
+                None => PendingChunk::Host(self.gatherer.gather(number, own.collect())),
+            }
         });
         let pending = PendingParameters {
-            promises: promises.collect(),
+            chunks: chunks.collect(),
             context: self.context.clone(),
         };
         self.mappers

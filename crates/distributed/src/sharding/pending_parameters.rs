@@ -7,12 +7,14 @@ use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_collectives::sync::lock;
 
+use super::device_gather::DeviceChunk;
 use super::gather::{Chunk, GatheredChunk, Promise};
 use super::layout::ShardLayout;
 use super::memory::MemoryTracker;
 use super::prefetcher::AccessTrace;
 use crate::bucket::BucketEntry;
 use crate::error::DdpError;
+use crate::gradient::{Gradient, moved};
 use crate::patience::Patience;
 
 /// What all parameters of a model have in context, however often they are gathered.
@@ -94,16 +96,43 @@ impl GatherContext {
         }
     }
 
+    /// The same of a chunk that is gathered on its device, which waits for it, and not this thread.
+    fn tensor_of_device<const D: usize>(
+        &self,
+        number: usize,
+        chunk: &DeviceChunk,
+        device: &Device,
+    ) -> Tensor<D> {
+        let full = chunk.full_parameter(number, &self.parameters, self.layout);
+        let full = match full {
+            Ok(full) => Gradient::of_tensor(full).shaped(&self.parameters[number].shape),
+            Err(error) => return self.tensor(number, Err(error), device),
+        };
+        let full = moved(full.tensor::<D>(), &device.clone().inner());
+        match device.gradient_checkpointing_strategy() {
+            Some(strategy) => {
+                Tensor::from_inner(full).with_gradient_checkpointing_strategy(strategy)
+            }
+            None => full,
+        }
+    }
+
     pub(crate) fn failure(&self) -> Option<DdpError> {
         lock(&self.failure).clone()
     }
 }
 
+/// A chunk that is being gathered: in host memory, by a thread, or on the device of the model.
+#[derive(Clone)]
+pub(crate) enum PendingChunk {
+    Host(Arc<Promise>),
+    Device(Arc<DeviceChunk>),
+}
+
 /// The parameters of a model, being gathered.
 #[derive(Clone)]
 pub(crate) struct PendingParameters {
-    /// By chunk.
-    pub(crate) promises: Vec<Arc<Promise>>,
+    pub(crate) chunks: Vec<PendingChunk>,
     pub(crate) context: Arc<GatherContext>,
 }
 
@@ -111,7 +140,7 @@ impl PendingParameters {
     pub(crate) fn parameter(&self, number: usize) -> PendingParameter {
         PendingParameter {
             number,
-            promise: self.promises[self.context.chunk_of[number]].clone(),
+            chunk: self.chunks[self.context.chunk_of[number]].clone(),
             context: self.context.clone(),
         }
     }
@@ -120,18 +149,24 @@ impl PendingParameters {
 /// A parameter that is being gathered.
 pub(crate) struct PendingParameter {
     number: usize,
-    promise: Arc<Promise>,
+    chunk: PendingChunk,
     context: Arc<GatherContext>,
 }
 
 impl PendingParameter {
-    /// The parameter, on `device`; waits until it is gathered.
+    /// The parameter, on `device`; waits until it is gathered, or has the device wait.
     pub(crate) fn value<const D: usize>(self, device: &Device) -> Tensor<D> {
         let Self {
             number,
-            promise,
+            chunk,
             context,
         } = self;
+        let promise = match chunk {
+            PendingChunk::Host(promise) => promise,
+            PendingChunk::Device(chunk) => {
+                return context.tensor_of_device(number, &chunk, device);
+            }
+        };
         let (gathered, waited) = promise.wait(context.patience, &context.parameters[number].path);
         context.add_waited(waited);
         let full = gathered.map(|gathered| context.full_parameter(&gathered, number, false));

@@ -7,9 +7,13 @@ use burn::prelude::*;
 
 use super::host_buckets::Arrival;
 use crate::bucket::{Bucket, BucketEntry};
-use crate::device::{DeviceExchange, FlatLayout, PendingSum, flatten};
+use crate::device::{
+    DeviceCollective, DeviceExchange, FlatLayout, PendingTensor, flatten, segments,
+};
 use crate::error::DdpError;
 use crate::gradient::Gradient;
+use crate::sharding::MemoryTracker;
+use crate::sharding::layout::{ShardLayout, ShardedBucket};
 
 /// The gradients of a step on their device.
 pub(super) struct DeviceBuckets {
@@ -18,6 +22,8 @@ pub(super) struct DeviceBuckets {
     exchange: Option<Arc<dyn DeviceExchange>>,
     /// No flat buffers are made: there is no other rank and nothing to clip.
     stay_apart: bool,
+    /// How they are sharded, if each rank gets its shards of the sums alone, and what counts the memory of buckets.
+    shards: Option<(ShardLayout, MemoryTracker)>,
     /// By parameter: its gradient, until its bucket is full.
     held: Vec<Option<Gradient>>,
     /// By bucket: the sum of its flat buffer, under way.
@@ -25,12 +31,12 @@ pub(super) struct DeviceBuckets {
 }
 
 /// By bucket: the sum of its flat buffer, under way.
-pub(super) type PendingSums = Vec<Option<Box<dyn PendingSum>>>;
+pub(super) type PendingSums = Vec<Option<Box<dyn PendingTensor>>>;
 
 /// The sum over a rank that is alone.
 struct Own(Tensor<1>);
 
-impl PendingSum for Own {
+impl PendingTensor for Own {
     fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
         Ok(self.0)
     }
@@ -48,8 +54,17 @@ impl DeviceBuckets {
             device,
             stay_apart: exchange.is_none() && !clips,
             exchange,
+            shards: None,
             held: (0..parameters).map(|_| None).collect(),
             sums: (0..buckets).map(|_| None).collect(),
+        }
+    }
+
+    /// The same, where each rank gets its shards of the sums alone.
+    pub(super) fn scattered(self, layout: ShardLayout, tracker: MemoryTracker) -> Self {
+        Self {
+            shards: Some((layout, tracker)),
+            ..self
         }
     }
 
@@ -61,6 +76,9 @@ impl DeviceBuckets {
         expected: &BucketEntry,
     ) -> Result<(), String> {
         let Arrival { number, factor, .. } = arrival;
+        if self.shards.is_some() {
+            arrival.check_only()?;
+        }
         if gradient.device() != self.device {
             return Err(format!(
                 "it is on {:?}, and this rank's device is {:?}: build the model and its batches there",
@@ -95,6 +113,16 @@ impl DeviceBuckets {
         }
         let parts = bucket.parameters().iter();
         let parts: Vec<_> = parts.map(|number| self.held[*number].take()).collect();
+        if let (Some((layout, tracker)), Some(exchange)) = (&self.shards, &self.exchange) {
+            let layout = ShardedBucket::of(bucket, *layout);
+            let bytes = layout.gradients() * bucket.dtype().size();
+            // The exchange keeps it until it is over, which the host does not see: one bucket counts.
+            let _memory = tracker.track(bytes as u64);
+            let whole = segments(parts, bucket, &layout, share, &self.device);
+            let scatter = DeviceCollective::ReduceScatter { bucket: index };
+            self.sums[index] = Some(exchange.begin_collective(scatter, whole)?);
+            return Ok(());
+        }
         let layout = FlatLayout::of(bucket);
         let flat = flatten(&parts, &layout, bucket.dtype(), share, &self.device);
         drop(parts);

@@ -10,12 +10,15 @@ use burn::tensor::DType;
 
 use super::device_buckets::PendingSums;
 use super::norm::{GradientNorm, clip_coefficient_on_device};
+use super::scatter::{not_sharded, only_shards};
 use super::step::{Contents, Step};
 use super::{Communication, SyncedGradients};
 use crate::bucket::BucketPlan;
 use crate::device::{FlatLayout, views};
 use crate::error::DdpError;
 use crate::gradient::{Gradient, wide};
+use crate::sharding::layout::ShardedBucket;
+use crate::sharding::{GradientShard, GradientShards};
 use crate::shared::Shared;
 
 /// The summed gradients, on the device.
@@ -63,7 +66,11 @@ impl DeviceSum {
         for (index, sum) in under_way.into_iter().enumerate() {
             let Some(sum) = sum else { continue };
             let bucket = &self.plan.buckets()[index];
-            bytes += (FlatLayout::of(bucket).len() * bucket.dtype().size()) as u64;
+            let length = match self.shared.config().shards_gradients() {
+                true => ShardedBucket::of(bucket, self.shared.shard_layout()).gradients(),
+                false => FlatLayout::of(bucket).len(),
+            };
+            bytes += (length * bucket.dtype().size()) as u64;
             self.sums[index] = Some(sum.collect()?);
         }
         let Some(exchange) = self.shared.exchange() else {
@@ -73,8 +80,38 @@ impl DeviceSum {
         exchange.check()
     }
 
+    /// Hands out this rank's shards of the gradients.
+    pub(super) fn give_shards(self) -> Result<GradientShards, DdpError> {
+        if !self.shared.config().shards_gradients() {
+            return Err(not_sharded());
+        }
+        let mut shards: Vec<Option<GradientShard>> = self.used.iter().map(|_| None).collect();
+        for (sum, bucket) in self.sums.iter().zip(self.plan.buckets()) {
+            let Some(sum) = sum else { continue };
+            let layout = ShardedBucket::of(bucket, self.shared.shard_layout());
+            for (slot, number) in bucket.parameters().iter().enumerate() {
+                let shard = layout.shard(slot);
+                if self.used[*number] {
+                    let shard = match shard.is_empty() {
+                        true => Tensor::zeros([0], (&sum.device(), sum.dtype())),
+                        false => sum.clone().slice([shard]),
+                    };
+                    shards[*number] = Some(GradientShard::of_tensor(shard));
+                }
+            }
+        }
+        Ok(GradientShards {
+            shards,
+            samples: self.samples,
+            communication: self.communication,
+        })
+    }
+
     /// Clips, and hands out the gradients of `model`.
     pub(super) fn give<M: Module>(mut self, model: &M) -> Result<SyncedGradients, DdpError> {
+        if self.shared.config().shards_gradients() {
+            return Err(only_shards());
+        }
         let max = self.shared.config().max_gradient_norm;
         let norm = max.and_then(|max| self.clip(f64::from(max)));
         let mut gradients = HashMap::new();

@@ -50,6 +50,20 @@ pub(super) struct Arrival {
     pub(super) used: bool,
 }
 
+impl Arrival {
+    /// Refuses a gradient that is not the only one of its parameter in its step: shards of it leave at once.
+    pub(super) fn check_only(&self) -> Result<(), String> {
+        if self.used || !self.last || self.factor != 1.0 {
+            return Err(
+                "a step with sharded gradients has one pass: begin another one for \
+                 each micro-batch"
+                    .to_string(),
+            );
+        }
+        Ok(())
+    }
+}
+
 impl HostBuckets {
     pub(super) fn new(buffers: Vec<HostBuffer>, parameters: usize) -> Self {
         let filling = buffers.into_iter().map(|buffer| Filling {

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use everburn_collectives::sync::lock;
 
+use super::device_sum::DeviceSum;
 use super::host_buckets::Arrival;
 use super::step::Contents;
 use super::{Synchronization, follow_order};
@@ -12,9 +13,8 @@ use crate::error::DdpError;
 use crate::gradient::Gradient;
 use crate::host::HostBuffer;
 use crate::reducer::{Outcome, ScatterLoad};
-use crate::sharding::GradientShards;
 use crate::sharding::layout::{ShardLayout, ShardedBucket};
-use crate::sharding::{MemoryTracker, TrackedMemory};
+use crate::sharding::{GradientShard, GradientShards, MemoryTracker, TrackedMemory};
 use crate::shared::Shared;
 use crate::synchronization::Communication;
 
@@ -69,13 +69,7 @@ impl ScatterBuckets {
         plan: &BucketPlan,
         entry: &BucketEntry,
     ) -> Result<(), String> {
-        if arrival.used || !arrival.last || arrival.factor != 1.0 {
-            return Err(
-                "a step with sharded gradients has one pass: begin another one for \
-                 each micro-batch"
-                    .to_string(),
-            );
-        }
+        arrival.check_only()?;
         let data = gradient.read()?;
         let elements = entry.num_elements();
         if data.num_elements() != elements {
@@ -149,7 +143,11 @@ impl Synchronization {
     /// # Errors
     /// As [`finish`](Synchronization::finish), but for gradients that are NaN or infinite.
     pub fn finish_sharded(mut self) -> Result<GradientShards, DdpError> {
-        let result = self.complete_sharded();
+        let on_device = matches!(lock(&self.step).contents, Contents::Device(_));
+        let result = match on_device {
+            true => self.complete_on_device().and_then(DeviceSum::give_shards),
+            false => self.complete_sharded(),
+        };
         if let Err(error) = &result
             && !error.is_verdict_of_all()
         {
@@ -176,10 +174,7 @@ impl Synchronization {
         let (own_samples, own) = (step.samples, step.used().to_vec());
         let mut samples = own_samples as u64;
         let Contents::Scatter(buckets) = &mut step.contents else {
-            return Err(DdpError::Config(
-                "gradients are sharded only if `DdpConfig::shard` says so: call `finish`"
-                    .to_string(),
-            ));
+            return Err(not_sharded());
         };
         let layouts = buckets.layouts.clone();
         let mut segments = buckets.take_filled();
@@ -207,12 +202,13 @@ impl Synchronization {
             return Err(DdpError::NoSamples);
         }
         let mut used = own.clone();
-        let mut shards: Vec<Option<HostBuffer>> = used.iter().map(|_| None).collect();
+        let mut shards: Vec<Option<GradientShard>> = used.iter().map(|_| None).collect();
         for ((bucket, layout), segment) in plan.buckets().iter().zip(&layouts).zip(segments) {
             let Some(segment) = segment else { continue };
             for (slot, number) in bucket.parameters().iter().enumerate() {
                 used[*number] = segment.flag(layout.flag(slot));
-                shards[*number] = used[*number].then(|| segment.part(layout.shard(slot)));
+                let shard = used[*number].then(|| segment.part(layout.shard(slot)));
+                shards[*number] = shard.map(GradientShard::Host);
             }
         }
         let own = (own_samples > 0).then_some(own.as_slice());
@@ -225,4 +221,18 @@ impl Synchronization {
             communication,
         })
     }
+}
+
+/// The error of a step whose gradients every rank has in full.
+pub(super) fn not_sharded() -> DdpError {
+    DdpError::Config(
+        "gradients are sharded only if `DdpConfig::shard` says so: call `finish`".to_string(),
+    )
+}
+
+/// The error of a step whose gradients no rank has in full.
+pub(super) fn only_shards() -> DdpError {
+    DdpError::Config(
+        "gradients are sharded, and no rank has all of them: call `finish_sharded`".to_string(),
+    )
 }

@@ -13,8 +13,12 @@ use burn::tensor::activation::{relu, tanh};
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
 use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions};
 use everburn_collectives::store::{HashStore, SharedStore};
-use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of, synchronize_batch_norms};
+use everburn_distributed::{
+    Ddp, DdpConfig, DdpError, DeviceExchange, ModuleRanks, share_of, synchronize_batch_norms,
+};
 use everburn_nn::{BatchNorm, BatchNormConfig};
+
+use crate::device::ways::{self, Rank, Way};
 
 use crate::parameters::{numbers, parameters};
 use crate::ranks::{on_ranks, separate, threads};
@@ -84,14 +88,20 @@ enum Exchange {
     DuringBackward,
 }
 
+const STEPS: usize = 4;
+
 /// A few steps with `samples` samples each, dealt to the ranks of `group`.
 fn train(model: Net, group: ProcessGroup, samples: usize, exchange: Exchange) -> Vec<f32> {
-    let device = Device::flex().autodiff();
-    let (rank, world_size) = (group.rank(), group.world_size());
     let (ddp, model) = Ddp::new(model, group, DdpConfig::default()).unwrap();
-    let mut model = synchronize_batch_norms(model, ddp.group()).unwrap();
+    let model = synchronize_batch_norms(model, ddp.group()).unwrap();
+    steps(&ddp, model, samples, exchange)
+}
+
+fn steps(ddp: &Ddp, mut model: Net, samples: usize, exchange: Exchange) -> Vec<f32> {
+    let device = Device::flex().autodiff();
+    let (rank, world_size) = (ddp.group().rank(), ddp.group().world_size());
     let mut optimizer = SgdConfig::new().init();
-    for step in 0..4 {
+    for step in 0..STEPS {
         let share = share_of(samples, rank, world_size);
         let count = share.len();
         let sync = ddp.begin(count).unwrap();
@@ -148,6 +158,54 @@ fn training_with_any_shares_equals_one_device() {
     }
 }
 
+/// One rank's model, whose statistics and gradients go by NCCL.
+fn by_nccl(rank: &Rank, way: Way, model: Net) -> (Ddp, Net) {
+    let by: Arc<dyn DeviceExchange> = rank.exchange(way);
+    let (group, config) = (rank.group.clone(), crate::steps::small_buckets());
+    let (ddp, model) = Ddp::with_exchange(model, group, config, by.clone()).unwrap();
+    let ranks = ModuleRanks::new(&rank.group).unwrap().with_exchange(&by);
+    let model = everburn_nn::synchronize_batch_norms(model, Arc::new(ranks)).unwrap();
+    (ddp, model)
+}
+
+/// Statistics, sums of gradients and buckets all go by NCCL, in one order on all ranks: also where a rank has no samples,
+/// which has its buckets at once.
+#[test]
+fn a_training_by_nccl_has_the_bits_of_one_through_host_memory() {
+    let initial = Net::new(&Device::flex().autodiff());
+    drop(state(&initial));
+    for samples in [1, 3, 12] {
+        // A sum of two numbers is rounded alike everywhere.
+        let host = on_ranks(2, |group| {
+            train(separate(&initial), group, samples, Exchange::DuringBackward)
+        });
+        for way in [Way::Nccl, Way::NcclAndHostWaits, Way::NcclOnOldDriver] {
+            let ranks = ways::on_ranks(2, |rank| {
+                let (ddp, model) = by_nccl(&rank, way, separate(&initial));
+                let found = steps(&ddp, model, samples, Exchange::DuringBackward);
+                (found, rank.cluster.take_calls(rank.number()))
+            });
+            for (rank, (found, calls)) in ranks.iter().enumerate() {
+                assert!(
+                    *found == host[rank],
+                    "{way:?}, {samples} samples, rank {rank}"
+                );
+                assert_eq!(*calls, ranks[0].1, "{way:?}, {samples} samples");
+                // In each step two sums forward and one backward per layer, and then the buckets.
+                let of_layers = |call: &String| call.starts_with("all_reduce(f64[");
+                let runs = calls.chunk_by(|a, b| of_layers(a) == of_layers(b));
+                let runs = runs.map(|run| (of_layers(&run[0]), run.len()));
+                let runs = runs.collect::<Vec<_>>();
+                assert_eq!(runs.len(), 2 * STEPS, "{calls:?}");
+                for step in runs.chunks(2) {
+                    assert_eq!(step[0], (true, 3 * 3), "{calls:?}");
+                    assert!(!step[1].0 && step[1].1 > 1, "{calls:?}");
+                }
+            }
+        }
+    }
+}
+
 /// One rank's model, attached, and its loss.
 fn ready(group: &ProcessGroup) -> (Ddp, Net, Tensor<4>) {
     let device = Device::flex().autodiff();
@@ -180,6 +238,35 @@ fn a_rank_that_dies_within_the_model_is_named_by_the_step() {
         let error = failing_step(&ddp, &model, images).to_string();
         assert!(error.contains("lost rank 1"), "{error}");
     });
+}
+
+#[test]
+fn a_rank_that_is_lost_is_named_where_sums_stay_on_their_devices() {
+    let errors = ways::on_ranks(3, |rank| {
+        let device = Device::flex().autodiff();
+        let (ddp, model) = by_nccl(&rank, Way::Nccl, Net::new(&device));
+        let step = || {
+            let sync = ddp.begin(2)?;
+            let mine = images(2, rank.number(), &device);
+            drop(sync.watch_last(&model, 2).losses(mine).mean().backward());
+            sync.finish(&model).map(drop)
+        };
+        step().unwrap();
+        ddp.settle().unwrap();
+        rank.group.barrier().wait().unwrap();
+        if rank.number() == 1 {
+            rank.cluster.kill(1, false);
+            rank.group.sever();
+            return String::new();
+        }
+        // A step whose sums had left already is found to have failed in the next.
+        let error = (0..2).find_map(|_| step().err());
+        let error = error.expect("nobody can be without rank 1 for two steps");
+        error.to_string()
+    });
+    for error in [&errors[0], &errors[2]] {
+        assert!(error.contains("rank 1"), "{error}");
+    }
 }
 
 #[test]

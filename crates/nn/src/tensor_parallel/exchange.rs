@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use burn::prelude::Tensor;
 use burn::tensor::{DType, TensorData};
 
 use super::group::TensorGroup;
-use crate::exchange::{LayerCall, Pass};
-use crate::group::SyncError;
+use crate::exchange::{LayerCall, Pass, sum_on_device};
+use crate::group::{DeviceAllReduce, SyncError};
 
 /// The most ranks of a group: the sum of as many squared digits is exact in `f32`.
 pub(crate) const MOST_RANKS: usize = 256;
@@ -33,6 +34,21 @@ impl Crossing {
         };
         self.sum_values(&mut values, pass)?;
         Ok(TensorData::new(values, shape).convert_dtype(dtype))
+    }
+
+    /// The same sum of `own`, `[n]`, on its device, which waits for it, and not this thread.
+    pub(crate) fn sum_on_device(
+        &self,
+        ranks: &dyn DeviceAllReduce,
+        own: Tensor<1>,
+        pass: Pass,
+    ) -> Result<Tensor<1>, SyncError> {
+        let dtype = own.dtype();
+        let digits = self.digits(pass).map(f64::from);
+        let places = digits.iter().flat_map(|digit| [*digit, digit * digit]);
+        let places = places.collect::<Vec<_>>();
+        let (world_size, own) = (self.group.world_size(), own.cast(DType::F32));
+        Ok(sum_on_device(ranks, world_size, &places, own)?.cast(dtype))
     }
 
     fn sum_values(&self, values: &mut Vec<f32>, pass: Pass) -> Result<(), SyncError> {

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use crate::group::SyncError;
+use crate::group::{DeviceAllReduce, SyncError};
 
 /// The ranks over which layers are cut, seen from one of them. `everburn::distributed::ModuleRanks`
 /// makes one of a process group.
@@ -35,6 +35,13 @@ pub trait TensorGroup: Send + Sync + Debug {
     /// # Errors
     /// [`SyncError::Exchange`] if the ranks cannot be reached. `values` may then hold anything.
     fn all_reduce_sum_f32(&self, values: &mut [f32]) -> Result<(), SyncError>;
+
+    /// Sums that stay on their devices, where the ranks have such: layers then exchange their activations there, and this
+    /// thread waits for no other rank. `None` where sums go through host memory. The same on all ranks, from the first pass to
+    /// the last.
+    fn on_device(&self) -> Option<&dyn DeviceAllReduce> {
+        None
+    }
 
     /// Gives the group up on all ranks, because a layer has found what it cannot return.
     fn abort(&self, reason: &str);

@@ -15,7 +15,8 @@
 //! loss, and the gradients of these, for every rank gets the same bits from an exchange. So nothing
 //! keeps them equal but that they begin equal.
 //!
-//! An exchange carries as many numbers as the activation, in `f32`, through the memory of the host.
+//! An exchange carries as many numbers as the activation, in `f32`: through the memory of the host, or from device to device
+//! ([`TensorGroup::on_device`]).
 
 mod conversion;
 mod exchange;

@@ -5,12 +5,16 @@ use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
+use burn::backend::{
+    Autodiff, Backend, DispatchKindConversion, DispatchTensor, TensorMetadata, backend_extension,
+};
 use burn::tensor::read_sync;
 
 use super::exchange::Crossing;
+use crate::all_reduce::{of_row, row_of};
 use crate::backward_step::with_backward_step;
 use crate::exchange::Pass;
+use crate::group::SyncError;
 
 /// The operators f and g of Shoeybi et al. 2019, section 3.
 #[backend_extension(
@@ -42,7 +46,10 @@ impl ShardOps for burn::backend::Cube {}
 #[derive(Debug)]
 struct SumGradient;
 
-impl<B: Backend> Backward<B, 1> for SumGradient {
+impl<B: Backend> Backward<B, 1> for SumGradient
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
     type State = Crossing;
 
     fn backward(self, ops: Ops<Crossing, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -50,17 +57,29 @@ impl<B: Backend> Backward<B, 1> for SumGradient {
         let [Some(parent)] = ops.parents else {
             return;
         };
-        let crossing = ops.state;
-        let device = gradient.device();
-        let data = read_sync(B::float_into_data(gradient.clone()));
-        let data = data.map_err(|error| crossing.unread(&error));
-        let sum = match data.and_then(|data| crossing.sum(data, Pass::Backward)) {
-            Ok(sum) => B::float_from_data(sum, &device),
-            // The group shows the failure; the step must only come to its end.
-            Err(_) => gradient,
-        };
-        grads.register::<B>(parent.id, sum);
+        let sum = sum_over_ranks::<B>(gradient.clone(), &ops.state);
+        // The group shows a failure; the step must only come to its end.
+        grads.register::<B>(parent.id, sum.unwrap_or(gradient));
     }
+}
+
+fn sum_over_ranks<B: Backend>(
+    gradient: FloatTensor<B>,
+    crossing: &Crossing,
+) -> Result<FloatTensor<B>, SyncError>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    if let Some(ranks) = crossing.group.on_device() {
+        let shape = gradient.shape();
+        let sum = crossing.sum_on_device(ranks, row_of::<B>(gradient), Pass::Backward)?;
+        return Ok(of_row::<B>(sum, shape));
+    }
+    let device = gradient.device();
+    let data = read_sync(B::float_into_data(gradient));
+    let data = data.map_err(|error| crossing.unread(&error))?;
+    let sum = crossing.sum(data, Pass::Backward)?;
+    Ok(B::float_from_data(sum, &device))
 }
 
 #[derive(Debug)]
@@ -78,7 +97,10 @@ impl<B: Backend> Backward<B, 1> for PassGradient {
 }
 
 // Both are compute-bound: Burn's own gradient checkpointing must not run an exchange twice.
-impl<B: ShardOps, C: CheckpointStrategy> ShardOps for Autodiff<B, C> {
+impl<B: ShardOps, C: CheckpointStrategy> ShardOps for Autodiff<B, C>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
     fn spread_over_ranks(tensor: FloatTensor<Self>, crossing: Crossing) -> FloatTensor<Self> {
         let (primitive, node) = tensor.into_parts();
         with_backward_step::<B, C, _, _>(SumGradient, [node], crossing, primitive)

@@ -74,6 +74,12 @@ impl Membership {
 
     fn sum<const D: usize>(own: &Tensor<D>, crossing: &Crossing) -> Result<Tensor<D>, SyncError> {
         let own = own.clone().without_autodiff();
+        if let Some(ranks) = crossing.group.on_device() {
+            let shape = own.dims();
+            let row = own.reshape([shape.iter().product::<usize>()]);
+            let sum = crossing.sum_on_device(ranks, row, Pass::Forward)?;
+            return Ok(sum.reshape(shape));
+        }
         let (device, dtype) = (own.device(), own.dtype());
         let data = own.try_into_data();
         let data = data.map_err(|error| crossing.unread(&error))?;

@@ -3,6 +3,7 @@
 mod groups;
 mod pass;
 mod shards;
+mod tensor_exchange;
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{
-    Ddp, DdpError, InitialValues, ModuleRanks, ShareOfBatch, SyncedGradients,
+    ConnectExchange, Ddp, DdpError, InitialValues, ShareOfBatch, SyncedGradients,
     verify_whole_parameters,
 };
 use everburn_nn::{
@@ -27,6 +28,7 @@ use everburn_schedules::ScheduleKind;
 use self::groups::Groups;
 use self::pass::{TrainingPass, output_of, pass_times};
 use self::shards::Shards;
+use self::tensor_exchange::TensorExchange;
 use crate::checkpoint::optimizer_states;
 use crate::config::activation_checkpointing::ActivationCheckpointing;
 use crate::elastic::agreement::Agreement;
@@ -143,6 +145,7 @@ pub struct MeshParallel<M, O> {
     pipeline: Pipeline,
     shared: SharedParameters,
     shards: Shards,
+    tensor_exchange: TensorExchange,
     tensor_rules: Vec<TensorRule>,
     /// By parameter: the places in the pipeline that hold it.
     holders: Vec<(String, Vec<usize>)>,
@@ -224,6 +227,7 @@ where
             pipeline: pipeline.recomputing(every),
             shared,
             shards,
+            tensor_exchange: TensorExchange::default(),
             tensor_rules: config.tensor_rules,
             holders,
             micro_batches: config.micro_batches,
@@ -286,6 +290,7 @@ where
         &self,
         model: Supervised<M, O>,
         values: Option<&dyn InitialValues>,
+        exchange: Option<&dyn ConnectExchange>,
     ) -> Result<Supervised<M, O>, TrainError> {
         let holders = self.job_holders(|place| {
             let ranks = 0..self.mesh.world_size();
@@ -300,7 +305,7 @@ where
         if self.mesh.tensor == 1 {
             return Ok(model);
         }
-        let ranks = ModuleRanks::within(&self.groups.tensor, &self.groups.job)?;
+        let ranks = self.tensor_exchange.connect(&self.groups, exchange)?;
         let ranks: Arc<dyn TensorGroup> = Arc::new(ranks);
         let cut = tensor_parallel(model, &self.tensor_rules, &ranks);
         Ok(cut.map_err(DdpError::from)?)
@@ -311,6 +316,7 @@ where
     }
 
     fn verify(&self, model: &Supervised<M, O>) -> Result<(), TrainError> {
+        self.tensor_exchange.settle()?;
         self.shared.verify(model)?;
         match self.mesh.tensor {
             1 => Ok(()),
@@ -365,6 +371,7 @@ where
             }
         };
         let mut synced = step.finish(model)?;
+        self.tensor_exchange.check()?;
         synced.gradients = self.shared.sum(model, synced.gradients)?;
         if let Some(max) = self.max_gradient_norm {
             let (gradients, norm) = self.shared.clip(model, synced.gradients, max)?;
@@ -386,10 +393,13 @@ where
         // What all ranks of a tensor group have computed alike counts on one.
         let counts = self.groups.job.rank().is_multiple_of(self.mesh.tensor);
         let output = output.filter(|_| counts);
-        Ok(output.map(|output| O::loss(output_of::<O>(output), targets).report()))
+        let report = output.map(|output| O::loss(output_of::<O>(output), targets).report());
+        self.tensor_exchange.check()?;
+        Ok(report)
     }
 
     fn gather(&self, model: Supervised<M, O>) -> Result<Supervised<M, O>, TrainError> {
+        self.tensor_exchange.settle()?;
         // The whole model may be too large for a rank's device.
         let host = Device::flex();
         let model = self.shards.join(model, &self.groups.tensor, &host)?;

@@ -1,7 +1,7 @@
 //! A model that several ranks hold together.
 
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{Ddp, InitialValues, ShareOfBatch, SyncedGradients};
+use everburn_distributed::{ConnectExchange, Ddp, InitialValues, ShareOfBatch, SyncedGradients};
 
 use crate::config::TrainingConfig;
 use crate::error::TrainError;
@@ -34,11 +34,17 @@ pub trait ParallelModel<M, B>: Send + Sync {
     /// Whether a rank has a part of some parameters only.
     fn cuts_layers(&self) -> bool;
 
-    /// This rank's part of the model, with rank 0's values, or those that `values` has on all ranks. All ranks call it.
+    /// This rank's part of the model, with rank 0's values, or those that `values` has on all ranks. `exchange` connects the
+    /// ranks that share layers, if these exchange by something else than the group itself. All ranks call it.
     ///
     /// # Errors
     /// If the exchange fails, the ranks' models differ, or a value cannot be read.
-    fn prepare(&self, model: M, values: Option<&dyn InitialValues>) -> Result<M, TrainError>;
+    fn prepare(
+        &self,
+        model: M,
+        values: Option<&dyn InitialValues>,
+        exchange: Option<&dyn ConnectExchange>,
+    ) -> Result<M, TrainError>;
 
     /// Which random numbers this rank draws while it trains: ranks that compute the same draw the same.
     fn random_stream(&self) -> usize;

@@ -133,6 +133,28 @@ fn stages_that_compute_activations_again_give_the_same_bits() {
 }
 
 #[test]
+fn layers_that_are_cut_sum_by_nccl_with_the_bits_of_host_memory() {
+    let (data, vocabulary) = texts(CONTEXT);
+    let gpt = decoder(vocabulary);
+    let model = drawn(gpt.init(&Device::flex()));
+    let config = config(6, OptimizerKind::Sgd);
+    // A sum of two numbers is rounded alike everywhere.
+    for mesh in [mesh(1, 1, 2), mesh(2, 1, 2), mesh(1, 2, 2)] {
+        let host = Cut {
+            mesh,
+            ..cut(1, ScheduleKind::OneForwardOneBackward, 2)
+        };
+        let nccl = Cut {
+            nccl: true,
+            ..host.clone()
+        };
+        let [host, nccl] =
+            [host, nccl].map(|cut| train::<_, NextToken, _>(&model, &data, &config, Some(&cut)));
+        assert_eq!(nccl, host, "{mesh}");
+    }
+}
+
+#[test]
 fn a_residual_net_in_stages_equals_the_same_micro_batches_on_one_device() {
     let config_of_model = ResNet50Config::new()
         .with_stem(Stem::Mnist)

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 
 use burn::prelude::*;
+use everburn_distributed::{ConnectExchange, Connector, GradientBackend, Waits};
+use everburn_distributed_fake::{abilities, on_cluster};
+use everburn_nccl_fake::FakeCluster;
 use everburn_nn::{Activation, Placement, TensorParallel};
 use everburn_pipeline::Stages;
 use everburn_schedules::ScheduleKind;
@@ -44,6 +47,8 @@ pub(crate) struct Cut {
     pub(crate) chunks: usize,
     pub(crate) kind: ScheduleKind,
     pub(crate) micro_batches: usize,
+    /// Each rank has a GPU of its own, and NCCL connects them: stand-ins for both.
+    pub(crate) nccl: bool,
 }
 
 pub(crate) fn mesh(data: usize, pipeline: usize, tensor: usize) -> Mesh {
@@ -61,6 +66,7 @@ pub(crate) fn cut(ranks: usize, kind: ScheduleKind, micro_batches: usize) -> Cut
         chunks: 1,
         kind,
         micro_batches,
+        nccl: false,
     }
 }
 
@@ -103,8 +109,16 @@ where
     I: Send + Sync + Clone + 'static,
 {
     let world = cut.map_or(1, |cut| cut.mesh.world_size());
+    let cluster = Arc::new(FakeCluster::new(world));
+    let by_nccl = cut.is_some_and(|cut| cut.nccl);
     let results = on_ranks(world, config, Some(folder), |trainer| {
-        let (trainer, model) = (Trainer { resume, ..trainer }, model.clone());
+        let exchange = by_nccl.then(|| connector(&cluster, trainer.group.rank()));
+        let trainer = Trainer {
+            resume,
+            exchange,
+            ..trainer
+        };
+        let model = model.clone();
         let Some(cut) = cut else {
             let model = Supervised::<M, O>::of_blocks(model);
             return trainer.fit(model, data).unwrap();
@@ -132,6 +146,9 @@ where
         let model = Supervised::<M, O>::of_blocks(model);
         trainer.fit_over_ranks(model, data, None, &over).unwrap()
     });
+    for rank in 0..world {
+        assert_eq!(!cluster.take_calls(rank).is_empty(), by_nccl, "rank {rank}");
+    }
     let steps = step_lines(folder);
     let (model, report) = &results[0];
     Trained {
@@ -140,4 +157,10 @@ where
         parameters: parameters(model),
         test_loss: report.test_loss.unwrap(),
     }
+}
+
+/// Connects a rank with a GPU of its own.
+fn connector(cluster: &Arc<FakeCluster>, rank: usize) -> Arc<dyn ConnectExchange> {
+    let connector = Connector::new(GradientBackend::Auto, abilities(rank));
+    Arc::new(on_cluster(connector, cluster, rank, Waits::Device))
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::prelude::*;
-use everburn_distributed::{ConnectExchange, Connector, GradientBackend, Waits};
+use everburn_distributed::{
+    ConnectExchange, Connector, DdpConfig, GradientBackend, ShardStage, Waits,
+};
 use everburn_distributed_fake::{abilities, on_cluster};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_nccl_fake::FakeCluster;
@@ -109,6 +111,23 @@ fn batch_norms_see_the_samples_of_all_ranks() {
         sync_batch_norm: true,
         ..config()
     });
+}
+
+#[test]
+fn gradients_and_parameters_are_sharded_by_nccl() {
+    for stage in [ShardStage::Optimizer, ShardStage::Gradients] {
+        let sharded = |sync_batch_norm, accumulate| TrainingConfig {
+            sync_batch_norm,
+            accumulate,
+            ddp: DdpConfig {
+                shard: Some(stage),
+                ..DdpConfig::default()
+            },
+            ..config()
+        };
+        equal(&sharded(false, 1));
+        equal(&sharded(true, 2));
+    }
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn each_row_has_a_name_of_its_own() {
     let (checks, benchmarks) = rows(&all, Some("python3"));
     let names: BTreeSet<_> = checks.iter().map(|check| &check.name).collect();
     assert_eq!(names.len(), checks.len());
-    assert_eq!(checks.len(), 3 * 2 + 3 + 6 + 2);
+    assert_eq!(checks.len(), 3 * 2 + 3 + 7 + 2);
     assert_eq!(benchmarks.len(), 6);
     assert!(checks.iter().all(|check| check.state == State::NotReached));
 }
@@ -95,7 +95,7 @@ fn without_nccl_its_rows_are_skipped_and_say_why() {
     let all = tasks(&arguments(""), &has);
     let skipped = all.iter().filter_map(|task| task.skipped.as_deref());
     let skipped: Vec<_> = skipped.collect();
-    assert_eq!(skipped, ["no NCCL: libnccl.so.2 is not there"; 3]);
+    assert_eq!(skipped, ["no NCCL: libnccl.so.2 is not there"; 4]);
 }
 
 #[test]
@@ -113,8 +113,8 @@ fn what_comes_first_leaves_time_for_what_is_measured_and_that_for_pytorchs_side(
         (leaving(280), leaving(140))
     };
     // All checks; and what is measured before PyTorch's side.
-    assert_eq!(leave(true, ""), (3 + 3 + 6 + 1, 5 + 1));
-    assert_eq!(leave(false, ""), (3 + 3 + 6 + 1, 0));
+    assert_eq!(leave(true, ""), (3 + 3 + 7 + 1, 5 + 1));
+    assert_eq!(leave(false, ""), (3 + 3 + 7 + 1, 0));
     assert_eq!(leave(true, "--sections numbers"), (0, 0));
 }
 

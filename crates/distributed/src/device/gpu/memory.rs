@@ -109,7 +109,8 @@ impl DeviceMemory for CubeMemory {
         // (`ManagedResource` in cubecl-runtime). Kernels that write the tensor have been given to their
         // stream by now, and are waited for by the operation or by `synchronize`; those that read it
         // come after `take_back`, which is called after `Work::hold_device` or `Work::wait`. Until then
-        // `LentTensor` has the only handle on the tensor that anybody can reach.
+        // `LentTensor` has the only handle on a tensor that operations write that anybody can reach. Without
+        // `take_back`, `owner` alone keeps the allocation, and the operation drops it when the GPU is done.
         let buffer = unsafe { DeviceBuffer::new(pointer, length, dtype, owner) };
         let buffer = buffer.map_err(|error| error.to_string())?;
         Ok(Lent::new(buffer, LentTensor { client, tensor }))

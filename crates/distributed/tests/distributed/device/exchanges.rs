@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use burn::prelude::*;
 use everburn_distributed::{
-    BurnExchange, Ddp, DdpConfig, DdpError, DeviceExchange, DeviceMemory, HostExchange, Lent,
-    NcclExchange, PendingSum, Waits,
+    BurnExchange, Ddp, DdpConfig, DdpError, DeviceCollective, DeviceExchange, DeviceMemory,
+    HostExchange, Lent, NcclExchange, PendingTensor, Waits,
 };
 use everburn_distributed_fake::FakeMemory;
-use everburn_nccl_fake::FakeCluster;
+use everburn_nccl_fake::{FakeCluster, Fault};
 
 use super::ways::{Way, model, on_ranks};
 use crate::models::rows;
@@ -93,7 +93,7 @@ impl DeviceExchange for Watched {
         self.inner.name()
     }
 
-    fn begin(&self, bucket: usize, numbers: Tensor<1>) -> Result<Box<dyn PendingSum>, DdpError> {
+    fn begin(&self, bucket: usize, numbers: Tensor<1>) -> Result<Box<dyn PendingTensor>, DdpError> {
         self.begun.lock().unwrap().push(bucket);
         self.inner.begin(bucket, numbers)
     }
@@ -194,5 +194,91 @@ fn what_changes_gradients_in_host_memory_is_refused() {
             "{refused}"
         );
         assert!(refused.contains("use `ranks.backend = host`"), "{refused}");
+    });
+}
+
+fn numbers(tensor: Tensor<1>) -> Vec<f32> {
+    tensor.into_data().iter::<f32>().collect()
+}
+
+#[test]
+fn ranks_exchange_other_tensors_than_buckets_by_nccl() {
+    for (old_driver, waits) in [
+        (false, Waits::Device),
+        (false, Waits::Host),
+        (true, Waits::Device),
+    ] {
+        let cluster = Arc::new(FakeCluster::new(3));
+        cluster.on_all_ranks(|group, rank| {
+            if old_driver {
+                cluster.inject(rank, Fault::OldDriver);
+            }
+            let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
+            let exchange = NcclExchange::new(group, memory, waits);
+            assert!(exchange.has_collectives());
+            let collective = |collective, own: &[f32]| {
+                let own = Tensor::<1>::from_floats(own, &Device::flex());
+                let begun = exchange.begin_collective(collective, own).unwrap();
+                numbers(begun.collect().unwrap())
+            };
+            let own = rank as f32;
+            let all = collective(DeviceCollective::AllGather, &[own, 10.0]);
+            assert_eq!(all, [0.0, 10.0, 1.0, 10.0, 2.0, 10.0]);
+            let scatter = DeviceCollective::ReduceScatter { bucket: 0 };
+            let part = collective(scatter, &[own, 1.0, 2.0, 3.0, 4.0, 5.0]);
+            let expected = [[3.0, 3.0], [6.0, 9.0], [12.0, 15.0]];
+            assert_eq!(part, expected[rank]);
+            let sum = collective(DeviceCollective::AllReduce, &[own, 1.0]);
+            assert_eq!(sum, [3.0, 3.0]);
+            assert!(collective(DeviceCollective::AllGather, &[]).is_empty());
+            let calls = cluster.take_calls(rank);
+            let expected = [
+                "all_gather(f32[2])",
+                "reduce_scatter(f32[6], sum)",
+                "all_reduce(f32[2], sum)",
+            ];
+            assert_eq!(calls, expected);
+            exchange.settle().unwrap();
+        });
+    }
+}
+
+#[test]
+fn buckets_begin_when_they_are_collected_where_modules_exchange_within_passes() {
+    let cluster = Arc::new(FakeCluster::new(2));
+    cluster.on_all_ranks(|group, rank| {
+        let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
+        let exchange = NcclExchange::new(group, memory, Waits::Device);
+        exchange.sum_after_passes();
+        let ones = |length: usize| Tensor::<1>::ones([length], &Device::flex());
+        let bucket = exchange.begin(0, ones(3)).unwrap();
+        let scatter = DeviceCollective::ReduceScatter { bucket: 1 };
+        let part = exchange.begin_collective(scatter, ones(4)).unwrap();
+        // That of a module is not put off, nor is that of a parameter.
+        for collective in [DeviceCollective::AllReduce, DeviceCollective::AllGather] {
+            let within = exchange.begin_collective(collective, ones(2)).unwrap();
+            within.collect().unwrap();
+        }
+        let within = ["all_reduce(f32[2], sum)", "all_gather(f32[2])"];
+        assert_eq!(cluster.take_calls(rank), within);
+        assert_eq!(numbers(bucket.collect().unwrap()), [2.0; 3]);
+        assert_eq!(numbers(part.collect().unwrap()), [2.0; 2]);
+        let after = ["all_reduce(f32[3], sum)", "reduce_scatter(f32[4], sum)"];
+        assert_eq!(cluster.take_calls(rank), after);
+    });
+}
+
+#[test]
+fn an_exchange_through_host_memory_is_for_buckets_alone() {
+    crate::ranks::on_ranks(1, |group| {
+        let exchange = HostExchange::start(group).unwrap();
+        assert!(!exchange.has_collectives());
+        let own = Tensor::<1>::ones([2], &Device::flex());
+        let refused = exchange.begin_collective(DeviceCollective::AllGather, own);
+        let Err(refused) = refused else {
+            panic!("it has no such collective");
+        };
+        let refused = refused.to_string();
+        assert!(refused.contains("has no all_gather"), "{refused}");
     });
 }

@@ -8,4 +8,5 @@ mod exchanges;
 mod failures;
 mod results;
 mod rounded;
-mod ways;
+mod sharding;
+pub mod ways;

@@ -1,6 +1,7 @@
 //! Loss, gradients and parameters are those of one device.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use burn::module::Module;
 use burn::optim::{AdamConfig, GradientsParams};
@@ -8,14 +9,15 @@ use burn::prelude::*;
 use burn::tensor::activation::gelu;
 use burn::tensor::{Distribution, Gradients, Tolerance};
 use everburn_collectives::group::{GroupOptions, ProcessGroup, ReductionOrder};
-use everburn_distributed::tensor_parallel;
+use everburn_distributed::{ModuleRanks, tensor_parallel};
 use everburn_models::gpt::{Gpt, Positions};
 use everburn_nn::{
-    Linear, LinearConfig, Randomness, TensorParallel, TensorRule, checkpointed_forward,
-    parameter_paths, parameter_shards, split_backward,
+    Linear, LinearConfig, Randomness, TensorGroup, TensorParallel, TensorRule,
+    checkpointed_forward, parameter_paths, parameter_shards, split_backward,
 };
 
 use super::model::{StepResult, assert_equal, device, gathered, gpt, loss_of, tokens};
+use crate::device::ways;
 use crate::parameters::{Named, gradients, parameters};
 use crate::ranks::{separate, threads};
 
@@ -53,19 +55,57 @@ impl Mlp {
     }
 }
 
-#[test]
-fn a_perceptron_has_the_gradients_of_one_device() {
-    let whole = Mlp::new();
+fn rules() -> [TensorRule; 2] {
+    [TensorRule::column("up"), TensorRule::row("down")]
+}
+
+/// A step of seven rows, the same for each model.
+fn steps() -> impl Fn(&Mlp) -> StepResult + Sync {
     let values = Distribution::Default;
     let input = Tensor::<2>::random([7, 5], values, &Device::flex()).into_data();
-    let step = |model: &Mlp| {
+    move |model: &Mlp| {
         let input = Tensor::from_data(input.clone(), &device());
         let loss = model.loss(input);
         let named = gradients(model, &loss.backward());
         StepResult::new(&loss, named, model)
-    };
+    }
+}
+
+#[test]
+fn sums_by_nccl_have_the_bits_of_those_through_host_memory() {
+    let (whole, step) = (Mlp::new(), steps());
+    // A sum of two numbers is rounded alike everywhere.
+    let host = threads(groups(2), |group| {
+        step(&tensor_parallel(separate(&whole), &rules(), &group).unwrap())
+    });
+    for way in [
+        ways::Way::Nccl,
+        ways::Way::NcclAndHostWaits,
+        ways::Way::NcclOnOldDriver,
+    ] {
+        let by_nccl = ways::on_ranks(2, |rank| {
+            let ranks = ModuleRanks::new(&rank.group).unwrap();
+            let ranks = ranks.with_exchange(&rank.exchange(way));
+            let ranks: Arc<dyn TensorGroup> = Arc::new(ranks);
+            let model = everburn_nn::tensor_parallel(separate(&whole), &rules(), &ranks).unwrap();
+            let found = step(&model);
+            // One sum forward and one backward, each with eight numbers for the place of the layer.
+            let calls = rank.cluster.take_calls(rank.number());
+            assert_eq!(calls, ["all_reduce(f32[50], sum)"; 2]);
+            found
+        });
+        for (found, expected) in by_nccl.iter().zip(&host) {
+            assert_eq!(found.loss.to_bits(), expected.loss.to_bits(), "{way:?}");
+            assert_eq!(found.named, expected.named, "{way:?}");
+        }
+    }
+}
+
+#[test]
+fn a_perceptron_has_the_gradients_of_one_device() {
+    let (whole, step) = (Mlp::new(), steps());
     let expected = step(&whole);
-    let rules = [TensorRule::column("up"), TensorRule::row("down")];
+    let rules = rules();
     for world_size in [2, 3, 4] {
         let ranks = threads(groups(world_size), |group| {
             let model = tensor_parallel(separate(&whole), &rules, &group).unwrap();

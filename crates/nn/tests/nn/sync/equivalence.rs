@@ -12,7 +12,7 @@ use everburn_nn::{
     synchronize_batch_norms, without_samples,
 };
 
-use super::ranks::{Threads, on_ranks};
+use super::ranks::{SUMS, Sums, Threads, on_ranks};
 use crate::numbers::{assert_close, tensor, values};
 
 const CHANNELS: usize = 3;
@@ -82,8 +82,8 @@ fn step(norm: &BatchNorm, input: Tensor<4>, weights: Tensor<4>, reduction: LossR
     }
 }
 
-fn attached(norm: BatchNorm, group: &Arc<Threads>) -> BatchNorm {
-    synchronize_batch_norms(norm, Arc::clone(group) as Arc<dyn StatisticsGroup>).unwrap()
+fn attached(norm: BatchNorm, group: &Arc<Threads>, sums: Sums) -> BatchNorm {
+    synchronize_batch_norms(norm, sums.over(group)).unwrap()
 }
 
 /// What the gradients of all ranks become: weighted by samples, or added up.
@@ -109,7 +109,11 @@ fn combine(
 
 #[test]
 fn ranks_compute_what_one_device_computes_from_all_samples() {
-    for reduction in [LossReduction::MeanOverSamples, LossReduction::Sum] {
+    let reductions = [LossReduction::MeanOverSamples, LossReduction::Sum];
+    for (reduction, sums) in reductions
+        .into_iter()
+        .flat_map(|r| SUMS.map(|sums| (r, sums)))
+    {
         for shares in SHARES {
             let shape = [shares.iter().sum(), CHANNELS, 4, 5];
             let device = device();
@@ -121,10 +125,10 @@ fn ranks_compute_what_one_device_computes_from_all_samples() {
                 let range = share(shares, group.rank());
                 let mine = (tensor(1, shape, &device) * 3.0 + 2.0).slice([range.clone()]);
                 let weights = tensor(2, shape, &device).slice([range]);
-                let step = step(&attached(norm(&device), &group), mine, weights, reduction);
+                let norm = attached(norm(&device), &group, sums);
+                let step = step(&norm, mine, weights, reduction);
                 assert_eq!(group.aborted(), None);
-                // One exchange forward and one backward.
-                assert!(shares.len() == 1 || group.exchanges() == 2);
+                assert!(shares.len() == 1 || group.exchanges() == sums.exchanges());
                 step
             });
             assert_close(
@@ -156,7 +160,10 @@ fn ranks_compute_what_one_device_computes_from_all_samples() {
 
 #[test]
 fn a_mean_that_is_large_costs_no_digits() {
-    for mean in [0.0, 1e2, 1e4, 1e6] {
+    for (mean, sums) in [0.0, 1e2, 1e4, 1e6]
+        .into_iter()
+        .flat_map(|mean| SUMS.map(|sums| (mean, sums)))
+    {
         let shares = [30, 50, 11];
         let shape = [shares.iter().sum(), CHANNELS, 7];
         let input = |device: &Device| tensor(3, shape, device) + mean;
@@ -175,7 +182,7 @@ fn a_mean_that_is_large_costs_no_digits() {
             let norm = BatchNormConfig::new(CHANNELS)
                 .with_momentum(1.0)
                 .init(&device);
-            let norm = attached(norm, &group);
+            let norm = attached(norm, &group, sums);
             let _output = norm.forward(input(&device).slice([share(&shares, group.rank())]));
             let statistics = [&norm.running_mean, &norm.running_var];
             statistics.map(|running| crate::numbers::values(running.value_sync()))
@@ -244,15 +251,14 @@ impl Branches {
     }
 }
 
-fn branches_agree(shares: &[usize], device: &(impl Fn() -> Device + Sync)) {
+fn branches_agree(shares: &[usize], sums: Sums, device: &(impl Fn() -> Device + Sync)) {
     let shape = [shares.iter().sum(), CHANNELS, 3, 2];
     let own = device();
     let [expected, expected_running] =
         Branches::new(&own).step(tensor(5, shape, &own), tensor(6, shape, &own));
     let ranks = on_ranks(shares.len(), LossReduction::Sum, |group| {
         let device = device();
-        let statistics = Arc::clone(&group) as Arc<dyn StatisticsGroup>;
-        let model = synchronize_batch_norms(Branches::new(&device), statistics).unwrap();
+        let model = synchronize_batch_norms(Branches::new(&device), sums.over(&group)).unwrap();
         let range = share(shares, group.rank());
         let step = if range.is_empty() {
             let shape = [1, CHANNELS, 3, 2];
@@ -280,20 +286,26 @@ fn branches_agree(shares: &[usize], device: &(impl Fn() -> Device + Sync)) {
 
 #[test]
 fn branches_and_layers_that_run_twice_keep_their_order() {
-    for shares in SHARES {
-        branches_agree(shares, &device);
+    for (shares, sums) in SHARES
+        .into_iter()
+        .flat_map(|of| SUMS.map(|sums| (of, sums)))
+    {
+        branches_agree(shares, sums, &device);
     }
 }
 
 #[test]
 fn gradient_checkpointing_repeats_no_exchange() {
-    branches_agree(&[3, 2], &|| device().gradient_checkpointing());
+    for sums in SUMS {
+        branches_agree(&[3, 2], sums, &|| device().gradient_checkpointing());
+    }
 }
 
 #[test]
 fn a_rank_without_samples_takes_part_and_counts_nothing() {
-    for shares in [[4, 0].as_slice(), &[0, 3], &[2, 0, 1], &[0, 5, 0, 2]] {
-        branches_agree(shares, &device);
+    let all = [[4, 0].as_slice(), &[0, 3], &[2, 0, 1], &[0, 5, 0, 2]];
+    for (shares, sums) in all.into_iter().flat_map(|of| SUMS.map(|sums| (of, sums))) {
+        branches_agree(shares, sums, &device);
     }
 }
 
@@ -304,38 +316,42 @@ fn an_input_of_no_rows_counts_nothing() {
     let whole = tensor(7, shape, &device);
     let weights = tensor(8, shape, &device);
     let expected = step(&norm(&device), whole, weights, LossReduction::Sum);
-    let ranks = on_ranks(2, LossReduction::Sum, |group| {
-        let device = self::device();
-        let norm = attached(norm(&device), &group);
-        if group.rank() == 1 {
-            let nothing = Tensor::<4>::zeros([0, CHANNELS, 3, 2], &device);
-            let output = norm.forward(nothing.require_grad());
-            assert_eq!(output.dims(), [0, CHANNELS, 3, 2]);
-            drop(output.sum().backward());
-            None
-        } else {
-            let (input, weights) = (tensor(7, shape, &device), tensor(8, shape, &device));
-            Some(step(&norm, input, weights, LossReduction::Sum))
-        }
-    });
-    let first = ranks[0].as_ref().unwrap();
-    assert_close(&first.output, &expected.output);
-    assert_close(&first.input, &expected.input);
-    assert_close(&first.running, &expected.running);
+    for sums in SUMS {
+        let ranks = on_ranks(2, LossReduction::Sum, |group| {
+            let device = self::device();
+            let norm = attached(norm(&device), &group, sums);
+            if group.rank() == 1 {
+                let nothing = Tensor::<4>::zeros([0, CHANNELS, 3, 2], &device);
+                let output = norm.forward(nothing.require_grad());
+                assert_eq!(output.dims(), [0, CHANNELS, 3, 2]);
+                drop(output.sum().backward());
+                None
+            } else {
+                let (input, weights) = (tensor(7, shape, &device), tensor(8, shape, &device));
+                Some(step(&norm, input, weights, LossReduction::Sum))
+            }
+        });
+        let first = ranks[0].as_ref().unwrap();
+        assert_close(&first.output, &expected.output);
+        assert_close(&first.input, &expected.input);
+        assert_close(&first.running, &expected.running);
+    }
 }
 
 #[test]
 fn a_step_in_which_nobody_has_samples_changes_nothing() {
-    on_ranks(2, LossReduction::MeanOverSamples, |group| {
-        let device = device();
-        let norm = attached(norm(&device), &group);
-        let stand_in = Tensor::<4>::ones([1, CHANNELS, 2, 2], &device);
-        let output = without_samples(norm.clone()).forward(stand_in);
-        drop(output.sum().backward());
-        assert_eq!(values(norm.running_mean.value_sync()), [0.0; CHANNELS]);
-        assert_eq!(values(norm.running_var.value_sync()), [1.0; CHANNELS]);
-        assert_eq!(group.aborted(), None);
-    });
+    for sums in SUMS {
+        on_ranks(2, LossReduction::MeanOverSamples, |group| {
+            let device = device();
+            let norm = attached(norm(&device), &group, sums);
+            let stand_in = Tensor::<4>::ones([1, CHANNELS, 2, 2], &device);
+            let output = without_samples(norm.clone()).forward(stand_in);
+            drop(output.sum().backward());
+            assert_eq!(values(norm.running_mean.value_sync()), [0.0; CHANNELS]);
+            assert_eq!(values(norm.running_var.value_sync()), [1.0; CHANNELS]);
+            assert_eq!(group.aborted(), None);
+        });
+    }
 }
 
 #[test]

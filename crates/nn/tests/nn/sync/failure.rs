@@ -10,7 +10,7 @@ use everburn_nn::{
     synchronize_batch_norms,
 };
 
-use super::ranks::{Threads, on_ranks};
+use super::ranks::{Sums, Threads, on_ranks};
 use crate::numbers::{assert_close, tensor, values};
 
 fn attached<M: Module>(model: M, group: &Arc<Threads>) -> M {
@@ -116,5 +116,23 @@ fn backward_passes_in_another_order_are_found_by_all_ranks() {
             reason.contains("backward pass of synchronised layer"),
             "{reason}"
         );
+    });
+}
+
+#[test]
+fn a_mismatch_that_no_host_sees_leaves_no_numbers_on_any_rank() {
+    on_ranks(3, LossReduction::Sum, |group| {
+        let device = Device::flex().autodiff();
+        let model = synchronize_batch_norms(Two::new(&device), Sums::OnDevice.over(&group));
+        let model = model.unwrap();
+        let input = || tensor::<2>(group.rank() as u64, [4, 3], &device).require_grad();
+        let together = model.first.forward(input());
+        assert!(values(together).iter().all(|value| value.is_finite()));
+        let layer = match group.rank() {
+            2 => &model.second,
+            _ => &model.first,
+        };
+        let apart = layer.forward(input());
+        assert!(values(apart).iter().all(|value| value.is_nan()));
     });
 }

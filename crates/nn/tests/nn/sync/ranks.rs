@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use everburn_nn::{LossReduction, StatisticsGroup, SyncError};
+use burn::prelude::*;
+use burn::tensor::TensorData;
+use everburn_nn::{DeviceAllReduce, LossReduction, StatisticsGroup, SyncError};
 
 /// Longer than any of these tests takes; only a test that fails waits for it.
 const GENEROUS: Duration = Duration::from_secs(60);
@@ -117,6 +119,70 @@ impl StatisticsGroup for Threads {
 
     fn loss_reduction(&self) -> LossReduction {
         self.reduction
+    }
+}
+
+/// Where sums over ranks are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sums {
+    InHostMemory,
+    OnDevice,
+}
+
+pub const SUMS: [Sums; 2] = [Sums::InHostMemory, Sums::OnDevice];
+
+impl Sums {
+    /// The group of a rank whose sums are made there.
+    pub fn over(self, ranks: &Arc<Threads>) -> Arc<dyn StatisticsGroup> {
+        match self {
+            Self::InHostMemory => Arc::clone(ranks) as Arc<dyn StatisticsGroup>,
+            Self::OnDevice => Arc::new(OnDevice(Arc::clone(ranks))),
+        }
+    }
+
+    /// How many exchanges a layer makes in a forward and a backward pass.
+    pub fn exchanges(self) -> u64 {
+        match self {
+            Self::InHostMemory => 2,
+            Self::OnDevice => 3,
+        }
+    }
+}
+
+/// A rank whose sums stay on their device.
+#[derive(Debug)]
+struct OnDevice(Arc<Threads>);
+
+impl StatisticsGroup for OnDevice {
+    fn world_size(&self) -> usize {
+        self.0.world_size()
+    }
+
+    fn all_reduce_sum(&self, _values: &mut [f64]) -> Result<(), SyncError> {
+        unreachable!("sums stay on their device")
+    }
+
+    fn on_device(&self) -> Option<&dyn DeviceAllReduce> {
+        Some(self)
+    }
+
+    fn abort(&self, reason: &str) {
+        self.0.abort(reason);
+    }
+
+    fn loss_reduction(&self) -> LossReduction {
+        self.0.loss_reduction()
+    }
+}
+
+impl DeviceAllReduce for OnDevice {
+    fn all_reduce(&self, numbers: Tensor<1>) -> Result<Tensor<1>, SyncError> {
+        let (device, dtype) = (numbers.device(), numbers.dtype());
+        let shape = numbers.dims();
+        let mut sums = numbers.into_data().iter::<f64>().collect::<Vec<_>>();
+        self.0.all_reduce_sum(&mut sums)?;
+        let sums = TensorData::new(sums, shape);
+        Ok(Tensor::from_data(sums, (&device, dtype)))
     }
 }
 

@@ -4,7 +4,9 @@ use std::any::Any;
 use std::sync::Arc;
 
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{Ddp, InitialValues, MicroBatch, ShareOfBatch, SyncedGradients};
+use everburn_distributed::{
+    ConnectExchange, Ddp, InitialValues, MicroBatch, ShareOfBatch, SyncedGradients,
+};
 
 use super::data::AnyBatch;
 use super::model::{AnyModel, Trainable};
@@ -63,8 +65,10 @@ impl<M: Trainable> ParallelModel<AnyModel, AnyBatch> for Erased<M> {
         &self,
         model: AnyModel,
         values: Option<&dyn InitialValues>,
+        exchange: Option<&dyn ConnectExchange>,
     ) -> Result<AnyModel, TrainError> {
-        Ok(AnyModel::new(self.0.prepare(model.open(), values)?))
+        let model = self.0.prepare(model.open(), values, exchange)?;
+        Ok(AnyModel::new(model))
     }
 
     fn random_stream(&self) -> usize {

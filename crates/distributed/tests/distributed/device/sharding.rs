@@ -1,0 +1,218 @@
+//! Gradients that are reduce-scattered and parameters that are gathered by NCCL: the numbers are those of host memory.
+
+use std::sync::Arc;
+
+use burn::module::Module;
+use burn::optim::SgdConfig;
+use burn::prelude::*;
+use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_distributed::{
+    Ddp, DdpConfig, DdpError, GradientShards, HostExchange, ParameterShards, ShardStage, share_of,
+};
+
+use super::ways::{Rank, Way, model, on_ranks};
+use crate::models::{Branchy, assert_close, rows};
+use crate::parameters::{numbers, parameters};
+use crate::steps::small_buckets;
+
+const STEPS: usize = 3;
+
+/// What is sharded, and how steps are made.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    stage: ShardStage,
+    samples: usize,
+    /// Into how many micro-batches a rank's samples are cut.
+    parts: usize,
+    max_norm: Option<f32>,
+    offload: bool,
+}
+
+impl Case {
+    fn config(self) -> DdpConfig {
+        DdpConfig {
+            shard: Some(self.stage),
+            max_gradient_norm: self.max_norm,
+            ..small_buckets()
+        }
+    }
+
+    /// The parameters after a few steps. Rank 0 alone uses the branch.
+    fn train(self, ddp: &Ddp, model: Branchy) -> Vec<f32> {
+        let device = Device::flex().autodiff();
+        let offload = self.offload.then(Device::flex);
+        let (mut shards, mut model) = ParameterShards::new(model, ddp, offload).unwrap();
+        let mut optimizer = SgdConfig::new().init();
+        for _ in 0..STEPS {
+            model = shards.open(model).unwrap();
+            let gradients = match self.stage {
+                ShardStage::Optimizer => {
+                    let step = ddp.begin(self.share(ddp).len()).unwrap();
+                    self.pass(&step, ddp, &model, self.share(ddp), &device);
+                    let synced = step.finish(&model).unwrap();
+                    shards.shard_gradients(&model, synced.gradients).unwrap()
+                }
+                _ => {
+                    let mut sum = GradientShards::default();
+                    let whole = self.share(ddp);
+                    for part in 0..self.parts {
+                        let within = share_of(whole.len(), part, self.parts);
+                        let range = whole.start + within.start..whole.start + within.end;
+                        let step = ddp.begin(range.len()).unwrap();
+                        self.pass(&step, ddp, &model, range, &device);
+                        sum.add(step.finish_sharded().unwrap());
+                    }
+                    shards.average(sum).unwrap().gradients
+                }
+            };
+            let updated = shards.update(model, gradients, |local, gradients| {
+                optimizer.step(0.05, local, gradients)
+            });
+            model = updated.unwrap();
+        }
+        let model = shards.settle(model).unwrap();
+        ddp.settle().unwrap();
+        ddp.verify_replicas(&model).unwrap();
+        numbers(&parameters(&model.valid()))
+    }
+
+    fn share(self, ddp: &Ddp) -> std::ops::Range<usize> {
+        share_of(self.samples, ddp.group().rank(), ddp.group().world_size())
+    }
+
+    fn pass(
+        self,
+        step: &everburn_distributed::Synchronization,
+        ddp: &Ddp,
+        model: &Branchy,
+        range: std::ops::Range<usize>,
+        device: &Device,
+    ) {
+        if range.is_empty() {
+            return;
+        }
+        let watched = step.watch_last(model, range.len());
+        let mine = rows(self.samples, device).slice([range]);
+        let takes_branch = ddp.group().rank() == 0;
+        drop(watched.loss(mine, takes_branch).mean().backward());
+    }
+
+    fn through_host_memory(self) -> Vec<Vec<f32>> {
+        on_ranks(2, |rank| {
+            let model = model(&Device::flex().autodiff());
+            let (ddp, model) = Ddp::new(model, rank.group, self.config()).unwrap();
+            self.train(&ddp, model)
+        })
+    }
+
+    /// The parameters of each rank, and what it has called of NCCL.
+    fn by(self, way: Way) -> Vec<(Vec<f32>, Vec<String>)> {
+        on_ranks(2, |rank: Rank| {
+            let model = model(&Device::flex().autodiff());
+            let (ddp, model) = rank.ddp(way, model, self.config()).unwrap();
+            let found = self.train(&ddp, model);
+            (found, rank.cluster.take_calls(rank.number()))
+        })
+    }
+}
+
+const GRADIENTS: Case = Case {
+    stage: ShardStage::Gradients,
+    samples: 7,
+    parts: 1,
+    max_norm: None,
+    offload: false,
+};
+
+#[test]
+fn shards_by_nccl_have_the_bits_of_those_through_host_memory() {
+    let optimizer = Case {
+        stage: ShardStage::Optimizer,
+        ..GRADIENTS
+    };
+    // With one sample, rank 1 has none.
+    let lone = Case {
+        samples: 1,
+        ..GRADIENTS
+    };
+    let parts = Case {
+        parts: 2,
+        ..GRADIENTS
+    };
+    let offloaded = Case {
+        offload: true,
+        ..GRADIENTS
+    };
+    for case in [GRADIENTS, optimizer, lone, parts, offloaded] {
+        let host = case.through_host_memory();
+        for way in [Way::Nccl, Way::NcclAndHostWaits, Way::NcclOnOldDriver] {
+            let ranks = case.by(way);
+            for (rank, (found, calls)) in ranks.iter().enumerate() {
+                assert_eq!(*found, host[rank], "{way:?}, {case:?}, rank {rank}");
+                assert_eq!(*calls, ranks[0].1, "{way:?}, {case:?}");
+                // In each step all buckets, and then all chunks of parameters.
+                let name = |call: &String| call.split('(').next().unwrap_or_default().to_string();
+                let runs = calls.chunk_by(|a, b| name(a) == name(b));
+                let runs = runs.map(|run| name(&run[0])).collect::<Vec<_>>();
+                let sums = match case.stage {
+                    ShardStage::Optimizer => "all_reduce",
+                    _ => "reduce_scatter",
+                };
+                assert_eq!(runs, [sums, "all_gather"].repeat(STEPS), "{calls:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn shards_are_clipped_by_the_norm_of_all_ranks() {
+    for max_norm in [0.1, 1e6] {
+        let case = Case {
+            max_norm: Some(max_norm),
+            ..GRADIENTS
+        };
+        let host = case.through_host_memory();
+        for (rank, (found, _)) in case.by(Way::Nccl).iter().enumerate() {
+            assert_close(found, &host[rank]);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_sharded_on_devices_is_refused() {
+    on_ranks(2, |rank| {
+        let model = || model(&Device::flex().autodiff());
+        let refused = |made: Result<(Ddp, Branchy), DdpError>, part: &str| {
+            let refused = made.unwrap_err().to_string();
+            assert!(refused.contains(part), "{refused}");
+        };
+        let parameters = Case {
+            stage: ShardStage::Parameters,
+            ..GRADIENTS
+        };
+        let made = rank.ddp(Way::Nccl, model(), parameters.config());
+        refused(made, "use `ranks.backend = host`");
+        let made = rank.ddp(Way::Staged, model(), GRADIENTS.config());
+        refused(made, "it cannot give each rank its shards");
+        // The group is as good as before.
+        rank.group.barrier().wait().unwrap();
+    });
+}
+
+#[test]
+fn each_end_of_a_step_is_for_its_kind_of_gradients() {
+    let alone = || ProcessGroup::alone(GroupOptions::default());
+    let device = Device::flex().autodiff();
+    let exchange = Arc::new(HostExchange::start(alone()).unwrap());
+    let made = Ddp::with_exchange(model(&device), alone(), small_buckets(), exchange);
+    let (ddp, model) = made.unwrap();
+    let step = ddp.begin(2).unwrap();
+    drop(
+        step.watch_last(&model, 2)
+            .loss(rows(2, &device), true)
+            .mean()
+            .backward(),
+    );
+    let refused = step.finish_sharded().unwrap_err().to_string();
+    assert!(refused.contains("call `finish`"), "{refused}");
+}
