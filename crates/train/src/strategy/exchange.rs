@@ -20,7 +20,7 @@ impl RankLoop {
     ) -> Result<Option<Exchange>, TrainError> {
         let exchange = match &self.setup.exchange {
             // The ranks' own choice is host memory then.
-            Some(_) if self.cuts_parameters() => None,
+            Some(_) if self.shards_parameters() => None,
             Some(exchange) => exchange.connect(replicas)?,
             None => None,
         };
