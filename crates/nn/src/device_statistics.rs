@@ -41,11 +41,11 @@ impl DeviceStatistics {
         let [own, own_mean, own_variance] = local(input, membership.has_samples);
         let message = vec![own.clone(), own_mean.clone() * own.clone()];
         let sums = sum(Pass::Forward, Tensor::cat(message, 0))?;
-        let elements = sums.clone().slice([0..1]);
+        let elements = sums.clone().slice(0..1);
         let counts = elements.clone().clamp_max(1.0);
         // Where there are none, nothing is divided by zero.
         let elements = elements.clamp_min(1.0);
-        let mean = sums.slice([1..1 + channels]) / elements.clone();
+        let mean = sums.slice(1..1 + channels) / elements.clone();
         let distance = own_mean - mean.clone();
         let squares = (own_variance + distance.clone() * distance) * own;
         let variance = sum(Pass::Refine, squares)? / elements.clone();

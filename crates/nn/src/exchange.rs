@@ -97,13 +97,13 @@ pub(crate) fn sum_on_device(
     let own = TensorData::new(own.to_vec(), [count]).convert_dtype(dtype);
     let own = Tensor::<1>::from_data(own, (&device, dtype));
     let sums = ranks.all_reduce(Tensor::cat(vec![own.clone(), values], 0))?;
-    let places = sums.clone().slice([0..count]);
+    let places = sums.clone().slice(0..count);
     let apart = (places - own.mul_scalar(world_size as f64)).abs();
     // One by one: a sum of a few numbers is no work for a kernel of its own.
-    let apart = (1..count).fold(apart.clone().slice([0..1]), |sum, at| {
-        sum + apart.clone().slice([at..at + 1])
+    let apart = (1..count).fold(apart.clone().slice(0..1), |sum, at| {
+        sum + apart.clone().slice(at..at + 1)
     });
     let differ = apart.greater_elem(0.0).expand([length]);
-    let sums = sums.slice([count..count + length]);
+    let sums = sums.slice(count..count + length);
     Ok(sums.mask_fill(differ, f64::NAN))
 }
