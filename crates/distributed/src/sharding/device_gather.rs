@@ -89,7 +89,7 @@ impl DeviceChunk {
         let rows: Tensor<2> = gathered.reshape([ranks, all / ranks]);
         let shards = rows.slice([0..ranks, start..start + length(number)]);
         let padded: Tensor<1> = shards.reshape([ranks * length(number)]);
-        Ok(padded.slice([0..elements]))
+        Ok(padded.slice(0..elements))
     }
 }
 
