@@ -193,7 +193,7 @@ fn sharded_steps_equal_the_processors(devices: &[usize]) {
                 let share = share_of(7, ddp.group().rank(), ddp.group().world_size());
                 let step = ddp.begin(share.len()).unwrap();
                 if !share.is_empty() {
-                    let watched = step.watch_last(&model, share.len());
+                    let watched = step.with_hooks(&model, share.len());
                     drop(watched.loss(rows(7, device).slice([share])).backward());
                 }
                 let synced = shards.average(step.finish_sharded().unwrap()).unwrap();

@@ -248,7 +248,7 @@ fn a_rank_that_is_lost_is_named_where_sums_stay_on_their_devices() {
         let step = || {
             let sync = ddp.begin(2)?;
             let mine = images(2, rank.number(), &device);
-            drop(sync.watch_last(&model, 2).losses(mine).mean().backward());
+            drop(sync.with_hooks(&model, 2).losses(mine).mean().backward());
             sync.finish(&model).map(drop)
         };
         step().unwrap();

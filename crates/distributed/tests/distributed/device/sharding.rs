@@ -91,7 +91,7 @@ impl Case {
         if range.is_empty() {
             return;
         }
-        let watched = step.watch_last(model, range.len());
+        let watched = step.with_hooks(model, range.len());
         let mine = rows(self.samples, device).slice([range]);
         let takes_branch = ddp.group().rank() == 0;
         drop(watched.loss(mine, takes_branch).mean().backward());
@@ -208,7 +208,7 @@ fn each_end_of_a_step_is_for_its_kind_of_gradients() {
     let (ddp, model) = made.unwrap();
     let step = ddp.begin(2).unwrap();
     drop(
-        step.watch_last(&model, 2)
+        step.with_hooks(&model, 2)
             .loss(rows(2, &device), true)
             .mean()
             .backward(),
