@@ -70,8 +70,8 @@ pub(crate) struct RanksConfig {
     /// The number of restarts of a lost rank, with --elastic [default: 3].
     #[arg(long, value_name = "N")]
     pub(crate) max_restarts: usize,
-    /// The exchange of gradients between GPUs: nccl, host (through host memory), burn (Burn's own collective, with
-    /// --strategy data-parallel), or auto: nccl if each rank has its own GPU and NCCL is installed [default: auto].
+    /// The exchange of gradients between GPUs: nccl, host (through host memory), or auto: nccl if each rank has its own
+    /// GPU and NCCL is installed [default: auto].
     #[arg(long, value_name = "WAY")]
     pub(crate) backend: GradientBackend,
     /// The connection between ranks: shm (shared memory), tcp, or auto: shared memory within a machine, TCP between

@@ -212,7 +212,7 @@ fn train_as_rank(
     // The report on a stall looks into the group after the training has ended.
     let (watched, regrouped) = watched(environment, &group, elastic.as_ref());
     let name = devices::name_of_rank(&config.ranks.devices, environment.local_rank);
-    let exchange = gradient_exchange::connector(&config, name, &[])?;
+    let exchange = gradient_exchange::connector(&config, name)?;
     let heartbeat = heartbeat.map(Arc::new);
     recording::set_note(
         &config.ranks,
