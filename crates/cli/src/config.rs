@@ -258,7 +258,6 @@ impl RunConfig {
         let features = self.features(mesh, arguments);
         self.training.check_conflicts(features)?;
         self.training.validate(mesh.data)?;
-        self.training.check_shared_layers(mesh.tensor > 1)?;
         refuse_flags_of_rounds(self, arguments)?;
         self.settle_lora()?;
         for device in &self.ranks.devices {
