@@ -81,7 +81,6 @@ mod initial_state;
 mod loader;
 mod module_ranks;
 mod outer_loop;
-mod patience;
 mod placement;
 mod probe;
 mod rank_buffers;
@@ -96,6 +95,7 @@ mod synchronization;
 mod tensor_parallel;
 mod ties;
 mod virtual_ranks;
+mod worker_timeout;
 
 pub use batch_norm::synchronize_batch_norms;
 pub use bucket::{Bucket, BucketEntry, BucketLimits, BucketPlan};

@@ -148,7 +148,7 @@ impl ParameterShards {
             parameters.to_vec(),
             shared.shard_layout(),
             chunks.clone(),
-            gatherer.patience(),
+            gatherer.timeout(),
         );
         let keeps = stage.shards_parameters() || offload.is_some();
         let exchange = shared
