@@ -70,8 +70,8 @@ pub(crate) struct RanksConfig {
     /// The number of restarts of a lost rank, with --elastic [default: 3].
     #[arg(long, value_name = "N")]
     pub(crate) max_restarts: usize,
-    /// The exchange of gradients between GPUs: nccl, host (through host memory), burn (Burn's own collective, with
-    /// --strategy data-parallel), or auto: nccl if each rank has its own GPU and NCCL is installed [default: auto].
+    /// The exchange of gradients between GPUs: nccl, host (through host memory), or auto: nccl if each rank has its own
+    /// GPU and NCCL is installed [default: auto].
     #[arg(long, value_name = "WAY")]
     pub(crate) backend: GradientBackend,
     /// The connection between ranks: shm (shared memory), tcp, or auto: shared memory within a machine, TCP between
@@ -258,7 +258,6 @@ impl RunConfig {
         let features = self.features(mesh, arguments);
         self.training.check_conflicts(features)?;
         self.training.validate(mesh.data)?;
-        self.training.check_shared_layers(mesh.tensor > 1)?;
         refuse_flags_of_rounds(self, arguments)?;
         self.settle_lora()?;
         for device in &self.ranks.devices {

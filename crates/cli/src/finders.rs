@@ -10,10 +10,9 @@ use everburn_train::{
 };
 use serde_json::json;
 
-use crate::arguments::{Strategy, TrainArguments};
+use crate::arguments::Strategy;
 use crate::config::RunConfig;
 use crate::devices;
-use crate::error::CliError;
 
 /// About how many lines a table of a sweep has.
 const ROWS: usize = 20;
@@ -45,22 +44,6 @@ impl Finder {
             Self::LearningRate => find_learning_rate(trainer, model, data),
             Self::BatchSize => find_batch_size(trainer, model, data, config),
         }
-    }
-}
-
-/// Refuses a finder together with flags that take the place of a training, too.
-pub(crate) fn check(arguments: &TrainArguments) -> Result<(), CliError> {
-    let with = match arguments.plan {
-        true => "--plan",
-        false if arguments.kernels.warmup => "--warmup",
-        false => return Ok(()),
-    };
-    match arguments.finders.wanted() {
-        Some(finder) => Err(CliError::usage(format!(
-            "{} and {with} do not go together: each does one thing in place of a training",
-            finder.flag()
-        ))),
-        None => Ok(()),
     }
 }
 

@@ -4,12 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::devices::{DeviceError, DeviceName};
-use burn::prelude::Device;
 #[cfg(any(feature = "cuda", feature = "rocm"))]
 use everburn_distributed::CubeMemory;
-use everburn_distributed::{
-    Abilities, CommunicationHookConfig, Connector, GradientBackend, ShardStage, Waits,
-};
+use everburn_distributed::{Abilities, CommunicationHookConfig, Connector, GradientBackend, Waits};
 use everburn_nccl::{Library, Vendor, gpu_uuid};
 use everburn_record::units::counted;
 use everburn_train::Balance;
@@ -33,9 +30,8 @@ fn keeps_to_host(config: &RunConfig) -> Option<String> {
             "--communication-hook {hook} changes what travels through host memory"
         ));
     }
-    let burn = config.ranks.backend == GradientBackend::Burn;
-    let shards = |stage: &ShardStage| stage.shards_parameters() || burn && stage.shards_gradients();
-    if let Some(stage) = training.ddp.shard.filter(shards) {
+    let shard = training.ddp.shard;
+    if let Some(stage) = shard.filter(|stage| stage.shards_parameters()) {
         return Some(format!(
             "--shard {stage} adds them up there, for the rank that keeps them"
         ));
@@ -49,7 +45,7 @@ fn keeps_to_host(config: &RunConfig) -> Option<String> {
 /// Refuses what can never be, before any rank is started: the ranks find out the rest together.
 pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
     let (ranks, wanted) = (&config.ranks, config.ranks.backend);
-    if matches!(wanted, GradientBackend::Auto | GradientBackend::Host) {
+    if wanted != GradientBackend::Nccl {
         return Ok(());
     }
     let refuse = |what: String, help: &str| {
@@ -63,15 +59,8 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
     let mut vendor = None;
     for name in &ranks.devices {
         let device = name.parse::<DeviceName>().map_err(DeviceError::from)?;
-        let burn = wanted == GradientBackend::Burn;
-        let found = collectives_of(device).filter(|(found, _)| !burn || *found == Vendor::Nvidia);
-        let Some((found, _)) = found else {
-            let whose = if burn {
-                "NVIDIA's"
-            } else {
-                "NVIDIA's or AMD's"
-            };
-            let what = format!("it is between {whose} GPUs, and --devices names {name}");
+        let Some((found, _)) = collectives_of(device) else {
+            let what = format!("it is between NVIDIA's or AMD's GPUs, and --devices names {name}");
             let help =
                 "give each rank one, as --gpus N does where there are any, or use --backend auto";
             return refuse(what, help);
@@ -99,31 +88,14 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
             "give each rank a GPU of its own, or use --backend auto",
         );
     }
-    let threads = ranks.strategy == Strategy::DataParallel;
-    if wanted == GradientBackend::Burn && !threads {
-        let what = "Burn's own all_reduce is between threads of one process".to_string();
-        return refuse(
-            what,
-            "use it with --strategy data-parallel, or use --backend nccl",
-        );
+    match Library::load_of(vendor.unwrap_or(Vendor::Nvidia)) {
+        Ok(_) => Ok(()),
+        Err(error) => refuse(error.to_string(), "--backend host does without"),
     }
-    let found = match wanted {
-        GradientBackend::Burn => Library::is_found_by_cubecl(),
-        _ => Library::load_of(vendor.unwrap_or(Vendor::Nvidia)).map(|_| ()),
-    };
-    if let Err(error) = found {
-        return refuse(error.to_string(), "--backend host does without");
-    }
-    Ok(())
 }
 
 /// How the rank on the device `name` is connected with the others: all ranks choose together, those on processors too.
-/// `all` are the devices of all ranks, where these are threads of one process.
-pub(crate) fn connector(
-    config: &RunConfig,
-    name: &str,
-    all: &[Device],
-) -> Result<Connector, CliError> {
+pub(crate) fn connector(config: &RunConfig, name: &str) -> Result<Connector, CliError> {
     let abilities = Abilities {
         device: name.to_string(),
         keeps_to_host: keeps_to_host(config),
@@ -144,7 +116,6 @@ pub(crate) fn connector(
         ..abilities
     };
     let connector = Connector::new(config.ranks.backend, abilities);
-    let connector = connector.with_devices(all.to_vec());
     Ok(match &library {
         Ok(library) => with_nccl(connector, library, number, waits(config)),
         Err(_) => connector,
@@ -186,6 +157,7 @@ fn collectives_of(device: DeviceName) -> Option<(Vendor, usize)> {
 
 #[cfg(test)]
 mod tests {
+    use everburn_distributed::ShardStage;
     use everburn_tests::AssertContains;
 
     use super::*;
@@ -209,7 +181,7 @@ mod tests {
 
     #[test]
     fn what_can_never_be_is_refused_before_a_rank_is_started() {
-        use GradientBackend::{Auto, Burn, Host, Nccl};
+        use GradientBackend::{Auto, Host, Nccl};
         check(&config(&["flex", "flex"], Auto)).unwrap();
         check(&config(&["cuda:0", "cuda:0"], Host)).unwrap();
         let text = refused(&config(&["cuda:0", "flex"], Nccl));
@@ -218,14 +190,10 @@ mod tests {
         assert!(text.contains("--devices names vulkan:0"), "{text}");
         let text = refused(&config(&["cuda:0", "rocm:0"], Nccl));
         text.assert_contains(["names rocm:0 beside another vendor's"]);
-        let text = refused(&config(&["rocm:0", "rocm:1"], Burn));
-        text.assert_contains(["NVIDIA's GPUs, and --devices names rocm:0"]);
         let text = refused(&config(&["rocm:0", "rocm:0"], Nccl));
         assert!(text.contains("2 ranks share 1 GPU"), "{text}");
         let text = refused(&config(&["cuda:0", "cuda:0"], Nccl));
         assert!(text.contains("2 ranks share 1 GPU"), "{text}");
-        let text = refused(&config(&["cuda:0", "cuda:1"], Burn));
-        assert!(text.contains("between threads of one process"), "{text}");
         let mut hooked = config(&["cuda:0", "cuda:1"], Nccl);
         hooked.training.ddp.communication = CommunicationHookConfig::Fp16;
         let text = refused(&hooked);
@@ -252,7 +220,7 @@ mod tests {
         let config = config(&names, GradientBackend::Auto);
         let ranks = ProcessGroup::over_threads(2, GroupOptions::default());
         let ranks = ranks.into_iter().zip(names).map(|(group, name)| {
-            let connector = connector(&config, name, &[]).unwrap();
+            let connector = connector(&config, name).unwrap();
             std::thread::spawn(move || {
                 assert!(connector.connect(&group).unwrap().is_none());
                 connector.choice().unwrap().to_string()

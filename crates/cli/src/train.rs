@@ -46,8 +46,8 @@ use crate::logging::LogOutput;
 use crate::sampling::Writer;
 use crate::summary::{print_report, told_at_least};
 use crate::{
-    bottleneck, elastic, finders, gradient_exchange, launching, mesh, model_parallel, monitor,
-    over_ranks, plan, rank, recording, summary, tasks, weights,
+    bottleneck, elastic, gradient_exchange, launching, mesh, model_parallel, monitor, over_ranks,
+    plan, rank, recording, summary, tasks, weights,
 };
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
@@ -57,7 +57,6 @@ pub(crate) fn run(
     log: &LogOutput,
 ) -> Result<ExitCode, CliError> {
     let mut config = RunConfig::resolve(arguments, environment)?;
-    finders::check(arguments)?;
     if arguments.plan {
         return plan::run(&config, arguments);
     }
@@ -212,7 +211,7 @@ fn train_as_rank(
     // The report on a stall looks into the group after the training has ended.
     let (watched, regrouped) = watched(environment, &group, elastic.as_ref());
     let name = devices::name_of_rank(&config.ranks.devices, environment.local_rank);
-    let exchange = gradient_exchange::connector(&config, name, &[])?;
+    let exchange = gradient_exchange::connector(&config, name)?;
     let heartbeat = heartbeat.map(Arc::new);
     recording::set_note(
         &config.ranks,

@@ -9,8 +9,8 @@
 //!   sets on the device.
 //! - [`synchronize_batch_norms`] computes the batch norms of a model over the samples of all ranks.
 //! - [`tensor_parallel`] shards the linear layers of a model over ranks.
-//! - [`DeviceExchange`] sums gradients on GPUs: by NCCL ([`NcclExchange`]), which also exchanges other tensors, through
-//!   host memory ([`HostExchange`]), or by Burn's own collective ([`BurnExchange`]).
+//! - [`DeviceExchange`] sums gradients on GPUs: by NCCL ([`NcclExchange`]), which also exchanges other tensors, or
+//!   through host memory ([`HostExchange`]).
 //!
 //! A training step of a rank:
 //!
@@ -81,7 +81,6 @@ mod initial_state;
 mod loader;
 mod module_ranks;
 mod outer_loop;
-mod patience;
 mod placement;
 mod probe;
 mod rank_buffers;
@@ -96,6 +95,7 @@ mod synchronization;
 mod tensor_parallel;
 mod ties;
 mod virtual_ranks;
+mod worker_timeout;
 
 pub use batch_norm::synchronize_batch_norms;
 pub use bucket::{Bucket, BucketEntry, BucketLimits, BucketPlan};
@@ -109,10 +109,10 @@ pub use ddp::Ddp;
 #[cfg(any(feature = "cuda", feature = "rocm"))]
 pub use device::CubeMemory;
 pub use device::{
-    Abilities, BurnExchange, Choice, ConnectExchange, Connector, DeviceCollective, DeviceExchange,
-    DeviceMemory, DeviceName, DeviceUnavailable, GpuDescription, GradientBackend, HostExchange,
-    Lent, NcclExchange, PendingTensor, UnknownDevice, Waits, cuda_index, describe_gpu, gpu_names,
-    is_gpu, kernel_timer,
+    Abilities, Choice, ConnectExchange, Connector, DeviceCollective, DeviceExchange, DeviceMemory,
+    DeviceName, DeviceUnavailable, GpuDescription, GradientBackend, HostExchange, Lent,
+    NcclExchange, PendingTensor, UnknownDevice, Waits, cuda_index, describe_gpu, gpu_names, is_gpu,
+    kernel_timer,
 };
 pub use divergence::{Divergence, find_divergence};
 pub use error::DdpError;

@@ -11,11 +11,11 @@ use crate::bucket::Bucket;
 use crate::communication_hook::{CommunicationHook, GradientBucket};
 use crate::error::DdpError;
 use crate::host::HostBuffer;
-use crate::patience::{Patience, end};
 use crate::sharding::TrackedMemory;
 use crate::sharding::layout::ShardedBucket;
 use crate::synchronization::UpperSums;
 use crate::virtual_ranks::VirtualRanks;
+use crate::worker_timeout::{WorkerTimeout, end};
 
 /// How many threads take turns with the buckets: while one of them waits for the last bytes of its
 /// bucket, the other's keep the links busy.
@@ -178,13 +178,13 @@ impl Reducer {
 
     /// The next report; waits as long as exchanges are finished within the group's timeout.
     pub(crate) fn next_report(&self, reports: &Receiver<Report>) -> Result<Report, DdpError> {
-        let patience = Patience::in_step(&self.hands[0].group);
+        let timeout = WorkerTimeout::in_step(&self.hands[0].group);
         reports
-            .recv_timeout(patience.duration())
+            .recv_timeout(timeout.duration())
             .map_err(|error| match error {
                 RecvTimeoutError::Timeout => {
                     self.abort("the gradient exchange came to no end");
-                    DdpError::Reducer(patience.is_over("the next bucket of gradients"))
+                    DdpError::Reducer(timeout.is_over("the next bucket of gradients"))
                 }
                 RecvTimeoutError::Disconnected => DdpError::Reducer(WorkerError::Ended.to_string()),
             })
@@ -231,7 +231,7 @@ impl Drop for Reducer {
     fn drop(&mut self) {
         for hand in &mut self.hands {
             // What is queued belongs to steps that other ranks count on.
-            let limit = Patience::with(&hand.group).duration();
+            let limit = WorkerTimeout::with(&hand.group).duration();
             let reason = "the thread that exchanges gradients does not end";
             end(&mut hand.worker, limit, &hand.group, reason);
         }

@@ -23,6 +23,7 @@ use self::device_buckets::DeviceBuckets;
 pub(crate) use self::gradients::clipped_alone;
 use self::gradients::{Summed, gradients_of};
 use self::host_buckets::HostBuckets;
+pub(crate) use self::norm::total_norm;
 pub use self::norm::{GradientNorm, clip_coefficient};
 use self::scatter::{ScatterBuckets, only_shards};
 use self::step::{BackwardPass, Contents, KEEP_ORDER, Step};

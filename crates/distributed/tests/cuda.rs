@@ -8,9 +8,9 @@ use burn::optim::{GradientsParams, SgdConfig};
 use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{
-    BurnExchange, CommunicationHookConfig, CubeMemory, Ddp, DdpConfig, DeviceCollective,
-    DeviceExchange, DeviceMemory, GradientBucket, HostExchange, ModuleRanks, NcclExchange,
-    ParameterShards, ShardStage, Waits, check_placement, cuda_index, kernel_timer, share_of,
+    CommunicationHookConfig, CubeMemory, Ddp, DdpConfig, DeviceCollective, DeviceExchange,
+    DeviceMemory, GradientBucket, HostExchange, ModuleRanks, NcclExchange, ParameterShards,
+    ShardStage, Waits, check_placement, cuda_index, kernel_timer, share_of,
 };
 use everburn_nccl::{Library, NcclGroup, gpus};
 use everburn_nn::StatisticsGroup;
@@ -23,7 +23,6 @@ enum Way {
     Nccl,
     NcclAndHostWaits,
     Staged,
-    Burn,
 }
 
 fn number_of_gpus() -> usize {
@@ -94,10 +93,9 @@ fn on_gpus(
     let library = Library::load().map(Arc::new);
     let groups = ProcessGroup::over_threads(devices.len(), GroupOptions::default());
     let model = Mlp::new(&Device::flex());
-    let all: Vec<Device> = devices.iter().map(|number| Device::cuda(*number)).collect();
     std::thread::scope(|scope| {
         for (group, number) in groups.into_iter().zip(devices) {
-            let (library, work, all) = (&library, &work, all.clone());
+            let (library, work) = (&library, &work);
             let model = model.clone();
             scope.spawn(move || {
                 let device = Device::cuda(*number).autodiff();
@@ -107,7 +105,6 @@ fn on_gpus(
                         let own = group.subgroup(&ranks).unwrap().unwrap();
                         Arc::new(HostExchange::start(own).unwrap())
                     }
-                    Way::Burn => Arc::new(BurnExchange::new(all).unwrap()),
                     Way::Nccl | Way::NcclAndHostWaits => {
                         let library = library.as_ref().unwrap_or_else(|error| panic!("{error}"));
                         let own = NcclGroup::connect(library, *number, &group);
@@ -379,11 +376,11 @@ mod two_gpus {
 
     #[test]
     #[ignore = "needs two GPUs and NCCL: cargo xtask test runs it where there are"]
-    fn ranks_with_gpus_of_their_own_exchange_by_nccl_and_by_burns_collective() {
+    fn ranks_with_gpus_of_their_own_exchange_by_nccl() {
         let count = number_of_gpus().min(4);
         assert!(count > 1, "needs two GPUs");
         let devices: Vec<usize> = (0..count).collect();
-        for way in [Way::Nccl, Way::NcclAndHostWaits, Way::Burn] {
+        for way in [Way::Nccl, Way::NcclAndHostWaits] {
             steps_equal_the_processors(&devices, way, small_buckets());
         }
         sharded_steps_equal_the_processors(&devices);

@@ -76,12 +76,6 @@ pub enum LibraryError {
         /// What was tried, each with the loader's answer.
         tried: Vec<String>,
     },
-    /// NCCL may be there, but not under a name by which CubeCL asks for it.
-    #[error(
-        "CubeCL opens NCCL as libnccl.so, which the system's loader does not find; install libnccl-dev, or put \
-         a link of that name to libnccl.so.2 into a folder of LD_LIBRARY_PATH"
-    )]
-    NotForCubecl,
     /// NVRTC or its headers are nowhere.
     #[error(
         "no NVRTC: {reason}; install the CUDA toolkit, and name its folder in CUDA_PATH if it is not \

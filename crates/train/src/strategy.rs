@@ -54,7 +54,6 @@ use crate::config::checkpoint_every::Clock;
 use crate::config::loss_scaling::LossScaling;
 use crate::error::TrainError;
 use crate::metrics::layout::MetricAgreement;
-use crate::metrics::rank_times::PastStep;
 use crate::model::erased::AnyModel;
 use crate::record::outcome::LoopOutcome;
 use crate::seeds::mix;
@@ -114,7 +113,6 @@ impl SupervisedLearningStrategy<AnyModel> for RankStrategy {
             interrupted_round: None,
             pace: None,
             late: BTreeSet::new(),
-            past: None,
             defers_readback: false,
             shards: None,
             low_before: everburn_nn::low_products(),
@@ -136,7 +134,6 @@ impl SupervisedLearningStrategy<AnyModel> for RankStrategy {
                 without_values
             }
         };
-        rank_loop.outcome.past = rank_loop.past;
         *lock(&rank_loop.setup.hooks) = rank_loop.hooks.into_user_hooks();
         *lock(&self.outcome) = rank_loop.outcome;
         (model, rank_loop.events)
@@ -176,8 +173,6 @@ pub(crate) struct RankLoop {
     pace: Option<f64>,
     /// The ranks that a warning has named as late.
     late: BTreeSet<usize>,
-    /// What the newest step was for this rank.
-    past: Option<PastStep>,
     /// Metrics are read from the device some steps late.
     defers_readback: bool,
     /// What each rank keeps a part of, if anything.

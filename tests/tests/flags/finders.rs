@@ -133,7 +133,8 @@ fn a_finder_is_refused_with_what_it_cannot_measure() {
             &["--find-learning-rate", "--ranks", "2", "--elastic", "1:2"],
             "cannot be used with",
         ),
-        (&["--find-learning-rate", "--warmup"], "each does one thing"),
+        (&["--find-learning-rate", "--warmup"], "cannot be used with"),
+        (&["--find-batch-size", "--plan"], "cannot be used with"),
         (
             &["--find-batch-size", "--ranks", "2", "--pipeline", "2"],
             "the whole model",

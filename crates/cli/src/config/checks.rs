@@ -45,6 +45,7 @@ impl RunConfig {
         RunFeatures {
             parallel_model: !mesh.is_data_only(),
             pipeline: mesh.pipeline > 1,
+            tensor: mesh.tensor > 1,
             elastic: self.ranks.elastic.is_some(),
             profile: arguments.profile,
             threads: self.ranks.strategy == Strategy::DataParallel,

@@ -209,6 +209,20 @@ fn a_run_whose_configuration_was_emptied_is_not_resumed_with_defaults() {
 }
 
 #[test]
+fn a_run_by_a_backend_that_is_gone_is_answered_with_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.toml");
+    std::fs::write(&config, "model = 'mlp'\n[ranks]\nbackend = 'burn'\n").unwrap();
+    let words = format!("--resume --run-dir {}", folder.path().display());
+    let error = RunConfig::resolve(&arguments(&words), None).unwrap_err();
+    let error = error.to_string();
+    error.assert_contains([
+        "config.toml",
+        "`burn`, expected one of `auto`, `host`, `nccl`",
+    ]);
+}
+
+#[test]
 fn impossible_numbers_of_ranks_are_refused() {
     let none = arguments("mnist --ranks 0");
     assert!(

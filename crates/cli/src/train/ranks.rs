@@ -106,7 +106,7 @@ pub(super) fn train_on_threads(
         |group, device| {
             let run = (group.rank() == 0).then(|| run.clone());
             let name = devices::name_of_rank(&config.ranks.devices, group.rank());
-            let own = gradient_exchange::connector(config, name, devices)
+            let own = gradient_exchange::connector(config, name)
                 .map_err(|error| TrainError::Config(error.to_string()))?;
             let trainer = Trainer {
                 exchange: Some(Arc::new(own)),

@@ -27,11 +27,9 @@ pub enum GradientBackend {
     Host,
     /// NCCL, from GPU to GPU; RCCL on AMD's.
     Nccl,
-    /// Burn's own collective, between the GPUs of one process.
-    Burn,
 }
 
-everburn_record::named!(GradientBackend, "none of auto, host, nccl, burn", Self::Auto => "auto", Self::Host => "host", Self::Nccl => "nccl", Self::Burn => "burn");
+everburn_record::named!(GradientBackend, "none of auto, host, nccl", Self::Auto => "auto", Self::Host => "host", Self::Nccl => "nccl");
 
 /// What a rank supports, exchanged before the ranks choose.
 ///
@@ -169,7 +167,7 @@ fn decide(wanted: GradientBackend, ranks: &[(usize, Abilities)]) -> Result<Choic
             other => format!("{other} {version}"),
         }
     };
-    match (wanted, unsupported(wanted, ranks)) {
+    match (wanted, unsupported(ranks)) {
         (GradientBackend::Host, _) => host("as requested"),
         (GradientBackend::Auto, _) if ranks.iter().all(|(_, rank)| rank.device == "flex") => {
             host(Choice::NO_GPUS)
@@ -179,11 +177,9 @@ fn decide(wanted: GradientBackend, ranks: &[(usize, Abilities)]) -> Result<Choic
         (GradientBackend::Auto | GradientBackend::Nccl, None) => {
             Ok(choice(GradientBackend::Nccl, &version(&ranks[0])))
         }
-        (GradientBackend::Burn, None) => Ok(choice(GradientBackend::Burn, "as requested")),
-        (
-            GradientBackend::Nccl | GradientBackend::Burn,
-            Some(UnsupportedReason { what, advice }),
-        ) => Err(format!("{what}; {advice}, or use `ranks.backend = auto`")),
+        (GradientBackend::Nccl, Some(UnsupportedReason { what, advice })) => {
+            Err(format!("{what}; {advice}, or use `ranks.backend = auto`"))
+        }
     }
 }
 
@@ -193,7 +189,7 @@ struct UnsupportedReason {
     advice: &'static str,
 }
 
-fn unsupported(wanted: GradientBackend, ranks: &[(usize, Abilities)]) -> Option<UnsupportedReason> {
+fn unsupported(ranks: &[(usize, Abilities)]) -> Option<UnsupportedReason> {
     let stop = |what: String, advice| Some(UnsupportedReason { what, advice });
     for (at, (rank, abilities)) in ranks.iter().enumerate() {
         if let Some(reason) = &abilities.keeps_to_host {
@@ -217,14 +213,6 @@ fn unsupported(wanted: GradientBackend, ranks: &[(usize, Abilities)]) -> Option<
                 first_abilities.device, abilities.device
             );
             return stop(what, "give all ranks GPUs of one vendor");
-        }
-        // Burn loads NCCL itself.
-        if wanted == GradientBackend::Burn {
-            if api(abilities) != Vendor::Nvidia.api() {
-                let what = format!("rank {rank} is on {}", abilities.device);
-                return stop(what, "give each rank an NVIDIA GPU");
-            }
-            continue;
         }
         let library = collectives(abilities);
         match (&abilities.nccl, &ranks[0].1.nccl) {
@@ -342,29 +330,12 @@ mod tests {
         let two = [on_amd("a"), on_amd("b")];
         let auto = GradientBackend::Auto;
         assert_eq!(decided(auto, &two).unwrap(), "nccl (RCCL 2.21.5)");
-        let refused = decided(GradientBackend::Burn, &two).unwrap_err();
-        assert!(refused.starts_with("rank 0 is on rocm:0; "), "{refused}");
         // The versions are equal, and the libraries do not speak to each other.
         let both = [able("a"), on_amd("b")];
         let choice = decided(auto, &both).unwrap();
         assert_eq!(choice, "host (rank 0 is on cuda:0, rank 1 on rocm:0)");
         let refused = decided(GradientBackend::Nccl, &both).unwrap_err();
         assert!(refused.contains("GPUs of one vendor"), "{refused}");
-    }
-
-    #[test]
-    fn burns_own_collective_needs_gpus_and_finds_nccl_itself() {
-        let blind = |gpu: &str| Abilities {
-            nccl: Err("unknown".to_string()),
-            ..able(gpu)
-        };
-        let burn = GradientBackend::Burn;
-        assert!(
-            decided(burn, &[blind("a"), blind("b")])
-                .unwrap()
-                .starts_with("burn")
-        );
-        assert!(decided(burn, &[blind("a"), blind("a")]).is_err());
     }
 
     #[test]

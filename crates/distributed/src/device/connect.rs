@@ -3,13 +3,11 @@
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use burn::prelude::*;
 use everburn_collectives::group::{CollectiveError, ProcessGroup};
 use everburn_collectives::sync::lock;
 use everburn_nccl::{Library, NcclGroup};
 
 use super::choice::{Abilities, Choice, GradientBackend};
-use super::collective::BurnExchange;
 use super::exchange::{DeviceExchange, DeviceMemory};
 use super::nccl::{NcclExchange, Waits};
 use crate::error::DdpError;
@@ -63,8 +61,6 @@ pub struct Connector {
     wanted: GradientBackend,
     abilities: Abilities,
     nccl: Option<Nccl>,
-    /// Those of all ranks, where they are threads of one process.
-    devices: Vec<Device>,
     choice: Mutex<Option<Choice>>,
 }
 
@@ -83,7 +79,6 @@ impl Connector {
             wanted,
             abilities,
             nccl: None,
-            devices: Vec::new(),
             choice: Mutex::new(None),
         }
     }
@@ -118,14 +113,6 @@ impl Connector {
         self
     }
 
-    /// With the devices of all ranks, which are threads of this process: Burn's own collective is then
-    /// possible.
-    #[must_use]
-    pub fn with_devices(mut self, devices: Vec<Device>) -> Self {
-        self.devices = devices;
-        self
-    }
-
     fn connect_nccl(&self, group: &ProcessGroup) -> Result<NcclExchange, DdpError> {
         let Some(nccl) = &self.nccl else {
             return Err(DdpError::Backend {
@@ -150,7 +137,6 @@ impl ConnectExchange for Connector {
         *lock(&self.choice) = choice;
         Ok(match backend {
             GradientBackend::Nccl => Some(Arc::new(self.connect_nccl(group)?)),
-            GradientBackend::Burn => Some(Arc::new(BurnExchange::new(self.devices.clone())?)),
             GradientBackend::Host | GradientBackend::Auto => None,
         })
     }

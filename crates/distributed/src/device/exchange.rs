@@ -29,7 +29,7 @@ use crate::error::DdpError;
 /// # Ok::<(), everburn_distributed::DdpError>(())
 /// ```
 pub trait DeviceExchange: Send + Sync + fmt::Debug {
-    /// `nccl`, `host`, `host-bf16`, `burn`: for agreement between ranks, logs and reports.
+    /// `nccl`, `host`, `host-bf16`: for agreement between ranks, logs and reports.
     fn name(&self) -> &'static str;
 
     /// Begins the sum over all ranks of the numbers of bucket `bucket`, and waits for no other rank.

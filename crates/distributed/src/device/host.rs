@@ -19,7 +19,7 @@ use super::rounded::{HostSum, Rounding};
 use super::staging::{Staged, stage};
 use crate::communication_hook::CommunicationHookConfig;
 use crate::error::DdpError;
-use crate::patience::{AT_THE_END, Patience, end};
+use crate::worker_timeout::{AT_THE_END, WorkerTimeout, end};
 
 /// Adds buckets up through host memory.
 ///
@@ -136,7 +136,7 @@ impl DeviceExchange for HostExchange {
             bucket,
             rounding,
             bytes: self.bytes.clone(),
-            patience: Patience::in_step(&self.group),
+            timeout: WorkerTimeout::in_step(&self.group),
         }))
     }
 
@@ -149,10 +149,10 @@ impl DeviceExchange for HostExchange {
     }
 
     fn settle(&self) -> Result<(), DdpError> {
-        let patience = Patience::in_step(&self.group);
-        self.worker.settle(patience.duration()).map_err(|left| {
+        let timeout = WorkerTimeout::in_step(&self.group);
+        self.worker.settle(timeout.duration()).map_err(|left| {
             let what = format!("the last {left} buckets of gradients");
-            DdpError::Reducer(patience.is_over(&what))
+            DdpError::Reducer(timeout.is_over(&what))
         })?;
         self.check()
     }
@@ -174,7 +174,7 @@ struct Pending {
     bucket: usize,
     rounding: Option<Arc<Rounding>>,
     bytes: Arc<AtomicU64>,
-    patience: Patience,
+    timeout: WorkerTimeout,
 }
 
 impl PendingTensor for Pending {
@@ -184,11 +184,11 @@ impl PendingTensor for Pending {
             bucket,
             rounding,
             bytes,
-            patience,
+            timeout,
         } = *self;
-        let sum = sum.wait_within(patience.duration()).map_err(|lost| {
+        let sum = sum.wait_within(timeout.duration()).map_err(|lost| {
             let what = format!("the sum of bucket {bucket} of the gradients");
-            DdpError::Reducer(patience.lost(lost, &what))
+            DdpError::Reducer(timeout.lost(lost, &what))
         })??;
         bytes.fetch_add(sum.bytes, Ordering::Relaxed);
         Ok(match rounding {

@@ -6,14 +6,13 @@
 //! gradients are views of the buffer. The other values that ranks exchange (sample counts, used parameters, the order
 //! of gradients) are on the host: they go through the process group and wait for no GPU.
 //!
-//! `exchange.rs` has the seam: a [`DeviceExchange`] sums flat buffers ([`NcclExchange`], [`HostExchange`] through host
-//! memory, with `rounded.rs` in 16 bits, [`BurnExchange`]), and by NCCL it also sums what modules exchange within passes, and
-//! scatters and gathers what is sharded (`segments.rs`); a [`DeviceMemory`] gives NCCL access to a tensor's memory, on CUDA and
+//! `exchange.rs` has the seam: a [`DeviceExchange`] sums flat buffers ([`NcclExchange`], or [`HostExchange`] through host
+//! memory, with `rounded.rs` in 16 bits), and by NCCL it also sums what modules exchange within passes, and scatters and
+//! gathers what is sharded (`segments.rs`); a [`DeviceMemory`] gives NCCL access to a tensor's memory, on CUDA and
 //! ROCm (`gpu/memory.rs`) or in a fake for tests, so that everything but a few calls is tested without a GPU. `choice.rs`
 //! agrees on one exchange for all ranks, and `connect.rs` connects it.
 
 mod choice;
-mod collective;
 mod connect;
 mod exchange;
 mod flat;
@@ -31,7 +30,6 @@ use burn::prelude::*;
 use everburn_profile::KernelTimer;
 
 pub use self::choice::{Abilities, Choice, GradientBackend};
-pub use self::collective::BurnExchange;
 pub use self::connect::{ConnectExchange, Connector};
 pub use self::exchange::{DeviceCollective, DeviceExchange, DeviceMemory, Lent, PendingTensor};
 pub(crate) use self::flat::{flatten, views};

@@ -27,7 +27,7 @@ pub struct Prefetch {
     /// How many batches may be there, or be under way, before they are asked for. At least one.
     pub depth: usize,
     /// How long a batch is waited for.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl Default for Prefetch {
@@ -35,7 +35,7 @@ impl Default for Prefetch {
         Self {
             workers: 0,
             depth: 2,
-            patience: Duration::from_secs(300),
+            timeout: Duration::from_secs(300),
         }
     }
 }
@@ -44,7 +44,7 @@ impl Default for Prefetch {
 pub(super) struct Ahead<J, T> {
     shared: Arc<Shared<J, T>>,
     threads: Vec<JoinHandle<()>>,
-    patience: Duration,
+    timeout: Duration,
     /// A thread that is stuck is not waited for once more.
     stuck: bool,
 }
@@ -128,7 +128,7 @@ impl<J: Send + 'static, T: Send + 'static> Ahead<J, T> {
                 depth: prefetch.depth.max(1),
             }),
             threads: Vec::new(),
-            patience: prefetch.patience,
+            timeout: prefetch.timeout,
             stuck: false,
         };
         // More threads than results that may be there would only wait.
@@ -162,7 +162,7 @@ impl<J: Send + 'static, T: Send + 'static> Ahead<J, T> {
                 return Ok(result);
             }
             let waited = start.elapsed();
-            let Some(left) = self.patience.checked_sub(waited) else {
+            let Some(left) = self.timeout.checked_sub(waited) else {
                 self.stuck = true;
                 return Err(waited);
             };
@@ -252,14 +252,14 @@ mod tests {
     fn who_waits_in_vain_is_told_how_long_and_leaves_at_once() {
         let (release, hold) = mpsc::channel::<()>();
         let hold = Arc::new(Mutex::new(hold));
-        let patience = Duration::from_millis(20);
+        let timeout = Duration::from_millis(20);
         let prefetch = Prefetch {
-            patience,
+            timeout,
             ..prefetch(1, 1)
         };
         let work = move |_: usize| assert!(hold.lock().unwrap().recv().is_err());
         let mut ahead = Ahead::begin(prefetch, 0..2, work).unwrap();
-        assert!(ahead.take().unwrap_err() >= patience);
+        assert!(ahead.take().unwrap_err() >= timeout);
         drop(ahead);
         drop(release);
     }

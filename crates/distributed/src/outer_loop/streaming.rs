@@ -13,8 +13,8 @@ use everburn_collectives::worker::{Answer, Worker};
 
 use super::{CHUNK, OuterLoop, Parameters, sum};
 use crate::error::DdpError;
-use crate::patience::{AT_THE_END, Patience, end};
 use crate::synchronization::Communication;
+use crate::worker_timeout::{AT_THE_END, WorkerTimeout, end};
 
 /// What reports on stalls call the group of the thread.
 const GROUP: &str = "outer-steps";
@@ -127,7 +127,7 @@ pub struct FragmentInFlight {
     /// This rank's parameters as it has sent them.
     sent: Vec<f32>,
     answer: Answer<Result<Exchanged, CollectiveError>>,
-    patience: Patience,
+    timeout: WorkerTimeout,
 }
 
 impl fmt::Debug for FragmentInFlight {
@@ -206,7 +206,7 @@ impl OuterLoop {
             sent,
             answer,
             // The samples, and for each chunk at most two operations.
-            patience: Patience::in_step(&stream.group).of_operations(1 + 2 * chunks),
+            timeout: WorkerTimeout::in_step(&stream.group).of_operations(1 + 2 * chunks),
         })
     }
 
@@ -227,11 +227,11 @@ impl OuterLoop {
             fragment,
             sent,
             answer,
-            patience,
+            timeout,
         } = in_flight;
-        let exchanged = answer.wait_within(patience.duration());
+        let exchanged = answer.wait_within(timeout.duration());
         let exchanged = exchanged.map_err(|lost| {
-            DdpError::Reducer(patience.lost(lost, "the exchange of a fragment"))
+            DdpError::Reducer(timeout.lost(lost, "the exchange of a fragment"))
         })??;
         let communication = Communication {
             exposed: start.elapsed(),

@@ -20,7 +20,7 @@ use super::memory::{MemoryTracker, TrackedMemory};
 use super::prefetcher::Prefetcher;
 use crate::bucket::BucketEntry;
 use crate::error::DdpError;
-use crate::patience::{AT_THE_END, Patience, end};
+use crate::worker_timeout::{AT_THE_END, WorkerTimeout, end};
 
 /// Parameters gathered together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,24 +133,24 @@ impl Promise {
     /// Waits for the chunk; also returns how long. `wanted` names the parameter for errors.
     ///
     /// # Errors
-    /// If the gather failed, or with [`DdpError::Gather`] after the time limit `patience`.
+    /// If the gather failed, or with [`DdpError::Gather`] after the time limit `timeout`.
     pub(crate) fn wait(
         &self,
-        patience: Patience,
+        timeout: WorkerTimeout,
         wanted: &str,
     ) -> (Result<Arc<GatheredChunk>, DdpError>, Duration) {
         let start = Instant::now();
         let state = lock(&self.state);
         let waited = self
             .ready
-            .wait_timeout_while(state, patience.duration(), |state| state.is_none());
+            .wait_timeout_while(state, timeout.duration(), |state| state.is_none());
         let state = match waited {
             Ok((state, _)) => state,
             Err(poisoned) => poisoned.into_inner().0,
         };
         let result = state.clone().unwrap_or_else(|| {
             let what = format!("the parameter `{wanted}`");
-            Err(DdpError::Gather(patience.is_over(&what)))
+            Err(DdpError::Gather(timeout.is_over(&what)))
         });
         (result, start.elapsed())
     }
@@ -206,8 +206,8 @@ impl Gatherer {
     }
 
     /// How long to wait for a chunk: longer than the group does, whose error says more.
-    pub(crate) fn patience(&self) -> Patience {
-        Patience::with(&self.group)
+    pub(crate) fn timeout(&self) -> WorkerTimeout {
+        WorkerTimeout::with(&self.group)
     }
 
     /// Aborts the group, so that the other ranks stop too.
@@ -323,7 +323,7 @@ mod tests {
                     Tensor::<1>::from_floats(own.as_slice(), &Device::flex())
                 });
                 let promise = gatherer.gather(0, shards.collect());
-                let gathered = promise.wait(gatherer.patience(), "all").0.unwrap();
+                let gathered = promise.wait(gatherer.timeout(), "all").0.unwrap();
                 [0, 1].map(|number| {
                     gathered.full_parameter(&chunk, number, &parameters, layout, None)
                 })

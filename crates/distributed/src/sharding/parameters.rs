@@ -25,7 +25,7 @@ use crate::device::DeviceExchange;
 use crate::error::DdpError;
 use crate::gradient::moved;
 use crate::placement::device_of_parameters;
-use crate::synchronization::{GradientNorm, SyncedGradients, clip_coefficient};
+use crate::synchronization::{SyncedGradients, total_norm};
 
 /// This rank's shards of all trained parameters, in the order of registration, each with its parameter's id: a
 /// module that an optimizer can update.
@@ -96,7 +96,6 @@ const SMALLEST_CHUNK: usize = 256 << 10;
 pub struct ParameterShards {
     ddp: Ddp,
     stage: ShardStage,
-    max_gradient_norm: Option<f32>,
     /// The device of the shards that the optimizer updates; with autodiff.
     home: Device,
     /// The shards are kept between steps, not sliced from the model each time.
@@ -149,7 +148,7 @@ impl ParameterShards {
             parameters.to_vec(),
             shared.shard_layout(),
             chunks.clone(),
-            gatherer.patience(),
+            gatherer.timeout(),
         );
         let keeps = stage.shards_parameters() || offload.is_some();
         let exchange = shared
@@ -159,7 +158,6 @@ impl ParameterShards {
         let mut shards = Self {
             ddp: ddp.clone(),
             stage,
-            max_gradient_norm: shared.config().max_gradient_norm,
             home: offload.unwrap_or(device).autodiff(),
             keeps,
             local_shards: None,
@@ -272,10 +270,14 @@ impl ParameterShards {
     pub fn average(&mut self, shards: GradientShards) -> Result<SyncedGradients, DdpError> {
         self.held.gradients = self.held.gradients.max(shards.num_bytes());
         let (mut norm, mut factor) = (None, 1.0);
-        if let Some(max) = self.max_gradient_norm {
-            let found = self.norm(&shards)?;
-            factor = clip_coefficient(found, f64::from(max));
-            norm = Some(GradientNorm::known(found));
+        if let Some(max) = self.ddp.shared().config().max_gradient_norm {
+            // All ranks add up the same numbers in the same order.
+            let mut squares = shards.sums_of_squares()?;
+            let group = self.ddp.group();
+            group.all_reduce_in_place(&mut squares, ReduceOp::Sum)?;
+            let squares = squares.into_iter().enumerate();
+            let (found, clips) = total_norm(squares, self.ddp.parameters(), max)?;
+            (norm, factor) = (Some(found), clips);
         }
         let device = self.home.clone().inner();
         let mut gradients = GradientsParams::new();
@@ -290,19 +292,6 @@ impl ParameterShards {
             norm,
             communication: shards.communication,
         })
-    }
-
-    /// The norm of all gradients together. All ranks add up the same numbers in the same order.
-    fn norm(&self, shards: &GradientShards) -> Result<f64, DdpError> {
-        let mut squares = shards.sums_of_squares()?;
-        let group = self.ddp.group();
-        group.all_reduce_in_place(&mut squares, ReduceOp::Sum)?;
-        match squares.iter().position(|squares| !squares.is_finite()) {
-            Some(number) => Err(DdpError::GradientNotFinite {
-                parameter: self.ddp.parameters()[number].path.clone(),
-            }),
-            None => Ok(squares.iter().sum::<f64>().sqrt()),
-        }
     }
 
     /// Lets `step` update this rank's shards with their gradients, and begins to gather the updated parameters into

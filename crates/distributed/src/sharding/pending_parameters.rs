@@ -15,7 +15,7 @@ use super::prefetcher::AccessTrace;
 use crate::bucket::BucketEntry;
 use crate::error::DdpError;
 use crate::gradient::{Gradient, moved};
-use crate::patience::Patience;
+use crate::worker_timeout::WorkerTimeout;
 
 /// What all parameters of a model have in context, however often they are gathered.
 pub(crate) struct GatherContext {
@@ -24,7 +24,7 @@ pub(crate) struct GatherContext {
     pub(crate) chunks: Arc<Vec<Chunk>>,
     /// By parameter: the index of its chunk.
     pub(crate) chunk_of: Vec<usize>,
-    pub(crate) patience: Patience,
+    pub(crate) timeout: WorkerTimeout,
     /// Memory of the parameters that passes gather.
     pub(crate) gathered: MemoryTracker,
     pub(crate) access_trace: Mutex<AccessTrace>,
@@ -37,7 +37,7 @@ impl GatherContext {
         parameters: Vec<BucketEntry>,
         layout: ShardLayout,
         chunks: Arc<Vec<Chunk>>,
-        patience: Patience,
+        timeout: WorkerTimeout,
     ) -> Self {
         let mut chunk_of = vec![0; parameters.len()];
         for (index, chunk) in chunks.iter().enumerate() {
@@ -50,7 +50,7 @@ impl GatherContext {
             layout,
             chunks,
             chunk_of,
-            patience,
+            timeout,
             gathered: MemoryTracker::default(),
             access_trace: Mutex::default(),
             waited: Mutex::default(),
@@ -167,7 +167,7 @@ impl PendingParameter {
                 return context.tensor_of_device(number, &chunk, device);
             }
         };
-        let (gathered, waited) = promise.wait(context.patience, &context.parameters[number].path);
+        let (gathered, waited) = promise.wait(context.timeout, &context.parameters[number].path);
         context.add_waited(waited);
         let full = gathered.map(|gathered| context.full_parameter(&gathered, number, false));
         context.tensor(number, full, device)

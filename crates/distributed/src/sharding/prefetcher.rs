@@ -180,7 +180,7 @@ impl Prefetcher {
         // A pass that gathers once keeps its parameters in the graph.
         let half = if self.twice { half } else { Half::Forward };
         let position = self.position(half, self.context.chunk_of[number]);
-        let patience = self.context.patience;
+        let timeout = self.context.timeout;
         let mut state = lock(&self.state);
         state.wanted = state.wanted.max(position + 1);
         self.changed.notify_all();
@@ -189,7 +189,7 @@ impl Prefetcher {
         };
         let waited = self
             .changed
-            .wait_timeout_while(state, patience.duration(), waits);
+            .wait_timeout_while(state, timeout.duration(), waits);
         state = match waited {
             Ok((state, _)) => state,
             Err(poisoned) => poisoned.into_inner().0,
@@ -213,7 +213,7 @@ impl Prefetcher {
                 _ => {
                     let path = &self.context.parameters[number].path;
                     let what = format!("the parameter `{path}`");
-                    DdpError::Gather(patience.is_over(&what))
+                    DdpError::Gather(timeout.is_over(&what))
                 }
             },
         )

@@ -8,7 +8,7 @@ use burn::optim::GradientsParams;
 use burn::prelude::*;
 use burn::tensor::TensorData;
 
-use super::norm::{GradientNorm, clip_coefficient};
+use super::norm::total_norm;
 use super::{Communication, SyncedGradients};
 use crate::bucket::BucketPlan;
 use crate::error::DdpError;
@@ -132,9 +132,9 @@ impl Summed {
     pub(super) fn give<M: Module>(mut self, model: &M) -> Result<SyncedGradients, DdpError> {
         let (mut norm, mut factor) = (None, 1.0);
         if let Some(max) = self.shared.config().max_gradient_norm {
-            let found = self.norm()?;
-            factor = clip_coefficient(found, f64::from(max));
-            norm = Some(GradientNorm::known(found));
+            let parameters = self.shared.parameters();
+            let (found, clips) = total_norm(self.sums_of_squares(), parameters, max)?;
+            (norm, factor) = (Some(found), clips);
         }
         let mut data = HashMap::new();
         for (bucket, buffer) in self.plan.buckets().iter().zip(&self.buffers) {
@@ -169,26 +169,18 @@ impl Summed {
         Ok(synced)
     }
 
-    /// The norm of all gradients together, added up in the order of registration.
-    fn norm(&self) -> Result<f64, DdpError> {
-        let mut sum = 0.0;
-        for (number, used) in self.used.iter().enumerate() {
+    /// By the number of its parameter, in the order of registration: the sum of squares of each gradient.
+    fn sums_of_squares(&self) -> impl Iterator<Item = (usize, f64)> {
+        let used = self.used.iter().enumerate().filter(|(_, used)| **used);
+        used.filter_map(move |(number, _)| {
             let (bucket, slot) = self.plan.place(number);
-            let (true, Some(buffer)) = (*used, &self.buffers[bucket]) else {
-                continue;
-            };
+            let buffer = self.buffers[bucket].as_ref()?;
             let squares = match self.squares[bucket].get(slot) {
                 Some(squares) => *squares,
                 None => buffer.sum_of_squares(self.plan.buckets()[bucket].range(slot)),
             };
-            if !squares.is_finite() {
-                return Err(DdpError::GradientNotFinite {
-                    parameter: self.shared.parameters()[number].path.clone(),
-                });
-            }
-            sum += squares;
-        }
-        Ok(sum.sqrt())
+            Some((number, squares))
+        })
     }
 }
 
@@ -201,31 +193,22 @@ pub(crate) fn clipped_alone<M: Module>(
     max: f32,
     shared: &Shared,
 ) -> Result<SyncedGradients, DdpError> {
-    let path = |number: usize| shared.parameters()[number].path.clone();
+    let parameters = shared.parameters();
     let mut read = Vec::new();
     for (number, gradient) in gradients_of(model, gradients, shared)? {
         let data = gradient.read().map_err(|reason| DdpError::Read {
-            parameter: path(number),
+            parameter: parameters[number].path.clone(),
             reason,
         })?;
         read.push((number, data));
     }
-    // Added up in the order of registration, as in `Summed::norm`.
     read.sort_by_key(|(number, _)| *number);
-    let mut sum = 0.0;
-    for (number, data) in &read {
-        let squares = sum_of_squares(data).unwrap_or(f64::NAN);
-        if !squares.is_finite() {
-            let parameter = path(*number);
-            return Err(DdpError::GradientNotFinite { parameter });
-        }
-        sum += squares;
-    }
-    let norm = sum.sqrt();
-    let factor = clip_coefficient(norm, f64::from(max));
-    let scaled = |(number, data): (usize, TensorData)| {
-        (shared.parameters()[number].id, scaled(data, factor))
-    };
+    let squares = read
+        .iter()
+        .map(|(number, data)| (*number, sum_of_squares(data).unwrap_or(f64::NAN)));
+    let (norm, factor) = total_norm(squares, parameters, max)?;
+    let scaled =
+        |(number, data): (usize, TensorData)| (parameters[number].id, scaled(data, factor));
     let mut give = Give {
         given: GradientsParams::new(),
         data: read.into_iter().map(scaled).collect(),
@@ -234,7 +217,7 @@ pub(crate) fn clipped_alone<M: Module>(
     Ok(SyncedGradients {
         gradients: give.given,
         samples: samples as u64,
-        norm: Some(GradientNorm::known(norm)),
+        norm: Some(norm),
         communication: Communication::default(),
     })
 }

@@ -2,6 +2,7 @@
 
 use burn::prelude::*;
 
+use crate::bucket::BucketEntry;
 use crate::error::DdpError;
 
 /// Added to the norm before clipping compares it with the limit, as in PyTorch.
@@ -24,6 +25,26 @@ pub fn clip_coefficient(norm: f64, max: f64) -> f64 {
 /// [`clip_coefficient`] of a norm that stays on its device.
 pub(super) fn clip_coefficient_on_device(norm: Tensor<1>, max: f64) -> Tensor<1> {
     ((norm + NORM_EPSILON).recip() * max).clamp_max(1.0)
+}
+
+/// The norm of all gradients together, and the factor that clips them to `max`. `squares` has the sum of squares of each
+/// gradient with the number of its parameter, in the order of registration: the order decides the bits.
+pub(crate) fn total_norm(
+    squares: impl Iterator<Item = (usize, f64)>,
+    parameters: &[BucketEntry],
+    max: f32,
+) -> Result<(GradientNorm, f64), DdpError> {
+    let mut sum = 0.0_f64;
+    for (number, squares) in squares {
+        if !squares.is_finite() {
+            let parameter = parameters[number].path.clone();
+            return Err(DdpError::GradientNotFinite { parameter });
+        }
+        sum += squares;
+    }
+    let norm = sum.sqrt();
+    let factor = clip_coefficient(norm, f64::from(max));
+    Ok((GradientNorm::known(norm), factor))
 }
 
 /// The norm of all gradients of a step, before clipping.
@@ -91,7 +112,34 @@ impl From<f64> for GradientNorm {
 
 #[cfg(test)]
 mod tests {
+    use burn::module::ParamId;
+    use burn::tensor::DType;
+
     use super::*;
+
+    #[test]
+    fn squares_are_summed_in_their_order_and_the_first_that_is_not_finite_is_named() {
+        let parameters = ["a", "b", "c"].map(|path| BucketEntry {
+            path: path.to_string(),
+            id: ParamId::new(),
+            shape: vec![1],
+            dtype: DType::F32,
+        });
+        let of = |squares: [f64; 3]| {
+            let found = total_norm(squares.into_iter().enumerate(), &parameters, 1.0);
+            found.map(|(norm, factor)| (norm.read().unwrap(), factor))
+        };
+        assert_eq!(
+            of([9.0, 0.0, 16.0]).unwrap(),
+            (5.0, clip_coefficient(5.0, 1.0))
+        );
+        // In another order the ones would count.
+        assert_eq!(of([1e16, 1.0, 1.0]).unwrap().0, 1e8);
+        assert!(of([1.0, 1.0, 1e16]).unwrap().0 > 1e8);
+        let error = of([1.0, f64::INFINITY, f64::NAN]).unwrap_err();
+        let named = matches!(&error, DdpError::GradientNotFinite { parameter } if parameter == "b");
+        assert!(named, "{error}");
+    }
 
     #[test]
     fn the_coefficient_is_the_same_on_the_host_and_on_a_device() {

@@ -389,7 +389,7 @@ fn a_batch_that_does_not_come_is_an_error_that_names_rank_and_batch() {
     let gate = Arc::<(std::sync::Mutex<bool>, std::sync::Condvar)>::default();
     let stuck = Stuck { gate: gate.clone() };
     let prefetch = Prefetch {
-        patience: Duration::from_millis(30),
+        timeout: Duration::from_millis(30),
         ..ahead(1, 1)
     };
     let loader = DistributedLoader::new(

@@ -22,18 +22,6 @@ pub(crate) const OLDEST: NcclVersion = NcclVersion {
     patch: 0,
 };
 
-/// The names that cudarc 0.19 has for it, whose number is that of CUDA: the number of NCCL is not among them.
-const NAMES_OF_CUBECL: [&str; 8] = [
-    "libnccl.so",
-    "libnccl.so.13",
-    "libnccl.so.12",
-    "libnccl.so.11",
-    "libnccl.so.10",
-    "libnccl.so.9",
-    "libnccl.so.1",
-    "libnccl64.so",
-];
-
 functions! {
     VersionFunction {
         get_version: fn(*mut c_int) -> c_int = "ncclGetVersion";
@@ -103,16 +91,6 @@ impl Library {
             }
         };
         Self::of(vendor, &opened)
-    }
-
-    /// Whether CubeCL finds NCCL, too, for Burn's own collective and for copies between the GPUs of a process: it
-    /// asks the system's loader for other names than this crate, and looks nowhere else.
-    ///
-    /// # Errors
-    /// [`LibraryError::NotForCubecl`].
-    pub fn is_found_by_cubecl() -> Result<(), LibraryError> {
-        let opened = Opened::first(NAMES_OF_CUBECL.map(PathBuf::from));
-        opened.map(|_| ()).map_err(|_| LibraryError::NotForCubecl)
     }
 
     fn of(vendor: Vendor, opened: &Opened) -> Result<Self, LibraryError> {

@@ -28,6 +28,8 @@ pub struct RunFeatures {
     pub parallel_model: bool,
     /// The mesh has a pipeline axis.
     pub pipeline: bool,
+    /// Ranks share layers: the mesh has a tensor axis.
+    pub tensor: bool,
     /// The training continues when a rank is lost.
     pub elastic: bool,
     /// Steps are recorded for a profile.
@@ -56,12 +58,14 @@ enum Feature {
     Elastic,
     Ema,
     F16,
+    Fragments,
     HalfPrecision,
     HashEvery,
     LocalSteps,
     LogicalShards,
     Lora,
     NoOverlap,
+    OuterPatience,
     OwnOptimizer,
     ParallelModel,
     ParameterGroups,
@@ -74,11 +78,17 @@ enum Feature {
     ShardParameters,
     SplitModel,
     SyncBatchNorm,
+    Tensor,
     Threads,
     Trial,
+    WholeParameters,
 }
 
 use Feature as F;
+
+/// Why an optimizer that is not elementwise is not for ranks with parts of parameters.
+const OF_WHOLE_PARAMETERS: &str = "a rank has a part of each parameter, and this optimizer looks at whole ones; use one \
+    that does not, such as `training.optimizer.kind = adam-w`";
 
 /// Pairs that exclude each other, each with the reason and what to do.
 const CONFLICTS: &[(Feature, Feature, &str)] = &[
@@ -122,6 +132,8 @@ const CONFLICTS: &[(Feature, Feature, &str)] = &[
         F::OwnOptimizer,
         "a rank has a shard of each parameter, and the optimizer may need whole ones",
     ),
+    (F::WholeParameters, F::Shard, OF_WHOLE_PARAMETERS),
+    (F::WholeParameters, F::Tensor, OF_WHOLE_PARAMETERS),
     (
         F::ShardGradients,
         F::NoOverlap,
@@ -164,6 +176,11 @@ const CONFLICTS: &[(Feature, Feature, &str)] = &[
         F::LocalSteps,
         F::CommunicationHook,
         "no gradients are exchanged; `training.outer.compression = int8` compresses the differences",
+    ),
+    (
+        F::OuterPatience,
+        F::Fragments,
+        "with fragments ranks notice a slow one only at the end of their own next round; leave one of them out",
     ),
     (
         F::Balance,
@@ -363,12 +380,14 @@ impl TrainingConfig {
             F::Elastic => run.elastic,
             F::Ema => self.ema.is_some(),
             F::F16 => self.precision.scales_losses(),
+            F::Fragments => self.sync.steps().and(self.outer.fragments).is_some(),
             F::HalfPrecision => self.precision.compute_type().low().is_some(),
             F::HashEvery => self.hash_every.is_some(),
             F::LocalSteps => self.sync != SyncInterval::Step,
             F::LogicalShards => self.virtual_ranks.is_some(),
             F::Lora => self.lora.is_some(),
             F::NoOverlap => !self.overlap,
+            F::OuterPatience => self.outer_patience.is_some(),
             F::OwnOptimizer => run.own_optimizer,
             F::ParallelModel => run.parallel_model,
             F::ParameterGroups => self.optimizer.has_groups(),
@@ -381,8 +400,10 @@ impl TrainingConfig {
             F::ShardParameters => shard(ShardStage::shards_parameters),
             F::SplitModel => run.split_model,
             F::SyncBatchNorm => self.sync_batch_norm,
+            F::Tensor => run.tensor,
             F::Threads => run.threads,
             F::Trial => run.trial,
+            F::WholeParameters => !self.optimizer.kind.is_elementwise(),
         }
     }
 
@@ -403,6 +424,7 @@ impl TrainingConfig {
             F::Elastic => key("ranks.elastic"),
             F::Ema => key("training.ema.decay"),
             F::F16 | F::HalfPrecision => precision(self.precision),
+            F::Fragments => key("training.outer.fragments"),
             F::HashEvery => key("training.hash_every"),
             F::LocalSteps => match self.sync.steps() {
                 Some(steps) => format!("`training.sync = {steps}`"),
@@ -414,6 +436,7 @@ impl TrainingConfig {
             },
             F::Lora => key("training.lora.rank"),
             F::NoOverlap => key("training.overlap = false"),
+            F::OuterPatience => key("training.outer_patience"),
             F::OwnOptimizer => "a task's own optimizer".to_string(),
             F::ParallelModel => "a model over several ranks (`parallel.mesh`)".to_string(),
             F::ParameterGroups => match self.optimizer.layer_decay {
@@ -429,8 +452,10 @@ impl TrainingConfig {
             }
             F::SplitModel => key("ranks.strategy = model-parallel"),
             F::SyncBatchNorm => key("training.sync_batch_norm"),
+            F::Tensor => "layers that several ranks share".to_string(),
             F::Threads => key("ranks.strategy = data-parallel"),
             F::Trial => "a finder".to_string(),
+            F::WholeParameters => format!("`training.optimizer.kind = {}`", self.optimizer.kind),
         }
     }
 }

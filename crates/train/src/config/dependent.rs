@@ -5,7 +5,6 @@ use everburn_record::units::counted;
 
 use super::TrainingConfig;
 use crate::config::balance::Balance;
-use crate::config::optimizer::OptimizerKind;
 use crate::error::TrainError;
 
 impl TrainingConfig {
@@ -52,30 +51,6 @@ impl TrainingConfig {
         }
     }
 
-    /// Refuses an optimizer that looks at whole parameters where ranks share layers, and have parts of some.
-    ///
-    /// # Errors
-    /// [`TrainError::Config`] naming it.
-    pub fn check_shared_layers(&self, shared: bool) -> Result<(), TrainError> {
-        match shared {
-            true => self.check_elementwise("layers that several ranks share"),
-            false => Ok(()),
-        }
-    }
-
-    /// Refuses an optimizer that looks at whole parameters, of which `what` gives a rank parts.
-    fn check_elementwise(&self, what: &str) -> Result<(), TrainError> {
-        let kind = self.optimizer.kind;
-        match kind.is_elementwise() {
-            true => Ok(()),
-            false => Err(TrainError::Config(format!(
-                "`training.optimizer.kind = {kind}` and {what} do not go together: a rank has a part of each parameter, \
-                 and {kind} looks at whole ones; use {}",
-                OptimizerKind::list(OptimizerKind::is_elementwise)
-            ))),
-        }
-    }
-
     pub(super) fn validate_virtual_ranks(&self, world_size: usize) -> Result<(), TrainError> {
         let Some(count) = self.virtual_ranks else {
             return Ok(());
@@ -106,17 +81,14 @@ impl TrainingConfig {
     }
 
     pub(super) fn validate_sharding(&self) -> Result<(), TrainError> {
-        let Some(stage) = self.ddp.shard else {
-            return match self.offload_optimizer {
-                true => Err(TrainError::Config(
-                    "`training.offload_optimizer` is for an optimizer whose state is sharded: add \
-                     `training.ddp.shard = optimizer`"
-                        .to_string(),
-                )),
-                false => Ok(()),
-            };
-        };
-        self.check_elementwise(&format!("`training.ddp.shard = {stage}`"))
+        match self.offload_optimizer && self.ddp.shard.is_none() {
+            true => Err(TrainError::Config(
+                "`training.offload_optimizer` is for an optimizer whose state is sharded: add \
+                 `training.ddp.shard = optimizer`"
+                    .to_string(),
+            )),
+            false => Ok(()),
+        }
     }
 
     pub(super) fn validate_chaos(&self) -> Result<(), TrainError> {
@@ -133,20 +105,13 @@ impl TrainingConfig {
         self.outer
             .validate()
             .map_err(|error| TrainError::Config(error.to_string()))?;
-        let refuse = |message: &str| Err(TrainError::Config(message.to_string()));
-        if let (Some(fragments), Some(every)) = (self.outer.fragments, self.sync.steps()) {
-            if fragments > every {
-                return refuse(&format!(
-                    "`training.outer.fragments = {fragments}` is more than `training.sync = every={every}`: a round has at \
-                     least one step, so use at most {every}"
-                ));
-            }
-            if self.outer_patience.is_some() {
-                return refuse(
-                    "`training.outer_patience` and `training.outer.fragments` do not go together: with fragments ranks \
-                     notice a slow one only at the end of their own next round; leave one of them out",
-                );
-            }
+        if let (Some(fragments), Some(every)) = (self.outer.fragments, self.sync.steps())
+            && fragments > every
+        {
+            return Err(TrainError::Config(format!(
+                "`training.outer.fragments = {fragments}` is more than `training.sync = every={every}`: a round has at \
+                 least one step, so use at most {every}"
+            )));
         }
         let wrong = |times: f64| !(times.is_finite() && times >= 1.0);
         match self.outer_patience.is_some_and(wrong) {

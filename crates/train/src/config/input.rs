@@ -59,8 +59,8 @@ impl InputConfig {
         Ok(())
     }
 
-    /// What loaders of a rank on `device` are told, which waits for a batch for `patience` at most.
-    pub(crate) fn prefetch(&self, device: &Device, patience: Duration) -> Prefetch {
+    /// How batches are assembled on a rank with `device`, which waits for one for `timeout` at most.
+    pub(crate) fn prefetch(&self, device: &Device, timeout: Duration) -> Prefetch {
         let automatic = usize::from(is_gpu(device));
         Prefetch {
             // What is on the device is picked there: threads would only get in each other's way.
@@ -69,7 +69,7 @@ impl InputConfig {
                 false => self.workers.unwrap_or(automatic),
             },
             depth: self.prefetch,
-            patience,
+            timeout,
         }
     }
 }
@@ -158,8 +158,8 @@ mod tests {
 
     #[test]
     fn threads_are_for_devices_that_compute_by_themselves() {
-        let patience = Duration::from_secs(1);
-        let workers = |config: InputConfig| config.prefetch(&Device::flex(), patience).workers;
+        let timeout = Duration::from_secs(1);
+        let workers = |config: InputConfig| config.prefetch(&Device::flex(), timeout).workers;
         assert_eq!(workers(InputConfig::default()), 0);
         let two = InputConfig {
             workers: Some(2),

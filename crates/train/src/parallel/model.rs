@@ -100,7 +100,6 @@ impl TrainingConfig {
         &self,
         over: &dyn ParallelModel<M, B>,
     ) -> Result<(), TrainError> {
-        self.check_shared_layers(over.cuts_layers())?;
         let wrong = |what: String| Err(TrainError::Config(what));
         let norm = self.ddp.max_gradient_norm.map(f64::from);
         if norm != over.max_gradient_norm() {

@@ -61,7 +61,7 @@ pub(crate) struct LoopOutcome {
     pub(crate) sharding: Option<ShardingReport>,
     /// The averaged model as a safetensors file, where this rank has it.
     pub(crate) averaged: Option<Arc<Vec<u8>>>,
-    /// What the newest step was for this rank, which nobody has been told yet.
+    /// What the newest step was for this rank.
     pub(crate) past: Option<PastStep>,
     pub(crate) error: Option<TrainError>,
 }

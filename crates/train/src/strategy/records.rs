@@ -130,7 +130,7 @@ impl RankLoop {
                 let text = format!("{model} continues after step {step}, on {ranks}");
                 Event::new(EventKind::Resume, text)
             }
-            _ if step == 0 && self.past.is_none() => {
+            _ if step == 0 && self.outcome.past.is_none() => {
                 let text = format!("{model} begins, on {ranks}");
                 Event::new(EventKind::Start, text)
             }

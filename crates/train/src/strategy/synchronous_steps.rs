@@ -154,7 +154,7 @@ impl<'a> SynchronousSteps<'a> {
             recorder.peak_memory(peak);
         }
         let group = &ranks.setup.group;
-        let past = ranks.past.filter(|past| past.step + 1 == number);
+        let past = ranks.outcome.past.filter(|past| past.step + 1 == number);
         let own = LocalReply {
             sums,
             votes,
@@ -201,7 +201,7 @@ impl<'a> SynchronousSteps<'a> {
         };
         let cost = spans.cost_of(step.communication);
         (times.seconds, times.waited) = (cost.seconds, cost.waited);
-        ranks.past = Some(PastStep {
+        ranks.outcome.past = Some(PastStep {
             step: number,
             times,
         });

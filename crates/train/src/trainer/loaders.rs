@@ -98,8 +98,8 @@ impl Trainer {
     }
 
     pub(super) fn prefetch(&self) -> Prefetch {
-        let patience = self.group.timeout();
-        self.config.input.prefetch(&self.device, patience)
+        let timeout = self.group.timeout();
+        self.config.input.prefetch(&self.device, timeout)
     }
 
     /// The sampler of this rank, or of its logical shards.

@@ -162,6 +162,7 @@ impl Trainer {
         }
         self.config.check_conflicts(RunFeatures {
             parallel_model: over.is_some(),
+            tensor: over.is_some_and(|over| over.cuts_layers()),
             elastic: self.regroup.is_some(),
             profile: self.recorder.is_some(),
             ..RunFeatures::default()

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use burn::prelude::*;
 use everburn_distributed::{
-    BurnExchange, Ddp, DdpConfig, DdpError, DeviceCollective, DeviceExchange, DeviceMemory,
-    HostExchange, Lent, NcclExchange, PendingTensor, Waits,
+    Ddp, DdpConfig, DdpError, DeviceCollective, DeviceExchange, DeviceMemory, HostExchange, Lent,
+    NcclExchange, PendingTensor, Waits,
 };
 use everburn_distributed_fake::FakeMemory;
 use everburn_nccl_fake::{FakeCluster, Fault};
@@ -166,17 +166,6 @@ fn types_are_kept_and_half_types_are_summed() {
             assert_eq!(sum.into_data().iter::<f32>().collect::<Vec<_>>(), [3.0; 5]);
         });
     }
-}
-
-#[test]
-fn burns_own_collective_is_for_gpus() {
-    let refused = BurnExchange::new(vec![Device::flex()])
-        .unwrap_err()
-        .to_string();
-    assert!(
-        refused.contains("between NVIDIA GPUs of one process"),
-        "{refused}"
-    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use everburn_tests::AssertContains;
 
 use super::*;
+use crate::config::optimizer::OptimizerKind;
 
 #[test]
 fn each_pair_is_there_once_with_what_to_say() {
@@ -92,6 +93,46 @@ fn shares_by_speed_are_for_ranks_whose_times_are_their_own() {
         let named = format!("`training.balance = {balance}`");
         assert!(error.contains(&named) && error.contains(other), "{error}");
     }
+}
+
+#[test]
+fn an_optimizer_of_whole_parameters_is_for_ranks_that_have_them() {
+    let run = RunFeatures::default();
+    let tensor = RunFeatures {
+        tensor: true,
+        ..run
+    };
+    for kind in OptimizerKind::ALL {
+        let mut config = TrainingConfig::default();
+        config.optimizer.kind = kind;
+        config.check_conflicts(run).unwrap();
+        let on_mesh = config.check_conflicts(tensor);
+        config.ddp.shard = Some(ShardStage::Optimizer);
+        for checked in [on_mesh, config.check_conflicts(run)] {
+            assert_eq!(checked.is_ok(), kind.is_elementwise(), "{kind}");
+            if let Err(error) = checked {
+                let named = format!("`training.optimizer.kind = {kind}` and ");
+                let offered = "`training.optimizer.kind = adam-w`";
+                error.to_string().assert_contains([&*named, offered]);
+            }
+        }
+    }
+    assert!(OptimizerKind::AdamW.is_elementwise());
+}
+
+#[test]
+fn patience_and_fragments_are_for_different_local_steps() {
+    let mut config = TrainingConfig {
+        outer_patience: Some(2.0),
+        ..TrainingConfig::default()
+    };
+    config.outer.fragments = Some(5);
+    // Without local steps neither is used.
+    config.check_conflicts(RunFeatures::default()).unwrap();
+    config.sync = "50".parse().unwrap();
+    let error = config.check_conflicts(RunFeatures::default()).unwrap_err();
+    let pair = "`training.outer_patience` and `training.outer.fragments` do not go together";
+    error.to_string().assert_contains([pair]);
 }
 
 #[test]

@@ -13,13 +13,13 @@ pub(crate) const AT_THE_END: Duration = Duration::from_secs(5);
 
 /// How long a rank waits for its own thread, and who it is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct WorkerTimeout {
     rank: usize,
     timeout: Duration,
     step: Option<u64>,
 }
 
-impl Patience {
+impl WorkerTimeout {
     /// For a thread that exchanges over `group`, in any step.
     pub(crate) fn with(group: &ProcessGroup) -> Self {
         Self {
@@ -106,9 +106,9 @@ mod tests {
     fn who_waits_for_what_and_since_when_is_said() {
         let group = ProcessGroup::over_threads(1, Default::default()).remove(0);
         group.set_step(7);
-        let patience = Patience::in_step(&group);
-        assert!(patience.duration() > group.timeout());
-        let text = patience.is_over("bucket 3");
+        let timeout = WorkerTimeout::in_step(&group);
+        assert!(timeout.duration() > group.timeout());
+        let text = timeout.is_over("bucket 3");
         assert!(
             text.starts_with("rank 0 has waited ") && text.contains(" in step 7 for bucket 3; "),
             "{text}"
