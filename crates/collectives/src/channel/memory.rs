@@ -14,7 +14,7 @@ use crate::shared_memory::{
 const BUDGET: usize = 32 << 20;
 
 /// The smallest and the largest ring: a few small messages; data that still fits the reader's cache.
-const RINGS: std::ops::RangeInclusive<usize> = (16 << 10)..=(1 << 20);
+const RINGS: std::ops::RangeInclusive<usize> = (4 << 10)..=(1 << 20);
 
 /// The sender is notified after every `capacity / ROOM` bytes that were read.
 const ROOM: usize = 8;

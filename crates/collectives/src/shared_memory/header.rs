@@ -9,7 +9,7 @@ pub(super) const HEADER_BYTES: usize = 48;
 const MAGIC: [u8; 8] = *b"everburn";
 
 /// Changes with the place or the meaning of anything in a segment.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 impl Layout {
     /// What is at the start of a segment.

@@ -3,12 +3,15 @@
 //! ```text
 //! 0                 header, one page: magic, version, ranks, capacity, bytes, nonce
 //! PAGE              doorbells, one LINE for each rank
-//! ..                control of each ring, three LINEs: written, consumed, claims
+//! ..                for each ring one LINE that its receiver reads: written, the receiver's claim
+//! ..                for each ring one LINE that its sender reads: consumed, the sender's claim
 //! a multiple of     data of each ring, `capacity` bytes
 //! PAGE
 //! ```
 //!
-//! Rings are numbered by sender, then receiver; a rank has no ring to itself.
+//! A rank has no ring to itself. What a rank reads of all its rings is in one piece: rings are numbered by receiver, then
+//! sender, but for what their senders read. Otherwise each of 256 ranks would map most of the segment, by the pages that
+//! the kernel maps around each one that is read.
 
 use super::SegmentError;
 
@@ -76,7 +79,7 @@ impl Layout {
             ));
         }
         let rings = ranks * (ranks - 1);
-        let control = PAGE as u64 + ranks * LINE as u64 + rings * 3 * LINE as u64;
+        let control = PAGE as u64 + ranks * LINE as u64 + rings * 2 * LINE as u64;
         let data_start = control.next_multiple_of(PAGE as u64);
         let bytes = (data_start + rings * capacity).next_multiple_of(PAGE as u64);
         if bytes > MAX_BYTES {
@@ -123,15 +126,19 @@ impl Layout {
         if from >= self.ranks || to >= self.ranks || from == to {
             return None;
         }
-        let index = from * (self.ranks - 1) + to - usize::from(to > from);
-        let written = PAGE + self.ranks * LINE + index * 3 * LINE;
-        let claims = written + 2 * LINE;
+        // Of `rank` and its `peer`, among all pairs.
+        let number = |rank, peer| rank * (self.ranks - 1) + peer - usize::from(peer > rank);
+        let (of_receiver, of_sender) = (number(to, from), number(from, to));
+        let rings = self.ranks * (self.ranks - 1);
+        let control = PAGE + self.ranks * LINE;
+        let written = control + of_receiver * LINE;
+        let consumed = control + (rings + of_sender) * LINE;
         Some(RingPlace {
             written,
-            consumed: written + LINE,
-            sender_claim: claims,
-            receiver_claim: claims + size_of::<u32>(),
-            data: self.data_start + index * self.capacity,
+            consumed,
+            sender_claim: consumed + size_of::<u64>(),
+            receiver_claim: written + size_of::<u64>(),
+            data: self.data_start + of_receiver * self.capacity,
         })
     }
 }

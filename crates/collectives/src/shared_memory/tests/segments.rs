@@ -1,5 +1,6 @@
 //! Real shared memory: between two mappings, between two processes, and what is refused.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,7 +13,9 @@ use rustix::io::pwrite;
 
 use everburn_tests::{AssertContains, assert_matches};
 
+use super::super::layout::LINE;
 use super::super::{Address, Layout, Nonce, RingReceiver, RingSender, Segment, SegmentError};
+
 use super::GENEROUS;
 
 const NONCE: Nonce = *b"sixteen bytes ok";
@@ -329,4 +332,29 @@ fn a_segment_that_is_not_there_is_told_with_the_likely_reason() {
         assert!(told.contains(meaning), "{told}");
         assert!(told.contains("different PID namespaces"), "{told}");
     }
+}
+
+#[test]
+fn what_a_rank_reads_of_its_rings_is_in_one_piece_and_nobody_elses() {
+    let (ranks, capacity) = (5, 4096);
+    let layout = Layout::new(ranks, capacity).unwrap();
+    let mut all = BTreeSet::new();
+    let mut piece = |places: Vec<usize>, step: usize| {
+        let begin = places[0];
+        assert!(begin.is_multiple_of(step.min(LINE)));
+        let expected: Vec<usize> = (0..places.len()).map(|at| begin + at * step).collect();
+        assert_eq!(places, expected);
+        all.extend(places);
+    };
+    for rank in 0..ranks {
+        let others = || (0..ranks).filter(move |other| *other != rank);
+        let received = || others().filter_map(move |from| layout.ring(from, rank));
+        let sent = others().filter_map(|to| layout.ring(rank, to));
+        piece(received().map(|ring| ring.written).collect(), LINE);
+        piece(sent.map(|ring| ring.consumed).collect(), LINE);
+        piece(received().map(|ring| ring.data).collect(), capacity);
+    }
+    assert_eq!(all.len(), 3 * ranks * (ranks - 1));
+    let ends = all.last().map(|last| last + capacity);
+    assert_eq!(ends, Some(layout.bytes()));
 }
