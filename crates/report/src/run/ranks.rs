@@ -14,6 +14,9 @@ pub(super) const MOST_COLUMNS: usize = 240;
 /// How many ranks are notified apart.
 const MOST_RANKS: usize = 4096;
 
+/// Of how few steps no rank is called slow: the first ones warm up, and a core may be taken for a moment.
+const FEWEST_STEPS: u64 = 8;
+
 /// From which part of their steps on the waiting of ranks for a slow one is worth a word.
 const CONSIDERABLE: f64 = 0.1;
 
@@ -256,20 +259,25 @@ impl RankTimes {
         slow
     }
 
-    /// The rank that the others have waited for, where one is [slow](Self::slow) and they waited at least a tenth of their
-    /// steps' time, with that part. What the slow rank waits itself is not counted: that is the exchange's own.
+    /// The rank that the others have waited for, where one is [slow](Self::slow) over eight steps or more and they waited at
+    /// least a tenth of their time, with that part. What the slow rank waits itself is not counted: that is the exchange's own.
     ///
     /// ```
     /// use everburn_report::RankTimes;
     ///
     /// let mut times = RankTimes::default();
     /// let line = r#"{"step":1,"ranks":[{"rank":0,"seconds":1,"waited":0.75},{"rank":1,"seconds":1,"waited":0.25}]}"#;
-    /// times.push(&serde_json::from_str(line).unwrap());
+    /// for _ in 0..8 {
+    ///     times.push(&serde_json::from_str(line).unwrap());
+    /// }
     /// assert_eq!(times.waited_for(), Some((1, 0.5)));
     /// ```
     #[must_use]
     pub fn waited_for(&self) -> Option<(usize, f64)> {
         let (slowest, _) = *self.slow().first()?;
+        if self.totals.iter().any(|total| total.steps < FEWEST_STEPS) {
+            return None;
+        }
         let part = |is_slowest: bool| {
             let ranks = self.totals().map(|(rank, total)| (rank == slowest, total));
             let (mut waited, mut seconds) = (0.0, 0.0);

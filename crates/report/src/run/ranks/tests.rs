@@ -95,15 +95,17 @@ fn many_ranks_share_a_row_that_shows_the_slowest() {
 
 #[test]
 fn a_slow_rank_is_worth_a_word_where_the_others_wait_long_for_it() {
-    let of = |ranks: &[(usize, f64, f64)]| {
+    let over = |steps: u64, ranks: &[(usize, f64, f64)]| {
         let mut times = RankTimes::default();
-        times.push(&line(1, ranks));
+        for step in 1..=steps {
+            times.push(&line(step, ranks));
+        }
         times.waited_for()
     };
-    assert_eq!(
-        of(&[(0, 1.0, 0.5), (3, 1.0, 0.0), (4, 1.0, 0.75)]),
-        Some((3, 0.625))
-    );
+    let unequal = [(0, 1.0, 0.5), (3, 1.0, 0.0), (4, 1.0, 0.75)];
+    assert_eq!(over(8, &unequal), Some((3, 0.625)));
+    assert_eq!(over(7, &unequal), None);
+    let of = |ranks: &[(usize, f64, f64)]| over(8, ranks);
     // The exchange takes long, for all of them.
     assert_eq!(of(&[(0, 1.0, 0.95), (3, 1.0, 0.875)]), None);
     assert_eq!(of(&[(0, 1.0, 0.5), (3, 1.0, 0.5)]), None);

@@ -103,13 +103,15 @@ fn a_rank_for_which_the_others_have_waited_is_named_with_the_command_that_shows_
             waited,
             ..RankStep::default()
         };
-        let line = RankLine {
-            step: 1,
-            ranks: vec![step(0, waited), step(1, 0.0)],
-            ..RankLine::default()
-        };
-        let line = serde_json::to_string(&line).unwrap() + "\n";
-        std::fs::write(run.join("ranks.jsonl"), line).unwrap();
+        let lines = (1..=8).map(|number| {
+            let line = RankLine {
+                step: number,
+                ranks: vec![step(0, waited), step(1, 0.0)],
+                ..RankLine::default()
+            };
+            serde_json::to_string(&line).unwrap() + "\n"
+        });
+        std::fs::write(run.join("ranks.jsonl"), lines.collect::<String>()).unwrap();
     };
     write(0.05);
     assert_eq!(findings(runs.path()), []);
