@@ -31,11 +31,11 @@ use self::tensors::{Tensor, attempt, contiguous, float, of_same_shape, values};
 pub(super) use self::update::adam_step;
 use super::attention::{attended, attended_gradients};
 use super::buffers::take;
-use super::half::{lowered, raised, raised_alone, through_f32};
-use super::operations::{
-    LayerOps, class_loss, class_loss_gradient, factors, masked_softmax, masked_softmax_gradient,
-    rotated,
+use super::formulas::{
+    class_loss, class_loss_gradient, factors, masked_softmax, masked_softmax_gradient, rotated,
 };
+use super::half::{lowered, raised, raised_alone, through_f32};
+use super::operations::LayerOps;
 use super::window::Window;
 use super::{counted, rows};
 
