@@ -10,7 +10,6 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
 use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::prelude::*;
-use everburn_distributed::ShardStage;
 use everburn_tests::AssertContains;
 use everburn_train::{
     EarlyStopping, Loss, MetricKind, MetricLine, Objective, OptimizerConfig, OptimizerKind,

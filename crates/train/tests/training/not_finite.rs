@@ -6,15 +6,14 @@ use std::sync::Arc;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
-use burn::module::Param;
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_train::checkpoint::CheckpointFolder;
 use everburn_train::{
-    AnyTask, Classifier, DivergenceSign, LabeledBatch, Loss, NoSettings, NotFiniteInput,
-    OptimizerConfig, OptimizerKind, Predict, Predictor, ReadMetrics, RunDirectory, Task, TaskData,
-    TaskError, TrainError, Trainer, TrainingConfig, TrainingData,
+    AnyTask, Classifier, LabeledBatch, Loss, NoSettings, NotFiniteInput, Predict, Predictor,
+    ReadMetrics, RunDirectory, Task, TaskData, TaskError, TrainError, Trainer, TrainingConfig,
+    TrainingData,
 };
 
 use crate::harness::ranks::on_ranks;

@@ -2,8 +2,6 @@
 
 mod panics;
 
-use std::sync::{Arc, Mutex};
-
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
 use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
@@ -13,7 +11,6 @@ use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{DdpConfig, ShardStage};
-use everburn_record::task_method;
 use everburn_tests::AssertContains;
 use everburn_train::{
     AnyTask, ConfiguredTask, Loss, MetricKind, RunDirectory, Task, TaskData, TaskError, TrainError,

@@ -14,20 +14,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use burn::data::dataloader::batcher::Batcher;
-use burn::data::dataset::{Dataset, DatasetError, InMemDataset};
+use burn::data::dataset::{Dataset, DatasetError};
 use burn::prelude::*;
 use everburn_collectives::elastic::{ElasticOptions, Membership, MembershipCoordinator};
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_collectives::heartbeat::HeartbeatOptions;
 use everburn_collectives::store::{HashStore, SharedStore};
-use everburn_datasets::{ImageBatcher, ImageItem};
+use everburn_datasets::ImageItem;
 use everburn_distributed::ConnectExchange;
 use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_tests::AssertContains;
 use everburn_train::{
-    Classifier, ElasticGroup, LabeledBatch, Regroup, RunDirectory, TrainError, Trainer,
-    TrainingConfig, TrainingData, TrainingReport,
+    Classifier, ElasticGroup, Regroup, RunDirectory, TrainError, Trainer, TrainingConfig,
+    TrainingData, TrainingReport,
 };
 
 use crate::harness::data::{Images, digits};

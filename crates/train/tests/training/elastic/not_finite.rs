@@ -1,5 +1,10 @@
 //! A loss that is NaN or rises in an elastic job.
 
+use burn::data::dataloader::batcher::Batcher;
+use burn::data::dataset::InMemDataset;
+use everburn_datasets::ImageBatcher;
+use everburn_train::LabeledBatch;
+
 use super::*;
 
 #[test]

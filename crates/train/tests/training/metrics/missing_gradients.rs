@@ -1,5 +1,7 @@
 //! Parameters without a gradient are named.
 
+use everburn_distributed::ShardStage;
+
 use super::*;
 
 /// One layer is not connected with the loss, and one is not used.

@@ -1,5 +1,8 @@
 //! What is suspected where no sample is found.
 
+use burn::module::Param;
+use everburn_train::{DivergenceSign, OptimizerConfig, OptimizerKind};
+
 use super::*;
 
 #[test]

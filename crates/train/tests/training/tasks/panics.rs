@@ -1,5 +1,9 @@
 //! Panics in the methods of a task.
 
+use std::sync::{Arc, Mutex};
+
+use everburn_record::task_method;
+
 use super::*;
 
 /// Notes in which of its methods it is.
