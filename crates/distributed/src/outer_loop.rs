@@ -1,30 +1,29 @@
 //! Ranks that take many steps by themselves, and then become equal: local SGD and DiLoCo.
 
 mod config;
+mod fragment;
 mod parameters;
 mod quantized;
 mod state;
 mod streaming;
+mod sum;
 
 use std::ops::Range;
 use std::time::Instant;
 
 use burn::module::Module;
-use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
+use everburn_collectives::group::{ProcessGroup, ReduceOp};
 
 pub use self::config::{OuterCompression, OuterConfig, OuterOptimizer};
+use self::fragment::{Fragment, cut};
 use self::parameters::Parameters;
-use self::quantized::BLOCK;
 pub use self::streaming::{FragmentInFlight, OuterStream};
+use self::sum::sum;
 use crate::buffers::Buffers;
 use crate::config::BufferSync;
 use crate::divergence::{Divergence, Extra, find_divergence_with};
 use crate::error::DdpError;
 use crate::synchronization::Communication;
-
-/// How many numbers are exchanged at a time: 4 MiB take seconds over the slowest link that one would train
-/// over, so that the deadline of an operation has to do with other ranks and not with the model's size.
-const CHUNK: usize = 1 << 20;
 
 /// What ranks have in common that take steps by themselves: the parameters from which all began, and what an
 /// optimizer of its own remembers of how they moved.
@@ -106,14 +105,6 @@ pub struct OuterLoop {
     fragments: Vec<Fragment>,
     /// Which fragment is the next.
     next: usize,
-}
-
-/// A part of the row that is exchanged by itself.
-#[derive(Debug, Clone)]
-struct Fragment {
-    range: Range<usize>,
-    /// How many samples this rank has learnt from since its last exchange.
-    samples: u64,
 }
 
 /// What an outer step will have changed, once it is [committed](OuterLoop::commit).
@@ -389,45 +380,4 @@ impl OuterLoop {
         }
         Ok(Some(buffers.with_values(&values)))
     }
-}
-
-/// Replaces this rank's differences by the sum over all ranks. Returns what this rank owes from now on, in place of `owed`,
-/// and how many bytes it handed to collectives.
-fn sum(
-    differences: &mut [f32],
-    mut owed: Vec<f32>,
-    compression: OuterCompression,
-    group: &ProcessGroup,
-) -> Result<(Vec<f32>, u64), CollectiveError> {
-    let mut bytes = 0;
-    if group.world_size() == 1 {
-        return Ok((owed, 0));
-    }
-    for (index, chunk) in differences.chunks_mut(CHUNK).enumerate() {
-        let Some(bits) = compression.bits() else {
-            group.all_reduce_in_place(chunk, ReduceOp::Sum)?;
-            bytes += size_of_val(chunk) as u64;
-            continue;
-        };
-        let owed = &mut owed[index * CHUNK..][..chunk.len()];
-        for (value, owed) in chunk.iter_mut().zip(&*owed) {
-            *value += owed;
-        }
-        let sum = quantized::sum(chunk, bits, group)?;
-        chunk.copy_from_slice(&sum.values);
-        owed.copy_from_slice(&sum.residual);
-        bytes += sum.bytes;
-    }
-    Ok((owed, bytes))
-}
-
-/// A row of `length` numbers as parts of about the same length, each of whole blocks of a compression.
-fn cut(length: usize, parts: usize) -> Vec<Fragment> {
-    let part = length.div_ceil(parts).next_multiple_of(BLOCK);
-    let range = |index: usize| (index * part).min(length)..((index + 1) * part).min(length);
-    let fragment = |index| Fragment {
-        range: range(index),
-        samples: 0,
-    };
-    (0..parts).map(fragment).collect()
 }

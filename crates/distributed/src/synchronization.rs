@@ -8,12 +8,13 @@ mod norm;
 mod on_device;
 mod scatter;
 mod step;
+mod synced;
 mod upper_sums;
 mod virtual_step;
 
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use burn::module::Module;
 use burn::optim::GradientsParams;
@@ -27,6 +28,7 @@ pub(crate) use self::norm::total_norm;
 pub use self::norm::{GradientNorm, clip_coefficient};
 use self::scatter::{ScatterBuckets, only_shards};
 use self::step::{BackwardPass, Contents, KEEP_ORDER, Step};
+pub use self::synced::{Communication, SyncedGradients};
 pub(crate) use self::upper_sums::{SpareSums, UpperSums};
 use crate::ddp::Ddp;
 use crate::error::DdpError;
@@ -35,54 +37,6 @@ use crate::reducer::{Job, Report, Share};
 use crate::sharding::ShardedPass;
 use crate::shared::{Medium, Shared};
 use crate::virtual_ranks::VirtualRanks;
-
-/// What [`Synchronization::finish`] yields.
-///
-/// ```
-/// # mod everburn { pub use everburn_distributed as distributed; }
-/// use burn::optim::GradientsParams;
-/// use everburn::distributed::SyncedGradients;
-///
-/// /// Prints the cost of the exchange, and returns what the optimizer takes.
-/// fn report(synced: SyncedGradients) -> GradientsParams {
-///     println!("{} samples, {} bytes sent", synced.samples, synced.communication.bytes);
-///     synced.gradients
-/// }
-/// ```
-#[derive(Debug)]
-pub struct SyncedGradients {
-    /// The mean gradient over the samples of all ranks: equal to the bit on every rank. A parameter
-    /// that no rank used has no gradient.
-    pub gradients: GradientsParams,
-    /// How many samples all ranks together had.
-    pub samples: u64,
-    /// The norm of all gradients together before they were clipped; `None` unless
-    /// [`crate::DdpConfig::max_gradient_norm`] is set.
-    pub norm: Option<GradientNorm>,
-    /// What the exchange cost this rank.
-    pub communication: Communication,
-}
-
-/// What a step's exchange cost a rank.
-///
-/// ```
-/// # mod everburn { pub use everburn_distributed as distributed; }
-/// use everburn::distributed::Communication;
-///
-/// let cost = Communication::default();
-/// assert!(cost.exposed.is_zero() && cost.busy.is_zero());
-/// ```
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Communication {
-    /// How long the training thread stood still for it: the part that the backward pass did not
-    /// hide.
-    pub exposed: Duration,
-    /// How long exchanges ran, hidden or not, waiting for slower ranks included; those that ran at the
-    /// same time are added up. What a device exchanges by itself is not known to the host, and not in it.
-    pub busy: Duration,
-    /// How many bytes of gradients this rank handed to collectives, after compression.
-    pub bytes: u64,
-}
 
 /// One training step's exchange, which runs while the backward pass continues.
 ///

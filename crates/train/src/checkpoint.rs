@@ -23,6 +23,7 @@ mod manifest;
 pub(crate) mod optimizer_states;
 pub(crate) mod other_model;
 pub(crate) mod pretrained_values;
+pub(crate) mod sharing;
 pub(crate) mod snapshot;
 pub(crate) mod state_dict;
 pub(crate) mod state_hashes;

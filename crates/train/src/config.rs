@@ -6,8 +6,8 @@ pub(crate) mod best_by;
 pub(crate) mod chaos;
 pub(crate) mod checkpoint_every;
 pub(crate) mod checkpoint_failure;
+mod checks;
 pub(crate) mod conflicts;
-mod dependent;
 pub(crate) mod divergence;
 pub(crate) mod fault;
 pub(crate) mod input;
@@ -28,7 +28,6 @@ use burn::lr_scheduler::module_lr_scheduler::{ModuleLrScheduler, ModuleLrSchedul
 use burn::prelude::Device;
 use clap::{ArgAction, Args};
 use everburn_distributed::{DdpConfig, OuterConfig};
-use everburn_record::units::counted;
 use serde::de::DeserializeOwned;
 use serde::de::value::{Error, StrDeserializer};
 use serde::{Deserialize, Serialize};
@@ -40,7 +39,6 @@ use crate::config::best_by::BestBy;
 use crate::config::chaos::Chaos;
 use crate::config::checkpoint_every::CheckpointEvery;
 use crate::config::checkpoint_failure::OnCheckpointFailure;
-use crate::config::conflicts::RunFeatures;
 use crate::config::divergence::OnDivergence;
 use crate::config::input::InputConfig;
 use crate::config::lora::LoraConfig;
@@ -306,80 +304,6 @@ impl TrainingConfig {
     /// Seeds `device` for a model's initial weights.
     pub fn seed_for_weights(&self, device: &Device) {
         device.seed(mix(self.seed));
-    }
-
-    /// Checks what can be checked before any work is done.
-    ///
-    /// # Errors
-    /// [`TrainError::Config`] naming the first value that cannot be used.
-    pub fn validate(&self, world_size: usize) -> Result<(), TrainError> {
-        let refuse = |message: String| Err(TrainError::Config(message));
-        if self.epochs == 0 {
-            return refuse("`training.epochs` must be at least 1".to_string());
-        }
-        if self.steps == Some(0) {
-            return refuse("`training.steps` must be at least 1".to_string());
-        }
-        if self.batch_size < world_size {
-            return refuse(format!(
-                "a global batch of {} cannot be shared by {world_size} ranks: \
-                 use `training.batch_size = {world_size}` or more, or fewer ranks",
-                counted(self.batch_size, "sample")
-            ));
-        }
-        if self.accumulate == 0 {
-            return refuse("`training.accumulate` must be at least 1".to_string());
-        }
-        if self.hash_every == Some(0) {
-            return refuse("`training.hash_every` must be at least 1".to_string());
-        }
-        self.validate_virtual_ranks(world_size)?;
-        self.validate_balance(world_size)?;
-        self.input.validate()?;
-        self.ddp
-            .validate()
-            .map_err(|error| TrainError::Config(error.to_string()))?;
-        if self.log_every == 0 {
-            return refuse("`training.log_every` must be at least 1".to_string());
-        }
-        if self.keep_checkpoints == 0 {
-            return refuse("`training.keep_checkpoints` must be at least 1".to_string());
-        }
-        self.lora.as_ref().map_or(Ok(()), LoraConfig::check)?;
-        if let Some(EarlyStopping { patience }) = self.early_stopping {
-            if patience == 0 {
-                return refuse("`training.early_stopping.patience` must be at least 1".to_string());
-            }
-            if self.validation_samples == Some(0) {
-                return refuse(
-                    "`training.early_stopping.patience` looks at the validation loss: give `training.validation_samples`"
-                        .to_string(),
-                );
-            }
-        }
-        if !self.best_by.is_loss() && self.validation_samples == Some(0) {
-            return refuse(
-                "`training.best_by` looks at the validation: give `training.validation_samples`"
-                    .to_string(),
-            );
-        }
-        self.optimizer.check()?;
-        self.validate_sync()?;
-        self.validate_sharding()?;
-        self.validate_chaos()?;
-        self.check_conflicts(RunFeatures::default())?;
-        if let Some(ema) = &self.ema {
-            ema.validate()?;
-        }
-        // How many steps there will be is not known yet.
-        let steps = self.schedule_numbers.warmup_steps.saturating_add(1);
-        for group in &self.optimizer.groups {
-            let factor = group.learning_rate_factor.unwrap_or(1.0);
-            let wrong =
-                |error| TrainError::Config(format!("the group `{}`: {error}", group.matches));
-            self.scheduler_at(factor, steps).map_err(wrong)?;
-        }
-        self.scheduler(steps).map(drop)
     }
 
     pub(crate) fn scheduler(&self, total_steps: usize) -> Result<ModuleLrScheduler, TrainError> {

@@ -111,7 +111,8 @@ pub use parallel::mesh_parallel::{MeshParallel, MeshParallelConfig};
 pub use parallel::model::ParallelModel;
 pub use record::live_file::RankStatuses;
 pub use record::report::{BestEpoch, OuterReport, ShardingReport, TrainingReport, Versions};
-pub use record::run_directory::{RunDirectory, RunLock};
+pub use record::run_directory::RunDirectory;
+pub use record::run_lock::RunLock;
 pub use strategy::Run;
 pub use task::{
     AnyTask, BlockRunner, BlocksOf, ConfiguredTask, Conversation, DrawnBlocks, Language,

@@ -12,6 +12,7 @@ mod gradients;
 mod guard;
 mod half_precision;
 mod hooks;
+mod interrupted_round;
 mod lateness;
 mod local_steps;
 mod missing_gradients;
@@ -43,8 +44,8 @@ use everburn_record::sync::lock;
 
 use self::balance::Balancer;
 use self::hooks::HookState;
+use self::interrupted_round::InterruptedRound;
 use self::lateness::Lateness;
-use self::local_steps::InterruptedRound;
 use self::missing_gradients::MissingGradients;
 use self::records::Recent;
 pub use self::run::Run;

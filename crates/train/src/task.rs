@@ -14,6 +14,7 @@ mod on_device;
 mod own_loss;
 mod predict;
 mod pretrained;
+mod settings;
 mod with_config;
 
 use std::fmt::Display;
@@ -38,7 +39,7 @@ pub use self::no_settings::NoSettings;
 pub use self::on_device::OnDevice;
 pub use self::predict::{Predict, Predictor};
 pub use self::pretrained::{Pretrained, PretrainedFormat};
-pub use self::with_config::settings_by_path;
+pub use self::settings::settings_by_path;
 use crate::model::objective::Loss;
 use crate::trainer::TrainingData;
 

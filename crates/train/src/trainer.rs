@@ -1,5 +1,6 @@
 //! One call that trains, validates, tests and records, on every rank.
 
+mod ending;
 mod evaluating;
 mod find_batch_size;
 mod find_learning_rate;

@@ -1,5 +1,6 @@
 //! The heartbeat thread: publishes this rank's beat and checks those of the others.
 
+mod pauses;
 mod silence;
 mod waits;
 mod watched;
@@ -9,6 +10,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use everburn_record::plain;
 
+use self::pauses::Pause;
+pub(super) use self::pauses::did_not_run;
 pub(super) use self::watched::{WATCH_ALL, watchers_of};
 use super::HeartbeatOptions;
 use super::beat::{Beat, BeatEntry, MAX_NOTE, beat_key, newest, read_all, read_many};
@@ -30,12 +33,6 @@ const FEW: usize = 16;
 /// After this many slow polls in a row a warning is logged: as long as polls take longer than an interval,
 /// heartbeat timeouts are not detected.
 const SLOW_POLLS: u32 = 5;
-
-/// A rank that has not run for this long says so, or earlier where others may have given it up by then.
-const LONG_PAUSE: Duration = Duration::from_secs(3);
-
-/// A busy machine may keep a thread from its cores for this long.
-const BUSY: Duration = Duration::from_secs(1);
 
 /// The monitored group.
 #[derive(Clone)]
@@ -93,13 +90,6 @@ pub(super) struct State {
     sleeps_until: Option<Instant>,
     /// The last time that this rank did not run for long.
     paused: Option<Pause>,
-}
-
-/// A time in which a process was stopped, or its machine.
-#[derive(Debug, Clone, Copy)]
-struct Pause {
-    ended: Instant,
-    length: Duration,
 }
 
 impl State {
@@ -245,45 +235,6 @@ impl Heartbeat {
         }
     }
 
-    /// Says so if this rank runs again after it has not for long, once, whichever thread runs first.
-    fn note_pause(&self) {
-        let mut state = lock(&self.state);
-        let ended = runtime::now();
-        let Some(due) = state.sleeps_until else {
-            return;
-        };
-        let length = ended.saturating_duration_since(due);
-        let long = LONG_PAUSE.max(3 * self.options.interval);
-        if length >= self.given_up_after().map_or(long, |after| long.min(after)) {
-            state.paused = Some(Pause { ended, length });
-            state.sleeps_until = None;
-            tracing::warn!("this rank {}", did_not_run(length));
-        }
-    }
-
-    /// How long this rank may not run before the others, who have the same timeout, give it up: they count from a beat that
-    /// came up to an interval earlier, and find a new one up to an interval later.
-    fn given_up_after(&self) -> Option<Duration> {
-        let after = self
-            .options
-            .timeout?
-            .saturating_sub(2 * self.options.interval);
-        Some(after.max(BUSY))
-    }
-
-    /// How long this rank did not run, if that is most of the time for which one of its operations has `waited` in vain,
-    /// or so long that the others may just have given it up.
-    pub(super) fn pause_in(&self, waited: Option<Duration>) -> Option<Duration> {
-        self.note_pause();
-        let pause = lock(&self.state).paused?;
-        let ago = runtime::elapsed(pause.ended);
-        let is_most = waited.is_some_and(|waited| ago < waited && 2 * pause.length > waited);
-        let after = self.given_up_after();
-        let is_long = after.is_some_and(|after| pause.length >= after);
-        let is_given_up = is_long && self.options.timeout.is_some_and(|limit| ago < limit);
-        (is_most || is_given_up).then_some(pause.length)
-    }
-
     /// Sleeps until the next beat. Returns false when the thread must end.
     fn sleep_until(&self, end: Instant) -> bool {
         let mut state = lock(&self.state);
@@ -401,14 +352,6 @@ impl Heartbeat {
         state.answered = runtime::now();
         Ok(())
     }
-}
-
-pub(super) fn did_not_run(pause: Duration) -> String {
-    format!(
-        "has not run for {:.1} s: its process was stopped (SIGSTOP, a debugger) or swapped out, or its machine suspended or \
-         short of cores; the others may have given it up",
-        pause.as_secs_f64()
-    )
 }
 
 fn restart(peers: &mut [Peer]) {

@@ -20,10 +20,11 @@
 //! Ranks of an elastic job meet elsewhere ([`elastic`](crate::elastic)); before that they compare themselves with
 //! `0/first`, and in their first round they look for a contradiction at `0/verdict`.
 
+mod verdict;
+
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
+use self::verdict::{Verdict, decide, first_of_all, object};
 use super::lease::{Holder, Lease, LeaseState};
 use super::{MissingRanks, RanksAwaited, RendezvousError, StartedRank, WaitListener};
 use crate::store::{Deadline, Store, StoreError, entry};
@@ -34,49 +35,6 @@ const KEYS: &str = "everburn/join";
 /// How long a rank that ends of a contradiction waits until a rank of an elastic job has read it: a few of its looks. The
 /// store may end with the one that waits.
 const TOLD: Duration = Duration::from_secs(1);
-
-/// What the ranks have found out about their world.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-enum Verdict {
-    Agreed,
-    WorldSizes {
-        first: StartedRank,
-        other: StartedRank,
-    },
-    RankTaken {
-        first: StartedRank,
-        other: StartedRank,
-    },
-    Elastic {
-        first: StartedRank,
-        other: StartedRank,
-    },
-    Stopped,
-    /// The deadline of a rank passed.
-    Missing(MissingRanks),
-}
-
-impl Verdict {
-    fn into_result(self) -> Result<(), RendezvousError> {
-        match self {
-            Self::Agreed => Ok(()),
-            Self::Stopped => Err(RendezvousError::Stopped),
-            Self::Missing(missing) => Err(RendezvousError::NotAllJoined(missing)),
-            Self::WorldSizes { first, other } => Err(RendezvousError::WorldSizeMismatch {
-                first: Box::new(first),
-                other: Box::new(other),
-            }),
-            Self::RankTaken { first, other } => Err(RendezvousError::RankTaken {
-                first: Box::new(first),
-                other: Box::new(other),
-            }),
-            Self::Elastic { first, other } => Err(RendezvousError::ElasticMismatch {
-                first: Box::new(first),
-                other: Box::new(other),
-            }),
-        }
-    }
-}
 
 /// The counter that a rank moves when it leaves, so that it can join again on the same store.
 pub(super) fn left_key(rank: usize) -> String {
@@ -399,42 +357,6 @@ impl RankHolder {
         let holder = self.0.as_ref();
         holder.is_some_and(|holder| holder.holder.process.is_alive() != Some(false))
     }
-}
-
-/// Compares world size and `--elastic`; returns what contradicts this rank.
-fn object(
-    store: &dyn Store,
-    me: &StartedRank,
-    key: &impl Fn(&str) -> String,
-) -> Result<Option<Verdict>, StoreError> {
-    let first = first_of_all(store, me, key)?;
-    let other = me.clone();
-    Ok(match () {
-        () if first.elastic != me.elastic => Some(Verdict::Elastic { first, other }),
-        () if first.world_size != me.world_size => Some(Verdict::WorldSizes { first, other }),
-        () => None,
-    })
-}
-
-/// The rank that came first, which this one is if no other has come.
-fn first_of_all(
-    store: &dyn Store,
-    me: &StartedRank,
-    key: &impl Fn(&str) -> String,
-) -> Result<StartedRank, StoreError> {
-    let mine = entry::written("join", me)?;
-    entry::read(KEYS, &store.compare_set(&key("first"), b"", &mine)?)
-}
-
-/// Publishes a verdict unless another came first, in which case that one is published again. Returns the published one.
-fn decide(
-    store: &dyn Store,
-    verdict: &Verdict,
-    key: &impl Fn(&str) -> String,
-) -> Result<Verdict, StoreError> {
-    let decided = store.compare_set(&key("decided"), b"", &entry::written("join", verdict)?)?;
-    store.set(&key("verdict"), &decided)?;
-    entry::read(KEYS, &decided)
 }
 
 #[cfg(test)]

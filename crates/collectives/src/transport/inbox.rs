@@ -8,7 +8,8 @@ use everburn_record::plain;
 
 use super::backlog::{Admission, Backlog, FlowControl};
 use super::frame::{FrameKind, Header};
-use super::mailbox::{Failure, Mailbox, Part, Parting};
+use super::interruption::{Failure, Parting};
+use super::mailbox::{Mailbox, Part};
 use super::payload::Payload;
 use crate::sync::lock;
 

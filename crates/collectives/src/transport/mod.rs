@@ -27,6 +27,7 @@ mod backlog;
 mod frame;
 mod host_info;
 mod inbox;
+mod interruption;
 mod mailbox;
 mod payload;
 mod tcp;
@@ -50,7 +51,8 @@ pub use threads::ThreadMesh;
 pub(crate) const CUT_HERE: &str = "this rank has closed the connection to it (fault injection)";
 
 pub(crate) use inbox::encode_abort;
-pub(crate) use mailbox::{Failure, Interruption, Mailbox, Parting, STRAGGLERS};
+pub(crate) use interruption::{Failure, Interruption, Parting};
+pub(crate) use mailbox::{Mailbox, STRAGGLERS};
 pub(crate) use tcp::{exchange_addresses, forget_meshes};
 
 /// Point-to-point frames between the ranks of a job.

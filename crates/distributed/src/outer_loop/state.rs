@@ -3,7 +3,8 @@
 use burn::tensor::TensorData;
 use everburn_collectives::group::{CollectiveError, ReduceOp};
 
-use super::{CHUNK, OuterLoop};
+use super::OuterLoop;
+use super::sum::CHUNK;
 
 /// What the outer optimizer remembers of a parameter, after its path.
 const VELOCITY: &str = "momentum";

@@ -11,7 +11,8 @@ use burn::module::Module;
 use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
 use everburn_collectives::worker::{Answer, Worker};
 
-use super::{CHUNK, OuterLoop, Parameters, sum};
+use super::sum::{CHUNK, sum};
+use super::{OuterLoop, Parameters};
 use crate::error::DdpError;
 use crate::synchronization::Communication;
 use crate::worker_timeout::{AT_THE_END, WorkerTimeout, end};

@@ -1,5 +1,7 @@
 //! Sharded parameters: each rank updates its local shards.
 
+mod averaging;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,12 +9,10 @@ use burn::module::{Module, Param};
 use burn::optim::GradientsParams;
 use burn::prelude::*;
 use burn::tensor::TensorData;
-use everburn_collectives::group::ReduceOp;
 use everburn_collectives::sync::lock;
 
 use super::device_gather::DeviceChunk;
 use super::gather::{Chunk, Gatherer, chunks};
-use super::gradients::GradientShards;
 use super::memory::HeldBytes;
 use super::module_shards::{self, ParamMappers};
 use super::pass::{Pass, ShardedPass};
@@ -25,7 +25,6 @@ use crate::device::DeviceExchange;
 use crate::error::DdpError;
 use crate::gradient::moved;
 use crate::placement::device_of_parameters;
-use crate::synchronization::{SyncedGradients, total_norm};
 
 /// This rank's shards of all trained parameters, in the order of registration, each with its parameter's id: a
 /// module that an optimizer can update.
@@ -237,61 +236,6 @@ impl ParameterShards {
         let numbers = self.ddp.shared().numbers().clone();
         let pass = Arc::new(Pass::new(self.context.clone(), prefetcher, numbers));
         Ok(Some(ShardedPass { pass }))
-    }
-
-    /// This rank's shards of gradients that every rank has in full.
-    ///
-    /// # Errors
-    /// [`DdpError::Read`] if a tensor cannot be read.
-    pub fn shard_gradients<M: Module>(
-        &mut self,
-        model: &M,
-        gradients: GradientsParams,
-    ) -> Result<GradientsParams, DdpError> {
-        let (shared, home) = (self.ddp.shared(), self.home.clone().inner());
-        let numbers = shared.numbers();
-        let (sharded, bytes) = module_shards::shard_gradients(
-            model,
-            gradients,
-            numbers,
-            shared.shard_layout(),
-            &home,
-        )?;
-        self.held.gradients = self.held.gradients.max(bytes);
-        Ok(sharded)
-    }
-
-    /// The gradients of this rank's shards for a step, clipped by the norm over all ranks if
-    /// [`DdpConfig::max_gradient_norm`](crate::DdpConfig::max_gradient_norm) is set. Every rank calls it.
-    ///
-    /// # Errors
-    /// [`DdpError::GradientNotFinite`], on all ranks, if the norm is not finite; [`DdpError::Collective`] if
-    /// the exchange fails.
-    pub fn average(&mut self, shards: GradientShards) -> Result<SyncedGradients, DdpError> {
-        self.held.gradients = self.held.gradients.max(shards.num_bytes());
-        let (mut norm, mut factor) = (None, 1.0);
-        if let Some(max) = self.ddp.shared().config().max_gradient_norm {
-            // All ranks add up the same numbers in the same order.
-            let mut squares = shards.sums_of_squares()?;
-            let group = self.ddp.group();
-            group.all_reduce_in_place(&mut squares, ReduceOp::Sum)?;
-            let squares = squares.into_iter().enumerate();
-            let (found, clips) = total_norm(squares, self.ddp.parameters(), max)?;
-            (norm, factor) = (Some(found), clips);
-        }
-        let device = self.home.clone().inner();
-        let mut gradients = GradientsParams::new();
-        let parameters = self.ddp.parameters().iter();
-        for (entry, shard) in parameters.zip(shards.shards) {
-            let Some(shard) = shard else { continue };
-            gradients.register(entry.id, shard.tensor(factor, &device));
-        }
-        Ok(SyncedGradients {
-            gradients,
-            samples: shards.samples,
-            norm,
-            communication: shards.communication,
-        })
     }
 
     /// Lets `step` update this rank's shards with their gradients, and begins to gather the updated parameters into

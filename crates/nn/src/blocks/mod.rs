@@ -1,6 +1,7 @@
 //! A model as a row of blocks, which can be cut between any two.
 
 mod activation;
+mod any_activation;
 mod coverage;
 
 use std::any::Any;
@@ -12,7 +13,8 @@ use burn::module::Module;
 use burn::prelude::*;
 use burn::tensor::TensorData;
 
-pub use activation::{Activation, ActivationError, AnyActivation};
+pub use activation::{Activation, ActivationError};
+pub use any_activation::AnyActivation;
 pub(crate) use coverage::lies_under;
 pub use coverage::{BlockError, ParameterPath, parameter_paths};
 

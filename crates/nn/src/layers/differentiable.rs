@@ -13,7 +13,8 @@ use super::backward::{
     CausalSoftmax, Convolution, Convolved, CrossEntropy, Dropout, Gelu, LayerNorm, MaxPool,
     Product, Relu, Rope,
 };
-use super::operations::{LayerOps, rotated};
+use super::formulas::rotated;
+use super::operations::LayerOps;
 use super::window::Window;
 use crate::backward_step::{looking_back, with_backward_step};
 

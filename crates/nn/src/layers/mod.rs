@@ -14,6 +14,7 @@ mod differentiable;
 mod drop_in;
 mod dropout;
 mod embedding;
+mod formulas;
 mod half;
 mod layer_norm;
 mod loss;

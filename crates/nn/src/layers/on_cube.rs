@@ -16,10 +16,9 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::{DType, IntDType, Shape};
 use burn_cubecl::CubeBackend;
 
+use super::formulas::{class_loss, class_loss_gradient, masked_softmax, masked_softmax_gradient};
 use super::half::in_f32;
-use super::operations::{
-    LayerOps, class_loss, class_loss_gradient, masked_softmax, masked_softmax_gradient,
-};
+use super::operations::LayerOps;
 
 /// Whether the kernels take numbers of this type. They compute in `f32`.
 fn takes(dtype: DType) -> bool {

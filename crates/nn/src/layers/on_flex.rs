@@ -15,14 +15,17 @@ use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Distribution, FloatDType, Shape};
 use everburn_kernels::{
-    AdaptivePool2dShape, Conv2dShape, Dropout, adaptive_avg_pool2d, adaptive_avg_pool2d_backward,
-    avg_pool2d, avg_pool2d_backward, causal_softmax, causal_softmax_backward, conv2d_bias_grad,
-    conv2d_input_grad, conv2d_weight_grad, dropout, gelu, gelu_backward, relu, relu_backward,
+    Dropout, causal_softmax, causal_softmax_backward, dropout, gelu, gelu_backward, relu,
+    relu_backward,
 };
 
 use self::attention::{causal_attention, causal_attention_gradients};
 use self::classes::{cross_entropy, cross_entropy_gradient};
-use self::images::{convolution, convolve, divisor, max_pool, max_pool_gradient, pooled, pooling};
+use self::images::{
+    adaptive_avg_pool, adaptive_avg_pool_gradient, avg_pool, avg_pool_gradient, convolve,
+    convolve_bias_gradient, convolve_input_gradient, convolve_weight_gradient, max_pool,
+    max_pool_gradient,
+};
 use self::norms::{
     batch_norm, batch_norm_gradients, batch_norm_train, layer_norm, layer_norm_gradients,
 };
@@ -31,11 +34,11 @@ use self::tensors::{Tensor, attempt, contiguous, float, of_same_shape, values};
 pub(super) use self::update::adam_step;
 use super::attention::{attended, attended_gradients};
 use super::buffers::take;
-use super::half::{lowered, raised, raised_alone, through_f32};
-use super::operations::{
-    LayerOps, class_loss, class_loss_gradient, factors, masked_softmax, masked_softmax_gradient,
-    rotated,
+use super::formulas::{
+    class_loss, class_loss_gradient, factors, masked_softmax, masked_softmax_gradient, rotated,
 };
+use super::half::{lowered, raised, raised_alone, through_f32};
+use super::operations::LayerOps;
 use super::window::Window;
 use super::{counted, rows};
 
@@ -78,16 +81,7 @@ impl LayerOps for Flex {
         options: ConvOptions<2>,
     ) -> Tensor {
         through_f32!(convolve_input_gradient(input, weight, gradient; options));
-        let fast = || {
-            let shape = convolution(&input.shape(), &weight.shape(), &options)?;
-            let [weight, gradient] = contiguous([&weight, &gradient])?;
-            attempt(|| {
-                let mut input_grad = take(shape.input_len()?);
-                conv2d_input_grad(&shape, values(&gradient), values(&weight), &mut input_grad)?;
-                Ok(float(input_grad, input.shape(), &input))
-            })
-        };
-        fast().unwrap_or_else(|| {
+        convolve_input_gradient(&input, &weight, &gradient, &options).unwrap_or_else(|| {
             counted::conv2d_input_gradient::<Self>(input, weight, gradient, options)
         })
     }
@@ -99,34 +93,15 @@ impl LayerOps for Flex {
         options: ConvOptions<2>,
     ) -> Tensor {
         through_f32!(convolve_weight_gradient(input, weight, gradient; options));
-        let fast = || {
-            let shape = convolution(&input.shape(), &weight.shape(), &options)?;
-            let [input, gradient] = contiguous([&input, &gradient])?;
-            attempt(|| {
-                let mut weight_grad = take(shape.weight_len()?);
-                conv2d_weight_grad(&shape, values(&input), values(&gradient), &mut weight_grad)?;
-                Ok(float(weight_grad, weight.shape(), &weight))
-            })
-        };
-        fast().unwrap_or_else(|| {
+        convolve_weight_gradient(&input, &weight, &gradient, &options).unwrap_or_else(|| {
             counted::conv2d_weight_gradient::<Self>(input, weight, gradient, options)
         })
     }
 
     fn convolve_bias_gradient(input: Tensor, bias: Tensor, gradient: Tensor) -> Tensor {
         through_f32!(convolve_bias_gradient(input, bias, gradient));
-        let fast = || {
-            let [gradient] = contiguous([&gradient])?;
-            let [batch, channels, rows, columns] = gradient.shape().dims();
-            // The sums of a gradient are those of any convolution that yields as much.
-            let shape = Conv2dShape::new(batch, [1, channels], [rows, columns], [1, 1]);
-            attempt(|| {
-                let mut bias_grad = vec![0.0; channels];
-                conv2d_bias_grad(&shape, values(&gradient), &mut bias_grad)?;
-                Ok(float(bias_grad, [channels], &gradient))
-            })
-        };
-        fast().unwrap_or_else(|| Self::conv2d_bias_backward(input, bias, gradient))
+        convolve_bias_gradient(&gradient)
+            .unwrap_or_else(|| Self::conv2d_bias_backward(input, bias, gradient))
     }
 
     fn max_pool(input: Tensor, window: Window) -> Tensor {
@@ -157,71 +132,24 @@ impl LayerOps for Flex {
 
     fn avg_pool(input: Tensor, window: Window, padded: bool) -> Tensor {
         through_f32!(avg_pool(input; window, padded));
-        let fast = || {
-            let [input] = contiguous([&input])?;
-            let shape = pooling(&input.shape(), window);
-            attempt(|| {
-                let mut output = take(shape.output_len()?);
-                avg_pool2d(&shape, divisor(padded), values(&input), &mut output)?;
-                Ok(float(output, pooled(&shape)?, &input))
-            })
-        };
-        fast().unwrap_or_else(|| window.mean::<Self>(input, padded))
+        avg_pool(&input, window, padded).unwrap_or_else(|| window.mean::<Self>(input, padded))
     }
 
     fn avg_pool_gradient(input: Tensor, gradient: Tensor, window: Window, padded: bool) -> Tensor {
         through_f32!(avg_pool_gradient(input, gradient; window, padded));
-        let fast = || {
-            let [gradient] = contiguous([&gradient])?;
-            let shape = pooling(&input.shape(), window);
-            attempt(|| {
-                let mut input_grad = take(shape.input_len()?);
-                let gradient = values(&gradient);
-                avg_pool2d_backward(&shape, divisor(padded), gradient, &mut input_grad)?;
-                Ok(float(input_grad, input.shape(), &input))
-            })
-        };
-        fast().unwrap_or_else(|| window.mean_gradient::<Self>(input, gradient, padded))
+        avg_pool_gradient(&input, &gradient, window, padded)
+            .unwrap_or_else(|| window.mean_gradient::<Self>(input, gradient, padded))
     }
 
     fn adaptive_avg_pool2d(input: Tensor, output: [usize; 2]) -> Tensor {
         through_f32!(adaptive_avg_pool2d(input; output));
-        let fast = || {
-            let [input] = contiguous([&input])?;
-            let [batch, channels, rows, columns] = input.shape().dims();
-            let shape = AdaptivePool2dShape {
-                planes: [batch, channels],
-                input: [rows, columns],
-                output,
-            };
-            let dims = [batch, channels, output[0], output[1]];
-            attempt(|| {
-                let mut means = take(dims.iter().product());
-                adaptive_avg_pool2d(&shape, values(&input), &mut means)?;
-                Ok(float(means, dims, &input))
-            })
-        };
-        fast().unwrap_or_else(|| <Self as ModuleOps<Self>>::adaptive_avg_pool2d(input, output))
+        adaptive_avg_pool(&input, output)
+            .unwrap_or_else(|| <Self as ModuleOps<Self>>::adaptive_avg_pool2d(input, output))
     }
 
     fn adaptive_avg_pool2d_gradient(input: Tensor, gradient: Tensor) -> Tensor {
         through_f32!(adaptive_avg_pool2d_gradient(input, gradient));
-        let fast = || {
-            let [gradient] = contiguous([&gradient])?;
-            let [batch, channels, rows, columns] = input.shape().dims();
-            let [_, _, output_rows, output_columns] = gradient.shape().dims();
-            let shape = AdaptivePool2dShape {
-                planes: [batch, channels],
-                input: [rows, columns],
-                output: [output_rows, output_columns],
-            };
-            attempt(|| {
-                let mut input_grad = take(input.shape().num_elements());
-                adaptive_avg_pool2d_backward(&shape, values(&gradient), &mut input_grad)?;
-                Ok(float(input_grad, input.shape(), &input))
-            })
-        };
-        fast().unwrap_or_else(|| {
+        adaptive_avg_pool_gradient(&input, &gradient).unwrap_or_else(|| {
             <Self as ModuleOps<Self>>::adaptive_avg_pool2d_backward(input, gradient)
         })
     }

@@ -18,6 +18,7 @@
 //! An exchange carries as many numbers as the activation, in `f32`: through the memory of the host, or from device to device
 //! ([`TensorGroup::on_device`]).
 
+mod agreement;
 mod conversion;
 mod exchange;
 mod group;

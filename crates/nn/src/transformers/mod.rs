@@ -3,12 +3,14 @@
 mod attention;
 mod cache;
 mod encoder;
+mod encoder_layer;
 mod feed_forward;
 
 pub use attention::{MhaCache, MhaInput, MhaOutput, MultiHeadAttention, MultiHeadAttentionConfig};
 pub use cache::TensorCache;
 pub use encoder::{
     TransformerEncoder, TransformerEncoderAutoregressiveCache, TransformerEncoderConfig,
-    TransformerEncoderInput, TransformerEncoderLayer, TransformerEncoderLayerAutoregressiveCache,
+    TransformerEncoderInput,
 };
+pub use encoder_layer::{TransformerEncoderLayer, TransformerEncoderLayerAutoregressiveCache};
 pub use feed_forward::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};

@@ -3,95 +3,18 @@
 //! The build has one device, flex, so that all parts are on it; what is moved where is seen from
 //! activations that note it, and from the moves that are planned.
 
+mod noted;
+
 use std::sync::{Arc, Mutex};
 
-use burn::backend::DispatchTensor;
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
-use burn::tensor::{Gradients, TensorData};
 use everburn_nn::{
-    Activation, ActivationError, BlockError, Blocks, InBlocks, Moved, Placement, PlacementError,
-    parameter_counts,
+    BlockError, Blocks, InBlocks, Moved, Placement, PlacementError, parameter_counts,
 };
 
-/// A tensor that notes what happens to it.
-#[derive(Clone)]
-struct Noted {
-    tensor: Tensor<2>,
-    log: Arc<Mutex<Vec<String>>>,
-}
-
-impl Noted {
-    fn note(&self, what: &str) {
-        self.log.lock().unwrap().push(what.to_string());
-    }
-
-    fn through(self, name: &str, linear: &Linear) -> Self {
-        self.note(name);
-        Self {
-            tensor: linear.forward(self.tensor).tanh(),
-            ..self
-        }
-    }
-}
-
-/// As the tensor's own, but that `to_device` is noted.
-impl Activation for Noted {
-    const TENSORS: usize = 1;
-
-    fn values(&self) -> Result<Vec<TensorData>, ActivationError> {
-        Activation::values(&self.tensor)
-    }
-
-    fn from_values(values: Vec<TensorData>, device: &Device) -> Result<Self, ActivationError> {
-        Ok(Self {
-            tensor: Activation::from_values(values, device)?,
-            log: Arc::default(),
-        })
-    }
-
-    fn gradients(&self, gradients: &Gradients) -> Result<Vec<Option<TensorData>>, ActivationError> {
-        Activation::gradients(&self.tensor, gradients)
-    }
-
-    fn seed(
-        &self,
-        gradients: Vec<Option<TensorData>>,
-    ) -> Result<Option<Tensor<1>>, ActivationError> {
-        Activation::seed(&self.tensor, gradients)
-    }
-
-    fn to_device(self, device: &Device) -> Self {
-        self.note("move");
-        Self {
-            tensor: self.tensor.to_device(device),
-            ..self
-        }
-    }
-
-    fn rows(&self, range: std::ops::Range<usize>) -> Self {
-        Self {
-            tensor: Activation::rows(&self.tensor, range),
-            ..self.clone()
-        }
-    }
-
-    fn num_rows(&self) -> usize {
-        self.tensor.dims()[0]
-    }
-
-    fn shapes(&self) -> Vec<Vec<usize>> {
-        Activation::shapes(&self.tensor)
-    }
-
-    fn map_floats(self, map: &mut dyn FnMut(DispatchTensor) -> DispatchTensor) -> Self {
-        Self {
-            tensor: Activation::map_floats(self.tensor, map),
-            ..self
-        }
-    }
-}
+use self::noted::Noted;
 
 /// The first weight is used by the last block again.
 #[derive(Module, Debug)]

@@ -11,6 +11,7 @@ mod finite;
 mod fit;
 mod folder;
 mod layout;
+mod prefix;
 mod pytorch;
 mod stated;
 
@@ -31,6 +32,7 @@ use self::file::kind_of;
 pub(super) use self::file::{BURNS_TERMS, why_not_safetensors};
 use self::fit::check_patterns;
 pub(super) use self::fit::{differences, mismatch};
+use self::prefix::without_prefix;
 use crate::checkpoint::pretrained_values::unmaterialised;
 use crate::checkpoint::tensor_file::{self, NamedTensor};
 use crate::checkpoint::weights::run_tensors;
@@ -43,13 +45,10 @@ pub use fit::WeightsMismatch;
 pub(crate) use folder::write_folder;
 pub use folder::{PRETRAINED_CONFIG, save_pretrained, weights_of};
 pub use layout::{StateDictLayout, TensorSource};
-pub use stated::{ShownBy, StatedSize};
+pub use stated::{ShownBy, StatedSize, shown_sizes};
 
 /// What PyTorch calls a batch norm's count of batches.
 const BATCHES: &str = "num_batches_tracked";
-
-/// What `DistributedDataParallel` and `torch.compile` put before all names of the model that they wrap.
-const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
 
 fn refuse(action: &'static str, path: &Path, reason: &dyn std::fmt::Display) -> TrainError {
     TrainError::File {
@@ -369,36 +368,6 @@ pub fn state_dict_shapes(
         .collect())
 }
 
-/// The sizes of a model that the tensors at `path` show, of those in [`StateDictLayout::sizes`]: each by its key in a
-/// `config.json`, a JSON pointer as in `/n_embd`. An empty list if the tensors are of another architecture. No tensor is read.
-///
-/// # Errors
-/// [`TrainError::File`] if the file cannot be read.
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use burn::nn::LinearConfig;
-/// use burn::prelude::*;
-/// use everburn::train::{ShownBy, StateDictLayout, StatedSize, save_state_dict, shown_sizes};
-///
-/// const SIZES: &[StatedSize] = &[StatedSize::new("/inputs", ShownBy::Dimension("weight", 1))];
-/// let folder = tempfile::tempdir().unwrap();
-/// let path = folder.path().join("weights.pt");
-/// save_state_dict(&LinearConfig::new(3, 2).init(&Device::flex()), 0, &path).unwrap();
-/// let layout = StateDictLayout {
-///     sizes: SIZES,
-///     ..StateDictLayout::default()
-/// };
-/// assert_eq!(shown_sizes(&path, &layout).unwrap(), [("/inputs", 3)]);
-/// ```
-pub fn shown_sizes(
-    path: &Path,
-    layout: &StateDictLayout,
-) -> Result<Vec<(&'static str, usize)>, TrainError> {
-    file::refuse_plain_folder(path)?;
-    Ok(stated::shown(layout, &folder::read(path)?))
-}
-
 /// The names that a model's parameters and running statistics have in PyTorch.
 ///
 /// ```
@@ -428,46 +397,4 @@ fn safetensors(tensors: &[NamedTensor]) -> Result<Vec<u8>, String> {
     // By this, Hugging Face's libraries know whose names and layouts these are.
     let format = ("format".to_string(), "pt".to_string());
     tensor_file::write(tensors, &[format].into())
-}
-
-/// The tensors without [`WRAPPERS`] before all their names.
-fn without_wrappers(mut tensors: BTreeMap<String, PackedTensor>) -> BTreeMap<String, PackedTensor> {
-    while let Some(prefix) = common_prefix(&tensors).filter(|it| WRAPPERS.contains(&it.as_str())) {
-        tensors = strip(tensors, &prefix);
-    }
-    tensors
-}
-
-/// The tensors without a first part of the path that all names have, and that is not the model's; and that part. A
-/// Lightning module calls the model `model` or `net`, and its checkpoint has that before each name.
-fn without_prefix(
-    mut tensors: BTreeMap<String, PackedTensor>,
-    is_of_model: impl Fn(&str, &BTreeMap<String, PackedTensor>) -> bool,
-) -> (String, BTreeMap<String, PackedTensor>) {
-    let mut shared = String::new();
-    while let Some(prefix) = common_prefix(&tensors).filter(|prefix| !is_of_model(prefix, &tensors))
-    {
-        tensors = strip(tensors, &prefix);
-        shared.push_str(&prefix);
-    }
-    (shared, tensors)
-}
-
-/// The first part of the path, with its dot, if all names have the same and something after it.
-fn common_prefix(tensors: &BTreeMap<String, PackedTensor>) -> Option<String> {
-    let (first, _) = tensors.first_key_value()?;
-    let prefix = &first[..=first.find('.')?];
-    let all = tensors
-        .keys()
-        .all(|name| name.len() > prefix.len() && name.starts_with(prefix));
-    all.then(|| prefix.to_string())
-}
-
-fn strip(tensors: BTreeMap<String, PackedTensor>, prefix: &str) -> BTreeMap<String, PackedTensor> {
-    let stripped = tensors.into_iter().map(|(name, mut tensor)| {
-        let name = name[prefix.len()..].to_string();
-        tensor.name.clone_from(&name);
-        (name, tensor)
-    });
-    stripped.collect()
 }

@@ -1,5 +1,7 @@
 //! What survives damage, and what a crash leaves.
 
+mod progress;
+
 use super::training_state::TrainingState;
 use super::*;
 use crate::checkpoint::tensor_file::{self, place_of};
@@ -219,85 +221,6 @@ fn a_manifest_of_which_a_number_was_changed_is_refused() {
 }
 
 #[test]
-fn numbers_of_the_progress_keep_their_bits() {
-    let folder = tempfile::tempdir().unwrap();
-    let checkpoints = CheckpointFolder::new(folder.path(), 2);
-    for seed in 0..2_000_u64 {
-        // Any bits of a number of ordinary size.
-        let mixed = crate::seeds::mix(seed) >> 12;
-        let number = f64::from_bits(0x4000_0000_0000_0000 | mixed);
-        let mut checkpoint = Checkpoint::default();
-        checkpoint.progress.so_far.loss_sum = number;
-        checkpoint.progress.best = Some(BestEpoch {
-            epoch: 1,
-            validation_loss: number,
-            value: None,
-        });
-        let text = serde_json::to_string(&checkpoint.progress).unwrap();
-        let read = serde_json::from_str::<Progress>(&text).unwrap();
-        assert_eq!(read, checkpoint.progress, "{text}");
-    }
-    checkpoints.save(&checkpoint(1, 1)).unwrap();
-    assert_eq!(
-        checkpoints.load(1).unwrap().progress,
-        checkpoint(1, 1).progress
-    );
-}
-
-#[test]
-fn numbers_that_are_not_finite_are_read_as_they_were_written() {
-    for number in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
-        let best = BestEpoch {
-            epoch: 1,
-            validation_loss: 0.5,
-            value: Some(number),
-        };
-        let progress = Progress {
-            best: Some(best),
-            so_far: MetricSums::default().with_metric("iou", number, 0.0),
-            ..Progress::default()
-        };
-        let text = serde_json::to_string(&progress).unwrap();
-        let read: Progress = serde_json::from_str(&text).unwrap();
-        let value = read.best.and_then(|best| best.value).unwrap();
-        assert_eq!(value.to_bits(), number.to_bits(), "{text}");
-        let sum = read.so_far.metrics["iou"].sum;
-        assert_eq!(sum.is_nan(), number.is_nan(), "{text}");
-        assert!(sum.is_nan() || sum == number, "{text}");
-    }
-}
-
-#[test]
-fn sums_of_an_epoch_that_goes_on_are_read_as_they_were_written() {
-    let written = |so_far: &MetricSums| {
-        let progress = Progress {
-            so_far: so_far.clone(),
-            ..Progress::default()
-        };
-        let value = serde_json::to_value(&progress).unwrap();
-        let read: Progress = serde_json::from_value(value.clone()).unwrap();
-        assert_eq!(read, progress, "{value}");
-        value["so_far"].clone()
-    };
-    // As before there were metrics by name.
-    let nothing = MetricSums::default();
-    assert_eq!(written(&nothing)["correct"], 0);
-    let sums = MetricSums {
-        loss_sum: 0.1,
-        predictions: 3,
-        samples: 3,
-        ..nothing
-    };
-    let classes = written(&sums.clone().with_metric("accuracy", 2.0, 3.0));
-    assert_eq!(classes["correct"], 2);
-    assert!(classes["metrics"].is_null(), "{classes}");
-    let others = sums.with_metric("mae", 0.1 + 0.2, 3.0);
-    let others = written(&others.with_metric("accuracy", 2.5, 4.0));
-    assert!(others["correct"].is_null(), "{others}");
-    assert_eq!(others["metrics"]["accuracy"]["weight"]["value"], 4.0);
-}
-
-#[test]
 fn a_place_that_is_reached_again_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let checkpoints = CheckpointFolder::new(folder.path(), 2);
@@ -381,66 +304,5 @@ fn the_state_of_another_optimizer_is_refused_though_it_has_no_tensors() {
     for (checkpoint, other) in [(&of_sgd, adam()), (&of_adam, sgd())] {
         let error = restore(checkpoint, other).unwrap_err().to_string();
         error.assert_contains(["it holds the state of another optimizer"]);
-    }
-}
-
-#[test]
-fn a_resume_on_fewer_samples_says_that_the_data_have_changed() {
-    let config = TrainingConfig::default();
-    let there = Progress::start("net", &config, 180);
-    let fewer = Progress::start("net", &config, 170);
-    let error = fewer.fits(&there).unwrap_err();
-    let expected =
-        "(training samples 180 there, 170 here); the training data have changed, or other samples";
-    assert!(error.contains(expected), "{error}");
-    assert!(!error.contains("the same configuration"), "{error}");
-    let other = Progress { seed: 7, ..fewer };
-    let error = other.fits(&there).unwrap_err();
-    let expected = "resume with the same configuration and the same training data";
-    assert!(error.contains(expected), "{error}");
-    assert!(other.fits(&other).is_ok());
-}
-
-#[test]
-fn a_test_set_of_its_own_is_new_to_a_run_that_learnt_from_other_files() {
-    let progress = Progress {
-        data: "a t".to_owned(),
-        earlier_data: vec![String::new(), "b t v".to_owned()],
-        ..Progress::default()
-    };
-    assert!(!progress.has_learnt_from_others("a t", "t"));
-    assert!(!progress.has_learnt_from_others("c t", "t"));
-    assert!(
-        progress.has_learnt_from_others("c t", ""),
-        "the test is a part of all"
-    );
-    assert!(progress.has_learnt_from_others("a u", "u"), "another test");
-    // The folder `t` was learnt from, and is one for tests now.
-    let data = "t u".to_owned();
-    let moved = Progress {
-        data,
-        ..Progress::default()
-    };
-    assert!(moved.has_learnt_from_others("u t", "t"));
-}
-
-#[test]
-fn a_set_that_a_run_learnt_from_is_found_by_its_place_in_the_fingerprint() {
-    let progress = Progress {
-        data: "a t v".to_owned(),
-        earlier_data: vec!["b in proportion t".to_owned()],
-        ..Progress::default()
-    };
-    for (data, test, expected) in [
-        ("a a", "a", true),
-        ("b in proportion b", "b", true),
-        // The test and the validation set, and what is not known.
-        ("t t", "t", false),
-        ("v v", "v", false),
-        ("a t v", "t", false),
-        ("c c", "c", false),
-        ("a", "", false),
-    ] {
-        assert_eq!(progress.has_learnt_from(data, test), expected, "{data}");
     }
 }

@@ -1,5 +1,6 @@
 //! A supervised model over the ranks of a mesh.
 
+mod config;
 mod groups;
 mod pass;
 mod shards;
@@ -8,7 +9,6 @@ mod tensor_exchange;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{
@@ -19,19 +19,17 @@ use everburn_nn::{
     Activation, InBlocks, TensorGroup, TensorRule, forget_shards, planned_shards, tensor_parallel,
 };
 use everburn_pipeline::{
-    Pipeline, PipelineError, SharedParameters, Stages, distribute, distribute_initial_values,
-    gather,
+    Pipeline, PipelineError, SharedParameters, distribute, distribute_initial_values, gather,
 };
 use everburn_record::units::counted;
-use everburn_schedules::ScheduleKind;
 
+pub use self::config::MeshParallelConfig;
 use self::groups::Groups;
 use self::pass::{TrainingPass, output_of, pass_times};
-use self::shards::Shards;
+use self::shards::{Shards, held_by};
 use self::tensor_exchange::TensorExchange;
 use crate::checkpoint::optimizer_states;
 use crate::config::activation_checkpointing::ActivationCheckpointing;
-use crate::elastic::agreement::Agreement;
 use crate::error::TrainError;
 use crate::metrics::rank_times::PassTimes;
 use crate::metrics::step_report::StepReport;
@@ -41,78 +39,6 @@ use crate::model::objective::Objective;
 use crate::model::supervised::Supervised;
 use crate::parallel::mesh::{Axis, Coordinates, Mesh};
 use crate::parallel::model::ParallelModel;
-
-/// How a model is laid over the ranks of a mesh.
-///
-/// ```
-/// # mod everburn { pub use everburn_pipeline as pipeline; pub use everburn_train as train; }
-/// use everburn::pipeline::Stages;
-/// use everburn::train::{Mesh, MeshParallelConfig};
-///
-/// // Four blocks in two stages.
-/// let mesh = Mesh { data: 1, pipeline: 2, tensor: 1 };
-/// let config = MeshParallelConfig::new(mesh, Stages::even(4, 2, 1).unwrap());
-/// assert_eq!(config.micro_batches, 1);
-/// ```
-#[derive(Debug, Clone)]
-pub struct MeshParallelConfig {
-    /// The arrangement of the ranks.
-    pub mesh: Mesh,
-    /// Which blocks make which stage; one stage where the mesh has no pipeline.
-    pub stages: Stages,
-    /// By which schedule a step runs.
-    pub schedule: ScheduleKind,
-    /// Into how many parts a replica's share of a batch is cut.
-    pub micro_batches: usize,
-    /// How layers are cut over the tensor axis; not looked at where that has one rank.
-    pub tensor_rules: Vec<TensorRule>,
-    /// Where the norm of all gradients is above this, they are made smaller.
-    pub max_gradient_norm: Option<f32>,
-    /// What backward passes compute again.
-    pub activation_checkpointing: ActivationCheckpointing,
-    /// Gradients travel while the last backward pass still runs.
-    pub overlap: bool,
-}
-
-impl MeshParallelConfig {
-    /// One micro-batch by 1F1B, no layer cut, nothing clipped, nothing computed again.
-    pub fn new(mesh: Mesh, stages: Stages) -> Self {
-        Self {
-            mesh,
-            stages,
-            schedule: ScheduleKind::OneForwardOneBackward,
-            micro_batches: 1,
-            tensor_rules: Vec::new(),
-            max_gradient_norm: None,
-            activation_checkpointing: ActivationCheckpointing::None,
-            overlap: true,
-        }
-    }
-
-    /// Compares the configurations of all ranks, which all call it.
-    fn agree(&self, job: &ProcessGroup) -> Result<(), TrainError> {
-        let Self {
-            mesh,
-            stages,
-            schedule,
-            micro_batches,
-            tensor_rules,
-            max_gradient_norm,
-            activation_checkpointing,
-            overlap,
-        } = self;
-        Agreement::default()
-            .and("mesh", mesh)
-            .and("stages", format!("{stages:?}"))
-            .and("schedule", schedule)
-            .and("micro-batches", micro_batches)
-            .and("layers that are cut", format!("{tensor_rules:?}"))
-            .and("max-gradient-norm", format!("{max_gradient_norm:?}"))
-            .and("activation-checkpointing", activation_checkpointing)
-            .and("overlap", overlap)
-            .check(job)
-    }
-}
 
 /// A model over the ranks of a [`Mesh`]: replicas of it, each in a pipeline of stages, whose layers are
 /// cut over ranks.
@@ -262,6 +188,14 @@ where
             (path.clone(), ranks.collect())
         });
         holders.collect()
+    }
+
+    /// What all ranks of a tensor group have computed alike counts on one.
+    fn counted_once(&self, sums: MetricSums) -> MetricSums {
+        match self.groups.job.rank() % self.mesh.tensor {
+            0 => sums,
+            _ => MetricSums::default(),
+        }
     }
 }
 
@@ -450,31 +384,6 @@ where
         }
         optimizer_states::merge(stages)
     }
-}
-
-impl<M, O> MeshParallel<M, O> {
-    /// What all ranks of a tensor group have computed alike counts on one.
-    fn counted_once(&self, sums: MetricSums) -> MetricSums {
-        match self.groups.job.rank() % self.mesh.tensor {
-            0 => sums,
-            _ => MetricSums::default(),
-        }
-    }
-}
-
-/// The parameters that are here.
-fn held_by<M: Module>(model: &M) -> Vec<ParamId> {
-    struct Held(Vec<ParamId>);
-    impl ModuleVisitor for Held {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if param.lazy_shape().num_elements() > 0 {
-                self.0.push(param.id);
-            }
-        }
-    }
-    let mut held = Held(Vec::new());
-    model.visit(&mut held);
-    held.0
 }
 
 /// The tag of messages with parts of an optimizer's state.

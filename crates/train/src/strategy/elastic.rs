@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::RankLoop;
 use super::lateness::{Lateness, too_slow};
 use super::records::Recent;
-use crate::checkpoint::training_state::{agree_on_newest, share};
+use crate::checkpoint::sharing::{agree_on_newest, share};
 use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
 use crate::elastic::regroup::Regroup;
 use crate::error::TrainError;

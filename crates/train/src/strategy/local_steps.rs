@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn_train::TrainStep;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
-use everburn_distributed::{
-    BucketEntry, Buffers, Communication, Ddp, EpochBatches, OuterLoop, OuterStep,
-};
+use everburn_distributed::{BucketEntry, Communication, Ddp, EpochBatches, OuterLoop, OuterStep};
 use everburn_record::RankStep;
 use everburn_record::units::counted;
 
@@ -30,14 +28,6 @@ use crate::model::finite::require_finite_loss;
 
 /// Of the outer loop, which `run_in_group` makes before the first epoch.
 const MADE: &str = "the outer loop is made when the ranks meet";
-
-/// A round that was under way when the ranks lost each other: what this rank has made of the parameters from
-/// which all had begun.
-pub(super) struct InterruptedRound {
-    round: Round,
-    parameters: Vec<f32>,
-    buffers: Buffers,
-}
 
 /// Local steps, and outer steps between them.
 pub(super) struct LocalSteps<'a> {
@@ -353,53 +343,6 @@ impl RankLoop {
                 );
             }
         }
-    }
-
-    /// The error that has kept the ranks from ending a round together; in an elastic job this rank keeps what it has learnt
-    /// in it.
-    pub(super) fn interrupt(
-        &mut self,
-        model: &AnyModel,
-        round: Round,
-        error: TrainError,
-    ) -> Result<TrainError, TrainError> {
-        if self.setup.regroup.is_some() && error.may_be_outlived() {
-            self.keep_interrupted_round(model, round)?;
-        }
-        Ok(error)
-    }
-
-    /// Keeps what this rank has learnt in a round that the ranks could not end together.
-    fn keep_interrupted_round(&mut self, model: &AnyModel, round: Round) -> Result<(), TrainError> {
-        if round.made() == 0 {
-            return Ok(());
-        }
-        self.interrupted_round = Some(InterruptedRound {
-            parameters: self.outer().read(model)?,
-            buffers: Buffers::read(model)?,
-            round,
-        });
-        Ok(())
-    }
-
-    /// Whether a rank has set a round aside: the next outer step then comes at once. All ranks ask.
-    fn any_round_interrupted(&self) -> Result<bool, TrainError> {
-        if self.setup.regroup.is_none() {
-            return Ok(false);
-        }
-        let own = i64::from(self.interrupted_round.is_some());
-        let all = self.setup.group.all_gather(vec![own]).wait()?;
-        Ok(all.iter().any(|begun| begun[0] > 0))
-    }
-
-    /// Continues with the round that this rank has set aside, if it has.
-    fn resume_round(&mut self, model: AnyModel, round: &mut Round) -> Result<AnyModel, TrainError> {
-        let Some(interrupted_round) = self.interrupted_round.take() else {
-            return Ok(model);
-        };
-        *round = interrupted_round.round;
-        let model = self.outer().write(model, &interrupted_round.parameters);
-        Ok(interrupted_round.buffers.write(model))
     }
 
     pub(super) fn outer(&self) -> &OuterLoop {

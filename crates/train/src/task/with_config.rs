@@ -1,5 +1,7 @@
 //! A task with its configuration, behind a trait object.
 
+mod runner;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,14 +14,16 @@ use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
 use everburn_collectives::worker::message_of;
 use everburn_distributed::is_gpu;
-use everburn_nn::{AnyActivation, DeviceSplit, ParameterShard};
+use everburn_nn::{DeviceSplit, ParameterShard};
 use everburn_record::task_method::within;
 use everburn_record::{attempt, plain};
 use toml::{Table, Value};
 
-use super::blocks::{BlockTask, DrawnBlocks};
+use self::runner::Runner;
+use super::blocks::BlockTask;
 use super::data::LoadedData;
 use super::own_loss::OwnLoss;
+use super::settings::{remove, settings_by_path};
 use super::{
     BlockRunner, ConfiguredTask, Language, MeshModel, ModelBlocks, Predictor, Task, TaskError,
 };
@@ -146,40 +150,6 @@ fn own_model<'a, T: Task>(task: &T, model: &'a AnyModel) -> &'a T::Model {
         Some(blocks) => blocks.0.model(model),
         None => model.inner::<Supervised<T::Model, OwnLoss<T>>>().model(),
     }
-}
-
-fn remove(table: &mut Table, path: &str) {
-    match path.split_once('.') {
-        None => drop(table.remove(path)),
-        Some((section, rest)) => {
-            if let Some(Value::Table(section)) = table.get_mut(section) {
-                remove(section, rest);
-            }
-        }
-    }
-}
-
-/// The values of a configuration by their paths, as TOML writes them.
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::settings_by_path;
-///
-/// let settings = settings_by_path(&toml::from_str("[training.ddp]\nbuffers = 'sync'").unwrap());
-/// assert_eq!(settings["training.ddp.buffers"], "\"sync\"");
-/// ```
-pub fn settings_by_path(table: &Table) -> BTreeMap<String, String> {
-    let mut settings = BTreeMap::new();
-    for (key, value) in table {
-        match value {
-            Value::Table(section) => {
-                let below = settings_by_path(section).into_iter();
-                settings.extend(below.map(|(path, value)| (format!("{key}.{path}"), value)));
-            }
-            value => drop(settings.insert(key.clone(), value.to_string())),
-        }
-    }
-    settings
 }
 
 impl<T: Task> ConfiguredTask for WithConfig<T> {
@@ -425,24 +395,5 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
 
     fn left_out(&self, folder: &Path) -> Option<String> {
         (self.predictor().ok()?.left_out)(&self.task, folder)
-    }
-}
-
-struct Runner<'a, T: Task> {
-    of: &'a WithConfig<T>,
-    blocks: Arc<dyn BlockTask<T>>,
-    samples: usize,
-    device: Device,
-}
-
-impl<T: Task> BlockRunner for Runner<'_, T> {
-    fn input(&self) -> Box<dyn AnyActivation> {
-        let of = (&*self.of.task, &*self.of.config);
-        self.blocks.input(of, self.samples, &self.device)
-    }
-
-    fn draw(&self) -> Result<Box<dyn DrawnBlocks>, TaskError> {
-        let model = self.of.new_model(&self.device)?;
-        Ok(self.blocks.drawn(model))
     }
 }

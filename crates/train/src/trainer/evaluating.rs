@@ -4,7 +4,7 @@ use burn::module::Module;
 use everburn_record::ConfusionMatrix;
 
 use super::{Trainer, TrainingData};
-use crate::checkpoint::training_state::agree_on_newest;
+use crate::checkpoint::sharing::agree_on_newest;
 use crate::checkpoint::weights::with_safetensors;
 use crate::checkpoint::{Checkpoint, CheckpointFolder};
 use crate::elastic::agreement::Agreement;

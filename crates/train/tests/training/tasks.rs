@@ -1,6 +1,6 @@
 //! What a task says besides its model: settings, an optimizer and a schedule, a set to validate on.
 
-use std::sync::{Arc, Mutex};
+mod panics;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
@@ -11,7 +11,6 @@ use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{DdpConfig, ShardStage};
-use everburn_record::task_method;
 use everburn_tests::AssertContains;
 use everburn_train::{
     AnyTask, ConfiguredTask, Loss, MetricKind, RunDirectory, Task, TaskData, TaskError, TrainError,
@@ -374,93 +373,5 @@ fn a_schedule_of_the_tasks_own_is_that_of_the_longer_run_after_a_resume() {
     assert!(
         pairs.all(|(rate, expected)| (rate - expected).abs() < 1e-9),
         "{rates:?}"
-    );
-}
-
-/// Notes in which of its methods it is.
-struct Watched(Arc<Mutex<Vec<&'static str>>>);
-
-impl Watched {
-    fn note(&self) {
-        self.0.lock().unwrap().extend(task_method::present());
-    }
-}
-
-impl Task for Watched {
-    type Config = SlopeConfig;
-    type Model = Linear;
-    type Item = f32;
-    type Batch = Tensor<2>;
-
-    fn check(&self, _: &SlopeConfig) -> Result<(), TaskError> {
-        self.note();
-        Ok(())
-    }
-
-    fn model(&self, config: &SlopeConfig, device: &Device) -> Result<Linear, TaskError> {
-        self.note();
-        Slope.model(config, device)
-    }
-
-    fn data(&self, config: &mut SlopeConfig) -> Result<TaskData<f32, Tensor<2>>, TaskError> {
-        self.note();
-        Slope.data(config)
-    }
-
-    fn loss(&self, config: &SlopeConfig, model: &Linear, batch: Tensor<2>) -> Loss {
-        self.note();
-        Slope.loss(config, model, batch)
-    }
-}
-
-#[test]
-fn a_panic_finds_the_method_of_the_task_that_it_is_in() {
-    let seen = Arc::default();
-    let task = AnyTask::new("watched", Watched(Arc::clone(&seen)));
-    let mut task = task.configure(&Table::new()).unwrap();
-    let loaded = task.load().unwrap();
-    let group = ProcessGroup::alone(GroupOptions::default());
-    let trainer = Trainer::new(TrainingConfig::default(), group);
-    let model = task.model(&trainer.device).unwrap();
-    trainer.evaluate(&model, &loaded.for_training()).unwrap();
-    let all = ["Task::check", "Task::data", "Task::model", "Task::loss"];
-    assert_eq!(*seen.lock().unwrap(), all);
-    assert_eq!(task_method::present(), None);
-}
-
-/// A task whose model cannot be built.
-struct Narrow;
-
-impl Task for Narrow {
-    type Config = SlopeConfig;
-    type Model = Linear;
-    type Item = f32;
-    type Batch = Tensor<2>;
-
-    fn model(&self, _: &SlopeConfig, _: &Device) -> Result<Linear, TaskError> {
-        panic!("too wide")
-    }
-
-    fn data(&self, config: &mut SlopeConfig) -> Result<TaskData<f32, Tensor<2>>, TaskError> {
-        Slope.data(config)
-    }
-
-    fn loss(&self, config: &SlopeConfig, model: &Linear, batch: Tensor<2>) -> Loss {
-        Slope.loss(config, model, batch)
-    }
-}
-
-#[test]
-fn a_panic_of_a_model_that_is_built_is_an_error_with_the_settings() {
-    let task = AnyTask::new("narrow", Narrow);
-    let task = task.configure(&Table::new()).unwrap();
-    let error = task.model(&Device::flex()).err().unwrap().to_string();
-    assert!(
-        error.contains("building the model with [narrow] "),
-        "{error}"
-    );
-    assert!(
-        error.contains(" failed: ") && error.contains("too wide"),
-        "{error}"
     );
 }

@@ -5,7 +5,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::connect::connect;
-use super::connection::{Connection, Deadline, Fault, random_u64};
+use super::connection::{Connection, Deadline, random_u64};
+use super::fault::Fault;
 use super::requests::{add_message, check_message, compare_message, key_message, keys_message};
 use super::shared_connection::SharedConnection;
 use super::wire::{CHECK_READY, STOP_WAITING, WAIT_CANCELED, opcode, put_string};

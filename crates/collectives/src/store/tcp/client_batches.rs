@@ -1,7 +1,8 @@
 //! Requests for many keys at once.
 
 use super::client::{TcpStore, early_wait_pauses, timed_out};
-use super::connection::{Connection, Deadline, Fault};
+use super::connection::{Connection, Deadline};
+use super::fault::Fault;
 use super::requests::{compare_message, key_message, keys_message};
 use super::wire::{MAX_MESSAGE_BYTES, opcode};
 use crate::store::{StoreError, check_key};

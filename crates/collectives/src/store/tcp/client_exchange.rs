@@ -1,7 +1,8 @@
 //! Requests and writes of a client over the connection that its threads share.
 
 use super::TcpStore;
-use super::connection::{Connection, Deadline, Fault, Unconfirmed};
+use super::connection::{Connection, Deadline, Unconfirmed};
+use super::fault::Fault;
 use crate::store::StoreError;
 
 /// A write of at least this size is confirmed at once.

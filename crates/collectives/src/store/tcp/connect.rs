@@ -8,7 +8,8 @@ use std::time::Duration;
 use everburn_auth::Key;
 
 use super::StoreOptions;
-use super::connection::{Connection, Deadline, Fault};
+use super::connection::{Connection, Deadline};
+use super::fault::Fault;
 use crate::store::backoff::Backoff;
 use crate::store::{StoreError, split_address};
 use crate::wait_notice::WaitNotice;

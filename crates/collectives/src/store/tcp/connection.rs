@@ -6,10 +6,11 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use everburn_auth::{AuthError, CHALLENGE_BYTES, Dialer, Key};
+use everburn_auth::{CHALLENGE_BYTES, Dialer, Key};
 use everburn_record::plain;
 use socket2::{SockRef, TcpKeepalive};
 
+use super::fault::Fault;
 use super::wire::{
     AUTH_ACCEPTED, AUTH_OPCODE, AUTH_REFUSED, MAX_MESSAGE_BYTES, VALIDATION_MAGIC, opcode,
 };
@@ -58,56 +59,6 @@ impl Deadline {
     /// This deadline, but no later than `limit` from now.
     pub(super) fn at_most(&self, limit: Duration) -> Self {
         Self::within(self.left().min(limit))
-    }
-}
-
-/// Why a connection failed; it is of no use afterwards, except after a `Timeout` while waiting.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Fault {
-    #[error("no answer came in time")]
-    Timeout,
-    #[error("the server closed the connection")]
-    Closed,
-    #[error("{0}")]
-    Io(io::Error),
-    #[error("{0}")]
-    Protocol(String),
-    #[error(
-        "the store requires a job token and this process has none; set the same EVERBURN_JOB_TOKEN on \
-         every machine (or use `StoreAccess::Token`)"
-    )]
-    NeedsToken,
-    #[error(
-        "the job token of the store does not match that of this process; set the same \
-         EVERBURN_JOB_TOKEN on every machine, and check that the address is that of this job's store"
-    )]
-    WrongSecret,
-    #[error(
-        "the store is open (like PyTorch's) and has no job token, and this process expects one of it; set \
-         EVERBURN_OPEN_STORE=1 here too (`--open-store` for Everburn's launcher), or correct the address"
-    )]
-    OpenStore,
-}
-
-impl From<AuthError> for Fault {
-    fn from(error: AuthError) -> Self {
-        match error {
-            AuthError::WrongSecret => Self::WrongSecret,
-            error => Self::Io(io::Error::other(error)),
-        }
-    }
-}
-
-impl From<io::Error> for Fault {
-    fn from(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Self::Timeout,
-            io::ErrorKind::UnexpectedEof
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::BrokenPipe => Self::Closed,
-            _ => Self::Io(error),
-        }
     }
 }
 

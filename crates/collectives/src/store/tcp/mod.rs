@@ -7,6 +7,7 @@ mod connect;
 mod connection;
 mod contents;
 mod event_loop;
+mod fault;
 mod greeting;
 #[cfg(any(test, fuzzing))]
 pub(super) mod hostile;

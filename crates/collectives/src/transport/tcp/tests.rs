@@ -12,8 +12,8 @@ use super::*;
 use crate::hostile::GENEROUS;
 use crate::transport::frame::{FrameKind, HEADER_BYTES, Header, WireHeader};
 use crate::transport::inbox::encode_abort;
-use crate::transport::mailbox::{Failure, Mailbox};
 use crate::transport::payload::Payload;
+use crate::transport::{Failure, Mailbox};
 
 const GROUP: u64 = 1;
 const MESSAGE: usize = 64 << 10;

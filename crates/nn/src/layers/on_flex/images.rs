@@ -6,19 +6,16 @@ use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{DType, Shape, TensorData};
 use everburn_kernels::{
-    Conv2dShape, Divisor, KernelError, Pool2dShape, Rounding, conv2d, max_pool2d,
-    max_pool2d_backward,
+    AdaptivePool2dShape, Conv2dShape, Divisor, KernelError, Pool2dShape, Rounding,
+    adaptive_avg_pool2d, adaptive_avg_pool2d_backward, avg_pool2d, avg_pool2d_backward, conv2d,
+    conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad, max_pool2d, max_pool2d_backward,
 };
 
 use super::tensors::{Tensor, attempt, contiguous, float, values};
 use crate::layers::buffers::{lend, take};
 use crate::layers::window::Window;
 
-pub(super) fn convolution(
-    input: &Shape,
-    weight: &Shape,
-    options: &ConvOptions<2>,
-) -> Option<Conv2dShape> {
+fn convolution(input: &Shape, weight: &Shape, options: &ConvOptions<2>) -> Option<Conv2dShape> {
     let [batch, channels, height, width] = input.dims();
     let [features, in_group, kernel_rows, kernel_columns] = weight.dims();
     // Burn's own operation says what is wrong with others.
@@ -36,7 +33,7 @@ pub(super) fn convolution(
     })
 }
 
-pub(super) fn pooling(input: &Shape, window: Window) -> Pool2dShape {
+fn pooling(input: &Shape, window: Window) -> Pool2dShape {
     let [batch, channels, height, width] = input.dims();
     Pool2dShape {
         stride: window.stride,
@@ -50,14 +47,14 @@ pub(super) fn pooling(input: &Shape, window: Window) -> Pool2dShape {
     }
 }
 
-pub(super) fn divisor(padded: bool) -> Divisor {
+fn divisor(padded: bool) -> Divisor {
     match padded {
         true => Divisor::IncludePadding,
         false => Divisor::ExcludePadding,
     }
 }
 
-pub(super) fn pooled(shape: &Pool2dShape) -> Result<[usize; 4], KernelError> {
+fn pooled(shape: &Pool2dShape) -> Result<[usize; 4], KernelError> {
     let [rows, columns] = shape.output()?;
     Ok([shape.planes[0], shape.planes[1], rows, columns])
 }
@@ -81,6 +78,106 @@ pub(super) fn convolve(
         conv2d(&shape, values(&input), values(&weight), bias, &mut output)?;
         let dims = [shape.batch, shape.channels[1], rows, columns];
         Ok(float(output, dims, &input))
+    })
+}
+
+pub(super) fn convolve_input_gradient(
+    input: &Tensor,
+    weight: &Tensor,
+    gradient: &Tensor,
+    options: &ConvOptions<2>,
+) -> Option<Tensor> {
+    let shape = convolution(&input.shape(), &weight.shape(), options)?;
+    let [weight, gradient] = contiguous([weight, gradient])?;
+    attempt(|| {
+        let mut input_grad = take(shape.input_len()?);
+        conv2d_input_grad(&shape, values(&gradient), values(&weight), &mut input_grad)?;
+        Ok(float(input_grad, input.shape(), input))
+    })
+}
+
+pub(super) fn convolve_weight_gradient(
+    input: &Tensor,
+    weight: &Tensor,
+    gradient: &Tensor,
+    options: &ConvOptions<2>,
+) -> Option<Tensor> {
+    let shape = convolution(&input.shape(), &weight.shape(), options)?;
+    let [input, gradient] = contiguous([input, gradient])?;
+    attempt(|| {
+        let mut weight_grad = take(shape.weight_len()?);
+        conv2d_weight_grad(&shape, values(&input), values(&gradient), &mut weight_grad)?;
+        Ok(float(weight_grad, weight.shape(), weight))
+    })
+}
+
+pub(super) fn convolve_bias_gradient(gradient: &Tensor) -> Option<Tensor> {
+    let [gradient] = contiguous([gradient])?;
+    let [batch, channels, rows, columns] = gradient.shape().dims();
+    // The sums of a gradient are those of any convolution that yields as much.
+    let shape = Conv2dShape::new(batch, [1, channels], [rows, columns], [1, 1]);
+    attempt(|| {
+        let mut bias_grad = vec![0.0; channels];
+        conv2d_bias_grad(&shape, values(&gradient), &mut bias_grad)?;
+        Ok(float(bias_grad, [channels], &gradient))
+    })
+}
+
+pub(super) fn avg_pool(input: &Tensor, window: Window, padded: bool) -> Option<Tensor> {
+    let [input] = contiguous([input])?;
+    let shape = pooling(&input.shape(), window);
+    attempt(|| {
+        let mut output = take(shape.output_len()?);
+        avg_pool2d(&shape, divisor(padded), values(&input), &mut output)?;
+        Ok(float(output, pooled(&shape)?, &input))
+    })
+}
+
+pub(super) fn avg_pool_gradient(
+    input: &Tensor,
+    gradient: &Tensor,
+    window: Window,
+    padded: bool,
+) -> Option<Tensor> {
+    let [gradient] = contiguous([gradient])?;
+    let shape = pooling(&input.shape(), window);
+    attempt(|| {
+        let mut input_grad = take(shape.input_len()?);
+        let gradient = values(&gradient);
+        avg_pool2d_backward(&shape, divisor(padded), gradient, &mut input_grad)?;
+        Ok(float(input_grad, input.shape(), input))
+    })
+}
+
+pub(super) fn adaptive_avg_pool(input: &Tensor, output: [usize; 2]) -> Option<Tensor> {
+    let [input] = contiguous([input])?;
+    let [batch, channels, rows, columns] = input.shape().dims();
+    let shape = AdaptivePool2dShape {
+        planes: [batch, channels],
+        input: [rows, columns],
+        output,
+    };
+    let dims = [batch, channels, output[0], output[1]];
+    attempt(|| {
+        let mut means = take(dims.iter().product());
+        adaptive_avg_pool2d(&shape, values(&input), &mut means)?;
+        Ok(float(means, dims, &input))
+    })
+}
+
+pub(super) fn adaptive_avg_pool_gradient(input: &Tensor, gradient: &Tensor) -> Option<Tensor> {
+    let [gradient] = contiguous([gradient])?;
+    let [batch, channels, rows, columns] = input.shape().dims();
+    let [_, _, output_rows, output_columns] = gradient.shape().dims();
+    let shape = AdaptivePool2dShape {
+        planes: [batch, channels],
+        input: [rows, columns],
+        output: [output_rows, output_columns],
+    };
+    attempt(|| {
+        let mut input_grad = take(input.shape().num_elements());
+        adaptive_avg_pool2d_backward(&shape, values(&gradient), &mut input_grad)?;
+        Ok(float(input_grad, input.shape(), input))
     })
 }
 

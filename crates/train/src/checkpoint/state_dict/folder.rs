@@ -15,7 +15,8 @@ use serde_json::json;
 
 use super::file::read_file;
 use super::layout::StateDictLayout;
-use super::{named_tensors, refuse, safetensors, without_wrappers};
+use super::prefix::without_wrappers;
+use super::{named_tensors, refuse, safetensors};
 use crate::checkpoint::tensor_file::NamedTensor;
 use crate::error::TrainError;
 use crate::record::run_directory::{not_output, write_output};

@@ -6,9 +6,11 @@ use std::path::Path;
 use burn::store::burn_pack::Tensor as PackedTensor;
 use serde_json::Value;
 
+use super::file;
 use super::fit::WeightsMismatch;
 use super::folder::{self, PRETRAINED_CONFIG};
 use super::layout::StateDictLayout;
+use crate::error::TrainError;
 
 /// A size that a `config.json` states, and where the weights show it: to name both where they contradict each other.
 ///
@@ -184,21 +186,43 @@ fn shapes_by_name(
     shapes.collect()
 }
 
-/// The sizes that tensors show, by their keys; none if a tensor is missing whose dimension would be a size.
-pub(super) fn shown(
+/// The sizes of a model that the tensors at `path` show, of those in [`StateDictLayout::sizes`]: each by its key in a
+/// `config.json`, a JSON pointer as in `/n_embd`. An empty list if the tensors are of another architecture. No tensor is read.
+///
+/// # Errors
+/// [`TrainError::File`] if the file cannot be read.
+///
+/// ```
+/// # mod everburn { pub use everburn_train as train; }
+/// use burn::nn::LinearConfig;
+/// use burn::prelude::*;
+/// use everburn::train::{ShownBy, StateDictLayout, StatedSize, save_state_dict, shown_sizes};
+///
+/// const SIZES: &[StatedSize] = &[StatedSize::new("/inputs", ShownBy::Dimension("weight", 1))];
+/// let folder = tempfile::tempdir().unwrap();
+/// let path = folder.path().join("weights.pt");
+/// save_state_dict(&LinearConfig::new(3, 2).init(&Device::flex()), 0, &path).unwrap();
+/// let layout = StateDictLayout {
+///     sizes: SIZES,
+///     ..StateDictLayout::default()
+/// };
+/// assert_eq!(shown_sizes(&path, &layout).unwrap(), [("/inputs", 3)]);
+/// ```
+pub fn shown_sizes(
+    path: &Path,
     layout: &StateDictLayout,
-    tensors: &BTreeMap<String, PackedTensor>,
-) -> Vec<(&'static str, usize)> {
-    let shapes = shapes_by_name(layout, tensors);
+) -> Result<Vec<(&'static str, usize)>, TrainError> {
+    file::refuse_plain_folder(path)?;
+    let shapes = shapes_by_name(layout, &folder::read(path)?);
     let mut found = Vec::new();
     for size in layout.sizes {
         match size.shown_by.size(&shapes) {
             Some((shown, _)) => found.push((size.key, shown)),
-            None if matches!(size.shown_by, ShownBy::Dimension(..)) => return Vec::new(),
+            None if matches!(size.shown_by, ShownBy::Dimension(..)) => return Ok(Vec::new()),
             None => {}
         }
     }
-    found
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -209,8 +233,7 @@ mod tests {
 
     use super::*;
     use crate::config::parameter_groups::Patterns;
-    use crate::error::TrainError;
-    use crate::{load_state_dict_except, save_pretrained, save_state_dict, shown_sizes};
+    use crate::{load_state_dict_except, save_pretrained, save_state_dict};
 
     const SIZES: &[StatedSize] = &[
         StatedSize::new("/inputs", ShownBy::Dimension("weight", 1)),

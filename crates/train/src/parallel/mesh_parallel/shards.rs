@@ -162,6 +162,21 @@ impl ModuleMapper for Join<'_> {
     } }
 }
 
+/// The parameters that are here.
+pub(super) fn held_by<M: Module>(model: &M) -> Vec<ParamId> {
+    struct Held(Vec<ParamId>);
+    impl ModuleVisitor for Held {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if is_here(param) {
+                self.0.push(param.id);
+            }
+        }
+    }
+    let mut held = Held(Vec::new());
+    model.visit(&mut held);
+    held.0
+}
+
 /// Whether the parameter is one of this rank's stages.
 fn is_here<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     param.lazy_shape().num_elements() > 0

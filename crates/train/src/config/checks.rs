@@ -1,13 +1,89 @@
-//! Settings of a configuration that depend on each other.
+//! Which values of a configuration can be used, by themselves and together.
 
 use everburn_distributed::VirtualRanks;
 use everburn_record::units::counted;
 
-use super::TrainingConfig;
+use super::{EarlyStopping, TrainingConfig};
 use crate::config::balance::Balance;
+use crate::config::conflicts::RunFeatures;
+use crate::config::lora::LoraConfig;
 use crate::error::TrainError;
 
 impl TrainingConfig {
+    /// Checks what can be checked before any work is done.
+    ///
+    /// # Errors
+    /// [`TrainError::Config`] naming the first value that cannot be used.
+    pub fn validate(&self, world_size: usize) -> Result<(), TrainError> {
+        let refuse = |message: String| Err(TrainError::Config(message));
+        if self.epochs == 0 {
+            return refuse("`training.epochs` must be at least 1".to_string());
+        }
+        if self.steps == Some(0) {
+            return refuse("`training.steps` must be at least 1".to_string());
+        }
+        if self.batch_size < world_size {
+            return refuse(format!(
+                "a global batch of {} cannot be shared by {world_size} ranks: \
+                 use `training.batch_size = {world_size}` or more, or fewer ranks",
+                counted(self.batch_size, "sample")
+            ));
+        }
+        if self.accumulate == 0 {
+            return refuse("`training.accumulate` must be at least 1".to_string());
+        }
+        if self.hash_every == Some(0) {
+            return refuse("`training.hash_every` must be at least 1".to_string());
+        }
+        self.validate_virtual_ranks(world_size)?;
+        self.validate_balance(world_size)?;
+        self.input.validate()?;
+        self.ddp
+            .validate()
+            .map_err(|error| TrainError::Config(error.to_string()))?;
+        if self.log_every == 0 {
+            return refuse("`training.log_every` must be at least 1".to_string());
+        }
+        if self.keep_checkpoints == 0 {
+            return refuse("`training.keep_checkpoints` must be at least 1".to_string());
+        }
+        self.lora.as_ref().map_or(Ok(()), LoraConfig::check)?;
+        if let Some(EarlyStopping { patience }) = self.early_stopping {
+            if patience == 0 {
+                return refuse("`training.early_stopping.patience` must be at least 1".to_string());
+            }
+            if self.validation_samples == Some(0) {
+                return refuse(
+                    "`training.early_stopping.patience` looks at the validation loss: give `training.validation_samples`"
+                        .to_string(),
+                );
+            }
+        }
+        if !self.best_by.is_loss() && self.validation_samples == Some(0) {
+            return refuse(
+                "`training.best_by` looks at the validation: give `training.validation_samples`"
+                    .to_string(),
+            );
+        }
+        self.optimizer.check()?;
+        self.validate_sync()?;
+        self.validate_sharding()?;
+        self.validate_chaos()?;
+        self.check_conflicts(RunFeatures::default())?;
+        if let Some(ema) = &self.ema {
+            ema.validate()?;
+        }
+        // How many steps there will be is not known yet.
+        let steps = self.schedule_numbers.warmup_steps.saturating_add(1);
+        for group in &self.optimizer.groups {
+            let factor = group.learning_rate_factor.unwrap_or(1.0);
+            let wrong =
+                |error| TrainError::Config(format!("the group `{}`: {error}", group.matches));
+            self.scheduler_at(factor, steps).map_err(wrong)?;
+        }
+        self.scheduler(steps).map(drop)
+    }
+
     /// Checks what is said of the validation against `samples` training samples and the set that the data have for it, of
     /// `own` samples.
     ///
@@ -51,7 +127,7 @@ impl TrainingConfig {
         }
     }
 
-    pub(super) fn validate_virtual_ranks(&self, world_size: usize) -> Result<(), TrainError> {
+    fn validate_virtual_ranks(&self, world_size: usize) -> Result<(), TrainError> {
         let Some(count) = self.virtual_ranks else {
             return Ok(());
         };
@@ -67,7 +143,7 @@ impl TrainingConfig {
         }
     }
 
-    pub(super) fn validate_balance(&self, world_size: usize) -> Result<(), TrainError> {
+    fn validate_balance(&self, world_size: usize) -> Result<(), TrainError> {
         match &self.balance {
             Balance::Weights(weights) if weights.ranks() != world_size => {
                 Err(TrainError::Config(format!(
@@ -80,7 +156,7 @@ impl TrainingConfig {
         }
     }
 
-    pub(super) fn validate_sharding(&self) -> Result<(), TrainError> {
+    fn validate_sharding(&self) -> Result<(), TrainError> {
         match self.offload_optimizer && self.ddp.shard.is_none() {
             true => Err(TrainError::Config(
                 "`training.offload_optimizer` is for an optimizer whose state is sharded: add \
@@ -91,7 +167,7 @@ impl TrainingConfig {
         }
     }
 
-    pub(super) fn validate_chaos(&self) -> Result<(), TrainError> {
+    fn validate_chaos(&self) -> Result<(), TrainError> {
         match self.chaos.overflows() && !self.precision.scales_losses() {
             true => Err(TrainError::Config(
                 "`training.chaos = overflow` is for `training.precision = f16`: other types do not overflow"
@@ -101,7 +177,7 @@ impl TrainingConfig {
         }
     }
 
-    pub(super) fn validate_sync(&self) -> Result<(), TrainError> {
+    fn validate_sync(&self) -> Result<(), TrainError> {
         self.outer
             .validate()
             .map_err(|error| TrainError::Config(error.to_string()))?;

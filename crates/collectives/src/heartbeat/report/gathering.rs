@@ -1,0 +1,151 @@
+//! The reports of all ranks, through the store.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::{Evidence, RankReport, last_beats};
+use crate::heartbeat::asked::Asked;
+use crate::heartbeat::beat::{Beat, BeatEntry, beat_key, hang_key, read_many, reporter_key};
+use crate::heartbeat::thread::{Followed, Heartbeat, WATCH_ALL};
+use crate::runtime::{self, Condition};
+use crate::sync::lock;
+
+/// The timeout for the reports of the other ranks.
+const ANSWERS: Duration = Duration::from_secs(2);
+
+/// The timeout for reports of ranks that others wait for; they are not expected to answer.
+const SUSPECTS: Duration = Duration::from_millis(500);
+
+/// The polling interval, at first and at last: all ranks poll at the same time.
+const PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(160);
+
+/// The additional time for a store that does not answer.
+const STORE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The reports by rank.
+pub(super) struct Gathered {
+    pub(super) reports: Vec<RankReport>,
+    pub(super) is_printed_here: bool,
+}
+
+/// Publishes `own` and collects the reports of the others. Runs on its own thread, so that a store that does
+/// not answer cannot delay the report for long.
+pub(super) fn gather(heartbeat: &Arc<Heartbeat>, followed: &Followed, own: &Beat) -> Gathered {
+    let answer: Arc<(Mutex<Option<Gathered>>, Condition)> = Arc::default();
+    let (asking, group, beat) = (heartbeat.clone(), followed.clone(), own.clone());
+    let answers = answer.clone();
+    let started = runtime::spawn("everburn-report", move || {
+        let gathered = collect(&asking, &group, &beat);
+        *lock(&answers.0) = Some(gathered);
+        answers.1.notify_all();
+    });
+    let deadline = runtime::now() + ANSWERS + STORE_TIMEOUT;
+    let (slot, changed) = &*answer;
+    let waits = |gathered: &mut Option<Gathered>| gathered.is_none() && started.is_ok();
+    let (mut gathered, _) = changed.wait_while(slot, lock(slot), deadline, waits);
+    let answer = gathered.take();
+    drop(gathered);
+    let mut gathered = answer.unwrap_or_else(|| Gathered {
+        reports: last_beats(heartbeat, followed),
+        is_printed_here: true,
+    });
+    if let Some(report) = gathered.reports.get_mut(followed.rank) {
+        *report = RankReport::answer(own.clone());
+    }
+    gathered
+}
+
+fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {
+    let begin = runtime::now();
+    let store = &*heartbeat.store;
+    let key = |rank: &usize| hang_key(followed.generation, followed.members[*rank]);
+    if let Err(error) = store.set(&key(&followed.rank), &own.encode()) {
+        tracing::warn!(
+            rank = followed.rank,
+            "the report of a hang is not published: {error}"
+        );
+    }
+    let mut asked = Asked::new(followed.members.len(), own, followed.rank);
+    let mut answers = BTreeMap::from([(followed.rank, BeatEntry::Beat(Box::new(own.clone())))]);
+    let mut pause = PAUSE;
+    let most = loop {
+        let missing = asked.missing(&answers);
+        let keys: Vec<String> = missing.iter().map(key).collect();
+        let found = read_many(store, &keys).unwrap_or_default();
+        for (rank, found) in missing.into_iter().zip(found) {
+            if let Some(beat) = found.beat() {
+                asked.suspect(beat);
+            }
+            if found != BeatEntry::Nothing {
+                answers.insert(rank, found);
+            }
+        }
+        let missing = asked.missing(&answers);
+        let only_suspects = missing.iter().all(|rank| asked.suspects.contains(rank));
+        let waited = runtime::elapsed(begin);
+        // Most have answered in a large group: those that have not are of a machine that is cut off, perhaps, and the
+        // others do not wait for them.
+        let most = asked.size > WATCH_ALL && answers.len() > asked.sample.len() / 2;
+        let enough = missing.is_empty() || ((only_suspects || most) && waited >= SUSPECTS);
+        if enough || waited >= ANSWERS {
+            break most;
+        }
+        runtime::sleep(pause);
+        pause = (2 * pause).min(LONGEST_PAUSE);
+    };
+    let silent = asked.missing(&answers);
+    let keys: Vec<String> = silent
+        .iter()
+        .map(|rank| beat_key(followed.members[*rank]))
+        .collect();
+    let before = read_many(store, &keys).unwrap_or_default();
+    // This rank does not follow the beats of all: whether they still come shows in the next interval.
+    let watches = |rank: &usize| heartbeat.watches(followed.members[*rank]);
+    let left = ANSWERS.saturating_sub(runtime::elapsed(begin));
+    // In a large group those that watch them have found out. Ranks that join the next round much later than others
+    // would be expelled.
+    let beats = if most || silent.iter().all(watches) {
+        before.clone()
+    } else {
+        runtime::sleep(left.min(heartbeat.options.interval + heartbeat.options.interval / 2));
+        read_many(store, &keys).unwrap_or_default()
+    };
+    let mut reports: Vec<RankReport> = followed.members.iter().map(|_| not_asked()).collect();
+    for rank in &silent {
+        reports[*rank] = RankReport::from_beat(&BeatEntry::Nothing);
+    }
+    let counter = |found: &BeatEntry| found.beat().map(|beat| (beat.life, beat.number));
+    for ((rank, beat), before) in silent.iter().zip(&beats).zip(&before) {
+        reports[*rank] = RankReport {
+            beats: counter(beat) != counter(before),
+            ..RankReport::from_beat(beat)
+        };
+    }
+    for (rank, answer) in answers {
+        reports[rank] = RankReport::answered(answer);
+    }
+    Gathered {
+        reports,
+        is_printed_here: is_first_here(heartbeat, followed),
+    }
+}
+
+/// Whether this rank is the first of its machine with the whole report of this failure.
+fn is_first_here(heartbeat: &Heartbeat, followed: &Followed) -> bool {
+    let host = heartbeat.host.as_deref().unwrap_or_default();
+    let own = heartbeat.member.to_string().into_bytes();
+    let key = reporter_key(followed.generation, host);
+    // Rather two reports than none.
+    let first = heartbeat.store.compare_set(&key, b"", &own);
+    first.map_or(true, |first| first == own)
+}
+
+const fn not_asked() -> RankReport {
+    RankReport {
+        evidence: Evidence::NotAsked,
+        beat: None,
+        beats: false,
+    }
+}

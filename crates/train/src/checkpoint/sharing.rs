@@ -1,0 +1,65 @@
+//! A checkpoint that one rank has, given to all.
+
+use std::collections::BTreeMap;
+
+use everburn_collectives::group::ProcessGroup;
+
+use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
+use crate::error::TrainError;
+
+/// Rank 0 reads and verifies the newest good checkpoint of its folder; all ranks are given its
+/// bytes, so that it needs to be on one machine only, or all are given its error.
+pub(crate) fn agree_on_newest(
+    group: &ProcessGroup,
+    folder: Option<&CheckpointFolder>,
+) -> Result<Checkpoint, TrainError> {
+    let found = match (folder, group.rank()) {
+        (Some(folder), 0) => folder
+            .load_newest()
+            .map(|loaded| {
+                for refused in &loaded.refused {
+                    tracing::warn!("{refused}");
+                }
+                tracing::info!("resuming from {}", loaded.path.display());
+                loaded.checkpoint
+            })
+            .map_err(|error| error.to_string()),
+        (None, 0) => Err("`Trainer::resume` needs a run directory".to_string()),
+        _ => Ok(Checkpoint::default()),
+    };
+    share(group, 0, found)
+}
+
+/// All ranks are given the checkpoint that rank `source` has `found`, or its error; what the others say
+/// that they found does not count.
+pub(crate) fn share(
+    group: &ProcessGroup,
+    source: usize,
+    found: Result<Checkpoint, String>,
+) -> Result<Checkpoint, TrainError> {
+    let lengths = found.as_ref().map(|checkpoint| {
+        let files = checkpoint
+            .files
+            .iter()
+            .map(|(name, bytes)| (name.clone(), bytes.len()));
+        (checkpoint.progress.clone(), files.collect::<Vec<_>>())
+    });
+    let wrong = |error: serde_json::Error| TrainError::Config(error.to_string());
+    let head = serde_json::to_vec(&lengths).map_err(wrong)?;
+    let body = found.map(|checkpoint| checkpoint.files.into_values().flatten().collect());
+    let head = group.all_gather_varied(head);
+    let body = group.all_gather_varied::<u8>(body.unwrap_or_default());
+    let (heads, bodies) = (head.wait()?, body.wait()?);
+    type Head = Result<(Progress, Vec<(String, usize)>), String>;
+    let (progress, lengths) = serde_json::from_slice::<Head>(&heads[source])
+        .map_err(wrong)?
+        .map_err(TrainError::Config)?;
+    let mut rest = bodies[source].as_slice();
+    let mut files = BTreeMap::new();
+    for (name, length) in lengths {
+        let (own, others) = rest.split_at(length);
+        files.insert(name, own.to_vec());
+        rest = others;
+    }
+    Ok(Checkpoint { progress, files })
+}

@@ -1,0 +1,95 @@
+//! Panics in the methods of a task.
+
+use std::sync::{Arc, Mutex};
+
+use everburn_record::task_method;
+
+use super::*;
+
+/// Notes in which of its methods it is.
+struct Watched(Arc<Mutex<Vec<&'static str>>>);
+
+impl Watched {
+    fn note(&self) {
+        self.0.lock().unwrap().extend(task_method::present());
+    }
+}
+
+impl Task for Watched {
+    type Config = SlopeConfig;
+    type Model = Linear;
+    type Item = f32;
+    type Batch = Tensor<2>;
+
+    fn check(&self, _: &SlopeConfig) -> Result<(), TaskError> {
+        self.note();
+        Ok(())
+    }
+
+    fn model(&self, config: &SlopeConfig, device: &Device) -> Result<Linear, TaskError> {
+        self.note();
+        Slope.model(config, device)
+    }
+
+    fn data(&self, config: &mut SlopeConfig) -> Result<TaskData<f32, Tensor<2>>, TaskError> {
+        self.note();
+        Slope.data(config)
+    }
+
+    fn loss(&self, config: &SlopeConfig, model: &Linear, batch: Tensor<2>) -> Loss {
+        self.note();
+        Slope.loss(config, model, batch)
+    }
+}
+
+#[test]
+fn a_panic_finds_the_method_of_the_task_that_it_is_in() {
+    let seen = Arc::default();
+    let task = AnyTask::new("watched", Watched(Arc::clone(&seen)));
+    let mut task = task.configure(&Table::new()).unwrap();
+    let loaded = task.load().unwrap();
+    let group = ProcessGroup::alone(GroupOptions::default());
+    let trainer = Trainer::new(TrainingConfig::default(), group);
+    let model = task.model(&trainer.device).unwrap();
+    trainer.evaluate(&model, &loaded.for_training()).unwrap();
+    let all = ["Task::check", "Task::data", "Task::model", "Task::loss"];
+    assert_eq!(*seen.lock().unwrap(), all);
+    assert_eq!(task_method::present(), None);
+}
+
+/// A task whose model cannot be built.
+struct Narrow;
+
+impl Task for Narrow {
+    type Config = SlopeConfig;
+    type Model = Linear;
+    type Item = f32;
+    type Batch = Tensor<2>;
+
+    fn model(&self, _: &SlopeConfig, _: &Device) -> Result<Linear, TaskError> {
+        panic!("too wide")
+    }
+
+    fn data(&self, config: &mut SlopeConfig) -> Result<TaskData<f32, Tensor<2>>, TaskError> {
+        Slope.data(config)
+    }
+
+    fn loss(&self, config: &SlopeConfig, model: &Linear, batch: Tensor<2>) -> Loss {
+        Slope.loss(config, model, batch)
+    }
+}
+
+#[test]
+fn a_panic_of_a_model_that_is_built_is_an_error_with_the_settings() {
+    let task = AnyTask::new("narrow", Narrow);
+    let task = task.configure(&Table::new()).unwrap();
+    let error = task.model(&Device::flex()).err().unwrap().to_string();
+    assert!(
+        error.contains("building the model with [narrow] "),
+        "{error}"
+    );
+    assert!(
+        error.contains(" failed: ") && error.contains("too wide"),
+        "{error}"
+    );
+}
