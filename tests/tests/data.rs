@@ -1,5 +1,7 @@
 //! Which data a run takes, and that every output says which.
 
+#[path = "data/damaged_classifiers.rs"]
+mod damaged_classifiers;
 #[path = "data/image_folders.rs"]
 mod image_folders;
 #[path = "data/image_input.rs"]
