@@ -17,16 +17,6 @@ fn three_steps(folder: &Path) -> Everburn {
     Everburn::train(folder, "mnist").args(["--steps", "3", "--run-dir", "run", "--timeout", "60"])
 }
 
-/// Whether somebody else took the port between our looking and its use.
-fn lost_the_port(ended: &[Ended]) -> bool {
-    ended.iter().any(|ended| {
-        ended
-            .stderr
-            .to_lowercase()
-            .contains("address already in use")
-    })
-}
-
 /// Starts two ranks with what `variables` says for each and for a port, until the port is theirs, and
 /// checks that they have trained together.
 fn two_ranks_train<V>(variables: impl Fn(usize, u16) -> V) -> [Ended; 2]
@@ -43,7 +33,7 @@ where
             command.start()
         });
         let ended = jobs.map(Job::wait);
-        (!lost_the_port(&ended)).then_some((folder, ended))
+        (!ended.iter().any(Ended::lost_the_port)).then_some((folder, ended))
     });
     let ended = ended.map(Ended::succeeded);
     let report = Run::new(folder.path().join("run")).report();
@@ -113,7 +103,7 @@ fn stopped_while_it_joins(code: i32, variables: impl Fn(u16) -> Vec<(&'static st
         let waits = job.holds_before_its_end("the store of rank 0", waits);
         job.signal(Signal::TERM);
         let ended = job.wait_until_gone(ORPHAN_DEADLINE);
-        (waits && !lost_the_port(std::slice::from_ref(&ended))).then_some((folder, ended))
+        (waits && !ended.lost_the_port()).then_some((folder, ended))
     });
     assert_eq!(ended.code(), code, "{ended}");
     let said = "rank 0 stopped on SIGTERM before its first step: nothing was trained";
@@ -202,7 +192,7 @@ fn refused_on_rank_0(flag: [&str; 2], told: &str) {
             command.start()
         });
         let ended = jobs.map(Job::wait);
-        (!lost_the_port(&ended)).then_some(ended)
+        (!ended.iter().any(Ended::lost_the_port)).then_some(ended)
     });
     let [first, second] = ended;
     first.failed_with(2, &[told]);

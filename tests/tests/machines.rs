@@ -19,12 +19,6 @@ fn both(start: impl Fn(&Path, usize) -> Everburn) -> (tempfile::TempDir, [Ended;
     (folder, jobs.map(Job::wait))
 }
 
-/// Whether somebody else took the port between our looking and its use.
-fn lost_the_port(ended: &Ended) -> bool {
-    let error = ended.stderr.to_lowercase();
-    error.contains("port in use") || error.contains("address already in use")
-}
-
 #[test]
 fn two_machines_train_one_model() {
     let (folder, [first, second]) = on_a_free_port(|port| {
@@ -38,7 +32,7 @@ fn two_machines_train_one_model() {
                 .env("EVERBURN_JOB_TOKEN", TOKEN)
                 .args(["--timeout", &PATIENCE.as_secs().to_string()])
         });
-        (!lost_the_port(&ended[0])).then_some((folder, ended))
+        (!ended[0].lost_the_port()).then_some((folder, ended))
     });
     let (first, second) = (first.succeeded(), second.succeeded());
     let run = Run::new(folder.path().join("run"));
@@ -81,7 +75,7 @@ fn machines_without_a_shared_disk_resume_by_the_same_commands() {
                     .args(["--timeout", &PATIENCE.as_secs().to_string()])
                     .args(flags)
             });
-            (!lost_the_port(&ended[0])).then_some(ended)
+            (!ended[0].lost_the_port()).then_some(ended)
         })
     };
     let _ = train(&["--epochs", "1"]).map(Ended::succeeded);
@@ -161,7 +155,7 @@ fn machines_and_ranks_without_a_secret_or_with_a_short_one_do_not_start() {
 fn ranks_started_by_hand_train_together() {
     let (folder, ended) = on_a_free_port(|port| {
         let (folder, ended) = both(|folder, rank| rank_by_hand(folder, rank, 2, port));
-        (!lost_the_port(&ended[0])).then_some((folder, ended))
+        (!ended[0].lost_the_port()).then_some((folder, ended))
     });
     for (rank, ended) in ended.map(Ended::succeeded).iter().enumerate() {
         let told = format!("rank {rank} of 2 (RANK, WORLD_SIZE), started by hand");
@@ -176,7 +170,7 @@ fn ranks_that_disagree_about_their_number_are_all_told() {
     let (_folder, ended, took) = on_a_free_port(|port| {
         let start = Instant::now();
         let (folder, ended) = both(|folder, rank| rank_by_hand(folder, rank, 2 + rank, port));
-        (!lost_the_port(&ended[0])).then_some((folder, ended, start.elapsed()))
+        (!ended[0].lost_the_port()).then_some((folder, ended, start.elapsed()))
     });
     let messages = [
         "the ranks do not agree on the world size",
@@ -196,7 +190,7 @@ fn ranks_with_other_flags_are_refused_as_flags_are() {
         let (folder, ended) = both(|folder, rank| {
             rank_by_hand(folder, rank, 2, port).args(["--seed", &rank.to_string()])
         });
-        (!lost_the_port(&ended[0])).then_some((folder, ended))
+        (!ended[0].lost_the_port()).then_some((folder, ended))
     });
     for ended in ended {
         ended.failed_with(2, &["rank 1 runs something else", "seed = 1", "seed = 0"]);
@@ -211,7 +205,7 @@ fn a_rank_that_nobody_joins_gives_up_and_names_who_is_missing() {
         let rank = rank_by_hand(folder.path(), 0, 2, port).args(["--timeout", "5"]);
         let rank = rank.env("LOCAL_RANK", "0").env("LOCAL_WORLD_SIZE", "1");
         let ended = rank.run();
-        (!lost_the_port(&ended)).then_some(ended)
+        (!ended.lost_the_port()).then_some(ended)
     });
     ended.failed_with(
         1,
@@ -267,7 +261,7 @@ fn machines_that_wait_for_another_say_so_and_are_told_where_the_first_is_stopped
             first.signal(Signal::INT);
         }
         let first = first.wait();
-        (waits || !lost_the_port(&first)).then(|| (first, second.wait()))
+        (waits || !first.lost_the_port()).then(|| (first, second.wait()))
     });
     first.failed_with(130, &["stopped on request"]);
     second.failed_with(130, &["the job was stopped on request, on another machine"]);
@@ -319,7 +313,7 @@ fn machines_differ(flag: &str, values: [&str; 2], difference: [&str; 2]) {
                 .args(["--timeout", &PATIENCE.as_secs().to_string()])
                 .args(["--log-every", "1", flag, values[number]])
         });
-        (!lost_the_port(&ended[0])).then_some((folder, ended, start.elapsed()))
+        (!ended[0].lost_the_port()).then_some((folder, ended, start.elapsed()))
     });
     let [theirs, ours] = difference;
     for ended in &ended {
@@ -365,7 +359,7 @@ fn elastic_on_one_machine_only_is_told_on_both() {
                     false => machine,
                 }
             });
-            (!lost_the_port(&ended[0])).then_some((folder, ended))
+            (!ended[0].lost_the_port()).then_some((folder, ended))
         });
         for ended in ended {
             ended.failed_with(2, &["with `--elastic 1:2`", "without `--elastic`"]);
@@ -387,7 +381,7 @@ fn two_ranges_of_elastic_are_named_on_both_machines() {
                     .env("EVERBURN_JOB_TOKEN", TOKEN)
                     .args(["--timeout", &PATIENCE.as_secs().to_string()])
             });
-            (!lost_the_port(&ended[0])).then_some((folder, ended))
+            (!ended[0].lost_the_port()).then_some((folder, ended))
         });
         for ended in ended {
             for (machine, range) in ranges.iter().enumerate() {

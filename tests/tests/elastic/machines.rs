@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use everburn_tests::{Ended, Etcd, Job, Run, TOKEN, on_a_free_port};
+use everburn_tests::{Etcd, Job, Run, TOKEN, on_a_free_port};
 use rustix::process::Signal;
 
 use super::{hashes, train};
@@ -16,12 +16,6 @@ const ENDLESS: [&str; 6] = [
     "--steps",
     "100000",
 ];
-
-/// Whether somebody else had taken the port that was free a moment before.
-fn lost_the_port(ended: &Ended) -> bool {
-    let error = ended.stderr.to_lowercase();
-    error.contains("port in use") || error.contains("address already in use")
-}
 
 /// Waits until the ranks of machine 0 say that those of `ranks` have made a step together.
 fn wait_for_step_of(job: &mut Job, run: &Run, ranks: &str) {
@@ -60,7 +54,7 @@ fn a_machine_that_goes_away_is_outlived_and_let_in_when_it_comes_back() {
         });
         if !began {
             let ended = first.wait();
-            assert!(lost_the_port(&ended), "{ended}");
+            assert!(ended.lost_the_port(), "{ended}");
             return None;
         }
         second.signal(Signal::KILL);

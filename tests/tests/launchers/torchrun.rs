@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use everburn_tests::{Everburn, Run, on_a_free_port};
 
-use super::{lost_the_port, three_steps};
+use super::three_steps;
 
 /// What a person sets for the only rank of a world, and a shell may have left over.
 const ALONE: [(&str, &str); 4] = [
@@ -118,7 +118,7 @@ fn ranks_of_torchrun_train_over_its_store() {
             &["--master-port", &port.to_string(), "--no-python"],
             "given",
         );
-        (!lost_the_port(std::slice::from_ref(&ended))).then_some(ended)
+        (!ended.lost_the_port()).then_some(ended)
     });
     let ended = ended.succeeded();
     assert!(ended.stderr.contains("meet at 127.0.0.1:"), "{ended}");
