@@ -210,6 +210,12 @@ impl Ended {
         self
     }
 
+    /// Whether another process had taken the port that was free a moment before.
+    pub fn lost_the_port(&self) -> bool {
+        let error = self.stderr.to_lowercase();
+        error.contains("port in use") || error.contains("address already in use")
+    }
+
     /// Checks the exit code and that standard error holds every one of `messages`. White space and
     /// the frame that wrapped lines are put in do not count: a temporary folder's path may be
     /// broken anywhere.

@@ -1,5 +1,9 @@
 //! Which data a run takes, and that every output says which.
 
+#[path = "data/damaged_classifiers.rs"]
+mod damaged_classifiers;
+#[path = "data/damaged_images.rs"]
+mod damaged_images;
 #[path = "data/image_folders.rs"]
 mod image_folders;
 #[path = "data/image_input.rs"]

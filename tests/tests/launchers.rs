@@ -3,9 +3,11 @@
 
 #[path = "launchers/batch_script.rs"]
 mod batch_script;
+#[path = "launchers/torchrun.rs"]
+mod torchrun;
 
 use std::net::{TcpStream, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use everburn_tests::{Ended, Everburn, Job, ORPHAN_DEADLINE, Run, TOKEN, on_a_free_port, skip};
 use rustix::process::Signal;
@@ -13,16 +15,6 @@ use rustix::process::Signal;
 /// Three steps on synthetic digits, for which ranks wait a minute at the most.
 fn three_steps(folder: &Path) -> Everburn {
     Everburn::train(folder, "mnist").args(["--steps", "3", "--run-dir", "run", "--timeout", "60"])
-}
-
-/// Whether somebody else took the port between our looking and its use.
-fn lost_the_port(ended: &[Ended]) -> bool {
-    ended.iter().any(|ended| {
-        ended
-            .stderr
-            .to_lowercase()
-            .contains("address already in use")
-    })
 }
 
 /// Starts two ranks with what `variables` says for each and for a port, until the port is theirs, and
@@ -41,7 +33,7 @@ where
             command.start()
         });
         let ended = jobs.map(Job::wait);
-        (!lost_the_port(&ended)).then_some((folder, ended))
+        (!ended.iter().any(Ended::lost_the_port)).then_some((folder, ended))
     });
     let ended = ended.map(Ended::succeeded);
     let report = Run::new(folder.path().join("run")).report();
@@ -111,7 +103,7 @@ fn stopped_while_it_joins(code: i32, variables: impl Fn(u16) -> Vec<(&'static st
         let waits = job.holds_before_its_end("the store of rank 0", waits);
         job.signal(Signal::TERM);
         let ended = job.wait_until_gone(ORPHAN_DEADLINE);
-        (waits && !lost_the_port(std::slice::from_ref(&ended))).then_some((folder, ended))
+        (waits && !ended.lost_the_port()).then_some((folder, ended))
     });
     assert_eq!(ended.code(), code, "{ended}");
     let said = "rank 0 stopped on SIGTERM before its first step: nothing was trained";
@@ -180,66 +172,6 @@ fn the_only_task_of_srun_says_that_it_starts_the_ranks_of_a_run() {
     }
 }
 
-/// What a person sets for the only rank of a world, and a shell may have left over.
-const ALONE: [(&str, &str); 4] = [
-    ("RANK", "0"),
-    ("WORLD_SIZE", "1"),
-    ("MASTER_ADDR", "127.0.0.1"),
-    ("MASTER_PORT", "0"),
-];
-
-#[test]
-fn a_world_of_one_starts_the_ranks_that_are_asked_for_and_one_of_torchrun_stays_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = |command: Everburn, ranks: u64| {
-        let command = ALONE
-            .iter()
-            .fold(command, |command, (name, value)| command.env(name, value));
-        let ended = command.run().succeeded();
-        let report = Run::new(folder.path().join("run")).report();
-        assert_eq!(report["world_size"], ranks, "{ended}");
-        ended
-    };
-    let resume = |steps: &str| {
-        let arguments = ["train", "--resume", "--run-dir", "run", "--steps", steps];
-        Everburn::new(folder.path(), arguments)
-    };
-    run(three_steps(folder.path()).args(["--ranks", "2"]), 2);
-    let ended = run(resume("5"), 2);
-    let line = "the run has 2 ranks, which this process starts, the only one by WORLD_SIZE=1";
-    assert!(ended.stderr.contains(line), "{ended}");
-    let ended = run(resume("7").env("TORCHELASTIC_RUN_ID", "x"), 1);
-    let line = "the run has 2 ranks, and continues on 1, as many as torchrun has started";
-    assert!(ended.stderr.contains(line), "{ended}");
-}
-
-#[test]
-fn flags_that_start_ranks_are_refused_in_torchruns_with_what_works() {
-    let folder = tempfile::tempdir().unwrap();
-    let machines = ["--nodes", "2", "--node-rank", "0"];
-    for (world_size, flags) in [("2", &["--ranks", "2"][..]), ("1", &machines[..])] {
-        let command = three_steps(folder.path()).args(flags.iter().copied());
-        let command = ALONE
-            .iter()
-            .fold(command, |command, (name, value)| command.env(name, value));
-        let command = command
-            .env("WORLD_SIZE", world_size)
-            .env("MASTER_PORT", "29500");
-        let command = command
-            .env("TORCHELASTIC_RUN_ID", "x")
-            .env("EVERBURN_OPEN_STORE", "1");
-        let ended = command.env("EVERBURN_LAUNCHER", "none").run();
-        let help =
-            "leave --ranks and the flags of machines out, for torchrun has started the ranks";
-        let named = match flags {
-            ["--ranks", _] => "--ranks is given, but this is a rank already",
-            _ => "--nodes, --node-rank are given, but this is a rank already",
-        };
-        ended.failed_with(2, &[named, help]);
-        assert!(!ended.stderr.contains("EVERBURN_LAUNCHER"), "{ended}");
-    }
-}
-
 #[test]
 fn weights_and_folders_that_rank_0_refuses_end_all_ranks_of_srun_alike() {
     refused_on_rank_0(["--init-from", "none.safetensors"], "none.safetensors");
@@ -260,7 +192,7 @@ fn refused_on_rank_0(flag: [&str; 2], told: &str) {
             command.start()
         });
         let ended = jobs.map(Job::wait);
-        (!lost_the_port(&ended)).then_some(ended)
+        (!ended.iter().any(Ended::lost_the_port)).then_some(ended)
     });
     let [first, second] = ended;
     first.failed_with(2, &[told]);
@@ -408,63 +340,4 @@ fn a_batch_script_and_a_task_that_launches_ranks_itself_are_no_ranks() {
         .fold(start(), |command, (name, value)| command.env(name, value));
     command.args(["--ranks", "2"]).run().succeeded();
     assert_eq!(world_size(), 2);
-}
-
-/// The `torchrun` beside the Python that EVERBURN_PYTHON names.
-fn torchrun() -> PathBuf {
-    let python = std::env::var_os("EVERBURN_PYTHON");
-    let python = python.expect("EVERBURN_PYTHON names a Python that has torch");
-    let torchrun = Path::new(&python).with_file_name("torchrun");
-    assert!(torchrun.is_file(), "there is no {}", torchrun.display());
-    torchrun
-}
-
-#[test]
-#[ignore = "needs torch: cargo xtask test --with-torch"]
-fn ranks_of_torchrun_train_over_its_store() {
-    let torchrun = torchrun();
-    let folder = tempfile::tempdir().unwrap();
-    let start = |ranks: &str, arguments: &[&str], run: &str| {
-        let arguments = [&["--nproc-per-node", ranks], arguments].concat();
-        Everburn::train(folder.path(), "mnist")
-            .args([
-                "--steps",
-                "50",
-                "--epochs",
-                "10",
-                "--run-dir",
-                run,
-                "--timeout",
-                "20",
-            ])
-            .by(folder.path(), &torchrun, arguments)
-            .env("OMP_NUM_THREADS", "1")
-            .env("EVERBURN_OPEN_STORE", "1")
-            .run()
-    };
-    let check = |run: &str, ranks: u64| {
-        let report = Run::new(folder.path().join(run)).report();
-        assert_eq!(report["world_size"], ranks, "{report:#}");
-        assert_eq!(report["steps"], 50, "{report:#}");
-    };
-    // By itself it takes a port of its own choice.
-    let ended = start("2", &["--standalone", "--no-python"], "standalone").succeeded();
-    assert!(ended.stderr.contains("started by torchrun"), "{ended}");
-    assert!(ended.stderr.contains("the launcher's store"), "{ended}");
-    check("standalone", 2);
-    // With three ranks or more, some wait in its store while others look for what they wait for.
-    start("4", &["--standalone", "--no-python"], "four").succeeded();
-    check("four", 4);
-    // As on several machines, at an address that is given.
-    let ended = on_a_free_port(|port| {
-        let ended = start(
-            "2",
-            &["--master-port", &port.to_string(), "--no-python"],
-            "given",
-        );
-        (!lost_the_port(std::slice::from_ref(&ended))).then_some(ended)
-    });
-    let ended = ended.succeeded();
-    assert!(ended.stderr.contains("meet at 127.0.0.1:"), "{ended}");
-    check("given", 2);
 }

@@ -12,35 +12,32 @@ use rustix::process::Signal;
 /// How long ranks wait for each other here.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Starts two commands in one folder, as on machines that share a disk, and waits for both to end.
-fn both(start: impl Fn(&Path, usize) -> Everburn) -> (tempfile::TempDir, [Ended; 2]) {
-    let folder = tempfile::tempdir().unwrap();
-    let jobs = [0, 1].map(|number| start(folder.path(), number).start());
-    (folder, jobs.map(Job::wait))
+/// Starts two commands in one folder, as on machines that share a disk, and waits for both to end. They meet at a port.
+fn both(start: impl Fn(&Path, usize, u16) -> Everburn) -> (tempfile::TempDir, [Ended; 2]) {
+    on_a_free_port(|port| {
+        let folder = tempfile::tempdir().unwrap();
+        let jobs = [0, 1].map(|number| start(folder.path(), number, port).start());
+        let ended = jobs.map(Job::wait);
+        (!ended[0].lost_the_port()).then_some((folder, ended))
+    })
 }
 
-/// Whether somebody else took the port between our looking and its use.
-fn lost_the_port(ended: &Ended) -> bool {
-    let error = ended.stderr.to_lowercase();
-    error.contains("port in use") || error.contains("address already in use")
+/// Machine `number` of `nodes`, with one rank.
+fn machine(folder: &Path, number: usize, nodes: usize, port: u16) -> Everburn {
+    Everburn::train(folder, "mlp")
+        .args(["--run-dir", "run", "--ranks", "1"])
+        .args(["--nodes", &nodes.to_string()])
+        .args(["--node-rank", &number.to_string()])
+        .args(["--rendezvous", &format!("127.0.0.1:{port}")])
+        .args(["--timeout", &PATIENCE.as_secs().to_string()])
+        .env("EVERBURN_JOB_TOKEN", TOKEN)
 }
 
 #[test]
 fn two_machines_train_one_model() {
-    let (folder, [first, second]) = on_a_free_port(|port| {
-        let address = format!("127.0.0.1:{port}");
-        let (folder, ended) = both(|folder, number| {
-            let number = number.to_string();
-            Everburn::train(folder, "mlp")
-                .args(["--epochs", "2", "--run-dir", "run", "--ranks", "1"])
-                .args(["--nodes", "2", "--node-rank", &number])
-                .args(["--rendezvous", &address])
-                .env("EVERBURN_JOB_TOKEN", TOKEN)
-                .args(["--timeout", &PATIENCE.as_secs().to_string()])
-        });
-        (!lost_the_port(&ended[0])).then_some((folder, ended))
-    });
-    let (first, second) = (first.succeeded(), second.succeeded());
+    let (folder, ended) =
+        both(|folder, number, port| machine(folder, number, 2, port).args(["--epochs", "2"]));
+    let [first, second] = ended.map(Ended::succeeded);
     let run = Run::new(folder.path().join("run"));
     let report = run.report();
     assert_eq!(report["world_size"], 2, "{report:#}");
@@ -71,18 +68,9 @@ fn machines_without_a_shared_disk_resume_by_the_same_commands() {
         .iter()
         .for_each(|disk| std::fs::create_dir(disk).unwrap());
     let train = |flags: &[&str]| {
-        on_a_free_port(|port| {
-            let address = format!("127.0.0.1:{port}");
-            let (_folder, ended) = both(|_, number| {
-                Everburn::train(&disks[number], "mlp")
-                    .args(["--run-dir", "run", "--ranks", "1", "--nodes", "2"])
-                    .args(["--node-rank", &number.to_string(), "--rendezvous", &address])
-                    .env("EVERBURN_JOB_TOKEN", TOKEN)
-                    .args(["--timeout", &PATIENCE.as_secs().to_string()])
-                    .args(flags)
-            });
-            (!lost_the_port(&ended[0])).then_some(ended)
-        })
+        let (_folder, ended) =
+            both(|_, number, port| machine(&disks[number], number, 2, port).args(flags));
+        ended
     };
     let _ = train(&["--epochs", "1"]).map(Ended::succeeded);
     let resumed = train(&["--epochs", "2", "--resume"]).map(Ended::succeeded);
@@ -98,11 +86,7 @@ fn machines_without_a_shared_disk_resume_by_the_same_commands() {
     assert!(own("run-node-1") && !own("run") && !own("run-node-1-node-1"));
     // A machine that is new to the run is told what it lacks.
     std::fs::remove_dir_all(disks[1].join("run-node-1")).unwrap();
-    let lost = Everburn::train(&disks[1], "mlp")
-        .args("--run-dir run --ranks 1 --nodes 2 --node-rank 1".split(' '))
-        .args(["--rendezvous", "127.0.0.1:1", "--resume"])
-        .env("EVERBURN_JOB_TOKEN", TOKEN)
-        .run();
+    let lost = machine(&disks[1], 1, 2, 1).args(["--resume"]).run();
     lost.failed_with(
         2,
         &[
@@ -159,10 +143,7 @@ fn machines_and_ranks_without_a_secret_or_with_a_short_one_do_not_start() {
 
 #[test]
 fn ranks_started_by_hand_train_together() {
-    let (folder, ended) = on_a_free_port(|port| {
-        let (folder, ended) = both(|folder, rank| rank_by_hand(folder, rank, 2, port));
-        (!lost_the_port(&ended[0])).then_some((folder, ended))
-    });
+    let (folder, ended) = both(|folder, rank, port| rank_by_hand(folder, rank, 2, port));
     for (rank, ended) in ended.map(Ended::succeeded).iter().enumerate() {
         let told = format!("rank {rank} of 2 (RANK, WORLD_SIZE), started by hand");
         assert!(ended.stderr.contains(&told), "{ended}");
@@ -173,11 +154,9 @@ fn ranks_started_by_hand_train_together() {
 
 #[test]
 fn ranks_that_disagree_about_their_number_are_all_told() {
-    let (_folder, ended, took) = on_a_free_port(|port| {
-        let start = Instant::now();
-        let (folder, ended) = both(|folder, rank| rank_by_hand(folder, rank, 2 + rank, port));
-        (!lost_the_port(&ended[0])).then_some((folder, ended, start.elapsed()))
-    });
+    let start = Instant::now();
+    let (_folder, ended) = both(|folder, rank, port| rank_by_hand(folder, rank, 2 + rank, port));
+    let took = start.elapsed();
     let messages = [
         "the ranks do not agree on the world size",
         // Whichever came second is told first.
@@ -192,11 +171,8 @@ fn ranks_that_disagree_about_their_number_are_all_told() {
 
 #[test]
 fn ranks_with_other_flags_are_refused_as_flags_are() {
-    let (_folder, ended) = on_a_free_port(|port| {
-        let (folder, ended) = both(|folder, rank| {
-            rank_by_hand(folder, rank, 2, port).args(["--seed", &rank.to_string()])
-        });
-        (!lost_the_port(&ended[0])).then_some((folder, ended))
+    let (_folder, ended) = both(|folder, rank, port| {
+        rank_by_hand(folder, rank, 2, port).args(["--seed", &rank.to_string()])
     });
     for ended in ended {
         ended.failed_with(2, &["rank 1 runs something else", "seed = 1", "seed = 0"]);
@@ -211,7 +187,7 @@ fn a_rank_that_nobody_joins_gives_up_and_names_who_is_missing() {
         let rank = rank_by_hand(folder.path(), 0, 2, port).args(["--timeout", "5"]);
         let rank = rank.env("LOCAL_RANK", "0").env("LOCAL_WORLD_SIZE", "1");
         let ended = rank.run();
-        (!lost_the_port(&ended)).then_some(ended)
+        (!ended.lost_the_port()).then_some(ended)
     });
     ended.failed_with(
         1,
@@ -221,15 +197,6 @@ fn a_rank_that_nobody_joins_gives_up_and_names_who_is_missing() {
             "this machine's command with another `--node-rank`",
         ],
     );
-}
-
-/// Starts machine `number` of three.
-fn one_of_three(folder: &Path, number: &str, address: &str) -> Everburn {
-    Everburn::train(folder, "mlp")
-        .args(["--run-dir", "run", "--ranks", "1", "--nodes", "3"])
-        .args(["--node-rank", number, "--rendezvous", address])
-        .args(["--timeout", &PATIENCE.as_secs().to_string()])
-        .env("EVERBURN_JOB_TOKEN", TOKEN)
 }
 
 /// Monitors the run in a terminal, where no key was pressed.
@@ -251,9 +218,8 @@ fn the_first_page_shows(folder: &Path, text: &str) {
 fn machines_that_wait_for_another_say_so_and_are_told_where_the_first_is_stopped() {
     let (first, second) = on_a_free_port(|port| {
         let folder = tempfile::tempdir().unwrap();
-        let address = format!("127.0.0.1:{port}");
-        let mut first = one_of_three(folder.path(), "0", &address).start();
-        let second = one_of_three(folder.path(), "1", &address).start();
+        let mut first = machine(folder.path(), 0, 3, port).start();
+        let second = machine(folder.path(), 1, 3, port).start();
         let run = Run::new(folder.path().join("run"));
         let waits = first.holds_before_its_end("the third machine", || {
             let events = run.text_if_there("events.jsonl");
@@ -267,7 +233,7 @@ fn machines_that_wait_for_another_say_so_and_are_told_where_the_first_is_stopped
             first.signal(Signal::INT);
         }
         let first = first.wait();
-        (waits || !lost_the_port(&first)).then(|| (first, second.wait()))
+        (waits || !first.lost_the_port()).then(|| (first, second.wait()))
     });
     first.failed_with(130, &["stopped on request"]);
     second.failed_with(130, &["the job was stopped on request, on another machine"]);
@@ -307,20 +273,12 @@ fn a_variable_that_makes_no_sense_is_named_with_its_value() {
 /// Starts two machines that differ in the value of `flag`, and checks that both are told so before
 /// anything is trained.
 fn machines_differ(flag: &str, values: [&str; 2], difference: [&str; 2]) {
-    let (folder, ended, took) = on_a_free_port(|port| {
-        let address = format!("127.0.0.1:{port}");
-        let start = Instant::now();
-        let (folder, ended) = both(|folder, number| {
-            Everburn::train(folder, "mlp")
-                .args(["--epochs", "1", "--run-dir", "run", "--ranks", "1"])
-                .args(["--nodes", "2", "--node-rank", &number.to_string()])
-                .args(["--rendezvous", &address])
-                .env("EVERBURN_JOB_TOKEN", TOKEN)
-                .args(["--timeout", &PATIENCE.as_secs().to_string()])
-                .args(["--log-every", "1", flag, values[number]])
-        });
-        (!lost_the_port(&ended[0])).then_some((folder, ended, start.elapsed()))
+    let start = Instant::now();
+    let (folder, ended) = both(|folder, number, port| {
+        let few = ["--epochs", "1", "--log-every", "1", flag, values[number]];
+        machine(folder, number, 2, port).args(few)
     });
+    let took = start.elapsed();
     let [theirs, ours] = difference;
     for ended in &ended {
         ended.failed_with(2, &["rank 1 runs something else", theirs, ours]);
@@ -351,21 +309,12 @@ fn machines_with_different_data_are_told_how_much_each_has() {
 #[test]
 fn elastic_on_one_machine_only_is_told_on_both() {
     for elastic in [0, 1] {
-        let (_folder, ended) = on_a_free_port(|port| {
-            let address = format!("127.0.0.1:{port}");
-            let (folder, ended) = both(|folder, number| {
-                let machine = Everburn::train(folder, "mlp")
-                    .args(["--epochs", "1", "--run-dir", "run", "--ranks", "1"])
-                    .args(["--nodes", "2", "--node-rank", &number.to_string()])
-                    .args(["--rendezvous", &address])
-                    .env("EVERBURN_JOB_TOKEN", TOKEN)
-                    .args(["--timeout", &PATIENCE.as_secs().to_string()]);
-                match number == elastic {
-                    true => machine.args(["--elastic", "1:2"]),
-                    false => machine,
-                }
-            });
-            (!lost_the_port(&ended[0])).then_some((folder, ended))
+        let (_folder, ended) = both(|folder, number, port| {
+            let machine = machine(folder, number, 2, port).args(["--epochs", "1"]);
+            match number == elastic {
+                true => machine.args(["--elastic", "1:2"]),
+                false => machine,
+            }
         });
         for ended in ended {
             ended.failed_with(2, &["with `--elastic 1:2`", "without `--elastic`"]);
@@ -377,17 +326,9 @@ fn elastic_on_one_machine_only_is_told_on_both() {
 #[test]
 fn two_ranges_of_elastic_are_named_on_both_machines() {
     for ranges in [["1:2", "2:2"], ["2:2", "1:2"]] {
-        let (_folder, ended) = on_a_free_port(|port| {
-            let address = format!("127.0.0.1:{port}");
-            let (folder, ended) = both(|folder, number| {
-                Everburn::train(folder, "mlp")
-                    .args(["--epochs", "1", "--run-dir", "run", "--ranks", "1"])
-                    .args(["--nodes", "2", "--node-rank", &number.to_string()])
-                    .args(["--rendezvous", &address, "--elastic", ranges[number]])
-                    .env("EVERBURN_JOB_TOKEN", TOKEN)
-                    .args(["--timeout", &PATIENCE.as_secs().to_string()])
-            });
-            (!lost_the_port(&ended[0])).then_some((folder, ended))
+        let (_folder, ended) = both(|folder, number, port| {
+            let flags = ["--epochs", "1", "--elastic", ranges[number]];
+            machine(folder, number, 2, port).args(flags)
         });
         for ended in ended {
             for (machine, range) in ranges.iter().enumerate() {
@@ -405,13 +346,7 @@ fn two_ranges_of_elastic_are_named_on_both_machines() {
 fn a_machine_that_is_started_twice_in_one_folder_is_named() {
     let folder = tempfile::tempdir().unwrap();
     // Nobody is machine 0, so that it waits.
-    let machine = || {
-        Everburn::train(folder.path(), "mlp")
-            .args(["--run-dir", "run", "--ranks", "1", "--nodes", "2"])
-            .args(["--node-rank", "1", "--rendezvous", "127.0.0.1:1"])
-            .env("EVERBURN_JOB_TOKEN", TOKEN)
-            .args(["--timeout", &PATIENCE.as_secs().to_string()])
-    };
+    let machine = || machine(folder.path(), 1, 2, 1);
     let mut first = machine().start();
     let log = folder.path().join("run-node-1/logs/rank-1.log");
     first.wait_for("its rank's log", || log.exists());

@@ -6,19 +6,15 @@ use std::sync::OnceLock;
 use everburn_auth::JobToken;
 use everburn_collectives::rendezvous::variable;
 use everburn_collectives::store::{EtcdAddress, join_address};
-use everburn_record::attempt;
 use rustix::process::{Pid, Signal, kill_process};
 
 use self::local_rank::local_place;
 use self::present_step::PresentStep;
 use self::store_place::StorePlace;
 use crate::error::RankEnvironmentError;
-use crate::failure::{RankReport, ReportKind, write_report};
 use crate::foreign::{self, EnvVariables};
 use crate::origin::{Origin, StartedBy};
 use crate::orphan;
-use crate::panic_place::left_out;
-use crate::stop::received_signal;
 
 /// What a launcher (ours, `torchrun`, or a person) passed to this process about its place.
 ///
@@ -317,118 +313,6 @@ impl RankEnvironment {
             }
         })
     }
-
-    /// Reports to the launcher why this rank ends; the first report of a failure counts. Without a launcher, or
-    /// when the file cannot be written, it does nothing: the error is on its way to the log anyway. A stop without a message
-    /// is reported with the signal that this rank has got.
-    pub fn report(&self, kind: ReportKind, step: Option<u64>, message: &str) {
-        let message = match (kind, message) {
-            (ReportKind::Stopped, "") => received_signal(),
-            _ => message,
-        };
-        self.send(&RankReport {
-            step,
-            ..RankReport::new(self.rank, kind, message)
-        });
-    }
-
-    /// Reports that this rank fails because of another one, `lost_rank` if that is certain, and whose machine is
-    /// `silent_machine` if no rank of that sends heartbeats. Returns whether our
-    /// launcher writes `message` to this rank's log, and shows the failure once for all ranks that report it:
-    /// then it need not be printed.
-    #[must_use]
-    pub fn report_peer_lost(
-        &self,
-        lost_rank: Option<usize>,
-        silent_machine: Option<usize>,
-        step: Option<u64>,
-        message: &str,
-    ) -> bool {
-        let sent = self.send(&RankReport {
-            step,
-            lost_rank,
-            silent_machine,
-            ..RankReport::new(self.rank, ReportKind::PeerLost, message)
-        });
-        sent && self.launcher_pid.is_some()
-    }
-
-    /// Says at which step this rank fails, for the report of a failure that names none. The first call counts, and step 0 is
-    /// none.
-    ///
-    /// ```
-    /// # mod everburn { pub use everburn_launch as launch; }
-    /// use everburn::launch::{RankEnvironment, ReportKind};
-    ///
-    /// fn fail(rank: &RankEnvironment, step: u64, why: &str) {
-    ///     rank.failed_at(step);
-    ///     rank.report(ReportKind::Own, None, why);
-    /// }
-    /// ```
-    pub fn failed_at(&self, step: u64) {
-        if step > 0 {
-            // What goes wrong later is a consequence.
-            let _ = self.failed_at.set(step);
-        }
-    }
-
-    /// Writes `report` for the launcher, if there is one; returns whether that was possible.
-    fn send(&self, report: &RankReport) -> bool {
-        let failed_at = || self.failed_at.get().copied();
-        let known = || failed_at().or_else(|| self.present_step.get());
-        let report = &RankReport {
-            step: match report.kind.is_failure() {
-                true => report.step.or_else(known),
-                false => report.step,
-            },
-            ..report.clone()
-        };
-        let file = match report.kind.is_failure() {
-            true => &self.error_file,
-            false => &self.finished_file,
-        };
-        let Some(path) = file else { return false };
-        let written = write_report(path, report);
-        if let Err(error) = &written {
-            tracing::warn!(
-                "the report could not be written to {}: {error}",
-                path.display()
-            );
-        }
-        written.is_ok()
-    }
-
-    /// Reports to the launcher that this rank has done all of its work: call it once the last file is written, and
-    /// end with 0 then. Our launcher takes a rank that ends with 0 and has not called this for failed. A rank
-    /// that was stopped or not needed ([`ReportKind::Stopped`], [`ReportKind::NotNeeded`]) has reported that by
-    /// [`report`](Self::report) before, and the first report counts.
-    pub fn report_finished(&self) {
-        self.report(ReportKind::Finished, None, "");
-    }
-
-    /// Reports every panic of this process to the launcher, then does what was done before; none of an
-    /// [`attempt`](everburn_record::attempt).
-    pub fn report_panics(&self) {
-        self.report_panics_as(|| ReportKind::Panic);
-    }
-
-    /// The same, where `kind` says of a panic whose fault it is.
-    pub(crate) fn report_panics_as(&self, kind: impl Fn() -> ReportKind + Send + Sync + 'static) {
-        let this = self.clone();
-        let previous = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            let mut report = panic.to_string();
-            for more in left_out(&report) {
-                report.push('\n');
-                report.push_str(&more);
-            }
-            if attempt::holds(&report) {
-                return;
-            }
-            this.report(kind(), None, &report);
-            previous(panic);
-        }));
-    }
 }
 
 /// The fewest and the most ranks of an elastic job of this many slots.
@@ -447,6 +331,7 @@ fn elastic_range(
 mod local_rank;
 mod meeting;
 mod present_step;
+mod reports;
 mod store_place;
 pub mod variables;
 

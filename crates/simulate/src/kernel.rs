@@ -3,6 +3,8 @@
 //! Events of equal time come in the order in which they were made, so a seed repeats the whole run. The simulated thread
 //! that an event wakes runs until it waits. All are coroutines of the one thread that has started the simulation.
 
+mod process_runtime;
+
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::mem::ManuallyDrop;
@@ -16,6 +18,7 @@ use everburn_collectives::sync::lock;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use self::process_runtime::ProcessRuntime;
 use crate::coroutine::{self, Coroutine, Panicked};
 
 /// What happens at a time of the simulation.
@@ -366,68 +369,6 @@ impl Process {
         let since = i128::from(local) - i128::from(self.offset);
         let time = since * 1_000_000_000 / (1_000_000_000 + i128::from(self.drift)) + 2;
         u64::try_from(time).unwrap_or(0)
-    }
-}
-
-/// A process's view of the kernel.
-struct ProcessRuntime {
-    kernel: Arc<Kernel>,
-    process: usize,
-}
-
-impl Runtime for ProcessRuntime {
-    fn now(&self) -> Instant {
-        let state = self.kernel.state();
-        let local = state.processes[self.process].local(state.now);
-        self.kernel.epoch + Duration::from_nanos(local)
-    }
-
-    fn wait(&self, condition: usize, deadline: Instant) {
-        let wait = self.kernel.prepare();
-        let local = deadline.saturating_duration_since(self.kernel.epoch);
-        let mut state = self.kernel.state();
-        let at = state.processes[self.process].global(nanoseconds(local));
-        if condition != 0 {
-            state.conditions.entry(condition).or_default().push(wait);
-        }
-        drop(state);
-        self.kernel.block(wait, Some(Duration::from_nanos(at)));
-        if condition != 0 {
-            let mut state = self.kernel.state();
-            if let Some(waits) = state.conditions.get_mut(&condition) {
-                waits.retain(|other| *other != wait);
-                if waits.is_empty() {
-                    state.conditions.remove(&condition);
-                }
-            }
-        }
-    }
-
-    fn notify(&self, condition: usize) {
-        let mut state = self.kernel.state();
-        let now = state.now;
-        for (thread, ticket) in state.conditions.remove(&condition).unwrap_or_default() {
-            state.push(now, Event::Wake { thread, ticket });
-        }
-    }
-
-    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
-        self.kernel.spawn(self.process, name, work)
-    }
-
-    fn random(&self) -> u64 {
-        self.kernel.state().random.random()
-    }
-
-    fn process_id(&self) -> u32 {
-        10_000 + self.process as u32
-    }
-
-    fn host_name(&self) -> Option<String> {
-        Some(format!(
-            "machine-{:03}",
-            self.kernel.machine_of(self.process)
-        ))
     }
 }
 

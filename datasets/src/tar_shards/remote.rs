@@ -9,6 +9,8 @@
 //! answer says the length of the shard and its `ETag` or `Last-Modified`; a shard that is no longer the one that was indexed
 //! is refused.
 
+mod failure;
+
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use std::time::Duration;
 
 use ureq::http::{HeaderMap, StatusCode, header};
 
+use self::failure::{Failure, failed, passing, unexpected};
 use crate::download::{Deadlines, config};
 
 /// The bytes that the first request of an index asks for, and each one after what was far.
@@ -68,13 +71,6 @@ struct Identity {
     length: u64,
     etag: Option<String>,
     modified: Option<String>,
-}
-
-/// Why bytes could not be had.
-struct Failure {
-    problem: String,
-    /// Whether the next try may have them.
-    passing: bool,
 }
 
 /// What asks for the shards of a data set. No address may turn to plain HTTP on the way if all of them are encrypted.
@@ -375,83 +371,6 @@ fn content_range(text: &str) -> Option<(u64, u64, u64)> {
     let (first, last) = range.split_once('-')?;
     let number = |text: &str| text.trim().parse::<u64>().ok();
     Some((number(first)?, number(last)?, number(length)?))
-}
-
-/// What another status than that of a range means.
-fn unexpected(status: StatusCode) -> Failure {
-    let (passing, check) = match status.as_u16() {
-        200 => (
-            false,
-            "the server ignores Range, and samples are read at their places: use a server that answers ranges, or copy the \
-             shards to a disk",
-        ),
-        401 | 403 | 407 => (
-            false,
-            "the server refuses access: only shards that need no credentials are read; check the address, or copy the shards to \
-             a disk",
-        ),
-        404 | 410 => (
-            false,
-            "there is no such file: check the address, and that each file of a range is there",
-        ),
-        416 => (false, "it is empty, or has become shorter"),
-        408 | 425 | 429 | 500 | 502..=504 => (true, "check the server, and try again later"),
-        _ => (false, "expected 206 Partial Content: check the address"),
-    };
-    Failure {
-        problem: format!("the server answers {status}: {check}"),
-        passing,
-    }
-}
-
-/// An error before there is an answer. Addresses of redirects are not shown: they may have credentials.
-fn failed(error: ureq::Error) -> Failure {
-    use ureq::Error;
-    let (passing, problem) = match error {
-        Error::Io(error) => (true, format!("{error}: check that the server runs")),
-        Error::Timeout(timeout) => (
-            true,
-            format!(
-                "the server did not answer in time ({timeout}): check that it runs and is reached"
-            ),
-        ),
-        Error::HostNotFound => (
-            true,
-            "there is no such host: check the address and the network".to_owned(),
-        ),
-        Error::ConnectionFailed => (
-            true,
-            "the connection failed: check that the server runs".to_owned(),
-        ),
-        Error::BodyStalled => (true, "the answer stalled".to_owned()),
-        Error::TooManyRedirects => (
-            false,
-            format!("it is redirected more than {MOST_REDIRECTS} times: check the address"),
-        ),
-        Error::RequireHttpsOnly(_) => (
-            false,
-            "it is redirected from HTTPS to plain HTTP: check the address".to_owned(),
-        ),
-        Error::Tls(problem) => (false, format!("TLS: {problem}")),
-        Error::Rustls(error) => (false, format!("TLS: {error}")),
-        Error::Protocol(_) | Error::Http(_) => (
-            false,
-            "the answer is no valid HTTP: check the address".to_owned(),
-        ),
-        _ => (
-            false,
-            "the request failed: check the address, and the proxy if there is one".to_owned(),
-        ),
-    };
-    Failure { problem, passing }
-}
-
-/// An error in the middle of an answer.
-fn passing(error: &io::Error) -> Failure {
-    Failure {
-        problem: format!("the answer broke off: {error}"),
-        passing: true,
-    }
 }
 
 #[cfg(test)]

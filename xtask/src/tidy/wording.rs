@@ -18,7 +18,7 @@ const DOCUMENTS: [&str; 7] = [
 /// Code whose comments are help texts.
 const HELP: [&str; 4] = [
     "crates/cli/src/arguments",
-    "crates/cli/src/weights.rs",
+    "crates/cli/src/weights/",
     "crates/monitor/src/command.rs",
     "crates/report/src/command.rs",
 ];

@@ -5,6 +5,7 @@
 //! each row, and a table is there from the start, in which nothing has been reached.
 
 mod child;
+mod commands;
 mod losses;
 mod machine;
 mod markdown;

@@ -1,7 +1,6 @@
 //! Does the tasks of a check, each in a process of its own, and fills their rows.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,6 @@ use everburn::launch::Children;
 use everburn_record::sync::lock;
 
 use super::GpuCheckArguments;
-use super::child::{self, Ended};
 use super::losses::{self, furthest};
 use super::models::{CheckedModel, SEED};
 use super::nccl_cost::ExchangeCost;
@@ -186,78 +184,6 @@ impl Check<'_> {
         }
     }
 
-    /// Runs a process to its end, or to that of its time.
-    fn run_part(&self, command: Command, limit: Duration) -> std::io::Result<Ended> {
-        child::run(&self.children, command, limit, &self.log, |_| {})
-    }
-
-    /// A process of this program, which finds what this one has found. Its kernels are kept for the next check in a folder of
-    /// `part`: of one folder, processes side by side take databases as they come, and the next check would find others' kernels.
-    /// On a software device there are fewer cores than parts, and later parts start with the kernels of earlier ones of
-    /// their `model`.
-    fn command(&self, model: &str, part: &str) -> Command {
-        let mut command = Command::new(&self.program);
-        if let Some(nccl) = &self.nccl {
-            command.env(everburn::nccl::NCCL_VARIABLE, nccl);
-        }
-        let kept = std::env::var_os(everburn::kernels::VARIABLE).filter(|kept| !kept.is_empty());
-        let kept = kept.map_or_else(
-            || std::env::temp_dir().join("everburn-kernels"),
-            PathBuf::from,
-        );
-        let folder = match self.arguments.is_software() {
-            true => kept.join(model),
-            false => kept.join(format!("{part}-{model}").replace([' ', ','], "-")),
-        };
-        share_verification(&kept, &folder);
-        command.env(everburn::kernels::VARIABLE, folder);
-        if self.arguments.is_software() {
-            // The best of many kernels is not worth minutes of tuning on the CPU.
-            command.env("CUBECL_AUTOTUNE_LEVEL", "minimal");
-            // Mesa complains in the middle of every error where there is none.
-            if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
-                command.env("XDG_RUNTIME_DIR", std::env::temp_dir());
-            }
-        }
-        command
-    }
-
-    /// A process of this program that does a part, of `what`.
-    fn part(&self, part: &str, what: &str, device: &str) -> Command {
-        let mut command = self.command(what, part);
-        command.args(["gpu-check", "--part", part, "--device", device]);
-        if self.arguments.quick {
-            command.arg("--quick");
-        }
-        command
-    }
-
-    fn throughput_part(&self, what: Benchmarked, batch: usize) -> Command {
-        // As small as it takes to see that everything is wired.
-        let batch = if self.arguments.quick {
-            batch.min(8)
-        } else {
-            batch
-        };
-        let of = format!("{}-{batch}", what.name());
-        let mut command = self.part("throughput", &of, &self.arguments.device);
-        command.args(["--benchmark", what.name(), "--batch", &batch.to_string()]);
-        command
-    }
-
-    /// Has the part that is checked do something wrong, if that is asked for.
-    fn plant(&self, command: &mut Command) {
-        let name = match self.arguments.part.plant {
-            Some(Plant::Forward) => "forward",
-            Some(Plant::Backward) => "backward",
-            Some(Plant::Losses) => "losses",
-            Some(Plant::Crash) => "crash",
-            Some(Plant::Hang) => "hang",
-            Some(Plant::Ranks) | None => return,
-        };
-        command.args(["--plant", name]);
-    }
-
     fn numbers(&self, model: CheckedModel, limit: Duration) -> std::io::Result<[CheckResult; 2]> {
         let mut command = self.part("numbers", model.name(), &self.arguments.device);
         command.args(["--model", model.name()]);
@@ -425,34 +351,8 @@ impl Check<'_> {
     }
 }
 
-/// Has `folder`, which is in `kept`, share what `kept` says of verified devices, so that one process verifies the device for
-/// all. Where that fails, each does it for itself.
-fn share_verification(kept: &Path, folder: &Path) {
-    let made = std::fs::create_dir_all(kept.join("checked"));
-    let made = made.and_then(|()| std::fs::create_dir_all(folder));
-    // From the folder of the link: `kept` may be relative to that of the process.
-    let _ = made.and_then(|()| std::os::unix::fs::symlink("../checked", folder.join("checked")));
-}
-
 /// What a thread that runs processes has found.
 fn join<T>(thread: std::thread::ScopedJoinHandle<'_, std::io::Result<T>>) -> std::io::Result<T> {
     let panicked = |_| Err(std::io::Error::other("a thread that waits has panicked"));
     thread.join().unwrap_or_else(panicked)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::share_verification;
-
-    #[test]
-    fn a_folder_of_kernels_shares_what_was_verified_wherever_it_is() {
-        let here = tempfile::tempdir().unwrap();
-        let kept = here.path().join("kept");
-        share_verification(&kept, &kept.join("mnist"));
-        let moved = here.path().join("moved");
-        std::fs::rename(kept, &moved).unwrap();
-        std::fs::write(moved.join("mnist/checked/note"), "verified").unwrap();
-        let shared = std::fs::read_to_string(moved.join("checked/note"));
-        assert_eq!(shared.unwrap(), "verified");
-    }
 }

@@ -3,8 +3,8 @@
 use everburn_train::{AnyTask, ConfiguredTask};
 use toml::Value;
 
+use super::import::{data_are_named, of_another_architecture};
 use super::shown_sizes::sizes_as_flags;
-use super::{data_are_named, of_another_architecture};
 use crate::arguments::TrainArguments;
 use crate::arguments::keys::get;
 use crate::config::{RunConfig, key_of};

@@ -1,32 +1,25 @@
 //! Children of a coordinator that are no ranks of a [`Launcher`](crate::Launcher): each with a deadline, none left
 //! after. [`Children`] runs programs to their end; a [`WorkerPool`] takes orders while it lives.
 
+mod running;
 mod worker_pool;
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
-};
+use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use self::running::Running;
 pub use self::worker_pool::WorkerPool;
 use crate::early_stop::signals_to_hear;
 use crate::output::last_lines_of;
-
-/// How often a child is looked at: often enough for a human, too seldom to disturb a measurement.
-const LOOK: Duration = Duration::from_millis(50);
-
-/// How long a child may take to end after SIGTERM; the launcher of ranks ends them first.
-const GRACE: Duration = Duration::from_secs(10);
 
 /// How much of a failed child's output is shown.
 const LINES_SHOWN: usize = 12;
@@ -344,105 +337,6 @@ impl Output {
             stdout_path,
             stderr_path,
         })
-    }
-}
-
-/// A child that heads a process group. Nothing of the group outlives this value.
-#[derive(Debug)]
-struct Running {
-    child: Child,
-    group: Option<Pid>,
-    reaped: bool,
-}
-
-impl Running {
-    fn new(child: Child) -> Self {
-        let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        Self {
-            child,
-            group,
-            reaped: false,
-        }
-    }
-
-    fn wait(
-        mut self,
-        name: &str,
-        deadline: Duration,
-        interrupted: &AtomicBool,
-    ) -> Result<ExitStatus, ChildError> {
-        let start = Instant::now();
-        while !self.has_ended() {
-            if interrupted.load(Ordering::Relaxed) {
-                self.end_gently();
-                return Err(ChildError::Interrupted);
-            }
-            if start.elapsed() >= deadline {
-                self.end_gently();
-                return Err(ChildError::TooLong {
-                    name: name.to_owned(),
-                    patience: deadline,
-                });
-            }
-            thread::sleep(LOOK);
-        }
-        self.reap()
-            .map_err(|error| ChildError::new(format!("{name} cannot be waited for: {error}")))
-    }
-
-    /// Whether the child has ended. It is not reaped yet, so the group's number stays ours.
-    fn has_ended(&self) -> bool {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-        let Some(pid) = self.group else { return true };
-        !matches!(waitid(WaitId::Pid(pid), options), Ok(None))
-    }
-
-    fn end_gently(&mut self) {
-        self.signal(Signal::TERM);
-        let start = Instant::now();
-        while !self.has_ended() && start.elapsed() < GRACE {
-            thread::sleep(LOOK);
-        }
-    }
-
-    /// Sends a signal to the child alone.
-    fn signal_head(&self, signal: Signal) {
-        if let (Some(head), false) = (self.group, self.has_ended()) {
-            // It is not reaped, so its number is still its own.
-            let _ = kill_process(head, signal);
-        }
-    }
-
-    /// Sends a signal to all of the child's group.
-    fn signal(&self, signal: Signal) {
-        if let Some(group) = self.group {
-            // An error means that none is left, which is what is wanted.
-            let _ = kill_process_group(group, signal);
-        }
-    }
-
-    /// Waits for a child whose output has ended, up to `patience`, then ends what is left of it.
-    fn finish(&mut self, patience: Duration) -> io::Result<ExitStatus> {
-        let start = Instant::now();
-        while !self.has_ended() && start.elapsed() < patience {
-            thread::sleep(Duration::from_millis(5));
-        }
-        self.reap()
-    }
-
-    /// Ends what is left of the group, the child as the last.
-    fn reap(&mut self) -> io::Result<ExitStatus> {
-        if !self.reaped {
-            self.signal(Signal::KILL);
-            self.reaped = true;
-        }
-        self.child.wait()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.reap();
     }
 }
 

@@ -1,5 +1,9 @@
-use super::*;
+use std::thread;
+use std::time::Instant;
+
 use everburn_tests::assert_matches;
+
+use super::*;
 
 const LONG: Duration = Duration::from_secs(60);
 

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::{ChildError, Children, LOOK, Running, last_lines, text_of};
+use super::running::{LOOK, Running};
+use super::{ChildError, Children, last_lines, text_of};
 
 /// How long processes may take to end once they are asked to, or one of them has failed.
 const ENDING: Duration = Duration::from_secs(10);

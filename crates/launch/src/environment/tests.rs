@@ -1,6 +1,7 @@
 use everburn_tests::{AssertContains, lookup};
 
 use super::*;
+use crate::failure::{RankReport, ReportKind};
 
 fn with(changes: &[(&str, &str)]) -> Result<RankEnvironment, RankEnvironmentError> {
     let base = [

@@ -9,16 +9,16 @@ mod reports;
 mod run;
 mod secrets;
 mod signals;
+mod terminal;
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::Path;
 
 use everburn_collectives::store::StoreAccess;
 use everburn_launch::{LaunchConfig, LaunchError, Launcher, Outcome, RankExit};
 use everburn_tests::{AssertContains, assert_matches};
 use process::{DEADLINE, LauncherProcess, TOKEN, failure_of, job, number_in, runs, wait_until};
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 
 /// The entry of this binary when a test starts it as a launcher or a rank.
 #[test]
@@ -351,63 +351,4 @@ fn a_program_that_cannot_be_run_is_reported() {
     };
     let error = Launcher::new(config).run().unwrap_err();
     assert_matches!(error, LaunchError::Spawn { rank: 0, .. });
-}
-
-/// `None`, and `test` is skipped, where no terminal can be made.
-fn on_a_terminal(test: &str, folder: &Path, role: &str, script: &str) -> Option<LauncherProcess> {
-    let launcher = LauncherProcess::start_on_a_terminal(folder, 2, role, script);
-    if launcher.is_none() {
-        everburn_tests::skip_missing(
-            test,
-            "there is no `script` to make a terminal with",
-            "bsdutils",
-        );
-    }
-    launcher
-}
-
-#[test]
-fn a_terminal_is_in_order_after_its_dashboard_was_killed() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("release"), "").unwrap();
-    let script = "
-        if [ $RANK = 1 ]; then test ! -t 1 && echo quiet; echo 1 > $DIR/written; sleep 1000; fi
-        until [ -e $DIR/written ]; do sleep 0.02; done
-        test -t 0 && test -t 1 && stty raw -echo && printf '\\033[?1049h' && kill -9 $$";
-    let test = "a terminal whose dashboard is killed";
-    let Some(mut launcher) = on_a_terminal(test, folder.path(), "", script) else {
-        return;
-    };
-    assert_eq!(launcher.wait().code(), Some(137));
-    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
-    assert!(read("outcome").contains("rank 0 was ended by SIGKILL"));
-    assert_eq!(read("before"), read("after"));
-    let screen = read("stdout");
-    assert!(
-        screen.contains("\x1b[?1049l") && screen.contains("\x1b[?25h"),
-        "{screen:?}"
-    );
-    assert!(!screen.contains("quiet"), "only rank 0 draws: {screen:?}");
-    assert_eq!(
-        read("logs/rank-1.log"),
-        "quiet\n--- rank 1: the launcher has ended this process ---\n"
-    );
-}
-
-#[test]
-fn a_dashboard_ends_with_its_launcher_and_leaves_the_terminal_in_order() {
-    let folder = tempfile::tempdir().unwrap();
-    let test = "a dashboard whose launcher ends";
-    let Some(mut launcher) = on_a_terminal(test, folder.path(), "runs forever", "") else {
-        return;
-    };
-    let pids = [0, 1].map(|rank| number_in(folder.path(), &format!("pid.{rank}")));
-    let parent = i32::try_from(number_in(folder.path(), "launcher")).unwrap();
-    rustix::process::kill_process(Pid::from_raw(parent).unwrap(), Signal::KILL).unwrap();
-    // The shell around the launcher still holds the terminal, so no hang-up ends the ranks.
-    wait_until("the ranks' end", || !pids.iter().any(|&pid| runs(pid)));
-    fs::write(folder.path().join("release"), "").unwrap();
-    launcher.wait();
-    let screen = fs::read_to_string(folder.path().join("stdout")).unwrap();
-    assert!(screen.contains("\x1b[?1049l"), "{screen:?}");
 }

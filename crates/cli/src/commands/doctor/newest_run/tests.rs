@@ -14,25 +14,43 @@ fn one_run() -> (tempfile::TempDir, std::path::PathBuf) {
     (runs, run.path)
 }
 
+fn write_events(run: &Path, events: &[Event]) {
+    let line = |event: &Event| serde_json::to_string(event).unwrap() + "\n";
+    let lines: String = events.iter().map(line).collect();
+    std::fs::write(run.join("events.jsonl"), lines).unwrap();
+}
+
+/// A rank whose process is this one.
+fn rank_here(rank: usize, silent_seconds: Option<f64>) -> LiveRank {
+    LiveRank {
+        rank,
+        pid: Some(std::process::id()),
+        host: proc::host_name(),
+        silent_seconds,
+        ..LiveRank::default()
+    }
+}
+
 #[test]
 fn checkpoints_of_the_newest_run_that_could_not_be_written_are_counted_with_the_first_reason() {
     let (runs, run) = one_run();
-    let lines = [20, 40].map(|step| {
-        let text = format!("epoch-000{} failed: no space", step / 20);
-        let event = Event::new(EventKind::CheckpointFailed, text);
-        let event = Event {
-            step: Some(step),
-            ..event
-        };
-        serde_json::to_string(&event).unwrap() + "\n"
+    let failed = |text: &str| Event::new(EventKind::CheckpointFailed, text);
+    let events = [20, 40].map(|step| Event {
+        step: Some(step),
+        ..failed(&format!("epoch-000{} failed: no space", step / 20))
     });
-    std::fs::write(run.join("events.jsonl"), lines.concat()).unwrap();
+    write_events(&run, &events);
     let line = findings(runs.path())[0].to_string();
     assert!(line.starts_with("warn  newest run"), "{line}");
     line.assert_contains([
         "2 checkpoints could not be written; the first, after step 20: epoch-0001 failed: no space",
     ]);
     assert!(line.contains("-> make room"), "{line}");
+    let denied = failed("writing epoch-0001 failed: Permission denied (os error 13)");
+    write_events(&run, &[denied]);
+    let line = findings(runs.path())[0].to_string();
+    line.assert_contains(["-> let the user of the training write in this folder"]);
+    assert!(!line.contains("make room"), "{line}");
 }
 
 #[test]
@@ -49,8 +67,7 @@ fn ranks_that_the_newest_run_waits_for_are_named_while_a_process_has_it() {
             waits_until_ms: Some(until),
             ..Event::new(EventKind::Warning, text)
         };
-        let line = serde_json::to_string(&event).unwrap() + "\n";
-        std::fs::write(run.join("events.jsonl"), line).unwrap();
+        write_events(&run, &[event]);
     };
     let of_machine =
         "waiting for rank 1 of machine 1, 290 s more; 1 of 2 ranks have joined after 10 s";
@@ -131,8 +148,7 @@ fn a_run_all_of_whose_ranks_are_stopped_is_found_until_it_continues() {
         unix_time_ms: Some(2_000),
         ..Event::new(EventKind::Stall, text)
     };
-    let line = serde_json::to_string(&event).unwrap() + "\n";
-    std::fs::write(run.join("events.jsonl"), line).unwrap();
+    write_events(&run, &[event]);
     let write = |unix_time_ms| {
         let live = Live {
             unix_time_ms,
@@ -158,8 +174,7 @@ fn a_run_that_was_cut_off_is_found_in_the_folder_of_runs_and_by_its_own_name() {
         let rank = LiveRank {
             alive: true,
             pid: Some(process),
-            host: proc::host_name(),
-            ..LiveRank::default()
+            ..rank_here(0, None)
         };
         let live = Live {
             unix_time_ms: unix_time_ms(),
@@ -200,13 +215,6 @@ fn a_run_that_was_cut_off_is_found_in_the_folder_of_runs_and_by_its_own_name() {
 #[test]
 fn a_run_that_continues_without_a_rank_is_well_and_says_why_that_is_out() {
     let (runs, run) = one_run();
-    let rank = |rank, silent_seconds| LiveRank {
-        rank,
-        pid: Some(std::process::id()),
-        host: proc::host_name(),
-        silent_seconds,
-        ..LiveRank::default()
-    };
     let write = |members: &[usize], moved_before_ms: u64| {
         let now_ms = unix_time_ms();
         let live = Live {
@@ -216,7 +224,11 @@ fn a_run_that_continues_without_a_rank_is_well_and_says_why_that_is_out() {
             step: 5_204,
             steps: Some(172_000),
             members: members.to_vec(),
-            ranks: vec![rank(0, None), rank(1, Some(20.0)), rank(2, None)],
+            ranks: vec![
+                rank_here(0, None),
+                rank_here(1, Some(20.0)),
+                rank_here(2, None),
+            ],
             ..Live::default()
         };
         live.write(&run.join(Live::FILE)).unwrap();
@@ -231,8 +243,7 @@ fn a_run_that_continues_without_a_rank_is_well_and_says_why_that_is_out() {
             "rank 1 was killed: it has no restarts left",
         )
     };
-    let line = serde_json::to_string(&event).unwrap() + "\n";
-    std::fs::write(run.join("events.jsonl"), line).unwrap();
+    write_events(&run, &[event]);
     let line = write(&[0, 2], 100);
     assert!(line.starts_with("ok    newest run"), "{line}");
     line.assert_contains([
@@ -249,15 +260,10 @@ fn a_run_that_continues_without_a_rank_is_well_and_says_why_that_is_out() {
 #[test]
 fn a_run_whose_folder_cannot_be_written_is_not_called_stopped() {
     let (runs, run) = one_run();
-    let rank = LiveRank {
-        pid: Some(std::process::id()),
-        host: proc::host_name(),
-        ..LiveRank::default()
-    };
     let live = Live {
         unix_time_ms: unix_time_ms() - 13_000,
         phase: Phase::Training,
-        ranks: vec![rank],
+        ranks: vec![rank_here(0, None)],
         ..Live::default()
     };
     live.write(&run.join(Live::FILE)).unwrap();
@@ -277,34 +283,17 @@ fn a_run_whose_folder_cannot_be_written_is_not_called_stopped() {
 }
 
 #[test]
-fn a_checkpoint_that_its_user_may_not_write_needs_no_room() {
-    let (runs, run) = one_run();
-    let text = "writing epoch-0001 failed: Permission denied (os error 13)";
-    let line = serde_json::to_string(&Event::new(EventKind::CheckpointFailed, text)).unwrap();
-    std::fs::write(run.join("events.jsonl"), line + "\n").unwrap();
-    let line = findings(runs.path())[0].to_string();
-    line.assert_contains(["-> let the user of the training write in this folder"]);
-    assert!(!line.contains("make room"), "{line}");
-}
-
-#[test]
 fn a_rank_that_is_stopped_is_named_with_its_process_and_how_it_continues() {
     let (runs, run) = one_run();
     let child = StoppedProcess::start(Command::new("sleep").arg("60"));
-    let rank = |rank, pid, silent_seconds| LiveRank {
-        rank,
-        pid: Some(pid),
-        host: proc::host_name(),
-        silent_seconds,
-        ..LiveRank::default()
+    let stopped = LiveRank {
+        pid: Some(child.id()),
+        ..rank_here(1, Some(15.0))
     };
     let live = |phase| Live {
         unix_time_ms: unix_time_ms(),
         phase,
-        ranks: vec![
-            rank(0, std::process::id(), None),
-            rank(1, child.id(), Some(15.0)),
-        ],
+        ranks: vec![rank_here(0, None), stopped.clone()],
         ..Live::default()
     };
     let path = run.join(Live::FILE);
@@ -352,17 +341,15 @@ fn the_folder_of_another_machine_shows_its_stopped_ranks_and_where_the_state_of_
 
 #[test]
 fn why_a_run_has_ended_before_its_time_is_named_until_it_is_resumed() {
+    use EventKind::{Failure, Resume, Start, Stop};
     let (runs, run) = one_run();
-    let event = |kind, at, step, text: &str| {
-        let event = Event {
-            unix_time_ms: Some(at),
-            step,
-            ..Event::new(kind, text)
-        };
-        serde_json::to_string(&event).unwrap() + "\n"
+    let event = |kind, at, step, text: &str| Event {
+        unix_time_ms: Some(at),
+        step,
+        ..Event::new(kind, text)
     };
-    let written = |lines: &[String]| {
-        std::fs::write(run.join("events.jsonl"), lines.concat()).unwrap();
+    let written = |events: &[Event]| {
+        write_events(&run, events);
         let found = findings(runs.path());
         found.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
@@ -372,48 +359,38 @@ fn why_a_run_has_ended_before_its_time_is_named_until_it_is_resumed() {
         ..Live::default()
     };
     live.write(&run.join(Live::FILE)).unwrap();
-    let mut lines = vec![
-        event(EventKind::Start, 1_000, None, "mlp begins"),
-        event(EventKind::Stop, 2_000, None, "stopping on SIGINT"),
+    let mut events = vec![
+        event(Start, 1_000, None, "mlp begins"),
+        event(Stop, 2_000, None, "stopping on SIGINT"),
+        event(Stop, 3_000, Some(12), "stopped on request after step 12"),
         event(
-            EventKind::Stop,
-            3_000,
-            Some(12),
-            "stopped on request after step 12",
-        ),
-        event(
-            EventKind::Stop,
+            Stop,
             4_000,
             None,
             "the job was stopped on SIGINT at machine 1",
         ),
     ];
-    let stopped = &written(&lines)[0];
+    let stopped = &written(&events)[0];
     let what = "it has ended before its time: stopped on request after step 12";
     stopped.assert_contains([what, "the same command"]);
-    lines.push(event(
-        EventKind::Failure,
-        5_000,
-        None,
-        "rank 1 was ended by SIGKILL",
-    ));
+    events.push(event(Failure, 5_000, None, "rank 1 was ended by SIGKILL"));
     let config = "model = 'mnist'\n[ranks]\nnodes = 2\n";
     std::fs::write(run.join("config.toml"), config).unwrap();
-    let failed = &written(&lines)[0];
+    let failed = &written(&events)[0];
     failed.assert_contains(["it has failed: rank 1 was ended by SIGKILL"]);
     failed.assert_contains(["the command of each machine, as before, starts"]);
     std::fs::create_dir_all(run.join("checkpoints/epoch-0001")).unwrap();
-    let resumed = &written(&lines)[0];
+    let resumed = &written(&events)[0];
     let command = "continues from the checkpoint epoch-0001, on any number of ranks; on several machines, the command of each";
     assert!(resumed.contains(command), "{resumed}");
-    lines.push(event(EventKind::Resume, 6_000, None, "mlp continues"));
-    assert!(written(&lines).is_empty());
-    lines.push(event(EventKind::Stop, 7_000, Some(90), "stopped early"));
+    events.push(event(Resume, 6_000, None, "mlp continues"));
+    assert!(written(&events).is_empty());
+    events.push(event(Stop, 7_000, Some(90), "stopped early"));
     let report = everburn_train::TrainingReport {
         finished: true,
         ..Default::default()
     };
     let report = serde_json::to_string(&report).unwrap();
     std::fs::write(run.join("report.json"), report).unwrap();
-    assert!(written(&lines).is_empty());
+    assert!(written(&events).is_empty());
 }

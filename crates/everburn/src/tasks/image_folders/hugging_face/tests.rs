@@ -1,4 +1,6 @@
 use burn::prelude::Device;
+use everburn_models::resnet18::ResNet18Config;
+use everburn_models::resnet50::{ResNet50Config, Stem};
 use everburn_tests::AssertContains;
 use everburn_train::{Patterns, load_state_dict_except, save_state_dict};
 

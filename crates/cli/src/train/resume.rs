@@ -1,0 +1,171 @@
+//! What a resume needs: a checkpoint that fits, and the weights that the run began with.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::prelude::*;
+use burn::prelude::Device;
+use everburn_record::plain::word;
+use everburn_train::checkpoint::{CheckpointFolder, Progress};
+use everburn_train::{
+    ConfiguredTask, LoadedData, parameter_differences, renderer, settings_by_path,
+};
+use toml::Table;
+
+use super::choose_display;
+use super::required_checkpoints::require_checkpoints;
+use super::run_in_use::started_twice;
+use crate::arguments::TrainArguments;
+use crate::config::RunConfig;
+use crate::error::CliError;
+
+/// Checks that there is a checkpoint and that it belongs to this configuration.
+pub(super) fn check_resume(
+    config: &RunConfig,
+    arguments: &TrainArguments,
+    task: &dyn ConfiguredTask,
+    loaded: &LoadedData,
+) -> Result<(), CliError> {
+    if arguments.ranks.node_rank.unwrap_or(0) > 0 {
+        return Ok(()); // the checkpoints are on machine 0
+    }
+    let run = RunDirectory::open(arguments.run_dir.clone().unwrap_or_default())?;
+    // The checkpoints of a run that is under way come and go.
+    drop(
+        run.lock()
+            .map_err(|error| started_twice(error, arguments))?,
+    );
+    check_same_weights(&run, config, arguments)?;
+    let training = &config.training;
+    require_checkpoints(&run)?;
+    let newest =
+        CheckpointFolder::new(run.checkpoints(), training.keep_checkpoints).load_newest()?;
+    if choose_display(arguments) == renderer::Display::Dashboard {
+        // Elsewhere the rank that resumes says so; its messages are not seen below a dashboard.
+        for refused in &newest.refused {
+            say!("passed over: {refused}");
+        }
+    }
+    let samples = loaded.train_len;
+    let samples = samples.saturating_sub(loaded.held_out(training));
+    let model = task.model(&Device::default())?;
+    let here = Progress {
+        own_optimizer: task.optimizer(&model)?.is_some(),
+        own_schedule: task.schedule(training.total_steps(samples))?.is_some(),
+        ..Progress::start(&config.model, training, samples)
+    };
+    let fits = here.fits(&newest.checkpoint.progress);
+    let refused = |reason| TrainError::Checkpoint {
+        path: newest.path.clone(),
+        reason,
+    };
+    fits.map_err(refused)?;
+    // Factors of LoRA are beside the model.
+    let whole = training.lora.is_none();
+    let differences = parameter_differences(&model, &newest.checkpoint, whole)?;
+    if differences.is_empty() {
+        return Ok(());
+    }
+    let mut changes = match run.config_path().is_file() {
+        true => changed_settings(&run, config)?,
+        false => Vec::new(),
+    };
+    changes.retain(|change| !change.starts_with("training."));
+    let changes = match changes.is_empty() {
+        true => {
+            "No setting is another than in the run: the code of the model has changed".to_string()
+        }
+        false => format!(
+            "These settings are others than in the run: {}",
+            changes.join(", ")
+        ),
+    };
+    Err(refused(format!(
+        "it is of another model:{differences}\n{changes}. Resume with those of the run. A model of another shape needs a \
+         new run: without --resume, with another --run-dir, --init-from {} for the weights that fit and --init-skip for \
+         the others",
+        word(run.path())
+    ))
+    .into())
+}
+
+/// Refuses --init-from and --init-skip that say something else than the run began with: a resume continues with its
+/// checkpoint.
+fn check_same_weights(
+    run: &RunDirectory,
+    config: &RunConfig,
+    arguments: &TrainArguments,
+) -> Result<(), CliError> {
+    let named = arguments.init_from.is_some() || !arguments.init_skip.is_empty();
+    if !named || !run.config_path().is_file() {
+        return Ok(());
+    }
+    let before = run.read_config::<RunConfig>()?;
+    let (run, weights) = (run.path().display(), word(run.path()));
+    let (flag, began) = match &arguments.init_from {
+        Some(named) if before.init_from != config.init_from => {
+            let began = before
+                .init_from
+                .map_or("no pretrained weights".to_owned(), |path| {
+                    path.display().to_string()
+                });
+            (format!("--init-from {}", named.display()), began)
+        }
+        _ if before.init_skip != config.init_skip => {
+            let skipped: Vec<&str> = before.init_skip.iter().collect();
+            let began = match skipped.as_slice() {
+                [] => "no --init-skip".to_owned(),
+                some => format!("--init-skip {}", some.join(" ")),
+            };
+            (
+                format!("--init-skip {}", arguments.init_skip.join(" ")),
+                began,
+            )
+        }
+        _ => return Ok(()),
+    };
+    Err(CliError::usage_with_help(
+        format!(
+            "{flag} has no effect on a resume: the run in {run} began with {began} and continues with its checkpoint"
+        ),
+        format!(
+            "to continue, leave it away; for a new run that begins with other weights, leave --resume away, name another \
+             --run-dir, and add --init-from, as in --init-from {weights}"
+        ),
+    ))
+}
+
+/// The settings that are others than in the run. Of those of ranks only the number of machines is named.
+pub(crate) fn changed_settings(
+    run: &RunDirectory,
+    config: &RunConfig,
+) -> Result<Vec<String>, CliError> {
+    let in_words = |config: &RunConfig| -> Result<BTreeMap<String, String>, CliError> {
+        let mut table =
+            Table::try_from(config).map_err(|error| CliError::usage(error.to_string()))?;
+        table.remove("ranks");
+        let mut settings = settings_by_path(&table);
+        settings.insert("ranks.nodes".to_owned(), config.ranks.nodes.to_string());
+        Ok(settings)
+    };
+    let (before, now) = (
+        in_words(&run.read_config::<RunConfig>()?)?,
+        in_words(config)?,
+    );
+    let paths = before.keys().chain(now.keys()).collect::<BTreeSet<_>>();
+    let changes = paths.into_iter().filter_map(|path| {
+        let [before, now] = [before.get(path), now.get(path)];
+        let shown = |value: Option<&String>| value.map_or("unset", String::as_str).to_string();
+        (before != now).then(|| format!("{path} = {} (was {})", shown(now), shown(before)))
+    });
+    Ok(changes.collect())
+}
+
+/// The number of ranks, where it is another than in the run.
+pub(super) fn changed_ranks(
+    run: &RunDirectory,
+    config: &RunConfig,
+) -> Result<Option<String>, CliError> {
+    let before = run.read_config::<RunConfig>()?.world_size();
+    let now = config.world_size();
+    Ok((before != now).then(|| format!("ranks = {now} (was {before})")))
+}

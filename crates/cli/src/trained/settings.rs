@@ -1,0 +1,85 @@
+//! Settings that the data decide.
+
+use std::collections::BTreeMap;
+
+use everburn_train::LoadedData;
+
+use crate::error::CliError;
+
+/// The sections of data that Everburn's own tasks read. They compare names and paths by what they stand for.
+const COMPARED_BY_TASKS: [&str; 2] = ["data.", "text."];
+
+/// Whether a task parts the data that it is tested on as those that it learns from, for it has no more to say of them than
+/// [`Task::data`](everburn_train::Task::data). Everburn's own tasks test all samples of other data.
+pub(super) fn parts_alike(
+    settings: &BTreeMap<String, String>,
+    all: &LoadedData,
+    test: &LoadedData,
+) -> bool {
+    let counts = |data: &LoadedData| (data.train_len, data.validation_len, data.test_len);
+    let mut paths = settings.keys();
+    let is_own = !paths.any(|path| COMPARED_BY_TASKS.iter().any(|it| path.starts_with(it)));
+    is_own && counts(all) == counts(test) && test.for_training().test_fingerprint.is_empty()
+}
+
+/// Refuses data that decide a setting otherwise than those of the training did, such as which classes there are.
+///
+/// # Errors
+/// [`CliError`] with the first such setting.
+pub(crate) fn require_settings_of_run(
+    before: &BTreeMap<String, String>,
+    now: &BTreeMap<String, String>,
+) -> Result<(), CliError> {
+    let mut decided = before.iter();
+    let found = decided.find_map(|(path, was)| {
+        let is = decided_otherwise(path, before, now)?;
+        Some((path, was, is))
+    });
+    let Some((path, was, is)) = found else {
+        return Ok(());
+    };
+    Err(CliError::usage_with_help(
+        format!(
+            "the data are not those of the run: by them {path} is {is}, and it was {was} in the training"
+        ),
+        "put the data back as they were, or begin another run with these",
+    ))
+}
+
+/// The value that the data have given to the setting at `path`, which had another one before. What was open, and what a
+/// task of Everburn's compares itself, is none.
+pub(crate) fn decided_otherwise<'a>(
+    path: &str,
+    before: &BTreeMap<String, String>,
+    now: &'a BTreeMap<String, String>,
+) -> Option<&'a str> {
+    if COMPARED_BY_TASKS.iter().any(|it| path.starts_with(it)) {
+        return None;
+    }
+    let was = before.get(path)?;
+    let is = now.get(path).map_or("unset", String::as_str);
+    (was != is).then_some(is)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_that_decide_a_setting_otherwise_are_refused() {
+        let settings = |classes: &str| {
+            let settings = [("own.width", "8"), ("own.classes", classes)];
+            BTreeMap::from(settings.map(|(path, value)| (path.to_owned(), value.to_owned())))
+        };
+        let before = settings("[\"circle\", \"square\"]");
+        require_settings_of_run(&before, &before).unwrap();
+        let now = settings("[\"aaa\", \"circle\"]");
+        let error = require_settings_of_run(&before, &now).unwrap_err();
+        let expected = "by them own.classes is [\"aaa\", \"circle\"], and it was [\"circle\", \"square\"] in the training";
+        assert!(error.to_string().contains(expected), "{error}");
+        require_settings_of_run(&before, &BTreeMap::new()).unwrap_err();
+        let with_name = |name: &str| BTreeMap::from([("data.name".to_owned(), name.to_owned())]);
+        let moved = require_settings_of_run(&with_name("a"), &with_name("/data/a"));
+        moved.expect("a task compares where its data are");
+    }
+}

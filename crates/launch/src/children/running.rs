@@ -1,0 +1,118 @@
+//! A running child and its process group.
+
+use std::io;
+use std::process::{Child, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
+};
+
+use super::ChildError;
+
+/// How often a child is looked at: often enough for a human, too seldom to disturb a measurement.
+pub(super) const LOOK: Duration = Duration::from_millis(50);
+
+/// How long a child may take to end after SIGTERM; the launcher of ranks ends them first.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// A child that heads a process group. Nothing of the group outlives this value.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) child: Child,
+    group: Option<Pid>,
+    reaped: bool,
+}
+
+impl Running {
+    pub(super) fn new(child: Child) -> Self {
+        let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        Self {
+            child,
+            group,
+            reaped: false,
+        }
+    }
+
+    pub(super) fn wait(
+        mut self,
+        name: &str,
+        deadline: Duration,
+        interrupted: &AtomicBool,
+    ) -> Result<ExitStatus, ChildError> {
+        let start = Instant::now();
+        while !self.has_ended() {
+            if interrupted.load(Ordering::Relaxed) {
+                self.end_gently();
+                return Err(ChildError::Interrupted);
+            }
+            if start.elapsed() >= deadline {
+                self.end_gently();
+                return Err(ChildError::TooLong {
+                    name: name.to_owned(),
+                    patience: deadline,
+                });
+            }
+            thread::sleep(LOOK);
+        }
+        self.reap()
+            .map_err(|error| ChildError::new(format!("{name} cannot be waited for: {error}")))
+    }
+
+    /// Whether the child has ended. It is not reaped yet, so the group's number stays ours.
+    pub(super) fn has_ended(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        let Some(pid) = self.group else { return true };
+        !matches!(waitid(WaitId::Pid(pid), options), Ok(None))
+    }
+
+    fn end_gently(&mut self) {
+        self.signal(Signal::TERM);
+        let start = Instant::now();
+        while !self.has_ended() && start.elapsed() < GRACE {
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Sends a signal to the child alone.
+    pub(super) fn signal_head(&self, signal: Signal) {
+        if let (Some(head), false) = (self.group, self.has_ended()) {
+            // It is not reaped, so its number is still its own.
+            let _ = kill_process(head, signal);
+        }
+    }
+
+    /// Sends a signal to all of the child's group.
+    pub(super) fn signal(&self, signal: Signal) {
+        if let Some(group) = self.group {
+            // An error means that none is left, which is what is wanted.
+            let _ = kill_process_group(group, signal);
+        }
+    }
+
+    /// Waits for a child whose output has ended, up to `patience`, then ends what is left of it.
+    pub(super) fn finish(&mut self, patience: Duration) -> io::Result<ExitStatus> {
+        let start = Instant::now();
+        while !self.has_ended() && start.elapsed() < patience {
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.reap()
+    }
+
+    /// Ends what is left of the group, the child as the last.
+    fn reap(&mut self) -> io::Result<ExitStatus> {
+        if !self.reaped {
+            self.signal(Signal::KILL);
+            self.reaped = true;
+        }
+        self.child.wait()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.reap();
+    }
+}

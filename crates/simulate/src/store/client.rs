@@ -1,0 +1,396 @@
+//! A process's connection to the store.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use everburn_collectives::runtime;
+use everburn_collectives::store::{Store, StoreError};
+use everburn_collectives::sync::lock;
+
+use super::{StoreServer, Waiter};
+use crate::kernel::Kernel;
+use crate::network::{Kind, Message};
+
+/// The server is on this machine.
+const MACHINE: usize = 0;
+
+/// A beat of a real rank, with its flight record, has as many bytes.
+const BEAT_BYTES: usize = 2048;
+
+/// A key list longer than this is sent in several requests.
+const PIPELINE_BYTES: usize = 32 << 10;
+
+/// A store that is asked for nothing in particular waits for this long.
+const TIMEOUT: Duration = Duration::from_secs(300);
+
+/// A connection of a process to the server.
+#[derive(Clone)]
+pub(crate) struct SimulatedStore {
+    server: Arc<StoreServer>,
+    process: usize,
+    machine: usize,
+    is_launcher: bool,
+}
+
+impl std::fmt::Debug for SimulatedStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SimulatedStore")
+            .field("process", &self.process)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SimulatedStore {
+    pub(crate) fn connect(server: &Arc<StoreServer>, process: usize, is_launcher: bool) -> Self {
+        Self {
+            server: server.clone(),
+            process,
+            machine: server.kernel.machine_of(process),
+            is_launcher,
+        }
+    }
+
+    fn kind(&self, key: &str) -> Kind {
+        match key {
+            _ if self.is_launcher => Kind::Launcher,
+            _ if key.starts_with("watch/") => Kind::Heartbeat,
+            _ if key.contains("/group/") => Kind::Mesh,
+            _ if key.starts_with("everburn/elastic") => Kind::Membership,
+            _ => Kind::Rendezvous,
+        }
+    }
+
+    fn to_server(&self, kind: Kind, bytes: usize) -> Message {
+        Message {
+            from: self.machine,
+            to: MACHINE,
+            connection: 2 * self.process,
+            bytes: bytes as u64,
+            kind,
+        }
+    }
+
+    fn to_client(&self, kind: Kind, bytes: usize) -> Message {
+        Message {
+            from: MACHINE,
+            to: self.machine,
+            connection: 2 * self.process + 1,
+            bytes: bytes as u64,
+            kind,
+        }
+    }
+
+    /// Sends a request that has no reply.
+    fn tell(&self, key: &str, bytes: usize, act: impl FnOnce(&StoreServer) + Send + 'static) {
+        let server = self.server.clone();
+        let message = self.to_server(self.kind(key), key.len() + bytes);
+        let arrives = move |kernel: &Arc<Kernel>| {
+            let at = server.serve(1);
+            kernel.at(at, Box::new(move |_| act(&server)));
+        };
+        self.server
+            .network
+            .send(&self.server.kernel, &message, Box::new(arrives));
+    }
+
+    /// Sends a request and waits for its reply, whose bytes `size` counts.
+    fn ask<R: Send + 'static>(
+        &self,
+        (kind, keys, bytes): (Kind, usize, usize),
+        act: impl FnOnce(&StoreServer) -> R + Send + 'static,
+        size: impl FnOnce(&R) -> usize + Send + 'static,
+    ) -> R {
+        let kernel = self.server.kernel.clone();
+        let wait = kernel.prepare();
+        let reply: Arc<Mutex<Option<R>>> = Arc::default();
+        let (slot, this) = (reply.clone(), self.clone());
+        let arrives = move |kernel: &Arc<Kernel>| {
+            let at = this.server.serve(keys);
+            let served = move |kernel: &Arc<Kernel>| {
+                let result = act(&this.server);
+                let message = this.to_client(kind, size(&result));
+                *lock(&slot) = Some(result);
+                let replied = move |kernel: &Arc<Kernel>| kernel.wake(wait);
+                this.server
+                    .network
+                    .send(kernel, &message, Box::new(replied));
+            };
+            kernel.at(at, Box::new(served));
+        };
+        let message = self.to_server(kind, bytes);
+        self.server
+            .network
+            .send(&kernel, &message, Box::new(arrives));
+        kernel.block(wait, None);
+        let result = lock(&reply).take();
+        result.expect("only the reply wakes this thread")
+    }
+
+    fn ready(&self, keys: &[&str]) -> bool {
+        let owned = owned(keys);
+        let kind = self.kind(keys.first().unwrap_or(&""));
+        let act = move |server: &StoreServer| {
+            let server = lock(&server.server);
+            owned.iter().all(|key| server.values.contains_key(key))
+        };
+        self.ask((kind, keys.len(), length(keys)), act, |_| 1)
+    }
+
+    /// Waits on the server for all keys.
+    fn wait_on(&self, keys: &[&str], limit: Duration) -> bool {
+        let kernel = self.server.kernel.clone();
+        let kind = self.kind(keys.first().unwrap_or(&""));
+        let wait = kernel.prepare();
+        let (come, cancelled) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let (this, waited, has_come, is_cancelled) =
+            (self.clone(), owned(keys), come.clone(), cancelled.clone());
+        let answer = {
+            let this = self.clone();
+            move || {
+                let message = this.to_client(kind, 1);
+                let arrived = move |kernel: &Arc<Kernel>| {
+                    has_come.store(true, Ordering::Release);
+                    kernel.wake(wait);
+                };
+                let network = &this.server.network;
+                network.send(&this.server.kernel, &message, Box::new(arrived));
+            }
+        };
+        let arrives = move |kernel: &Arc<Kernel>| {
+            let at = this.server.serve(waited.len());
+            let served = move |_: &Arc<Kernel>| {
+                let mut server = lock(&this.server.server);
+                let absent = waited.iter().find(|key| !server.values.contains_key(*key));
+                let Some(absent) = absent.cloned() else {
+                    drop(server);
+                    return answer();
+                };
+                let id = server.next_waiter;
+                server.next_waiter += 1;
+                server.waited.entry(absent).or_default().push(id);
+                let waiter = Waiter {
+                    keys: waited,
+                    cancelled: is_cancelled,
+                    answer: Box::new(answer),
+                };
+                server.waiters.insert(id, waiter);
+            };
+            kernel.at(at, Box::new(served));
+        };
+        let message = self.to_server(kind, length(keys));
+        let network = &self.server.network;
+        network.send(&kernel, &message, Box::new(arrives));
+        kernel.block(wait, Some(kernel.now() + limit));
+        if come.load(Ordering::Acquire) {
+            return true;
+        }
+        cancelled.store(true, Ordering::Release);
+        // The server acknowledges it.
+        let first = keys.first().map(|key| (*key).to_owned());
+        let act = move |server: &StoreServer| {
+            let mut server = lock(&server.server);
+            let Some(first) = first else { return };
+            if let Some(ids) = server.waited.remove(&first) {
+                let (dead, living) = ids.into_iter().partition::<Vec<u64>, _>(|id| {
+                    let waiter = server.waiters.get(id);
+                    waiter.is_none_or(|it| it.cancelled.load(Ordering::Acquire))
+                });
+                for id in dead {
+                    server.waiters.remove(&id);
+                }
+                if !living.is_empty() {
+                    server.waited.insert(first, living);
+                }
+            }
+        };
+        self.ask((kind, 0, 1), act, |()| 1);
+        come.load(Ordering::Acquire)
+    }
+
+    fn wait_for(
+        &self,
+        operation: &'static str,
+        keys: &[&str],
+        limit: Duration,
+    ) -> Result<(), StoreError> {
+        let began = runtime::now();
+        if self.ready(keys) {
+            return Ok(());
+        }
+        let left = limit.saturating_sub(runtime::elapsed(began));
+        if !left.is_zero() && self.wait_on(keys, left) {
+            return Ok(());
+        }
+        let missing = keys.iter().take(64).filter(|key| !self.ready(&[key]));
+        let mut missing = owned(&missing.copied().collect::<Vec<_>>());
+        if missing.is_empty() {
+            missing = owned(keys);
+        }
+        Err(StoreError::Timeout {
+            operation,
+            keys: missing,
+            waited: runtime::elapsed(began),
+        })
+    }
+}
+
+impl Store for SimulatedStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        let (name, value) = (key.to_owned(), value.to_vec());
+        self.tell(key, size_of(key, &value), move |server| {
+            lock(&server.server).values.insert(name.clone(), value);
+            server.appeared(&name);
+        });
+        Ok(())
+    }
+
+    fn get_within(&self, key: &str, limit: Duration) -> Result<Vec<u8>, StoreError> {
+        let mut values = self.multi_get_within(&[key], limit)?;
+        Ok(values.pop().unwrap_or_default())
+    }
+
+    fn try_get_many(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        let mut found = Vec::with_capacity(keys.len());
+        let mut rest = keys;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |key: &&&str| {
+                bytes += key.len() + 60;
+                bytes < PIPELINE_BYTES
+            };
+            let count = rest.iter().take_while(fits).count().max(1);
+            let (now, later) = rest.split_at(count);
+            let names = owned(now);
+            let act = move |server: &StoreServer| {
+                let server = lock(&server.server);
+                let values = names.iter().map(|name| server.values.get(name).cloned());
+                let values: Vec<Option<Vec<u8>>> = values.collect();
+                let sizes = names.iter().zip(&values);
+                let size = |(name, value): (&String, &Option<Vec<u8>>)| {
+                    value.as_ref().map_or(30, |value| 8 + size_of(name, value))
+                };
+                let bytes: usize = sizes.map(size).sum();
+                (values, bytes)
+            };
+            let kind = self.kind(now[0]);
+            let asked = (kind, count, length(now) + 60 * count);
+            found.extend(self.ask(asked, act, |(_, bytes)| *bytes).0);
+            rest = later;
+        }
+        Ok(found)
+    }
+
+    fn multi_get_within(&self, keys: &[&str], limit: Duration) -> Result<Vec<Vec<u8>>, StoreError> {
+        self.wait_for("multi_get", keys, limit)?;
+        let names = owned(keys);
+        let act = move |server: &StoreServer| {
+            let server = lock(&server.server);
+            let values = names.iter().map(|name| server.values.get(name).cloned());
+            let values: Vec<Vec<u8>> = values.map(Option::unwrap_or_default).collect();
+            let sizes = names.iter().zip(&values);
+            let bytes: usize = sizes.map(|(name, value)| 8 + size_of(name, value)).sum();
+            (values, bytes)
+        };
+        let kind = self.kind(keys.first().unwrap_or(&""));
+        let asked = (kind, keys.len(), length(keys));
+        Ok(self.ask(asked, act, |(_, bytes)| *bytes).0)
+    }
+
+    fn wait_within(&self, keys: &[&str], limit: Duration) -> Result<(), StoreError> {
+        self.wait_for("wait", keys, limit)
+    }
+
+    fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
+        let name = key.to_owned();
+        let act = move |server: &StoreServer| {
+            let mut locked = lock(&server.server);
+            let before = locked.values.get(&name);
+            let before = before.and_then(|value| std::str::from_utf8(value).ok());
+            let sum = before.and_then(|text| text.parse().ok()).unwrap_or(0_i64) + amount;
+            locked
+                .values
+                .insert(name.clone(), sum.to_string().into_bytes());
+            drop(locked);
+            server.appeared(&name);
+            sum
+        };
+        Ok(self.ask((self.kind(key), 1, key.len() + 8), act, |_| 8))
+    }
+
+    fn compare_set(
+        &self,
+        key: &str,
+        expected: &[u8],
+        desired: &[u8],
+    ) -> Result<Vec<u8>, StoreError> {
+        let bytes = key.len() + expected.len() + desired.len();
+        let (name, expected, desired) = (key.to_owned(), expected.to_vec(), desired.to_vec());
+        let act = move |server: &StoreServer| {
+            let mut locked = lock(&server.server);
+            match locked.values.get(&name) {
+                None if !expected.is_empty() => return expected,
+                Some(current) if *current != expected => return current.clone(),
+                _ => {}
+            }
+            locked.values.insert(name.clone(), desired.clone());
+            drop(locked);
+            server.appeared(&name);
+            desired
+        };
+        Ok(self.ask((self.kind(key), 1, bytes), act, Vec::len))
+    }
+
+    fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
+        Ok(self.ready(keys))
+    }
+
+    fn delete(&self, key: &str) -> Result<bool, StoreError> {
+        let name = key.to_owned();
+        let act = move |server: &StoreServer| lock(&server.server).values.remove(&name).is_some();
+        Ok(self.ask((self.kind(key), 1, key.len()), act, |_| 1))
+    }
+
+    fn delete_many(&self, keys: &[&str]) -> Result<(), StoreError> {
+        for some in keys.chunks(PIPELINE_BYTES / 60) {
+            let names = owned(some);
+            let act = move |server: &StoreServer| {
+                let mut server = lock(&server.server);
+                names
+                    .iter()
+                    .for_each(|name| drop(server.values.remove(name)));
+            };
+            let asked = (self.kind(some[0]), some.len(), length(some));
+            self.ask(asked, act, move |()| 8);
+        }
+        Ok(())
+    }
+
+    fn num_keys(&self) -> Result<u64, StoreError> {
+        let act = |server: &StoreServer| server.keys() as u64;
+        Ok(self.ask((Kind::Membership, 1, 1), act, |_| 8))
+    }
+
+    fn timeout(&self) -> Duration {
+        TIMEOUT
+    }
+}
+
+/// The bytes of a value in a message.
+fn size_of(key: &str, value: &[u8]) -> usize {
+    match key.starts_with("watch/") {
+        true => value.len().max(BEAT_BYTES),
+        false => value.len(),
+    }
+}
+
+fn owned(keys: &[&str]) -> Vec<String> {
+    keys.iter().map(|key| (*key).to_owned()).collect()
+}
+
+fn length(keys: &[&str]) -> usize {
+    keys.iter().map(|key| key.len() + 8).sum()
+}

@@ -1,0 +1,128 @@
+//! Folders of images that are damaged, or none.
+
+use everburn_tests::{Everburn, Run};
+
+use super::image_folders::{draw, train};
+
+#[test]
+fn what_is_no_folder_of_images_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let refused = |data: &str, messages: &[&str]| {
+        train(here, data, "run").run().failed_with(2, messages);
+        assert!(!here.join("run").exists());
+    };
+    refused(
+        "nowhere",
+        &[
+            "nowhere",
+            "--data takes the path of a file or folder, as in `--data /",
+        ],
+    );
+    std::fs::create_dir(here.join("empty")).unwrap();
+    refused("empty", &["empty: it has no folders", "one per class"]);
+    draw(&here.join("few"), 4);
+    refused(
+        "few",
+        &["few/across: the class across has 4 of at least 10 images"],
+    );
+    refused(
+        "few/across",
+        &[
+            "few/across: it has images and no folders",
+            "as in roses/1.jpg",
+            "if the folders beside it are the other classes, name",
+        ],
+    );
+    draw(&here.join("half/train"), 4);
+    refused("half", &["half: it has train, and neither test nor val"]);
+    let line = ["train", "resnet18", "--data", "damaged", "--run-dir", "run"];
+    let five = Everburn::new(here, line).args(["--set=resnet18.classes=5"]);
+    draw(&here.join("damaged"), 20);
+    let said = [
+        "damaged has 2 classes, and the model 5",
+        "leave resnet18.classes out",
+    ];
+    five.run().failed_with(2, &said);
+    let none = Everburn::new(here, ["train", "resnet18", "--run-dir", "run"]);
+    none.run()
+        .failed_with(2, &["no folder of images is given", "--data"]);
+    std::fs::write(here.join("damaged/down/07.png"), "no image").unwrap();
+    let damaged = train(here, "damaged", "run").run();
+    assert_ne!(damaged.code(), 0, "{damaged}");
+    let said = format!("{}{}", damaged.stdout, damaged.stderr);
+    assert!(said.contains("07.png is damaged, or no image"), "{damaged}");
+}
+
+#[test]
+fn a_start_that_makes_no_step_gives_the_folder_back_to_the_run_that_was_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    draw(&here.join("sound"), 20);
+    std::fs::write(here.join("sound/down/notes.webp"), "another type").unwrap();
+    let ended = train(here, "sound", "run").run().succeeded();
+    let said = "; files that are neither JPEG nor PNG, left out: 1, such as down/notes.webp";
+    assert!(ended.stdout.contains(said), "{ended}");
+    let report = Run::new(here.join("run")).report();
+    draw(&here.join("damaged"), 20);
+    for class in ["across", "down"] {
+        for image in here.join("damaged").join(class).read_dir().unwrap() {
+            std::fs::write(image.unwrap().path(), "no image").unwrap();
+        }
+    }
+    for ranks in ["1", "2", "1"] {
+        let failed = train(here, "damaged", "run").args(["--ranks", ranks]).run();
+        assert_ne!(failed.code(), 0, "{failed}");
+        let back = "no step was recorded: run contains the earlier run again, and run~failed";
+        assert!(failed.stderr.contains(back), "{failed}");
+        // The log is named where it is now.
+        let log = failed.stderr.contains("run~failed/logs/rank-");
+        assert_eq!(log, ranks == "2", "{failed}");
+        assert!(!failed.stderr.contains("run/logs/rank-"), "{failed}");
+        assert_eq!(Run::new(here.join("run")).report(), report);
+        assert!(here.join("run~failed/config.toml").is_file());
+        assert!(!here.join("run~1").exists());
+    }
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let failed = train(here, "sound", "run")
+        .args(["--monitor", &address])
+        .env("EVERBURN_JOB_TOKEN", "a secret of sixteen bytes")
+        .run();
+    assert_ne!(failed.code(), 0, "{failed}");
+    assert_eq!(Run::new(here.join("run")).report(), report, "{failed}");
+}
+
+#[test]
+fn a_damaged_test_image_costs_no_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    draw(&here.join("stripes/train"), 20);
+    draw(&here.join("stripes/test"), 3);
+    let image = here.join("stripes/test/down/01.png");
+    let sound = std::fs::read(&image).unwrap();
+    for (run, ranks) in [
+        ("alone", &["--ranks", "1"][..]),
+        ("elastic", &["--ranks", "2", "--elastic", "1:2"]),
+    ] {
+        std::fs::write(&image, "no image").unwrap();
+        let ended = train(here, "stripes", run).args(ranks).run();
+        assert_eq!(ended.code(), 1, "{ended}");
+        for said in [
+            "01.png is damaged, or no image",
+            "put a readable image in its place",
+            "model.safetensors of the run directory has what was learned",
+            "train --resume --run-dir",
+        ] {
+            assert!(ended.stderr.contains(said), "{said}: {ended}");
+        }
+        std::fs::write(&image, &sound).unwrap();
+        let eval = Everburn::new(here, ["eval", run, "--ranks", "1"])
+            .run()
+            .succeeded();
+        assert!(eval.stdout.contains(" of 6)"), "{eval}");
+        let resume = ["train", "--resume", "--run-dir", run];
+        Everburn::new(here, resume).run().succeeded();
+        assert_eq!(Run::new(here.join(run)).number("test_samples"), 6.0);
+    }
+}
