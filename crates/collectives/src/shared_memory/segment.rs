@@ -11,7 +11,7 @@ use super::memory::Memory;
 use super::ring::{Ring, RingReceiver, RingSender};
 
 /// The most ranks whose rings are mapped before they are used. With more, a collective goes through few of a rank's
-/// rings, and the pages of the others would only count as its memory: 8 MiB with 256 ranks.
+/// rings, and the pages of the others would only count as its memory: 2 MiB with 256 ranks.
 const MAPPED_EARLY: usize = 32;
 
 /// Chosen at random by who creates a segment, so that nobody takes another for it.
