@@ -15,8 +15,8 @@ use crate::error::DdpError;
 /// It has a sub-group of its own, so that what modules exchange within a step never mixes with what the step exchanges
 /// beside them. Sums have the same bits on all ranks. They go through host memory; with
 /// [`everburn::collectives::group::ReductionOrder::Rank`](everburn_collectives::group::ReductionOrder::Rank) their order
-/// is that of the ranks, whatever carries them. With [`ModuleRanks::with_exchange`] they stay on their devices, and their
-/// order is the library's.
+/// is that of the ranks, whatever carries them. With [`ModuleRanks::with_exchange`] those of batch norms and of layers that
+/// are cut stay on their devices, and their order is the library's.
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; pub use everburn_nn as nn; }

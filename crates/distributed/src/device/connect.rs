@@ -131,7 +131,8 @@ impl ConnectExchange for Connector {
         let choice = Choice::agree(group, self.wanted, self.abilities.clone())?;
         let backend = choice.backend;
         let choice = Some(choice).filter(Choice::is_about_gpus);
-        if let (0, Some(choice)) = (group.rank(), &choice) {
+        let exchanges = group.world_size() > 1 || backend == GradientBackend::Nccl;
+        if let (0, true, Some(choice)) = (group.rank(), exchanges, &choice) {
             tracing::info!("ranks exchange tensors by {choice}");
         }
         *lock(&self.choice) = choice;

@@ -25,7 +25,8 @@ pub enum Waits {
     #[default]
     Device,
     /// The host, before the gradients of a step are handed out: for runs that continue from the newest whole
-    /// step when a rank is lost.
+    /// step when a rank is lost. For what modules exchange the device waits here too: the sums of the step's buckets come
+    /// after it on the same stream.
     Host,
 }
 
@@ -58,6 +59,8 @@ pub enum Waits {
 #[derive(Debug)]
 pub struct NcclExchange {
     connection: Connection,
+    /// Who waits for buckets.
+    waits: Waits,
     /// Buckets are summed when they are collected.
     after_passes: AtomicBool,
 }
@@ -67,7 +70,6 @@ pub struct NcclExchange {
 struct Connection {
     group: NcclGroup,
     memory: Arc<dyn DeviceMemory>,
-    waits: Waits,
 }
 
 impl NcclExchange {
@@ -75,11 +77,8 @@ impl NcclExchange {
     #[must_use]
     pub fn new(group: NcclGroup, memory: Arc<dyn DeviceMemory>, waits: Waits) -> Self {
         Self {
-            connection: Connection {
-                group,
-                memory,
-                waits,
-            },
+            connection: Connection { group, memory },
+            waits,
             after_passes: AtomicBool::new(false),
         }
     }
@@ -99,10 +98,11 @@ impl NcclExchange {
     ) -> Result<Box<dyn PendingTensor>, DdpError> {
         let what = format!("bucket {bucket} of the gradients");
         if !self.after_passes.load(Ordering::Acquire) {
-            return self.connection.begin(collective, what, numbers);
+            return self.connection.begin(collective, what, self.waits, numbers);
         }
         Ok(Box::new(AfterPasses {
             connection: self.connection.clone(),
+            waits: self.waits,
             collective,
             what,
             numbers,
@@ -134,7 +134,8 @@ impl DeviceExchange for NcclExchange {
             }
             DeviceCollective::AllReduce | DeviceCollective::AllGather => {
                 let what = format!("a tensor of {collective}");
-                self.connection.begin(collective, what, numbers)
+                self.connection
+                    .begin(collective, what, Waits::Device, numbers)
             }
         }
     }
@@ -157,22 +158,20 @@ impl DeviceExchange for NcclExchange {
 }
 
 impl Connection {
-    /// Puts a collective of `numbers` on the group's stream; errors call the numbers `what`.
+    /// Puts a collective of `numbers` on the group's stream; errors call the numbers `what`. Where the driver cannot order
+    /// streams, the host waits in any case.
     fn begin(
         &self,
         collective: DeviceCollective,
         what: String,
+        waits: Waits,
         numbers: Tensor<1>,
     ) -> Result<Box<dyn PendingTensor>, DdpError> {
         let (device, dtype, length) = (numbers.device(), numbers.dtype(), numbers.dims()[0]);
         if length == 0 {
             return Ok(Box::new(Nothing(numbers)));
         }
-        let Self {
-            group,
-            memory,
-            waits,
-        } = self;
+        let Self { group, memory } = self;
         let failed = |reason| DdpError::DeviceMemory {
             what: what.clone(),
             reason,
@@ -209,7 +208,7 @@ impl Connection {
             // The operation keeps what it sends until the GPU has done it.
             lent: receive.unwrap_or(send),
             memory: memory.clone(),
-            waits: if orders { *waits } else { Waits::Host },
+            waits: if orders { waits } else { Waits::Host },
             what,
         }))
     }
@@ -245,6 +244,7 @@ impl PendingTensor for NcclTensor {
 /// A bucket whose turn comes when it is collected.
 struct AfterPasses {
     connection: Connection,
+    waits: Waits,
     collective: DeviceCollective,
     what: String,
     numbers: Tensor<1>,
@@ -254,11 +254,13 @@ impl PendingTensor for AfterPasses {
     fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
         let Self {
             connection,
+            waits,
             collective,
             what,
             numbers,
         } = *self;
-        connection.begin(collective, what, numbers)?.collect()
+        let begun = connection.begin(collective, what, waits, numbers)?;
+        begun.collect()
     }
 }
 

@@ -22,19 +22,26 @@ pub(crate) struct DeviceChunk {
 /// Neighbours in a chunk of one type.
 struct Run {
     numbers: Vec<usize>,
-    under_way: Option<Box<dyn PendingTensor>>,
+    gathered: Gathered,
+}
+
+enum Gathered {
+    UnderWay(Box<dyn PendingTensor>),
     /// By rank: the shards, one after the other.
-    gathered: Option<Result<Tensor<1>, DdpError>>,
+    Over(Result<Tensor<1>, DdpError>),
 }
 
 impl DeviceChunk {
     /// Begins to gather `chunk` from this rank's `shards` and the others'. All ranks call it for the same chunks in the same
     /// order.
+    ///
+    /// # Errors
+    /// What has failed the exchange. This rank must then begin nothing else: the others' next exchanges would be with it.
     pub(crate) fn begin(
         exchange: &dyn DeviceExchange,
         chunk: &Chunk,
         shards: Vec<Tensor<1>>,
-    ) -> Self {
+    ) -> Result<Self, DdpError> {
         let mut runs: Vec<(Vec<usize>, Vec<Tensor<1>>)> = Vec::new();
         for (number, shard) in chunk.numbers.iter().zip(shards) {
             match runs.last_mut() {
@@ -47,20 +54,14 @@ impl DeviceChunk {
         }
         let runs = runs.into_iter().map(|(numbers, row)| {
             let row = Tensor::cat(row, 0);
-            let begun = exchange.begin_collective(DeviceCollective::AllGather, row);
-            let (under_way, gathered) = match begun {
-                Ok(under_way) => (Some(under_way), None),
-                Err(error) => (None, Some(Err(error))),
-            };
-            Run {
+            let under_way = exchange.begin_collective(DeviceCollective::AllGather, row)?;
+            Ok(Run {
                 numbers,
-                under_way,
-                gathered,
-            }
+                gathered: Gathered::UnderWay(under_way),
+            })
         });
-        Self {
-            runs: Mutex::new(runs.collect()),
-        }
+        let runs = Mutex::new(runs.collect::<Result<Vec<_>, DdpError>>()?);
+        Ok(Self { runs })
     }
 
     /// The full parameter `number` of the chunk, in one row. What the device is given from now on comes after the exchange.
@@ -95,12 +96,14 @@ impl DeviceChunk {
 
 impl Run {
     fn gathered(&mut self) -> Result<Tensor<1>, DdpError> {
-        if let Some(under_way) = self.under_way.take() {
-            self.gathered = Some(under_way.collect());
-        }
-        match &self.gathered {
-            Some(gathered) => gathered.clone(),
-            None => Err(DdpError::Gather("it was not begun".to_string())),
-        }
+        let taken = Gathered::Over(Err(DdpError::Gather(
+            "a collection of it panicked".to_string(),
+        )));
+        let result = match std::mem::replace(&mut self.gathered, taken) {
+            Gathered::UnderWay(under_way) => under_way.collect(),
+            Gathered::Over(result) => result,
+        };
+        self.gathered = Gathered::Over(result.clone());
+        result
     }
 }

@@ -195,7 +195,7 @@ impl ParameterShards {
         match self.local_shards.clone() {
             Some(local_shards) if !self.open => {
                 self.open = true;
-                Ok(self.with_pending_parameters(model, &local_shards))
+                self.with_pending_parameters(model, &local_shards)
             }
             _ => Ok(model),
         }
@@ -243,7 +243,8 @@ impl ParameterShards {
     ///
     /// # Errors
     /// [`DdpError::Gather`] and [`DdpError::Collective`] if the parameters that the gradients belong to had not
-    /// been gathered: then nothing is updated.
+    /// been gathered: then nothing is updated. [`DdpError::DeviceMemory`] if the updated shards cannot be gathered on their
+    /// device: the other ranks fail then, too.
     pub fn update<M: Module>(
         &mut self,
         model: M,
@@ -262,7 +263,7 @@ impl ParameterShards {
         let local_shards = step(local_shards, gradients);
         let model = match self.stage.shards_parameters() {
             true => model,
-            false => self.with_pending_parameters(model, &local_shards),
+            false => self.with_pending_parameters(model, &local_shards)?,
         };
         if self.keeps {
             self.held.parameters += module_shards::bytes_of(&local_shards);
@@ -349,24 +350,33 @@ impl ParameterShards {
         module_shards::local_shards(model, shared.numbers(), layout, kept, known)
     }
 
-    /// `model` with parameters that are being gathered.
-    fn with_pending_parameters<M: Module>(&self, model: M, local_shards: &LocalShards) -> M {
+    /// `model` with parameters that are being gathered. Where this rank cannot begin that, it aborts the exchange: it would
+    /// begin the next one while the others are still at this.
+    fn with_pending_parameters<M: Module>(
+        &self,
+        model: M,
+        local_shards: &LocalShards,
+    ) -> Result<M, DdpError> {
         let chunks = self.chunks.iter().enumerate().map(|(number, chunk)| {
             let of = |number: &usize| local_shards[*number].val().without_autodiff();
             let own = chunk.numbers.iter().map(of);
-            match &self.on_device {
+            Ok(match &self.on_device {
                 Some((exchange, device)) => {
                     let own = own.map(|shard| moved(shard, device)).collect();
-                    PendingChunk::Device(Arc::new(DeviceChunk::begin(&**exchange, chunk, own)))
+                    let begun = DeviceChunk::begin(&**exchange, chunk, own);
+                    let begun = begun.inspect_err(|error| exchange.abort(&error.to_string()));
+                    PendingChunk::Device(Arc::new(begun?))
                 }
                 None => PendingChunk::Host(self.gatherer.gather(number, own.collect())),
-            }
+            })
         });
         let pending = PendingParameters {
-            chunks: chunks.collect(),
+            chunks: chunks.collect::<Result<Vec<_>, DdpError>>()?,
             context: self.context.clone(),
         };
-        self.mappers
-            .with_pending_parameters(model, self.ddp.shared().numbers(), &pending)
+        let numbers = self.ddp.shared().numbers();
+        Ok(self
+            .mappers
+            .with_pending_parameters(model, numbers, &pending))
     }
 }

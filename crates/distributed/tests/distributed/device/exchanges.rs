@@ -1,5 +1,6 @@
 //! When a sum is made, and who waits for it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -61,6 +62,33 @@ fn the_host_waits_for_no_gpu() {
         exchange.check().unwrap();
         drop(open);
         exchange.settle().unwrap();
+    });
+}
+
+#[test]
+fn where_the_host_waits_for_buckets_it_does_not_for_what_modules_exchange() {
+    let cluster = Arc::new(FakeCluster::new(2));
+    cluster.on_all_ranks(|group, rank| {
+        let memory = FakeMemory::new(cluster.clone(), rank);
+        let open = gate(&cluster, rank, &memory);
+        let is_open = Arc::new(AtomicBool::new(false));
+        let after_gate = is_open.clone();
+        cluster.launch(rank, memory.compute_stream(), move || {
+            after_gate.store(true, Ordering::Release);
+        });
+        let unread: Arc<dyn DeviceMemory> = Arc::new(Unread(memory));
+        let exchange = NcclExchange::new(group, unread, Waits::Host);
+        let ones = || Tensor::<1>::ones([2], &Device::flex());
+        for collective in [DeviceCollective::AllReduce, DeviceCollective::AllGather] {
+            let begun = exchange.begin_collective(collective, ones()).unwrap();
+            begun.collect().unwrap();
+        }
+        let bucket = exchange.begin(0, ones()).unwrap();
+        let has_waited = is_open.load(Ordering::Acquire);
+        assert!(!has_waited, "the host has waited for the GPU");
+        drop(open);
+        bucket.collect().unwrap();
+        assert!(is_open.load(Ordering::Acquire), "the host has not waited");
     });
 }
 

@@ -1,14 +1,17 @@
 //! Gradients that are reduce-scattered and parameters that are gathered by NCCL: the numbers are those of host memory.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use burn::module::Module;
 use burn::optim::SgdConfig;
 use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{
-    Ddp, DdpConfig, DdpError, GradientShards, HostExchange, ParameterShards, ShardStage, share_of,
+    Ddp, DdpConfig, DdpError, DeviceMemory, GradientShards, HostExchange, Lent, NcclExchange,
+    ParameterShards, ShardStage, Waits, share_of,
 };
+use everburn_distributed_fake::FakeMemory;
 
 use super::ways::{Rank, Way, model, on_ranks};
 use crate::models::{Branchy, assert_close, rows};
@@ -176,6 +179,64 @@ fn shards_are_clipped_by_the_norm_of_all_ranks() {
             assert_close(found, &host[rank]);
         }
     }
+}
+
+/// Memory of which none is left once it is full.
+#[derive(Debug)]
+struct Limited {
+    memory: FakeMemory,
+    is_full: Arc<AtomicBool>,
+}
+
+impl DeviceMemory for Limited {
+    fn lend(&self, numbers: Tensor<1>) -> Result<Lent, String> {
+        match self.is_full.load(Ordering::Acquire) {
+            true => Err("out of memory".to_string()),
+            false => self.memory.lend(numbers),
+        }
+    }
+
+    fn take_back(&self, lent: Lent) -> Result<Tensor<1>, String> {
+        self.memory.take_back(lent)
+    }
+
+    fn synchronize(&self, device: &Device) -> Result<(), String> {
+        self.memory.synchronize(device)
+    }
+}
+
+#[test]
+fn a_rank_that_cannot_gather_parameters_is_named_on_all() {
+    let errors = on_ranks(2, |rank| {
+        let (number, device) = (rank.number(), Device::flex().autodiff());
+        let is_full = Arc::new(AtomicBool::new(false));
+        let memory = Arc::new(Limited {
+            memory: FakeMemory::new(rank.cluster.clone(), number),
+            is_full: is_full.clone(),
+        });
+        let nccl = rank.cluster.connect(number, &rank.group).unwrap();
+        let exchange = Arc::new(NcclExchange::new(nccl, memory, Waits::Device));
+        let (model, config) = (model(&device), GRADIENTS.config());
+        let made = Ddp::with_exchange(model, rank.group.clone(), config, exchange);
+        let (ddp, model) = made.unwrap();
+        let (mut shards, model) = ParameterShards::new(model, &ddp, None).unwrap();
+        let step = ddp.begin(1).unwrap();
+        GRADIENTS.pass(&step, &ddp, &model, number..number + 1, &device);
+        let gradients = step.finish_sharded().unwrap();
+        let gradients = shards.average(gradients).unwrap().gradients;
+        is_full.store(number == 1, Ordering::Release);
+        let updated = shards.update(model, gradients, |local, _| local);
+        if number == 1 {
+            return updated.map(drop).unwrap_err().to_string();
+        }
+        // Its own part had left, or not.
+        let settled = updated.and_then(|model| shards.settle(model));
+        settled.map(drop).unwrap_err().to_string()
+    });
+    for error in &errors {
+        assert!(error.contains("out of memory"), "{error}");
+    }
+    assert!(errors[0].contains("rank 1"), "{}", errors[0]);
 }
 
 #[test]
