@@ -28,7 +28,7 @@ struct Run {
 enum Gathered {
     UnderWay(Box<dyn PendingTensor>),
     /// By rank: the shards, one after the other.
-    Over(Result<Tensor<1>, DdpError>),
+    Over(Box<Result<Tensor<1>, DdpError>>),
 }
 
 impl DeviceChunk {
@@ -96,14 +96,13 @@ impl DeviceChunk {
 
 impl Run {
     fn gathered(&mut self) -> Result<Tensor<1>, DdpError> {
-        let taken = Gathered::Over(Err(DdpError::Gather(
-            "a collection of it panicked".to_string(),
-        )));
+        let panicked = DdpError::Gather("a collection of it panicked".to_string());
+        let taken = Gathered::Over(Box::new(Err(panicked)));
         let result = match std::mem::replace(&mut self.gathered, taken) {
             Gathered::UnderWay(under_way) => under_way.collect(),
-            Gathered::Over(result) => result,
+            Gathered::Over(result) => *result,
         };
-        self.gathered = Gathered::Over(result.clone());
+        self.gathered = Gathered::Over(Box::new(result.clone()));
         result
     }
 }
