@@ -13,12 +13,12 @@ the generator that is fastest on the CPU.
 import json
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from training import (
     CLASSES,
     IMAGE_COUNT,
+    MODELS,
     PIXELS,
     SEED,
     TOKEN_COUNT,
@@ -31,25 +31,6 @@ from training import (
 )
 
 
-@dataclass
-class Recipe:
-    """How `everburn train` trains a model by default."""
-
-    learning_rate: float
-    betas: tuple = (0.9, 0.999)
-    decay: float = 0.0
-    """Of the weights, apart from the gradients."""
-    greatest_norm: float | None = None
-    """Of all gradients together; they are scaled down to it."""
-    is_text: bool = False
-
-
-# By name.
-MODELS = {
-    "mnist": Recipe(1e-3),
-    "mnist-bn": Recipe(3e-3),
-    "gpt-nano": Recipe(3e-3, (0.9, 0.99), 0.1, 1.0, is_text=True),
-}
 EPSILON = 1e-8
 
 
@@ -138,7 +119,7 @@ def computing_threads():
 
 
 def parse_options():
-    options = parser(__doc__.splitlines()[0], MODELS)
+    options = parser(__doc__.splitlines()[0])
     options.add_argument(
         "--layers", type=json.loads, required=True, help="what the net is made of, as JSON"
     )
@@ -191,9 +172,8 @@ def main():
     loss = make(options.steps)
     seconds = time.perf_counter() - start
     threads = computing_threads() // options.ranks
-    result = report(options, seconds, threads, loss, jax=jax.__version__)
-    result["parameters"] = sum(part.size for part in jax.tree_util.tree_leaves(state[0]))
-    print(json.dumps(result), flush=True)
+    parameters = sum(part.size for part in jax.tree_util.tree_leaves(state[0]))
+    print(json.dumps(report(options, seconds, threads, loss, outputs, parameters)), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 `serve` says in JSON where it listens and serves until standard input ends. `client` carries out the
 orders on standard input, a line of JSON each, and answers each with one line: what
-`crates/measure/src/store_client.rs` does in Rust.
+`crates/bench/src/store/client.rs` does in Rust.
 """
 
 import argparse

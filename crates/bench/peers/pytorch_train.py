@@ -14,8 +14,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
@@ -26,6 +24,7 @@ from pytorch_models import GptNano, mnist, mnist_bn
 from training import (
     CLASSES,
     IMAGE_COUNT,
+    MODELS,
     PIXELS,
     SEED,
     TOKEN_COUNT,
@@ -75,37 +74,16 @@ def windows(path, context):
     return inputs, targets, vocabulary
 
 
-def adam(parameters, learning_rate=1e-3):
-    return torch.optim.Adam(parameters, learning_rate)
+# Each net, for a number of classes or tokens, and the brightest that a pixel may be.
+NETS = {"mnist": (mnist, 1.0), "mnist-bn": (mnist_bn, 255.0), "gpt-nano": (GptNano, None)}
 
 
-def adam_w(parameters):
-    return torch.optim.AdamW(parameters, 3e-3, betas=(0.9, 0.99), weight_decay=0.1)
-
-
-def images(brightest):
-    return lambda path: images_and_labels(path, brightest)
-
-
-@dataclass
-class Recipe:
-    """How `everburn train` trains a model unless it is told otherwise."""
-
-    data: Callable
-    """Inputs and targets of a path, or random ones; and how many classes or tokens there are."""
-    build: Callable
-    """The model for so many classes or tokens."""
-    optimizer: Callable = adam
-    greatest_norm: float | None = None
-    """Of all gradients together; they are scaled down to it."""
-
-
-# By name.
-MODELS = {
-    "mnist": Recipe(images(1.0), mnist),
-    "mnist-bn": Recipe(images(255.0), mnist_bn, lambda trained: adam(trained, 3e-3)),
-    "gpt-nano": Recipe(lambda path: windows(path, GptNano.CONTEXT), GptNano, adam_w, 1.0),
-}
+def optimizer_of(recipe, trained):
+    if recipe.decay:
+        return torch.optim.AdamW(
+            trained, recipe.learning_rate, betas=recipe.betas, weight_decay=recipe.decay
+        )
+    return torch.optim.Adam(trained, recipe.learning_rate, betas=recipe.betas)
 
 
 def batches(count, batch_size, rank, ranks):
@@ -130,14 +108,18 @@ def train(rank, options, store_port):
             "gloo", store=store, rank=rank, world_size=options.ranks, timeout=PATIENCE
         )
     recipe = MODELS[options.model]
-    inputs, targets, outputs = recipe.data(options.data)
-    model = recipe.build(outputs)
+    build, brightest = NETS[options.model]
+    if recipe.is_text:
+        inputs, targets, outputs = windows(options.data, GptNano.CONTEXT)
+    else:
+        inputs, targets, outputs = images_and_labels(options.data, brightest)
+    model = build(outputs)
     if not alone:
         model = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
     if options.compile:
         model = torch.compile(model)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = recipe.optimizer(trained)
+    optimizer = optimizer_of(recipe, trained)
     shares = batches(len(inputs), options.batch_size, rank, options.ranks)
 
     def make(steps):
@@ -162,15 +144,15 @@ def train(rank, options, store_port):
     loss = make(options.steps)
     seconds = time.perf_counter() - start
     if rank == 0:
+        parameters = sum(parameter.numel() for parameter in trained)
         threads = torch.get_num_threads()
-        result = report(options, seconds, threads, loss, torch=torch.__version__)
-        print(json.dumps(result), flush=True)
+        print(json.dumps(report(options, seconds, threads, loss, outputs, parameters)), flush=True)
     if not alone:
         distributed.destroy_process_group()
 
 
 def parse_options():
-    options = parser(__doc__.splitlines()[0], MODELS)
+    options = parser(__doc__.splitlines()[0])
     options.add_argument("--compile", action="store_true", help="compile the net")
     return checked(options)
 

@@ -1,7 +1,8 @@
-"""What the peers of `cargo xtask bench train` share: their command line, and the data that they read."""
+"""What the peers of `cargo xtask bench train` share: how they train, their command line, the data that they read."""
 
 import argparse
 import gzip
+from dataclasses import dataclass
 from pathlib import Path
 
 IMAGE_COUNT = 60_000
@@ -11,6 +12,27 @@ CLASSES = 10
 TOKEN_COUNT = 1_000_000
 VOCABULARY = 65
 SEED = 42
+
+
+@dataclass
+class Recipe:
+    """How `everburn train` trains a model by default: by Adam, and by AdamW where weights decay."""
+
+    learning_rate: float
+    betas: tuple = (0.9, 0.999)
+    decay: float = 0.0
+    """Of the weights, apart from the gradients."""
+    greatest_norm: float | None = None
+    """Of all gradients together; they are scaled down to it."""
+    is_text: bool = False
+
+
+# By name.
+MODELS = {
+    "mnist": Recipe(1e-3),
+    "mnist-bn": Recipe(3e-3),
+    "gpt-nano": Recipe(3e-3, (0.9, 0.99), 0.1, 1.0, is_text=True),
+}
 
 
 def read_idx(folder, name):
@@ -31,10 +53,10 @@ def read_tokens(path):
     return [number[character] for character in text[: len(text) * 9 // 10]], len(alphabet)
 
 
-def parser(description, models):
+def parser(description):
     """The options; `checked` reads them."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--model", choices=sorted(models), default="mnist")
+    parser.add_argument("--model", choices=sorted(MODELS), default="mnist")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="of each rank")
     parser.add_argument("--batch-size", type=int, default=64, help="of all ranks together")
@@ -53,8 +75,8 @@ def checked(parser):
     return options
 
 
-def report(options, seconds, threads, loss, **versions):
-    """The last line of the output."""
+def report(options, seconds, threads, loss, outputs, parameters):
+    """The last line of the output. `outputs`: classes or tokens; `parameters`: how many numbers are trained."""
     return {
         "samples_per_second": options.steps * options.batch_size / seconds,
         "seconds": seconds,
@@ -64,5 +86,6 @@ def report(options, seconds, threads, loss, **versions):
         "threads": threads,
         "data": "real" if options.data else "random",
         "loss": loss,
-        **versions,
+        "outputs": outputs,
+        "parameters": parameters,
     }

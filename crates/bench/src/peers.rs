@@ -176,13 +176,18 @@ impl FoundPeer {
     /// A call of its script `name` by Python.
     pub(crate) fn call(&self, name: &str) -> Command {
         let mut command = Command::new(&self.program);
+        self.add_script(&mut command, name);
+        command
+    }
+
+    /// Has `command`, which is of its Python, run its script `name`.
+    pub(crate) fn add_script(&self, command: &mut Command, name: &str) {
         command
             .arg(script(name))
             .env("PYTHONDONTWRITEBYTECODE", "1");
         if self.peer == Peer::Compile {
             command.arg("--compile");
         }
-        command
     }
 }
 

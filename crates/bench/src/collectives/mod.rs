@@ -148,8 +148,8 @@ impl Sweep<'_> {
                 }
             }));
             let measured = &mut results.measured[first..];
-            for _ in 0..self.options.rounds {
-                self.add_round(&task, measured, &mut jobs, &mut peers)?;
+            for round in 1..=self.options.rounds {
+                self.add_round(round, &task, measured, &mut jobs, &mut peers)?;
             }
             for line in measured {
                 eprintln!("{}", progress(line));
@@ -183,24 +183,61 @@ impl Sweep<'_> {
         })
     }
 
-    /// Each peer once, and each way once. `measured` and `jobs` are in the order of the ways.
+    /// Each peer once, and each way once: in every other round ours first, because who comes first has the caches of
+    /// whoever came before. `measured` and `jobs` are in the order of the ways.
     fn add_round(
         &self,
+        round: usize,
         task: &Task,
         measured: &mut [CollectiveMeasurement],
         jobs: &mut [Job<'_>],
         peers: &mut [PeerRanks<'_>],
     ) -> Result<(), Failure> {
-        let (bytes, patience) = (task.bytes.0, self.options.common.patience());
-        let repeats = repeats(bytes);
-        if task.operation == PEERS_OPERATION {
-            for (index, ranks) in peers.iter_mut().enumerate() {
-                let times = ranks.measure(bytes, WARM_UP, repeats, patience)?;
-                for line in measured.iter_mut() {
-                    line.peers[index].times.0.push(times.clone());
-                }
+        if round.is_multiple_of(2) {
+            self.add_ours(task, measured, jobs)?;
+            self.add_peers(task, measured, peers)?;
+        } else {
+            self.add_peers(task, measured, peers)?;
+            self.add_ours(task, measured, jobs)?;
+        }
+        if !self.options.over_links() {
+            let bytes = task.bytes.0;
+            let alone = self.memcpy(&mut jobs[0], bytes, false)?;
+            let each = self.memcpy(&mut jobs[0], bytes, true)?;
+            for line in measured {
+                line.ground.add_copies(alone, each);
             }
         }
+        Ok(())
+    }
+
+    fn add_peers(
+        &self,
+        task: &Task,
+        measured: &mut [CollectiveMeasurement],
+        peers: &mut [PeerRanks<'_>],
+    ) -> Result<(), Failure> {
+        if task.operation != PEERS_OPERATION {
+            return Ok(());
+        }
+        let (bytes, patience) = (task.bytes.0, self.options.common.patience());
+        for (index, ranks) in peers.iter_mut().enumerate() {
+            let times = ranks.measure(bytes, WARM_UP, repeats(bytes), patience)?;
+            for line in measured.iter_mut() {
+                line.peers[index].times.0.push(times.clone());
+            }
+        }
+        Ok(())
+    }
+
+    fn add_ours(
+        &self,
+        task: &Task,
+        measured: &mut [CollectiveMeasurement],
+        jobs: &mut [Job<'_>],
+    ) -> Result<(), Failure> {
+        let (bytes, patience) = (task.bytes.0, self.options.common.patience());
+        let repeats = repeats(bytes);
         let order = json!(Order::Collective {
             operation: task.operation,
             bytes: bytes as usize,
@@ -210,13 +247,6 @@ impl Sweep<'_> {
         for (line, job) in measured.iter_mut().zip(jobs.iter_mut()) {
             let answers = job.ranks.ask(&order, patience)?;
             line.ours.0.push(times_of("ours", &answers, repeats)?);
-        }
-        if !self.options.over_links() {
-            let alone = self.memcpy(&mut jobs[0], bytes, false)?;
-            let each = self.memcpy(&mut jobs[0], bytes, true)?;
-            for line in measured {
-                line.ground.add_copies(alone, each);
-            }
         }
         Ok(())
     }

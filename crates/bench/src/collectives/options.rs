@@ -14,6 +14,9 @@ use crate::quantity::Bytes;
 /// Algorithms that are compared over links unless others are named: those for large messages.
 const OVER_LINKS: [&str; 3] = ["ring", "direct", "halving-doubling"];
 
+/// Who is measured too.
+pub(super) const PEERS: [Peer; 2] = [Peer::Gloo, Peer::Mpi];
+
 /// The peers' programs measure this alone.
 pub(super) const PEERS_OPERATION: Operation = Operation::AllReduce;
 
@@ -59,7 +62,7 @@ pub(crate) struct CollectivesBench {
     pub(super) rounds: usize,
 
     /// Measure these peers in the same rounds, and print the ratio to each and to the fastest.
-    #[arg(long, value_name = "PEERS", value_delimiter = ',', value_parser = one_of([Peer::Gloo, Peer::Mpi]))]
+    #[arg(long, value_name = "PEERS", value_delimiter = ',', value_parser = one_of(PEERS))]
     pub(super) against: Vec<Peer>,
 
     #[command(flatten)]
@@ -249,9 +252,6 @@ mod tests {
         assert!(refused("--against pytorch"));
         assert!(wrong("--against gloo,mpi --link 1gbit").contains("take --against gloo"));
         let both = options("--against gloo,mpi");
-        assert_eq!(
-            (&*both.against, both.check_options()),
-            (&[Peer::Gloo, Peer::Mpi][..], Ok(()))
-        );
+        assert_eq!((&*both.against, both.check_options()), (&PEERS[..], Ok(())));
     }
 }

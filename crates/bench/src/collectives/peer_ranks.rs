@@ -1,7 +1,6 @@
 //! The peers' ranks: gloo's, in `crates/bench/peers/gloo_all_reduce.py`, and an MPI's, in
 //! `crates/bench/peers/mpi_all_reduce.c`.
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::job::JobContext;
-use crate::peers::{FoundPeer, Peer, mpirun, script};
+use crate::peers::{FoundPeer, Peer, mpirun};
 
 const GLOO: &str = "gloo_all_reduce.py";
 
@@ -26,7 +25,7 @@ impl<'a> PeerRanks<'a> {
         let commands = match peer {
             // It starts the ranks, and is their input and output.
             Peer::Mpi => vec![mpirun(&found.program, context.ranks)],
-            _ => gloo(context, &found.program),
+            _ => gloo(context, found),
         };
         let pool = WorkerPool::start(context.children, peer.name(), commands, context.folder)?;
         Ok(Self { peer, pool })
@@ -52,17 +51,14 @@ impl<'a> PeerRanks<'a> {
 }
 
 /// One process per rank.
-fn gloo(context: JobContext<'_>, python: &Path) -> Vec<Command> {
+fn gloo(context: JobContext<'_>, found: &FoundPeer) -> Vec<Command> {
     // The ranks meet at a file, which namespaces share: a store would need a port.
     let store = context.folder.join(format!("gloo-store-{}", context.ranks));
     (0..context.ranks)
         .map(|rank| {
-            let mut command = context.command(rank, python);
-            command
-                .arg(script(GLOO))
-                .arg("--store")
-                .arg(&store)
-                .env("PYTHONDONTWRITEBYTECODE", "1");
+            let mut command = context.command(rank, &found.program);
+            found.add_script(&mut command, GLOO);
+            command.arg("--store").arg(&store);
             command
         })
         .collect()
@@ -90,10 +86,13 @@ pub(super) fn times_of(who: &str, answers: &[Value], repeats: usize) -> Result<V
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use everburn::launch::Children;
     use everburn_tests::skip_missing;
 
     use super::*;
+    use crate::peers::script;
 
     /// Nothing here is about time.
     const PATIENCE: Duration = Duration::from_secs(120);

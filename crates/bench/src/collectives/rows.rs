@@ -5,7 +5,7 @@ use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
 use super::cost::{bytes_each_way, link_bound_us, memory_bound_us};
-use super::options::{Task, Way};
+use super::options::{PEERS, Task, Way};
 use crate::cells::{mark, times};
 use crate::peers::{Peer, to_fastest};
 
@@ -321,7 +321,7 @@ pub(super) fn to_json(
             "machine": machine,
         });
         // All rows have all columns, whoever was measured.
-        for peer in [Peer::Gloo, Peer::Mpi] {
+        for peer in PEERS {
             let found = row.peers.iter().find(|found| found.peer == peer);
             let summary = found.and_then(|found| found.summary);
             let bandwidth = |p50| gigabytes_per_second(task.bytes.0, p50);

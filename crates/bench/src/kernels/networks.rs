@@ -82,6 +82,33 @@ impl Network {
         (self.layers)(&mut layers);
         layers.0
     }
+
+    /// How many numbers are trained; of a text model, with this vocabulary.
+    pub(crate) fn parameters(&self, vocabulary: usize) -> usize {
+        let of = |used: &Used| used.count * parameters(&used.layer, vocabulary);
+        self.layers().iter().map(of).sum()
+    }
+}
+
+fn parameters(layer: &Layer, vocabulary: usize) -> usize {
+    match layer {
+        Layer::Conv2d {
+            channels: [inputs, outputs],
+            kernel,
+            bias,
+            ..
+        } => outputs * (inputs * kernel * kernel + usize::from(*bias)),
+        Layer::BatchNorm {
+            channels, scales, ..
+        } => channels * (1 + usize::from(*scales)),
+        Layer::LayerNorm { width, .. } => 2 * width,
+        Layer::Linear {
+            features: [inputs, outputs],
+            ..
+        } => outputs * (inputs + 1),
+        Layer::Embedding { width, .. } => width * vocabulary,
+        _ => 0,
+    }
 }
 
 /// The layers of a network, in the making.

@@ -13,7 +13,6 @@ use self::options::Case;
 pub(crate) use self::options::TrainBench;
 use self::ours::{Data, Report};
 use self::rows::{CaseMeasurement, PeerMeasurement, table, to_json};
-use self::theirs::PeerResult;
 use crate::bench::{Bench, Setup, read_json, temporary_folder};
 use crate::cells;
 use crate::failure::Failure;
@@ -100,14 +99,15 @@ impl Runs<'_> {
         let (case, steps) = (&measured.case, measured.steps);
         let report = self.ours(case, steps)?;
         measured.ours.push(report.samples_per_second);
+        let path = report.data_path();
         let mut peers: Vec<&mut PeerMeasurement> = measured.peers.iter_mut().collect();
         if round.is_multiple_of(2) {
             peers.reverse();
         }
         for peer in peers.into_iter().filter(|_| theirs::trains(&case.model)) {
-            let result = self.theirs(&peer.found, case, steps, report.data_path().as_deref())?;
-            peer.rates.push(result.samples_per_second);
-            peer.data = Some(result.data);
+            let rate = self.theirs(&peer.found, case, steps, path.as_deref())?;
+            peer.rates.push(rate);
+            peer.data = Some(theirs::kind_of_data(path.as_deref()).to_owned());
         }
         measured.dataset = report.dataset;
         Ok(())
@@ -119,13 +119,13 @@ impl Runs<'_> {
         case: &Case,
         steps: usize,
         data: Option<&Path>,
-    ) -> Result<PeerResult, Failure> {
+    ) -> Result<f64, Failure> {
         let folder = temporary_folder()?;
         let mut command = theirs::command(found, case, steps, data);
         let who = format!("{}'s {case}", found.peer.name());
         let (children, patience) = (&self.setup.children, self.options.common.patience());
         let output = children.run(&who, &mut command, folder.path(), patience)?;
-        PeerResult::parse(&who, &output, case, steps)
+        theirs::samples_per_second(&who, &output, case, steps, theirs::kind_of_data(data))
     }
 
     fn ours(&self, case: &Case, steps: usize) -> Result<Report, Failure> {

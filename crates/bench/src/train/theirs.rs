@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use everburn::launch::keep_freed_memory;
 use serde_json::{Value, json};
 
 use super::options::Case;
@@ -39,6 +40,8 @@ pub(super) fn command(
     path: Option<&Path>,
 ) -> Command {
     let mut command = found.call(script_of(found.peer));
+    // As ours.
+    keep_freed_memory(&mut command);
     command.args(["--model", &case.model]);
     for (flag, number) in [
         ("--ranks", case.ranks),
@@ -62,55 +65,67 @@ pub(super) fn command(
     command
 }
 
-/// What the script prints as its last line.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct PeerResult {
-    pub(super) samples_per_second: f64,
-    /// `real` or `random`.
-    pub(super) data: String,
+/// What a script calls the data at `path`, or random ones.
+pub(super) fn kind_of_data(path: Option<&Path>) -> &'static str {
+    match path {
+        Some(_) => "real",
+        None => "random",
+    }
 }
 
-impl PeerResult {
-    /// The result of `who`, a peer's run of a case.
-    pub(super) fn parse(
-        who: &str,
-        output: &str,
-        case: &Case,
-        steps: usize,
-    ) -> Result<Self, Failure> {
-        let broken = |what: &str| Failure::new(format!("the result of {who}: {what}"));
-        let line = output.lines().rev().find(|line| line.starts_with('{'));
-        let line = line.ok_or_else(|| broken("it has printed none"))?;
-        let result: Value =
-            serde_json::from_str(line).map_err(|error| broken(&error.to_string()))?;
-        let as_asked = result["steps"].as_u64() == Some(steps as u64)
-            && result["ranks"].as_u64() == Some(case.ranks as u64)
-            && result["threads"].as_u64() == Some(case.threads as u64)
-            && result["batch_size"].as_u64() == Some(case.batch as u64);
-        if !as_asked {
-            return Err(broken(&format!("it has measured something else: {line}")));
-        }
-        // A net that computes nothing sensible may be fast.
-        if result["loss"].as_f64().is_none_or(|loss| !loss.is_finite()) {
-            return Err(broken(&format!("its loss is NaN: {line}")));
-        }
-        let rate = result["samples_per_second"].as_f64();
-        Ok(Self {
-            samples_per_second: rate
-                .filter(|rate| *rate > 0.0)
-                .ok_or_else(|| broken("no positive `samples_per_second`"))?,
-            data: result["data"].as_str().unwrap_or("unknown").to_owned(),
-        })
+/// The samples/s of `who`, a peer's run of a case, by the last line of its output; a run that did something else is no
+/// measurement.
+pub(super) fn samples_per_second(
+    who: &str,
+    output: &str,
+    case: &Case,
+    steps: usize,
+    data: &str,
+) -> Result<f64, Failure> {
+    let broken = |what: &str| Failure::new(format!("the result of {who}: {what}"));
+    let line = output.lines().rev().find(|line| line.starts_with('{'));
+    let line = line.ok_or_else(|| broken("it has printed none"))?;
+    let result: Value = serde_json::from_str(line).map_err(|error| broken(&error.to_string()))?;
+    let as_asked = result["steps"].as_u64() == Some(steps as u64)
+        && result["ranks"].as_u64() == Some(case.ranks as u64)
+        && result["threads"].as_u64() == Some(case.threads as u64)
+        && result["batch_size"].as_u64() == Some(case.batch as u64)
+        && result["data"] == data;
+    if !as_asked {
+        return Err(broken(&format!("it has measured something else: {line}")));
     }
+    if !is_net_of(&case.model, &result) {
+        return Err(broken(&format!(
+            "its net has other `parameters` than ours: {line}"
+        )));
+    }
+    // A net that computes nothing sensible may be fast.
+    if result["loss"].as_f64().is_none_or(|loss| !loss.is_finite()) {
+        return Err(broken(&format!("its loss is NaN: {line}")));
+    }
+    result["samples_per_second"]
+        .as_f64()
+        .filter(|rate| *rate > 0.0)
+        .ok_or_else(|| broken("no positive `samples_per_second`"))
+}
+
+/// Whether a net with these `outputs` and `parameters` may be `model`.
+fn is_net_of(model: &str, result: &Value) -> bool {
+    let number = |name: &str| result[name].as_u64().and_then(|n| usize::try_from(n).ok());
+    let expected =
+        number("outputs").and_then(|outputs| Some(Network::named(model)?.parameters(outputs)));
+    expected.is_some() && expected == number("parameters")
 }
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::AssertContains;
+
     use super::*;
     use crate::peers::script;
 
     const LINE: &str = r#"{"samples_per_second": 7000.5, "steps": 50, "ranks": 2, "threads": 1,
-        "batch_size": 64, "loss": 0.4, "data": "random"}"#;
+        "batch_size": 64, "loss": 0.4, "data": "random", "outputs": 10, "parameters": 21840}"#;
 
     fn case() -> Case {
         Case {
@@ -121,17 +136,15 @@ mod tests {
         }
     }
 
-    fn parse(line: &str, steps: usize) -> Result<PeerResult, String> {
+    fn parse(line: &str, steps: usize) -> Result<f64, String> {
         let output = format!("a warning\n{}\n", line.replace('\n', " "));
-        PeerResult::parse("pytorch's mnist", &output, &case(), steps)
+        samples_per_second("pytorch's mnist", &output, &case(), steps, "random")
             .map_err(|failure| failure.to_string())
     }
 
     #[test]
     fn the_peers_line_is_read() {
-        let result = parse(LINE, 50).unwrap();
-        assert_eq!(result.samples_per_second, 7000.5);
-        assert_eq!(result.data, "random");
+        assert_eq!(parse(LINE, 50), Ok(7000.5));
     }
 
     #[test]
@@ -139,6 +152,18 @@ mod tests {
         assert!(parse(LINE, 51).unwrap_err().contains("something else"));
         let one_thread_too_many = LINE.replace(r#""threads": 1"#, r#""threads": 2"#);
         assert!(parse(&one_thread_too_many, 50).is_err());
+        let other_data = LINE.replace("random", "real");
+        assert!(
+            parse(&other_data, 50)
+                .unwrap_err()
+                .contains("something else")
+        );
+        for other_net in [
+            LINE.replace("21840", "21841"),
+            LINE.replace(r#""outputs": 10, "#, ""),
+        ] {
+            assert!(parse(&other_net, 50).unwrap_err().contains("`parameters`"));
+        }
         assert!(parse(&LINE.replace("0.4", "NaN"), 50).is_err());
         assert!(
             parse(&LINE.replace("0.4", "null"), 50)
@@ -152,10 +177,28 @@ mod tests {
     fn the_scripts_are_there_and_have_the_models() {
         for peer in [Peer::Pytorch, Peer::Jax] {
             let text = std::fs::read_to_string(script(script_of(peer))).unwrap();
+            text.assert_contains(["MODELS[options.model]"]);
+        }
+        for file in ["training.py", "pytorch_train.py"] {
+            let text = std::fs::read_to_string(script(file)).unwrap();
             for model in MODELS {
-                assert!(text.contains(&format!("\"{model}\":")), "{model}");
+                assert!(text.contains(&format!("\"{model}\":")), "{model} in {file}");
             }
         }
+    }
+
+    #[test]
+    fn a_peer_keeps_what_it_frees_as_we_do() {
+        let found = FoundPeer {
+            peer: Peer::Pytorch,
+            program: "python3".into(),
+            version: "2".into(),
+        };
+        let theirs = command(&found, &case(), 50, None);
+        let set: Vec<_> = theirs.get_envs().collect();
+        let mut ours = Command::new("p");
+        keep_freed_memory(&mut ours);
+        assert!(ours.get_envs().all(|variable| set.contains(&variable)));
     }
 
     #[test]

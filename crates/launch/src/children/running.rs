@@ -84,9 +84,9 @@ impl Running {
         }
     }
 
-    /// Sends a signal to all of the child's group.
+    /// Sends a signal to all of the child's group; nothing once the child is reaped, because the number may be another's then.
     pub(super) fn signal(&self, signal: Signal) {
-        if let Some(group) = self.group {
+        if let (Some(group), false) = (self.group, self.reaped) {
             // An error means that none is left, which is what is wanted.
             let _ = kill_process_group(group, signal);
         }

@@ -22,7 +22,8 @@ use super::{ChildError, Children, last_lines, text_of};
 /// How long processes may take to end once they are asked to, or one of them has failed.
 const ENDING: Duration = Duration::from_secs(10);
 
-/// Processes that answer in lines of JSON, in rank order.
+/// Processes that answer in lines of JSON, in rank order. Those which are left when the pool is dropped get SIGTERM, and after
+/// 10 seconds SIGKILL.
 ///
 /// ```
 /// # mod everburn { pub use everburn_launch as launch; }
@@ -230,6 +231,20 @@ impl<'a> WorkerPool<'a> {
     }
 }
 
+impl Drop for WorkerPool<'_> {
+    /// Gently: `mpirun` ends its ranks, and removes the files of their shared memory.
+    fn drop(&mut self) {
+        self.signal(Signal::TERM);
+        // Processes that are paused get the signal when they continue.
+        self.resume();
+        let start = Instant::now();
+        let left = |worker: &PoolWorker| !worker.running.has_ended();
+        while self.workers.iter().any(left) && start.elapsed() < ENDING {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
 impl PoolWorker {
     fn start(
         rank: usize,
@@ -332,6 +347,22 @@ mod tests {
             assert_eq!(pool.answers(LONG), Ok(vec![order]));
             assert_eq!(pool.finish(LONG), Ok(vec![]));
         });
+    }
+
+    #[test]
+    fn a_pool_that_is_dropped_lets_its_processes_clean_up_also_where_they_are_paused() {
+        let folder = tempfile::tempdir().unwrap();
+        let mark = folder.path().join("cleaned up");
+        let cleans_up = format!(
+            "trap 'echo > \"{}\"; exit' TERM; echo '{{}}'; sleep 600 & wait",
+            mark.display()
+        );
+        with_pool(&[cleans_up.as_str()], |mut pool| {
+            pool.answers(LONG).unwrap();
+            pool.pause();
+            drop(pool);
+        });
+        assert!(mark.exists());
     }
 
     #[test]
