@@ -23,6 +23,7 @@ const REMEMBERED: usize = 16;
 /// let more = places.of("rank 0: Device is lost").unwrap();
 /// assert!(more.contains("dmesg"));
 /// assert_eq!(places.of("rank 0: out of memory"), None);
+/// assert!(places.of("no result: The device is poisoned").unwrap().contains("dmesg"));
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct PanicPlaces(Arc<Mutex<Vec<(String, String)>>>);
@@ -56,15 +57,16 @@ impl PanicPlaces {
         this
     }
 
-    /// Where the panic began whose message `error` has, and whether its device has failed.
+    /// Where the panic began whose message `error` has, and whether its device has failed; of an error without a panic, the
+    /// latter alone.
     #[must_use]
     pub fn of(&self, error: &str) -> Option<String> {
         let places = lock(&self.0);
-        let (_, more) = places
-            .iter()
-            .rev()
-            .find(|(said, _)| error.ends_with(said))?;
-        (!more.is_empty()).then(|| more.clone())
+        let noted = places.iter().rev().find(|(said, _)| error.ends_with(said));
+        match noted {
+            Some((_, more)) => (!more.is_empty()).then(|| more.clone()),
+            None => lost_device(error).map(str::to_owned),
+        }
     }
 }
 
@@ -96,8 +98,8 @@ fn with_method(place: Option<String>, method: Option<&str>) -> Option<String> {
     })
 }
 
-/// What to look at if `panic` is that of a GPU's runtime whose device has failed: neither wgpu nor CUDA says so in its message.
-fn lost_device(panic: &str) -> Option<&'static str> {
+/// What to look at if `error` is that of a GPU's runtime whose device has failed: neither wgpu nor CUDA says so in its message.
+fn lost_device(error: &str) -> Option<&'static str> {
     let signs = [
         "Device is lost",
         "device is poisoned",
@@ -109,7 +111,7 @@ fn lost_device(panic: &str) -> Option<&'static str> {
         "hipErrorLaunchFailure",
         "hipErrorECCNotCorrectable",
     ];
-    let is_lost = signs.iter().any(|sign| panic.contains(sign));
+    let is_lost = signs.iter().any(|sign| error.contains(sign));
     is_lost.then_some(
         "the device of this rank has failed: its driver has reset it, it is gone, or a kernel has failed on it. Look at the driver's lines in `dmesg`; \
          a new start opens the device again, and an elastic run does so by itself",

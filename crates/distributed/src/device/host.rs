@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData, bf16, f16};
-use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
+use everburn_collectives::group::{ProcessGroup, ReduceOp};
 use everburn_collectives::sync::lock;
 use everburn_collectives::worker::{Answer, Worker};
 
@@ -202,7 +202,7 @@ impl PendingTensor for Pending {
 fn sum(bucket: usize, numbers: Staged, group: &ProcessGroup) -> Result<HostSum, DdpError> {
     let device = numbers.device();
     let mut data = numbers.read(bucket, group)?;
-    add_up(&mut data, group)?;
+    add_up(bucket, &mut data, group)?;
     let (dtype, bytes) = (data.dtype(), data.as_bytes().len() as u64);
     Ok(HostSum {
         numbers: Tensor::from_data(data, (&device, dtype)),
@@ -212,13 +212,16 @@ fn sum(bucket: usize, numbers: Staged, group: &ProcessGroup) -> Result<HostSum, 
     })
 }
 
-/// Replaces the numbers by their sum over all ranks.
-fn add_up(data: &mut TensorData, group: &ProcessGroup) -> Result<(), CollectiveError> {
+/// Replaces the numbers of bucket `bucket` by their sum over all ranks. A device that is lost may say so only here.
+fn add_up(bucket: usize, data: &mut TensorData, group: &ProcessGroup) -> Result<(), DdpError> {
     macro_rules! of {
         ($type:ty) => {{
             let numbers = data.as_mut_slice::<$type>();
-            let numbers = numbers.expect("a tensor's numbers are of its type");
-            group.all_reduce_in_place(numbers, ReduceOp::Sum)
+            let numbers = numbers.map_err(|error| DdpError::Read {
+                parameter: format!("bucket {bucket} of the gradients"),
+                reason: error.to_string(),
+            })?;
+            group.all_reduce_in_place(numbers, ReduceOp::Sum)?;
         }};
     }
     match data.dtype() {
@@ -227,6 +230,7 @@ fn add_up(data: &mut TensorData, group: &ProcessGroup) -> Result<(), CollectiveE
         DType::BF16 => of!(bf16),
         _ => of!(f32),
     }
+    Ok(())
 }
 
 #[cfg(test)]
