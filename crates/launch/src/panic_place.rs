@@ -99,7 +99,7 @@ fn with_method(place: Option<String>, method: Option<&str>) -> Option<String> {
 }
 
 /// What to look at if `error` is that of a GPU's runtime whose device has failed: neither wgpu nor CUDA says so in its message.
-fn lost_device(error: &str) -> Option<&'static str> {
+pub(crate) fn lost_device(error: &str) -> Option<&'static str> {
     let signs = [
         "Device is lost",
         "device is poisoned",

@@ -4,21 +4,23 @@ use everburn_record::attempt;
 
 use super::RankEnvironment;
 use crate::failure::{RankReport, ReportKind, write_report};
-use crate::panic_place::left_out;
+use crate::panic_place::{left_out, lost_device};
 use crate::stop::received_signal;
 
 impl RankEnvironment {
     /// Reports to the launcher why this rank ends; the first report of a failure counts. Without a launcher, or
     /// when the file cannot be written, it does nothing: the error is on its way to the log anyway. A stop without a message
-    /// is reported with the signal that this rank has got.
+    /// is reported with the signal that this rank has got, and a device that has failed with what to look at.
     pub fn report(&self, kind: ReportKind, step: Option<u64>, message: &str) {
-        let message = match (kind, message) {
-            (ReportKind::Stopped, "") => received_signal(),
-            _ => message,
+        let advice = lost_device(message).filter(|advice| !message.contains(advice));
+        let message = match (kind, message, advice) {
+            (ReportKind::Stopped, "", _) => received_signal().to_owned(),
+            (_, _, Some(advice)) if kind.is_failure() => format!("{message}\n{advice}"),
+            _ => message.to_owned(),
         };
         self.send(&RankReport {
             step,
-            ..RankReport::new(self.rank, kind, message)
+            ..RankReport::new(self.rank, kind, &message)
         });
     }
 
