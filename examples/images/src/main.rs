@@ -58,6 +58,17 @@ struct Net {
 }
 
 impl Net {
+    /// A model with random parameters, for images of this many classes.
+    fn new(classes: usize, device: &Device) -> Self {
+        Self {
+            first: Conv2dConfig::new([3, 16], [3, 3]).with_stride([2, 2]).init(device),
+            second: Conv2dConfig::new([16, 32], [3, 3]).with_stride([2, 2]).init(device),
+            pool: AdaptiveAvgPool2dConfig::new([2, 2]).init(),
+            output: LinearConfig::new(32 * 2 * 2, classes).init(device),
+            relu: Relu::new(),
+        }
+    }
+
     /// The scores of the classes, `[B, K]`.
     fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let hidden = self.relu.forward(self.first.forward(images));
@@ -100,16 +111,10 @@ impl Task for ImageFolders {
     type Batch = Images;
 
     fn model(&self, config: &ImagesConfig, device: &Device) -> Result<Net, TaskError> {
-        Ok(Net {
-            first: Conv2dConfig::new([3, 16], [3, 3]).with_stride([2, 2]).init(device),
-            second: Conv2dConfig::new([16, 32], [3, 3]).with_stride([2, 2]).init(device),
-            pool: AdaptiveAvgPool2dConfig::new([2, 2]).init(),
-            output: LinearConfig::new(32 * 2 * 2, config.classes.len().max(2)).init(device),
-            relu: Relu::new(),
-        })
+        Ok(Net::new(config.classes.len().max(2), device))
     }
 
-    // Two convolutions of 3 x 3 with a stride of 2 leave a pixel of 7 x 7.
+    // Two convolutions of 3 x 3 with a stride of 2 leave a pixel of 7 x 7: another model has another smallest size.
     fn check(&self, config: &ImagesConfig) -> Result<(), TaskError> {
         match config.size {
             ..7 => Err(TaskError::new(format!("images.size={} leaves the model no pixel", config.size))
