@@ -131,7 +131,11 @@ impl Replay {
             iteration: Some(line.step as usize),
             lr: None,
         };
-        let shown = if is_step { self.metrics.len() } else { OF_MEANS };
+        let shown = if is_step {
+            self.metrics.len()
+        } else {
+            OF_MEANS
+        };
         for (id, metric) in &mut self.metrics[..shown] {
             // A report of numbers has nothing to read from a device.
             let Ok(entry) = metric.update(&report, &metadata) else {
