@@ -161,7 +161,8 @@ impl Task for ImageFolders {
 #[derive(Serialize)]
 struct Prediction {
     class: String,
-    probability: f32,
+    /// Of all classes, in the order of `classes` in the run's `config.toml`.
+    probabilities: Vec<f32>,
 }
 
 impl Predict for ImageFolders {
@@ -173,12 +174,14 @@ impl Predict for ImageFolders {
         model: &Net,
         (images, _classes): Images,
     ) -> Result<Vec<Prediction>, TaskError> {
-        let (best, class) = softmax(model.forward(images), 1).max_dim_with_indices(1);
-        let (best, class) = (best.try_into_data()?, class.try_into_data()?);
-        let predictions = best.iter::<f32>().zip(class.iter::<i64>());
-        let predictions = predictions.map(|(probability, class)| {
-            let class = config.classes[class as usize].clone();
-            Prediction { class, probability }
+        let probabilities = softmax(model.forward(images), 1);
+        let [_, classes] = probabilities.dims();
+        let class = probabilities.clone().argmax(1).try_into_data()?;
+        let probabilities: Vec<f32> = probabilities.try_into_data()?.iter::<f32>().collect();
+        let predictions = probabilities.chunks_exact(classes).zip(class.iter::<i64>());
+        let predictions = predictions.map(|(probabilities, class)| Prediction {
+            class: config.classes[class as usize].clone(),
+            probabilities: probabilities.to_vec(),
         });
         Ok(predictions.collect())
     }
