@@ -109,8 +109,8 @@ fn runs_of_the_same_name_are_told_apart() {
     let text = compare(&paths).unwrap().to_text();
     assert!(text.contains("x/run") && text.contains("y/run"), "{text}");
     let long = [
-        "a-run-with-a-name-of-34-letters-one",
-        "a-run-with-a-name-of-34-letters-two",
+        "a-run-with-a-longer-name-than-thirty-1",
+        "a-run-with-a-longer-name-than-thirty-2",
     ];
     let sample = long.iter().fold(Sample::empty(), |sample, name| {
         sample.with(&format!("{name}/config.toml"), "")
