@@ -39,7 +39,8 @@ pub(super) fn changed_by(
     let names_data = |path: &str| ["data.name", "data.folder"].contains(&path);
     let changes = now.iter().filter_map(|(path, value)| {
         let was = before.get(path).map_or("unset", String::as_str);
-        let is_changed = was != value && is_set(path) && !names_data(path);
+        let is_changed =
+            was != value.as_str() && is_set(path.as_str()) && !names_data(path.as_str());
         is_changed.then(|| format!("{path} = {value} (was {was})"))
     });
     changes.collect()
