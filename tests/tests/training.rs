@@ -219,11 +219,22 @@ fn a_checkpoint_can_be_evaluated_instead_of_the_trained_model() {
     assert_ne!(accuracy("1"), accuracy("2"));
     let best = run.report()["best_epoch"]["epoch"].to_string();
     assert_eq!(accuracy("best"), accuracy(&best));
+    let ended = evaluate("best").args(["--json", "--ranks", "2"]).run();
+    let result: serde_json::Value = serde_json::from_str(ended.stdout.trim()).unwrap();
+    let tested = &result["checkpoint"];
+    assert_eq!(tested["epoch"].to_string(), best, "{ended}");
+    assert_eq!(tested["best_by"], "loss", "{ended}");
+    assert_eq!(tested["name"], format!("epoch-000{best}"), "{ended}");
 
     for checkpoint in ["best", "1"] {
         let ended = evaluate(checkpoint).run().succeeded();
         let percent = format!("test accuracy {:.2} %", 100.0 * accuracy(checkpoint));
         assert!(ended.stdout.contains(&percent), "{percent}: {ended}");
+        let by = ended
+            .stdout
+            .contains(", the best by loss of the validation");
+        assert_eq!(by, checkpoint == "best", "{ended}");
+        assert!(ended.stdout.contains("checkpoint epoch-000"), "{ended}");
     }
     for ranks in ["1", "2"] {
         let ended = evaluate("9").args(["--ranks", ranks]).run();

@@ -17,7 +17,7 @@ use crate::files;
 use crate::launching::Work;
 use crate::prelude::*;
 use crate::summary::tested;
-use crate::trained::{Opened, Samples, TrainedFlags, TrainedRank, remove_stale};
+use crate::trained::{Opened, Samples, TrainedFlags, TrainedRank, progress_at, remove_stale};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EvalArguments {
@@ -56,6 +56,50 @@ struct Evaluation {
     data: String,
     /// Samples may be tested that the training learned from.
     data_changed: bool,
+    /// The checkpoint that was tested in the place of the trained model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    checkpoint: Option<TestedCheckpoint>,
+}
+
+/// What `--checkpoint` has chosen.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct TestedCheckpoint {
+    /// Of its folder.
+    name: String,
+    /// How many epochs were finished.
+    epoch: usize,
+    /// How many steps had been made.
+    step: usize,
+    /// The metric of the validation by which `best` is the best.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    best_by: Option<String>,
+}
+
+impl TestedCheckpoint {
+    fn of(run: &RunDirectory, which: &str) -> Result<Option<Self>, CliError> {
+        let progress = progress_at(run, which)?;
+        Ok(progress.map(|progress| Self {
+            name: progress.place().to_string(),
+            epoch: progress.epoch,
+            step: progress.step,
+            best_by: (which == "best").then(|| progress.best_by.to_string()),
+        }))
+    }
+
+    fn in_words(&self) -> String {
+        let Self {
+            name, epoch, step, ..
+        } = self;
+        let best = match &self.best_by {
+            Some(metric) => format!(", the best by {metric} of the validation"),
+            None => String::new(),
+        };
+        format!(
+            "{name}: after {} and {}{best}",
+            counted(*epoch, "epoch"),
+            counted(*step, "step")
+        )
+    }
 }
 
 /// Evaluates a run's model, as a rank, as the only rank, or by launching ranks.
@@ -129,6 +173,7 @@ fn evaluate(
     let may_overlap = is_of_run || rank.parts_others;
     let data_changed =
         rank.warn_of_learnt_data(run) || may_overlap && rank.warn_of_changed_data(run);
+    rank.warn_of_changed_settings(run, &arguments.trained)?;
     let (trainer, loaded) = (&rank.trainer, &rank.loaded);
     let data = loaded.for_training();
     let sums = rank
@@ -136,6 +181,10 @@ fn evaluate(
             trainer.evaluate(model, &data)
         })?
         .ok_or_else(|| CliError::usage("stopped before the end"))?;
+    let checkpoint = match arguments.trained.checkpoint.as_deref() {
+        Some(which) if trainer.group.rank() == 0 => TestedCheckpoint::of(run, which)?,
+        _ => None,
+    };
     let evaluation = (trainer.group.rank() == 0).then(|| Evaluation {
         model: config.model.clone(),
         dataset: loaded.name.clone(),
@@ -148,6 +197,7 @@ fn evaluate(
         world_size: trainer.group.world_size(),
         data: loaded.description.clone(),
         data_changed,
+        checkpoint,
     });
     trainer.group.clone().destroy()?;
     Ok(evaluation)
@@ -160,6 +210,9 @@ impl Evaluation {
             return;
         }
         say!("data: {}", self.data);
+        if let Some(checkpoint) = &self.checkpoint {
+            say!("checkpoint {}", checkpoint.in_words());
+        }
         let counted_correct = |correct| format!(" ({correct} of {})", self.test_predictions);
         say!(
             "{}  {} on {}  {}",

@@ -59,6 +59,7 @@ pub(crate) fn run(
         _ => Samples::of(fingerprint),
     };
     let rank = TrainedRank::join(&config, samples, environment)?;
+    rank.warn_of_changed_settings(&run, &arguments.trained)?;
     let predictions = |write: &mut dyn FnMut(&[u8]) -> io::Result<()>| {
         let data = rank.loaded.for_training();
         let input = arguments.input();

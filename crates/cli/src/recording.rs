@@ -13,7 +13,11 @@ use everburn_train::{ElasticGroup, RankStatuses, RunDirectory, StopSignal, Train
 
 use crate::config::RanksConfig;
 use crate::error::CliError;
+use crate::files;
 use crate::process_sensor::ProcessSensor;
+
+/// How much is read of an `environment.json`, which has some hundred bytes.
+const MOST_BYTES: u64 = 1 << 20;
 
 pub(crate) fn report(command: &ReportCommand) -> Result<ExitCode, CliError> {
     command.run(&mut std::io::stdout())?;
@@ -37,6 +41,12 @@ pub(crate) fn write_environment(run: &RunDirectory) {
         .versions
         .insert("Everburn".into(), versions.everburn);
     environment.versions.insert("Burn".into(), versions.burn);
+    // A run that is resumed has begun before.
+    let earlier = files::read_text(&run.path().join("environment.json"), MOST_BYTES).ok();
+    let earlier = earlier.and_then(|text| serde_json::from_str::<Environment>(&text).ok());
+    if let Some(began) = earlier.and_then(|earlier| earlier.started_unix_ms) {
+        environment.started_unix_ms = Some(began);
+    }
     if let Err(error) = run.write_environment(&environment) {
         tracing::warn!("{error}");
     }
@@ -207,6 +217,22 @@ mod tests {
 
     use super::*;
     use crate::summary::tests::failure;
+
+    #[test]
+    fn a_run_that_is_resumed_keeps_when_it_began() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(folder.path().join("a")).unwrap();
+        let earlier = Environment {
+            started_unix_ms: Some(7),
+            ..Environment::default()
+        };
+        run.write_environment(&earlier).unwrap();
+        write_environment(&run);
+        let text = std::fs::read_to_string(run.path().join("environment.json")).unwrap();
+        let now: Environment = serde_json::from_str(&text).unwrap();
+        assert_eq!(now.started_unix_ms, Some(7));
+        assert!(now.command.is_some(), "{text}");
+    }
 
     #[test]
     fn the_record_of_a_job_that_was_stopped_names_the_signal() {

@@ -17,7 +17,7 @@ use everburn_train::{
     with_averaged_parameters, with_parameters,
 };
 
-use self::settings::parts_alike;
+use self::settings::{changed_by, parts_alike};
 pub(crate) use self::settings::{decided_otherwise, require_settings_of_run};
 use crate::arguments::{Given, OfEvaluation, RankFlags};
 use crate::config::{RunConfig, key_of};
@@ -270,6 +270,31 @@ impl<'a> TrainedRank<'a> {
         true
     }
 
+    /// Warns, on rank 0, of settings of the task that `--set` gives other values than the run has: the model has learnt with
+    /// those. Where the data are is no such setting.
+    ///
+    /// # Errors
+    /// [`CliError`] if the run's configuration cannot be read.
+    pub(crate) fn warn_of_changed_settings(
+        &self,
+        run: &RunDirectory,
+        flags: &TrainedFlags,
+    ) -> Result<(), CliError> {
+        if flags.set.is_empty() || self.trainer.group.rank() != 0 {
+            return Ok(());
+        }
+        let before = RunConfig::of_run(run)?.task()?.agreed_settings()?;
+        let now = self.task.agreed_settings()?;
+        let changes = changed_by(&flags.set, &before, &now);
+        if !changes.is_empty() {
+            tracing::warn!(
+                "changed by this command: {}; the model has learnt with the settings of the run",
+                changes.join(", ")
+            );
+        }
+        Ok(())
+    }
+
     /// Runs `work` on the model of `run`. A failure of a stalled rank is reported with that rank.
     pub(crate) fn with_model<R>(
         &self,
@@ -297,6 +322,18 @@ pub(crate) fn newest_progress(run: &RunDirectory) -> Option<Progress> {
 
 /// The checkpoint of an epoch, or of the best epoch.
 pub(crate) fn load_checkpoint(run: &RunDirectory, which: &str) -> Result<Checkpoint, CliError> {
+    let place = place_of(run, which)?;
+    Ok(CheckpointFolder::new(run.checkpoints(), 1).load(place)?)
+}
+
+/// Where the training stood at the checkpoint of an epoch, or of the best epoch, if that can be read.
+pub(crate) fn progress_at(run: &RunDirectory, which: &str) -> Result<Option<Progress>, CliError> {
+    let place = place_of(run, which)?;
+    Ok(CheckpointFolder::new(run.checkpoints(), 1).progress(place))
+}
+
+/// The place of the checkpoint of an epoch, or of the best epoch.
+fn place_of(run: &RunDirectory, which: &str) -> Result<Place, CliError> {
     let folder = CheckpointFolder::new(run.checkpoints(), 1);
     let places = folder.places()?;
     let Some(newest) = places.last() else {
@@ -323,7 +360,7 @@ pub(crate) fn load_checkpoint(run: &RunDirectory, which: &str) -> Result<Checkpo
             epoch.or(name.parse::<Place>()).ok()
         }
     };
-    let place = place.ok_or_else(|| {
+    place.ok_or_else(|| {
         let what = match which {
             "best" => "no epoch of this run was finished and validated, so none is the best",
             _ => "there is no checkpoint of this name",
@@ -335,8 +372,7 @@ pub(crate) fn load_checkpoint(run: &RunDirectory, which: &str) -> Result<Checkpo
                 run.checkpoints().display()
             ),
         )
-    })?;
-    Ok(folder.load(place)?)
+    })
 }
 
 /// Which parameters of a run.

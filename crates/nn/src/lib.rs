@@ -53,7 +53,11 @@
 //! dtypes (`f64`, quantised weights) and for configurations without a kernel (asymmetric padding of a pool, weighted or
 //! smoothed losses), Burn's operations are used.
 //!
-//! Speed is measured against PyTorch only: at batch 64 on two threads the layers of `mnist` take a third of PyTorch's
+//! A convolution or pool of this crate refuses a kernel that is larger than its padded image. Burn 0.22.1 does not: where
+//! the kernel is one larger, its output has no elements, and the model learns nothing without an error. Its layers of
+//! other dimensions, as `Conv1d` and `AvgPool1d`, are such.
+//!
+//! //! Speed is measured against PyTorch only: at batch 64 on two threads the layers of `mnist` take a third of PyTorch's
 //! time and those of `mnist-bn` two fifths (geometric mean over forward and backward passes), on an AMD EPYC with AVX2.
 //! `crates/kernels/README.md` has the table and the method. `everburn bottleneck` finds Burn's layers in a training and
 //! their share of its time.

@@ -50,7 +50,9 @@ impl DamageSearch {
         let damaged = found.damaged.iter().map(|file| &**file);
         let others: Vec<&Path> = damaged.filter(|file| *file != path).collect();
         let others = describe(&others, found.looked_at, files.len());
-        let problem = format!("{problem}; put a readable image in its place{others}");
+        let problem = format!(
+            "{problem}; put a readable image in its place, or take it out and begin a new run{others}"
+        );
         DatasetError::Image { path, problem }
     }
 }
@@ -117,7 +119,9 @@ mod tests {
                 "{error}"
             );
             let (_, others) = error
-                .split_once("; put a readable image in its place")
+                .split_once(
+                    "; put a readable image in its place, or take it out and begin a new run",
+                )
                 .unwrap();
             let tried = "; all 8 images were tried, and 2 others are damaged: ";
             assert!(others.starts_with(tried), "{others}");

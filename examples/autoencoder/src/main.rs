@@ -51,6 +51,17 @@ struct Autoencoder {
     relu: Relu,
 }
 
+impl Autoencoder {
+    /// A model with random parameters.
+    fn new(device: &Device) -> Self {
+        let down = |from, to| {
+            Conv2dConfig::new([from, to], [2, 2]).with_stride([2, 2]).with_padding(PaddingConfig2d::Valid).init(device)
+        };
+        let up = |from, to| ConvTranspose2dConfig::new([from, to], [2, 2]).with_stride([2, 2]).init(device);
+        Self { encode: down(1, 8), squeeze: down(8, 16), expand: up(16, 8), decode: up(8, 1), relu: Relu::new() }
+    }
+}
+
 impl Task for Circles {
     type Config = CirclesConfig;
     type Model = Autoencoder;
@@ -58,17 +69,7 @@ impl Task for Circles {
     type Batch = Tensor<4>;
 
     fn model(&self, _config: &CirclesConfig, device: &Device) -> Result<Autoencoder, TaskError> {
-        let down = |from, to| {
-            Conv2dConfig::new([from, to], [2, 2]).with_stride([2, 2]).with_padding(PaddingConfig2d::Valid).init(device)
-        };
-        let up = |from, to| ConvTranspose2dConfig::new([from, to], [2, 2]).with_stride([2, 2]).init(device);
-        Ok(Autoencoder {
-            encode: down(1, 8),
-            squeeze: down(8, 16),
-            expand: up(16, 8),
-            decode: up(8, 1),
-            relu: Relu::new(),
-        })
+        Ok(Autoencoder::new(device))
     }
 
     // Settings that make no sense are refused before anything is read or started.

@@ -58,6 +58,17 @@ struct Net {
 }
 
 impl Net {
+    /// A model with random parameters, for images of this many classes.
+    fn new(classes: usize, device: &Device) -> Self {
+        Self {
+            first: Conv2dConfig::new([3, 16], [3, 3]).with_stride([2, 2]).init(device),
+            second: Conv2dConfig::new([16, 32], [3, 3]).with_stride([2, 2]).init(device),
+            pool: AdaptiveAvgPool2dConfig::new([2, 2]).init(),
+            output: LinearConfig::new(32 * 2 * 2, classes).init(device),
+            relu: Relu::new(),
+        }
+    }
+
     /// The scores of the classes, `[B, K]`.
     fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let hidden = self.relu.forward(self.first.forward(images));
@@ -100,16 +111,10 @@ impl Task for ImageFolders {
     type Batch = Images;
 
     fn model(&self, config: &ImagesConfig, device: &Device) -> Result<Net, TaskError> {
-        Ok(Net {
-            first: Conv2dConfig::new([3, 16], [3, 3]).with_stride([2, 2]).init(device),
-            second: Conv2dConfig::new([16, 32], [3, 3]).with_stride([2, 2]).init(device),
-            pool: AdaptiveAvgPool2dConfig::new([2, 2]).init(),
-            output: LinearConfig::new(32 * 2 * 2, config.classes.len().max(2)).init(device),
-            relu: Relu::new(),
-        })
+        Ok(Net::new(config.classes.len().max(2), device))
     }
 
-    // Two convolutions of 3 x 3 with a stride of 2 leave a pixel of 7 x 7.
+    // Two convolutions of 3 x 3 with a stride of 2 leave a pixel of 7 x 7: another model has another smallest size.
     fn check(&self, config: &ImagesConfig) -> Result<(), TaskError> {
         match config.size {
             ..7 => Err(TaskError::new(format!("images.size={} leaves the model no pixel", config.size))
@@ -156,7 +161,8 @@ impl Task for ImageFolders {
 #[derive(Serialize)]
 struct Prediction {
     class: String,
-    probability: f32,
+    /// Of all classes, in the order of `classes` in the run's `config.toml`.
+    probabilities: Vec<f32>,
 }
 
 impl Predict for ImageFolders {
@@ -168,12 +174,14 @@ impl Predict for ImageFolders {
         model: &Net,
         (images, _classes): Images,
     ) -> Result<Vec<Prediction>, TaskError> {
-        let (best, class) = softmax(model.forward(images), 1).max_dim_with_indices(1);
-        let (best, class) = (best.try_into_data()?, class.try_into_data()?);
-        let predictions = best.iter::<f32>().zip(class.iter::<i64>());
-        let predictions = predictions.map(|(probability, class)| {
-            let class = config.classes[class as usize].clone();
-            Prediction { class, probability }
+        let probabilities = softmax(model.forward(images), 1);
+        let [_, classes] = probabilities.dims();
+        let class = probabilities.clone().argmax(1).try_into_data()?;
+        let probabilities: Vec<f32> = probabilities.try_into_data()?.iter::<f32>().collect();
+        let predictions = probabilities.chunks_exact(classes).zip(class.iter::<i64>());
+        let predictions = predictions.map(|(probabilities, class)| Prediction {
+            class: config.classes[class as usize].clone(),
+            probabilities: probabilities.to_vec(),
         });
         Ok(predictions.collect())
     }

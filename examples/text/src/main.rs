@@ -52,6 +52,16 @@ struct WordBag {
     output: Linear,
 }
 
+impl WordBag {
+    /// A model with random parameters: a vector of `width` numbers for each of `words`, and scores of `classes`.
+    fn new(words: usize, width: usize, classes: usize, device: &Device) -> Self {
+        Self {
+            words: EmbeddingConfig::new(words, width).init(device),
+            output: LinearConfig::new(width, classes).init(device),
+        }
+    }
+}
+
 impl Task for Texts {
     type Config = TextConfig;
     type Model = WordBag;
@@ -59,10 +69,7 @@ impl Task for Texts {
     type Batch = Lines;
 
     fn model(&self, config: &TextConfig, device: &Device) -> Result<WordBag, TaskError> {
-        Ok(WordBag {
-            words: EmbeddingConfig::new(config.words, config.width).init(device),
-            output: LinearConfig::new(config.width, config.classes.len().max(2)).init(device),
-        })
+        Ok(WordBag::new(config.words, config.width, config.classes.len().max(2), device))
     }
 
     // Settings that make no sense are refused before anything is read or started.

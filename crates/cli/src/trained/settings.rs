@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use everburn_train::LoadedData;
 
+use crate::config::key_of;
 use crate::error::CliError;
 
 /// The sections of data that Everburn's own tasks read. They compare names and paths by what they stand for.
@@ -20,6 +21,29 @@ pub(super) fn parts_alike(
     let mut paths = settings.keys();
     let is_own = !paths.any(|path| COMPARED_BY_TASKS.iter().any(|it| path.starts_with(it)));
     is_own && counts(all) == counts(test) && test.for_training().test_fingerprint.is_empty()
+}
+
+/// The settings that the assignments of `set` have changed, but for those of where the data are.
+pub(super) fn changed_by(
+    set: &[String],
+    before: &BTreeMap<String, String>,
+    now: &BTreeMap<String, String>,
+) -> Vec<String> {
+    let is_set = |path: &str| {
+        let mut keys = set.iter().map(|assignment| key_of(assignment));
+        keys.any(|key| {
+            path.strip_prefix(key)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+    };
+    let names_data = |path: &str| ["data.name", "data.folder"].contains(&path);
+    let changes = now.iter().filter_map(|(path, value)| {
+        let was = before.get(path).map_or("unset", String::as_str);
+        let is_changed =
+            was != value.as_str() && is_set(path.as_str()) && !names_data(path.as_str());
+        is_changed.then(|| format!("{path} = {value} (was {was})"))
+    });
+    changes.collect()
 }
 
 /// Refuses data that decide a setting otherwise than those of the training did, such as which classes there are.
@@ -64,6 +88,25 @@ pub(crate) fn decided_otherwise<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_that_an_evaluation_changes_are_named() {
+        let settings = |size: &str, name: &str| {
+            let settings = [("own.size", size), ("own.sizes", size), ("data.name", name)];
+            BTreeMap::from(settings.map(|(path, value)| (path.to_owned(), value.to_owned())))
+        };
+        let (before, now) = (settings("64", "a"), settings("32", "b"));
+        let changed = |set: &[&str]| {
+            let set: Vec<String> = set.iter().map(|&assignment| assignment.into()).collect();
+            changed_by(&set, &before, &now)
+        };
+        assert_eq!(
+            changed(&["own.size=32", "data.name=b"]),
+            ["own.size = 32 (was 64)"]
+        );
+        assert_eq!(changed(&["own={size=32, sizes=32}"]).len(), 2);
+        assert!(changed(&["data.name=b"]).is_empty());
+    }
 
     #[test]
     fn data_that_decide_a_setting_otherwise_are_refused() {

@@ -11,7 +11,7 @@ use burn::tensor::ops::ConvOptions;
 
 use super::drop_in::drop_in;
 use super::operations::LayerOps;
-use super::padding::padding_of;
+use super::padding::{assert_fits, padding_of};
 use crate::precision::CastMatmul;
 
 /// Configuration of [`Conv2d`]: the same as [`burn::nn::conv::Conv2dConfig`].
@@ -102,7 +102,7 @@ impl Conv2d {
     /// - output: `[B, C_out, H_out, W_out]`
     ///
     /// # Panics
-    /// Panics if the input has another number of channels than the configuration.
+    /// Panics if the input has another number of channels than the configuration, or is smaller than the kernel.
     pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
         let Self { conv } = self;
         let padding = padding_of(&input, &conv.padding, conv.kernel_size, conv.stride);
@@ -123,7 +123,7 @@ impl Conv2d {
 /// - output: `[B, C_out, H_out, W_out]`
 ///
 /// # Panics
-/// Panics if the shapes do not fit together.
+/// Panics if the shapes do not fit together, or the kernel is larger than the input and its padding.
 ///
 /// ```
 /// # mod everburn { pub use everburn_nn as nn; }
@@ -143,7 +143,7 @@ pub fn conv2d(
     options: impl Into<ConvOptions<2>>,
 ) -> Tensor<4> {
     let options = options.into();
-    let [features, in_group, _, _] = weight.dims();
+    let [features, in_group, rows, columns] = weight.dims();
     let channels = in_group * options.groups;
     assert_shape!(input, [_, channels, _, _]);
     assert!(
@@ -151,6 +151,8 @@ pub fn conv2d(
         "{} groups do not divide {features} channels",
         options.groups
     );
+    let (padding, dilation) = (options.padding, options.dilation);
+    assert_fits("conv2d", &input, [rows, columns], padding, dilation, [0, 0]);
     let bias = bias.inspect(|bias| {
         assert_shape!(bias, [features]);
     });

@@ -1,4 +1,4 @@
-//! What is added around an image.
+//! What is added around an image, and whether a kernel fits into both.
 
 use burn::nn::PaddingConfig2d;
 use burn::prelude::*;
@@ -30,4 +30,32 @@ fn same(extent: usize, kernel: usize, stride: usize) -> (usize, usize) {
         None => 0,
     };
     (total / 2, total - total / 2)
+}
+
+/// Refuses a kernel that is larger than the image and its padding, where backends compute an output without pixels;
+/// `beyond` is by how many rows and columns it may be larger.
+///
+/// # Panics
+/// Panics with the sizes.
+pub(super) fn assert_fits(
+    layer: &str,
+    input: &Tensor<4>,
+    kernel: [usize; 2],
+    padding: [(usize, usize); 2],
+    dilation: [usize; 2],
+    beyond: [usize; 2],
+) {
+    let [_, _, height, width] = input.dims();
+    let room = [height, width];
+    let fits = |axis: usize| {
+        let (before, after) = padding[axis];
+        let window = dilation[axis] * kernel[axis].saturating_sub(1) + 1;
+        room[axis] + before + after + beyond[axis] >= window
+    };
+    let [rows, columns] = kernel;
+    assert!(
+        fits(0) && fits(1),
+        "{layer}: a kernel of {rows}x{columns} does not fit into an input of {height}x{width} (padding of rows and columns \
+         {padding:?}, dilation {dilation:?}): take larger images, fewer strides and pools before it, or more padding"
+    );
 }

@@ -8,7 +8,7 @@ use burn::prelude::*;
 
 use super::drop_in::drop_in;
 use super::operations::LayerOps;
-use super::padding::padding_of;
+use super::padding::{assert_fits, padding_of};
 use super::window::Window;
 
 /// Configuration of [`MaxPool2d`]: the same as [`burn::nn::pool::MaxPool2dConfig`].
@@ -80,11 +80,20 @@ impl MaxPool2d {
     /// - output: `[B, C, H_out, W_out]`
     ///
     /// # Panics
-    /// Panics if a window has more padding than Burn allows.
+    /// Panics if a window has more padding than Burn allows, or is larger than the input.
     pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
         let Self { pool } = self;
-        let Some(padding) = even_padding(&input, &pool.padding, pool.kernel_size, pool.stride)
-        else {
+        let padding = padding_of(&input, &pool.padding, pool.kernel_size, pool.stride);
+        let beyond = beyond(pool.ceil_mode, pool.stride);
+        assert_fits(
+            "max_pool2d",
+            &input,
+            pool.kernel_size,
+            padding,
+            pool.dilation,
+            beyond,
+        );
+        let Some(padding) = even(padding) else {
             return pool.forward(input);
         };
         let window = Window {
@@ -167,11 +176,20 @@ impl AvgPool2d {
     /// - output: `[B, C, H_out, W_out]`
     ///
     /// # Panics
-    /// Panics if a window has more padding than Burn allows.
+    /// Panics if a window has more padding than Burn allows, or is larger than the input.
     pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
         let Self { pool } = self;
-        let Some(padding) = even_padding(&input, &pool.padding, pool.kernel_size, pool.stride)
-        else {
+        let padding = padding_of(&input, &pool.padding, pool.kernel_size, pool.stride);
+        let beyond = beyond(pool.ceil_mode, pool.stride);
+        assert_fits(
+            "avg_pool2d",
+            &input,
+            pool.kernel_size,
+            padding,
+            [1, 1],
+            beyond,
+        );
+        let Some(padding) = even(padding) else {
             return pool.forward(input);
         };
         let window = Window {
@@ -240,7 +258,15 @@ impl AdaptiveAvgPool2d {
     /// # Shapes
     /// - input: `[B, C, H_in, W_in]`
     /// - output: `[B, C, H_out, W_out]`
+    ///
+    /// # Panics
+    /// Panics if the input has no pixels, which have no mean.
     pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
+        let [_, _, height, width] = input.dims();
+        assert!(
+            height > 0 && width > 0,
+            "adaptive_avg_pool2d: an input of {height}x{width} has no pixels: take larger images, or fewer layers before it"
+        );
         Tensor::from_dispatch(<Dispatch as LayerOps>::adaptive_avg_pool2d(
             input.into_dispatch(),
             self.pool.output_size,
@@ -249,12 +275,12 @@ impl AdaptiveAvgPool2d {
 }
 
 /// The padding of either side where both have the same; Burn copies the image for others.
-fn even_padding(
-    input: &Tensor<4>,
-    padding: &PaddingConfig2d,
-    kernel: [usize; 2],
-    stride: [usize; 2],
-) -> Option<[usize; 2]> {
-    let [(top, bottom), (left, right)] = padding_of(input, padding, kernel, stride);
+fn even(padding: [(usize, usize); 2]) -> Option<[usize; 2]> {
+    let [(top, bottom), (left, right)] = padding;
     (top == bottom && left == right).then_some([top, left])
+}
+
+/// By how much a window may be larger than the image: a last one that does not fit counts with `ceil`.
+fn beyond(ceil: bool, stride: [usize; 2]) -> [usize; 2] {
+    stride.map(|step| if ceil { step.saturating_sub(1) } else { 0 })
 }

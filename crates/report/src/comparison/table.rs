@@ -3,7 +3,7 @@
 use super::Comparison;
 use super::rows::Part;
 
-/// How wide a column of a run may be.
+/// How wide a column of a run may be, unless its name is wider.
 const WIDEST: usize = 30;
 
 impl Comparison {
@@ -21,7 +21,8 @@ impl Comparison {
                     .map(|cell| shown(Some(cell)).chars().count())
                     .max()
                     .unwrap_or(0);
-                widest.max(self.names[run].chars().count()).min(WIDEST)
+                // Names are short, and a part of one may be that of another run.
+                widest.min(WIDEST).max(self.names[run].chars().count())
             })
             .collect();
         let mut text = String::new();

@@ -10,8 +10,39 @@ use super::{Note, checkpoints, json_lines, logs};
 /// A line is a sentence.
 const LONGEST_LINE: usize = 1 << 16;
 
-/// How many events there were of each kind.
-type Counts = Vec<(EventKind, u64)>;
+/// How many events there were of each kind, added in the order in which they were noted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Counts {
+    of_kinds: Vec<(EventKind, u64)>,
+    /// The run has stopped, and was not resumed yet.
+    stopped: bool,
+}
+
+impl Counts {
+    /// A stop is noted by the launcher and by rank 0, and again with the name of its signal: those count once.
+    fn add(&mut self, kind: EventKind) {
+        match kind {
+            EventKind::Stop if std::mem::replace(&mut self.stopped, true) => return,
+            EventKind::Start | EventKind::Resume => self.stopped = false,
+            _ => {}
+        }
+        self.raise(kind, self.of(kind) + 1);
+    }
+
+    fn of(&self, kind: EventKind) -> u64 {
+        let mut all = self.of_kinds.iter();
+        let found = all.find(|(other, _)| *other == kind);
+        found.map_or(0, |(_, count)| *count)
+    }
+
+    /// At least `count` of this kind were noted.
+    fn raise(&mut self, kind: EventKind, count: u64) {
+        match self.of_kinds.iter_mut().find(|(other, _)| *other == kind) {
+            Some((_, known)) => *known = count.max(*known),
+            None => self.of_kinds.push((kind, count)),
+        }
+    }
+}
 
 /// What happened to a run.
 ///
@@ -32,19 +63,31 @@ pub struct Events {
 }
 
 impl Events {
-    /// These events, sorted by time where they have one, else by step.
+    /// These events, sorted by step and then by time. One without a step comes after what had happened by its time.
     #[must_use]
     pub fn new(mut list: Vec<Event>) -> Self {
-        let mut counts: Counts = Vec::new();
+        let mut counts = Counts::default();
         for event in &list {
-            add(&mut counts, event.kind);
+            counts.add(event.kind);
         }
-        list.sort_by_key(|event| {
-            (
-                event.step.unwrap_or(u64::MAX),
-                event.unix_time_ms.unwrap_or(u64::MAX),
-            )
-        });
+        let timed = list.iter();
+        let timed = timed.filter_map(|event| Some((event.unix_time_ms?, event.step?)));
+        let mut timed: Vec<(u64, u64)> = timed.collect();
+        timed.sort_unstable();
+        let mut newest = 0;
+        for (_, step) in &mut timed {
+            newest = newest.max(*step);
+            *step = newest;
+        }
+        let place = |event: &Event| match (event.step, event.unix_time_ms) {
+            (Some(step), _) => step,
+            (None, Some(time)) if !timed.is_empty() => {
+                let before = timed.partition_point(|(other, _)| *other <= time);
+                before.checked_sub(1).map_or(0, |last| timed[last].1)
+            }
+            (None, _) => u64::MAX,
+        };
+        list.sort_by_cached_key(|event| (place(event), event.unix_time_ms.unwrap_or(u64::MAX)));
         Self {
             list,
             counts,
@@ -60,11 +103,7 @@ impl Events {
     /// How many there were of a kind, those included of which there were too many to keep.
     #[must_use]
     pub fn count(&self, kind: EventKind) -> u64 {
-        let counts = self.counts.iter();
-        counts
-            .filter(|(other, _)| *other == kind)
-            .map(|(_, count)| count)
-            .sum()
+        self.counts.of(kind)
     }
 
     /// Which ranks made steps from which step on, as far as groups were formed anew: (step, ranks).
@@ -180,11 +219,8 @@ impl Events {
             ..Self::new(list)
         };
         // Of what was recorded there may be more than is kept.
-        for (kind, count) in counts.unwrap_or_default() {
-            match events.counts.iter_mut().find(|(other, _)| *other == kind) {
-                Some((_, known)) => *known = (*known).max(count),
-                None => events.counts.push((kind, count)),
-            }
+        for (kind, count) in counts.unwrap_or_default().of_kinds {
+            events.counts.raise(kind, count);
         }
         events
     }
@@ -200,22 +236,15 @@ fn cut_off(folder: &Path) -> Option<Event> {
     })
 }
 
-fn add(counts: &mut Counts, kind: EventKind) {
-    match counts.iter_mut().find(|(other, _)| *other == kind) {
-        Some((_, count)) => *count += 1,
-        None => counts.push((kind, 1)),
-    }
-}
-
 /// The lines of `events.jsonl`, if there is one: the first half of what is kept from its beginning, the rest from its end.
 fn record(folder: &Path, notes: &mut Vec<Note>) -> Option<(Vec<Event>, Counts)> {
     const NAME: &str = "events.jsonl";
     let file = super::found(file::open(&folder.join(NAME)), NAME, notes)?;
     let (mut first, mut last) = (Vec::new(), std::collections::VecDeque::new());
-    let (mut counts, mut left_out) = (Vec::new(), 0_u64);
+    let (mut counts, mut left_out) = (Counts::default(), 0_u64);
     json_lines::each(file, NAME, LONGEST_LINE, notes, |mut event: Event| {
         event.text = plain::line(&event.text, 600);
-        add(&mut counts, event.kind);
+        counts.add(event.kind);
         if first.len() < MOST_EVENTS / 2 {
             first.push(event);
             return;

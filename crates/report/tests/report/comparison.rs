@@ -108,6 +108,17 @@ fn runs_of_the_same_name_are_told_apart() {
     let paths = ["x/run", "y/run"].map(|name| sample.path().join(name));
     let text = compare(&paths).unwrap().to_text();
     assert!(text.contains("x/run") && text.contains("y/run"), "{text}");
+    let long = [
+        "a-run-with-a-longer-name-than-thirty-1",
+        "a-run-with-a-longer-name-than-thirty-2",
+    ];
+    let sample = long.iter().fold(Sample::empty(), |sample, name| {
+        sample.with(&format!("{name}/config.toml"), "")
+    });
+    let text = compare(&long.map(|name| sample.path().join(name)))
+        .unwrap()
+        .to_text();
+    assert!(long.iter().all(|name| text.contains(name)), "{text}");
     let twice = compare(&[&paths[0], &paths[0]]).unwrap().to_text();
     assert!(
         twice.contains("run 1") && twice.contains("run 2"),

@@ -307,6 +307,25 @@ fn checkpoints_that_could_not_be_written_are_counted_with_the_first_reason_and_t
 }
 
 #[test]
+fn one_stop_counts_once_and_what_has_no_step_is_in_the_order_of_time() {
+    let text = r#"{"kind":"warning","unix_time_ms":10,"text":"waits"}
+{"kind":"start","unix_time_ms":20,"step":0,"text":"begins"}
+{"kind":"stop","unix_time_ms":30,"text":"SIGHUP"}
+{"kind":"stop","unix_time_ms":31,"step":8,"text":"on request"}
+{"kind":"stop","unix_time_ms":32,"step":8,"text":"by SIGHUP"}
+{"kind":"warning","unix_time_ms":40,"text":"waits again"}
+{"kind":"resume","unix_time_ms":50,"step":8,"text":"continues"}
+{"kind":"stop","unix_time_ms":60,"step":9,"text":"on request again"}
+"#;
+    let sample = Sample::empty().with("config.toml", "model = 'mnist'");
+    let run = sample.with("events.jsonl", text).read();
+    assert_eq!(run.events.count(EventKind::Stop), 2);
+    assert_eq!(run.events.count(EventKind::Warning), 2);
+    let times: Vec<_> = run.events.iter().filter_map(|it| it.unix_time_ms).collect();
+    assert_eq!(times, [10, 20, 30, 31, 32, 40, 50, 60]);
+}
+
+#[test]
 fn of_many_checkpoints_the_newest_are_listed() {
     let manifest = |step| {
         let name = format!("checkpoints/epoch-{step:04}/manifest.json");

@@ -290,9 +290,14 @@ impl CheckpointFolder {
 
     /// How far the newest checkpoint has come whose manifest can be read; its files are not read.
     pub fn newest_progress(&self) -> Option<Progress> {
-        let places = self.places().ok()?.into_iter().rev();
-        let mut read = places.filter_map(|place| Manifest::read(&place.found_in(&self.path)).ok());
-        Some(read.next()?.progress)
+        let mut places = self.places().ok()?.into_iter().rev();
+        places.find_map(|place| self.progress(place))
+    }
+
+    /// How far the checkpoint of a place has come, if its manifest can be read; its files are not read.
+    pub fn progress(&self, place: Place) -> Option<Progress> {
+        let manifest = Manifest::read(&place.found_in(&self.path));
+        Some(manifest.ok()?.progress)
     }
 
     /// What is said of a run without a checkpoint. It may have its model, where the disk took that and no checkpoint.

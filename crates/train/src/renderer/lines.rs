@@ -88,7 +88,8 @@ impl Pace {
         }
     }
 
-    /// How many samples per second there were between the line before and now.
+    /// How many samples per second there were between the line before and now; `None` in the first line, where the clock
+    /// has just begun.
     fn rate(&mut self, now: Instant, processed: usize) -> Option<f64> {
         if now.duration_since(self.next.0) >= INTERVAL {
             self.since = std::mem::replace(&mut self.next, (now, processed));
@@ -96,7 +97,7 @@ impl Pace {
         let (at, before) = self.since;
         let seconds = now.duration_since(at).as_secs_f64();
         let samples = processed.checked_sub(before)?;
-        (seconds > 0.0).then(|| samples as f64 / seconds)
+        (seconds > 0.0 && samples > 0).then(|| samples as f64 / seconds)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::metrics::{NewestReport, RankMetric};
 use crate::renderer::NamedMetrics;
 
 /// Feeds a renderer with the lines of a run's `metrics.jsonl`, through the metrics of the training itself: what it shows
-/// is what the training's own dashboard shows, of the steps that were logged.
+/// is what the training's own dashboard shows, of the steps that were logged, and of each whole epoch.
 ///
 /// ```
 /// # mod everburn { pub use everburn_train as train; }
@@ -38,11 +38,11 @@ pub struct Replay {
     /// The sums of the split's lines.
     so_far: MetricSums,
     /// The newest step of each kind: what is told again is shown once.
-    shown: [u64; 2],
+    shown: [u64; 3],
 }
 
-/// How many of the metrics, the first, a validation has too: it makes no steps with other ranks that could be told of.
-const OF_VALIDATION: usize = 1;
+/// How many of the metrics, the first, the means of an epoch and of a validation have: the others are of single steps.
+const OF_MEANS: usize = 1;
 
 /// How many metrics of an objective are shown, and how much of their names, whatever a file says.
 const MOST_METRICS: usize = 32;
@@ -77,7 +77,7 @@ impl Replay {
             split: Split::None,
             epoch: 0,
             so_far: MetricSums::default(),
-            shown: [0; 2],
+            shown: [0; 3],
         }
     }
 
@@ -109,6 +109,7 @@ impl Replay {
         let (place, split) = match line.kind.as_str() {
             "step" => (0, Split::Train),
             "validation" => (1, Split::Validation),
+            "train" => (2, Split::Train),
             _ => return,
         };
         if line.step <= self.shown[place] {
@@ -117,6 +118,11 @@ impl Replay {
         self.shown[place] = line.step;
         self.enter(split, line);
         let (sums, cost) = report_of(line);
+        let is_step = line.kind == "step";
+        if !is_step {
+            // It has the steps that were not logged, too.
+            self.so_far = MetricSums::default();
+        }
         let before = self.so_far.clone();
         self.so_far += &sums;
         let report = StepReport::OfAllRanks { sums, cost, before };
@@ -125,9 +131,10 @@ impl Replay {
             iteration: Some(line.step as usize),
             lr: None,
         };
-        let shown = match split {
-            Split::Validation => OF_VALIDATION,
-            _ => self.metrics.len(),
+        let shown = if is_step {
+            self.metrics.len()
+        } else {
+            OF_MEANS
         };
         for (id, metric) in &mut self.metrics[..shown] {
             // A report of numbers has nothing to read from a device.
@@ -260,47 +267,59 @@ mod tests {
         let shown = Shown::default();
         let mut replay = Replay::on(Box::new(Lines::new(Box::new(shown.clone()))));
         let live = Live {
-            epochs: 2,
-            steps: Some(40),
+            epochs: 3,
+            steps: Some(60),
             ..Live::default()
         };
         let updates = [
             line("step", 1, 10, 4.0),
             line("step", 1, 20, 2.0),
-            line("train", 1, 20, 3.0),
+            // Of all steps, and not of those alone that were logged.
+            line("train", 1, 20, 3.5),
             line("validation", 1, 20, 1.5),
             line("step", 2, 30, 1.0),
             // The file was written anew.
             line("step", 1, 10, 9.0),
             line("validation", 2, 40, 0.5),
+            // No step of this epoch was logged.
+            line("train", 3, 60, 0.25),
+            line("validation", 3, 60, 0.125),
             Update::Live(live),
         ];
         replay.take(&updates);
         let text = String::from_utf8(shown.0.lock().unwrap().clone()).unwrap();
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 4, "{text}");
+        assert_eq!(lines.len(), 6, "{text}");
         for (line, parts) in lines.iter().zip([
             [
-                "epoch 1/2  train  20/20",
-                "loss 3.0000  accuracy 50.00 %  mae 1.5000  ",
+                "epoch 1/3  train  20/20",
+                "loss 3.5000  accuracy 50.00 %  mae 1.7500  ",
             ],
             [
-                "epoch 1/2  valid  20/20",
+                "epoch 1/3  valid  20/20",
                 "loss 1.5000  accuracy 50.00 %  mae 0.7500",
             ],
             [
-                "epoch 2/2  train  10/20",
+                "epoch 2/3  train  10/20",
                 "loss 1.0000  accuracy 50.00 %  mae 0.5000  ",
             ],
             [
-                "epoch 2/2  valid  20/20",
+                "epoch 2/3  valid  20/20",
                 "loss 0.5000  accuracy 50.00 %  mae 0.2500",
+            ],
+            [
+                "epoch 3/3  train  20/20",
+                "loss 0.2500  accuracy 50.00 %  mae 0.1250",
+            ],
+            [
+                "epoch 3/3  valid  20/20",
+                "loss 0.1250  accuracy 50.00 %  mae 0.0625",
             ],
         ]) {
             assert!(parts.iter().all(|part| line.contains(part)), "{text}");
-            // What is of steps with other ranks is not told of a validation.
-            let trains = line.contains("  train  ");
-            assert_eq!(line.contains(" samples/s"), trains, "{text}");
+            // What is of single steps is there where one was logged.
+            let has_steps = line.contains("  train  ") && !line.contains("epoch 3");
+            assert_eq!(line.contains(" samples/s"), has_steps, "{text}");
             assert!(line.len() <= 100 && !line.contains("waiting"), "{text}");
         }
     }

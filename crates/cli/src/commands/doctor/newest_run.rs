@@ -1,6 +1,6 @@
 //! How far the newest run has come that continues, or what it lacks: it waits for ranks, or a store; it was cut off,
-//! killed with its launcher so that nobody was left to say so; it has stalled, or a rank holds it up; it has failed or was
-//! stopped; or its files could not be written. And for which rank the others have waited.
+//! killed with its launcher so that nobody was left to say so; it has stalled, or a rank holds it up; it has failed, was
+//! stopped or has finished; or its files could not be written. And for which rank the others have waited.
 
 mod running;
 
@@ -91,7 +91,7 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
     ];
     let mut found: Vec<Finding> = problems.into_iter().flatten().collect();
     if found.is_empty() {
-        found.extend(running::finding(&newest, &events));
+        found.extend(running::finding(&newest, &events).or_else(|| running::finished(&newest)));
     }
     found.extend(waited_for(&newest).map(|(waited, more)| of_newest(waited, more.into())));
     found

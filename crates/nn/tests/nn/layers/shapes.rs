@@ -1,6 +1,7 @@
 //! Shapes at the edge, and shapes that are refused.
 
 use burn::module::Param;
+use burn::nn::PaddingConfig2d;
 use burn::prelude::*;
 use everburn_nn::BatchNormConfig;
 use everburn_nn::conv::Conv2dConfig;
@@ -57,6 +58,52 @@ fn other_channels_are_refused() {
     let device = Device::flex();
     let conv = Conv2dConfig::new([2, 3], [3, 3]).init(&device);
     conv.forward(tensor([1, 4, 8, 8], 1, &device));
+}
+
+#[test]
+fn kernels_that_are_larger_than_the_image_are_refused() {
+    let device = Device::flex();
+    let refusal = |forward: &dyn Fn(Tensor<4>) -> Tensor<4>, [height, width]: [usize; 2]| {
+        let image = tensor([1, 2, height, width], 1, &device);
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| forward(image)));
+        let message = panic.err().map(|panic| panic.downcast::<String>().unwrap());
+        message.map_or_else(String::new, |message| *message)
+    };
+    let conv = Conv2dConfig::new([2, 3], [3, 3]).with_stride([2, 2]);
+    let dense = conv.init(&device);
+    let message = refusal(&|image| dense.forward(image), [4, 2]);
+    let sizes = "conv2d: a kernel of 3x3 does not fit into an input of 4x2 (padding of rows and columns [(0, 0), (0, 0)]";
+    assert!(message.starts_with(sizes), "{message}");
+    assert_eq!(refusal(&|image| dense.forward(image), [3, 3]), "");
+    let dilated = conv.with_dilation([2, 1]).init(&device);
+    let message = refusal(&|image| dilated.forward(image), [4, 3]);
+    assert!(message.contains("dilation [2, 1]"), "{message}");
+    assert_eq!(refusal(&|image| dilated.forward(image), [5, 3]), "");
+
+    // One side is padded, so Burn's own pool would compute.
+    let padding = PaddingConfig2d::Explicit(1, 0, 0, 0);
+    let maximum = MaxPool2dConfig::new([3, 3]).with_padding(padding).init();
+    let message = refusal(&|image| maximum.forward(image), [1, 3]);
+    assert!(
+        message.starts_with("max_pool2d: a kernel of 3x3"),
+        "{message}"
+    );
+    assert_eq!(refusal(&|image| maximum.forward(image), [2, 3]), "");
+    let mean = AvgPool2dConfig::new([3, 3]).init();
+    let message = refusal(&|image| mean.forward(image), [2, 3]);
+    assert!(
+        message.starts_with("avg_pool2d: a kernel of 3x3"),
+        "{message}"
+    );
+    // With ceil, a last window counts that does not fit.
+    let mean = AvgPool2dConfig::new([3, 3]).with_ceil_mode(true).init();
+    assert_eq!(refusal(&|image| mean.forward(image), [2, 3]), "");
+    let even = AdaptiveAvgPool2dConfig::new([2, 2]).init();
+    let message = refusal(&|image| even.forward(image), [0, 3]);
+    assert!(
+        message.contains("an input of 0x3 has no pixels"),
+        "{message}"
+    );
 }
 
 #[test]

@@ -32,7 +32,8 @@ fn a_line_has_the_rate_since_the_one_before_and_the_last_one_the_mean() {
     let after = |seconds| begun + Duration::from_secs(seconds);
     // A resumed epoch begins within.
     let mut pace = Pace::begin(begun, 5_000);
-    assert_eq!(pace.rate(begun, 5_000), None);
+    let soon = begun + Duration::from_micros(3);
+    assert_eq!([begun, soon].map(|now| pace.rate(now, 5_000)), [None; 2]);
     let rates = [(2, 5_800), (4, 6_600), (6, 6_620), (7, 6_630)]
         .map(|(seconds, processed)| pace.rate(after(seconds), processed));
     assert_eq!(rates, [400.0, 400.0, 10.0, 10.0].map(Some));

@@ -1,9 +1,11 @@
-//! How far a run has come that continues, and without which ranks.
+//! How far a run has come that continues, and without which ranks; or that has finished.
 
 use std::path::Path;
 
+use everburn_record::units::counted;
 use everburn_record::{Finding, Live, Phase, plain, unix_time_ms};
 use everburn_report::Events;
+use everburn_train::RunDirectory;
 
 use crate::arguments::keys::with_flags;
 
@@ -29,4 +31,21 @@ pub(super) fn finding(run: &Path, events: &Events) -> Option<Finding> {
         "no step for {seconds:.0} s: `monitor {run}`, key r, shows what each rank does; their logs are in its folder"
     );
     Some(Finding::warn("newest run", found, advice))
+}
+
+/// Of a run that has made all of its steps: a line that says how many.
+pub(super) fn finished(run: &Path) -> Option<Finding> {
+    let report = RunDirectory::open(run).and_then(|run| run.read_report());
+    let report = report.ok().filter(|report| report.finished)?;
+    // A report is of the run as it was before it was resumed.
+    let has_ended = Live::read(run).is_none_or(|live| live.phase == Phase::Ended);
+    let (epochs, steps) = (report.epochs, report.steps);
+    let found = format!(
+        "{}: it has finished, after {} and {}",
+        run.display(),
+        counted(epochs, "epoch"),
+        counted(steps, "step")
+    );
+    let is_over = has_ended && !Live::has_owner(run);
+    is_over.then(|| Finding::ok("newest run", plain::line(&found, 1500)))
 }

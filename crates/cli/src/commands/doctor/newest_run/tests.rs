@@ -388,9 +388,13 @@ fn why_a_run_has_ended_before_its_time_is_named_until_it_is_resumed() {
     events.push(event(Stop, 7_000, Some(90), "stopped early"));
     let report = everburn_train::TrainingReport {
         finished: true,
+        epochs: 3,
+        steps: 90,
         ..Default::default()
     };
     let report = serde_json::to_string(&report).unwrap();
     std::fs::write(run.join("report.json"), report).unwrap();
-    assert!(written(&events).is_empty());
+    let finished = &written(&events)[0];
+    assert!(finished.starts_with("ok    newest run"), "{finished}");
+    finished.assert_contains(["it has finished, after 3 epochs and 90 steps"]);
 }
