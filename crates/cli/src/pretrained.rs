@@ -298,7 +298,10 @@ pub(crate) fn adopt(
     });
     let found = tasks.find_map(|task| match task.adopt(folder, &json, skip) {
         Ok(None) => None,
-        Ok(Some(sections)) => Some(Ok((task.name().to_owned(), sections))),
+        Ok(Some(sections)) => Some(match task.configure(&sections) {
+            Ok(_) => Ok((task.name().to_owned(), sections)),
+            Err(error) => Err(with_sizes_of(&json, &error)),
+        }),
         Err(error) => Some(Err(error)),
     });
     if let Some(found) = found {
@@ -334,4 +337,17 @@ pub(crate) fn adopt(
             "types that are built: gpt2; llama, mistral, qwen2; vit; resnet",
         ),
     })
+}
+
+/// The error of a model that cannot be built, with the sizes in the `config.json` that it comes from.
+fn with_sizes_of(json: &serde_json::Value, error: &TaskError) -> TaskError {
+    let all = json.as_object().into_iter().flatten();
+    let sizes = all.filter(|(key, value)| value.is_u64() && !key.ends_with("_id"));
+    let sizes: Vec<String> = sizes
+        .map(|(key, value)| format!("{} = {value}", legible(key)))
+        .collect();
+    TaskError::new(format!("{PRETRAINED_CONFIG}: {error}")).with_help(format!(
+        "the sizes of the model are those of {PRETRAINED_CONFIG}: {}; copy or download the folder again",
+        sizes.join(", ")
+    ))
 }
