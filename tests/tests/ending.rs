@@ -122,6 +122,7 @@ fn stops_cleanly(ranks: usize, signal: Signal, code: i32) {
     let by = match signal {
         Signal::INT => "Ctrl-C",
         Signal::USR1 => "SIGUSR1",
+        Signal::USR2 => "SIGUSR2",
         _ => "SIGTERM",
     };
     let begin = format!("on request by {by} after step ");
@@ -153,11 +154,11 @@ fn sigterm_at_the_launcher_stops_all_ranks_after_their_step() {
     stops_cleanly(2, Signal::TERM, 128 + 15);
 }
 
-/// As `--signal=USR1@90` of Slurm sends it.
+/// As `--signal=USR1@90` of Slurm sends it, or submitit.
 #[test]
-fn sigusr1_at_the_launcher_or_a_single_process_stops_after_the_step() {
+fn sigusr1_and_sigusr2_at_the_launcher_or_a_single_process_stop_after_the_step() {
     stops_cleanly(2, Signal::USR1, 128 + 10);
-    stops_cleanly(1, Signal::USR1, 130);
+    stops_cleanly(1, Signal::USR2, 130);
 }
 
 #[test]

@@ -119,6 +119,38 @@ fn stopped_while_it_joins(code: i32, variables: impl Fn(u16) -> Vec<(&'static st
     );
 }
 
+#[test]
+fn the_signal_that_stops_ranks_of_srun_is_named_by_its_rank_and_in_the_report() {
+    let (folder, ended) = on_a_free_port(|port| {
+        let folder = tempfile::tempdir().unwrap();
+        let [mut first, second] = [0, 1].map(|rank| {
+            let command = Everburn::train_for_long(folder.path(), "mnist")
+                .args(["--run-dir", "run", "--timeout", "60"])
+                .env("EVERBURN_JOB_TOKEN", TOKEN);
+            let variables = of_srun(rank, port).into_iter();
+            let command =
+                variables.fold(command, |command, (name, value)| command.env(name, value));
+            command.start()
+        });
+        let run = Run::new(folder.path().join("run"));
+        let trains = first.holds_before_its_end("an epoch", || run.epochs() >= 1);
+        if trains {
+            first.signal(Signal::USR2);
+        }
+        let ended = [first, second].map(Job::wait);
+        trains.then_some((folder, ended))
+    });
+    let [first, second] = ended.map(Ended::succeeded);
+    let line = "stopping on SIGUSR2, after the step that is under way if there is one, with a checkpoint: rank 0 has the \
+                signal";
+    assert!(first.stderr.contains(line), "{first}");
+    assert!(!second.stderr.contains("stopping on"), "{second}");
+    let report = Run::new(folder.path().join("run")).report();
+    let stopped = report["stopped"].as_str().unwrap();
+    let begin = "on request by SIGUSR2 after step ";
+    assert!(stopped.starts_with(begin), "{report:#}");
+}
+
 /// What `srun` tells one of two tasks on one node, of a job whose number makes `port` the store's.
 fn of_srun(rank: usize, port: u16) -> [(&'static str, String); 9] {
     [

@@ -125,6 +125,34 @@ fn a_head_of_another_size_is_left_out_of_the_weights() {
 }
 
 #[test]
+fn other_weights_than_those_of_a_configuration_are_taken_without_its_init_skip() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let begin = |run: &str, more: &str| {
+        let train = Everburn::train(here, "mlp").args(["--steps", "1", "--run-dir", run]);
+        train.args(more.split_whitespace()).run().succeeded();
+    };
+    begin("a", "");
+    begin("b", "--init-from a --init-skip layers.2.*");
+    let export = "export b --to pytorch --output b.pt".split(' ');
+    Everburn::new(here, export).run().succeeded();
+    let import = "import b.pt --config b/config.toml --run-dir c".split(' ');
+    Everburn::new(here, import).run().succeeded();
+    let config = Run::new(here.join("c")).text("config.toml");
+    assert!(!config.contains("init_skip"), "{config}");
+    let further = |run: &str, more: &str| {
+        let train = format!("train --config b/config.toml --init-from b.pt --run-dir {run} {more}");
+        let ended = Everburn::new(here, train.split_whitespace()).run();
+        ended.succeeded().stdout
+    };
+    let whole = further("d", "");
+    assert!(whole.contains("b.pt: 6 tensors\n"), "{whole}");
+    let skips = further("e", "--init-skip layers.1.*");
+    let line = "b.pt: 4 tensors; layers.1.weight, layers.1.bias begin with new weights";
+    assert!(skips.contains(line), "{skips}");
+}
+
+#[test]
 fn a_model_that_its_run_has_gone_beyond_is_not_taken_for_the_newest() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();

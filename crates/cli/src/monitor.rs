@@ -71,7 +71,7 @@ fn look_on(mut source: Source, stop: &StopSignal) -> Result<Option<String>, Moni
 }
 
 fn listen() -> Result<StopSignal, CliError> {
-    listen_for_stop(false, |_, _| ())
+    listen_for_stop(None, |_, _| ())
         .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))
 }
 

@@ -24,6 +24,9 @@ const OF_WEIGHTS: [&str; 3] = ["special_tokens", "generation_tokens", "window"];
 /// The keys of `[data]` that belong to a trained model: what its images are like.
 const OF_IMAGES: [&str; 5] = ["size", "stem", "channels", "mean", "std"];
 
+/// How the error of a task begins whose numbers make no model.
+const CANNOT_BE_BUILT: &str = "the model cannot be built";
+
 /// The longest `config.json` that is read, in bytes.
 const LONGEST_CONFIG: u64 = 16 << 20;
 
@@ -298,7 +301,15 @@ pub(crate) fn adopt(
     });
     let found = tasks.find_map(|task| match task.adopt(folder, &json, skip) {
         Ok(None) => None,
-        Ok(Some(sections)) => Some(Ok((task.name().to_owned(), sections))),
+        Ok(Some(sections)) => {
+            // What flags may still set right is refused with them.
+            let fault = task.configure(&sections).err();
+            let fault = fault.filter(|error| error.to_string().starts_with(CANNOT_BE_BUILT));
+            Some(match fault {
+                None => Ok((task.name().to_owned(), sections)),
+                Some(error) => Err(with_sizes_of(&json, &error)),
+            })
+        }
         Err(error) => Some(Err(error)),
     });
     if let Some(found) = found {
@@ -334,4 +345,17 @@ pub(crate) fn adopt(
             "types that are built: gpt2; llama, mistral, qwen2; vit; resnet",
         ),
     })
+}
+
+/// The error of a model that cannot be built, with the sizes in the `config.json` that it comes from.
+fn with_sizes_of(json: &serde_json::Value, error: &TaskError) -> TaskError {
+    let all = json.as_object().into_iter().flatten();
+    let sizes = all.filter(|(key, value)| value.is_u64() && !key.ends_with("_id"));
+    let sizes: Vec<String> = sizes
+        .map(|(key, value)| format!("{} = {value}", legible(key)))
+        .collect();
+    TaskError::new(format!("{PRETRAINED_CONFIG}: {error}")).with_help(format!(
+        "the sizes of the model are those of {PRETRAINED_CONFIG}: {}; copy or download the folder again",
+        sizes.join(", ")
+    ))
 }

@@ -73,6 +73,9 @@ pub(crate) fn from_environment(command: &Command) -> Result<Option<RankEnvironme
     if announces {
         say_error!("{}", environment.announcement());
     }
+    if let Some(warning) = environment.loopback_warning() {
+        say_error!("warning: {warning}");
+    }
     Ok(Some(environment))
 }
 

@@ -185,6 +185,10 @@ fn train_as_rank(
         kernels,
         ..RankJob::new(&config, arguments, &*task, &loaded)
     };
+    if !ours {
+        // Its messages would tear a dashboard.
+        job.display = renderer::Display::Lines;
+    }
     let device = job.device(environment.local_rank)?;
     let Joined {
         group,
@@ -264,15 +268,19 @@ fn check_of_rank(config: &RunConfig, rank: usize) -> Result<(), CliError> {
     gradient_exchange::check(config)
 }
 
-/// From here on a signal stops the training after the present step, by itself with a word. A launcher has its own.
+/// From here on a signal stops the training after the present step, with a word. Our launcher has its own.
 fn listen_for_stop(
     environment: Option<&RankEnvironment>,
     has_checkpoints: bool,
 ) -> Result<StopSignal, CliError> {
+    let rank = environment.map(|environment| environment.rank);
     let tell = move |signal: &str, again: bool| {
-        tracing::info!("{}", ending::words_of_stop(signal, again, has_checkpoints));
+        tracing::info!(
+            "{}",
+            ending::words_of_stop(rank, signal, again, has_checkpoints)
+        );
     };
-    let stop = everburn_launch::listen_for_stop(environment.is_some(), tell)
+    let stop = everburn_launch::listen_for_stop(environment, tell)
         .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))?;
     Ok(match environment.and_then(RankEnvironment::kill_job) {
         Some(kill) => stop.with_kill(kill),

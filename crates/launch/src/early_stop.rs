@@ -5,15 +5,16 @@ use std::ops::ControlFlow;
 use std::thread;
 
 use everburn_record::proc::value_in;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level::{self, signal_name};
 
 /// The signals by which a job is asked to stop.
-pub(crate) const ASKED_BY: [i32; 5] = [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGQUIT];
+pub(crate) const ASKED_BY: [i32; 6] = [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT];
 
-/// The signals by which a rank is asked to stop. Batch scripts for PyTorch have Slurm send SIGUSR1 before the end of a job's time.
-pub(crate) const RANK_ASKED_BY: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, SIGUSR1];
+/// The signals by which a rank is asked to stop. Batch scripts for PyTorch have Slurm send SIGUSR1 before the end of a job's time,
+/// submitit SIGUSR2.
+pub(crate) const RANK_ASKED_BY: [i32; 5] = [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
 
 /// Listens for signals while a launcher prepares its job, until [`Launcher::run`](crate::Launcher::run) does: one that comes
 /// before ends the process with 128 + its number, as later ones end the job, and not without a word.
@@ -37,7 +38,7 @@ pub struct EarlyStop {
 }
 
 impl EarlyStop {
-    /// Listens for SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGQUIT. `tell` gets the name of the one that ends the process.
+    /// Listens for SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGQUIT. `tell` gets the name of the one that ends the process.
     ///
     /// # Errors
     /// When the system refuses a signal handler or a thread.
@@ -45,7 +46,7 @@ impl EarlyStop {
         Self::start(&ASKED_BY, |signal| 128 + signal, tell)
     }
 
-    /// Does the same in a rank until it has joined the others, for SIGINT, SIGTERM, SIGHUP and SIGUSR1, to which
+    /// Does the same in a rank until it has joined the others, for SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2, to which
     /// [`listen_for_stop`](crate::listen_for_stop) listens then. `code` makes the exit code of the signal's number.
     ///
     /// # Errors

@@ -254,7 +254,7 @@ pub enum RankEnvironmentError {
     #[error(
         "{found} make this process a rank (unset them if they are left over); the ranks meet at {address}, and \
          EVERBURN_JOB_TOKEN is not set: set it to the same secret for all ranks \
-         ({advice}; `openssl rand -hex 32` makes one). Or set EVERBURN_OPEN_STORE=1: then anyone who can reach the \
+         ({advice}). Or set EVERBURN_OPEN_STORE=1: then anyone who can reach the \
          store can join the job, and read and change its contents"
     )]
     NoJobToken {

@@ -137,7 +137,7 @@ impl Launcher {
     /// begin.
     ///
     /// Call it once, from a thread that lives as long as the process (`main`'s): its end would
-    /// count as the launcher's. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGQUIT are taken over and stay without effect
+    /// count as the launcher's. SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGQUIT are taken over and stay without effect
     /// after the return, so the process should end soon.
     ///
     /// # Errors

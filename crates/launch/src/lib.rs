@@ -24,7 +24,7 @@
 //! - No rank outlives it, whatever signal ends it, SIGKILL included (for SIGKILL the rank must call
 //!   [`RankEnvironment::guard_against_orphaning`]).
 //! - SIGINT or SIGTERM at the launcher asks all ranks once, by SIGTERM, to stop after their step;
-//!   a second one ends them at once. So do SIGUSR1, and SIGHUP unless the launcher was started to ignore it, as by `nohup`.
+//!   a second one ends them at once. So do SIGUSR1, SIGUSR2, and SIGHUP unless the launcher was started to ignore it, as by `nohup`.
 //!
 //! # Elastic jobs
 //! With [`LaunchConfig::elastic`] a failure does not end the job: the rank is restarted after a growing pause, up to

@@ -63,6 +63,24 @@ impl StartedBy {
         !matches!(self, Self::Everburn | Self::Torchrun | Self::Variables)
     }
 
+    /// How the processes that it starts are given the secret of their job, which is on no command line.
+    pub(crate) fn sets_secret(self) -> String {
+        let export = "`export EVERBURN_JOB_TOKEN=$(openssl rand -hex 32)`";
+        match self {
+            Self::OpenMpi => format!("{export} and `mpirun -x EVERBURN_JOB_TOKEN ...`"),
+            Self::Mvapich => format!("{export} and `mpirun_rsh -export ...`"),
+            Self::Pmi => format!("{export} and `mpiexec -genvlist EVERBURN_JOB_TOKEN ...`"),
+            Self::Slurm => format!("{export} before `srun`"),
+            Self::Kubernetes => {
+                "a secret, under `env` of the container; `openssl rand -hex 32` makes one"
+                    .to_owned()
+            }
+            Self::Everburn | Self::Torchrun | Self::Variables => {
+                "`export EVERBURN_JOB_TOKEN=...`; `openssl rand -hex 32` makes one".to_owned()
+            }
+        }
+    }
+
     /// How a variable is given to the processes that it starts.
     pub(crate) fn sets(self, name: &str) -> String {
         let value = match name {

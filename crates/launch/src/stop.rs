@@ -13,6 +13,7 @@ use signal_hook::consts::SIGHUP;
 use signal_hook::flag;
 use signal_hook::low_level;
 
+use crate::RankEnvironment;
 use crate::early_stop::{RANK_ASKED_BY, name_of, on_signals, signals_to_hear};
 
 /// Signals that come within this time are one request: `timeout` sends one to its child and one to its process group.
@@ -35,15 +36,15 @@ pub(crate) fn asks_again(first: Instant, now: Instant) -> bool {
     now.saturating_duration_since(first) > ONE_REQUEST
 }
 
-/// Listens for SIGINT, SIGTERM, SIGHUP and SIGUSR1, which from now on only set the signal. A SIGHUP that the process was
+/// Listens for SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2, which from now on only set the signal. A SIGHUP that the process was
 /// started to ignore, as by `nohup`, stays ignored.
 ///
-/// Without a launcher a second SIGINT, SIGTERM or SIGUSR1 ends the process at once, with 128 + the signal's
+/// In a process that is no `rank` a second SIGINT, SIGTERM, SIGUSR1 or SIGUSR2 ends the process at once, with 128 + the signal's
 /// number; signals within a quarter of a second count as one. `tell` gets the name of the first signal with `false`, which
-/// [`StopSignal::by`] has too, and that of the second with `true`, before the end. Under a launcher (`under_launcher`) there is
-/// neither: a Ctrl-C may reach a rank twice, from the terminal and from the launcher, and it is the launcher that ends ranks at
-/// once, and says so. Such a rank reports the signal with its end ([`RankEnvironment::report`](crate::RankEnvironment::report)):
-/// the launcher names it, unless it has sent that signal itself.
+/// [`StopSignal::by`] has too, and that of the second with `true`, before the end. In a rank a second signal ends nothing: a
+/// Ctrl-C may reach it twice, from the terminal and from its launcher. Where that is Everburn's, `tell` gets none: it is the
+/// launcher that ends ranks at once, and says so. Such a rank reports the signal with its end
+/// ([`RankEnvironment::report`]): the launcher names it, unless it has sent that signal itself.
 ///
 /// Stopping is a collective decision: one rank's answer must be agreed on by all before any acts.
 ///
@@ -52,7 +53,7 @@ pub(crate) fn asks_again(first: Instant, now: Instant) -> bool {
 ///
 /// ```
 /// # mod everburn { pub use everburn_launch as launch; }
-/// let stop = everburn::launch::listen_for_stop(false, |signal, again| match again {
+/// let stop = everburn::launch::listen_for_stop(None, |signal, again| match again {
 ///     false => eprintln!("{signal}: stopping after this step"),
 ///     true => eprintln!("{signal} again: ended at once"),
 /// })?;
@@ -60,14 +61,14 @@ pub(crate) fn asks_again(first: Instant, now: Instant) -> bool {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn listen_for_stop(
-    under_launcher: bool,
+    rank: Option<&RankEnvironment>,
     tell: impl Fn(&str, bool) + Send + Sync + 'static,
 ) -> io::Result<StopSignal> {
     let asked = Arc::new(AtomicBool::new(false));
     // No handlers of the process's exit run, which might wait for what hangs.
     let kill = || low_level::exit(EXIT_INTERRUPTED.into());
     let stop = StopSignal::from_flag(Arc::clone(&asked)).with_kill(kill);
-    if under_launcher {
+    if rank.is_some_and(|rank| rank.launcher_pid.is_some()) {
         for signal in signals_to_hear(&RANK_ASKED_BY) {
             flag::register_usize(signal, &RECEIVED, signal as usize)?;
             flag::register(signal, Arc::clone(&asked))?;
@@ -76,17 +77,17 @@ pub fn listen_for_stop(
     }
     let tell = Arc::new(tell);
     let mut first = None::<Instant>;
-    let named = stop.clone();
+    let (named, is_rank) = (stop.clone(), rank.is_some());
     let obey = move |signal| {
         let was_asked = asked.load(Ordering::Relaxed);
         named.set_by(name_of(signal));
         match request(signal, was_asked, first, Instant::now()) {
             Request::Stop => drop(say(&tell, signal, false)),
-            Request::End => {
+            Request::End if !is_rank => {
                 let _ = say(&tell, signal, true).recv_timeout(LAST_WORDS);
                 low_level::exit(128 + signal);
             }
-            Request::Known => {}
+            Request::End | Request::Known => {}
         }
         first.get_or_insert_with(Instant::now);
         ControlFlow::Continue(())

@@ -282,6 +282,11 @@ fn weights_lead_to_the_settings_or_the_model_that_they_fit() {
     refused("resnet18", &[deep, large], &builds);
     let builds = format!("{blocks} --set data.stem=large builds the model");
     refused("resnet18", &[deep, small], &builds);
+    let narrow = "resnet18.width=16";
+    let builds = "--set resnet18.width=64 builds the model that the weights fit";
+    refused("resnet18", &[narrow, large], builds);
+    let builds = format!("{blocks} --set resnet18.width=64 --set data.stem=large builds the model");
+    refused("resnet18", &[narrow, deep, small], &builds);
     let another = "the weights fit resnet18: name it in place of resnet50";
     refused("resnet50", &[large], another);
     let both = format!("{another}, with --set data.stem=large");

@@ -25,7 +25,7 @@ fn turn_of_a_batch_script(
     stub("openssl", "echo a-secret-of-the-job");
     stub(
         "scontrol",
-        "if [ \"$1\" = show ]; then printf 'n1\\nn2\\n'; else echo \"$*\" >>requeued; fi",
+        "if [ \"$1\" = show ]; then printf 'n1\\nn2\\n'; else [ -z \"${REFUSED:-}\" ] && echo \"$*\" >>requeued; fi",
     );
     stub("srun", step);
     let script = std::path::absolute(Path::new("../docs/launching").join(script)).unwrap();
@@ -95,6 +95,19 @@ fn the_batch_script_asks_for_a_bounded_number_of_turns_and_knows_the_end_of_its_
     assert_eq!(turn("exit 75", &[(end, "1")]), (0, true));
     assert_eq!(turn("exit 75", &[(end, "99999999999")]), (75, false));
     assert_eq!(turn("exit 2", &[(end, "1")]), (2, false));
+    // Slurm gives none to a job that was updated to Requeue=0.
+    assert_eq!(turn("exit 0", &[("REFUSED", "1")]), (0, false));
+}
+
+#[test]
+fn a_signal_to_the_batch_shell_is_passed_on_to_srun_and_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let stopped = report("\"on request by SIGUSR1 after step 7\"", 1);
+    let step = format!(
+        "stop() {{ {stopped}; exit 0; }}; trap stop USR1; kill -USR1 $PPID; while :; do sleep 0.02; done"
+    );
+    let turn = turn_of_a_batch_script(TASKS, folder.path(), &step, &[]);
+    assert_eq!(turn, (0, "requeue 7\n".to_owned()));
 }
 
 #[test]
@@ -126,20 +139,37 @@ fn the_batch_script_of_launchers_decides_by_the_report_and_not_by_143() {
     assert_eq!(turn(&report("null", 3)), (0, false));
     // Nothing is left to train.
     assert_eq!(turn("exit 0"), (0, false));
+    // An elastic job has finished without a launcher that was lost.
+    let lost = |number| format!("{}; exit 137", report("null", number));
+    let elastic = [("ELASTIC", "4:8")];
+    assert_eq!(turn_with(&lost(4), &elastic), (0, false));
+    assert_eq!(turn_with("exit 137", &elastic), (137, false));
+    assert_eq!(turn(&lost(5)), (137, false));
 }
 
 #[test]
 fn the_batch_script_of_launchers_gives_each_the_flags_of_its_node() {
     let folder = tempfile::tempdir().unwrap();
-    let command = |resumes: &str| {
-        let step = "printf '#!/bin/bash\\necho \"$*\" >command\\n' >everburn; chmod +x everburn\n\
-                    SLURM_NNODES=2 SLURM_NODEID=1 \"${@:3}\"";
-        turn_of_a_batch_script(LAUNCHERS, folder.path(), step, &[]);
-        let command = std::fs::read_to_string(folder.path().join("command")).unwrap();
-        let flags = "train mnist --epochs 3 --ranks 4 --nodes 2 --node-rank 1 --rendezvous n1:15007 --run-dir runs/job";
-        assert_eq!(command.trim_end(), format!("{flags}{resumes}"));
+    let command = |variables: &[(&str, &str)], of_srun: &str, elastic: &str, run: &str| {
+        let step = "while [ \"$1\" != sh ]; do printf '%s ' \"$1\"; shift; done >of_srun\n\
+                    printf '#!/bin/bash\\necho \"$*\" >command\\n' >everburn; chmod +x everburn\n\
+                    SLURM_NNODES=2 SLURM_NODEID=1 \"$@\"";
+        turn_of_a_batch_script(LAUNCHERS, folder.path(), step, variables);
+        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+        assert_eq!(read("of_srun"), format!("{of_srun} --label "));
+        let flags = "train mnist --data mnist --epochs 3 --checkpoint-every 10min --ranks 4 --nodes 2 --node-rank 1 \
+                     --rendezvous n1:15007";
+        let expected = format!("{flags}{elastic} --run-dir {run}");
+        assert_eq!(read("command").trim_end(), expected);
     };
-    command("");
+    let fails = "--kill-on-bad-exit=1";
+    command(&[], fails, "", "runs/job");
+    let array = [("SLURM_ARRAY_TASK_ID", "3")];
+    command(&array, fails, "", "runs/job-3");
     std::fs::create_dir_all(folder.path().join("runs/job/checkpoints/epoch-1")).unwrap();
-    command(" --resume");
+    command(&[], fails, "", "runs/job --resume");
+    command(&array, fails, "", "runs/job-3");
+    let continues = "--kill-on-bad-exit=0 --no-kill --wait=0";
+    let elastic = [("ELASTIC", "4:8")];
+    command(&elastic, continues, " --elastic 4:8", "runs/job --resume");
 }

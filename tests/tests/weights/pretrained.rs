@@ -254,6 +254,7 @@ fn a_damaged_pretrained_model_is_refused_by_its_file() {
         ),
         ("n_layer", serde_json::json!(1_000_000), "number of layers"),
         ("n_head", serde_json::json!(0), "number of heads"),
+        ("n_head", serde_json::json!(5), "n_head = 5"),
         ("vocab_size", serde_json::json!("many"), "vocab_size"),
         ("model_type", serde_json::json!("bert"), "no model here"),
         (

@@ -22,8 +22,12 @@ use crate::{legible, pretrained, tasks};
 /// file, then the flags.
 pub(super) fn layered(
     arguments: &TrainArguments,
-    file_layer: Table,
+    mut file_layer: Table,
 ) -> Result<(&'static AnyTask, Table), CliError> {
+    if arguments.init_from.is_some() && !arguments.resume {
+        // It is about the weights of the file.
+        file_layer.remove("init_skip");
+    }
     let named = match (&arguments.model, file_layer.get("model")) {
         (Some(name), _) => Some(name.clone()),
         (None, Some(Value::String(name))) => Some(name.clone()),

@@ -114,8 +114,14 @@ pub(super) fn with_continuation(error: CliError, run: &RunDirectory) -> CliError
     }
 }
 
-/// What a training without a launcher says of a signal to stop, and of one that comes `again`.
-pub(super) fn words_of_stop(signal: &str, again: bool, has_checkpoints: bool) -> String {
+/// What a training without our launcher says of a signal to stop, and of one that comes `again`. It is one of several ranks if
+/// `rank` is its number.
+pub(super) fn words_of_stop(
+    rank: Option<usize>,
+    signal: &str,
+    again: bool,
+    has_checkpoints: bool,
+) -> String {
     let (with, without) = match has_checkpoints {
         true => (
             ", with a checkpoint",
@@ -123,9 +129,11 @@ pub(super) fn words_of_stop(signal: &str, again: bool, has_checkpoints: bool) ->
         ),
         false => ("", ""),
     };
+    let more = "; once more ends the training at once".to_owned();
+    let more = rank.map_or(more, |rank| format!(": rank {rank} has the signal"));
     match again {
         false => format!(
-            "stopping on {signal}, after the step that is under way if there is one{with}; once more ends the training at once"
+            "stopping on {signal}, after the step that is under way if there is one{with}{more}"
         ),
         true => format!("{signal} again: the training is ended at once{without}"),
     }
@@ -137,15 +145,20 @@ mod tests {
 
     #[test]
     fn a_stop_says_what_comes_of_it() {
-        let first = words_of_stop("SIGINT", false, true);
+        let first = words_of_stop(None, "SIGINT", false, true);
         let expected = "stopping on SIGINT, after the step that is under way if there is one, with a checkpoint; once more \
                         ends the training at once";
         assert_eq!(first, expected);
-        let again = words_of_stop("SIGINT", true, true);
+        let of_rank = words_of_stop(Some(1), "SIGUSR1", false, true);
+        assert!(
+            of_rank.ends_with(", with a checkpoint: rank 1 has the signal"),
+            "{of_rank}"
+        );
+        let again = words_of_stop(None, "SIGINT", true, true);
         let expected = "SIGINT again: the training is ended at once, and steps since the newest checkpoint are lost";
         assert_eq!(again, expected);
         for again in [false, true] {
-            let of_finder = words_of_stop("SIGTERM", again, false);
+            let of_finder = words_of_stop(None, "SIGTERM", again, false);
             assert!(!of_finder.contains("checkpoint"), "{of_finder}");
         }
     }

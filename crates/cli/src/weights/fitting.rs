@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use everburn_record::plain::word;
 use everburn_train::{AnyTask, TrainError, WeightsMismatch, state_dict_shapes};
 use toml::{Table, Value};
 
 use super::loaded;
-use crate::arguments::keys::put;
+use crate::arguments::keys::{get, put};
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::tasks;
@@ -15,13 +16,6 @@ use crate::tasks;
 /// The setting of images on which the first layer of a residual net depends, and its values.
 const STEM: &str = "data.stem";
 const STEMS: [&str; 2] = ["large", "small"];
-
-/// A setting with which a model may fit weights.
-struct Setting {
-    key: String,
-    value: Value,
-    flag: String,
-}
 
 /// What the weights in `path` fit, apart from a head, where loading them has failed with `error`. Models of the same data
 /// are tried; none of their weights are drawn.
@@ -70,32 +64,33 @@ pub(super) fn help_to_fit(error: &CliError, config: &RunConfig, path: &Path) -> 
     })
 }
 
-/// The flags with which the weights in `path` are those of the model: another stem, other blocks, or both.
+/// The flags with which the weights in `path` are those of the model: the sizes that they show, another stem, or both.
 fn flags_that_fit(config: &RunConfig, path: &Path) -> Option<String> {
-    let stems = STEMS.map(|stem| Setting {
-        key: STEM.to_owned(),
-        value: stem.into(),
-        flag: format!("--set {STEM}={stem}"),
-    });
-    let blocks = blocks_in(config, path);
-    let single = stems.iter().chain(&blocks).map(|one| vec![one]);
-    let both = blocks
-        .iter()
-        .flat_map(|own| stems.iter().map(move |stem| vec![own, stem]));
-    let mut settings = single.chain(both);
-    let fitting = settings.find(|settings| {
+    let shown = shown_sizes(config, path).unwrap_or_default();
+    let stems = STEMS.map(|stem| Some((STEM.to_owned(), Value::from(stem))));
+    [None].into_iter().chain(stems).find_map(|stem| {
+        let settings: Vec<_> = shown.iter().cloned().chain(stem).collect();
         let mut other = config.clone();
-        let mut settings = settings.iter();
-        settings.all(|it| put(&mut other.sections, &it.key, it.value.clone()).is_ok())
-            && fits(&other, path)
-    })?;
-    let flags: Vec<&str> = fitting.iter().map(|setting| &*setting.flag).collect();
-    Some(flags.join(" "))
+        let mut all = settings.iter();
+        let fits = all.all(|(key, value)| put(&mut other.sections, key, value.clone()).is_ok())
+            && fits(&other, path);
+        fits.then(|| settings.iter().map(as_flag).collect::<Vec<_>>().join(" "))
+    })
 }
 
-/// The numbers of blocks that the weights in `path` have in the four stages of a residual net, as a setting of the model.
-fn blocks_in(config: &RunConfig, path: &Path) -> Option<Setting> {
-    let shapes = state_dict_shapes(path, &config.task().ok()?.layout()).ok()?;
+fn as_flag((key, value): &(String, Value)) -> String {
+    let value = match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string().replace(' ', ""),
+    };
+    format!("--set {}", word(format!("{key}={value}")))
+}
+
+/// The settings of a residual net that the weights in `path` show otherwise: the numbers of blocks in its four stages, and the
+/// channels of the first.
+fn shown_sizes(config: &RunConfig, path: &Path) -> Option<Vec<(String, Value)>> {
+    let configured = config.task().ok()?;
+    let shapes = state_dict_shapes(path, &configured.layout()).ok()?;
     let blocks = [1, 2, 3, 4].map(|stage| {
         let stage = format!("layer{stage}");
         let numbers = shapes.keys().filter_map(|name| {
@@ -104,12 +99,21 @@ fn blocks_in(config: &RunConfig, path: &Path) -> Option<Setting> {
         });
         numbers.collect::<BTreeSet<_>>().len() as i64
     });
+    let mut first = shapes.iter();
+    let (_, first) = first.find(|(name, _)| name.ends_with("layer1.0.conv1.weight"))?;
+    let width = *first.first()? as i64;
+    let own = configured.sections().ok()?;
     let task = tasks::find(&config.model)?;
     let section = task.sections().into_iter().find(|it| *it != "data")?;
-    let key = format!("{section}.blocks");
-    let flag = format!("--set '{key}={}'", format!("{blocks:?}").replace(' ', ""));
-    let value = Value::from(blocks.to_vec());
-    (!blocks.contains(&0)).then_some(Setting { key, value, flag })
+    let shown = [
+        ("blocks", Value::from(blocks.to_vec())),
+        ("width", width.into()),
+    ];
+    let shown = shown.map(|(name, value)| (format!("{section}.{name}"), value));
+    let differing = shown
+        .into_iter()
+        .filter(|(key, value)| get(&own, key) != Some(value));
+    (!blocks.contains(&0)).then(|| differing.collect())
 }
 
 /// Whether the weights in `path` are of a residual net whose blocks have inner convolutions of another width than a

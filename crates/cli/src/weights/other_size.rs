@@ -72,8 +72,20 @@ fn sizes_of(config: &RunConfig) -> String {
     };
     format!(
         "--config FILE takes the sizes from a configuration, such as the config.toml of the run that the weights are from, and \
-         --set sets one{folder}"
+         --set sets one{}{folder}",
+        keys_of_sizes(config).unwrap_or_default()
     )
+}
+
+/// The keys of the model's settings, as in ` of vit.width, vit.layers`.
+fn keys_of_sizes(config: &RunConfig) -> Option<String> {
+    let own = config.task().ok()?.sections().ok()?;
+    let (section, settings) = own
+        .iter()
+        .find(|(section, _)| !["data", "text"].contains(&section.as_str()))?;
+    let keys = settings.as_table()?.keys();
+    let keys: Vec<String> = keys.map(|key| format!("{section}.{key}")).collect();
+    (!keys.is_empty()).then(|| format!(" of {}", keys.join(", ")))
 }
 
 /// The command that leaves out the layers that differ, if these are few.
@@ -149,6 +161,8 @@ mod tests {
         assert!(!of_table.contains("config.json"), "{of_table}");
         let of_gpt = help("gpt2", &[], &[]);
         assert!(of_gpt.contains("whose config.json says them"), "{of_gpt}");
+        let keys = of_gpt.split("--set sets one of ").nth(1).unwrap();
+        assert!(keys.contains("gpt.width"), "{of_gpt}");
         let one = help("resnet18", &["layer1.0.conv1.*"], &[]);
         assert!(one.starts_with("take what fits: `"), "{one}");
         let skipped = "train resnet18 --init-from a.pt --init-skip 'layer1.0.conv1.*'` begins with new weights there. For";

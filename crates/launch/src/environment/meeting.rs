@@ -1,12 +1,13 @@
 //! How a rank meets the others that its launcher has started.
 
+use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use everburn_collectives::rendezvous::{
     Rendezvous, RendezvousError, RendezvousRequest, WaitListener, rendezvous, variable,
 };
 
-use super::RankEnvironment;
+use super::{RankEnvironment, variables};
 use crate::origin::StartedBy;
 
 impl RankEnvironment {
@@ -56,6 +57,30 @@ impl RankEnvironment {
         let mut meeting = rendezvous(&init_method, request)?;
         meeting.local_rank = self.local_rank;
         Ok(meeting)
+    }
+
+    /// A warning of rank 0 if the name of its host, where ranks of other machines are to meet it, is a loopback address there, as
+    /// `/etc/hosts` may have it. An address in place of a name is loopback on purpose.
+    #[must_use]
+    pub fn loopback_warning(&self) -> Option<String> {
+        let (host, started_by) = (&*self.master_addr, self.origin.started_by);
+        let listens = self.rank == 0 && !self.launcher_hosts_store && self.etcd.is_none();
+        // Pod 0 listens at all of its addresses.
+        let listens_there = listens && started_by != StartedBy::Kubernetes;
+        let is_name = host.trim_matches(['[', ']']).parse::<IpAddr>().is_err();
+        if !(listens_there && is_name && self.world_size > self.local_world_size) {
+            return None;
+        }
+        let addresses = (host, self.master_port).to_socket_addrs().ok()?;
+        let addresses: Vec<IpAddr> = addresses.map(|address| address.ip()).collect();
+        let own = addresses
+            .first()
+            .filter(|_| addresses.iter().all(IpAddr::is_loopback))?;
+        Some(format!(
+            "{host} is {own} here, which ranks on other machines cannot reach: set MASTER_ADDR to an address of this machine \
+             ({}), or take {host} out of the lines of 127.0.0.1 and 127.0.1.1 in /etc/hosts",
+            started_by.sets(variables::MASTER_ADDR)
+        ))
     }
 
     /// The rank's number on its node and the node's number of ranks, where Slurm has numbered the ranks node by node; its variable

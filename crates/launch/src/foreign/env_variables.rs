@@ -106,7 +106,7 @@ impl Secret {
             (false, None) => Err(RankEnvironmentError::NoJobToken {
                 found: found.join(" and "),
                 address,
-                advice: started_by.sets(v::JOB_TOKEN),
+                advice: started_by.sets_secret(),
             }),
         }
     }

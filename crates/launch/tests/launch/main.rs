@@ -199,6 +199,7 @@ fn an_interrupt_lets_every_rank_stop_cleanly() {
         (Signal::INT, "SIGINT", 130),
         (Signal::TERM, "SIGTERM", 143),
         (Signal::USR1, "SIGUSR1", 138),
+        (Signal::USR2, "SIGUSR2", 140),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let mut launcher = LauncherProcess::start(folder.path(), 2, "stops when asked", "");

@@ -1,7 +1,7 @@
 //! Progress as plain lines, for files, pipes and logs.
 
 use std::collections::HashMap;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use burn_train::LearnerSummary;
@@ -28,8 +28,7 @@ const COSTS: [&str; 4] = [
 ];
 
 /// The width of a line that stays in place: what fits a terminal of 80 columns, after the launcher's `[rank 0] `.
-const COLUMNS: usize = 80;
-const PREFIX: usize = "[rank 0] ".len();
+const COLUMNS: usize = 80 - "[rank 0] ".len();
 
 /// The cells of the bar.
 const BAR: usize = 10;
@@ -38,8 +37,8 @@ const BAR: usize = 10;
 /// newline for one that the next line replaces.
 const PROGRESS: &str = "EVERBURN_PROGRESS";
 
-/// Writes a line every two seconds, and one at the end of each split, with the metrics so far. On a terminal a bar stays
-/// in place during a split.
+/// Writes a line every two seconds, and one at the end of each split, with the metrics so far. On the terminal of a launcher a
+/// bar stays in place during a split. Other terminals have lines, too: `mpirun` gives rank 0 one whose output goes to a file.
 ///
 /// ```
 /// # mod everburn { pub use everburn_train as train; }
@@ -70,7 +69,8 @@ pub struct Lines {
     rate: Option<f64>,
     /// The last line, where lines stay.
     written: String,
-    ends: Ends,
+    /// A launcher writes to a terminal, on which the next line replaces one of progress.
+    in_place: bool,
 }
 
 /// How many samples were processed when: two marks, so that the newest rate is that of at least [`INTERVAL`].
@@ -101,23 +101,12 @@ impl Pace {
     }
 }
 
-/// What surrounds a line of progress, so that the next line replaces it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ends {
-    /// Nothing does.
-    Line,
-    /// This program writes to a terminal.
-    Terminal,
-    /// A launcher writes it to a terminal.
-    Launcher,
-}
-
 impl Lines {
     /// Writes to `output`.
     pub fn new(output: Box<dyn Write + Send + Sync>) -> Self {
         Self {
             output,
-            ends: Ends::Line,
+            in_place: false,
             names: HashMap::new(),
             metrics: Vec::new(),
             epoch: 0,
@@ -135,13 +124,8 @@ impl Lines {
 
     /// Writes to standard output.
     pub fn stdout() -> Self {
-        let ends = match std::io::stdout().is_terminal() {
-            true => Ends::Terminal,
-            false if std::env::var_os(PROGRESS).is_some_and(|value| value == "1") => Ends::Launcher,
-            false => Ends::Line,
-        };
         Self {
-            ends,
+            in_place: std::env::var_os(PROGRESS).is_some_and(|value| value == "1"),
             ..Self::new(Box::new(std::io::stdout()))
         }
     }
@@ -179,8 +163,8 @@ impl Lines {
         format!("epoch {epoch}/{epochs}  {split:<5}  {processed}/{total}{metrics}")
     }
 
-    /// A bar, and the metrics that fit `columns`.
-    fn bar(&self, columns: usize) -> String {
+    /// A bar, and the metrics that fit.
+    fn bar(&self) -> String {
         let done = (BAR * self.processed.min(self.total))
             .checked_div(self.total)
             .unwrap_or(0);
@@ -193,7 +177,7 @@ impl Lines {
         } = self;
         let mut line = format!("epoch {epoch}/{epochs} {split} [{done}{left}]");
         for metric in self.metrics() {
-            if line.chars().count() + metric.chars().count() <= columns {
+            if line.chars().count() + metric.chars().count() <= COLUMNS {
                 line.push_str(&metric);
             }
         }
@@ -206,27 +190,21 @@ impl Lines {
         let (now, processed) = (self.last, self.processed);
         let pace = self.pace.as_mut().filter(|_| !stays);
         self.rate = pace.and_then(|pace| pace.rate(now, processed));
-        let line = match (self.ends, stays) {
-            (Ends::Line, _) | (_, true) => self.whole_line(),
-            (Ends::Terminal, false) => self.bar(COLUMNS),
-            (Ends::Launcher, false) => self.bar(COLUMNS - PREFIX),
+        let is_replaced = self.in_place && !stays;
+        let line = match is_replaced {
+            true => self.bar(),
+            false => self.whole_line(),
         };
         // A limit of steps ends a split where a line may just have been written.
-        if self.ends == Ends::Line && self.written == line {
+        if !self.in_place && self.written == line {
             return;
         }
         self.written.clone_from(&line);
-        let line = match (self.ends, stays) {
-            (Ends::Line, _) | (Ends::Launcher, true) => format!("{line}\n"),
-            (Ends::Launcher, false) => format!("{line}\r\n"),
-            (Ends::Terminal, true) => format!("\r\x1b[2K{line}\n"),
-            // Without wrapping: a line that is longer than the terminal is wide is cut off.
-            (Ends::Terminal, false) => format!("\r\x1b[2K\x1b[?7l{line}\x1b[?7h"),
-        };
+        let end = if is_replaced { "\r\n" } else { "\n" };
         // An error means that standard output is closed; the training continues.
         let _ = self
             .output
-            .write_all(line.as_bytes())
+            .write_all(format!("{line}{end}").as_bytes())
             .and_then(|()| self.output.flush());
     }
 }
@@ -292,9 +270,9 @@ impl TrainingProgressLogger for Lines {
         self.processed = items_processed;
         let begin = || Pace::begin(Instant::now(), items_processed);
         self.pace.get_or_insert_with(begin);
-        let interval = match self.ends {
-            Ends::Line => INTERVAL,
-            Ends::Terminal | Ends::Launcher => INTERVAL_IN_PLACE,
+        let interval = match self.in_place {
+            true => INTERVAL_IN_PLACE,
+            false => INTERVAL,
         };
         if self.last.elapsed() >= interval && items_processed < self.total {
             self.write_line(false);

@@ -39,7 +39,7 @@ fn host_name() -> Finding {
         .nodename()
         .to_string_lossy()
         .into_owned();
-    let advice = "with several machines give `--rendezvous` an address and not this name";
+    let advice = "with several machines give `--rendezvous` (ranks of srun and mpirun: MASTER_ADDR) an address and not this name";
     match (name.as_str(), 0).to_socket_addrs() {
         Ok(addresses) => {
             let mut addresses: Vec<IpAddr> = addresses.map(|address| address.ip()).collect();

@@ -126,7 +126,7 @@ fn ranks_need_a_secret_at_any_address_or_an_open_store() {
         &[
             "OMPI_COMM_WORLD_RANK=1 and OMPI_COMM_WORLD_SIZE=2 make this process a rank",
             "127.0.0.1:",
-            "mpirun -x EVERBURN_JOB_TOKEN=...",
+            "(`export EVERBURN_JOB_TOKEN=$(openssl rand -hex 32)` and `mpirun -x EVERBURN_JOB_TOKEN ...`)",
             "EVERBURN_OPEN_STORE=1",
         ],
     );

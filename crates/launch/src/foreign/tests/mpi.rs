@@ -41,7 +41,7 @@ fn mpirun_on_several_machines_must_be_told_the_store() {
     let master = [("MASTER_ADDR", "node3"), ("MASTER_PORT", "29500")];
     refused(
         &[OPEN_MPI, &several, &master],
-        &["node3:29500", "mpirun -x EVERBURN_JOB_TOKEN=..."],
+        &["node3:29500", "mpirun -x EVERBURN_JOB_TOKEN ..."],
     );
     let rank = rank_of(&[OPEN_MPI, &several, &master]);
     assert_eq!((rank.master_addr.as_str(), rank.local_rank), ("node3", 0));

@@ -47,6 +47,32 @@ fn srun_says_all() {
 }
 
 #[test]
+fn a_first_host_on_loopback_is_warned_of_where_other_nodes_have_ranks() {
+    let first = [
+        ("SLURM_PROCID", "0"),
+        ("SLURM_LOCALID", "0"),
+        ("SLURM_NODEID", "0"),
+    ];
+    let two = [("SLURM_STEP_NODELIST", "localhost,n2")];
+    let warning = rank_of(&[STEP, &first, &two]).loopback_warning();
+    warning.unwrap().assert_contains([
+        "localhost is ",
+        "other machines cannot reach: set MASTER_ADDR",
+        "`export MASTER_ADDR=HOST` before `srun`",
+    ]);
+    assert_eq!(rank_of(&[STEP, &two]).loopback_warning(), None);
+    let address = [("MASTER_ADDR", "127.0.0.1")];
+    let on_purpose = rank_of(&[STEP, &first, &two, &address]);
+    assert_eq!(on_purpose.loopback_warning(), None);
+    let one = [
+        ("SLURM_STEP_NODELIST", "localhost"),
+        ("SLURM_STEP_TASKS_PER_NODE", "4"),
+        ("MASTER_ADDR", "localhost"),
+    ];
+    assert_eq!(rank_of(&[STEP, &first, &one]).loopback_warning(), None);
+}
+
+#[test]
 fn all_ranks_of_a_step_derive_one_address_and_other_steps_another() {
     let port = |step: &str, job: &str| {
         let changed = [("SLURM_STEP_ID", step), ("SLURM_JOB_ID", job)];

@@ -175,7 +175,7 @@ pub fn act() {
             run_forever(&rank)
         }
         "stops when asked" => {
-            let stop = listen_for_stop(true, |_, _| ()).unwrap();
+            let stop = listen_for_stop(Some(&rank), |_, _| ()).unwrap();
             write_pid(&rank);
             wait_until("the request to stop", || stop.is_set());
             std::process::exit(0)

@@ -18,15 +18,8 @@ pub(super) fn checked(tensor: PackedTensor, wrong_numbers: &WrongNumbers) -> Pac
     let (name, dtype, shape) = (tensor.name.clone(), tensor.dtype, tensor.shape.clone());
     let wrong_numbers = wrong_numbers.clone();
     bridge::deferred(name.clone(), dtype, shape, tensor.param_id, move || {
-        let data = bridge::to_data(&tensor).and_then(|data| match not_finite(&data) {
-            0 => Ok(data),
-            wrong => {
-                let all = data.num_elements();
-                Err(PackError::ValidationError(format!(
-                    "{wrong} of the {all} numbers of {name} are NaN or infinite: the training that wrote the file had diverged"
-                )))
-            }
-        });
+        let data = bridge::to_data(&tensor);
+        let data = data.and_then(|data| require_finite(&data, &name).map(|()| data));
         data.inspect_err(|error| {
             lock(&wrong_numbers).push(match error {
                 PackError::ValidationError(reason) => reason.clone(),
@@ -34,6 +27,21 @@ pub(super) fn checked(tensor: PackedTensor, wrong_numbers: &WrongNumbers) -> Pac
             });
         })
     })
+}
+
+/// Refuses the numbers of the tensor `name` if one of them is none in `f32`.
+pub(super) fn require_finite(data: &TensorData, name: &str) -> Result<(), PackError> {
+    let (wrong, all) = (not_finite(data), data.num_elements());
+    if wrong == 0 {
+        return Ok(());
+    }
+    let is_large = data.dtype() == DType::F64 && data.iter::<f64>().all(f64::is_finite);
+    let why = match is_large {
+        true => "above the range of f32, in which the model computes",
+        false => "NaN or infinite: the training that wrote the file had diverged",
+    };
+    let reason = format!("{wrong} of the {all} numbers of {name} are {why}");
+    Err(PackError::ValidationError(reason))
 }
 
 /// How many numbers are NaN or infinite.
@@ -84,6 +92,30 @@ mod tests {
             values.value("bias").unwrap();
             crate::load_state_dict_except(config.init(&device), &path, &skip, &layout).unwrap();
         }
+    }
+
+    #[test]
+    fn numbers_above_the_range_of_f32_are_no_diverged_training() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights.safetensors");
+        let header = r#"{"weight": {"dtype": "F64", "shape": [2, 3], "data_offsets": [0, 48]},
+            "bias": {"dtype": "F64", "shape": [2], "data_offsets": [48, 64]}}"#;
+        let size = header.len().next_multiple_of(8);
+        let header = format!("{header:<size$}");
+        let length = (size as u64).to_le_bytes();
+        let device = Device::flex();
+        let told = |number: f64| {
+            let numbers = [number, 1., 2., 3., 4., 5., 6., 7.].map(f64::to_le_bytes);
+            let file = [&length[..], header.as_bytes(), &numbers.concat()].concat();
+            std::fs::write(&path, file).unwrap();
+            let loaded = load_state_dict(LinearConfig::new(3, 2).init(&device), &path);
+            loaded.map(|_| ()).map_err(|error| error.to_string())
+        };
+        assert_eq!(told(1.5), Ok(()));
+        let large = told(1e300).unwrap_err();
+        large.assert_contains(["1 of the 6 numbers of weight are above the range of f32"]);
+        assert!(!large.contains("diverged"), "{large}");
+        told(f64::NAN).unwrap_err().assert_contains(["diverged"]);
     }
 
     #[test]

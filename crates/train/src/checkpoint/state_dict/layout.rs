@@ -8,6 +8,7 @@ use burn::store::bridge;
 use burn::store::burn_pack::Tensor as PackedTensor;
 use burn::tensor::{DType, TensorData};
 
+use super::finite::require_finite;
 use super::stated::StatedSize;
 use crate::checkpoint::tensor_file::NamedTensor;
 use crate::config::parameter_groups::Patterns;
@@ -227,6 +228,10 @@ impl TensorSource {
         let source = source.clone();
         let numbers = move || {
             let data = bridge::into_data(source.clone())?;
+            if data.dtype() == DType::F64 {
+                // What is above the range of f32 is infinite from here on.
+                require_finite(&data, &source.name)?;
+            }
             Ok(part(data.convert::<f32>(), transposed, rows.clone()))
         };
         let shape = Shape::from(shape);

@@ -148,7 +148,7 @@ impl Differences {
                 Tensors,
                 format!(
                     "the file lacks {missing} of the model's {all} tensors, and all others fit: was it saved whole? A training \
-                     with {} begins with new weights there, and with no others",
+                     with {} begins with new weights there, and with no others; an import needs all tensors",
                     self.pattern_of_missing(ours)
                 ),
             ),
