@@ -121,7 +121,7 @@ pub(crate) fn conclude_job(run: &RunDirectory, outcome: Result<&Outcome, &CliErr
     let failure = match outcome {
         Ok(Outcome::Failed(failure)) => Some(Event {
             rank: Some(failure.cause.rank),
-            step: failure.cause.failure().and_then(|report| report.step),
+            step: failure.step(),
             ..Event::new(EventKind::Failure, failure.headline())
         }),
         Ok(_) => None,

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use everburn_record::proc;
-use signal_hook::consts::{SIGINT, SIGKILL};
+use signal_hook::consts::{SIGABRT, SIGINT, SIGKILL};
 
 use super::Supervisor;
 use super::elastic::Elastic;
@@ -76,13 +76,20 @@ impl Supervisor<'_> {
         Ok(Outcome::Failed(Box::new(failure)))
     }
 
-    /// A rank that could not write its report, as on a full disk, has printed why it ends all the same.
+    /// A rank that could not write its report, as on a full disk or without memory, has printed why it ends all the same.
     fn add_what_was_printed(&self, cause: &mut EndedRank) {
-        let fails = matches!(cause.exit, RankExit::Code(code) if code != 0);
-        if cause.report.is_none() && fails && blame(cause) == Blame::Own {
-            let said = self.errors.last_of(cause.rank);
-            cause.report = said.map(|said| RankReport::new(cause.rank, ReportKind::Own, said));
+        if cause.report.is_some() || blame(cause) != Blame::Own {
+            return;
         }
+        let said = match cause.exit {
+            RankExit::Code(code) if code != 0 => self.errors.last_of(cause.rank),
+            RankExit::Signal(SIGABRT) => {
+                let log = self.config.log_path(cause.rank);
+                failed_allocation(&last_lines(&log, LOG_TAIL_LINES))
+            }
+            _ => None,
+        };
+        cause.report = said.map(|said| RankReport::new(cause.rank, ReportKind::Own, said));
     }
 
     /// The failure of a job because of `cause`, after which `others` have ended badly, too.
@@ -145,5 +152,34 @@ impl Supervisor<'_> {
             exit_code: exit_code.unwrap_or_else(|| cause.exit.exit_code()),
             cause,
         }
+    }
+}
+
+/// That a process has got no memory, as the last lines of its log say: Rust prints this and aborts, without a panic.
+fn failed_allocation(tail: &[String]) -> Option<String> {
+    let begin = "memory allocation of ";
+    let line = tail.iter().rev().find(|line| line.starts_with(begin))?;
+    let line = line.trim_end();
+    Some(format!(
+        "{line}: it had no memory left (`free -m`, `ulimit -v`): try fewer ranks or a smaller batch"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_allocation_is_found_in_the_log_of_who_gave_up() {
+        let of = |tail: &[&str]| {
+            failed_allocation(&tail.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let line = "memory allocation of 903168 bytes failed";
+        let found = of(&["step 9", line, "note: run with `RUST_BACKTRACE=1`"]).unwrap();
+        assert!(
+            found.starts_with(&format!("{line}: it had no memory left")),
+            "{found}"
+        );
+        assert_eq!(of(&["step 9", "free(): invalid pointer"]), None);
     }
 }
