@@ -191,7 +191,7 @@ fn train_as_rank(
         elastic,
         heartbeat,
         store: _store,
-    } = match join(&config, environment, run.as_ref()) {
+    } = match join(&config, arguments, environment, run.as_ref()) {
         Err(CliError::Train(TrainError::JobFinished)) => return Ok(rank::not_needed(environment)),
         joined => joined?,
     };

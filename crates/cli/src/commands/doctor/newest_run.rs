@@ -45,7 +45,8 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
         // Who has joined is said of ranks, and not of a store.
         let advice = match last.is_some_and(|event| event.ranks.is_some()) {
             true => advice_on_awaited(&newest),
-            false => "see whether most members of that etcd run (`etcdctl endpoint health`), and whether this machine reaches them".into(),
+            false if text.contains(" etcd") => "see whether most members of that etcd run (`etcdctl endpoint health`), and whether this machine reaches them".into(),
+            false => "start machine 0, whose launcher serves the store; where it runs, compare host and port, and see whether a firewall is in between".into(),
         };
         of_newest(text, advice)
     });

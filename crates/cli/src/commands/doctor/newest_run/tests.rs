@@ -98,6 +98,10 @@ fn ranks_that_the_newest_run_waits_for_are_named_while_a_process_has_it() {
     let line = findings(runs.path())[0].to_string();
     line.assert_contains(["is not reached yet (io: refused), 2", "-> see whether most"]);
     assert!(!line.contains("machines, or read"), "{line}");
+    let of_machine_0 = "the store at node1:29500 is not reached yet (refused); it is tried for 290s more: nobody listens there";
+    write_text(of_machine_0, now + 230_000);
+    let line = findings(runs.path())[0].to_string();
+    line.assert_contains(["is not reached yet (refused), 2", "-> start machine 0"]);
     std::fs::write(&config, "model = 'mnist'\n[ranks]\nranks = 2\n").unwrap();
     write_text("waiting for rank 1, 290 s more", now + 230_000);
     let line = findings(runs.path())[0].to_string();
