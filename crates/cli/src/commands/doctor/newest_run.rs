@@ -187,14 +187,27 @@ fn end(run: &Path, events: &Events) -> Option<String> {
     let last = ends.max_by_key(|event| (order(event), event.unix_time_ms));
     let failed = last.filter(|event| event.kind == EventKind::Failure);
     let failed = failed.map(|event| event.text.clone());
+    let stopped = live.as_ref().map_or(String::new(), still_stopped);
     if let Some(text) = failed.or_else(|| live?.failure) {
-        return Some(format!("it has failed: {text}"));
+        return Some(format!("it has failed: {text}{stopped}"));
     }
     let last = last?;
     // Also a training that has learnt all that it can is stopped before its time.
     let report = RunDirectory::open(run).and_then(|run| run.read_report());
     let is_finished = report.is_ok_and(|report| report.finished);
     (!is_finished).then(|| format!("it has ended before its time: {}", last.text))
+}
+
+/// Which ranks of a run that has ended are stopped on this machine all the same: nobody ends ranks that were started by hand.
+fn still_stopped(live: &Live) -> String {
+    let host = proc::host_name().unwrap_or_default();
+    let live = live.clone().seen_on(&host, proc::is_stopped);
+    let stopped = live.ranks.iter().filter(|it| it.stopped);
+    let stopped = stopped.filter_map(|it| Some((it.rank, it.pid?)));
+    let said = stopped.map(|(rank, process)| {
+        format!("; rank {rank} (process {process}) is still stopped (SIGSTOP): `kill -KILL {process}` ends it")
+    });
+    said.collect()
 }
 
 #[cfg(test)]

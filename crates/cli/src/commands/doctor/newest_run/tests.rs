@@ -308,9 +308,18 @@ fn a_rank_that_is_stopped_is_named_with_its_process_and_how_it_continues() {
     let advice = format!("kill -CONT {}", child.id());
     line.assert_contains(["rank 1 (process ", &advice]);
     let ended = live(Phase::Ended);
-    drop(child);
     ended.write(&path).unwrap();
     assert_eq!(findings(runs.path()), []);
+    Live::end(&path, Some("rank 0 lost rank 1")).unwrap();
+    let line = findings(runs.path())[0].to_string();
+    let killed = format!(
+        "lost rank 1; rank 1 (process {0}) is still stopped (SIGSTOP): `kill -KILL {0}` ends it",
+        child.id()
+    );
+    line.assert_contains([&killed]);
+    drop(child);
+    let line = findings(runs.path())[0].to_string();
+    assert!(!line.contains("still stopped"), "{line}");
 }
 
 #[test]
