@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use everburn_tests::{
-    AssertContains, Ended, Everburn, Job, Run, TOKEN, Terminal, binary, on_a_free_port, skip_missing,
+    AssertContains, Ended, Everburn, Job, Run, TOKEN, Terminal, binary, on_a_free_port,
+    skip_missing,
 };
 use rustix::process::Signal;
 

@@ -146,16 +146,15 @@ impl Events {
     /// let of_launcher = Event { rank: Some(1), ..Event::new(EventKind::Loss, "rank 1 has no restarts left") };
     /// let of_others = Event { step: Some(7), ..Event { text: "rank 0 lost rank 1".into(), ..of_launcher.clone() } };
     /// let events = Events::new(vec![of_others, of_launcher]);
-    /// assert_eq!(events.why_out(1), Some("rank 1 has no restarts left"));
+    /// assert_eq!(events.why_out(1).unwrap().text, "rank 1 has no restarts left");
     /// assert_eq!(events.why_out(0), None);
     /// ```
     #[must_use]
-    pub fn why_out(&self, rank: usize) -> Option<&str> {
+    pub fn why_out(&self, rank: usize) -> Option<&Event> {
         let is_lost = |event: &&Event| matches!(event.kind, EventKind::Loss | EventKind::Restart);
         let losses = self.list.iter().filter(is_lost);
         let losses = losses.filter(|event| event.rank == Some(rank));
-        let last = losses.max_by_key(|event| (event.step.is_none(), event.unix_time_ms))?;
-        Some(&last.text)
+        losses.max_by_key(|event| (event.step.is_none(), event.unix_time_ms))
     }
 
     /// Reads `events.jsonl` of a run directory, or where there is none its logs; then its checkpoints. What could not be
