@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use everburn_collectives::store::TcpStoreServer;
 use everburn_record::proc;
 use signal_hook::consts::{SIGABRT, SIGINT, SIGKILL};
 
@@ -92,6 +93,14 @@ impl Supervisor<'_> {
         cause.report = said.map(|said| RankReport::new(cause.rank, ReportKind::Own, said));
     }
 
+    /// Ranks that did not join may be those that the store has refused, which the launcher alone has seen.
+    fn add_who_was_refused(&self, cause: &mut EndedRank) {
+        let refused = self.hosted.and_then(TcpStoreServer::refused);
+        if let (Some(refused), Some(report)) = (refused, &mut cause.report) {
+            report.message = with_refusal(&report.message, &refused);
+        }
+    }
+
     /// The failure of a job because of `cause`, after which `others` have ended badly, too.
     fn failure(
         &mut self,
@@ -122,6 +131,7 @@ impl Supervisor<'_> {
             restarts = story.restarts;
         }
         self.add_what_was_printed(&mut cause);
+        self.add_who_was_refused(&mut cause);
         let lost = cause.lost_rank();
         let has_log = |rank: &usize| {
             let log = std::fs::metadata(self.config.log_path(*rank));
@@ -165,9 +175,41 @@ fn failed_allocation(tail: &[String]) -> Option<String> {
     ))
 }
 
+/// The error of a rank that has waited for others in vain, with who was `refused`; another error as it is.
+fn with_refusal(message: &str, refused: &str) -> String {
+    match message.split_once("; check that ") {
+        Some((what, advice)) if what.contains(" ranks joined within ") => {
+            format!("{what}; the store has refused {refused}; check that {advice}")
+        }
+        _ => message.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use everburn_collectives::rendezvous::MissingRanks;
+
     use super::*;
+
+    #[test]
+    fn who_was_refused_is_named_where_ranks_are_missing() {
+        let missing = MissingRanks {
+            missing: vec![1],
+            world_size: 2,
+            ranks_per_machine: Some(1),
+            waited: Duration::from_secs(5),
+        };
+        let refused = "127.0.0.1: its job token does not match";
+        let text = with_refusal(&missing.to_string(), refused);
+        let part = format!(
+            "missing: rank 1 of machine 1; the store has refused {refused}; check that they "
+        );
+        assert!(text.contains(&part), "{text}");
+        let other = "loss is NaN; check that the data are whole";
+        assert_eq!(with_refusal(other, refused), other);
+    }
 
     #[test]
     fn a_failed_allocation_is_found_in_the_log_of_who_gave_up() {

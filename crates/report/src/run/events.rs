@@ -100,12 +100,37 @@ impl Events {
             Some(newest) => format!("the newest good one now: {}{}", newest.text, after(newest)),
             None => "no good one is there".to_owned(),
         };
+        // On a full disk, this file cannot grow either.
+        let at_least = match first.text.contains("No space left") {
+            true => "at least ",
+            false => "",
+        };
         Some(format!(
-            "{} could not be written; the first{}: {}; {newest}",
+            "{at_least}{} could not be written; the first{}: {}; {newest}",
             units::counted(count as usize, "checkpoint"),
             after(first),
             first.text
         ))
+    }
+
+    /// Whether a checkpoint was written after the last one that could not be.
+    ///
+    /// ```
+    /// use everburn_record::{Event, EventKind};
+    /// use everburn_report::Events;
+    ///
+    /// let at = |step, kind| Event { step: Some(step), ..Event::new(kind, "epoch") };
+    /// let failed = at(20, EventKind::CheckpointFailed);
+    /// assert!(!Events::new(vec![at(10, EventKind::Checkpoint), failed.clone()]).writes_checkpoints_again());
+    /// assert!(Events::new(vec![failed, at(30, EventKind::Checkpoint)]).writes_checkpoints_again());
+    /// ```
+    #[must_use]
+    pub fn writes_checkpoints_again(&self) -> bool {
+        let newest = |kind: EventKind| {
+            let events = self.list.iter().filter(|event| event.kind == kind);
+            events.filter_map(|event| event.step).max()
+        };
+        newest(EventKind::Checkpoint) >= newest(EventKind::CheckpointFailed)
     }
 
     /// What is to be said of ranks that are waited for at this time, if that is what happened last: for whom, and how long

@@ -85,7 +85,9 @@ fn problems(run: &Path, events: &Events) -> Vec<Finding> {
             "continue what is stopped, on its machine; else read the log of the rank that is named first",
         )
     });
-    let failed_checkpoints = events.failed_checkpoints().map(|text| {
+    let failed_checkpoints = events.failed_checkpoints();
+    let failed_checkpoints = failed_checkpoints.filter(|_| !events.writes_checkpoints_again());
+    let failed_checkpoints = failed_checkpoints.map(|text| {
         let advice = help_with_checkpoint(&text);
         warn(text, advice)
     });

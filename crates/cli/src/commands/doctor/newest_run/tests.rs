@@ -47,6 +47,12 @@ fn checkpoints_of_the_newest_run_that_could_not_be_written_are_counted_with_the_
         "2 checkpoints could not be written; the first, after step 20: epoch-0001 failed: no space",
     ]);
     assert!(line.contains("-> make room"), "{line}");
+    let written = Event {
+        step: Some(60),
+        ..Event::new(EventKind::Checkpoint, "epoch-0003")
+    };
+    write_events(&run, &[events[0].clone(), written]);
+    assert_eq!(findings(runs.path()), []);
     let denied = failed("writing epoch-0001 failed: Permission denied (os error 13)");
     write_events(&run, &[denied]);
     let line = findings(runs.path())[0].to_string();
