@@ -130,7 +130,9 @@ impl Events {
             let events = self.list.iter().filter(|event| event.kind == kind);
             events.filter_map(|event| event.step).max()
         };
-        newest(EventKind::Checkpoint) >= newest(EventKind::CheckpointFailed)
+        let written = newest(EventKind::Checkpoint);
+        written.is_some()
+            && newest(EventKind::CheckpointFailed).is_some_and(|at| written >= Some(at))
     }
 
     /// What is to be said of ranks that are waited for at this time, if that is what happened last: for whom, and how long

@@ -116,7 +116,7 @@ fn problems(run: &Path, events: &Events) -> Vec<Finding> {
 fn advice_on_awaited(run: &Path, last: Option<&Event>, text: &str) -> Cow<'static, str> {
     // Who has joined is said of ranks, and not of a store.
     if last.is_none_or(|event| event.ranks.is_none()) {
-        return match text.contains(" etcd") {
+        return match text.contains("://") {
             true => {
                 "see whether most members of that etcd run (`etcdctl endpoint health`), and whether this machine reaches them"
             }
