@@ -93,7 +93,7 @@ impl Supervisor<'_> {
         cause.report = said.map(|said| RankReport::new(cause.rank, ReportKind::Own, said));
     }
 
-    /// Ranks that did not join may be those that the store has refused, which the launcher alone has seen.
+    /// The store may have refused ranks that did not join, and the launcher alone has seen that.
     fn add_who_was_refused(&self, cause: &mut EndedRank) {
         let refused = self.hosted.and_then(TcpStoreServer::refused);
         if let (Some(refused), Some(report)) = (refused, &mut cause.report) {

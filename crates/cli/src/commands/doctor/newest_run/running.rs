@@ -21,7 +21,7 @@ pub(super) fn finding(run: &Path, events: &Events) -> Option<Finding> {
         )
     };
     let has_owner = Live::has_owner(run);
-    // That of an earlier start says nothing of this one, which has written the settings again.
+    // That of an earlier start is out of date: this one has written the settings again.
     let live = Live::read(run).filter(|live| !has_owner || live.unix_time_ms >= begun_ms(run));
     let has_ended = live.as_ref().map(|live| live.phase == Phase::Ended);
     let Some(live) = live.filter(|_| has_ended == Some(false)) else {
