@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use everburn_tests::{
-    Ended, Everburn, Job, Run, TOKEN, Terminal, binary, on_a_free_port, skip_missing,
+    AssertContains, Ended, Everburn, Job, Run, TOKEN, Terminal, binary, on_a_free_port,
+    skip_missing,
 };
 use rustix::process::Signal;
 
@@ -197,6 +198,14 @@ fn a_rank_that_nobody_joins_gives_up_and_names_who_is_missing() {
             "this machine's command with another `--node-rank`",
         ],
     );
+    // There is no launcher that would record it.
+    let events = Run::new(folder.path().join("run")).text("events.jsonl");
+    events.assert_contains([r#"{"kind":"failure","#, "only 1 of 2 ranks joined"]);
+    let doctor = Everburn::new(folder.path(), ["doctor", "run"]).run();
+    let what = "it has failed: ";
+    doctor
+        .stdout
+        .assert_contains([what, "missing: rank 1 of machine 1"]);
 }
 
 /// Monitors the run in a terminal, where no key was pressed.

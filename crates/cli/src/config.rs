@@ -56,7 +56,8 @@ pub(crate) struct RanksConfig {
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) threads_per_rank: Option<usize>,
-    /// The timeout of every wait for another rank, in seconds [default: 300].
+    /// The timeout of every wait for another rank, in seconds; a store in etcd is tried for 300 s, and a rank of an elastic run
+    /// waits 60 s for the others [default: 300].
     #[arg(long, value_name = "SECONDS")]
     pub(crate) timeout: u64,
     /// A rank without a heartbeat for this many seconds counts as lost; 0: no heartbeats [default: 30].

@@ -133,7 +133,8 @@ pub(crate) fn run(
 /// Says how a job has ended, if not well.
 pub(crate) fn say_end(outcome: &Outcome, is_elastic: bool) {
     if !matches!(outcome, Outcome::Succeeded) {
-        say_error!("{outcome}");
+        // That of a failure ends with a line break of its own.
+        say_error!("{}", outcome.to_string().trim_end());
     }
     if let Outcome::Failed(failure) = outcome
         && failure.own_pause.is_some()

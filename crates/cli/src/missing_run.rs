@@ -1,9 +1,9 @@
 //! Which run is meant by the name of a folder that is none.
 
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use everburn_record::runs_in;
+use everburn_record::{folder_of_first_machine, runs_in};
 use everburn_train::nearest_name;
 
 /// How many runs are named.
@@ -28,6 +28,13 @@ fn help_where(folder: &Path, error: Option<ErrorKind>) -> String {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
+    let is_of_machine = |other: &PathBuf| {
+        let first = folder_of_first_machine(other);
+        first.is_some_and(|(_, first)| first.file_name() == folder.file_name())
+    };
+    if let Some(own) = runs_in(beside).into_iter().find(is_of_machine) {
+        return format!("this machine's folder of that run is `{}`", own.display());
+    }
     // A folder of runs was given, or a run that is not there.
     for (runs, name) in [(folder, ""), (beside, &*name)] {
         let names = runs_in(runs).into_iter();
@@ -82,6 +89,15 @@ mod tests {
             }
             assert!(!help.contains("/notes"), "{help}");
         }
+        let of_machine = runs.join("m2-node-1");
+        std::fs::create_dir(&of_machine).unwrap();
+        std::fs::write(of_machine.join("config.toml"), "[ranks]\nnodes = 2\n").unwrap();
+        let own = format!("folder of that run is `{}`", of_machine.display());
+        assert!(
+            help(&runs.join("m2")).ends_with(&own),
+            "{}",
+            help(&runs.join("m2"))
+        );
     }
 
     #[test]

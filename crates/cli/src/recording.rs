@@ -79,13 +79,14 @@ fn after(left: Duration) -> u64 {
     unix_time_ms().saturating_add(left)
 }
 
-/// Notes in `run` that ranks are waited for, for those who monitor it, besides the warning in the log.
+/// Notes in `run` that ranks, or the store, are waited for, for those who monitor it, besides the warning in the log.
 pub(crate) fn wait_listener(run: &RunDirectory) -> WaitListener {
     let run = run.clone();
     WaitListener::new(move |awaited| {
         tracing::warn!("{}", awaited.text);
         run.note(Event {
-            ranks: Some(awaited.joined.clone()),
+            // Who waits for ranks has joined; nobody has where the store is not reached.
+            ranks: Some(awaited.joined.clone()).filter(|joined| !joined.is_empty()),
             waits_until_ms: Some(after(awaited.left)),
             ..Event::new(EventKind::Warning, &*awaited.text)
         });
@@ -131,7 +132,7 @@ pub(crate) fn conclude_job(run: &RunDirectory, outcome: Result<&Outcome, &CliErr
     let failure = match outcome {
         Ok(Outcome::Failed(failure)) => Some(Event {
             rank: Some(failure.cause.rank),
-            step: failure.cause.failure().and_then(|report| report.step),
+            step: failure.step(),
             ..Event::new(EventKind::Failure, failure.headline())
         }),
         Ok(_) => None,

@@ -190,14 +190,21 @@ fn train_as_rank(
         job.display = renderer::Display::Lines;
     }
     let device = job.device(environment.local_rank)?;
+    let concludes = !ours && environment.rank == 0 && job.finder.is_none();
+    let begun = prepared.as_ref().ok().and_then(Option::as_ref);
     let Joined {
         group,
         elastic,
         heartbeat,
         store: _store,
-    } = match join(&config, environment, run.as_ref()) {
+    } = match join(&config, arguments, environment, run.as_ref()) {
         Err(CliError::Train(TrainError::JobFinished)) => return Ok(rank::not_needed(environment)),
-        joined => joined?,
+        joined => joined.inspect_err(|error| {
+            // Nobody else records it where there is no launcher.
+            if let Some(prepared) = begun.filter(|_| concludes) {
+                prepared.conclude(Some(error));
+            }
+        })?,
     };
     job.stop = listen_for_stop(Some(environment), true)?;
     drop(early);
@@ -234,7 +241,6 @@ fn train_as_rank(
     if trained.is_ok() {
         bottleneck::write(recorder.as_ref(), recorded.as_ref(), arguments)?;
     }
-    let concludes = !ours && environment.rank == 0 && job.finder.is_none();
     if let Some(prepared) = prepared.as_ref().filter(|_| concludes) {
         prepared.conclude(trained.as_ref().err());
     }

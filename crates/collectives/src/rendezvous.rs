@@ -60,7 +60,7 @@ pub struct RendezvousRequest {
     /// The rank's number on its machine, and how many ranks that has, where a launcher says so by other variables than
     /// LOCAL_RANK and LOCAL_WORLD_SIZE: ranks that are missing are named with their machines.
     pub local: Option<(usize, usize)>,
-    /// Who learns that ranks are waited for.
+    /// Who learns that ranks, or the store, are waited for.
     pub on_wait: WaitListener,
 }
 
@@ -165,7 +165,7 @@ fn rendezvous_in(
     let timeout = request.timeout.unwrap_or(DEFAULT_STORE_TIMEOUT);
     let deadline = Deadline::within(timeout);
     let (rank, world_size) = (settings.rank, settings.world_size);
-    let reached = reach(&settings, timeout, deadline)
+    let reached = reach(&settings, timeout, deadline, &request.on_wait)
         .map_err(|source| RendezvousError::Store { rank, source })?;
     let store = RankStore::new(reached.store, settings.prefix, reached.host);
     let joining = Joining {
@@ -234,7 +234,8 @@ fn reach_launchers_store_in(
     }
     let timeout = request.timeout.unwrap_or(DEFAULT_STORE_TIMEOUT);
     let rank = settings.rank;
-    let reached = reach(&settings, timeout, Deadline::within(timeout))
+    let deadline = Deadline::within(timeout);
+    let reached = reach(&settings, timeout, deadline, &request.on_wait)
         .map_err(|source| RendezvousError::Store { rank, source })?;
     // Not below the prefix of an attempt: launcher and ranks look at the same keys.
     let store = RankStore::new(reached.store, None, reached.host);
@@ -257,6 +258,7 @@ fn reach(
     settings: &Settings,
     timeout: Duration,
     deadline: Deadline,
+    on_wait: &WaitListener,
 ) -> Result<Reached, StoreError> {
     let options = || -> Result<StoreOptions, StoreError> {
         Ok(StoreOptions {
@@ -274,7 +276,7 @@ fn reach(
             });
         }
         StoreAddress::Etcd(address) => {
-            let store = EtcdStore::connect(address, &options()?)?;
+            let store = EtcdStore::connect_telling(address, &options()?, on_wait.clone())?;
             return Ok(Reached {
                 local_address: store.local_ip(),
                 store: Arc::new(store),
@@ -292,7 +294,7 @@ fn reach(
     };
     let port = server.as_ref().map_or(port, |it| it.local_addr().port());
     let address = join_address(host, port);
-    let client = TcpStore::connect_within(&address, options, deadline.left())?;
+    let client = TcpStore::connect_within(&address, options, deadline.left(), on_wait)?;
     let mut local_address = client.local_ip();
     let reachable = server.as_ref().map(|it| it.local_addr().ip());
     if local_address.is_loopback() && reachable.is_some_and(|ip| ip.is_unspecified()) {

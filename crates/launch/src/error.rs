@@ -194,7 +194,10 @@ pub enum LaunchError {
         reason: String,
     },
     /// A rank's process could not be started; those before it have been ended.
-    #[error("rank {rank} could not be started: {source}; the ranks started before it were ended")]
+    #[error(
+        "rank {rank} could not be started: {source}{}; the ranks started before it were ended",
+        which_limit(.source)
+    )]
     Spawn {
         /// The rank.
         rank: usize,
@@ -330,6 +333,17 @@ pub enum JoinError {
     Collective(#[from] CollectiveError),
 }
 
+/// Where the system has refused a process for lack of something: of what.
+fn which_limit(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => {
+            " (look at the limits of processes and memory, `ulimit -u` and `ulimit -v`, those of the container or the batch \
+             system, and `free -m`)"
+        }
+        _ => "",
+    }
+}
+
 /// `RANK=0 and WORLD_SIZE=2 are set, MASTER_ADDR is not set`.
 fn incomplete(found: &[String], missing: &[String]) -> String {
     let one_or_more = |names: &[String], verb: [&str; 2]| {
@@ -346,6 +360,18 @@ fn incomplete(found: &[String], missing: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rank_that_the_system_refuses_names_the_limits() {
+        let said = |errno: rustix::io::Errno| {
+            let source = io::Error::from(errno);
+            LaunchError::Spawn { rank: 1, source }.to_string()
+        };
+        let refused = said(rustix::io::Errno::AGAIN);
+        assert!(refused.contains("`ulimit -u` and `ulimit -v`"), "{refused}");
+        let absent = said(rustix::io::Errno::NOENT);
+        assert!(!absent.contains("ulimit"), "{absent}");
+    }
 
     #[test]
     fn of_a_store_in_etcd_that_is_not_reached_machine_0_is_not_suspected() {

@@ -55,7 +55,7 @@ pub enum LaunchEvent {
         /// Which rank and why, in words.
         text: String,
     },
-    /// The store of the job, in etcd, is not reached yet.
+    /// The store of the job is not reached yet.
     StoreAwaited {
         /// Why, and what to check, in words.
         text: String,

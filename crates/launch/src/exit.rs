@@ -114,7 +114,7 @@ fn explain(signal: i32) -> Option<(&'static str, &'static str)> {
         ),
         s::SIGABRT => (
             "SIGABRT",
-            "it gave up by itself, after a double panic or a failed check",
+            "it gave up by itself: no memory was left, or a check in native code has failed",
         ),
         s::SIGXFSZ => (
             "SIGXFSZ",

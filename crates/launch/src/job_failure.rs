@@ -112,10 +112,26 @@ impl JobFailure {
             line += "; during this job the kernel ended a process for lack of memory, most likely this one: try fewer ranks or \
                      a smaller batch";
         }
+        if self.own_step().is_none()
+            && let Some(step) = self.step()
+        {
+            line += &format!("; the others were at step {step}");
+        }
         if let Some(reason) = self.given_up.as_ref().filter(|_| why_ended.is_none()) {
             line += &format!("; the job cannot continue: {reason}");
         }
         line
+    }
+
+    /// The step at which the cause has failed; where it could not say that, as after SIGKILL, the one at which the others were.
+    #[must_use]
+    pub fn step(&self) -> Option<u64> {
+        let others = self.others.iter().filter_map(|it| it.failure()?.step);
+        self.own_step().or_else(|| others.max())
+    }
+
+    fn own_step(&self) -> Option<u64> {
+        self.cause.failure()?.step
     }
 
     /// Who was lost, or did not run, before what the cause itself says.

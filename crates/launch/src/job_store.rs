@@ -45,7 +45,7 @@ impl JobStore {
         };
     }
 
-    /// Connects to it; `on_wait` learns that one in etcd is not reached.
+    /// Connects to it; `on_wait` learns that it is not reached.
     pub(crate) fn reach(
         &self,
         options: StoreOptions,
@@ -53,7 +53,11 @@ impl JobStore {
     ) -> Result<ReachedStore, StoreError> {
         Ok(match self {
             Self::Hosted(host, port) => ReachedStore {
-                shared: Arc::new(TcpStore::connect(&join_address(host, *port), options)?),
+                shared: Arc::new(TcpStore::connect_telling(
+                    &join_address(host, *port),
+                    options,
+                    &on_wait,
+                )?),
                 etcd: None,
             },
             Self::Etcd(address) => {

@@ -4,6 +4,8 @@ use std::fmt;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use signal_hook::consts::SIGABRT;
+
 use crate::exit::{EXIT_PEER_LOST, RankExit};
 use crate::failure::{RankReport, ReportKind};
 use crate::job_failure::JobFailure;
@@ -143,6 +145,7 @@ impl EndedRank {
     pub(crate) fn how(&self) -> String {
         let failure = self.failure();
         let lost = failure.and_then(|failure| failure.lost_rank);
+        let own = failure.filter(|failure| failure.kind.is_own_failure());
         let mut text = match lost {
             _ if self.ended_by_launcher => "was ended by the launcher".to_owned(),
             _ if self.was_not_needed() => "came after the others had finished".to_owned(),
@@ -153,13 +156,16 @@ impl EndedRank {
             Some(lost) if self.exit == RankExit::Code(EXIT_PEER_LOST) => {
                 format!("lost rank {lost} (exit code {EXIT_PEER_LOST})")
             }
+            // What the signal may mean is known.
+            _ if own.is_some() && self.exit == RankExit::Signal(SIGABRT) => {
+                "was ended by SIGABRT".to_owned()
+            }
             _ => self.exit.to_string(),
         };
         if !self.exit.is_success() && self.has_said(ReportKind::Finished) {
             text.push_str(", after it had reported that it had finished");
         }
         // That of a victim is a matter of when it noticed.
-        let own = failure.filter(|failure| failure.kind.is_own_failure());
         if let Some(step) = own.and_then(|failure| failure.step) {
             text.push_str(&format!(", at step {step}"));
         }

@@ -297,6 +297,11 @@ mod tests {
     fn a_folder_that_cannot_be_written_is_not_the_silence_of_rank_0() {
         let folder = tempfile::tempdir().unwrap();
         let _owner = Run::begin(folder.path()).hold();
+        // The run has begun before its file was written.
+        let config = folder.path().join("config.toml");
+        let config = std::fs::File::options().append(true).open(config).unwrap();
+        let begun = std::time::SystemTime::now() - Duration::from_secs(60);
+        config.set_modified(begun).unwrap();
         let rank = LiveRank {
             pid: Some(std::process::id()),
             host: proc::host_name(),

@@ -78,6 +78,22 @@ impl EventKind {
         }
     }
 
+    /// The word that people see, beside the loss of the model.
+    ///
+    /// ```
+    /// use everburn_record::EventKind;
+    ///
+    /// assert_eq!(EventKind::Loss.label(), "lost rank");
+    /// assert_eq!(EventKind::Stall.label(), EventKind::Stall.name());
+    /// ```
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Loss => "lost rank",
+            _ => self.name(),
+        }
+    }
+
     /// A sign for it, where there is no room for a word: of the plain characters that every font has.
     #[must_use]
     pub fn sign(self) -> char {

@@ -241,7 +241,7 @@ pub enum TrainError {
     Panicked(String),
     /// A rank's parameters are not those of the others any more.
     #[error(
-        "after step {step}, `{parameter}` {}; `Trainer::resume` continues from a checkpoint{}",
+        "after step {step}, `{parameter}` {}; `Trainer::resume` continues from a checkpoint, where one was written{}",
         whose_differs(.ranks, *.has_majority),
         if *.has_majority {
             ", `training.on_divergence = repair` gives it the others' state"

@@ -69,10 +69,15 @@ impl DoctorArguments {
 /// Prints the report, the problems last. Fails only where training on the CPU could not work, or where
 /// ranks found something wrong.
 pub(super) fn run(options: &DoctorArguments) -> Result<ExitCode, ToolError> {
+    let mut of_run = newest_run::findings(&options.run);
+    of_run.extend(absent(&options.run));
     let mut findings = host::findings();
     findings.extend(limits::findings(options.world_size(), &options.run));
-    findings.extend(newest_run::findings(&options.run));
-    findings.extend(absent(&options.run));
+    // A run that was named is what is asked for.
+    match options.run == Path::new(RUNS) {
+        true => findings.append(&mut of_run),
+        false => drop(findings.splice(0..0, of_run)),
+    }
     findings.extend(network::findings());
     if let Some(rendezvous) = &options.rendezvous {
         findings.push(network::rendezvous(rendezvous, options.node_rank == 0));
@@ -97,7 +102,7 @@ fn absent(run: &Path) -> Option<Finding> {
     let is_absent = run != Path::new(RUNS) && !run.exists();
     is_absent.then(|| {
         let found = format!("there is no {}", run.display());
-        Finding::warn("newest run", found, missing_run::help(run))
+        Finding::warn("run", found, missing_run::help(run))
     })
 }
 

@@ -7,8 +7,10 @@ use everburn_collectives::heartbeat::HeartbeatMonitor;
 use everburn_collectives::rendezvous::WaitListener;
 use everburn_collectives::store::SharedStore;
 use everburn_launch::RankEnvironment;
+use everburn_record::{Event, EventKind};
 use everburn_train::{ElasticGroup, Regroup, RunDirectory};
 
+use crate::arguments::TrainArguments;
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::{elastic, rank, recording};
@@ -73,13 +75,33 @@ fn refusal_of(rank: usize, said: &str) -> String {
     }
 }
 
-/// Meets the other ranks; `run` gets an event where they are waited for.
+/// Meets the other ranks. An event says where they are waited for: in `run`, or by the first rank of another machine in the
+/// folder that its launcher has.
 pub(super) fn join(
     config: &RunConfig,
+    arguments: &TrainArguments,
     environment: &RankEnvironment,
     run: Option<&RunDirectory>,
 ) -> Result<Joined, CliError> {
-    let on_wait = run.map_or_else(WaitListener::default, recording::wait_listener);
+    let is_first = environment.local_rank == 0 && environment.rank != 0;
+    let of_launcher = arguments.run_dir.as_ref();
+    let of_launcher = of_launcher.filter(|_| is_first && environment.launcher_pid.is_some());
+    let of_machine = of_launcher.and_then(|path| RunDirectory::open(path).ok());
+    let notes = run.or(of_machine.as_ref());
+    let on_wait = notes.map_or_else(WaitListener::default, recording::wait_listener);
+    let joined = join_noting(config, environment, on_wait)?;
+    if let Some(run) = &of_machine {
+        let text = "the ranks of this machine have met the others";
+        run.note(Event::new(EventKind::Start, text));
+    }
+    Ok(joined)
+}
+
+fn join_noting(
+    config: &RunConfig,
+    environment: &RankEnvironment,
+    on_wait: WaitListener,
+) -> Result<Joined, CliError> {
     let Some(range) = config.ranks.elastic else {
         let (group, heartbeat, store) =
             rank::join_with_heartbeat(environment, &config.ranks, on_wait)?;

@@ -281,12 +281,13 @@ impl RankActivity {
         )
     }
 
-    /// The same where nobody waits for it any more: its launcher ends it with the job.
+    /// The same where nobody waits for it any more: a launcher ends it with the job.
     fn was_stopped(&self) -> String {
         let process = self.process();
         let process = process.map_or(String::new(), |process| format!(", {process}"));
         format!(
-            "was stopped (SIGSTOP{process}): its launcher ends it, since the others have given it up; find what has stopped it"
+            "was stopped (SIGSTOP{process}), and the others have given it up: find what has stopped it; a launcher ends it, and one \
+             that was started by hand stays stopped until it is killed"
         )
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use everburn_record::located;
 
-/// Ranks, or a store in etcd, that are waited for, while a job starts.
+/// Ranks, or a store, that are waited for, while a job starts.
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; }

@@ -9,7 +9,7 @@ use everburn_auth::{CHALLENGE_BYTES, Dialer, JobToken, NONCE_BYTES, PROOF_BYTES}
 use everburn_collectives::store::{
     AUTH_OPCODE, Store, StoreAccess, StoreError, StoreOptions, TcpStore, TcpStoreServer,
 };
-use everburn_tests::{AssertContains, assert_matches};
+use everburn_tests::{AssertContains, assert_matches, holds_within};
 
 use crate::raw::{LONG, Raw, VALIDATE, assert_serves, message, open, serve};
 
@@ -96,6 +96,8 @@ fn both_sides_prove_that_they_know_the_token_and_a_mismatch_says_what_to_check()
         let begin = format!("authentication with the store at {address} failed: {expected}");
         assert!(text.starts_with(&begin), "{text}");
     }
+    let refused = || server.refused().unwrap_or_default();
+    assert!(holds_within(LONG, || refused().contains("127.0.0.1: ")));
 }
 
 #[test]

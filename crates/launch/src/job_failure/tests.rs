@@ -271,3 +271,42 @@ fn of_a_rank_that_did_not_answer_on_another_machine_that_machine_is_to_be_looked
     assert!(text.contains(place), "{text}");
     assert!(text.contains("`ps -eo pid,stat,args`"), "{text}");
 }
+
+#[test]
+fn a_rank_that_could_not_say_its_step_has_that_of_the_others() {
+    let mut victim = because_of_rank_1(EXIT_PEER_LOST, 2, None).cause;
+    victim.report.as_mut().unwrap().step = Some(165);
+    let mut failure = because_of_rank_1(137, 2, None);
+    failure.cause = EndedRank {
+        rank: 1,
+        exit: RankExit::Signal(signal_hook::consts::SIGKILL),
+        report: None,
+        ..failure.cause
+    };
+    assert_eq!(failure.step(), None);
+    assert!(!failure.headline().contains("step"));
+    failure.others = vec![victim];
+    assert_eq!(failure.step(), Some(165));
+    let headline = failure.headline();
+    assert!(
+        headline.starts_with("rank 1 was ended by SIGKILL"),
+        "{headline}"
+    );
+    assert!(
+        headline.ends_with("; the others were at step 165"),
+        "{headline}"
+    );
+    // It has got no memory, and has printed that.
+    failure.cause.exit = RankExit::Signal(signal_hook::consts::SIGABRT);
+    let said = "memory allocation of 903168 bytes failed";
+    failure.cause.report = Some(RankReport::new(1, ReportKind::Own, said));
+    let expected = format!("rank 1 was ended by SIGABRT: {said}; the others were at step 165");
+    assert_eq!(failure.headline(), expected);
+    failure.cause.report.as_mut().unwrap().step = Some(164);
+    let headline = failure.headline();
+    assert!(
+        headline.contains("SIGABRT, at step 164: memory"),
+        "{headline}"
+    );
+    assert_eq!(failure.step(), Some(164));
+}

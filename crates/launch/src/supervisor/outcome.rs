@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
+use everburn_collectives::store::TcpStoreServer;
 use everburn_record::proc;
-use signal_hook::consts::{SIGINT, SIGKILL};
+use signal_hook::consts::{SIGABRT, SIGINT, SIGKILL};
 
 use super::Supervisor;
 use super::elastic::Elastic;
@@ -76,12 +77,27 @@ impl Supervisor<'_> {
         Ok(Outcome::Failed(Box::new(failure)))
     }
 
-    /// A rank that could not write its report, as on a full disk, has printed why it ends all the same.
+    /// A rank that could not write its report, as on a full disk or without memory, has printed why it ends all the same.
     fn add_what_was_printed(&self, cause: &mut EndedRank) {
-        let fails = matches!(cause.exit, RankExit::Code(code) if code != 0);
-        if cause.report.is_none() && fails && blame(cause) == Blame::Own {
-            let said = self.errors.last_of(cause.rank);
-            cause.report = said.map(|said| RankReport::new(cause.rank, ReportKind::Own, said));
+        if cause.report.is_some() || blame(cause) != Blame::Own {
+            return;
+        }
+        let said = match cause.exit {
+            RankExit::Code(code) if code != 0 => self.errors.last_of(cause.rank),
+            RankExit::Signal(SIGABRT) => {
+                let log = self.config.log_path(cause.rank);
+                failed_allocation(&last_lines(&log, LOG_TAIL_LINES))
+            }
+            _ => None,
+        };
+        cause.report = said.map(|said| RankReport::new(cause.rank, ReportKind::Own, said));
+    }
+
+    /// The store may have refused ranks that did not join, and the launcher alone has seen that.
+    fn add_who_was_refused(&self, cause: &mut EndedRank) {
+        let refused = self.hosted.and_then(TcpStoreServer::refused);
+        if let (Some(refused), Some(report)) = (refused, &mut cause.report) {
+            report.message = with_refusal(&report.message, &refused);
         }
     }
 
@@ -115,6 +131,7 @@ impl Supervisor<'_> {
             restarts = story.restarts;
         }
         self.add_what_was_printed(&mut cause);
+        self.add_who_was_refused(&mut cause);
         let lost = cause.lost_rank();
         let has_log = |rank: &usize| {
             let log = std::fs::metadata(self.config.log_path(*rank));
@@ -145,5 +162,66 @@ impl Supervisor<'_> {
             exit_code: exit_code.unwrap_or_else(|| cause.exit.exit_code()),
             cause,
         }
+    }
+}
+
+/// That a process has got no memory, as the last lines of its log say: Rust prints this and aborts, without a panic.
+fn failed_allocation(tail: &[String]) -> Option<String> {
+    let begin = "memory allocation of ";
+    let line = tail.iter().rev().find(|line| line.starts_with(begin))?;
+    let line = line.trim_end();
+    Some(format!(
+        "{line}: it had no memory left (`free -m`, `ulimit -v`): try fewer ranks or a smaller batch"
+    ))
+}
+
+/// The error of a rank that has waited for others in vain, with who was `refused`; another error as it is.
+fn with_refusal(message: &str, refused: &str) -> String {
+    match message.split_once("; check that ") {
+        Some((what, advice)) if what.contains(" ranks joined within ") => {
+            format!("{what}; the store has refused {refused}; check that {advice}")
+        }
+        _ => message.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use everburn_collectives::rendezvous::MissingRanks;
+
+    use super::*;
+
+    #[test]
+    fn who_was_refused_is_named_where_ranks_are_missing() {
+        let missing = MissingRanks {
+            missing: vec![1],
+            world_size: 2,
+            ranks_per_machine: Some(1),
+            waited: Duration::from_secs(5),
+        };
+        let refused = "127.0.0.1: its job token does not match";
+        let text = with_refusal(&missing.to_string(), refused);
+        let part = format!(
+            "missing: rank 1 of machine 1; the store has refused {refused}; check that they "
+        );
+        assert!(text.contains(&part), "{text}");
+        let other = "loss is NaN; check that the data are whole";
+        assert_eq!(with_refusal(other, refused), other);
+    }
+
+    #[test]
+    fn a_failed_allocation_is_found_in_the_log_of_who_gave_up() {
+        let of = |tail: &[&str]| {
+            failed_allocation(&tail.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let line = "memory allocation of 903168 bytes failed";
+        let found = of(&["step 9", line, "note: run with `RUST_BACKTRACE=1`"]).unwrap();
+        assert!(
+            found.starts_with(&format!("{line}: it had no memory left")),
+            "{found}"
+        );
+        assert_eq!(of(&["step 9", "free(): invalid pointer"]), None);
     }
 }

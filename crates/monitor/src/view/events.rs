@@ -40,7 +40,7 @@ fn line(event: &Event, now_ms: u64) -> Line<'static> {
     Line::from(vec![
         Span::styled(format!("{ago:>12} "), dim),
         Span::styled(
-            format!("{:<10} ", event.kind.name()),
+            format!("{:<10} ", event.kind.label()),
             Style::new().fg(colour(event.kind)),
         ),
         Span::raw(format!("{step:<12}{rank:<8}")),

@@ -266,10 +266,18 @@ fn process_of(it: &LiveRank) -> String {
 fn of_rank(it: &LiveRank) -> String {
     let process = process_of(it);
     let (rank, seconds) = (it.rank, it.silent_seconds.unwrap_or_default());
+    let silence = match seconds >= SILENT_SECONDS {
+        true => format!(", no word for {seconds:.0} s"),
+        false => String::new(),
+    };
+    let is_here = it.host.is_some() && it.host == proc::host_name();
     match (it.stopped, it.pid) {
-        (true, Some(pid)) => format!(
-            "rank {rank}{process} is stopped (SIGSTOP), no word for {seconds:.0} s: kill -CONT {pid}"
-        ),
+        (true, Some(pid)) => {
+            format!("rank {rank}{process} is stopped (SIGSTOP){silence}: kill -CONT {pid}")
+        }
+        (_, Some(pid)) if is_here && proc::has_ended(pid) => {
+            format!("rank {rank}{process} has ended{silence}: read its log")
+        }
         _ => format!(
             "rank {rank}{process} gives no word for {seconds:.0} s: look whether it is stopped, and whether its machine runs"
         ),
@@ -303,6 +311,38 @@ mod tests {
             "{writer}"
         );
         assert!(!writer.contains("rank 1"), "{writer}");
+    }
+
+    #[test]
+    fn a_rank_that_has_ended_is_not_looked_for_and_a_short_silence_is_left_out() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let rank = |host: Option<String>, stopped| LiveRank {
+            rank: 1,
+            pid: Some(child.id()),
+            host,
+            silent_seconds: Some(6.0),
+            stopped,
+            ..LiveRank::default()
+        };
+        let said = of_rank(&rank(proc::host_name(), false));
+        assert!(
+            said.ends_with(") has ended, no word for 6 s: read its log"),
+            "{said}"
+        );
+        let elsewhere = of_rank(&rank(Some("another machine".to_owned()), false));
+        assert!(
+            elsewhere.contains("look whether it is stopped"),
+            "{elsewhere}"
+        );
+        let stopped = of_rank(&LiveRank {
+            silent_seconds: Some(4.9),
+            ..rank(None, true)
+        });
+        assert!(
+            stopped.contains(" is stopped (SIGSTOP): kill -CONT "),
+            "{stopped}"
+        );
     }
 
     #[test]

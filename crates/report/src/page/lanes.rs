@@ -132,7 +132,7 @@ fn sign(event: &Event, place: f64, behind: usize, html: &mut Html) {
     // At the right end a row grows to the left.
     let sign = if place > 85.0 { "-" } else { "" };
     let what = plain::line(&event.text, 200);
-    let title = format!("{}, after step {step}: {what}", event.kind.name());
+    let title = format!("{}, after step {step}: {what}", event.kind.label());
     html.put(format_args!(
         "<b class=\"sign e-{}\" style=\"left:{place:.2}%;--n:{sign}{behind}\" title=\"{}\">{}</b>",
         event.kind.name(),

@@ -45,8 +45,8 @@ impl Html {
 
     /// The sign and the word of a kind of event.
     pub(crate) fn kind(&mut self, kind: EventKind) {
-        let (name, sign) = (kind.name(), kind.sign());
-        self.put(format_args!("<b class=\"sign e-{name}\">{sign}</b>{name}"));
+        let (name, sign, label) = (kind.name(), kind.sign(), kind.label());
+        self.put(format_args!("<b class=\"sign e-{name}\">{sign}</b>{label}"));
     }
 
     pub(crate) fn into_string(self) -> String {

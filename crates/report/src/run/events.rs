@@ -139,12 +139,39 @@ impl Events {
             Some(newest) => format!("the newest good one now: {}{}", newest.text, after(newest)),
             None => "no good one is there".to_owned(),
         };
+        // On a full disk, this file cannot grow either.
+        let at_least = match first.text.contains("No space left") {
+            true => "at least ",
+            false => "",
+        };
         Some(format!(
-            "{} could not be written; the first{}: {}; {newest}",
+            "{at_least}{} could not be written; the first{}: {}; {newest}",
             units::counted(count as usize, "checkpoint"),
             after(first),
             first.text
         ))
+    }
+
+    /// Whether a checkpoint was written after the last one that could not be.
+    ///
+    /// ```
+    /// use everburn_record::{Event, EventKind};
+    /// use everburn_report::Events;
+    ///
+    /// let at = |step, kind| Event { step: Some(step), ..Event::new(kind, "epoch") };
+    /// let failed = at(20, EventKind::CheckpointFailed);
+    /// assert!(!Events::new(vec![at(10, EventKind::Checkpoint), failed.clone()]).writes_checkpoints_again());
+    /// assert!(Events::new(vec![failed, at(30, EventKind::Checkpoint)]).writes_checkpoints_again());
+    /// ```
+    #[must_use]
+    pub fn writes_checkpoints_again(&self) -> bool {
+        let newest = |kind: EventKind| {
+            let events = self.list.iter().filter(|event| event.kind == kind);
+            events.filter_map(|event| event.step).max()
+        };
+        let written = newest(EventKind::Checkpoint);
+        written.is_some()
+            && newest(EventKind::CheckpointFailed).is_some_and(|at| written >= Some(at))
     }
 
     /// What is to be said of ranks that are waited for at this time, if that is what happened last: for whom, and how long
@@ -185,16 +212,15 @@ impl Events {
     /// let of_launcher = Event { rank: Some(1), ..Event::new(EventKind::Loss, "rank 1 has no restarts left") };
     /// let of_others = Event { step: Some(7), ..Event { text: "rank 0 lost rank 1".into(), ..of_launcher.clone() } };
     /// let events = Events::new(vec![of_others, of_launcher]);
-    /// assert_eq!(events.why_out(1), Some("rank 1 has no restarts left"));
+    /// assert_eq!(events.why_out(1).unwrap().text, "rank 1 has no restarts left");
     /// assert_eq!(events.why_out(0), None);
     /// ```
     #[must_use]
-    pub fn why_out(&self, rank: usize) -> Option<&str> {
+    pub fn why_out(&self, rank: usize) -> Option<&Event> {
         let is_lost = |event: &&Event| matches!(event.kind, EventKind::Loss | EventKind::Restart);
         let losses = self.list.iter().filter(is_lost);
         let losses = losses.filter(|event| event.rank == Some(rank));
-        let last = losses.max_by_key(|event| (event.step.is_none(), event.unix_time_ms))?;
-        Some(&last.text)
+        losses.max_by_key(|event| (event.step.is_none(), event.unix_time_ms))
     }
 
     /// Reads `events.jsonl` of a run directory, or where there is none its logs; then its checkpoints. What could not be

@@ -17,8 +17,9 @@ const MOST_RANKS: usize = 4096;
 /// Of how few steps no rank is called slow: the first ones warm up, and a core may be taken for a moment.
 const FEWEST_STEPS: u64 = 8;
 
-/// From which part of their steps on the waiting of ranks for a slow one is worth a word.
-const CONSIDERABLE: f64 = 0.1;
+/// From which part of their steps on the waiting of ranks for a slow one is worth a word: on a busy machine, equal ranks wait
+/// up to 22 %.
+const CONSIDERABLE: f64 = 0.25;
 
 /// A line has about 150 bytes per rank.
 const LONGEST_LINE: usize = 1 << 20;
@@ -260,7 +261,7 @@ impl RankTimes {
     }
 
     /// The rank that the others have waited for, where one is [slow](Self::slow) over eight steps or more and they waited at
-    /// least a tenth of their time, with that part. What the slow rank waits itself is not counted: that is the exchange's own.
+    /// least a quarter of their time, with that part. What the slow rank waits itself is not counted: that is the exchange's own.
     ///
     /// ```
     /// use everburn_report::RankTimes;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use everburn_collectives::heartbeat::RankStatus;
 use everburn_record::sync::lock;
-use everburn_record::{Live, LiveRank, Phase, ProcessMetrics, unix_time_ms};
+use everburn_record::{Live, LiveRank, Phase, ProcessMetrics, proc, unix_time_ms};
 
 use crate::record::run_directory::RunDirectory;
 
@@ -194,7 +194,7 @@ impl LiveSlot {
 }
 
 fn write_until_closed(shared: &Shared, path: &Path, rank_statuses: Option<&RankStatuses>) {
-    let mut told = false;
+    let (mut told, host) = (false, proc::host_name());
     loop {
         let mut state = lock(&shared.state);
         state.due = false;
@@ -208,6 +208,15 @@ fn write_until_closed(shared: &Shared, path: &Path, rank_statuses: Option<&RankS
             if finished {
                 reach_the_end(&mut live);
             }
+        } else {
+            live.ranks = vec![LiveRank {
+                rank: live.writer(),
+                alive: !closed,
+                pid: Some(std::process::id()),
+                host: host.clone(),
+                step: Some(live.step),
+                ..LiveRank::default()
+            }];
         }
         live.unix_time_ms = unix_time_ms();
         if let Err(error) = live.write(path)
@@ -322,6 +331,24 @@ mod tests {
         };
         assert_eq!(steps(LiveSlot::finish), [(1, Some(6)), (2, Some(6))]);
         assert_eq!(steps(|slot| slot.open(None)), [(1, Some(4))]);
+    }
+
+    #[test]
+    fn a_run_without_heartbeats_names_the_process_that_writes_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(folder.path().join("a")).unwrap();
+        let slot = LiveSlot::default();
+        slot.open(Some(LiveFile::start(&run, Live::default(), None)));
+        slot.members(vec![0]);
+        slot.step(6);
+        slot.open(None);
+        let live = read(&run);
+        let [rank] = &live.ranks[..] else {
+            panic!("{live:?}")
+        };
+        assert_eq!((rank.rank, rank.step, rank.alive), (0, Some(6), false));
+        assert_eq!(rank.pid, Some(std::process::id()));
+        assert_eq!(rank.host, proc::host_name());
     }
 
     #[test]

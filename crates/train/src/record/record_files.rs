@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use everburn_record::{ConfusionMatrix, Event, RankLine, RankStep, file, unix_time_ms};
@@ -149,7 +150,13 @@ impl RunDirectory {
         };
         let file = file::append_to(&path);
         if let Err(error) = file.and_then(|mut file| append(&mut file, &event)) {
-            tracing::warn!("{} is not written: {error}", path.display());
+            // A full disk stays full: the next events would say the same.
+            static SAID: AtomicBool = AtomicBool::new(false);
+            let path = path.display();
+            match SAID.swap(true, Ordering::Relaxed) {
+                false => tracing::warn!("{path} is not written: {error}; this is said once"),
+                true => tracing::debug!("{path} is not written: {error}"),
+            }
         }
     }
 

@@ -299,7 +299,7 @@ fn what_is_not_the_announced_segment_is_refused() {
         header[place..place + value.len()].copy_from_slice(value);
         memfd(&header, bytes, sealed)
     };
-    said(&with(8, &[2]), "it has version 2 and not 1");
+    said(&with(8, &[3]), "it has version 3 and not 2");
     said(&with(32, &[0]), "its nonce differs");
     said(&with(12, &[0; 4]), "the ranks must be 1 to 1024");
     said(&with(12, &[0xff; 4]), "the ranks must be 1 to 1024");

@@ -11,6 +11,7 @@ use super::requests::{add_message, check_message, compare_message, key_message, 
 use super::shared_connection::SharedConnection;
 use super::wire::{CHECK_READY, STOP_WAITING, WAIT_CANCELED, opcode, put_string};
 use super::{StoreAccess, StoreOptions};
+use crate::rendezvous::WaitListener;
 use crate::store::backoff::Backoff;
 use crate::store::{Store, StoreError, check_key, check_keys, check_value, semantics, user_key};
 use crate::sync::lock;
@@ -76,18 +77,31 @@ impl TcpStore {
     /// [`StoreError::Unauthenticated`] when its job token does not match [`StoreOptions::access`],
     /// [`StoreError::Invalid`] when `address` is not of the form `host:port`.
     pub fn connect(address: &str, options: StoreOptions) -> Result<Self, StoreError> {
-        let limit = options.timeout;
-        Self::connect_within(address, options, limit)
+        Self::connect_telling(address, options, &WaitListener::default())
     }
 
-    /// [`TcpStore::connect`] with a deadline of its own.
+    /// The same; `on_wait` learns that the store is not reached, after ten seconds and then once per minute.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_telling(
+        address: &str,
+        options: StoreOptions,
+        on_wait: &WaitListener,
+    ) -> Result<Self, StoreError> {
+        let limit = options.timeout;
+        Self::connect_within(address, options, limit, on_wait)
+    }
+
+    /// [`TcpStore::connect_telling`] with a deadline of its own.
     pub(crate) fn connect_within(
         address: &str,
         options: StoreOptions,
         limit: Duration,
+        on_wait: &WaitListener,
     ) -> Result<Self, StoreError> {
         let deadline = Deadline::within(limit);
-        let (server, connection) = connect(address, &options, deadline)?;
+        let (server, connection) = connect(address, &options, deadline, on_wait)?;
         let local = connection.local_addr().map(|local| local.ip());
         let store = Self {
             address: address.to_owned(),

@@ -10,6 +10,7 @@ use everburn_auth::Key;
 use super::StoreOptions;
 use super::connection::{Connection, Deadline};
 use super::fault::Fault;
+use crate::rendezvous::{RanksAwaited, WaitListener};
 use crate::store::backoff::Backoff;
 use crate::store::{StoreError, split_address};
 use crate::wait_notice::WaitNotice;
@@ -37,11 +38,12 @@ const SILENT: &str = "connections are accepted and nothing answers: it is no sto
 const NO_STORE: &str = "it closed the connection during ten handshakes; it may be another service: \
                         check the port";
 
-/// Connects to `host:port`. Retries until the deadline passes: the server may start after its clients.
+/// Connects to `host:port`. Retries until the deadline passes: the server may start after its clients. `on_wait` learns of it.
 pub(super) fn connect(
     address: &str,
     options: &StoreOptions,
     deadline: Deadline,
+    on_wait: &WaitListener,
 ) -> Result<(SocketAddr, Connection), StoreError> {
     let (host, port) = split_address(address)?;
     let key = options.access.key();
@@ -116,21 +118,26 @@ pub(super) fn connect(
             return Err(unreachable(address, target, attempts, deadline, &last));
         }
         if notice.is_due(deadline.elapsed()) {
-            tracing::warn!("{}", not_reached_yet(address, &fault, is_refused, left));
+            on_wait.tell(&not_reached_yet(address, &fault, is_refused, left));
         }
         backoff.sleep(left);
     }
 }
 
 /// What is said of a store that is still tried for; `fault` is that of the last attempt, and `is_refused` if nobody listens.
-fn not_reached_yet(address: &str, fault: &str, is_refused: bool, left: Duration) -> String {
+fn not_reached_yet(address: &str, fault: &str, is_refused: bool, left: Duration) -> RanksAwaited {
     let advice = match is_refused {
         true => ": nobody listens there; is machine 0 (or rank 0) started?",
         false => "",
     };
-    format!(
+    let text = format!(
         "the store at {address} is not reached yet ({fault}); it is tried for {left:.0?} more{advice}"
-    )
+    );
+    RanksAwaited {
+        joined: Vec::new(),
+        left,
+        text,
+    }
 }
 
 /// The error of a client whose deadline is over; `last` is the fault of its last attempt.
@@ -291,7 +298,7 @@ mod tests {
     fn of_a_store_that_is_still_tried_for_it_is_asked_whether_it_is_started() {
         let text = |is_refused| {
             let left = Duration::from_secs(290);
-            not_reached_yet("node1:29500", "a fault", is_refused, left)
+            not_reached_yet("node1:29500", "a fault", is_refused, left).text
         };
         let begin =
             "the store at node1:29500 is not reached yet (a fault); it is tried for 290s more";

@@ -60,6 +60,8 @@ pub(super) struct Control {
     unused: Condvar,
     held_bytes: AtomicUsize,
     requests: AtomicU64,
+    /// Who was refused last, and why.
+    refused: Mutex<Option<String>>,
 }
 
 impl Control {
@@ -80,6 +82,10 @@ impl Control {
 
     pub(super) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn refused(&self) -> Option<String> {
+        lock(&self.refused).clone()
     }
 
     fn set_connections(&self, count: usize) {
@@ -136,6 +142,7 @@ impl EventLoop {
             unused: Condvar::new(),
             held_bytes: AtomicUsize::new(0),
             requests: AtomicU64::new(0),
+            refused: Mutex::default(),
         });
         let events = Self {
             poll,
@@ -202,6 +209,7 @@ impl EventLoop {
             }
             if let Some(refused) = self.refusals.take(now) {
                 tracing::warn!("the store refuses {refused}");
+                *lock(&self.control.refused) = Some(refused);
             }
             let held_bytes = self.contents.held_bytes();
             self.control.held_bytes.store(held_bytes, Ordering::Relaxed);

@@ -119,6 +119,12 @@ impl TcpStoreServer {
         self.control.requests()
     }
 
+    /// Who was refused last and why, as in `10.0.0.2: its job token does not match`, as far as it was logged.
+    #[must_use]
+    pub fn refused(&self) -> Option<String> {
+        self.control.refused()
+    }
+
     /// Waits until no connection is open; returns false when `deadline` passes first.
     ///
     /// Who hosts the store for others calls this before dropping it, so that they can finish.

@@ -105,6 +105,8 @@ fn a_slow_rank_is_worth_a_word_where_the_others_wait_long_for_it() {
     let unequal = [(0, 1.0, 0.5), (3, 1.0, 0.0), (4, 1.0, 0.75)];
     assert_eq!(over(8, &unequal), Some((3, 0.625)));
     assert_eq!(over(7, &unequal), None);
+    let busy = |waited| over(8, &[(0, 1.0, waited), (3, 1.0, 0.0)]);
+    assert_eq!([busy(0.22), busy(0.25)], [None, Some((3, 0.25))]);
     let of = |ranks: &[(usize, f64, f64)]| over(8, ranks);
     // The exchange takes long, for all of them.
     assert_eq!(of(&[(0, 1.0, 0.95), (3, 1.0, 0.875)]), None);

@@ -1,51 +1,86 @@
-//! How far a run has come that continues, and without which ranks; or that has finished.
+//! How far a run has come that continues, and without which ranks; that it starts, or has finished.
 
+use std::borrow::Cow;
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 use everburn_record::units::counted;
-use everburn_record::{Finding, Live, Phase, plain, unix_time_ms};
+use everburn_record::{EventKind, Finding, Live, Phase, plain, unix_time_ms};
 use everburn_report::Events;
 use everburn_train::RunDirectory;
 
 use crate::arguments::keys::with_flags;
 
-/// Of a run that continues and that nothing holds up: a line that says so, or that it makes no step.
+/// Of a run that nothing holds up: a line that says so, or that it makes no step, or which ranks are lost for good.
 pub(super) fn finding(run: &Path, events: &Events) -> Option<Finding> {
-    let (live, now_ms) = (Live::read(run)?, unix_time_ms());
+    let now_ms = unix_time_ms();
+    let ok = |text: &str| {
+        Finding::ok(
+            "run",
+            plain::line(&format!("{}: {text}", run.display()), 1500),
+        )
+    };
+    let has_owner = Live::has_owner(run);
+    // That of an earlier start is out of date: this one has written the settings again.
+    let live = Live::read(run).filter(|live| !has_owner || live.unix_time_ms >= begun_ms(run));
+    let has_ended = live.as_ref().map(|live| live.phase == Phase::Ended);
+    let Some(live) = live.filter(|_| has_ended == Some(false)) else {
+        return match has_owner && run.join(Live::LOCK).exists() {
+            true if has_ended.is_some() => Some(ok("ending: its last files are written")),
+            true => Some(ok("starting: its ranks have not met yet")),
+            false => finished(run).map(|text| ok(&text)),
+        };
+    };
     let is_fresh = now_ms.saturating_sub(live.unix_time_ms) < Live::SILENT_MS;
-    if live.phase == Phase::Ended || !is_fresh || !Live::has_owner(run) {
+    if !is_fresh || !has_owner {
         return None;
     }
     let mut found = format!("{}: {}", run.display(), live.progress(now_ms));
-    for rank in live.out() {
-        let why = events.why_out(rank);
-        let why = why.map_or(String::new(), |why| format!(": {}", with_flags(why)));
+    let out = live.out();
+    for rank in &out {
+        let why = events.why_out(*rank);
+        let why = why.map_or(String::new(), |why| format!(": {}", with_flags(&why.text)));
         found += &format!("; without rank {rank}{why}");
     }
     let found = plain::line(&found, 1500);
-    let Some(seconds) = live.stalled(now_ms) else {
-        return Some(Finding::ok("newest run", found));
+    // Who is started again comes back; so does who has lost its machine, once that is started.
+    let is_lost = |rank: &usize| {
+        let why = events.why_out(*rank);
+        why.is_some_and(|why| why.kind == EventKind::Loss && why.step.is_none())
     };
-    let run = plain::word(run);
-    let advice = format!(
-        "no step for {seconds:.0} s: `monitor {run}`, key r, shows what each rank does; their logs are in its folder"
-    );
-    Some(Finding::warn("newest run", found, advice))
+    let advice: Cow<'_, str> = match live.stalled(now_ms) {
+        Some(seconds) => {
+            let run = plain::word(run);
+            format!("no step for {seconds:.0} s: `monitor {run}`, key r, shows what each rank does; their logs are in its folder").into()
+        }
+        None if out.iter().any(is_lost) => {
+            "it continues with fewer ranks: the log of a rank that is lost says why; for all ranks, stop the run and continue it with --resume"
+                .into()
+        }
+        None => return Some(Finding::ok("run", found)),
+    };
+    Some(Finding::warn("run", found, advice.into_owned()))
 }
 
-/// Of a run that has made all of its steps: a line that says how many.
-pub(super) fn finished(run: &Path) -> Option<Finding> {
-    let report = RunDirectory::open(run).and_then(|run| run.read_report());
-    let report = report.ok().filter(|report| report.finished)?;
-    // A report is of the run as it was before it was resumed.
-    let has_ended = Live::read(run).is_none_or(|live| live.phase == Phase::Ended);
-    let (epochs, steps) = (report.epochs, report.steps);
-    let found = format!(
-        "{}: it has finished, after {} and {}",
-        run.display(),
-        counted(epochs, "epoch"),
-        counted(steps, "step")
-    );
-    let is_over = has_ended && !Live::has_owner(run);
-    is_over.then(|| Finding::ok("newest run", plain::line(&found, 1500)))
+/// When the newest start of the run was, in milliseconds since 1970; 0 where that is not known.
+fn begun_ms(run: &Path) -> u64 {
+    let written = run.join("config.toml").metadata();
+    let written = written.and_then(|config| config.modified()).ok();
+    let begun = written.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    begun.map_or(0, |begun| u64::try_from(begun.as_millis()).unwrap_or(0))
+}
+
+/// That the run has done all of its work.
+fn finished(run: &Path) -> Option<String> {
+    let report = RunDirectory::open(run)
+        .and_then(|run| run.read_report())
+        .ok()?;
+    report.finished.then(|| {
+        let (epochs, steps) = (report.epochs, report.steps);
+        format!(
+            "it has finished, after {} and {}",
+            counted(epochs, "epoch"),
+            counted(steps, "step")
+        )
+    })
 }

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use everburn_launch::variables;
 use everburn_record::{LiveRank, RankLine, RankStep};
 use everburn_tests::{AssertContains, Run, StoppedProcess};
 
@@ -46,6 +47,12 @@ fn checkpoints_of_the_newest_run_that_could_not_be_written_are_counted_with_the_
         "2 checkpoints could not be written; the first, after step 20: epoch-0001 failed: no space",
     ]);
     assert!(line.contains("-> make room"), "{line}");
+    let written = Event {
+        step: Some(60),
+        ..Event::new(EventKind::Checkpoint, "epoch-0003")
+    };
+    write_events(&run, &[events[0].clone(), written]);
+    assert_eq!(findings(runs.path()), []);
     let denied = failed("writing epoch-0001 failed: Permission denied (os error 13)");
     write_events(&run, &[denied]);
     let line = findings(runs.path())[0].to_string();
@@ -98,6 +105,10 @@ fn ranks_that_the_newest_run_waits_for_are_named_while_a_process_has_it() {
     let line = findings(runs.path())[0].to_string();
     line.assert_contains(["is not reached yet (io: refused), 2", "-> see whether most"]);
     assert!(!line.contains("machines, or read"), "{line}");
+    let of_machine_0 = "the store at node1:29500 is not reached yet (refused); it is tried for 290s more: nobody listens there";
+    write_text(of_machine_0, now + 230_000);
+    let line = findings(runs.path())[0].to_string();
+    line.assert_contains(["is not reached yet (refused), 2", "-> start machine 0"]);
     std::fs::write(&config, "model = 'mnist'\n[ranks]\nranks = 2\n").unwrap();
     write_text("waiting for rank 1, 290 s more", now + 230_000);
     let line = findings(runs.path())[0].to_string();
@@ -130,7 +141,7 @@ fn a_rank_for_which_the_others_have_waited_is_named_with_the_command_that_shows_
         });
         std::fs::write(run.join("ranks.jsonl"), lines.collect::<String>()).unwrap();
     };
-    write(0.05);
+    write(0.2);
     assert_eq!(findings(runs.path()), []);
     write(0.25);
     let line = findings(runs.path())[0].to_string();
@@ -138,6 +149,13 @@ fn a_rank_for_which_the_others_have_waited_is_named_with_the_command_that_shows_
     let what = "rank 1 was slow, and the others waited for it 25 % of their steps' time";
     let command = format!(" report {}` shows", run.display());
     line.assert_contains([what, &command]);
+    // They have waited for one that has failed.
+    write_events(&run, &[Event::new(EventKind::Failure, "rank 1 has failed")]);
+    let lines = findings(runs.path());
+    assert!(
+        lines.len() == 1 && !lines[0].found.contains("slow"),
+        "{lines:?}"
+    );
 }
 
 #[test]
@@ -204,16 +222,16 @@ fn a_run_that_was_cut_off_is_found_in_the_folder_of_runs_and_by_its_own_name() {
     assert!(!line.contains("starts the run again"), "{line}");
     std::fs::write(&config, "model = 'mnist'").unwrap();
     std::fs::create_dir_all(run.join("checkpoints/epoch-0001")).unwrap();
-    for folder in [runs.path(), &run] {
+    for (folder, label) in [(runs.path(), "newest run"), (run.as_path(), "run ")] {
         let line = findings(folder)[0].to_string();
-        assert!(line.starts_with("warn  newest run"), "{line}");
+        assert!(line.starts_with(&format!("warn  {label}")), "{line}");
         assert!(line.contains("was cut off on "), "{line}");
         assert!(line.contains("--resume --run-dir"), "{line}");
     }
 }
 
 #[test]
-fn a_run_that_continues_without_a_rank_is_well_and_says_why_that_is_out() {
+fn a_run_that_continues_without_a_rank_says_why_that_is_out_and_whether_for_good() {
     let (runs, run) = one_run();
     let write = |members: &[usize], moved_before_ms: u64| {
         let now_ms = unix_time_ms();
@@ -236,16 +254,25 @@ fn a_run_that_continues_without_a_rank_is_well_and_says_why_that_is_out() {
         assert_eq!(found.len(), 1, "{found:?}");
         found[0].to_string()
     };
-    let event = Event {
+    let event = |kind, text: &str| Event {
         rank: Some(1),
-        ..Event::new(
-            EventKind::Loss,
-            "rank 1 was killed: it has no restarts left",
-        )
+        ..Event::new(kind, text)
     };
-    write_events(&run, &[event]);
+    let again = event(
+        EventKind::Restart,
+        "rank 1 was killed; restart 1 of 3 in 1.0 s",
+    );
+    write_events(&run, &[again]);
     let line = write(&[0, 2], 100);
     assert!(line.starts_with("ok    newest run"), "{line}");
+    let lost = event(
+        EventKind::Loss,
+        "rank 1 was killed: it has no restarts left",
+    );
+    write_events(&run, &[lost]);
+    let line = write(&[0, 2], 100);
+    assert!(line.starts_with("warn  newest run"), "{line}");
+    line.assert_contains(["-> it continues with fewer ranks"]);
     line.assert_contains([
         "training at step 5,204 of 172,000 on 2 of 3 ranks (0, 2), the last step ",
         "; without rank 1: rank 1 was killed: it has no restarts left",
@@ -304,9 +331,18 @@ fn a_rank_that_is_stopped_is_named_with_its_process_and_how_it_continues() {
     let advice = format!("kill -CONT {}", child.id());
     line.assert_contains(["rank 1 (process ", &advice]);
     let ended = live(Phase::Ended);
-    drop(child);
     ended.write(&path).unwrap();
     assert_eq!(findings(runs.path()), []);
+    Live::end(&path, Some("rank 0 lost rank 1")).unwrap();
+    let line = findings(runs.path())[0].to_string();
+    let killed = format!(
+        "lost rank 1; rank 1 (process {0}) is still stopped (SIGSTOP): `kill -KILL {0}` ends it",
+        child.id()
+    );
+    line.assert_contains([&killed]);
+    drop(child);
+    let line = findings(runs.path())[0].to_string();
+    assert!(!line.contains("still stopped"), "{line}");
 }
 
 #[test]
@@ -324,7 +360,7 @@ fn the_folder_of_another_machine_shows_its_stopped_ranks_and_where_the_state_of_
         run.display()
     );
     assert!(
-        line.starts_with("ok    newest run") && line.contains(&state),
+        line.starts_with("ok    run ") && line.contains(&state),
         "{line}"
     );
     let mut sleep = Command::new("sleep");
@@ -334,7 +370,7 @@ fn the_folder_of_another_machine_shows_its_stopped_ranks_and_where_the_state_of_
     let id = child.id();
     let stopped = format!("rank 3 (process {id}) is stopped (SIGSTOP): kill -CONT {id}");
     assert!(
-        line.starts_with("warn  newest run") && line.contains(&stopped),
+        line.starts_with("warn  run ") && line.contains(&stopped),
         "{line}"
     );
 }
@@ -361,7 +397,12 @@ fn why_a_run_has_ended_before_its_time_is_named_until_it_is_resumed() {
     live.write(&run.join(Live::FILE)).unwrap();
     let mut events = vec![
         event(Start, 1_000, None, "mlp begins"),
-        event(Stop, 2_000, None, "stopping on SIGINT"),
+        event(
+            Stop,
+            2_000,
+            None,
+            "stopping on SIGINT, after the step that is under way",
+        ),
         event(Stop, 3_000, Some(12), "stopped on request after step 12"),
         event(
             Stop,
@@ -370,6 +411,12 @@ fn why_a_run_has_ended_before_its_time_is_named_until_it_is_resumed() {
             "the job was stopped on SIGINT at machine 1",
         ),
     ];
+    let stopped = &written(&events[..2])[0];
+    assert!(
+        stopped.contains("before its time: stopped on SIGINT"),
+        "{stopped}"
+    );
+    assert!(!stopped.contains("under way"), "{stopped}");
     let stopped = &written(&events)[0];
     let what = "it has ended before its time: stopped on request after step 12";
     stopped.assert_contains([what, "the same command"]);
@@ -397,4 +444,46 @@ fn why_a_run_has_ended_before_its_time_is_named_until_it_is_resumed() {
     let finished = &written(&events)[0];
     assert!(finished.starts_with("ok    newest run"), "{finished}");
     finished.assert_contains(["it has finished, after 3 epochs and 90 steps"]);
+}
+
+#[test]
+fn a_run_that_starts_has_a_line_that_says_so_before_it_waits_for_long() {
+    let (runs, run) = one_run();
+    let run = Run::new(run);
+    drop(run.hold());
+    assert_eq!(findings(runs.path()), [], "nobody starts it");
+    let _owner = run.hold();
+    // That of the run before a resume.
+    Live::default().write(&run.path.join(Live::FILE)).unwrap();
+    let line = findings(runs.path())[0].to_string();
+    assert!(
+        line.starts_with("ok    newest run") && line.contains("starting: "),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_rank_that_is_stopped_is_found_where_no_heartbeats_have_noticed() {
+    let (runs, run) = one_run();
+    let _owner = Run::new(&run).hold();
+    std::fs::create_dir(run.join("logs")).unwrap();
+    let mut sleep = Command::new("sleep");
+    sleep.env(variables::ERROR_FILE, run.join("logs/rank-1.error.json"));
+    let child = StoppedProcess::start(sleep.arg("60"));
+    let live = Live {
+        unix_time_ms: unix_time_ms() + 60_000,
+        phase: Phase::Training,
+        members: vec![0, 1],
+        ranks: vec![rank_here(0, None)],
+        ..Live::default()
+    };
+    live.write(&run.join(Live::FILE)).unwrap();
+    let line = findings(runs.path())[0].to_string();
+    let id = child.id();
+    line.assert_contains([format!(
+        "rank 1 (process {id}) is stopped (SIGSTOP): kill -CONT {id}"
+    )]);
+    drop(child);
+    let line = findings(runs.path())[0].to_string();
+    assert!(line.starts_with("ok    newest run"), "{line}");
 }

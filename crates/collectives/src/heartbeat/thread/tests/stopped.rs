@@ -106,8 +106,10 @@ fn a_rank_that_is_still_stopped_is_named_and_not_the_one_that_was_continued() {
     let text = report.to_string();
     assert_eq!(report.stalled, Some(3), "{text}");
     let pid = stopped.id();
-    let what = format!("it was stopped (SIGSTOP, pid {pid} on {host}): its launcher ends it");
+    let what =
+        format!("it was stopped (SIGSTOP, pid {pid} on {host}), and the others have given it up");
     assert!(text.contains(&what), "{text}");
+    text.assert_contains(["started by hand stays stopped until it is killed"]);
     assert!(!text.contains("kill -CONT"), "{text}");
     let beat_of = |host: &str| Beat {
         pid: Some(pid),
