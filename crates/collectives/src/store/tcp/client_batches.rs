@@ -1,6 +1,7 @@
 //! Requests for many keys at once.
 
-use super::client::{TcpStore, early_wait_pauses, timed_out};
+use super::TcpStore;
+use super::client_waits::{early_wait_pauses, timed_out};
 use super::connection::{Connection, Deadline};
 use super::fault::Fault;
 use super::requests::{compare_message, key_message, keys_message};

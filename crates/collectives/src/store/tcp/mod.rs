@@ -3,6 +3,7 @@
 mod client;
 mod client_batches;
 mod client_exchange;
+mod client_waits;
 mod connect;
 mod connection;
 mod contents;
