@@ -3,6 +3,7 @@ use everburn_tests::AssertContains;
 
 use super::*;
 use crate::collectives::rank::Operation;
+use crate::peers::FoundPeer;
 use crate::quantity::Bytes;
 
 fn measured(ranks: usize, transport: &str, bytes: u64) -> CollectiveMeasurement {
