@@ -3,7 +3,7 @@
 mod checks;
 mod evaluation;
 mod flags;
-mod foreign_sections;
+pub(crate) mod foreign_sections;
 mod layers;
 mod no_model;
 mod of_run;

@@ -98,7 +98,7 @@ fn listed(task: &AnyTask) -> Option<String> {
 }
 
 /// The settings of a task by their paths, `shapes.width`: as it lists them where it refuses one, else as its defaults show them.
-fn settings_of(task: &AnyTask) -> Vec<String> {
+pub(crate) fn settings_of(task: &AnyTask) -> Vec<String> {
     let defaults = task.configure(&Table::new());
     let defaults = defaults
         .and_then(|task| task.sections())

@@ -68,13 +68,29 @@ pub(super) fn help_to_fit(error: &CliError, config: &RunConfig, path: &Path) -> 
 fn flags_that_fit(config: &RunConfig, path: &Path) -> Option<String> {
     let shown = shown_sizes(config, path).unwrap_or_default();
     let stems = STEMS.map(|stem| Some((STEM.to_owned(), Value::from(stem))));
-    [None].into_iter().chain(stems).find_map(|stem| {
-        let settings: Vec<_> = shown.iter().cloned().chain(stem).collect();
+    let fits_with = |settings: &[(String, Value)]| {
         let mut other = config.clone();
         let mut all = settings.iter();
-        let fits = all.all(|(key, value)| put(&mut other.sections, key, value.clone()).is_ok())
-            && fits(&other, path);
-        fits.then(|| settings.iter().map(as_flag).collect::<Vec<_>>().join(" "))
+        all.all(|(key, value)| put(&mut other.sections, key, value.clone()).is_ok())
+            && fits(&other, path)
+    };
+    [None].into_iter().chain(stems).find_map(|stem| {
+        let mut settings: Vec<_> = shown.iter().cloned().chain(stem).collect();
+        if !fits_with(&settings) {
+            return None;
+        }
+        // A default that is not written looks like a setting that differs.
+        for setting in settings.clone() {
+            let others: Vec<_> = settings
+                .iter()
+                .filter(|it| **it != setting)
+                .cloned()
+                .collect();
+            if fits_with(&others) {
+                settings = others;
+            }
+        }
+        Some(settings.iter().map(as_flag).collect::<Vec<_>>().join(" "))
     })
 }
 

@@ -15,7 +15,12 @@ impl RankEnvironment {
         let advice = lost_device(message).filter(|advice| !message.contains(advice));
         let message = match (kind, message, advice) {
             (ReportKind::Stopped, "", _) => received_signal().to_owned(),
-            (_, _, Some(advice)) if kind.is_failure() => format!("{message}\n{advice}"),
+            // The first line is what a launcher says of it.
+            (_, _, Some(advice)) if kind.is_failure() => {
+                let end = message.find('\n').unwrap_or(message.len());
+                let (first, more) = message.split_at(end);
+                format!("{first}; {advice}{more}")
+            }
             _ => message.to_owned(),
         };
         self.send(&RankReport {
