@@ -102,7 +102,7 @@ pub use bucket::{Bucket, BucketEntry, BucketLimits, BucketPlan};
 pub use buffers::Buffers;
 pub use communication_hook::{
     AllReduce, Bf16, CommunicationHook, CommunicationHookConfig, DEFAULT_START_AFTER, Fp16,
-    GradientBucket, InvalidCommunicationHook, ParameterSlot, PowerSgd,
+    GradientBucket, ParameterSlot, PowerSgd,
 };
 pub use config::{BufferSync, DEFAULT_BUCKET_BYTES, DEFAULT_FIRST_BUCKET_BYTES, DdpConfig};
 pub use ddp::Ddp;

@@ -9,7 +9,7 @@ use everburn_nn::balanced_parts;
 use everburn_schedules::{Schedule, ScheduleError, ScheduleKind};
 use serde::{Deserialize, Serialize};
 
-pub use self::stage_split::{InvalidStageSplit, StageSplit};
+pub use self::stage_split::StageSplit;
 use crate::parallel::mesh::Mesh;
 
 /// How many micro-batches there are for each rank of a pipeline, unless another number is given: with
@@ -252,7 +252,7 @@ fn named_cuts(starts: &[String], names: &[&str]) -> Vec<Range<usize>> {
 ///     error.to_string(),
 ///     "the mesh data=2,pipeline=2,tensor=1 has 4 places, and there are 3 ranks"
 /// );
-/// # Ok::<(), everburn_train::InvalidMesh>(())
+/// # Ok::<(), String>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
