@@ -111,8 +111,7 @@ impl Case {
     /// The parameters of each rank, and what it has called of NCCL.
     fn by(self, way: Way) -> Vec<(Vec<f32>, Vec<String>)> {
         on_ranks(2, |rank: Rank| {
-            let model = model(&Device::flex().autodiff());
-            let (ddp, model) = rank.ddp(way, model, self.config()).unwrap();
+            let (ddp, model) = rank.ddp(way, self.config()).unwrap();
             let found = self.train(&ddp, model);
             (found, rank.cluster.take_calls(rank.number()))
         })
@@ -244,7 +243,6 @@ fn a_rank_that_cannot_gather_parameters_is_named_on_all() {
 #[test]
 fn what_cannot_be_sharded_on_devices_is_refused() {
     on_ranks(2, |rank| {
-        let model = || model(&Device::flex().autodiff());
         let refused = |made: Result<(Ddp, Branchy), DdpError>, part: &str| {
             let refused = made.unwrap_err().to_string();
             assert!(refused.contains(part), "{refused}");
@@ -253,9 +251,9 @@ fn what_cannot_be_sharded_on_devices_is_refused() {
             stage: ShardStage::Parameters,
             ..GRADIENTS
         };
-        let made = rank.ddp(Way::Nccl, model(), parameters.config());
+        let made = rank.ddp(Way::Nccl, parameters.config());
         refused(made, "use `ranks.backend = host`");
-        let made = rank.ddp(Way::Staged, model(), GRADIENTS.config());
+        let made = rank.ddp(Way::Staged, GRADIENTS.config());
         refused(made, "it cannot give each rank its shards");
         // The group is as good as before.
         rank.group.barrier().wait().unwrap();

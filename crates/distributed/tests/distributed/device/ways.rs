@@ -66,15 +66,10 @@ impl Rank {
         Arc::new(NcclExchange::new(group, memory, waits))
     }
 
-    /// Replicas of `model` whose gradients travel so.
-    pub fn ddp(
-        &self,
-        way: Way,
-        model: Branchy,
-        config: DdpConfig,
-    ) -> Result<(Ddp, Branchy), DdpError> {
-        let exchange = self.exchange(way);
-        Ddp::with_exchange(model, self.group.clone(), config, exchange)
+    /// Replicas of [`model`] whose gradients travel so.
+    pub fn ddp(&self, way: Way, config: DdpConfig) -> Result<(Ddp, Branchy), DdpError> {
+        let model = model(&Device::flex().autodiff());
+        Ddp::with_exchange(model, self.group.clone(), config, self.exchange(way))
     }
 }
 
