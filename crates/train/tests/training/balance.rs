@@ -10,12 +10,12 @@ use burn::data::dataset::InMemDataset;
 use burn::prelude::*;
 use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_train::{
-    Classifier, InputConfig, MetricLine, OptimizerConfig, OptimizerKind, StateHashes, Trainer,
-    TrainingConfig, TrainingData,
+    Classifier, InputConfig, MetricLine, StateHashes, Trainer, TrainingConfig, TrainingData,
 };
 
 use crate::harness::ranks::on_ranks;
 use crate::harness::run::step_lines;
+use crate::optimizers::sgd;
 use crate::read_once::{HELD_OUT, Pixels};
 
 /// 41 batches of 8 samples an epoch, and one of 5.
@@ -38,11 +38,7 @@ fn config(balance: &str) -> TrainingConfig {
         batch_size: BATCH,
         balance: balance.parse().unwrap(),
         log_every: 1,
-        optimizer: OptimizerConfig {
-            kind: OptimizerKind::Sgd,
-            learning_rate: 0.05,
-            ..OptimizerConfig::default()
-        },
+        optimizer: sgd(0.05),
         ..TrainingConfig::default()
     }
 }

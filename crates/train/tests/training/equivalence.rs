@@ -5,14 +5,13 @@ use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_models::mnist::{Mnist, MnistConfig};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
-use everburn_train::{
-    Classifier, MetricLine, OptimizerConfig, OptimizerKind, Trainer, TrainingConfig,
-};
+use everburn_train::{Classifier, MetricLine, OptimizerConfig, Trainer, TrainingConfig};
 
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::{drawn_within, inputs, parameters};
 use crate::harness::ranks::on_ranks;
 use crate::harness::run::step_lines;
+use crate::optimizers::sgd;
 use crate::replicas::in_common;
 use crate::samples::in_bytes;
 
@@ -81,10 +80,8 @@ fn largest_relative_difference(left: &[f64], right: &[f64]) -> f64 {
 #[test]
 fn sgd_with_momentum_agrees_on_one_and_more_ranks() {
     let config = fifty_steps(OptimizerConfig {
-        kind: OptimizerKind::Sgd,
-        learning_rate: 0.01,
         momentum: Some(0.9),
-        ..OptimizerConfig::default()
+        ..sgd(0.01)
     });
     let model = initial_weights();
     let (losses, weights) = train_mnist(&model, 1, &config);
@@ -116,11 +113,7 @@ fn sgd_with_momentum_agrees_on_one_and_more_ranks() {
 
 #[test]
 fn micro_batches_and_exchange_after_the_backward_pass_change_nothing() {
-    let config = fifty_steps(OptimizerConfig {
-        kind: OptimizerKind::Sgd,
-        learning_rate: 0.01,
-        ..OptimizerConfig::default()
-    });
+    let config = fifty_steps(sgd(0.01));
     let config = TrainingConfig {
         steps: Some(10),
         ..config
@@ -210,11 +203,7 @@ fn batch_norm_over_all_ranks_agrees_on_one_and_more_ranks() {
         // 38 samples to train on: the last global batch has two, which leaves some ranks none.
         batch_size: 12,
         validation_samples: Some(12),
-        optimizer: OptimizerConfig {
-            kind: OptimizerKind::Sgd,
-            learning_rate: 0.01,
-            ..OptimizerConfig::default()
-        },
+        optimizer: sgd(0.01),
         ..TrainingConfig::default()
     };
     let expected = train_mnist_bn(&model, 1, &config);

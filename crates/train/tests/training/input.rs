@@ -170,11 +170,7 @@ fn a_loss_that_is_no_number_is_found_with_its_step_though_it_is_read_late() {
     let config = TrainingConfig {
         read_metrics: ReadMetrics::Late,
         compare_every: 0,
-        optimizer: everburn_train::OptimizerConfig {
-            kind: everburn_train::OptimizerKind::Sgd,
-            learning_rate: 1e20,
-            ..Default::default()
-        },
+        optimizer: crate::optimizers::sgd(1e20),
         ..config()
     };
     let at_once = TrainingConfig {

@@ -12,13 +12,14 @@ use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::prelude::*;
 use everburn_tests::AssertContains;
 use everburn_train::{
-    EarlyStopping, Loss, MetricKind, MetricLine, Objective, OptimizerConfig, OptimizerKind,
-    ReadMetrics, Supervised, TrainError, TrainingConfig, TrainingData, TrainingReport,
+    EarlyStopping, Loss, MetricKind, MetricLine, Objective, ReadMetrics, Supervised, TrainError,
+    TrainingConfig, TrainingData, TrainingReport,
 };
 
 use crate::harness::parameters::parameters;
 use crate::harness::ranks::on_ranks;
 use crate::harness::run::metric_lines;
+use crate::optimizers::sgd;
 
 thread_local! {
     /// A metric more that this thread's rank reports.
@@ -95,11 +96,7 @@ fn config() -> TrainingConfig {
         // Of 37 samples 25 are left: the last batch of an epoch has one, which all but one rank lack.
         validation_samples: Some(12),
         log_every: 1,
-        optimizer: OptimizerConfig {
-            kind: OptimizerKind::Sgd,
-            learning_rate: 0.2,
-            ..OptimizerConfig::default()
-        },
+        optimizer: sgd(0.2),
         ..TrainingConfig::default()
     }
 }

@@ -11,6 +11,15 @@ use crate::harness::data::{Images, digits};
 use crate::harness::parameters::{drawn, parameters};
 use crate::sharding::training::{STAGES, assert_close, train, try_train, with};
 
+/// Stochastic gradient descent without momentum.
+pub fn sgd(learning_rate: f64) -> OptimizerConfig {
+    OptimizerConfig {
+        kind: OptimizerKind::Sgd,
+        learning_rate,
+        ..OptimizerConfig::default()
+    }
+}
+
 fn net() -> Mnist {
     drawn(MnistConfig::new().init(&Device::flex()))
 }

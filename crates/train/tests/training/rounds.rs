@@ -19,6 +19,7 @@ use crate::harness::data::{Images, digits};
 use crate::harness::parameters::{drawn_within, inputs, parameters};
 use crate::harness::ranks::on_ranks;
 use crate::harness::run::step_lines;
+use crate::optimizers::sgd;
 use crate::samples::{in_bytes, slow};
 
 fn model() -> Mlp {
@@ -80,14 +81,6 @@ fn config(sync: &str) -> TrainingConfig {
     }
 }
 
-fn sgd() -> OptimizerConfig {
-    OptimizerConfig {
-        kind: OptimizerKind::Sgd,
-        learning_rate: 0.05,
-        ..OptimizerConfig::default()
-    }
-}
-
 fn average() -> OuterConfig {
     OuterConfig {
         optimizer: OuterOptimizer::Average,
@@ -101,7 +94,7 @@ fn one_step_of_sgd_and_an_average_are_a_step_of_ddp() {
         let folder = tempfile::tempdir().unwrap();
         let [ddp, rounds] = ["step", "every=1"].map(|sync| {
             let config = TrainingConfig {
-                optimizer: sgd(),
+                optimizer: sgd(0.05),
                 outer: average(),
                 ..config(sync)
             };

@@ -5,11 +5,12 @@
 
 use burn::prelude::*;
 use everburn_models::resnet50::{ResNet50, ResNet50Config, Stem};
-use everburn_train::{Classifier, OptimizerConfig, OptimizerKind, StateHashes, TrainingConfig};
+use everburn_train::{Classifier, OptimizerConfig, StateHashes, TrainingConfig};
 
 use crate::harness::data::digits;
 use crate::harness::parameters::drawn;
 use crate::harness::ranks::on_ranks;
+use crate::optimizers::sgd;
 use crate::replicas::bits;
 
 fn config(virtual_ranks: Option<usize>) -> TrainingConfig {
@@ -20,10 +21,8 @@ fn config(virtual_ranks: Option<usize>) -> TrainingConfig {
         hash_every: Some(1),
         validation_samples: Some(21),
         optimizer: OptimizerConfig {
-            kind: OptimizerKind::Sgd,
-            learning_rate: 0.05,
             momentum: Some(0.9),
-            ..OptimizerConfig::default()
+            ..sgd(0.05)
         },
         ..TrainingConfig::default()
     };

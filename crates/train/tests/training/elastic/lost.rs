@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
-use everburn_collectives::store::HashStore;
 use everburn_models::mlp::Mlp;
 use everburn_train::checkpoint::{CheckpointFolder, Place};
 use everburn_train::{
@@ -74,13 +73,7 @@ fn model_that_tells(loaded: Arc<dyn Fn() + Send + Sync>) -> Classifier<Mlp, 4> {
 fn who_was_just_given_the_state_has_it_though_its_giver_is_lost_at_once() {
     let (expected, _) = undisturbed();
     let folder = folder();
-    let job = Job {
-        store: Arc::new(HashStore::new()),
-        folder: folder.path(),
-        range: (1, 2),
-        config: config(),
-        exchange: None,
-    };
+    let job = Job::new(folder.path(), (1, 2), config());
     let store = job.store.clone();
     // Rank 0 is alone in the second step, in which it waits for the newcomer.
     let wait = move |read: usize| {
@@ -142,13 +135,7 @@ fn lose_a_checkpoint(
         keep_checkpoints: 9,
         ..config()
     };
-    let job = Job {
-        store: Arc::new(HashStore::new()),
-        folder,
-        range: (2, 2),
-        config,
-        exchange: None,
-    };
+    let job = Job::new(folder, (2, 2), config);
     let checkpoints = folder.join("checkpoints");
     let events = folder.join("events.jsonl");
     std::thread::scope(|scope| {

@@ -150,7 +150,17 @@ struct Job<'a> {
 /// What a rank's groups are put into.
 type Around<'a> = &'a dyn Fn(ElasticGroup) -> Arc<dyn Regroup>;
 
-impl Job<'_> {
+impl<'a> Job<'a> {
+    fn new(folder: &'a Path, range: (usize, usize), config: TrainingConfig) -> Self {
+        Self {
+            store: Arc::new(HashStore::new()),
+            folder,
+            range,
+            config,
+            exchange: None,
+        }
+    }
+
     fn options(&self, slot: usize, incarnation: u64) -> ElasticOptions {
         let (min, max) = self.range;
         ElasticOptions {
@@ -254,13 +264,7 @@ fn the_others_go_on_without_a_rank_that_fails_whichever_it_is() {
     // A rank reads a third of each batch: the first step, one in the middle, and one of another epoch.
     for (failing, fails_at) in [(2, 1), (1, 9), (0, 9), (0, 20)] {
         let folder = folder();
-        let job = Job {
-            store: Arc::new(HashStore::new()),
-            folder: folder.path(),
-            range: (2, 3),
-            config: config(),
-            exchange: None,
-        };
+        let job = Job::new(folder.path(), (2, 3), config());
         let results = job.three_ranks(failing, fails_at);
         for (slot, result) in results.iter().enumerate() {
             match slot == failing {
@@ -286,14 +290,8 @@ fn a_rank_0_that_comes_back_learns_what_the_others_know() {
 
 /// Trains three ranks, of which the one of `slot` is lost and comes back. Returns the reports of the others and of that one.
 fn lost_and_back(slot: usize, config: TrainingConfig, folder: &Path) -> [TrainingReport; 3] {
-    let store: SharedStore = Arc::new(HashStore::new());
-    let job = Job {
-        store: store.clone(),
-        folder,
-        range: (2, 3),
-        config,
-        exchange: None,
-    };
+    let job = Job::new(folder, (2, 3), config);
+    let store = job.store.clone();
     let [waits, other] = others_of(slot);
     // The first rank does not read on in the second epoch before the newcomer waits.
     let joined = format!("everburn/elastic/3/joined/{slot}");
@@ -355,13 +353,7 @@ fn comes_back(slot: usize) {
 fn too_few_ranks_leave_a_checkpoint_from_which_another_run_goes_on() {
     let (expected, _) = undisturbed();
     let folder = folder();
-    let job = Job {
-        store: Arc::new(HashStore::new()),
-        folder: folder.path(),
-        range: (3, 3),
-        config: config(),
-        exchange: None,
-    };
+    let job = Job::new(folder.path(), (3, 3), config());
     let results = job.three_ranks(1, 9);
     for slot in [0, 2] {
         let error = failed(&results[slot]);
