@@ -126,7 +126,7 @@ pub use outer_loop::{
     FragmentInFlight, OuterCompression, OuterConfig, OuterLoop, OuterOptimizer, OuterStep,
     OuterStream,
 };
-pub use placement::{check_placement, name_of};
+pub use placement::name_of;
 pub use probe::Probe;
 pub use rank_buffers::RankBuffers;
 pub use rank_weights::RankWeights;

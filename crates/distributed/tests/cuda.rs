@@ -10,7 +10,7 @@ use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{
     CommunicationHookConfig, CubeMemory, Ddp, DdpConfig, DeviceCollective, DeviceExchange,
     DeviceMemory, GradientBucket, HostExchange, ModuleRanks, NcclExchange, ParameterShards,
-    ShardStage, Waits, check_placement, cuda_index, kernel_timer, share_of,
+    ShardStage, Waits, cuda_index, kernel_timer, share_of,
 };
 use everburn_nccl::{Library, NcclGroup, gpus};
 use everburn_nn::StatisticsGroup;
@@ -116,7 +116,6 @@ fn on_gpus(
                     }
                 };
                 let model = model.fork(&device);
-                check_placement(&model, &device).unwrap();
                 let (ddp, model) = Ddp::with_exchange(model, group, config, exchange).unwrap();
                 work(ddp, model, &device);
             });

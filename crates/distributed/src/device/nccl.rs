@@ -225,19 +225,14 @@ struct NcclTensor {
 
 impl PendingTensor for NcclTensor {
     fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
-        let Self {
-            work,
-            lent,
-            memory,
-            waits,
-            what,
-        } = *self;
-        match waits {
-            Waits::Device => work.hold_device()?,
-            Waits::Host => work.wait()?,
+        let this = *self;
+        match this.waits {
+            Waits::Device => this.work.hold_device()?,
+            Waits::Host => this.work.wait()?,
         }
+        let what = this.what;
         let failed = |reason| DdpError::DeviceMemory { what, reason };
-        memory.take_back(lent).map_err(failed)
+        this.memory.take_back(this.lent).map_err(failed)
     }
 }
 
@@ -252,14 +247,10 @@ struct AfterPasses {
 
 impl PendingTensor for AfterPasses {
     fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
-        let Self {
-            connection,
-            waits,
-            collective,
-            what,
-            numbers,
-        } = *self;
-        let begun = connection.begin(collective, what, waits, numbers)?;
+        let this = *self;
+        let begun = this
+            .connection
+            .begin(this.collective, this.what, this.waits, this.numbers)?;
         begun.collect()
     }
 }
