@@ -140,4 +140,4 @@ pub use synchronization::{
     Communication, GradientNorm, SyncedGradients, Synchronization, clip_coefficient,
 };
 pub use tensor_parallel::{tensor_parallel, verify_whole_parameters};
-pub use virtual_ranks::{TooFewVirtualRanks, VirtualRanks};
+pub use virtual_ranks::VirtualRanks;

@@ -37,7 +37,6 @@ pub(crate) fn device_of_parameters<M: Module>(model: &M) -> Option<Device> {
 ///
 /// assert_eq!(everburn::distributed::name_of(&Device::flex().autodiff()), "flex");
 /// ```
-#[must_use]
 pub fn name_of(device: &Device) -> String {
     match DeviceName::of(device) {
         Some(name) => name.to_string(),

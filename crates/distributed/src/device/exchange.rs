@@ -228,7 +228,6 @@ impl Lent {
     }
 
     /// The memory.
-    #[must_use]
     pub fn buffer(&self) -> &DeviceBuffer {
         &self.buffer
     }

@@ -49,7 +49,6 @@ pub(crate) use self::segments::segments;
 ///
 /// assert!(everburn::distributed::kernel_timer(&Device::flex()).is_none());
 /// ```
-#[must_use]
 pub fn kernel_timer(device: &Device) -> Option<Box<dyn KernelTimer>> {
     #[cfg(feature = "gpu")]
     return gpu::is_gpu(device).then(|| Box::<gpu::GpuKernelTimer>::default() as _);
@@ -69,7 +68,6 @@ pub fn kernel_timer(device: &Device) -> Option<Box<dyn KernelTimer>> {
 ///
 /// assert!(!everburn::distributed::is_gpu(&Device::flex().autodiff()));
 /// ```
-#[must_use]
 pub fn is_gpu(device: &Device) -> bool {
     #[cfg(feature = "gpu")]
     return gpu::is_gpu(device);
@@ -88,7 +86,6 @@ pub fn is_gpu(device: &Device) -> bool {
 ///
 /// assert_eq!(everburn::distributed::cuda_index(&Device::flex().autodiff()), None);
 /// ```
-#[must_use]
 pub fn cuda_index(device: &Device) -> Option<usize> {
     #[cfg(feature = "gpu")]
     return gpu::cuda_index(device);
@@ -131,7 +128,6 @@ pub struct GpuDescription {
 ///
 /// assert_eq!(everburn::distributed::describe_gpu(&Device::flex()), None);
 /// ```
-#[must_use]
 pub fn describe_gpu(device: &Device) -> Option<GpuDescription> {
     #[cfg(feature = "gpu")]
     return gpu::describe(device);
@@ -151,7 +147,6 @@ pub fn describe_gpu(device: &Device) -> Option<GpuDescription> {
 ///     println!("{name}");
 /// }
 /// ```
-#[must_use]
 pub fn gpu_names() -> Vec<DeviceName> {
     #[cfg(feature = "gpu")]
     return gpu::names();

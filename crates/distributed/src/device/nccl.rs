@@ -84,7 +84,6 @@ impl NcclExchange {
     }
 
     /// The group of ranks.
-    #[must_use]
     pub fn group(&self) -> &NcclGroup {
         &self.connection.group
     }

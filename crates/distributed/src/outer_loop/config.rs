@@ -151,7 +151,6 @@ impl OuterConfig {
     }
 
     /// By how much the averaged difference is multiplied.
-    #[must_use]
     pub fn rate(&self) -> f64 {
         match self.optimizer {
             OuterOptimizer::Nesterov => self.learning_rate.unwrap_or(LEARNING_RATE),
@@ -160,7 +159,6 @@ impl OuterConfig {
     }
 
     /// The share of the last update that is kept.
-    #[must_use]
     pub fn kept(&self) -> f64 {
         match self.optimizer {
             OuterOptimizer::Nesterov => self.momentum.unwrap_or(MOMENTUM),

@@ -150,7 +150,6 @@ struct Exchanged {
 
 impl OuterLoop {
     /// Whether fragments are exchanged in turn.
-    #[must_use]
     pub fn streams(&self) -> bool {
         self.config.fragments.is_some()
     }

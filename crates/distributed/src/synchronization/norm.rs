@@ -17,7 +17,6 @@ const NORM_EPSILON: f64 = 1e-6;
 /// assert_eq!(clip_coefficient(1.0, 2.0), 1.0);
 /// assert!((clip_coefficient(4.0, 2.0) - 0.5).abs() < 1e-6);
 /// ```
-#[must_use]
 pub fn clip_coefficient(norm: f64, max: f64) -> f64 {
     (max / (norm + NORM_EPSILON)).min(1.0)
 }

@@ -137,6 +137,8 @@ everburn_record::serde_as_text!(BestBy);
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::AssertContains;
+
     use super::*;
 
     #[test]
@@ -171,10 +173,7 @@ mod tests {
         let sums = MetricSums::default().with_metric("mae", 1.0, 2.0);
         let by: BestBy = "max:iou".parse().unwrap();
         let error = by.value(&sums).unwrap_err().to_string();
-        assert!(
-            error.contains("`iou`") && error.contains("loss, mae"),
-            "{error}"
-        );
+        error.assert_contains(["`iou`", "loss, mae"]);
         let by: BestBy = "min:mae".parse().unwrap();
         assert_eq!(by.value(&sums).unwrap(), 0.5);
     }

@@ -89,7 +89,6 @@ pub struct Chaos {
 
 impl Chaos {
     /// Whether nothing goes wrong.
-    #[must_use]
     pub fn is_none(&self) -> bool {
         self.faults.is_empty()
     }
@@ -120,14 +119,12 @@ impl Chaos {
     }
 
     /// Whether gradients are to overflow.
-    #[must_use]
     pub fn overflows(&self) -> bool {
         let mut faults = self.faults.iter();
         faults.any(|(fault, _)| matches!(fault, Fault::Overflow(_)))
     }
 
     /// The highest rank that is named.
-    #[must_use]
     pub fn highest_rank(&self) -> Option<usize> {
         let ranks = self.faults.iter().map(|(fault, _)| match *fault {
             Fault::Kill(rank)

@@ -39,7 +39,6 @@ const MOST_LISTED: usize = 24;
 /// assert_eq!(configuration_fault(&error, ""), "unknown key `seeds`; did you mean `seed`?");
 /// # Ok::<(), toml::de::Error>(())
 /// ```
-#[must_use]
 pub fn configuration_fault(error: &toml::de::Error, text: &str) -> String {
     let whole = error.to_string();
     let message = of_serde(error.message(), key_of(&whole));
@@ -54,16 +53,6 @@ pub fn configuration_fault(error: &toml::de::Error, text: &str) -> String {
 
 /// The configuration of a table, or [what is wrong with it](configuration_fault). The parser's words
 /// for a number in the place of a name lack the names, so it is read again as a name.
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::{TrainingConfig, configuration_of};
-///
-/// let read = |text: &str| configuration_of::<TrainingConfig>(text.parse().unwrap());
-/// assert_eq!(read("epochs = 3").unwrap().epochs, 3);
-/// let fault = read("precision = 1").unwrap_err();
-/// assert!(fault.starts_with("unknown variant `1`, expected one of `f32`"), "{fault}");
-/// ```
 ///
 /// # Errors
 /// What is wrong, in one line.
@@ -172,6 +161,8 @@ pub fn unknown_key<'a>(
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::AssertContains;
+
     use super::*;
 
     #[test]
@@ -215,10 +206,7 @@ mod tests {
         let many: Vec<String> = (0..40).map(|number| format!("`key_{number}`")).collect();
         let message = format!("unknown field `zzz`, expected one of {}", many.join(", "));
         let told = of_serde(&message, None).unwrap();
-        assert!(
-            told.contains("none of 40 keys, among them key_0, key_1,"),
-            "{told}"
-        );
+        told.assert_contains(["none of 40 keys, among them key_0, key_1,"]);
         assert!(!told.contains("key_24"), "{told}");
         assert_eq!(of_serde("invalid type: string \"a\"", None), None);
     }

@@ -148,7 +148,6 @@ pub struct Parallelism {
 
 impl Parallelism {
     /// How many stages the model is cut into.
-    #[must_use]
     pub const fn num_stages(&self) -> usize {
         self.mesh.pipeline.saturating_mul(self.chunks)
     }

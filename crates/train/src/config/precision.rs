@@ -39,7 +39,6 @@ everburn_record::named!(Precision, "no precision: use f32, bf16, f16 or tf32", S
 
 impl Precision {
     /// In what layers multiply.
-    #[must_use]
     pub fn compute_type(self) -> ComputeType {
         match self {
             Self::F32 | Self::Tf32 => ComputeType::F32,
@@ -49,7 +48,6 @@ impl Precision {
     }
 
     /// Whether gradients can be too large or too small for it, so that the loss has to be scaled.
-    #[must_use]
     pub fn scales_losses(self) -> bool {
         self == Self::F16
     }
@@ -95,6 +93,8 @@ impl Precision {
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::AssertContains;
+
     use super::*;
 
     #[test]
@@ -128,9 +128,6 @@ mod tests {
             .check_device("flex")
             .unwrap_err()
             .to_string();
-        assert!(
-            error.contains("is for GPUs") && error.contains("use f32"),
-            "{error}"
-        );
+        error.assert_contains(["is for GPUs", "use f32"]);
     }
 }

@@ -29,7 +29,6 @@ pub enum SyncInterval {
 
 impl SyncInterval {
     /// The number of local steps; `None` for synchronous steps.
-    #[must_use]
     pub const fn steps(self) -> Option<usize> {
         match self {
             Self::Step => None,

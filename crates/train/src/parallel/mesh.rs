@@ -93,7 +93,6 @@ pub struct Coordinates {
 
 impl Coordinates {
     /// The number along `axis`.
-    #[must_use]
     pub const fn along(&self, axis: Axis) -> usize {
         match axis {
             Axis::Data => self.data,
@@ -126,7 +125,6 @@ impl Mesh {
     }
 
     /// How many ranks it has; `usize::MAX` if that is more than can be counted.
-    #[must_use]
     pub const fn world_size(&self) -> usize {
         self.data
             .saturating_mul(self.pipeline)
@@ -134,13 +132,11 @@ impl Mesh {
     }
 
     /// Whether each rank has a whole model: distributed data parallelism, or one rank alone.
-    #[must_use]
     pub const fn is_data_only(&self) -> bool {
         self.pipeline == 1 && self.tensor == 1
     }
 
     /// How many ranks there are along `axis`.
-    #[must_use]
     pub const fn size(&self, axis: Axis) -> usize {
         match axis {
             Axis::Data => self.data,
@@ -153,7 +149,6 @@ impl Mesh {
     ///
     /// # Panics
     /// If the mesh has no such rank.
-    #[must_use]
     pub fn coordinates(&self, rank: usize) -> Coordinates {
         let world_size = self.world_size();
         assert!(rank < world_size, "rank {rank} of a mesh of {world_size}");
@@ -168,7 +163,6 @@ impl Mesh {
     ///
     /// # Panics
     /// If the place is outside of the mesh.
-    #[must_use]
     pub fn rank_of(&self, place: Coordinates) -> usize {
         for axis in Axis::ALL {
             let (number, size) = (place.along(axis), self.size(axis));
@@ -182,7 +176,6 @@ impl Mesh {
     ///
     /// # Panics
     /// If the mesh has no such rank.
-    #[must_use]
     pub fn ranks_along(&self, rank: usize, axis: Axis) -> Vec<usize> {
         let place = self.coordinates(rank);
         (0..self.size(axis))

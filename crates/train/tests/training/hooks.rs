@@ -280,8 +280,7 @@ fn failures_behind_an_epoch_and_at_the_end_are_told_too() {
     let (reports, _) = train(&config(), Act::FailAfterEpoch(1), folder.path());
     for report in reports {
         let error = report.unwrap_err().to_string();
-        assert!(error.contains("the training ended after step"), "{error}");
-        assert!(error.contains("the alarm is broken"), "{error}");
+        error.assert_contains(["the training ended after step", "the alarm is broken"]);
     }
     assert_eq!(checkpoints(folder.path()), 1);
     let folder = tempfile::tempdir().unwrap();

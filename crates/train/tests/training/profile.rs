@@ -17,6 +17,7 @@ use everburn_profile::{
     FOLDER, Facts, Finding, FindingKind, Layer, Phase, RankProfile, Recorder, Results, Sampler,
     write_results,
 };
+use everburn_tests::AssertContains;
 use everburn_train::{
     Classifier, SyncInterval, TrainError, Trainer, TrainingConfig, compute_on_this_thread,
 };
@@ -116,12 +117,9 @@ fn a_slow_loader_is_named_first() {
         (FindingKind::Data, Some(1)),
         "{all}"
     );
-    assert!(
-        first
-            .to_string()
-            .contains("of rank 1's step waits for data"),
-        "{all}"
-    );
+    first
+        .to_string()
+        .assert_contains(["of rank 1's step waits for data"]);
     assert!(first.to_string().contains("raise --workers"), "{all}");
 }
 
@@ -342,10 +340,7 @@ fn what_cannot_be_profiled_is_refused() {
         .fit(Classifier::<_, 4>::of_blocks(mlp()), &data(Duration::ZERO))
         .unwrap_err();
     assert!(matches!(error, TrainError::Config(_)), "{error}");
-    assert!(
-        error
-            .to_string()
-            .contains("a profile and `training.sync = 2`"),
-        "{error}"
-    );
+    error
+        .to_string()
+        .assert_contains(["a profile and `training.sync = 2`"]);
 }
