@@ -54,27 +54,14 @@ pub(crate) fn views(flat: &Tensor<1>, layout: &FlatLayout, shapes: &[&[usize]]) 
 
 #[cfg(test)]
 mod tests {
-    use burn::module::ParamId;
-
     use super::*;
-    use crate::bucket::{BucketEntry, BucketLimits, BucketPlan};
+    use crate::bucket::Bucket;
 
     #[test]
     fn flattened_gradients_come_out_again() {
         let device = Device::flex();
-        let entry = |shape: &[usize]| BucketEntry {
-            path: String::new(),
-            id: ParamId::new(),
-            shape: shape.to_vec(),
-            dtype: DType::F32,
-        };
-        let entries = [entry(&[2, 3]), entry(&[0, 4]), entry(&[130]), entry(&[1])];
-        let limits = BucketLimits {
-            first: 1 << 20,
-            others: 1 << 20,
-        };
-        let plan = BucketPlan::in_order(&entries, &[0, 1, 2, 3], limits);
-        let layout = FlatLayout::of(&plan.buckets()[0]);
+        let shapes: [&[usize]; 4] = [&[2, 3], &[0, 4], &[130], &[1]];
+        let layout = FlatLayout::of(&Bucket::of_shapes(&shapes, DType::F32));
         let first = Tensor::<2>::from_floats([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], &device);
         let empty = Tensor::<2>::zeros([0, 4], &device);
         let last = Tensor::<1>::from_floats([-8.0], &device);
@@ -88,7 +75,6 @@ mod tests {
         assert_eq!(flat.dims(), [layout.len()]);
         let sum = flat.clone().abs().sum().into_scalar::<f32>();
         assert_eq!(sum, 0.5 * (21.0 + 8.0), "what lies between is zero");
-        let shapes: Vec<&[usize]> = entries.iter().map(|entry| &*entry.shape).collect();
         let views = views(&flat, &layout, &shapes);
         let numbers = |view: &Gradient| {
             let data = view.clone().read().unwrap();

@@ -60,13 +60,7 @@ impl<F: OfParameter> ModuleVisitor for Collect<F> {
         }
     }
 
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
+    everburn_nn::walking! { path }
 }
 
 fn collect<M: Module>(model: &M, of: impl OfParameter) -> Named {

@@ -86,31 +86,17 @@ fn equal(config: &TrainingConfig) {
 
 #[test]
 fn a_training_by_nccl_has_the_bits_of_one_through_host_memory() {
-    equal(&config());
-}
-
-#[test]
-fn micro_batches_are_added_up_on_the_device() {
-    equal(&TrainingConfig {
-        accumulate: 3,
-        ..config()
-    });
-}
-
-#[test]
-fn gradients_may_be_exchanged_after_the_backward_pass() {
-    equal(&TrainingConfig {
-        overlap: false,
-        ..config()
-    });
-}
-
-#[test]
-fn batch_norms_see_the_samples_of_all_ranks() {
-    equal(&TrainingConfig {
-        sync_batch_norm: true,
-        ..config()
-    });
+    let changes: [fn(&mut TrainingConfig); 4] = [
+        |_| {},
+        |config| config.accumulate = 3,
+        |config| config.overlap = false,
+        |config| config.sync_batch_norm = true,
+    ];
+    for change in changes {
+        let mut config = config();
+        change(&mut config);
+        equal(&config);
+    }
 }
 
 #[test]
