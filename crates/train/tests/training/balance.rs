@@ -13,6 +13,7 @@ use everburn_train::{
     Classifier, InputConfig, MetricLine, StateHashes, Trainer, TrainingConfig, TrainingData,
 };
 
+use crate::changed::changed;
 use crate::harness::ranks::on_ranks;
 use crate::harness::run::step_lines;
 use crate::optimizers::sgd;
@@ -126,10 +127,7 @@ fn shares_follow_the_speed_within_an_epoch_and_after_it_and_each_sample_is_learn
             prefetch: 3,
             ..InputConfig::default()
         };
-        let with_workers = |balance: &str| TrainingConfig {
-            input: input.clone(),
-            ..config(balance)
-        };
+        let with_workers = |balance: &str| changed(config(balance), |it| it.input = input.clone());
         let model = model();
         let (auto, run) = (with_workers("auto"), folder.path().join("run"));
         let ranks = train(&model, &auto, &run, false, slow_in_turn);
@@ -169,14 +167,8 @@ fn a_run_is_resumed_within_an_epoch_whose_shares_had_changed() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
     let (model, last) = (model(), 33);
-    let epoch = TrainingConfig {
-        epochs: 1,
-        ..config("auto")
-    };
-    let cut = TrainingConfig {
-        steps: Some(last),
-        ..epoch.clone()
-    };
+    let epoch = changed(config("auto"), |it| it.epochs = 1);
+    let cut = changed(epoch.clone(), |it| it.steps = Some(last));
     let first = train(&model, &cut, &run, false, slow_in_turn);
     assert_eq!(first[0].len(), last);
     assert_eq!(first[0][last - 1].len(), 6);

@@ -13,6 +13,7 @@ use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_nccl_fake::FakeCluster;
 use everburn_train::{Classifier, Trainer, TrainingConfig};
 
+use crate::changed::changed;
 use crate::harness::data::digits;
 use crate::harness::parameters::{filled, parameters};
 use crate::harness::ranks::on_ranks;
@@ -93,9 +94,7 @@ fn a_training_by_nccl_has_the_bits_of_one_through_host_memory() {
         |config| config.sync_batch_norm = true,
     ];
     for change in changes {
-        let mut config = config();
-        change(&mut config);
-        equal(&config);
+        equal(&changed(config(), change));
     }
 }
 

@@ -7,6 +7,7 @@ use everburn_models::mnist::{Mnist, MnistConfig};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_train::{Classifier, MetricLine, OptimizerConfig, Trainer, TrainingConfig};
 
+use crate::changed::changed;
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::{drawn_within, inputs, parameters};
 use crate::harness::ranks::on_ranks;
@@ -114,22 +115,13 @@ fn sgd_with_momentum_agrees_on_one_and_more_ranks() {
 #[test]
 fn micro_batches_and_exchange_after_the_backward_pass_change_nothing() {
     let config = fifty_steps(sgd(0.01));
-    let config = TrainingConfig {
-        steps: Some(10),
-        ..config
-    };
+    let config = changed(config, |it| it.steps = Some(10));
     let model = initial_weights();
     let (losses, weights) = train_mnist(&model, 2, &config);
-    let after = TrainingConfig {
-        overlap: false,
-        ..config.clone()
-    };
+    let after = changed(config.clone(), |it| it.overlap = false);
     assert_eq!(train_mnist(&model, 2, &after), (losses.clone(), weights));
     for (world_size, accumulate) in [(1, 4), (2, 3), (3, 7)] {
-        let config = TrainingConfig {
-            accumulate,
-            ..config.clone()
-        };
+        let config = changed(config.clone(), |it| it.accumulate = accumulate);
         let (others, _) = train_mnist(&model, world_size, &config);
         let loss = largest_relative_difference(&losses, &others);
         assert!(
@@ -208,10 +200,7 @@ fn batch_norm_over_all_ranks_agrees_on_one_and_more_ranks() {
     };
     let expected = train_mnist_bn(&model, 1, &config);
     for (world_size, overlap) in [(2, true), (3, true), (4, true), (4, false)] {
-        let config = TrainingConfig {
-            overlap,
-            ..config.clone()
-        };
+        let config = changed(config.clone(), |it| it.overlap = overlap);
         let trained = train_mnist_bn(&model, world_size, &config);
         let differences = expected.iter().zip(&trained);
         let largest = differences
@@ -220,10 +209,7 @@ fn batch_norm_over_all_ranks_agrees_on_one_and_more_ranks() {
         assert!(largest <= 1e-5, "{world_size} ranks differ by {largest:e}");
     }
     // Ranks with different numbers of micro-batches keep step too.
-    let config = TrainingConfig {
-        accumulate: 3,
-        ..config
-    };
+    let config = changed(config, |it| it.accumulate = 3);
     assert_eq!(train_mnist_bn(&model, 4, &config).len(), expected.len());
 }
 

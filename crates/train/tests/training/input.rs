@@ -9,6 +9,7 @@ use everburn_train::{
     TrainError, Trainer, TrainingConfig,
 };
 
+use crate::changed::changed;
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::drawn;
 use crate::harness::ranks::on_ranks;
@@ -135,19 +136,13 @@ fn all_shapes_of_batches_are_run_once() {
 
 #[test]
 fn a_run_whose_losses_are_read_late_stops_at_its_limit_and_goes_on_from_there() {
-    let late = TrainingConfig {
-        read_metrics: ReadMetrics::Late,
-        ..config()
-    };
+    let late = changed(config(), |it| it.read_metrics = ReadMetrics::Late);
     let whole = train(1, &late);
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = Trainer {
         run: Some(RunDirectory::create(folder.path().join("run")).unwrap()),
         ..Trainer::new(
-            TrainingConfig {
-                steps: Some(7),
-                ..late.clone()
-            },
+            changed(late.clone(), |it| it.steps = Some(7)),
             ProcessGroup::alone(GroupOptions::default()),
         )
     };
@@ -174,10 +169,7 @@ fn a_loss_that_is_no_number_is_found_with_its_step_though_it_is_read_late() {
         optimizer: crate::optimizers::sgd(1e20),
         ..config()
     };
-    let at_once = TrainingConfig {
-        read_metrics: ReadMetrics::EachStep,
-        ..config.clone()
-    };
+    let at_once = changed(config.clone(), |it| it.read_metrics = ReadMetrics::EachStep);
     let found = [config, at_once].map(|config| {
         let trainer = Trainer::new(config, ProcessGroup::alone(GroupOptions::default()));
         match trainer.fit(model(), &data(121)).map(drop).unwrap_err() {

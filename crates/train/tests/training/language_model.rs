@@ -17,6 +17,7 @@ use everburn_train::{
     TrainingConfig, TrainingData, whole_text,
 };
 
+use crate::changed::changed;
 use crate::harness::data::{Texts, texts, windows};
 use crate::harness::parameters::parameters;
 use crate::harness::ranks::on_ranks;
@@ -296,20 +297,16 @@ fn a_loss_on_some_tokens_is_the_mean_of_these_over_micro_batches_and_ranks() {
     };
     let mut sharded = one_step.clone();
     sharded.ddp.shard = Some(ShardStage::Gradients);
-    let changed = |change: fn(&mut TrainingConfig)| {
-        let mut config = one_step.clone();
-        change(&mut config);
-        config
-    };
+    let with = |change: fn(&mut TrainingConfig)| changed(one_step.clone(), change);
     for (world_size, config) in [
         (1, one_step.clone()),
         (2, one_step.clone()),
         (3, one_step.clone()),
-        (1, changed(|config| config.accumulate = 3)),
-        (2, changed(|config| config.accumulate = 2)),
-        (2, changed(|config| config.overlap = false)),
+        (1, with(|config| config.accumulate = 3)),
+        (2, with(|config| config.accumulate = 2)),
+        (2, with(|config| config.overlap = false)),
         (2, sharded),
-        (2, changed(|config| config.virtual_ranks = Some(4))),
+        (2, with(|config| config.virtual_ranks = Some(4))),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let replicas = on_ranks(world_size, &config, Some(folder.path()), |trainer| {

@@ -16,6 +16,7 @@ use everburn_train::{
     TrainingData,
 };
 
+use crate::changed::changed;
 use crate::harness::ranks::on_ranks;
 
 /// What is measured of a sample, and its class.
@@ -88,11 +89,7 @@ fn found(errors: &[TrainError]) -> NotFiniteInput {
 
 #[test]
 fn a_sample_with_a_nan_is_named_with_the_rank_that_has_read_it() {
-    let with = |change: fn(&mut TrainingConfig)| {
-        let mut config = config();
-        change(&mut config);
-        config
-    };
+    let with = |change: fn(&mut TrainingConfig)| changed(config(), change);
     let ways = [
         with(|_| {}),
         with(|config| config.accumulate = 2),
@@ -236,10 +233,7 @@ fn each_rank_is_named_for_the_samples_of_its_own() {
     for sample in 0..12 {
         let mut train = samples(12);
         train[sample].0[0] = f32::INFINITY;
-        let config = TrainingConfig {
-            epochs: 1,
-            ..config()
-        };
+        let config = changed(config(), |it| it.epochs = 1);
         let found = found(&errors(2, &config, &data(train, samples(12))));
         assert_eq!(
             (found.sample, found.step, found.is_nan),
@@ -325,10 +319,7 @@ fn an_epoch_whose_validation_is_no_number_leaves_a_checkpoint_to_resume_from() {
 fn a_sample_that_is_held_out_has_its_number_in_the_training_data() {
     let mut train = samples(60);
     train[57].0[2] = f32::NAN;
-    let config = TrainingConfig {
-        validation_samples: Some(12),
-        ..config()
-    };
+    let config = changed(config(), |it| it.validation_samples = Some(12));
     let data = TrainingData {
         validation: None,
         ..data(train, samples(12))
