@@ -4,8 +4,7 @@ use super::*;
 
 #[test]
 fn numbers_of_the_progress_keep_their_bits() {
-    let folder = tempfile::tempdir().unwrap();
-    let checkpoints = CheckpointFolder::new(folder.path(), 2);
+    let (_folder, checkpoints) = keeping(2);
     for seed in 0..2_000_u64 {
         // Any bits of a number of ordinary size.
         let mixed = crate::seeds::mix(seed) >> 12;
