@@ -268,12 +268,8 @@ fn each_end_of_a_step_is_for_its_kind_of_gradients() {
     let made = Ddp::with_exchange(model(&device), alone(), small_buckets(), exchange);
     let (ddp, model) = made.unwrap();
     let step = ddp.begin(2).unwrap();
-    drop(
-        step.with_hooks(&model, 2)
-            .loss(rows(2, &device), true)
-            .mean()
-            .backward(),
-    );
+    let watched = step.with_hooks(&model, 2);
+    drop(watched.loss(rows(2, &device), true).mean().backward());
     let refused = step.finish_sharded().unwrap_err().to_string();
     assert!(refused.contains("call `finish`"), "{refused}");
 }
