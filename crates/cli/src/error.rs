@@ -170,7 +170,7 @@ impl CliError {
             source = cause.source();
         }
         if let Some(help) = self.help() {
-            say_error!("help: {}", indented(&help));
+            say_error!("help: {}", indented(&help.to_string()));
         }
     }
 
