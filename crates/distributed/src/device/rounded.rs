@@ -9,11 +9,11 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 
 use burn::prelude::*;
-use burn::tensor::{DType, Element, TensorData, bf16, f16};
+use burn::tensor::{DType, Element, bf16, f16};
 use everburn_collectives::group::ProcessGroup;
 use everburn_collectives::sync::lock;
 
-use super::staging::{Staged, stage};
+use super::staging::{Staged, numbers_of, stage};
 use crate::communication_hook::{
     CommunicationHookConfig, HalfType, power_of_two, sum_over_ranks, sum_rounded,
 };
@@ -126,7 +126,7 @@ impl Rounded {
         let (mut next_exponent, mut bytes) = (self.exponent, 0);
         if let (Some(exponent), Some(message)) = (self.exponent, self.message) {
             let mut data = message.read(bucket, group)?;
-            let message = numbers_of::<T>(&mut data);
+            let message = numbers_of::<T>(bucket, &mut data, group)?;
             bytes += sum_over_ranks(group, message)?;
             next_exponent = T::exponent_after(message, exponent);
             if next_exponent.is_some() {
@@ -139,7 +139,7 @@ impl Rounded {
             }
         }
         let mut data = numbers.read(bucket, group)?;
-        let values = numbers_of::<f32>(&mut data);
+        let values = numbers_of::<f32>(bucket, &mut data, group)?;
         bytes += sum_rounded::<T>(values, &mut next_exponent, &mut Vec::new(), group)?;
         Ok(HostSum {
             numbers: Tensor::from_data(data, (&device, DType::F32)),
@@ -148,11 +148,6 @@ impl Rounded {
             next_exponent,
         })
     }
-}
-
-fn numbers_of<T: Element>(data: &mut TensorData) -> &mut [T] {
-    let numbers = data.as_mut_slice::<T>();
-    numbers.expect("a tensor's numbers are of its type")
 }
 
 fn times_power_of_two(numbers: Tensor<1>, exponent: i32) -> Tensor<1> {
