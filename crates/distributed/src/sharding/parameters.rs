@@ -280,6 +280,10 @@ impl ParameterShards {
         let model = self.open(model)?;
         module_shards::wait_for_all(&model);
         self.check()?;
+        if let Some((exchange, _)) = &self.on_device {
+            // The device has waited for parameters, and not this thread.
+            exchange.settle()?;
+        }
         Ok(model)
     }
 
