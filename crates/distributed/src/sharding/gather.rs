@@ -205,11 +205,6 @@ impl Gatherer {
         self.worker.submit(move |link| followed.run(link), answer);
     }
 
-    /// How long to wait for a chunk: longer than the group does, whose error says more.
-    pub(crate) fn timeout(&self) -> WorkerTimeout {
-        WorkerTimeout::with(&self.group)
-    }
-
     /// Aborts the group, so that the other ranks stop too.
     pub(crate) fn abort(&self, reason: &str) {
         self.group.abort(reason);
@@ -312,14 +307,14 @@ mod tests {
                 rank: group.rank(),
                 world_size: 3,
             };
-            let gatherer = Gatherer::start(group, None).unwrap();
+            let gatherer = Gatherer::start(group.clone(), None).unwrap();
             let shards = values.iter().map(|values| {
                 let mut own = values[layout.own(values.len())].to_vec();
                 own.resize(layout.length(values.len()), 0.0);
                 Tensor::<1>::from_floats(own.as_slice(), &Device::flex())
             });
             let promise = gatherer.gather(0, shards.collect());
-            let gathered = promise.wait(gatherer.timeout(), "all").0.unwrap();
+            let gathered = promise.wait(WorkerTimeout::with(&group), "all").0.unwrap();
             [0, 1].map(|number| gathered.full_parameter(&chunk, number, &parameters, layout, None))
         });
         for [first, second] in gathered {
