@@ -85,7 +85,10 @@ mod tests {
     fn a_bucket_that_cannot_be_read_is_named_and_ends_the_group() {
         let group = ProcessGroup::alone(GroupOptions::default());
         let mut data = TensorData::from([1.0_f32, 2.0]);
-        assert_eq!(numbers_of::<f32>(3, &mut data, &group).unwrap(), [1.0, 2.0]);
+        assert_eq!(
+            numbers_of::<f32>(3, &mut data, &group).unwrap(),
+            [1.0_f32, 2.0]
+        );
         assert!(group.failure().is_none());
         let error = numbers_of::<f64>(3, &mut data, &group).unwrap_err();
         let error = error.to_string();
