@@ -27,7 +27,7 @@ use crate::job_store::{JobStore, ReachedStore};
 use crate::outcome::EndedRank;
 use crate::output::{ProgressLine, Screen, ShownErrors, pump};
 
-/// What every rank of the job is told.
+/// What every rank of the job is given.
 pub(crate) struct Job<'a> {
     pub(crate) config: &'a LaunchConfig,
     pub(crate) store: JobStore,

@@ -85,7 +85,7 @@ pub trait DeviceExchange: Send + Sync + fmt::Debug {
     /// What has failed the exchange.
     fn settle(&self) -> Result<(), DdpError>;
 
-    /// Gives the exchange up on all ranks, which are told `reason`.
+    /// Gives the exchange up on all ranks, whose errors have `reason`.
     fn abort(&self, reason: &str);
 }
 
