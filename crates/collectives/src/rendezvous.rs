@@ -263,6 +263,7 @@ fn reach(
     let options = || -> Result<StoreOptions, StoreError> {
         Ok(StoreOptions {
             timeout,
+            on_wait: Some(on_wait.clone()),
             ..StoreOptions::new(settings.access()?)
         })
     };
@@ -276,7 +277,7 @@ fn reach(
             });
         }
         StoreAddress::Etcd(address) => {
-            let store = EtcdStore::connect_telling(address, &options()?, on_wait.clone())?;
+            let store = EtcdStore::connect(address, &options()?)?;
             return Ok(Reached {
                 local_address: store.local_ip(),
                 store: Arc::new(store),
@@ -294,7 +295,7 @@ fn reach(
     };
     let port = server.as_ref().map_or(port, |it| it.local_addr().port());
     let address = join_address(host, port);
-    let client = TcpStore::connect_within(&address, options, deadline.left(), on_wait)?;
+    let client = TcpStore::connect_within(&address, options, deadline.left())?;
     let mut local_address = client.local_ip();
     let reachable = server.as_ref().map(|it| it.local_addr().ip());
     if local_address.is_loopback() && reachable.is_some_and(|ip| ip.is_unspecified()) {

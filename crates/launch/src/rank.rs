@@ -149,14 +149,14 @@ impl Rank {
         Ok(group)
     }
 
-    /// The work is done: waits for the others, so that nobody's last message is cut, and tells the launcher.
+    /// The work is done: waits for the others, so that nobody's last message is cut, and reports to the launcher.
     pub(crate) fn finish(self) -> ExitCode {
         let group = self.leave_seat();
         let step = group.as_ref().map(ProcessGroup::step);
         if let Some(group) = group
             && let Err(error) = group.destroy()
         {
-            // What this rank had to do is done; whoever still works tells of its own end.
+            // What this rank had to do is done; a rank that still works reports its own end.
             tracing::warn!("{error}");
         }
         if let Some(environment) = &self.environment {
@@ -166,7 +166,7 @@ impl Rank {
         ExitCode::SUCCESS
     }
 
-    /// The work has failed: tells launcher, user and the other ranks, in this order, so that what the others
+    /// The work has failed: notifies launcher, user and the other ranks, in this order, so that what the others
     /// say of it is later than what this rank says.
     pub(crate) fn fail(self, error: &(dyn Error + 'static)) -> ExitCode {
         if let Some(RendezvousError::Stopped) = behind(error) {

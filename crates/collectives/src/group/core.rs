@@ -275,7 +275,7 @@ impl Core {
     }
 
     /// Notes whom the collective under way waits for, for the report of a waiter whose own
-    /// patience ends first.
+    /// timeout ends first.
     pub(crate) fn set_waiting_for(&self, ranks: &[usize]) {
         let mut progress = lock(&self.progress);
         progress.waiting_for.clear();

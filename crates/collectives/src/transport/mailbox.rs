@@ -269,7 +269,7 @@ impl Mailbox {
     /// The failure of the group, if it makes waiting pointless: one of `rank`, which is this rank,
     /// at once (its abort is one too), another's after [`STRAGGLERS`]. What that rank sent before
     /// may still be under way on another connection than the news, and is often the very thing that
-    /// tells this rank the reason too.
+    /// gives this rank the reason too.
     pub(crate) fn settled_failure(&self, rank: usize) -> Option<Failure> {
         let state = lock(&self.state);
         let failure = state.failure.as_ref()?;

@@ -7,7 +7,7 @@ use burn::prelude::*;
 use everburn_collectives::group::ReduceOp;
 use everburn_nccl::{NcclGroup, Work};
 
-use super::exchange::{DeviceCollective, DeviceExchange, DeviceMemory, Lent, PendingTensor};
+use super::exchange::{DeviceCollective, DeviceExchange, DeviceMemory, Lent, PendingTensor, Ready};
 use crate::error::DdpError;
 
 /// Who waits for the sums of a step.
@@ -169,7 +169,8 @@ impl Connection {
     ) -> Result<Box<dyn PendingTensor>, DdpError> {
         let (device, dtype, length) = (numbers.device(), numbers.dtype(), numbers.dims()[0]);
         if length == 0 {
-            return Ok(Box::new(Nothing(numbers)));
+            // All ranks have none.
+            return Ok(Box::new(Ready(numbers)));
         }
         let Self { group, memory } = self;
         let failed = |reason| DdpError::DeviceMemory {
@@ -261,14 +262,5 @@ impl PendingTensor for AfterPasses {
         } = *self;
         let begun = connection.begin(collective, what, waits, numbers)?;
         begun.collect()
-    }
-}
-
-/// No numbers: all ranks have none.
-struct Nothing(Tensor<1>);
-
-impl PendingTensor for Nothing {
-    fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
-        Ok(self.0)
     }
 }

@@ -55,18 +55,18 @@ pub enum ChildError {
     Interrupted,
 
     /// Its deadline passed, and it was ended.
-    #[error("{name} was ended: it took longer than {} s", patience.as_secs_f64())]
+    #[error("{name} was ended: it took longer than {} s", timeout.as_secs_f64())]
     TooLong {
         /// What was run.
         name: String,
         /// How long it might take.
-        patience: Duration,
+        timeout: Duration,
     },
 
     /// A worker of a pool had not answered at the deadline; all of the pool was ended.
     #[error(
         "{name} was ended: rank {rank} has not answered within {} s; its last words:\n{last_words}",
-        patience.as_secs_f64()
+        timeout.as_secs_f64()
     )]
     Silent {
         /// The pool.
@@ -74,7 +74,7 @@ pub enum ChildError {
         /// The first worker that had not answered.
         rank: usize,
         /// How long it might take.
-        patience: Duration,
+        timeout: Duration,
         /// The end of its standard error.
         last_words: String,
     },

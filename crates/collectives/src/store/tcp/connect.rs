@@ -10,7 +10,7 @@ use everburn_auth::Key;
 use super::StoreOptions;
 use super::connection::{Connection, Deadline};
 use super::fault::Fault;
-use crate::rendezvous::{RanksAwaited, WaitListener};
+use crate::rendezvous::RanksAwaited;
 use crate::store::backoff::Backoff;
 use crate::store::{StoreError, split_address};
 use crate::wait_notice::WaitNotice;
@@ -38,12 +38,11 @@ const SILENT: &str = "connections are accepted and nothing answers: it is no sto
 const NO_STORE: &str = "it closed the connection during ten handshakes; it may be another service: \
                         check the port";
 
-/// Connects to `host:port`. Retries until the deadline passes: the server may start after its clients. `on_wait` learns of it.
+/// Connects to `host:port`. Retries until the deadline passes: the server may start after its clients.
 pub(super) fn connect(
     address: &str,
     options: &StoreOptions,
     deadline: Deadline,
-    on_wait: &WaitListener,
 ) -> Result<(SocketAddr, Connection), StoreError> {
     let (host, port) = split_address(address)?;
     let key = options.access.key();
@@ -118,6 +117,7 @@ pub(super) fn connect(
             return Err(unreachable(address, target, attempts, deadline, &last));
         }
         if notice.is_due(deadline.elapsed()) {
+            let on_wait = options.on_wait.clone().unwrap_or_default();
             on_wait.tell(&not_reached_yet(address, &fault, is_refused, left));
         }
         backoff.sleep(left);
