@@ -195,7 +195,7 @@ fn a_rank_that_nobody_joins_gives_up_and_names_who_is_missing() {
         &[
             "only 1 of 2 ranks joined",
             "missing: rank 1 of machine 1",
-            "this machine's command with another `--node-rank`",
+            "this machine's command with another --node-rank",
         ],
     );
     // There is no launcher that would record it.
@@ -326,7 +326,7 @@ fn elastic_on_one_machine_only_is_told_on_both() {
             }
         });
         for ended in ended {
-            ended.failed_with(2, &["with `--elastic 1:2`", "without `--elastic`"]);
+            ended.failed_with(2, &["with --elastic 1:2", "without --elastic"]);
             ended.failed_with(2, &["machine 0", "machine 1"]);
         }
     }
@@ -343,7 +343,7 @@ fn two_ranges_of_elastic_are_named_on_both_machines() {
             for (machine, range) in ranges.iter().enumerate() {
                 let what = [
                     format!("machine {machine} "),
-                    format!("with `--elastic {range}`"),
+                    format!("with --elastic {range}"),
                 ];
                 ended.failed_with(2, &what.each_ref().map(String::as_str));
             }

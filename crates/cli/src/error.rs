@@ -60,10 +60,10 @@ pub(crate) enum CliError {
     #[error(transparent)]
     Timeline(#[from] TimelineError),
 
-    #[error(transparent)]
+    #[error("{}", with_flags(&_0.to_string()))]
     Rendezvous(#[from] RendezvousError),
 
-    #[error(transparent)]
+    #[error("{}", with_flags(&_0.to_string()))]
     Collective(#[from] CollectiveError),
 
     #[error("{}", of_training(_0))]
@@ -95,10 +95,10 @@ pub(crate) enum CliError {
     #[error("{}", with_flags(&_0.to_string()))]
     Ddp(#[from] DdpError),
 
-    #[error(transparent)]
+    #[error("{}", with_flags(&_0.to_string()))]
     Launch(#[from] LaunchError),
 
-    #[error(transparent)]
+    #[error("{}", with_flags(&_0.to_string()))]
     Environment(#[from] RankEnvironmentError),
 }
 

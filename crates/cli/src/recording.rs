@@ -11,6 +11,7 @@ use everburn_record::{Environment, Event, EventKind, Live, stopped_on_request, u
 use everburn_report::{CompareCommand, ReportCommand};
 use everburn_train::{ElasticGroup, RankStatuses, RunDirectory, StopSignal, TrainingReport};
 
+use crate::arguments::keys::with_flags;
 use crate::config::RanksConfig;
 use crate::error::CliError;
 use crate::files;
@@ -69,7 +70,7 @@ pub(crate) fn note_launch_event(run: &RunDirectory, event: &LaunchEvent) {
     run.note(Event {
         rank: event.rank(),
         waits_until_ms,
-        ..Event::new(kind, event.text())
+        ..Event::new(kind, with_flags(event.text()))
     });
 }
 
@@ -88,13 +89,13 @@ pub(crate) fn wait_listener(run: &RunDirectory) -> WaitListener {
             // Who waits for ranks has joined; nobody has where the store is not reached.
             ranks: Some(awaited.joined.clone()).filter(|joined| !joined.is_empty()),
             waits_until_ms: Some(after(awaited.left)),
-            ..Event::new(EventKind::Warning, &*awaited.text)
+            ..Event::new(EventKind::Warning, with_flags(&awaited.text))
         });
     })
 }
 
 pub(crate) fn note_stall(run: &RunDirectory, report: &HangReport) {
-    let text = report.to_string();
+    let text = with_flags(&report.to_string());
     let first = text.lines().next().unwrap_or_default();
     run.note(Event {
         rank: report.stalled_member(),

@@ -22,7 +22,7 @@ use crate::prelude::*;
 use crate::{devices, kernels};
 use everburn_launch::{LaunchEvent, RankEnvironment};
 use everburn_record::EXIT_INTERRUPTED;
-use everburn_train::{ConfiguredTask, KernelCache, LoadedData, Regroup, StopSignal, renderer};
+use everburn_train::{ConfiguredTask, Elasticity, KernelCache, LoadedData, StopSignal, renderer};
 
 pub(crate) use self::earlier_run::Replaced;
 use self::ending::end_of_job;
@@ -228,7 +228,7 @@ fn train_as_rank(
     let trainer = Trainer {
         exchange: Some(Arc::new(exchange)),
         rank_statuses: recording::rank_statuses(heartbeat.as_ref(), elastic.as_ref()),
-        regroup: elastic.map(|elastic| elastic as Arc<dyn Regroup>),
+        elasticity: elastic.map_or_else(Elasticity::default, |elastic| Elasticity::by(elastic)),
         begun_before: environment.incarnation > 1,
         ..job.trainer(group, device, run)
     };

@@ -270,6 +270,33 @@ impl BucketPlan {
 }
 
 #[cfg(test)]
+pub(crate) mod examples {
+    use super::*;
+
+    /// Parameters of these shapes.
+    pub(crate) fn entries_of(shapes: &[&[usize]], dtype: DType) -> Vec<BucketEntry> {
+        let entry = |shape: &&[usize]| BucketEntry {
+            path: String::new(),
+            id: ParamId::new(),
+            shape: shape.to_vec(),
+            dtype,
+        };
+        shapes.iter().map(entry).collect()
+    }
+
+    /// The bucket of all parameters, in their order.
+    pub(crate) fn one_bucket(entries: &[BucketEntry]) -> Bucket {
+        let limits = BucketLimits {
+            first: 1 << 30,
+            others: 1 << 30,
+        };
+        let order: Vec<usize> = (0..entries.len()).collect();
+        let plan = BucketPlan::in_order(entries, &order, limits);
+        plan.buckets()[0].clone()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -290,7 +290,7 @@ impl LaunchConfig {
         has_one.then(|| {
             format!(
                 "the loss of machine 0 would end the job: its launcher hosts the store ({}); with \
-                 `--store etcd://HOST:2379,...` in place of `--rendezvous` no single machine would",
+                 `LaunchConfig::store = etcd://HOST:2379,...` in place of `LaunchConfig::rendezvous` no single machine would",
                 self.rendezvous.as_deref().unwrap_or_default()
             )
         })

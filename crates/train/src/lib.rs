@@ -81,6 +81,7 @@ pub use device::compute_threads::compute_on_this_thread;
 pub use device::kernels::{KernelCache, keep_kernels};
 pub use device::memory::PeakMemory;
 pub use device::verification::{WrongNumbers, verify_device};
+pub use elastic::elasticity::Elasticity;
 pub use elastic::group::ElasticGroup;
 pub use elastic::regroup::Regroup;
 pub use error::TrainError;

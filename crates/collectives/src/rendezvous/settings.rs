@@ -43,7 +43,7 @@ pub fn switch(text: &str) -> Option<bool> {
     }
 }
 
-const ENVIRONMENT_HINT: &str = "`everburn train --ranks N`, torchrun and other launchers set \
+const ENVIRONMENT_HINT: &str = "`LaunchConfig::ranks = N`, torchrun and other launchers set \
     them; by hand, export them in every rank's shell";
 
 const REQUEST_HINT: &str = "give them with the init method (RendezvousRequest)";

@@ -172,11 +172,11 @@ impl StartedRank {
         }
     }
 
-    /// `with --elastic 1:2`, or without.
+    /// `with LaunchConfig::elastic = 1:2`, or without.
     pub(super) fn elasticity(&self) -> String {
         match self.elastic {
-            Some((min, max)) => format!("with `--elastic {min}:{max}`"),
-            None => "without `--elastic`".to_owned(),
+            Some((min, max)) => format!("with `LaunchConfig::elastic = {min}:{max}`"),
+            None => "without `LaunchConfig::elastic`".to_owned(),
         }
     }
 }

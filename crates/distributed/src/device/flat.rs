@@ -54,27 +54,14 @@ pub(crate) fn views(flat: &Tensor<1>, layout: &FlatLayout, shapes: &[&[usize]]) 
 
 #[cfg(test)]
 mod tests {
-    use burn::module::ParamId;
-
     use super::*;
-    use crate::bucket::{BucketEntry, BucketLimits, BucketPlan};
+    use crate::bucket::examples::{entries_of, one_bucket};
 
     #[test]
     fn flattened_gradients_come_out_again() {
         let device = Device::flex();
-        let entry = |shape: &[usize]| BucketEntry {
-            path: String::new(),
-            id: ParamId::new(),
-            shape: shape.to_vec(),
-            dtype: DType::F32,
-        };
-        let entries = [entry(&[2, 3]), entry(&[0, 4]), entry(&[130]), entry(&[1])];
-        let limits = BucketLimits {
-            first: 1 << 20,
-            others: 1 << 20,
-        };
-        let plan = BucketPlan::in_order(&entries, &[0, 1, 2, 3], limits);
-        let layout = FlatLayout::of(&plan.buckets()[0]);
+        let entries = entries_of(&[&[2, 3], &[0, 4], &[130], &[1]], DType::F32);
+        let layout = FlatLayout::of(&one_bucket(&entries));
         let first = Tensor::<2>::from_floats([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], &device);
         let empty = Tensor::<2>::zeros([0, 4], &device);
         let last = Tensor::<1>::from_floats([-8.0], &device);

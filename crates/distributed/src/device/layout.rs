@@ -47,28 +47,15 @@ impl FlatLayout {
 
 #[cfg(test)]
 mod tests {
-    use burn::module::ParamId;
     use burn::tensor::DType;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::bucket::{BucketEntry, BucketLimits, BucketPlan};
+    use crate::bucket::examples::{entries_of, one_bucket};
 
     fn layout(lengths: &[usize], dtype: DType) -> FlatLayout {
-        let entry = |length: &usize| BucketEntry {
-            path: String::new(),
-            id: ParamId::new(),
-            shape: vec![*length],
-            dtype,
-        };
-        let entries: Vec<_> = lengths.iter().map(entry).collect();
-        let limits = BucketLimits {
-            first: 1 << 30,
-            others: 1 << 30,
-        };
-        let order: Vec<usize> = (0..lengths.len()).collect();
-        let plan = BucketPlan::in_order(&entries, &order, limits);
-        FlatLayout::of(&plan.buckets()[0])
+        let shapes: Vec<&[usize]> = lengths.iter().map(std::slice::from_ref).collect();
+        FlatLayout::of(&one_bucket(&entries_of(&shapes, dtype)))
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use burn::prelude::*;
-use everburn_collectives::group::ReduceOp;
-use everburn_nccl::{NcclGroup, Work};
+use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
+use everburn_nccl::{Library, NcclGroup, Work};
 
 use super::exchange::{DeviceCollective, DeviceExchange, DeviceMemory, Lent, PendingTensor, Ready};
 use crate::error::DdpError;
@@ -33,7 +33,7 @@ pub enum Waits {
 /// Adds buckets up, and exchanges other tensors, by NCCL: on the GPUs that they are on, without a copy.
 ///
 /// A sum runs on a stream of its own as soon as the kernels that were asked for before it have run, beside
-/// the rest of the backward pass. Deadlines, lost ranks and errors are [`NcclGroup`]'s.
+/// the rest of the backward pass. Deadlines, lost ranks and errors are those of the [`ProcessGroup`] that was connected.
 ///
 /// ```
 /// # mod everburn { pub use everburn_distributed as distributed; }
@@ -73,7 +73,24 @@ struct Connection {
 }
 
 impl NcclExchange {
-    /// Over `group`, which nobody else uses, with buckets in `memory`.
+    /// Connects this rank's GPU number `device`, an index into `CUDA_VISIBLE_DEVICES` or `HIP_VISIBLE_DEVICES`, with those
+    /// of the other ranks of `group`, all of which call it. Buckets are in `memory`.
+    ///
+    /// # Errors
+    /// [`CollectiveError::NoPath`] on all ranks if one of them has no driver or GPU, or if the ranks cannot be connected;
+    /// [`CollectiveError::Timeout`] names the ranks that have not come in time; [`CollectiveError::Device`] if NCCL fails.
+    pub fn connect(
+        library: &Arc<Library>,
+        device: usize,
+        group: &ProcessGroup,
+        memory: Arc<dyn DeviceMemory>,
+        waits: Waits,
+    ) -> Result<Self, CollectiveError> {
+        let group = NcclGroup::connect(library, device, group)?;
+        Ok(Self::new(group, memory, waits))
+    }
+
+    /// Over `group`, which nobody else uses, with buckets in `memory`: for a stand-in of NCCL.
     #[must_use]
     pub fn new(group: NcclGroup, memory: Arc<dyn DeviceMemory>, waits: Waits) -> Self {
         Self {
@@ -83,9 +100,7 @@ impl NcclExchange {
         }
     }
 
-    /// The group of ranks.
-    #[must_use]
-    pub fn group(&self) -> &NcclGroup {
+    fn group(&self) -> &NcclGroup {
         &self.connection.group
     }
 

@@ -41,29 +41,17 @@ pub(crate) fn segments(
 
 #[cfg(test)]
 mod tests {
-    use burn::module::ParamId;
     use burn::tensor::DType;
 
     use super::*;
-    use crate::bucket::{BucketEntry, BucketLimits, BucketPlan};
+    use crate::bucket::examples::{entries_of, one_bucket};
     use crate::sharding::layout::ShardLayout;
 
     #[test]
     fn each_rank_has_a_shard_of_each_gradient() {
         let device = Device::flex();
-        let entry = |shape: &[usize]| BucketEntry {
-            path: String::new(),
-            id: ParamId::new(),
-            shape: shape.to_vec(),
-            dtype: DType::F32,
-        };
-        let entries = [entry(&[2, 2]), entry(&[0, 4]), entry(&[3]), entry(&[1])];
-        let limits = BucketLimits {
-            first: 1 << 20,
-            others: 1 << 20,
-        };
-        let plan = BucketPlan::in_order(&entries, &[0, 1, 2, 3], limits);
-        let bucket = &plan.buckets()[0];
+        let entries = entries_of(&[&[2, 2], &[0, 4], &[3], &[1]], DType::F32);
+        let bucket = &one_bucket(&entries);
         let layout = ShardLayout {
             rank: 0,
             world_size: 2,

@@ -175,7 +175,7 @@ impl RankLoop {
     /// Rank 0 writes; where several ranks hold the model, all of them bring their part.
     pub(super) fn save_checkpoint(&mut self, model: &AnyModel) -> Result<(), TrainError> {
         let (start, saving) = (Instant::now(), Saving::begin());
-        if self.setup.regroup.is_some() {
+        if self.setup.elasticity.any_may_be_first() {
             self.recent.due = Some(self.progress().place());
         }
         let states = self.gather_optimizer_state()?;

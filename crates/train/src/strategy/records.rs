@@ -175,7 +175,7 @@ impl RankLoop {
 
     /// Writes a line on rank 0.
     pub(super) fn log(&mut self, line: &MetricLine) -> Result<(), TrainError> {
-        if self.setup.regroup.is_some() {
+        if self.setup.elasticity.any_may_be_first() {
             self.recent.lines.push(line.clone());
         }
         if let Some(tensor_board) = &mut self.setup.tensor_board {
@@ -201,7 +201,7 @@ impl RankLoop {
                 .into_iter()
                 .any(|step: usize| step.is_multiple_of(every))
         };
-        let wanted = self.setup.hashes.is_some() || self.setup.regroup.is_some();
+        let wanted = self.setup.hashes.is_some() || self.setup.elasticity.any_may_be_first();
         if wanted && self.setup.config.hash_every.is_some_and(due) {
             let optimizer = self.setup.state.optimizer_bytes()?;
             let hashes = StateHashes::of(last, sums, model, optimizer)?;

@@ -15,7 +15,7 @@ use crate::checkpoint::training_state::TrainingState;
 use crate::checkpoint::writer::CheckpointWriter;
 use crate::config::TrainingConfig;
 use crate::elastic::agreement::Agreement;
-use crate::elastic::regroup::Regroup;
+use crate::elastic::elasticity::Elasticity;
 use crate::hook::Hook;
 use crate::metrics::line::MetricsFile;
 use crate::model::erased::{AnyLoader, AnyModel, AnyModelOverRanks};
@@ -61,7 +61,7 @@ pub(crate) struct RankSetup {
     /// Where each rank reads its parts of the first model, if it does.
     pub(crate) initial_values: Option<Arc<dyn InitialValues>>,
     /// How the training continues when ranks are lost or come.
-    pub(crate) regroup: Option<Arc<dyn Regroup>>,
+    pub(crate) elasticity: Elasticity,
     /// Continues from the newest good checkpoint where no rank remembers more.
     pub(crate) resume_wanted: bool,
     /// This process took the place of one that was lost.

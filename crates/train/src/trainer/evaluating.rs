@@ -108,10 +108,10 @@ impl Trainer {
     /// something that nobody asked for.
     pub(super) fn agreement(&self, data: &AnyData) -> Result<Agreement, TrainError> {
         let about = self.about_data(data)?;
-        let about = match self.regroup {
-            // A rank that comes later continues all the same.
-            Some(_) => about,
-            None => about.and("resume", self.resume),
+        // A rank that comes later continues all the same.
+        let about = match self.elasticity.is_elastic() {
+            true => about,
+            false => about.and("resume", self.resume),
         };
         let about = match &*self.begins_with {
             "" => about.and("first weights", "drawn"),

@@ -122,7 +122,10 @@ fn a_slow_loader_is_named_first() {
             .contains("of rank 1's step waits for data"),
         "{all}"
     );
-    assert!(first.to_string().contains("raise --workers"), "{all}");
+    assert!(
+        first.to_string().contains("raise `training.input.workers`"),
+        "{all}"
+    );
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl Heartbeat {
         let early = (limit / WARN_AFTER).max(WARN_AFTER * self.options.interval);
         for silent in self.newly_silent(now, early) {
             tracing::warn!(
-                "rank {}: {}{}; after {:.1} s without one (--heartbeat-timeout) it counts as lost",
+                "rank {}: {}{}; after {:.1} s without one (`HeartbeatOptions::timeout`) it counts as lost",
                 silent.rank,
                 describe(silent.silence, &silent.beat),
                 self.how_to_continue(&silent.beat),
@@ -248,7 +248,7 @@ impl Heartbeat {
                 None,
                 format!(
                     "the store has not answered for {silence:.1} s, so that no heartbeats arrive: check first whether the \
-                     machine and the process that serve the store (without --store, machine 0 and its launcher) are \
+                     machine and the process that serve the store (without etcd, machine 0 and its launcher) are \
                      stopped, swapped out or cut off"
                 ),
             );

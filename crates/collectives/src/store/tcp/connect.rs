@@ -154,8 +154,8 @@ fn unreachable(
         operation: "connect",
         reason: format!(
             "tried {attempts} times{target} in {:.1?}, last: {last}; check that rank 0 or the launcher has started the \
-             store, that it was started with the same host and port (MASTER_ADDR and MASTER_PORT, or `--rendezvous`): another \
-             port where one was taken, perhaps; and that no firewall is in between",
+             store, that it was started with the same host and port (MASTER_ADDR and MASTER_PORT, or \
+             `LaunchConfig::rendezvous`): another port where one was taken, perhaps; and that no firewall is in between",
             deadline.elapsed()
         ),
     }

@@ -25,8 +25,8 @@ use everburn_distributed::ConnectExchange;
 use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_tests::AssertContains;
 use everburn_train::{
-    Classifier, ElasticGroup, Regroup, RunDirectory, TrainError, Trainer, TrainingConfig,
-    TrainingData, TrainingReport,
+    Classifier, ElasticGroup, Elasticity, Regroup, RunDirectory, TrainError, Trainer,
+    TrainingConfig, TrainingData, TrainingReport,
 };
 
 use crate::harness::data::{Images, digits};
@@ -229,7 +229,7 @@ impl Job<'_> {
             ..Trainer::new(self.config.clone(), group.group())
         };
         let trainer = Trainer {
-            regroup: Some(around(group)),
+            elasticity: Elasticity::by(around(group)),
             ..trainer
         };
         let (_, report) = trainer.fit(model, data)?;
