@@ -206,7 +206,7 @@ fn train_as_rank(
             }
         })?,
     };
-    job.stop = listen_for_stop(Some(environment), true)?;
+    job.stop = listen_for_stop(Some(environment), job.finder.is_none())?;
     drop(early);
     let mut prepared = match ours {
         true => prepared?,
