@@ -316,6 +316,6 @@ impl<'a> TrainedRank<'a> {
 
 /// Removes the result of an earlier command.
 pub(crate) fn remove_stale(result: &Path) {
-    // Where there is none, there is nothing to remove_stale; what cannot be removed cannot be written either.
+    // Where there is none, there is nothing to remove; what cannot be removed cannot be written either.
     let _ = std::fs::remove_file(result);
 }
