@@ -288,7 +288,7 @@ mod tests {
             };
             let checkpoint = Checkpoint {
                 progress,
-                files: BTreeMap::new(),
+                files: [("scheduler.bpk".to_owned(), vec![1, 2, 3])].into(),
             };
             let checkpoints = CheckpointFolder::new(run.checkpoints(), 2);
             checkpoints.save(&checkpoint).unwrap();
