@@ -1,4 +1,4 @@
-//! What is done before a training starts: its folder, its data, what its ranks are notified.
+//! What is done before a training starts: its folder, its data, what its ranks are started with.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
