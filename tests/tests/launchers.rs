@@ -11,22 +11,25 @@ use std::path::Path;
 
 use everburn_tests::{Ended, Everburn, Job, ORPHAN_DEADLINE, Run, TOKEN, on_a_free_port, skip};
 use rustix::process::Signal;
+use tempfile::TempDir;
 
 /// Three steps on synthetic digits, for which ranks wait a minute at the most.
 fn three_steps(folder: &Path) -> Everburn {
     Everburn::train(folder, "mnist").args(["--steps", "3", "--run-dir", "run", "--timeout", "60"])
 }
 
-/// Starts two ranks with what `variables` says for each and for a port, until the port is theirs, and
-/// checks that they have trained together.
-fn two_ranks_train<V>(variables: impl Fn(usize, u16) -> V) -> [Ended; 2]
+/// Starts two ranks of `command` with what `variables` says for each and for a port, until the port is theirs.
+fn two_ranks<V>(
+    command: impl Fn(&Path) -> Everburn,
+    variables: impl Fn(usize, u16) -> V,
+) -> (TempDir, [Ended; 2])
 where
     V: IntoIterator<Item = (&'static str, String)>,
 {
     let (folder, ended) = on_a_free_port(|port| {
         let folder = tempfile::tempdir().unwrap();
         let jobs = [0, 1].map(|rank| {
-            let command = three_steps(folder.path()).env("EVERBURN_JOB_TOKEN", TOKEN);
+            let command = command(folder.path()).env("EVERBURN_JOB_TOKEN", TOKEN);
             let variables = variables(rank, port).into_iter();
             let command =
                 variables.fold(command, |command, (name, value)| command.env(name, value));
@@ -35,7 +38,15 @@ where
         let ended = jobs.map(Job::wait);
         (!ended.iter().any(Ended::lost_the_port)).then_some((folder, ended))
     });
-    let ended = ended.map(Ended::succeeded);
+    (folder, ended.map(Ended::succeeded))
+}
+
+/// The same of a training; checks that the ranks have trained together.
+fn two_ranks_train<V>(variables: impl Fn(usize, u16) -> V) -> [Ended; 2]
+where
+    V: IntoIterator<Item = (&'static str, String)>,
+{
+    let (folder, ended) = two_ranks(three_steps, variables);
     let report = Run::new(folder.path().join("run")).report();
     assert_eq!(report["world_size"], 2, "{report:#}");
     assert_eq!(report["steps"], 3, "{report:#}");
@@ -174,6 +185,16 @@ fn ranks_of_srun_train_together_on_a_port_derived_from_the_job() {
         "rank 0 of 2 (SLURM_PROCID, SLURM_STEP_NUM_TASKS), started by srun",
     );
     only_rank_0_says(&ended, "a port derived from SLURM_JOB_ID and SLURM_STEP_ID");
+}
+
+#[test]
+fn a_finder_under_srun_leaves_no_folder_of_checkpoints() {
+    let words = "--find-learning-rate --train-samples 106 --validation-samples 10 --batch-size 32 --run-dir run --timeout 60";
+    let finder = |folder: &Path| Everburn::train(folder, "mlp").args(words.split(' '));
+    let (folder, ended) = two_ranks(finder, of_srun);
+    let run = folder.path().join("run");
+    assert!(run.join("learning-rate.json").is_file(), "{}", ended[0]);
+    assert!(!run.join("checkpoints").exists(), "{}", ended[0]);
 }
 
 #[test]

@@ -190,7 +190,6 @@ fn train_as_rank(
         job.display = renderer::Display::Lines;
     }
     let device = job.device(environment.local_rank)?;
-    let concludes = !ours && environment.rank == 0 && job.finder.is_none();
     let begun = prepared.as_ref().ok().and_then(Option::as_ref);
     let Joined {
         group,
@@ -201,12 +200,12 @@ fn train_as_rank(
         Err(CliError::Train(TrainError::JobFinished)) => return Ok(rank::not_needed(environment)),
         joined => joined.inspect_err(|error| {
             // Nobody else records it where there is no launcher.
-            if let Some(prepared) = begun.filter(|_| concludes) {
+            if let Some(prepared) = begun.filter(|_| job.finder.is_none()) {
                 prepared.conclude(Some(error));
             }
         })?,
     };
-    job.stop = listen_for_stop(Some(environment), true)?;
+    job.stop = listen_for_stop(Some(environment), job.finder.is_none())?;
     drop(early);
     let mut prepared = match ours {
         true => prepared?,
@@ -241,11 +240,14 @@ fn train_as_rank(
     if trained.is_ok() {
         bottleneck::write(recorder.as_ref(), recorded.as_ref(), arguments)?;
     }
-    if let Some(prepared) = prepared.as_ref().filter(|_| concludes) {
-        prepared.conclude(trained.as_ref().err());
-    }
-    if let (Ok(_), Some(prepared)) = (&trained, &mut prepared) {
-        prepared.keep();
+    if let Some(prepared) = &mut prepared {
+        match job.finder {
+            None => prepared.conclude(trained.as_ref().err()),
+            Some(_) => recording::leave_no_checkpoints(&prepared.run),
+        }
+        if trained.is_ok() {
+            prepared.keep();
+        }
     }
     rank::ended(trained, environment)
 }

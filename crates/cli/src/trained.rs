@@ -14,7 +14,7 @@ use everburn_launch::{LaunchConfig, RankEnvironment};
 use everburn_train::{AnyModel, ConfiguredTask, LoadedData};
 
 pub(crate) use self::checkpoints::{
-    Which, load_checkpoint, load_parameters, newest_progress, progress_at,
+    load_checkpoint, load_parameters, newest_progress, progress_at,
 };
 use self::settings::{changed_by, parts_alike};
 pub(crate) use self::settings::{decided_otherwise, require_settings_of_run};
@@ -139,13 +139,6 @@ impl TrainedFlags {
     pub(crate) fn names_data(&self) -> bool {
         let is_name = |assignment: &String| key_of(assignment) == "data.name";
         self.keys.has("data.name") || self.set.iter().any(is_name)
-    }
-
-    fn which(&self) -> Which<'_> {
-        Which {
-            checkpoint: self.checkpoint.as_deref(),
-            ema: self.ema,
-        }
     }
 }
 
@@ -303,7 +296,8 @@ impl<'a> TrainedRank<'a> {
     ) -> Result<R, CliError> {
         let done = || -> Result<R, CliError> {
             let model = self.task.model(&self.trainer.device)?;
-            Ok(work(&load_parameters(model, run, flags.which())?)?)
+            let model = load_parameters(model, run, flags.checkpoint.as_deref(), flags.ema)?;
+            Ok(work(&model)?)
         };
         done().map_err(|error| match self.environment {
             Some(environment) => {
@@ -316,6 +310,6 @@ impl<'a> TrainedRank<'a> {
 
 /// Removes the result of an earlier command.
 pub(crate) fn remove_stale(result: &Path) {
-    // Where there is none, there is nothing to remove_stale; what cannot be removed cannot be written either.
+    // Where there is none, there is nothing to remove; what cannot be removed cannot be written either.
     let _ = std::fs::remove_file(result);
 }

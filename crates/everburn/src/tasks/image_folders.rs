@@ -176,7 +176,10 @@ impl<M: ImageModel> Task for ImageFolders<M> {
     }
 
     fn check_tensor_parallel(&self, config: &ImageFoldersConfig) -> Result<(), TaskError> {
-        check_dropout_over_ranks(self.architecture.dropout(&config.models)?)
+        let sections = self.architecture.sections().iter();
+        let section = sections.copied().find(|section| *section != "data");
+        let dropout = self.architecture.dropout(&config.models)?;
+        check_dropout_over_ranks(dropout, section.unwrap_or_default())
     }
 
     fn evaluation_batch(&self, config: &ImageFoldersConfig) -> usize {

@@ -330,7 +330,7 @@ impl<C: PretrainedDecoder> Task for Text<C> {
     }
 
     fn check_tensor_parallel(&self, config: &TextConfig) -> Result<(), TaskError> {
-        check_dropout_over_ranks(self.numbers(config)?.dropout())
+        check_dropout_over_ranks(self.numbers(config)?.dropout(), C::SECTION)
     }
 
     fn data_decide_model(&self) -> bool {
