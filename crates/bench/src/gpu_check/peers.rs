@@ -11,14 +11,16 @@ use serde::Deserialize;
 use super::child;
 use super::record::{Record, Side, SideThroughput, State};
 use super::{GpuCheckArguments, Section};
+use crate::kernels::networks::Network;
 
-/// The program and the nets that it trains, which the machine does not have beside this binary.
-const FILES: [(&str, &str); 2] = [
+/// The program and what it imports, which the machine does not have beside this binary.
+const FILES: [(&str, &str); 3] = [
     ("pytorch_gpu.py", include_str!("../../peers/pytorch_gpu.py")),
     (
         "pytorch_models.py",
         include_str!("../../peers/pytorch_models.py"),
     ),
+    ("training.py", include_str!("../../peers/training.py")),
 ];
 
 /// A line of it.
@@ -54,23 +56,20 @@ pub(super) fn run(
         return unreached(record, state, &why);
     }
     let limit = limit.saturating_sub(start.elapsed());
-    let folder = std::env::temp_dir().join(format!("everburn-peers-{}", std::process::id()));
-    std::fs::create_dir_all(&folder)?;
+    let folder = tempfile::tempdir()?;
     for (name, text) in FILES {
-        std::fs::write(folder.join(name), text)?;
+        std::fs::write(folder.path().join(name), text)?;
     }
     let mut trouble = None;
     let ended = {
         let log = record.log();
-        let command = command(python, &folder, arguments, limit);
+        let command = command(python, folder.path(), arguments, limit);
         child::run(children, command, limit, &log, |line| {
             if let Err(error) = take(line, record) {
                 trouble = Some(error);
             }
         })
     };
-    // What is left in a temporary folder harms nobody.
-    let _ = std::fs::remove_dir_all(&folder);
     if let Some(error) = trouble {
         return Err(error);
     }
@@ -90,6 +89,9 @@ fn command(python: &str, folder: &Path, arguments: &GpuCheckArguments, limit: Du
         .args(["--device", &arguments.device])
         .args(["--seconds", &limit.as_secs().to_string()])
         .env("PYTHONUNBUFFERED", "1");
+    if let Some(network) = Network::named("mnist") {
+        command.args(["--layers", &network.description()]);
+    }
     if arguments.quick {
         command.arg("--quick");
     }
