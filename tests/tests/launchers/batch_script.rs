@@ -104,7 +104,7 @@ fn a_signal_to_the_batch_shell_is_passed_on_to_srun_and_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     let stopped = report("\"on request by SIGUSR1 after step 7\"", 1);
     let step = format!(
-        "stop() {{ {stopped}; exit 0; }}; trap stop USR1; kill -USR1 $PPID; while :; do sleep 0.02; done"
+        "stop() {{ {stopped}; exit 0; }}; trap stop USR1; kill -USR1 $PPID; for _ in {{1..3000}}; do sleep 0.02; done; exit 3"
     );
     let turn = turn_of_a_batch_script(TASKS, folder.path(), &step, &[]);
     assert_eq!(turn, (0, "requeue 7\n".to_owned()));
