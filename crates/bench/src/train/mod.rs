@@ -94,22 +94,39 @@ struct Runs<'a> {
 }
 
 impl Runs<'_> {
-    /// Ours, which finds the data, then the peers, forwards and backwards in turn.
+    /// All sides once: ours, which finds the data, then the peers; backwards in every other round.
     fn add_round(&self, round: usize, measured: &mut CaseMeasurement) -> Result<(), Failure> {
-        let (case, steps) = (&measured.case, measured.steps);
-        let report = self.ours(case, steps)?;
+        let backwards = round.is_multiple_of(2);
+        if !backwards {
+            self.add_ours(measured)?;
+        }
+        self.add_peers(backwards, measured)?;
+        if backwards {
+            self.add_ours(measured)?;
+        }
+        Ok(())
+    }
+
+    fn add_ours(&self, measured: &mut CaseMeasurement) -> Result<(), Failure> {
+        let report = self.ours(&measured.case, measured.steps)?;
         measured.ours.push(report.samples_per_second);
-        let path = report.data_path();
+        measured.data_path = report.data_path();
+        measured.dataset = report.dataset;
+        Ok(())
+    }
+
+    fn add_peers(&self, backwards: bool, measured: &mut CaseMeasurement) -> Result<(), Failure> {
+        let (case, steps) = (&measured.case, measured.steps);
+        let path = measured.data_path.as_deref();
         let mut peers: Vec<&mut PeerMeasurement> = measured.peers.iter_mut().collect();
-        if round.is_multiple_of(2) {
+        if backwards {
             peers.reverse();
         }
         for peer in peers.into_iter().filter(|_| theirs::trains(&case.model)) {
-            let rate = self.theirs(&peer.found, case, steps, path.as_deref())?;
+            let rate = self.theirs(&peer.found, case, steps, path)?;
             peer.rates.push(rate);
-            peer.data = Some(theirs::kind_of_data(path.as_deref()).to_owned());
+            peer.data = Some(theirs::kind_of_data(path).to_owned());
         }
-        measured.dataset = report.dataset;
         Ok(())
     }
 

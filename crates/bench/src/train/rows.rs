@@ -1,5 +1,7 @@
 //! What `bench train` found: as a table and as JSON.
 
+use std::path::PathBuf;
+
 use everburn_record::statistics::{Spread, median_ratio};
 use everburn_record::table::aligned;
 use serde_json::{Value, json};
@@ -19,6 +21,8 @@ pub(crate) struct CaseMeasurement {
     pub(super) peers: Vec<PeerMeasurement>,
     /// The data set of our runs.
     pub(super) dataset: String,
+    /// Where its files are, if it has some.
+    pub(super) data_path: Option<PathBuf>,
 }
 
 /// What a peer makes of the case.
@@ -45,6 +49,7 @@ impl CaseMeasurement {
             ours: Vec::new(),
             peers: peers.iter().map(nothing).collect(),
             dataset: String::new(),
+            data_path: None,
         }
     }
 
