@@ -1,0 +1,5 @@
+//! `everburn-bench` as a process: one program of tests, which links once.
+
+mod peers;
+mod ranks;
+mod scale;
