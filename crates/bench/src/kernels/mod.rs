@@ -227,11 +227,7 @@ mod tests {
     }
 
     fn found(peer: Peer) -> FoundPeer {
-        FoundPeer {
-            peer,
-            program: "python3".into(),
-            version: "2".into(),
-        }
+        FoundPeer::of_tests(peer, "2")
     }
 
     fn measured(

@@ -223,12 +223,8 @@ mod tests {
 
     #[test]
     fn the_notes_name_data_and_peers() {
-        let found = |peer, version: &str| FoundPeer {
-            peer,
-            program: "python3".into(),
-            version: version.into(),
-        };
-        let peers = [found(Peer::Pytorch, "2"), found(Peer::Jax, "0.9")];
+        let peers = [(Peer::Pytorch, "2"), (Peer::Jax, "0.9")]
+            .map(|(peer, version)| FoundPeer::of_tests(peer, version));
         let measured = |model: &str, data: [Option<&str>; 2]| {
             let case = Case {
                 model: model.into(),

@@ -212,11 +212,7 @@ mod tests {
 
     fn peer(peer: Peer, rates: &[f64]) -> PeerMeasurement {
         PeerMeasurement {
-            found: FoundPeer {
-                peer,
-                program: "python3".into(),
-                version: "2".into(),
-            },
+            found: FoundPeer::of_tests(peer, "2"),
             rates: rates.to_vec(),
             data: (!rates.is_empty()).then(|| "random".into()),
         }

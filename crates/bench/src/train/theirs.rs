@@ -183,11 +183,7 @@ mod tests {
 
     #[test]
     fn a_peer_keeps_what_it_frees_as_we_do() {
-        let found = FoundPeer {
-            peer: Peer::Pytorch,
-            program: "python3".into(),
-            version: "2".into(),
-        };
+        let found = FoundPeer::of_tests(Peer::Pytorch, "2");
         let theirs = command(&found, &case(), 50, None);
         let set: Vec<_> = theirs.get_envs().collect();
         let mut ours = Command::new("p");
@@ -199,11 +195,7 @@ mod tests {
     fn peers_make_their_nets_from_our_layers() {
         let read = |file: &str| std::fs::read_to_string(script(file)).unwrap();
         let scripts = ["pytorch_models.py", "jax_models.py"].map(read);
-        let found = FoundPeer {
-            peer: Peer::Jax,
-            program: "python3".into(),
-            version: "1".into(),
-        };
+        let found = FoundPeer::of_tests(Peer::Jax, "1");
         for model in MODELS {
             let case = Case {
                 model: model.into(),
