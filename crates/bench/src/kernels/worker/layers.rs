@@ -23,8 +23,8 @@ const NOTHING: Vec<Param<Tensor<1>>> = Vec::new();
 pub(super) fn measure(order: &Order) -> Result<CallResult, Failure> {
     let device = &order.device();
     let kinds = [of_images, of_modules, of_functions, of_products];
-    let mut measured = kinds.into_iter().filter_map(|kind| kind(order, device));
-    measured.next().unwrap_or_else(|| {
+    let measured = kinds.into_iter().find_map(|kind| kind(order, device));
+    measured.unwrap_or_else(|| {
         let layer = &order.layer;
         Err(Failure::usage(format!("{layer:?} is not measured")))
     })
@@ -241,8 +241,7 @@ fn elementwise<const N: usize>(
     })
 }
 
-/// As in `models/src/gpt/attention.rs`, which makes them anew in each pass.
-/// Cosines and sines, `[1, 1, length, half]`.
+/// The cosines and sines of `models/src/decoder/rotary.rs`, `[1, 1, length, half]`.
 fn rotation(length: usize, half: usize, device: &Device) -> [Tensor<4>; 2] {
     let angle = |index: usize| {
         let (position, pair) = (index / half, index % half);
