@@ -255,12 +255,8 @@ fn each_missing_variable_of_a_rank_is_named() {
     ];
     // Without RANK it is no rank, but a user's process.
     for (missing, _) in &all[1..] {
-        let given = all.iter().filter(|(name, _)| name != missing);
-        let command = given.fold(
-            Everburn::train(folder.path(), "mlp"),
-            |command, (name, value)| command.env(name, value),
-        );
-        let ended = command.run();
+        let given = all.iter().filter(|(name, _)| name != missing).copied();
+        let ended = Everburn::train(folder.path(), "mlp").envs(given).run();
         ended.failed_with(2, &[missing, "is not set"]);
         assert!(ended.stdout.is_empty(), "nothing was started: {ended}");
     }
