@@ -60,14 +60,11 @@ impl Bench for TrainBench {
             };
             all.push(CaseMeasurement::new(case, steps, &setup.peers));
         }
-        for round in 1..=self.repeats {
+        for round in 1..=self.rounds {
             for measured in &mut all {
                 runs.add_round(round, measured)?;
-                let (case, repeats) = (&measured.case, self.repeats);
-                eprintln!(
-                    "[round {round}/{repeats}] {case}: {}",
-                    measured.last_round()
-                );
+                let (case, rounds) = (&measured.case, self.rounds);
+                eprintln!("[round {round}/{rounds}] {case}: {}", measured.last_round());
             }
         }
         Ok(all)
@@ -166,7 +163,7 @@ fn steps_for(seconds: f64, samples_per_second: f64, batch: usize) -> usize {
 fn notes(measured: &[CaseMeasurement], options: &TrainBench, peers: &[FoundPeer]) -> String {
     let mut datasets: Vec<_> = measured.iter().map(|case| case.dataset.as_str()).collect();
     datasets.dedup();
-    let rounds = cells::rounds(options.repeats);
+    let rounds = cells::rounds(options.rounds);
     let mut notes = vec![
         format!("data:    {}", datasets.join(", ")),
         format!("method:  Adam (gpt-nano: AdamW); {rounds}; batch over all ranks, threads of each rank;"),

@@ -189,7 +189,7 @@ pub(super) fn to_json(all: &[CaseMeasurement], machine: &Value) -> Value {
             "threads": case.threads,
             "batch": case.batch,
             "steps": steps,
-            "repeats": row.measured.ours.len(),
+            "rounds": row.measured.ours.len(),
             "samples_per_second": row.ours.median,
             "min": row.ours.min,
             "max": row.ours.max,
