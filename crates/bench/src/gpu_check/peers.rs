@@ -173,3 +173,23 @@ fn unreached(record: &mut Record, state: State, why: &str) -> std::io::Result<()
     say!("{:?}: {}", Section::Peers, why);
     record.write()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::FILES;
+    use crate::peers::script;
+
+    #[test]
+    fn the_program_finds_what_it_imports() {
+        for (importing, text) in FILES {
+            let imports = text.lines().filter_map(|line| line.strip_prefix("from "));
+            let modules = imports.filter_map(|line| line.split(' ').next());
+            for module in modules.filter(|module| script(&format!("{module}.py")).exists()) {
+                let is_there = FILES
+                    .iter()
+                    .any(|(name, _)| *name == format!("{module}.py"));
+                assert!(is_there, "{module} of {importing}");
+            }
+        }
+    }
+}
