@@ -224,14 +224,15 @@ impl Ranks {
         let silence = state.silence();
         // While a rank holds the run up, the newest times are those of who waits for it.
         let is_held_up = silence.or(state.stall()).is_some() || self.live.values().any(is_awaited);
+        // The age of a file that cannot be written is not the silence of a rank.
+        let unheard = silence.filter(|_| state.live.unwritable.is_none());
         let rank = |rank: usize| {
             let live = self.live.get(&rank);
             let stopped = live.filter(|live| live.stopped && state.goes_on());
-            // Who writes of the others does not write of its own silence; nobody writes in a folder that cannot be written.
-            let is_mute = rank == state.writer && state.live.unwritable.is_none();
+            // Who writes of the others does not write of its own silence.
             let silent_seconds = match live.and_then(|live| live.silent_seconds) {
-                None => silence.filter(|_| is_mute),
-                Some(seconds) => Some(seconds + silence.unwrap_or_default()),
+                None => unheard.filter(|_| rank == state.writer),
+                Some(seconds) => Some(seconds + unheard.unwrap_or_default()),
             };
             let times = times(&rank);
             let is_slow = |times: &RankStep| {

@@ -134,3 +134,27 @@ fn silence_is_seen_before_anybody_has_judged() {
     state.take(&Update::Live(live), 5);
     assert_eq!(statuses(&state), [RankStatus::Working, RankStatus::Silent]);
 }
+
+#[test]
+fn the_age_of_a_file_that_cannot_be_written_is_no_silence_of_its_ranks() {
+    let rank = |rank, silent_seconds| LiveRank {
+        rank,
+        silent_seconds,
+        ..LiveRank::default()
+    };
+    let silences = |unwritable: Option<&str>| {
+        let mut state = RunState::default();
+        let live = everburn_record::Live {
+            unix_time_ms: 1_000,
+            phase: everburn_record::Phase::Training,
+            ranks: vec![rank(0, None), rank(1, Some(6.0))],
+            unwritable: unwritable.map(str::to_owned),
+            ..everburn_record::Live::default()
+        };
+        state.take(&Update::Live(live), 18_000);
+        let ranks = state.ranks().into_iter();
+        ranks.map(|rank| rank.silent_seconds).collect::<Vec<_>>()
+    };
+    assert_eq!(silences(None), [Some(17.0), Some(23.0)]);
+    assert_eq!(silences(Some("it is full")), [None, Some(6.0)]);
+}
