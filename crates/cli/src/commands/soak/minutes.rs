@@ -140,12 +140,16 @@ pub(super) fn run(soak: &Soak<'_>, minutes: u64) -> Result<ExitCode, ToolError> 
         faults.len()
     );
     let quiet = (length / 10).max(Duration::from_secs(30));
+    let before = setup.train("undisturbed", &[], quiet)?;
+    let disturbed = setup.train("disturbed", &faults, length)?;
+    let after = setup.train("undisturbed again", &[], quiet)?;
+    let quiet = soak.machine("undisturbed", before.recorder);
     let mut found = Comparison {
-        before: setup.train("undisturbed", &[], quiet)?,
-        disturbed: setup.train("disturbed", &faults, length)?,
-        after: setup.train("undisturbed again", &[], quiet)?,
-        wrong: what_is_wrong(soak)?,
+        wrong: what_is_wrong(soak, &quiet, &soak.machine("disturbed", disturbed.recorder))?,
         events: count_events(soak),
+        before,
+        disturbed,
+        after,
     };
     drop(setup);
     found.wrong.extend(namespaces_left());
@@ -222,13 +226,16 @@ impl Comparison {
     }
 }
 
-/// What a disturbed training has lost: its newest checkpoint, or, where ranks are synchronous, the bits of an undisturbed
-/// one.
-fn what_is_wrong(soak: &Soak<'_>) -> Result<Vec<String>, ToolError> {
+/// What a disturbed training, whose records are in `disturbed`, has lost: its newest checkpoint, or, where ranks are
+/// synchronous, the bits of the undisturbed one in `quiet`.
+fn what_is_wrong(
+    soak: &Soak<'_>,
+    quiet: &Path,
+    disturbed: &Path,
+) -> Result<Vec<String>, ToolError> {
     let mut wrong = Vec::new();
-    let (quiet, disturbed) = (soak.machine("undisturbed", 0), soak.machine("disturbed", 0));
     if soak.has_same_bits() {
-        let (mut expected, mut found) = (hashes(&quiet), hashes(&disturbed));
+        let (mut expected, mut found) = (hashes(quiet), hashes(disturbed));
         let both = &steps(&expected) & &steps(&found);
         for lines in [&mut expected, &mut found] {
             lines.retain(|line| both.contains(&line["step"].as_u64()));
@@ -241,18 +248,18 @@ fn what_is_wrong(soak: &Soak<'_>) -> Result<Vec<String>, ToolError> {
                 .map(|it| format!("it differs at step {}: {}", it.step, it.what)),
         );
     }
-    let Some(live) = Live::read(&disturbed) else {
+    let Some(live) = Live::read(disturbed) else {
         wrong.push("it has no live.json".to_owned());
         return Ok(wrong);
     };
     let mut resume = Command::new(&soak.everburn);
     resume
         .args(["train", "--resume", "--no-dashboard", "--run-dir"])
-        .arg(&disturbed)
+        .arg(disturbed)
         .args(["--ranks", "2", "--steps", &(live.step + 5).to_string()]);
     let resumed = soak.end("the resumed run", resume);
     match resumed.and_then(|ended| expect_success(&ended)) {
-        Ok(()) if Live::read(&disturbed).is_some_and(|now| now.step == live.step + 5) => {}
+        Ok(()) if Live::read(disturbed).is_some_and(|now| now.step == live.step + 5) => {}
         Ok(()) => wrong.push(format!(
             "a resume does not continue after step {}",
             live.step

@@ -39,7 +39,7 @@ pub(super) enum Kind {
     LostLink,
     /// The link of a machine has a low rate for a while. From outside alone.
     Slow,
-    /// The disk of a machine is full until a checkpoint has failed. From outside alone.
+    /// The disk of the machine that writes checkpoints is full until one has failed. From outside alone.
     Disk,
 }
 

@@ -36,6 +36,8 @@ pub(super) struct Progress {
     pub(super) steps: u64,
     pub(super) seconds: f64,
     pub(super) faults: Vec<InjectedFault>,
+    /// The machine that has the records and checkpoints of the end.
+    pub(super) recorder: usize,
 }
 
 impl Progress {
@@ -162,9 +164,8 @@ impl<'a> Training<'a> {
         length: Duration,
     ) -> Result<Progress, ToolError> {
         let first = self.wait_for("not all machines make steps", |training| {
-            let lives = training.lives().collect::<Option<Vec<_>>>()?;
-            let trains = |live: &Live| live.phase == Phase::Training && live.step > FIRST_STEP;
-            lives.iter().all(trains).then(|| training.newest())?
+            let live = training.newest().filter(|_| training.all_take_part())?;
+            (live.phase == Phase::Training && live.step > FIRST_STEP).then_some(live)
         })?;
         let begin = Instant::now();
         for fault in faults {
@@ -179,12 +180,14 @@ impl<'a> Training<'a> {
         self.wait_for("a machine does not come back after a fault", |training| {
             training.all_take_part().then_some(())
         })?;
+        let (recorder, _) = self.wait_for("no live.json can be read", Self::recorder)?;
         let faults = std::mem::take(&mut self.injected);
         self.stop()?;
         Ok(Progress {
             steps,
             seconds,
             faults,
+            recorder,
         })
     }
 
@@ -246,7 +249,8 @@ impl<'a> Training<'a> {
 
     /// A launcher has ended by itself. A machine whose link or disk has failed starts it again.
     fn end_launcher(&mut self, machine: usize) -> Result<(), ToolError> {
-        let may_end = self.has_fault(machine) || !self.takes_part(machine);
+        let was_taken = self.machines[machine].taken_at.is_some();
+        let may_end = self.has_fault(machine) || was_taken && !self.takes_part(machine);
         let Some(launcher) = self.machines[machine].launcher.take() else {
             return Ok(());
         };
@@ -275,30 +279,31 @@ impl<'a> Training<'a> {
         self.machines[machine].taken_at = Some(step);
     }
 
-    /// What each machine reports of the training: its own rank 0 writes it.
-    fn lives(&self) -> impl Iterator<Item = Option<Live>> + '_ {
+    /// The machine whose ranks have come furthest, as far as is recorded, and what it records. That is done by rank 0 of the
+    /// group alone; where that is on another machine than before, the earlier one has a file that is out of date.
+    fn recorder(&self) -> Option<(usize, Live)> {
         let machines = 0..self.machines.len();
-        machines.map(move |machine| self.live(machine))
+        let lives = machines.filter_map(|machine| {
+            let folder = self.setup.soak.machine(self.name, machine);
+            Some((machine, Live::read(&folder)?))
+        });
+        lives.max_by_key(|(_, live)| (live.step, live.unix_time_ms))
     }
 
-    fn live(&self, machine: usize) -> Option<Live> {
-        Live::read(&self.setup.soak.machine(self.name, machine))
-    }
-
-    /// What the machine reports that has come furthest: one that is cut off makes no steps without the store, but still
-    /// writes its file.
     fn newest(&self) -> Option<Live> {
-        self.lives()
-            .flatten()
-            .max_by_key(|live| (live.step, live.unix_time_ms))
+        self.recorder().map(|(_, live)| live)
     }
 
-    /// Whether the ranks of a machine train with those of the others, as far as its file shows.
+    /// Whether ranks of a machine make steps with the others.
     fn takes_part(&self, machine: usize) -> bool {
-        match self.machines[machine].taken_at {
-            None => true,
-            Some(step) => self.live(machine).is_some_and(|live| live.step > step),
-        }
+        let Some(live) = self.newest() else {
+            return false;
+        };
+        let options = self.setup.soak.options;
+        let each = (options.ranks / options.machines) as usize;
+        let is_there = live.members.iter().any(|rank| rank / each == machine);
+        let taken_at = self.machines[machine].taken_at;
+        is_there && taken_at.is_none_or(|step| live.step > step)
     }
 
     /// Whether all machines take part, so that one may be lost.

@@ -153,7 +153,12 @@ impl Training<'_> {
 
     /// The machine that a fault has met.
     fn take_machine(&mut self, fault: &Fault<Duration>) -> Result<usize, ToolError> {
-        let machine = fault.rank as usize % self.machines.len();
+        let drawn = fault.rank as usize % self.machines.len();
+        let machine = match fault.kind {
+            // Checkpoints are written where the training is recorded.
+            Kind::Disk => self.recorder().map_or(drawn, |(machine, _)| machine),
+            _ => drawn,
+        };
         let setup = self.setup;
         let link = |change: fn(&Cluster, usize) -> Result<(), ToolError>| {
             let cluster = setup.cluster.as_ref();
@@ -215,7 +220,10 @@ impl Training<'_> {
                 // It may have been killed meanwhile.
                 let _ = kill_process(process, Signal::CONT);
             }
-            (Effect::DiskFull(machine), _) => setup.disks.make_room(machine)?,
+            (Effect::DiskFull(machine), _) => {
+                setup.disks.make_room(machine)?;
+                self.take(machine);
+            }
             (Effect::LinkLost(machine), Some(cluster)) => {
                 cluster.restore(machine)?;
                 self.take(machine);
