@@ -276,7 +276,7 @@ fn hashes(run: &Path) -> Vec<Value> {
     lines.filter_map(Result::ok).collect()
 }
 
-/// The steps that have a line: none of those that a full disk or a new launcher has cost.
+/// The steps that have a line: a full disk or a new launcher may have cost some.
 fn steps(hashes: &[Value]) -> BTreeSet<Option<u64>> {
     hashes.iter().map(|line| line["step"].as_u64()).collect()
 }

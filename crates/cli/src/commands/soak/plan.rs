@@ -15,7 +15,7 @@ pub(super) struct Plan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fault<At> {
     pub(super) kind: Kind,
-    /// The rank; with `--minutes` it chooses the rank or the machine among those that are there.
+    /// The rank; with `--minutes` it chooses one of the ranks or machines that are there.
     pub(super) rank: u64,
     pub(super) at: At,
 }

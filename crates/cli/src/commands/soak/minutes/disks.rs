@@ -124,3 +124,34 @@ fn call<'a>(program: &str, arguments: impl IntoIterator<Item = &'a OsStr>) -> Re
         )),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn a_disk_is_full_until_it_has_room_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = folder.path().join("disk-0");
+        fs::create_dir(&disk).unwrap();
+        let mut disks = Disks {
+            mounted: Vec::new(),
+        };
+        // The namespace is that of this test's thread.
+        if let Err(why) = disks.mount(vec![disk.clone()]) {
+            everburn_tests::skip("a disk that is full", &why);
+            return;
+        }
+        fs::write(disk.join("log"), vec![0; 100_000]).unwrap();
+        disks.fill(0).unwrap();
+        let refused = fs::write(disk.join("checkpoint"), vec![0; 100_000]).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::StorageFull);
+        disks.make_room(0).unwrap();
+        fs::write(disk.join("checkpoint"), vec![0; 100_000]).unwrap();
+        drop(disks);
+        assert!(!disk.join("log").exists());
+    }
+}
