@@ -108,7 +108,7 @@ impl<'a> Setup<'a> {
     ) -> Result<Progress, ToolError> {
         let progress = Training::start(self, name)?.run(faults, length)?;
         say!(
-            "  {name}: {} steps in {}, {:.2} steps/s",
+            "  {name}: {} steps in {}, {:.1} batches/s",
             units::count(progress.steps),
             units::seconds(progress.seconds),
             progress.rate()
@@ -213,7 +213,7 @@ impl Comparison {
             "minutes": minutes,
             "faults": faults.collect::<Vec<_>>(),
             "events": events.collect::<Map<_, _>>(),
-            "steps_per_second": {
+            "batches_per_second": {
                 "undisturbed": [self.before.rate(), self.after.rate()],
                 "disturbed": self.disturbed.rate(),
             },

@@ -1,6 +1,7 @@
 //! A training that continues until it is stopped, and whose launchers are started again.
 
 mod faults;
+mod progress;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,6 +13,8 @@ use everburn_record::{Live, Phase, folder_of_machine};
 
 pub(super) use self::faults::InjectedFault;
 use self::faults::Lasting;
+use self::progress::Batches;
+pub(super) use self::progress::Progress;
 use super::Setup;
 use crate::commands::soak::plan::Fault;
 use crate::commands::soak::{Soak, left_behind};
@@ -31,20 +34,6 @@ const STOPPED: i32 = 130;
 
 /// Throughput counts from this step on.
 const FIRST_STEP: u64 = 10;
-
-pub(super) struct Progress {
-    pub(super) steps: u64,
-    pub(super) seconds: f64,
-    pub(super) faults: Vec<InjectedFault>,
-    /// The machine that has the records and checkpoints of the end.
-    pub(super) recorder: usize,
-}
-
-impl Progress {
-    pub(super) fn rate(&self) -> f64 {
-        self.steps as f64 / self.seconds
-    }
-}
 
 impl Soak<'_> {
     /// Where a machine has its disk.
@@ -89,6 +78,7 @@ pub(super) struct Training<'a> {
     machines: Vec<Machine>,
     lasting: Vec<Lasting>,
     injected: Vec<InjectedFault>,
+    batches: Batches,
 }
 
 impl<'a> Training<'a> {
@@ -104,6 +94,7 @@ impl<'a> Training<'a> {
             machines: Vec::new(),
             lasting: Vec::new(),
             injected: Vec::new(),
+            batches: Batches::default(),
         };
         for machine in 0..setup.soak.options.machines as usize {
             let launcher = Some(training.launch(machine)?);
@@ -167,6 +158,8 @@ impl<'a> Training<'a> {
             let live = training.newest().filter(|_| training.all_take_part())?;
             (live.phase == Phase::Training && live.step > FIRST_STEP).then_some(live)
         })?;
+        self.batches.step = first.step;
+        self.batches.trained = 0;
         let begin = Instant::now();
         for fault in faults {
             self.wait_until(begin + fault.at)?;
@@ -174,6 +167,8 @@ impl<'a> Training<'a> {
         }
         self.wait_until(begin + length)?;
         let last = self.wait_for("no live.json can be read", Self::newest)?;
+        self.count(&last);
+        let batches = self.batches.trained;
         let steps = last.step.saturating_sub(first.step);
         let seconds = last.unix_time_ms.saturating_sub(first.unix_time_ms) as f64 / 1000.0;
         self.undo_until(None)?;
@@ -185,10 +180,22 @@ impl<'a> Training<'a> {
         self.stop()?;
         Ok(Progress {
             steps,
+            batches,
             seconds,
             faults,
             recorder,
         })
+    }
+
+    /// Counts the batches up to what is recorded. Where bits are the same, all batches of a step are shared among the ranks
+    /// that are there.
+    fn count(&mut self, live: &Live) {
+        let soak = self.setup.soak;
+        let of_a_step = match soak.has_same_bits() {
+            true => soak.options.ranks,
+            false => live.members.len() as u64,
+        };
+        self.batches.add(live.step, of_a_step);
     }
 
     /// Waits until `found` finds something, and looks after the training meanwhile; `missing` is what is wrong if it does not
@@ -229,6 +236,9 @@ impl<'a> Training<'a> {
         self.setup.soak.children.check_interrupted()?;
         if let Some(cluster) = &self.setup.cluster {
             cluster.check()?;
+        }
+        if let Some(live) = self.newest() {
+            self.count(&live);
         }
         let now = Instant::now();
         self.undo_until(Some(now))?;
