@@ -1,5 +1,6 @@
 //! Classifies images of any size, in a folder for each class: `train/roses/1.jpg`, `test/tulips/7.png`, or `roses/1.jpg`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -161,8 +162,8 @@ impl Task for ImageFolders {
 #[derive(Serialize)]
 struct Prediction {
     class: String,
-    /// Of all classes, in the order of `classes` in the run's `config.toml`.
-    probabilities: Vec<f32>,
+    /// Of all classes, by their names.
+    probabilities: BTreeMap<String, f32>,
 }
 
 impl Predict for ImageFolders {
@@ -181,7 +182,7 @@ impl Predict for ImageFolders {
         let predictions = probabilities.chunks_exact(classes).zip(class.iter::<i64>());
         let predictions = predictions.map(|(probabilities, class)| Prediction {
             class: config.classes[class as usize].clone(),
-            probabilities: probabilities.to_vec(),
+            probabilities: config.classes.iter().cloned().zip(probabilities.iter().copied()).collect(),
         });
         Ok(predictions.collect())
     }
