@@ -52,6 +52,7 @@ fn ranks_share_the_images_of_a_folder_and_predict_the_class_of_a_file() {
         let ended = train.run().succeeded();
         let first = "data: stripes, 40 training and 6 test images of 2 classes, scaled to 16x16";
         assert!(ended.stdout.contains(first), "{ended}");
+        assert!(ended.stdout.contains("  resnet18 on stripes  "), "{ended}");
         Run::new(here.join(ranks)).losses("step")
     });
     assert_eq!(losses.each_ref().map(Vec::len), [5, 5]);

@@ -148,7 +148,7 @@ impl<M: ImageModel> ImageFolders<M> {
                 augment: augment(augmentation),
                 name: match loaded.kind {
                     DataKind::Cifar => description.name,
-                    _ => "images".to_owned(),
+                    _ => config.data.short_name(),
                 },
                 origin: description.origin,
             },
