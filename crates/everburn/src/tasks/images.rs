@@ -13,8 +13,8 @@ use everburn_datasets::{
 use everburn_distributed::Augment;
 use everburn_nn::TensorParallel;
 use everburn_train::{
-    BlocksOf, Classification, LabeledBatch, Loss, OnDevice, Predict, Predictor, Task, TaskData,
-    TaskError, TrainingData, block_loss,
+    BlocksOf, Classification, DataFingerprint, LabeledBatch, Loss, OnDevice, Predict, Predictor,
+    Task, TaskData, TaskError, TrainingData, block_loss,
 };
 use serde::{Deserialize, Serialize, Serializer};
 use toml::Table;
@@ -142,6 +142,7 @@ impl<M: ImageModel> Task for Images<M> {
             false => ImageBatcher::unit(),
         };
         let (train, test) = (loaded.train, loaded.test);
+        let [of_train, of_test] = [train.fingerprint(), test.fingerprint()];
         let augmentation = config.data.augment.clone();
         let augmented = match augmentation.is_none() {
             true => String::new(),
@@ -151,8 +152,11 @@ impl<M: ImageModel> Task for Images<M> {
             description: format!("{description}{augmented}"),
             class_names: class_names.iter().map(ToString::to_string).collect(),
             data: TrainingData {
-                fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
-                test_fingerprint: test.fingerprint(),
+                fingerprint: DataFingerprint {
+                    all: format!("{of_train} {of_test}"),
+                    train: of_train,
+                    test: of_test,
+                },
                 augment: (!augmentation.is_none())
                     .then(|| Augment::new(move |image, rng| augmentation.grey(image, rng))),
                 origin: format!("{}: {}", description.origin, description.reason),
