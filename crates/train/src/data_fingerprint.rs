@@ -1,4 +1,4 @@
-//! By what data are told from others.
+//! Fingerprints of data.
 
 use serde::{Deserialize, Serialize};
 
