@@ -127,7 +127,9 @@ pub struct LoadedRgb {
     pub kind: DataKind,
     /// Their fingerprint.
     pub fingerprint: String,
-    /// The part of it that is of the test images alone; empty where they are not in files of their own.
+    /// That of the images to train on alone.
+    pub train_fingerprint: String,
+    /// That of the test images alone; empty where they are not in files of their own.
     pub test_fingerprint: String,
     /// Where they came from.
     pub description: DatasetDescription,

@@ -25,6 +25,7 @@
 
 pub mod checkpoint;
 mod config;
+mod data_fingerprint;
 mod device;
 mod elastic;
 mod error;
@@ -77,6 +78,7 @@ pub use config::read_metrics::ReadMetrics;
 pub use config::schedule::{Schedule, ScheduleNumbers};
 pub use config::sync_interval::{InvalidSyncInterval, SyncInterval};
 pub use config::{EarlyStopping, TrainingConfig};
+pub use data_fingerprint::DataFingerprint;
 pub use device::compute_threads::compute_on_this_thread;
 pub use device::kernels::{KernelCache, keep_kernels};
 pub use device::memory::PeakMemory;

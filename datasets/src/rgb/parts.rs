@@ -32,6 +32,7 @@ pub(super) struct Parts {
     origin: String,
     reason: String,
     fingerprint: String,
+    train_fingerprint: String,
     test_fingerprint: String,
     /// The training images are those of the test.
     test_alone: bool,
@@ -100,6 +101,7 @@ impl Parts {
             size: self.size,
             kind: self.kind,
             fingerprint: self.fingerprint,
+            train_fingerprint: self.train_fingerprint,
             test_fingerprint: self.test_fingerprint,
         })
     }
@@ -183,6 +185,7 @@ fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError>
         test_alone: Arc::ptr_eq(&train, &test),
         classes: train.classes().to_vec(),
         fingerprint,
+        train_fingerprint: train.fingerprint().to_owned(),
         test_fingerprint,
         sets: [train, test],
         validation: validation.map(|set| -> Arc<dyn Dataset<RgbItem>> { set }),
@@ -284,7 +287,7 @@ fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
         }
         true if request.only_test => {
             fingerprint = format!("{fingerprint} {of_all}");
-            test_fingerprint = of_all;
+            test_fingerprint = of_all.clone();
             let set = mixed(&train, &numbers, &all);
             [Arc::clone(&set), set]
         }
@@ -305,6 +308,7 @@ fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
         origin: path.display().to_string(),
         reason: format!("taken for {}, {count} of them", DataKind::TarShards),
         fingerprint,
+        train_fingerprint: of_all,
         test_fingerprint,
     })
 }
@@ -315,12 +319,14 @@ fn of_cifar(path: &Path, request: &RgbRequest, reason: String) -> Result<Parts, 
     let file = archive.find(|file| file.is_file());
     let size = request.size.unwrap_or([32, 32]);
     let [train, test] = Cifar::open(file.as_deref().unwrap_or(path), size)?;
+    let [of_train, of_test] = [train.fingerprint(), test.fingerprint()];
     Ok(Parts {
         test_alone: false,
         classes: train.classes().to_vec(),
         name: train.name().to_owned(),
-        fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
-        test_fingerprint: test.fingerprint(),
+        fingerprint: format!("{of_train} {of_test}"),
+        train_fingerprint: of_train,
+        test_fingerprint: of_test,
         sets: [Arc::new(train), Arc::new(test)],
         validation: None,
         size,

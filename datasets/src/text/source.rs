@@ -59,12 +59,17 @@ pub struct LoadedText {
 impl LoadedText {
     /// Equal exactly for equal windows of equal text by equal tokenizers.
     pub fn fingerprint(&self) -> String {
+        self.fingerprints().join(" ")
+    }
+
+    /// The same of the tokenizer, of the text to train on, and of the text to validate by.
+    pub fn fingerprints(&self) -> [String; 3] {
         let tokenizer = self.tokenizer.as_ref();
         let alphabet = tokenizer.and_then(Tokenizer::alphabet).unwrap_or_default();
         let alphabet = format!("{:x}", Sha256::digest(alphabet));
         let file_hash = tokenizer.and_then(Tokenizer::file_hash);
         let tokenizer = file_hash.map_or(alphabet, str::to_owned);
-        [tokenizer, self.train.fingerprint(), self.test.fingerprint()].join(" ")
+        [tokenizer, self.train.fingerprint(), self.test.fingerprint()]
     }
 }
 

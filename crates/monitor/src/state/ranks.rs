@@ -62,6 +62,8 @@ pub struct RankState {
     pub status: RankStatus,
     /// Its newest known step.
     pub step: Option<u64>,
+    /// That step is the one of its last heartbeat, which may be under way or two seconds old.
+    pub step_by_heartbeat: bool,
     /// Its recent step times: the mean of the newest lines.
     pub times: Option<RankStep>,
     /// The collective in flight, or the last one.
@@ -258,12 +260,15 @@ impl Ranks {
             } else {
                 RankStatus::Unknown
             };
+            let heard = live.and_then(|live| live.step);
+            let recorded = self.recorded.get(&rank).copied();
+            // The step of `live.json` is finished, and so is all that a report is of.
+            let is_exact = heard == Some(state.live.step) || state.finished;
             RankState {
                 rank,
                 status,
-                step: live
-                    .and_then(|live| live.step)
-                    .max(self.recorded.get(&rank).copied()),
+                step: heard.max(recorded),
+                step_by_heartbeat: heard > recorded && !is_exact,
                 times,
                 doing: live.and_then(|live| live.doing.clone()),
                 waiting_for: live.map_or_else(Vec::new, |live| live.waiting_for.clone()),

@@ -14,7 +14,7 @@ use crate::checkpoint::tensor_file;
 use crate::record::report::Versions;
 
 /// The version of the format that this program writes and reads.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 pub(in crate::checkpoint) const MANIFEST: &str = "manifest.json";
 

@@ -95,7 +95,6 @@ impl Trainer {
             weigh,
             name,
             fingerprint,
-            test_fingerprint,
             origin,
         } = data;
         if augment.is_some() {
@@ -146,7 +145,6 @@ impl Trainer {
             weigh: None,
             name,
             fingerprint,
-            test_fingerprint,
             origin,
         })
     }

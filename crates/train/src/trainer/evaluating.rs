@@ -101,7 +101,7 @@ impl Trainer {
         };
         Ok(about
             .and("test samples", data.test.len())
-            .and("fingerprint of the data", &data.fingerprint))
+            .and("fingerprint of the data", &data.fingerprint.all))
     }
 
     /// Ranks with other data, another seed or another batch size would train together and learn
