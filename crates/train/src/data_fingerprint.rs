@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// assert!(!data("a", "t").learns_as(&data("b", "t")));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(from = "Stored")]
 pub struct DataFingerprint {
     /// Of all data: ranks whose data differ are refused. May be empty.
     pub all: String,
@@ -27,6 +27,32 @@ pub struct DataFingerprint {
     /// Of the test set alone; empty where that has no files of its own, and changes with the samples to learn from.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub test: String,
+}
+
+/// As checkpoints have it: those of format 2 have a text of all data.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Stored {
+    All(String),
+    Sets {
+        all: String,
+        #[serde(default)]
+        train: String,
+        #[serde(default)]
+        test: String,
+    },
+}
+
+impl From<Stored> for DataFingerprint {
+    fn from(stored: Stored) -> Self {
+        match stored {
+            Stored::All(all) => Self {
+                all,
+                ..Self::default()
+            },
+            Stored::Sets { all, train, test } => Self { all, train, test },
+        }
+    }
 }
 
 impl DataFingerprint {
@@ -39,5 +65,21 @@ impl DataFingerprint {
     pub fn learns_as(&self, other: &Self) -> bool {
         let is_same = |own: &str, other: &str| !own.is_empty() && own == other;
         is_same(&self.all, &other.all) || is_same(&self.train, &other.train)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_of_an_older_checkpoint_is_that_of_all_data() {
+        let read = |text: &str| serde_json::from_str::<DataFingerprint>(text).unwrap();
+        let all = DataFingerprint {
+            all: "a t".to_owned(),
+            ..DataFingerprint::default()
+        };
+        assert_eq!(read("\"a t\""), all);
+        assert_eq!(read(&serde_json::to_string(&all).unwrap()), all);
     }
 }
