@@ -124,18 +124,6 @@ impl Conv2d {
 ///
 /// # Panics
 /// Panics if the shapes do not fit together, or the kernel is larger than the input and its padding.
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::prelude::*;
-/// use burn::tensor::ops::ConvOptions;
-///
-/// let device = Device::flex();
-/// let [input, weight] = [[1, 2, 5, 5], [3, 2, 3, 3]].map(|dims| Tensor::<4>::ones(dims, &device));
-/// let options = ConvOptions::new([2, 2], [0, 0], [1, 1], 1);
-/// let output = everburn::nn::tensor::module::conv2d(input, weight, None, options);
-/// assert_eq!(output.dims(), [1, 3, 2, 2]);
-/// ```
 pub fn conv2d(
     input: Tensor<4>,
     weight: Tensor<4>,
