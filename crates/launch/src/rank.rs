@@ -120,18 +120,6 @@ impl Rank {
     /// [`group`](Self::group) with another deadline than five minutes, or another transport. The options of
     /// the first call hold.
     ///
-    /// ```no_run
-    /// # mod everburn { pub use everburn_collectives as collectives; }
-    /// # use everburn_launch::{JoinError, Rank};
-    /// use std::time::Duration;
-    /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
-    ///
-    /// # fn join(rank: &Rank) -> Result<ProcessGroup, JoinError> {
-    /// let timeout = Some(Duration::from_secs(30));
-    /// rank.group_with(GroupOptions { timeout, ..GroupOptions::default() })
-    /// # }
-    /// ```
-    ///
     /// # Errors
     /// As [`group`](Self::group).
     pub fn group_with(&self, options: GroupOptions) -> Result<ProcessGroup, JoinError> {

@@ -91,15 +91,6 @@ pub(crate) fn compare_elastic(store: &dyn Store, me: &StartedRank) -> Result<(),
 /// Whether it has: `false` where all ranks had joined before, or have found out why they cannot. For launchers, whose ranks
 /// join once per process.
 ///
-/// ```
-/// # mod everburn { pub use everburn_collectives as collectives; }
-/// use everburn::collectives::rendezvous::stop_joining;
-/// use everburn::collectives::store::HashStore;
-///
-/// assert!(stop_joining(&HashStore::new())?);
-/// # Ok::<(), everburn_collectives::store::StoreError>(())
-/// ```
-///
 /// # Errors
 /// [`StoreError`] of a store that is out of reach.
 pub fn stop_joining(store: &dyn Store) -> Result<bool, StoreError> {
