@@ -21,7 +21,7 @@ enum Change {
     Attach(Arc<dyn StatisticsGroup>),
     LeaveSamplesOut,
     Detach,
-    /// Nothing: counts those that are attached.
+    /// Nothing: counts attached ones.
     Count,
 }
 

@@ -18,12 +18,9 @@ use crate::precision::CastMatmul;
 ///
 /// ```
 /// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::prelude::*;
-/// use everburn::nn::conv::Conv2dConfig;
-///
-/// let device = Device::flex();
-/// let conv = Conv2dConfig::new([1, 4], [3, 3]).with_stride([2, 2]).init(&device);
-/// assert_eq!(conv.forward(Tensor::ones([2, 1, 9, 9], &device)).dims(), [2, 4, 4, 4]);
+/// let config = everburn::nn::conv::Conv2dConfig::new([1, 4], [3, 3]).with_stride([2, 2]);
+/// let conv = config.init(&burn::prelude::Device::flex());
+/// assert_eq!(conv.weight.dims(), [4, 1, 3, 3]);
 /// ```
 #[derive(Config, Debug)]
 pub struct Conv2dConfig {
