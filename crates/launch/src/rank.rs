@@ -210,7 +210,7 @@ impl Rank {
     }
 }
 
-/// Whether another rank has given up or is lost, as far as this one knows. Never waits: a panic asks.
+/// Whether another rank has given up or is lost, by what has arrived here. Never waits: a panic asks.
 fn others_have_failed(group_slot: &GroupSlot) -> bool {
     let Ok(group_slot) = group_slot.try_lock() else {
         return false;
@@ -262,7 +262,7 @@ fn with_causes(error: &dyn Error) -> String {
 
 /// Tells the user, who is the one that a program's front door talks to.
 pub(crate) fn say(text: &dyn Display) {
-    // Nobody is left to tell where standard error is closed; what happens next does not depend on it.
+    // Nobody reads where standard error is closed; what happens next does not depend on it.
     let _ = writeln!(io::stderr(), "{text}");
 }
 

@@ -1,4 +1,4 @@
-//! Ranks that call different things are told so, all of them and in the same words.
+//! Ranks that call different things get one error, in the same words on all.
 
 use std::fmt::Debug;
 

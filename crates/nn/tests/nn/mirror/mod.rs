@@ -67,7 +67,7 @@ fn compute_the_same<Burns: Trains, Ours: Trains>() {
             (ours, theirs) => assert_eq!(ours, theirs, "{path}"),
         }
     }
-    // What the step has left behind, without autodiff.
+    // What the step has left, without autodiff.
     let inference = Device::flex();
     let (burns, ours) = (burns.valid(), ours.valid());
     let (theirs, of_ours) = (burns.loss(&inference), ours.loss(&inference));
