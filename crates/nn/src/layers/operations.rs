@@ -149,9 +149,7 @@ pub(crate) trait LayerOps: Backend {
         right: FloatTensor<Self>,
         bias: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
-        let columns = bias.shape()[0];
-        let bias = Self::float_reshape(bias, Shape::new([1, columns]));
-        Self::float_add(counted::matmul::<Self>(left, right), bias)
+        Self::add_bias(counted::matmul::<Self>(left, right), bias)
     }
 
     /// The gradient of `left * right` with respect to `right`, which has the memory layout of `right`.
