@@ -184,7 +184,7 @@ impl DeviceCall {
         Err(self.fail_with(core.timeout_error(&context, waiting_for, waited, progress)))
     }
 
-    /// Sends this rank's signature to the others, if it has not, and takes those that have come.
+    /// Sends this rank's signature to the others, if it has not, and takes the signatures that have come.
     fn call_roll(
         &self,
         signatures: &mut Vec<Option<Signature>>,
