@@ -12,6 +12,7 @@ use image::imageops::FilterType;
 
 pub(crate) use self::decoding::{decode_bytes, decode_file};
 use crate::DatasetError;
+use crate::error::unusable;
 use crate::image_folder::{names, no_images};
 
 /// The file types that are read, by extension.
@@ -77,8 +78,8 @@ impl RgbItem {
     /// The image in a JPEG or PNG file, scaled to `size`: height and width, in pixels. Its class is 0.
     ///
     /// # Errors
-    /// [`DatasetError::Read`] and [`DatasetError::Image`], with the file; [`DatasetError::ImageFolder`] if the size is
-    /// zero or too large.
+    /// [`DatasetError::Read`] and [`DatasetError::Image`], with the file; [`DatasetError::Data`] if the size is zero or too
+    /// large.
     pub fn read(file: impl AsRef<Path>, size: [usize; 2]) -> Result<Self, DatasetError> {
         let file = file.as_ref();
         let pixels = decode_file(file, checked_size(file, size)?)?;
@@ -205,11 +206,8 @@ pub(crate) fn is_image(file: &Path) -> bool {
     })
 }
 
-pub(crate) fn refused(folder: &Path, problem: impl Into<String>) -> DatasetError {
-    DatasetError::ImageFolder {
-        folder: folder.to_path_buf(),
-        problem: problem.into(),
-    }
+pub(crate) fn refused(folder: &Path, problem: impl AsRef<str>) -> DatasetError {
+    unusable(folder, format!(": {}", problem.as_ref()))
 }
 
 #[cfg(test)]

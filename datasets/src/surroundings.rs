@@ -87,11 +87,11 @@ impl Surroundings {
         match value.to_str() {
             Some("1" | "true" | "yes") => Ok(true),
             Some("" | "0" | "false" | "no") => Ok(false),
-            _ => Err(DatasetError::Variable {
-                name: Self::OFFLINE_VARIABLE,
-                found: value.to_string_lossy().into_owned(),
-                expected: "1 (keep away from the network) or 0",
-            }),
+            _ => Err(DatasetError::Request(format!(
+                "{} is '{}': expected 1 (keep away from the network) or 0",
+                Self::OFFLINE_VARIABLE,
+                value.to_string_lossy()
+            ))),
         }
     }
 }

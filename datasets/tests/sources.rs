@@ -237,7 +237,7 @@ fn a_named_folder_that_is_not_there_is_refused() {
         ] {
             let surroundings = with_variable(&cache, variable.path());
             let error = load_in(&in_folder(choice, &folder), &surroundings).unwrap_err();
-            assert!(matches!(error, DatasetError::Folder { .. }), "{error}");
+            assert!(matches!(error, DatasetError::Data { .. }), "{error}");
             let error = error.to_string();
             for part in [folder.to_str().unwrap(), "--data-dir", problem] {
                 assert!(error.contains(part), "{part} is not in {error}");
@@ -255,7 +255,7 @@ fn a_variable_that_names_no_folder_is_refused_where_it_counts() {
     let surroundings = with_variable(&cache, &nowhere);
     for choice in [DataChoice::Mnist, DataChoice::Auto] {
         let error = load_in(&request(choice), &surroundings).unwrap_err();
-        assert!(matches!(error, DatasetError::Folder { .. }), "{error}");
+        assert!(matches!(error, DatasetError::Data { .. }), "{error}");
         let error = error.to_string();
         assert!(error.contains("EVERBURN_DATA_DIR"), "{error}");
         assert!(error.contains(nowhere.to_str().unwrap()), "{error}");
@@ -337,10 +337,8 @@ fn fashion_mnist_is_verified_by_its_compressed_files() {
     let request = in_folder(DataChoice::FashionMnist, folder.path());
     let refused = || load_in(&request, &empty(&cache)).unwrap_err();
     let error = refused();
-    assert!(
-        matches!(error, DatasetError::NotVerifiable { .. }),
-        "{error}"
-    );
+    assert!(matches!(error, DatasetError::Altered { .. }), "{error}");
+    error.to_string().assert_contains(["cannot be verified"]);
 
     let plain = fs::read(set.join(FILES[0].0)).unwrap();
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());

@@ -111,16 +111,13 @@ fn no_other_text_is_taken_in_place_of_a_named_folders() {
             load_text_in(&request, &surroundings(Some(variable.path()))).unwrap_err()
         };
         let error = named(given.path());
-        assert!(
-            matches!(error, DatasetError::TextNotFound { .. }),
-            "{error}"
-        );
+        assert!(matches!(error, DatasetError::NotFound { .. }), "{error}");
         assert!(!error.to_string().contains("EVERBURN_DATA_DIR)"), "{error}");
         let error = named(&given.path().join("nowhere"));
-        assert!(matches!(error, DatasetError::Folder { .. }), "{error}");
+        assert!(matches!(error, DatasetError::Data { .. }), "{error}");
         let nowhere = given.path().join("nowhere");
         let error = load_text_in(&request(choice), &surroundings(Some(&nowhere))).unwrap_err();
-        assert!(matches!(error, DatasetError::Folder { .. }), "{error}");
+        assert!(matches!(error, DatasetError::Data { .. }), "{error}");
     }
 }
 

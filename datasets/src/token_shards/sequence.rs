@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use super::shard::Shard;
 use super::{MadeBy, TokenFormat};
 use crate::DatasetError;
+use crate::error::{damaged, unusable};
 
 /// How many files are held open at most: a process may often have 1024. Of more, each is opened when it is read.
 const HELD_OPEN: usize = 256;
@@ -44,8 +45,8 @@ impl TokenShards {
     ///
     /// # Errors
     /// - [`DatasetError::Read`] if a file cannot be read;
-    /// - [`DatasetError::TokenFile`] if a file is damaged, or none of tokens, with the field;
-    /// - [`DatasetError::OtherShards`] if two files differ in tokenizer, vocabulary or width, with both.
+    /// - [`DatasetError::Data`] if a file is damaged, or none of tokens, with the field; or if two files differ in
+    ///   tokenizer, vocabulary or width, with both.
     pub fn open(files: &[PathBuf], format: TokenFormat) -> Result<Self, DatasetError> {
         let keep = files.len() <= HELD_OPEN;
         let open = |path: &PathBuf| Shard::open(path, format, keep);
@@ -62,12 +63,8 @@ impl TokenShards {
             let tokens = usize::try_from(shard.tokens())
                 .ok()
                 .and_then(|more| tokens.checked_add(more));
-            starts.push(tokens.ok_or_else(|| DatasetError::TokenFile {
-                path: shard.path().to_owned(),
-                field: "count".to_owned(),
-                problem:
-                    "with the files before it there are more tokens than can be counted".to_owned(),
-            })?);
+            let problem = "with the files before it there are more tokens than can be counted";
+            starts.push(tokens.ok_or_else(|| damaged(shard.path(), "count", problem))?);
             shard.add_to(&mut hash)?;
         }
         Ok(Self {
@@ -149,7 +146,7 @@ impl TokenShards {
     /// The tokens in `range`, from one file or several.
     ///
     /// # Errors
-    /// [`DatasetError::Read`] if a file cannot be read or has become shorter; [`DatasetError::TokenFile`] if a token is
+    /// [`DatasetError::Read`] if a file cannot be read or has become shorter; [`DatasetError::Data`] if a token is
     /// beyond the vocabulary, with its place.
     ///
     /// # Panics
@@ -175,7 +172,7 @@ impl TokenShards {
     /// SHA-256 that its header says.
     ///
     /// # Errors
-    /// As [`read`](Self::read), and [`DatasetError::TokenFile`] if a file is damaged.
+    /// As [`read`](Self::read), and [`DatasetError::Data`] if a file is damaged.
     pub fn verify(&self) -> Result<(), DatasetError> {
         let vocabulary = self.vocabulary.unwrap_or(u64::MAX);
         let mut shards = self.shards.iter();
@@ -202,12 +199,11 @@ fn belongs(first: &Shard, other: &Shard) -> Result<(), DatasetError> {
     for feature in features {
         let (expected, found) = (feature(first), feature(other));
         if expected != found {
-            return Err(DatasetError::OtherShards {
-                first: first.path().to_owned(),
-                other: other.path().to_owned(),
-                expected,
-                found,
-            });
+            let first = first.path().display();
+            let problem = format!(
+                " has {found}, and {first} has {expected}: the files of one text are made by one tokenizer"
+            );
+            return Err(unusable(other.path(), problem));
         }
     }
     Ok(())

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use super::header::{Header, LONGEST, has_magic};
 use super::{MadeBy, TokenFormat, TokenWidth};
 use crate::DatasetError;
+use crate::error::{damaged, unreadable};
 
 /// How many bytes are read at a time where a whole file is read.
 const BLOCK: u64 = 1 << 20;
@@ -32,13 +33,6 @@ fn beginning(file: &File, length: u64) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; length.min(LONGEST as u64) as usize];
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
-}
-
-fn unreadable(path: &Path, source: io::Error) -> DatasetError {
-    DatasetError::Read {
-        path: path.to_owned(),
-        source,
-    }
 }
 
 /// A plain file, open, and how many bytes it has.
@@ -66,11 +60,7 @@ impl Shard {
         let (file, length) = open(path)?;
         let beginning = beginning(&file, length).map_err(|source| unreadable(path, source))?;
         let header = Header::of(&beginning, length, asked);
-        let header = header.map_err(|(field, problem)| DatasetError::TokenFile {
-            path: path.to_owned(),
-            field: field.to_owned(),
-            problem,
-        })?;
+        let header = header.map_err(|(field, problem)| damaged(path, field, problem))?;
         Ok(Self {
             path: path.to_owned(),
             header,
@@ -136,14 +126,12 @@ impl Shard {
         let beyond = |token: &u32| u64::from(*token) >= vocabulary;
         match tokens[first..].iter().position(beyond) {
             None => Ok(()),
-            Some(place) => Err(DatasetError::TokenFile {
-                path: self.path.clone(),
-                field: format!("token {}", from + place as u64),
-                problem: format!(
-                    "it is {}, beyond the vocabulary of {vocabulary}",
-                    tokens[first + place]
-                ),
-            }),
+            Some(place) => {
+                let token = tokens[first + place];
+                let problem = format!("it is {token}, beyond the vocabulary of {vocabulary}");
+                let field = format!("token {}", from + place as u64);
+                Err(damaged(&self.path, &field, problem))
+            }
         }
     }
 
@@ -159,12 +147,10 @@ impl Shard {
             from += count as u64;
         }
         match self.header.checksum {
-            Some(expected) if hash.finalize()[..] != expected => Err(DatasetError::TokenFile {
-                path: self.path.clone(),
-                field: "tokens".to_owned(),
-                problem: "they are damaged: they have another SHA-256 than the header says"
-                    .to_owned(),
-            }),
+            Some(expected) if hash.finalize()[..] != expected => {
+                let problem = "they are damaged: they have another SHA-256 than the header says";
+                Err(damaged(&self.path, "tokens", problem))
+            }
             _ => Ok(()),
         }
     }

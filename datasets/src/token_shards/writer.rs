@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use super::header::{Header, OURS_BYTES};
 use super::{MadeBy, TokenFormat, TokenWidth};
 use crate::DatasetError;
+use crate::error::unwritable;
 
 /// How many bytes are gathered before they are written.
 const BUFFER: usize = 1 << 20;
@@ -157,12 +158,5 @@ impl ShardWriter {
         written.map_err(|source| unwritable(&path, source))?;
         self.files += 1;
         Ok(())
-    }
-}
-
-fn unwritable(path: &Path, source: io::Error) -> DatasetError {
-    DatasetError::Write {
-        path: path.to_owned(),
-        source,
     }
 }
