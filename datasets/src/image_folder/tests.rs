@@ -3,6 +3,7 @@ use image::codecs::jpeg::JpegEncoder;
 use image::{ImageEncoder, Rgb, RgbImage};
 
 use super::*;
+use crate::damaged::Random;
 
 /// Two classes with two images each.
 fn drawn() -> tempfile::TempDir {
@@ -186,13 +187,8 @@ fn the_fingerprint_follows_names_and_lengths() {
 #[test]
 fn damaged_images_are_errors_with_the_file() {
     let folder = drawn();
-    let mut random = 9_u64;
-    let mut below = |limit: usize| {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (random >> 33) as usize % limit
-    };
+    let mut random = Random(9);
+    let mut below = |limit| random.below(limit);
     let mut refused = 0;
     for round in 0..200 {
         let name = ["a.JPG", "b.png"][round % 2];

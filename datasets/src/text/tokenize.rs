@@ -276,7 +276,7 @@ impl Work<'_> {
         let texts = parts.iter().map(|part| part.text.as_str());
         let encoded = self.tokenizer.encode_all(&texts.collect::<Vec<_>>())?;
         for (part, mut tokens) in parts.iter().zip(encoded) {
-            let [train, held_out] = self.splits.each_ref().map(|split| split.tokens() as f64);
+            let [train, held_out] = self.splits.each_ref().map(|split| split.tokens as f64);
             if part.begins {
                 if train > 0.0 && self.end_of_document.is_none() && !self.may_join {
                     return Err(DatasetError::Request(
@@ -303,12 +303,12 @@ impl Work<'_> {
             split.finish()?;
         }
         let [train, held_out] = &self.splits;
-        if train.tokens() == 0 {
+        if train.tokens == 0 {
             return Err(DatasetError::Request(
                 "there is no text in the input".to_owned(),
             ));
         }
-        if held_out.tokens() == 0 && self.validation > 0.0 {
+        if held_out.tokens == 0 && self.validation > 0.0 {
             return Err(DatasetError::Request(
                 "there is only one document, and documents are not divided: name their ends with --document-separator or --jsonl, or leave out --validation, then a training takes the last tenth"
                     .to_owned(),
@@ -316,9 +316,9 @@ impl Work<'_> {
         }
         Ok(Tokenized {
             bytes: self.bytes,
-            tokens: [train, held_out].map(ShardWriter::tokens),
-            documents: [train, held_out].map(ShardWriter::documents),
-            files: [train, held_out].map(ShardWriter::files),
+            tokens: [train.tokens, held_out.tokens],
+            documents: [train.documents, held_out.documents],
+            files: [train.files, held_out.files],
             vocabulary: self.tokenizer.vocabulary(),
             end_of_document: end,
         })

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+use super::TokenFormat;
 use super::header::{Header, LONGEST, has_magic};
-use super::{MadeBy, TokenFormat, TokenWidth};
 use crate::DatasetError;
 use crate::error::{damaged, unreadable};
 
@@ -22,8 +22,8 @@ const SAMPLE_BYTES: u64 = 1 << 16;
 /// A file of tokens, of which nothing is in memory but its header.
 #[derive(Debug)]
 pub(super) struct Shard {
-    path: PathBuf,
-    header: Header,
+    pub(super) path: PathBuf,
+    pub(super) header: Header,
     /// Held open, unless there are too many files for that.
     file: Option<File>,
 }
@@ -68,38 +68,6 @@ impl Shard {
         })
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(super) fn tokens(&self) -> u64 {
-        self.header.tokens
-    }
-
-    pub(super) fn format(&self) -> TokenFormat {
-        self.header.format
-    }
-
-    pub(super) fn width(&self) -> TokenWidth {
-        self.header.width
-    }
-
-    pub(super) fn vocabulary(&self) -> Option<u64> {
-        self.header.vocabulary
-    }
-
-    pub(super) fn documents(&self) -> Option<u64> {
-        self.header.documents
-    }
-
-    pub(super) fn end_of_document(&self) -> Option<u32> {
-        self.header.end_of_document
-    }
-
-    pub(super) fn made_by(&self) -> &MadeBy {
-        &self.header.made_by
-    }
-
     /// Does `work` with the open file.
     fn with_file<T>(&self, work: impl FnOnce(&File) -> io::Result<T>) -> Result<T, DatasetError> {
         let done = match &self.file {
@@ -117,12 +85,12 @@ impl Shard {
         vocabulary: u64,
         tokens: &mut Vec<u32>,
     ) -> Result<(), DatasetError> {
-        let width = self.width().bytes();
+        let width = self.header.width.bytes();
         let mut bytes = vec![0; count * width];
         let at = self.header.bytes() + from * width as u64;
         self.with_file(|file| file.read_exact_at(&mut bytes, at))?;
         let first = tokens.len();
-        tokens.extend(self.width().decode(&bytes));
+        tokens.extend(self.header.width.decode(&bytes));
         let beyond = |token: &u32| u64::from(*token) >= vocabulary;
         match tokens[first..].iter().position(beyond) {
             None => Ok(()),
@@ -139,11 +107,11 @@ impl Shard {
     pub(super) fn verify(&self, vocabulary: u64) -> Result<(), DatasetError> {
         let (mut hash, mut from) = (Sha256::new(), 0);
         let mut tokens = Vec::new();
-        while from < self.tokens() {
-            let count = (self.tokens() - from).min(BLOCK) as usize;
+        while from < self.header.tokens {
+            let count = (self.header.tokens - from).min(BLOCK) as usize;
             tokens.clear();
             self.read(from, count, vocabulary, &mut tokens)?;
-            hash.update(self.width().encode(&tokens));
+            hash.update(self.header.width.encode(&tokens));
             from += count as u64;
         }
         match self.header.checksum {
@@ -163,8 +131,8 @@ impl Shard {
         let name = self.path.file_name().unwrap_or_default();
         hash.update((name.len() as u64).to_le_bytes());
         hash.update(name.as_encoded_bytes());
-        hash.update(self.tokens().to_le_bytes());
-        let length = self.header.bytes() + self.tokens() * self.width().bytes() as u64;
+        hash.update(self.header.tokens.to_le_bytes());
+        let length = self.header.bytes() + self.header.tokens * self.header.width.bytes() as u64;
         self.with_file(|file| {
             hash.update(beginning(file, length)?);
             let mut sample = Vec::new();

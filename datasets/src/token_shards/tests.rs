@@ -30,10 +30,10 @@ fn write(folder: &Path, name: &'static str, tokens: &[u32], options: ShardOption
         let begins_in_front = !front.is_empty();
         writer.push(front, true).unwrap();
         writer.push(back, !begins_in_front).unwrap();
-        assert_eq!(writer.documents(), number as u64 + 1);
+        assert_eq!(writer.documents, number as u64 + 1);
     }
     writer.finish().unwrap();
-    assert_eq!(writer.tokens(), tokens.len() as u64);
+    assert_eq!(writer.tokens, tokens.len() as u64);
 }
 
 /// A file of llm.c.

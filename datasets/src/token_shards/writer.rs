@@ -35,9 +35,9 @@ pub(crate) struct ShardWriter {
     options: ShardOptions,
     open: Option<Open>,
     /// How many files are whole.
-    files: usize,
-    tokens: u64,
-    documents: u64,
+    pub(crate) files: usize,
+    pub(crate) tokens: u64,
+    pub(crate) documents: u64,
 }
 
 /// A file that is being written.
@@ -62,18 +62,6 @@ impl ShardWriter {
             tokens: 0,
             documents: 0,
         }
-    }
-
-    pub(crate) fn files(&self) -> usize {
-        self.files
-    }
-
-    pub(crate) fn tokens(&self) -> u64 {
-        self.tokens
-    }
-
-    pub(crate) fn documents(&self) -> u64 {
-        self.documents
     }
 
     /// Writes tokens of a document, which begins with them or has begun before.
