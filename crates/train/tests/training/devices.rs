@@ -13,6 +13,7 @@ use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_nccl_fake::FakeCluster;
 use everburn_train::{Classifier, Trainer, TrainingConfig};
 
+use crate::harness::config::changed;
 use crate::harness::data::digits;
 use crate::harness::parameters::{filled, parameters};
 use crate::harness::ranks::on_ranks;
@@ -91,26 +92,17 @@ fn a_training_by_nccl_has_the_bits_of_one_through_host_memory() {
 
 #[test]
 fn micro_batches_are_added_up_on_the_device() {
-    equal(&TrainingConfig {
-        accumulate: 3,
-        ..config()
-    });
+    equal(&changed(config(), |config| config.accumulate = 3));
 }
 
 #[test]
 fn gradients_may_be_exchanged_after_the_backward_pass() {
-    equal(&TrainingConfig {
-        overlap: false,
-        ..config()
-    });
+    equal(&changed(config(), |config| config.overlap = false));
 }
 
 #[test]
 fn batch_norms_see_the_samples_of_all_ranks() {
-    equal(&TrainingConfig {
-        sync_batch_norm: true,
-        ..config()
-    });
+    equal(&changed(config(), |config| config.sync_batch_norm = true));
 }
 
 #[test]

@@ -5,17 +5,17 @@ use std::path::Path;
 use burn::module::Module;
 use burn::prelude::*;
 use burn_train::{InferenceStep, TrainOutput, TrainStep};
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_models::mnist::{Mnist, MnistConfig};
 use everburn_tests::AssertContains;
 use everburn_train::{
-    Classification, Classifier, MetricKind, MetricLine, Objective, OptimizerConfig, OptimizerKind,
-    Precision, Schedule, StepReport, TrainError, Trainer, TrainingConfig, TrainingReport,
+    Classification, Classifier, MetricKind, MetricLine, Objective, OptimizerKind, Precision,
+    Schedule, StepReport, TrainError, Trainer, TrainingConfig, TrainingReport,
 };
 
+use crate::harness::config::optimizer;
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::{drawn_within, inputs};
-use crate::harness::ranks::on_ranks;
+use crate::harness::ranks::{alone, on_ranks};
 use crate::harness::run::metric_lines;
 use crate::replicas::bits;
 
@@ -30,11 +30,7 @@ fn config(precision: Precision) -> TrainingConfig {
         precision,
         log_every: 1,
         validation_samples: Some(100),
-        optimizer: OptimizerConfig {
-            kind: OptimizerKind::AdamW,
-            learning_rate: 0.005,
-            ..OptimizerConfig::default()
-        },
+        optimizer: optimizer(OptimizerKind::AdamW, 0.005),
         ..TrainingConfig::default()
     };
     config.ddp.max_gradient_norm = Some(2.0);
@@ -284,7 +280,7 @@ fn a_model_that_cannot_be_reached_is_told_what_it_lacks() {
         // Also after another training on this thread, which computed in half precision.
         let mut config = config(precision);
         config.steps = Some(2);
-        let trainer = Trainer::new(config, ProcessGroup::alone(GroupOptions::default()));
+        let trainer = alone(config);
         let reached = Classifier::<Mnist, 4>::of_blocks(model_of_ours());
         trainer.fit(reached, &images()).unwrap();
         let error = trainer.fit(model, &images()).err();

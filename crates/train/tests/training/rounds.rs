@@ -15,6 +15,7 @@ use everburn_train::{
     TrainingReport, compute_on_this_thread,
 };
 
+use crate::harness::config::{changed, optimizer};
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::{drawn_within, inputs, parameters};
 use crate::harness::ranks::on_ranks;
@@ -81,11 +82,7 @@ fn config(sync: &str) -> TrainingConfig {
 }
 
 fn sgd() -> OptimizerConfig {
-    OptimizerConfig {
-        kind: OptimizerKind::Sgd,
-        learning_rate: 0.05,
-        ..OptimizerConfig::default()
-    }
+    optimizer(OptimizerKind::Sgd, 0.05)
 }
 
 fn average() -> OuterConfig {
@@ -127,10 +124,7 @@ fn one_step_of_sgd_and_an_average_are_a_step_of_ddp() {
 #[test]
 fn rounds_end_with_the_epoch_and_every_step_is_told_of_once() {
     let folder = tempfile::tempdir().unwrap();
-    let config = TrainingConfig {
-        epochs: 2,
-        ..config("every=4")
-    };
+    let config = changed(config("every=4"), |config| config.epochs = 2);
     let (_, report) = train(3, &config, Some(folder.path()));
     // Rounds of 4, 4 and 2 steps.
     assert_eq!((report.steps, report.outer.unwrap().steps), (20, 6));
@@ -175,10 +169,7 @@ fn a_resumed_run_has_the_bits_of_one_that_was_not_stopped() {
         let path = |name: &str| folder.path().join(name);
         let (expected, _) = train(3, &of(2), Some(&path("at-once")));
         // After the outer step of step 18, in the middle of the second epoch.
-        let part = TrainingConfig {
-            steps: Some(18),
-            ..of(2)
-        };
+        let part = changed(of(2), |config| config.steps = Some(18));
         train(3, &part, Some(&path("in-two")));
         let data = digits(3, 500, 200);
         let resumed = train_on(3, &of(2), Some(&path("in-two")), true, |_| &data);

@@ -19,6 +19,7 @@ use everburn_train::{
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
+use crate::harness::config::changed;
 use crate::harness::run::metric_lines;
 
 /// A weight, of which the gradient is one for each sample.
@@ -184,10 +185,7 @@ fn error(trained: Vec<Trained>) -> String {
 
 #[test]
 fn an_optimizer_and_a_schedule_of_the_tasks_own_take_the_place_of_the_configurations() {
-    let config = TrainingConfig {
-        validation_samples: Some(0),
-        ..five_steps()
-    };
+    let config = changed(five_steps(), |config| config.validation_samples = Some(0));
     let own = ["[slope]\noptimizer = true\nschedule = true"; 2];
     for rank in train(&own, &config, None) {
         // Five steps of a fifth along a gradient of one.
@@ -255,10 +253,7 @@ fn a_loss_that_counts_others_than_the_batch_has_is_refused_in_the_first_step() {
 
 #[test]
 fn a_set_of_the_tasks_own_and_samples_to_hold_out_do_not_go_together() {
-    let config = TrainingConfig {
-        validation_samples: Some(3),
-        ..five_steps()
-    };
+    let config = changed(five_steps(), |config| config.validation_samples = Some(3));
     let refused = error(train(&["[slope]\nvalidation = 7"], &config, None));
     refused.assert_contains(["`training.validation_samples`"]);
     assert!(refused.contains("of 7 samples"), "{refused}");
@@ -268,10 +263,7 @@ fn a_set_of_the_tasks_own_and_samples_to_hold_out_do_not_go_together() {
 
 #[test]
 fn a_resume_with_another_optimizer_or_schedule_than_the_tasks_own_is_refused_in_both_directions() {
-    let longer = TrainingConfig {
-        epochs: 2,
-        ..five_steps()
-    };
+    let longer = changed(five_steps(), |config| config.epochs = 2);
     for (what, configured) in [("optimizer", "Adam"), ("schedule", "Constant")] {
         let settings = [format!("[slope]\n{what} = true"), "[slope]".to_owned()];
         let names = ["the task's own", configured];
@@ -304,10 +296,7 @@ fn a_resume_with_another_optimizer_or_schedule_than_the_tasks_own_is_refused_in_
 
 #[test]
 fn a_loss_that_is_a_sum_over_the_batch_is_warned_of_once() {
-    let config = |batch_size| TrainingConfig {
-        batch_size,
-        ..five_steps()
-    };
+    let config = |batch_size| changed(five_steps(), |config| config.batch_size = batch_size);
     for (settings, batch_size, ranks, expected) in [
         ("[slope]\nsummed = true", 16, 1, 1),
         ("[slope]\nsummed = true", 12, 2, 1),

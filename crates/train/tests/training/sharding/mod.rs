@@ -14,6 +14,7 @@ use everburn_train::{
 };
 
 use self::training::{STAGES, adam_w, assert_close, assert_within, train, try_train, with};
+use crate::harness::config::changed;
 use crate::harness::data::{Images, digits, texts};
 use crate::harness::parameters::{drawn, parameters};
 
@@ -94,10 +95,9 @@ fn clipping_uneven_shares_and_micro_batches_make_no_difference() {
     );
     for stage in STAGES {
         for accumulate in [1, 3] {
-            let config = TrainingConfig {
-                accumulate,
-                ..with(&config, Some(stage))
-            };
+            let config = changed(with(&config, Some(stage)), |config| {
+                config.accumulate = accumulate;
+            });
             let cut = train::<_, Classification<4>, _>(&model, &data, &config, 3);
             assert_close(
                 &cut,
@@ -138,10 +138,9 @@ fn an_optimizer_that_is_elsewhere_does_the_same() {
     let (model, data, config) = (net(), images(200), adam_w(12));
     for (stage, world_size) in STAGES.into_iter().zip([1, 2, 2]) {
         let plain = train::<_, Classification<4>, _>(&model, &data, &config, world_size);
-        let config = TrainingConfig {
-            offload_optimizer: true,
-            ..with(&config, Some(stage))
-        };
+        let config = changed(with(&config, Some(stage)), |config| {
+            config.offload_optimizer = true;
+        });
         let cut = train::<_, Classification<4>, _>(&model, &data, &config, world_size);
         assert_close(&cut, &plain, &format!("{stage}"));
         assert!(cut.report.sharding.unwrap().offloaded);
@@ -153,10 +152,9 @@ fn running_statistics_are_averaged_as_ever() {
     let model: MnistBn = drawn(MnistBnConfig::new().with_dropout(0.0).init(&Device::flex()));
     let (data, config) = (images(200), adam_w(15));
     for sync_batch_norm in [false, true] {
-        let config = TrainingConfig {
-            sync_batch_norm,
-            ..config.clone()
-        };
+        let config = changed(config.clone(), |config| {
+            config.sync_batch_norm = sync_batch_norm;
+        });
         let plain = train::<_, Classification<4>, _>(&model, &data, &config, 2);
         for stage in STAGES {
             let config = with(&config, Some(stage));
@@ -208,10 +206,7 @@ fn a_model_that_is_recomputed_in_blocks_never_has_all_its_parameters_during_a_st
     let config = with(&config, Some(ShardStage::Parameters));
     let bytes = 4 * plain.parameters.len() as u64;
     for accumulate in [1, 2] {
-        let config = TrainingConfig {
-            accumulate,
-            ..config.clone()
-        };
+        let config = changed(config.clone(), |config| config.accumulate = accumulate);
         let cut = train::<_, NextToken, _>(&model, &data, &config, 2);
         assert_close(&cut, &plain, &format!("{accumulate} micro-batches"));
         for held in cut.held() {
@@ -224,10 +219,9 @@ fn a_model_that_is_recomputed_in_blocks_never_has_all_its_parameters_during_a_st
             assert!(held.gradient_buckets < most, "{held:?} of {bytes}");
         }
     }
-    let without = TrainingConfig {
-        activation_checkpointing: "none".parse().unwrap(),
-        ..config
-    };
+    let without = changed(config, |config| {
+        config.activation_checkpointing = "none".parse().unwrap();
+    });
     let cut = train::<_, NextToken, _>(&model, &data, &without, 2);
     let held = cut.held()[0];
     assert_eq!(
@@ -254,10 +248,9 @@ fn a_step_that_overflows_f16_on_one_rank_updates_no_slices_of_any() {
     for stage in STAGES {
         for accumulate in [1, 2] {
             let what = format!("{stage}, {accumulate} micro-batches");
-            let config = TrainingConfig {
-                accumulate,
-                ..with(&config, Some(stage))
-            };
+            let config = changed(with(&config, Some(stage)), |config| {
+                config.accumulate = accumulate;
+            });
             let cut = train::<_, Classification<4>, _>(&model, &data, &config, 2);
             assert_eq!(cut.report.skipped_steps, Some(1), "{what}");
             // Where a weight is rounded the other way, more differs than by a sum in another order.
