@@ -227,15 +227,11 @@ mod tests {
             error
         };
         let gif = told("1.jpg", b"GIF89a\x01\0\x01\0\x80\0\0");
-        assert!(
-            gif.ends_with("1.jpg is a GIF: convert it to JPEG or PNG"),
-            "{gif}"
-        );
+        let end = "1.jpg is a GIF: convert it to JPEG or PNG";
+        assert!(gif.ends_with(end), "{gif}");
         let webp = told("2.webp", b"RIFF\x1a\0\0\0WEBPVP8L");
-        assert!(
-            webp.ends_with("2.webp is a WebP: convert it to JPEG or PNG"),
-            "{webp}"
-        );
+        let end = "2.webp is a WebP: convert it to JPEG or PNG";
+        assert!(webp.ends_with(end), "{webp}");
         let none = told("3.png", b"no image");
         assert!(none.contains("3.png is damaged, or no image: "), "{none}");
     }
@@ -263,9 +259,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let error = RgbItem::read_all(folder.path(), [4, 4]).unwrap_err();
         let error = error.to_string();
-        assert!(
-            error.ends_with("no JPEG or PNG file: name a folder with images"),
-            "{error}"
-        );
+        let end = "no JPEG or PNG file: name a folder with images";
+        assert!(error.ends_with(end), "{error}");
     }
 }

@@ -208,10 +208,8 @@ fn bytes_read_any_text_and_characters_only_those_that_they_know() {
         ..request(DataChoice::Auto)
     };
     let error = load_bytes(text.as_bytes(), &known).unwrap_err().to_string();
-    assert!(
-        error.starts_with("byte 4 of the text begins 'ß'"),
-        "{error}"
-    );
+    let start = "byte 4 of the text begins 'ß'";
+    assert!(error.starts_with(start), "{error}");
     let known = TextRequest {
         alphabet: Some("\nGerzßö".to_string()),
         ..known
@@ -234,10 +232,8 @@ fn limits_keep_the_first_windows() {
         ..limited
     };
     let error = load_text_in(&none, &surroundings(None)).unwrap_err();
-    assert!(
-        error.to_string().starts_with("0 training samples"),
-        "{error}"
-    );
+    let start = "0 training samples";
+    assert!(error.to_string().starts_with(start), "{error}");
 }
 
 proptest! {

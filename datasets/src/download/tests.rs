@@ -227,10 +227,8 @@ fn images_and_labels_of_different_number_are_refused() {
     write(LABELS[0], vec![0, 0, 8, 1, 0, 0, 0, 1, 3]);
     let error = tiny().read(folder.path()).unwrap_err().to_string();
     error.assert_contains(["train-labels-idx1-ubyte holds 1 labels, but "]);
-    assert!(
-        error.ends_with("train-images-idx3-ubyte holds 2 images"),
-        "{error}"
-    );
+    let end = "train-images-idx3-ubyte holds 2 images";
+    assert!(error.ends_with(end), "{error}");
 }
 
 #[test]
@@ -289,9 +287,7 @@ fn an_archive_is_fetched_once_verified_and_read() {
     assert_eq!(train.len(), 12);
     let folder = cache.path().join("none");
     let error = fetch_archive("a.tar.gz", &sha256, &[altered], &folder).unwrap_err();
-    assert!(
-        error.to_string().contains(&format!("expected {sha256}")),
-        "{error}"
-    );
+    let error = error.to_string();
+    error.assert_contains([format!("expected {sha256}")]);
     assert_eq!(names(&folder), Vec::<String>::new());
 }

@@ -153,12 +153,8 @@ fn a_set_is_split_within_each_class() {
         .unwrap()
         .split(3)
         .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("the class dark has 2 of at least 3 images"),
-        "{error}"
-    );
+    let error = error.to_string();
+    error.assert_contains(["the class dark has 2 of at least 3 images"]);
 }
 
 #[test]

@@ -286,10 +286,8 @@ fn a_validation_set_under_another_name_is_to_be_renamed_and_further_folders_are_
         }
     }
     let error = load_rgb(&request(folder.path())).unwrap_err().to_string();
-    assert!(
-        error.ends_with("neither test nor val: rename `valid` to val"),
-        "{error}"
-    );
+    let end = "neither test nor val: rename `valid` to val";
+    assert!(error.ends_with(end), "{error}");
     std::fs::rename(folder.path().join("valid"), folder.path().join("val")).unwrap();
     std::fs::create_dir(folder.path().join("raw")).unwrap();
     let loaded = load_rgb(&request(folder.path())).unwrap();

@@ -189,12 +189,8 @@ fn a_scale_that_helps_nobody_ends_the_run_with_what_to_do() {
         matches!(error, TrainError::LossScaleTooLow { step: 30, .. }),
         "{error}"
     );
-    assert!(
-        error
-            .to_string()
-            .contains("try `training.precision = bf16`"),
-        "{error}"
-    );
+    let error = error.to_string();
+    error.assert_contains(["try `training.precision = bf16`"]);
 }
 
 #[test]

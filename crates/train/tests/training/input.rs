@@ -3,6 +3,7 @@
 use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_models::mlp::{Mlp, MlpConfig};
+use everburn_tests::AssertContains;
 use everburn_train::{
     Classifier, InputConfig, MetricKind, ReadMetrics, RunDirectory, StopSignal, TrainError,
     Trainer, TrainingConfig,
@@ -212,9 +213,7 @@ fn a_set_that_does_not_fit_is_refused_before_it_is_placed() {
     };
     let trainer = alone(config);
     let error = trainer.on_device(data(121), Some(1 << 19)).err().unwrap();
-    assert!(
-        error.to_string().contains("`training.input.on_device`"),
-        "{error}"
-    );
+    let error = error.to_string();
+    error.assert_contains(["`training.input.on_device`"]);
     assert!(trainer.on_device(data(121), None).is_ok());
 }

@@ -59,10 +59,8 @@ fn a_sample_of_the_test_is_named_whose_loss_is_nan() {
         ranks.map(|rank| rank.join().unwrap())
     });
     for error in &errors {
-        assert!(
-            error.starts_with("the test loss is NaN after step 9"),
-            "{error}"
-        );
+        let start = "the test loss is NaN after step 9";
+        assert!(error.starts_with(start), "{error}");
     }
     // The rank that ends first may have the finding alone.
     let named = "the input of sample 7 of the test, which rank";

@@ -84,10 +84,7 @@ fn a_panic_of_a_model_that_is_built_is_an_error_with_the_settings() {
     let task = AnyTask::new("narrow", Narrow);
     let task = task.configure(&Table::new()).unwrap();
     let error = task.model(&Device::flex()).err().unwrap().to_string();
-    assert!(
-        error.contains("building the model with [narrow] "),
-        "{error}"
-    );
+    error.assert_contains(["building the model with [narrow] "]);
     assert!(
         error.contains(" failed: ") && error.contains("too wide"),
         "{error}"
