@@ -8,6 +8,8 @@ use crate::collection::{Collection, IdxFile};
 use crate::error::{unreadable, unusable};
 use crate::{DatasetError, Surroundings};
 
+const VARIABLE: &str = "EVERBURN_DATA_DIR";
+
 /// A folder that was looked in, and what was there.
 pub(crate) struct SearchedFolder {
     pub(crate) folder: PathBuf,
@@ -91,8 +93,8 @@ pub(crate) fn folders(
     }
     let mut folders = Vec::new();
     if let Some(folder) = surroundings.data_dir() {
-        is_there(&folder, Surroundings::DATA_DIR_VARIABLE)?;
-        folders.push((folder.join(name), Surroundings::DATA_DIR_VARIABLE));
+        is_there(folder, VARIABLE)?;
+        folders.push((folder.join(name), VARIABLE));
     }
     if let Some(folder) = surroundings.cache_dir() {
         folders.push((folder.join(name), "cache"));

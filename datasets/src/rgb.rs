@@ -170,7 +170,7 @@ pub fn load_rgb_in(
 ) -> Result<LoadedRgb, DatasetError> {
     let parts = match (&request.file, request.choice) {
         (Some(path), _) => {
-            if is_url(path) && surroundings.offline()? {
+            if is_url(path) && surroundings.is_offline()? {
                 check_url(path)?;
                 let problem = "EVERBURN_OFFLINE keeps away from the network: name files on a disk";
                 return Err(damaged(path, "address", problem));

@@ -206,19 +206,12 @@ fn check_limits(request: &DataRequest) -> Result<(), DatasetError> {
 
 fn synthetic(request: &DataRequest, reason: String) -> Result<LoadedData, DatasetError> {
     let digits = SyntheticDigits::new(request.seed);
-    let (train, test) = request
-        .limits
-        .unwrap_or((SyntheticDigits::TRAIN_COUNT, SyntheticDigits::TEST_COUNT));
+    let all = (SyntheticDigits::TRAIN_COUNT, SyntheticDigits::TEST_COUNT);
+    let (train, test) = request.limits.unwrap_or(all);
     let train = digits.generate(Split::Train, train)?;
     let test = digits.generate(Split::Test, test)?;
     let origin = format!("generated, seed {}", request.seed);
-    Ok(LoadedData::new(
-        "synthetic-digits",
-        origin,
-        reason,
-        train,
-        test,
-    ))
+    Ok(described("synthetic-digits", origin, reason, [train, test]))
 }
 
 /// The error of a collection that is in none of these places, nor could be downloaded.
@@ -263,17 +256,12 @@ fn from_files(
             }
         }
     };
-    let [mut train, mut test] = collection.read(&folder)?;
-    if let Some((most_train, most_test)) = request.limits {
-        (train, test) = (train.first(most_train), test.first(most_test));
+    let mut sets = collection.read(&folder)?;
+    if let Some((train, test)) = request.limits {
+        sets = [sets[0].first(train), sets[1].first(test)];
     }
-    Ok(LoadedData::new(
-        collection.name,
-        folder.display().to_string(),
-        reason,
-        train,
-        test,
-    ))
+    let origin = folder.display().to_string();
+    Ok(described(collection.name, origin, reason, sets))
 }
 
 /// Has `download` fetch a set into its sub-folder `name`, from mirrors, if that is `allowed`: below the data folder that was
@@ -290,40 +278,35 @@ pub(crate) fn fetch<T>(
     if !allowed {
         return Err(NotTried("not allowed by this request"));
     }
-    if surroundings.offline()? {
+    if surroundings.is_offline()? {
         return Err(NotTried("not allowed by EVERBURN_OFFLINE"));
     }
     let folder = locate::download_folder(name, data_dir, surroundings).ok_or(NotTried(
         "this user has no cache folder to store it in: give --data-dir",
     ))?;
     let public: Vec<String> = public.iter().map(|&url| url.to_owned()).collect();
-    let mirrors = surroundings.mirrors().unwrap_or(&public);
+    let mirrors = surroundings.mirrors.as_ref().unwrap_or(&public);
     let done = download(mirrors, &folder)?;
     Ok((folder, done))
 }
 
-impl LoadedData {
-    fn new(
-        name: &str,
-        origin: String,
-        reason: String,
-        train: ImageDataset,
-        test: ImageDataset,
-    ) -> Self {
-        let name = name.to_owned();
-        let (train_count, test_count) = (train.len(), test.len());
-        let description = DatasetDescription {
-            name,
-            origin,
-            reason,
-            train: train_count,
-            test: test_count,
-            unit: "images".to_owned(),
-        };
-        Self {
-            train,
-            test,
-            description,
-        }
+fn described(
+    name: &str,
+    origin: String,
+    reason: String,
+    [train, test]: [ImageDataset; 2],
+) -> LoadedData {
+    let description = DatasetDescription {
+        name: name.to_owned(),
+        origin,
+        reason,
+        train: train.len(),
+        test: test.len(),
+        unit: "images".to_owned(),
+    };
+    LoadedData {
+        train,
+        test,
+        description,
     }
 }

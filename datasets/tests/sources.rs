@@ -24,8 +24,11 @@ const FILES: [(&str, u32); 4] = [
 
 /// Surroundings with an empty cache, no variables, and a mirror that refuses connections.
 fn empty(cache: &TempDir) -> Surroundings {
-    Surroundings::new(|_| None, Some(cache.path().to_owned()))
-        .with_mirrors(vec!["http://127.0.0.1:1/".to_owned()])
+    Surroundings {
+        cache_dir: Some(cache.path().to_owned()),
+        mirrors: Some(vec!["http://127.0.0.1:1/".to_owned()]),
+        ..Surroundings::default()
+    }
 }
 
 fn request(choice: DataChoice) -> DataRequest {
@@ -73,11 +76,7 @@ fn real_mnist_is_found_by_the_variable_and_verified() {
         return;
     };
     let cache = tempfile::tempdir().unwrap();
-    let variable = folder.clone();
-    let surroundings = Surroundings::new(
-        move |name| (name == "EVERBURN_DATA_DIR").then(|| variable.clone().into()),
-        Some(cache.path().to_owned()),
-    );
+    let surroundings = with_variable(&cache, &folder);
     for choice in [DataChoice::Auto, DataChoice::Mnist] {
         let request = DataRequest {
             choice,
@@ -161,12 +160,10 @@ fn the_description_goes_through_json() {
 
 /// An empty cache, and `EVERBURN_DATA_DIR` as given.
 fn with_variable(cache: &TempDir, folder: &Path) -> Surroundings {
-    let folder = folder.to_owned();
-    Surroundings::new(
-        move |name| (name == "EVERBURN_DATA_DIR").then(|| folder.clone().into()),
-        Some(cache.path().to_owned()),
-    )
-    .with_mirrors(vec!["http://127.0.0.1:1/".to_owned()])
+    Surroundings {
+        data_dir: Some(folder.to_owned()),
+        ..empty(cache)
+    }
 }
 
 #[test]
@@ -265,20 +262,17 @@ fn a_variable_that_names_no_folder_is_refused_where_it_counts() {
 
 #[test]
 fn the_offline_variable_keeps_away_from_the_network() {
-    let surroundings = Surroundings::new(
-        |name| (name == "EVERBURN_OFFLINE").then(|| "1".into()),
-        None,
-    );
+    let surroundings = Surroundings {
+        offline: Some("1".into()),
+        ..Surroundings::default()
+    };
     let error = load_in(&request(DataChoice::FashionMnist), &surroundings).unwrap_err();
     let error = error.to_string();
     assert!(error.starts_with("Fashion-MNIST was not found"), "{error}");
     error.assert_contains(["not allowed by EVERBURN_OFFLINE"]);
     let data = load_in(&request(DataChoice::Auto), &surroundings).unwrap();
-    assert!(
-        data.description
-            .reason
-            .contains("anywhere (no folder to look in)")
-    );
+    let reason = &data.description.reason;
+    reason.assert_contains(["anywhere (no folder to look in)"]);
 }
 
 #[test]

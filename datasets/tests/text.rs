@@ -14,14 +14,10 @@ use proptest::prelude::*;
 
 /// Surroundings where nothing is found but below `data_dir`.
 fn surroundings(data_dir: Option<&Path>) -> Surroundings {
-    let data_dir = data_dir.map(Path::to_owned);
-    Surroundings::new(
-        move |name| {
-            let data_dir = data_dir.as_ref().filter(|_| name == "EVERBURN_DATA_DIR");
-            data_dir.map(|folder| folder.clone().into())
-        },
-        None,
-    )
+    Surroundings {
+        data_dir: data_dir.map(Path::to_owned),
+        ..Surroundings::default()
+    }
 }
 
 fn request(choice: DataChoice) -> TextRequest {

@@ -249,8 +249,11 @@ fn real_mnist_is_downloaded_once_into_the_cache_or_a_named_folder_and_found_ther
         (named, &mirror, downloaded.as_str()),
         (named, &nowhere, "found by --data-dir"),
     ] {
-        let surroundings = Surroundings::new(|_| None, Some(cache.path().to_owned()))
-            .with_mirrors(vec![mirror.clone()]);
+        let surroundings = Surroundings {
+            cache_dir: Some(cache.path().to_owned()),
+            mirrors: Some(vec![mirror.clone()]),
+            ..Surroundings::default()
+        };
         let request = DataRequest {
             choice: DataChoice::Auto,
             data_dir: data_dir.map(Path::to_owned),

@@ -31,8 +31,11 @@ fn request(path: &Path) -> RgbRequest {
 }
 
 fn nowhere(cache: &Path) -> Surroundings {
-    Surroundings::new(|_| None, Some(cache.to_owned()))
-        .with_mirrors(vec!["http://127.0.0.1:1/".to_owned()])
+    Surroundings {
+        cache_dir: Some(cache.to_owned()),
+        mirrors: Some(vec!["http://127.0.0.1:1/".to_owned()]),
+        ..Surroundings::default()
+    }
 }
 
 #[test]
