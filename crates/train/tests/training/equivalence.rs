@@ -79,10 +79,8 @@ fn largest_relative_difference(left: &[f64], right: &[f64]) -> f64 {
 #[test]
 fn sgd_with_momentum_agrees_on_one_and_more_ranks() {
     let config = fifty_steps(OptimizerConfig {
-        kind: OptimizerKind::Sgd,
-        learning_rate: 0.01,
         momentum: Some(0.9),
-        ..OptimizerConfig::default()
+        ..optimizer(OptimizerKind::Sgd, 0.01)
     });
     let model = initial_weights();
     let (losses, weights) = train_mnist(&model, 1, &config);
@@ -149,10 +147,7 @@ fn batch_norm_statistics_and_dropout_survive_several_ranks() {
         batch_size: 32,
         validation_samples: Some(1_000),
         schedule: everburn_train::Schedule::Cosine,
-        optimizer: OptimizerConfig {
-            learning_rate: 3e-3,
-            ..OptimizerConfig::default()
-        },
+        optimizer: optimizer(OptimizerKind::default(), 3e-3),
         ..TrainingConfig::default()
     };
     let accuracies = on_ranks(3, &config, None, |trainer| {

@@ -12,7 +12,7 @@ use everburn_train::{
     Schedule, StepReport, TrainError, Trainer, TrainingConfig, TrainingReport,
 };
 
-use crate::harness::config::optimizer;
+use crate::harness::config::{changed, optimizer};
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::{drawn_within, inputs};
 use crate::harness::ranks::{alone, on_ranks};
@@ -85,8 +85,7 @@ fn bf16_and_f16_learn_what_f32_learns_on_one_rank_and_on_two() {
     for world_size in [1, 2] {
         let [exact, bf16, f16] =
             [Precision::F32, Precision::Bf16, Precision::F16].map(|precision| {
-                let mut config = config(precision);
-                config.epochs = 4;
+                let config = changed(config(precision), |config| config.epochs = 4);
                 train(&config, world_size)
             });
         let loss = |trained: &Trained| trained.report.test_loss.unwrap();
@@ -215,8 +214,7 @@ fn micro_batches_and_virtual_ranks_are_scaled_as_whole_batches_are() {
 #[test]
 fn what_does_not_go_together_is_refused_with_what_to_do() {
     let refused = |change: fn(&mut TrainingConfig)| {
-        let mut config = config(Precision::F16);
-        change(&mut config);
+        let config = changed(config(Precision::F16), change);
         config.validate(2).unwrap_err().to_string()
     };
     let rounds = refused(|config| config.sync = "every=4".parse().unwrap());

@@ -5,8 +5,8 @@ use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_tests::AssertContains;
 use everburn_train::{
-    Classifier, InputConfig, MetricKind, ReadMetrics, RunDirectory, StopSignal, TrainError,
-    Trainer, TrainingConfig,
+    Classifier, MetricKind, ReadMetrics, RunDirectory, StopSignal, TrainError, Trainer,
+    TrainingConfig,
 };
 
 use crate::harness::config::{changed, optimizer};
@@ -204,13 +204,7 @@ fn a_wish_to_stop_is_heard_though_losses_are_read_late() {
 
 #[test]
 fn a_set_that_does_not_fit_is_refused_before_it_is_placed() {
-    let config = TrainingConfig {
-        input: InputConfig {
-            on_device: true,
-            ..InputConfig::default()
-        },
-        ..config()
-    };
+    let config = changed(config(), |config| config.input.on_device = true);
     let trainer = alone(config);
     let error = trainer.on_device(data(121), Some(1 << 19)).err().unwrap();
     let error = error.to_string();

@@ -54,10 +54,8 @@ fn twenty_steps() -> TrainingConfig {
         validation_samples: Some(30),
         log_every: 1,
         optimizer: OptimizerConfig {
-            kind: OptimizerKind::Sgd,
-            learning_rate: 0.3,
             momentum: Some(0.9),
-            ..OptimizerConfig::default()
+            ..optimizer(OptimizerKind::Sgd, 0.3)
         },
         ..TrainingConfig::default()
     }

@@ -2,24 +2,21 @@
 
 use std::path::Path;
 
-use everburn_distributed::{OuterCompression, OuterConfig};
+use everburn_distributed::OuterCompression;
 use everburn_train::{TrainingConfig, TrainingReport};
 
 use super::{Job, failed, folder, lost_and_back};
+use crate::harness::config::changed;
 use crate::harness::run::step_lines;
 
 /// Rounds of two steps and of one: an epoch has three.
 fn config(compression: OuterCompression) -> TrainingConfig {
-    TrainingConfig {
-        sync: "every=2".parse().unwrap(),
-        outer: OuterConfig {
-            compression,
-            ..OuterConfig::default()
-        },
-        virtual_ranks: None,
-        hash_every: None,
-        ..super::config()
-    }
+    changed(super::config(), |config| {
+        config.sync = "every=2".parse().unwrap();
+        config.outer.compression = compression;
+        config.virtual_ranks = None;
+        config.hash_every = None;
+    })
 }
 
 /// Checks that each of all nine steps was told of once; how many samples they had.
