@@ -87,17 +87,11 @@ fn real_mnist_is_found_by_the_variable_and_verified() {
         assert_eq!(data.train.labels()[..8], [5, 0, 4, 1, 9, 2, 1, 3]);
         assert_eq!(data.description.name, "mnist");
         assert_eq!(data.description.reason, "found by EVERBURN_DATA_DIR");
-        let sum: u64 = data
-            .train
-            .images()
-            .iter()
-            .map(|&pixel| u64::from(pixel))
-            .sum();
-        let mean = sum as f64 / 255.0 / data.train.images().len() as f64;
-        assert!(
-            (mean - f64::from(everburn_datasets::MNIST_MEAN)).abs() < 1e-4,
-            "{mean}"
-        );
+        let pixels = data.train.images();
+        let sum: u64 = pixels.iter().map(|&pixel| u64::from(pixel)).sum();
+        let mean = sum as f64 / 255.0 / pixels.len() as f64;
+        let off = mean - f64::from(everburn_datasets::MNIST_MEAN);
+        assert!(off.abs() < 1e-4, "{mean}");
     }
 }
 
@@ -116,29 +110,19 @@ fn mnist_in_place_of_fashion_mnist_is_refused() {
 fn auto_without_files_and_network_takes_synthetic_digits_and_says_why() {
     let cache = tempfile::tempdir().unwrap();
     let data = load_in(&request(DataChoice::Auto), &empty(&cache)).unwrap();
-    let DatasetDescription {
-        name,
-        origin,
-        reason,
-        train,
-        test,
-        unit,
-    } = &data.description;
-    assert_eq!(unit, "images");
-    assert_eq!(
-        (name.as_str(), origin.as_str()),
-        ("synthetic-digits", "generated, seed 0")
-    );
-    assert_eq!(
-        (*train, *test, data.train.len(), data.test.len()),
-        (100, 50, 100, 50)
-    );
-    let place = cache
-        .path()
-        .join("everburn")
-        .join("mnist")
-        .display()
-        .to_string();
+    let reason = &data.description.reason;
+    let expected = DatasetDescription {
+        name: "synthetic-digits".to_owned(),
+        origin: "generated, seed 0".to_owned(),
+        reason: reason.clone(),
+        train: 100,
+        test: 50,
+        unit: "images".to_owned(),
+    };
+    assert_eq!(data.description, expected);
+    assert_eq!((data.train.len(), data.test.len()), (100, 50));
+    let place = cache.path().join("everburn/mnist");
+    let place = place.display();
     reason.assert_contains([format!("MNIST was not found in {place} and could not")]);
     reason.assert_contains(["http://127.0.0.1:1/train-images-idx3-ubyte.gz: "]);
     assert_eq!(data.description.to_string().lines().count(), 1);
@@ -152,10 +136,8 @@ fn the_description_goes_through_json() {
         .description;
     assert_eq!(description.reason, "asked for");
     let text = serde_json::to_string(&description).unwrap();
-    assert_eq!(
-        serde_json::from_str::<DatasetDescription>(&text).unwrap(),
-        description
-    );
+    let back = serde_json::from_str::<DatasetDescription>(&text).unwrap();
+    assert_eq!(back, description);
 }
 
 /// An empty cache, and `EVERBURN_DATA_DIR` as given.
@@ -177,15 +159,13 @@ fn mnist_by_name_does_not_fall_back_and_lists_where_it_looked() {
     let error = load_in(&request, &with_variable(&cache, variable.path())).unwrap_err();
     let error = error.to_string();
     let (folder, cache) = (variable.path().display(), cache.path().display());
-    for line in [
+    error.assert_contains([
         "MNIST was not found and could not be fetched\n".to_owned(),
         format!("looked in {folder}/mnist (EVERBURN_DATA_DIR): none of the four files\n"),
         format!("looked in {cache}/everburn/mnist (cache): none of the four files\n"),
         "download: not allowed by this request\n".to_owned(),
         "--data synthetic".to_owned(),
-    ] {
-        assert!(error.contains(&line), "{line}\nis not in\n{error}");
-    }
+    ]);
 }
 
 #[test]
@@ -200,12 +180,10 @@ fn a_named_folder_that_lacks_the_files_is_refused_and_no_other_is_taken() {
         let error = load_in(&request, &with_variable(&cache, variable.path())).unwrap_err();
         assert!(matches!(error, DatasetError::NotFound { .. }), "{error}");
         let (error, folder) = (error.to_string(), named.path().display());
-        for line in [
+        error.assert_contains([
             format!("looked in {folder}/mnist (--data-dir): none of the four files\n"),
             format!("looked in {folder} (--data-dir): lacks train-images-idx3-ubyte, t10k-images"),
-        ] {
-            assert!(error.contains(&line), "{line}\nis not in\n{error}");
-        }
+        ]);
         for other in [variable.path(), cache.path()] {
             assert!(!error.contains(&other.display().to_string()), "{error}");
         }
@@ -233,9 +211,7 @@ fn a_named_folder_that_is_not_there_is_refused() {
             let error = load_in(&in_folder(choice, &folder), &surroundings).unwrap_err();
             assert!(matches!(error, DatasetError::Data { .. }), "{error}");
             let error = error.to_string();
-            for part in [folder.to_str().unwrap(), "--data-dir", problem] {
-                assert!(error.contains(part), "{part} is not in {error}");
-            }
+            error.assert_contains([folder.to_str().unwrap(), "--data-dir", problem]);
             // Nothing was made either.
             assert!(!folder.is_dir());
         }
@@ -251,8 +227,7 @@ fn a_variable_that_names_no_folder_is_refused_where_it_counts() {
         let error = load_in(&request(choice), &surroundings).unwrap_err();
         assert!(matches!(error, DatasetError::Data { .. }), "{error}");
         let error = error.to_string();
-        assert!(error.contains("EVERBURN_DATA_DIR"), "{error}");
-        assert!(error.contains(nowhere.to_str().unwrap()), "{error}");
+        error.assert_contains(["EVERBURN_DATA_DIR", nowhere.to_str().unwrap()]);
     }
     load_in(&request(DataChoice::Synthetic), &surroundings).unwrap();
     let named = tempfile::tempdir().unwrap();
@@ -297,19 +272,12 @@ fn a_truncated_file_is_refused_even_by_auto() {
     let cache = tempfile::tempdir().unwrap();
     write_blank_set(&folder.path().join("mnist"));
     let path = folder.path().join("mnist").join(FILES[1].0);
-    fs::File::options()
-        .write(true)
-        .open(&path)
-        .unwrap()
-        .set_len(50_000)
-        .unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.set_len(50_000).unwrap();
     let request = in_folder(DataChoice::Auto, folder.path());
     let error = load_in(&request, &empty(&cache)).unwrap_err().to_string();
-    let path = path.display();
-    assert_eq!(
-        error,
-        format!("{path} is truncated: expected 60008 bytes, found 50000 (decompressed)")
-    );
+    let problem = "is truncated: expected 60008 bytes, found 50000 (decompressed)";
+    assert_eq!(error, format!("{} {problem}", path.display()));
 }
 
 #[test]
@@ -353,8 +321,6 @@ fn a_limit_of_zero_is_refused() {
         ..request(DataChoice::Auto)
     };
     let error = load_in(&request, &empty(&cache)).unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "0 test samples were asked for: expected 1 to 2000000"
-    );
+    let expected = "0 test samples were asked for: expected 1 to 2000000";
+    assert_eq!(error, expected);
 }
