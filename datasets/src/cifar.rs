@@ -319,8 +319,9 @@ pub(crate) fn set_in_folder(folder: &Path) -> Option<(&'static CifarSet, PathBuf
 pub(crate) mod writing {
     use std::io::Write;
 
+    use everburn_tests::tar::archive;
+
     use super::*;
-    use crate::tar::writing::archive;
 
     /// An archive with `images` images in each file; the class of an image is its number.
     pub(crate) fn tiny(set: &CifarSet, images: usize) -> Vec<u8> {

@@ -4,11 +4,11 @@
 use std::path::Path;
 
 use everburn_tests::AssertContains;
+use everburn_tests::tar::{archive, signed};
 use image::{Rgb, RgbImage};
 
 use crate::cifar::writing::{gzip, tiny};
 use crate::cifar::{CIFAR_10, CIFAR_100};
-use crate::tar::writing::{archive, signed};
 use crate::{Cifar, DatasetError, Missing, TableRequest, TarImages, TarShards, load_table};
 
 /// Always the same numbers.

@@ -215,8 +215,9 @@ fn is_idx_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::tar::archive;
+
     use super::*;
-    use crate::tar::writing::archive;
 
     #[test]
     fn each_kind_is_taken_for_what_it_is() {

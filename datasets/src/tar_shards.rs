@@ -40,19 +40,8 @@ const SMALL: u64 = 64;
 /// ```
 /// # mod everburn { pub use everburn_datasets as datasets; }
 /// use everburn::datasets::TarShards;
+/// # use everburn_tests::tar::member;
 ///
-/// # fn member(name: &str, content: &[u8]) -> Vec<u8> {
-/// #     let mut block = vec![0; 512];
-/// #     block[..name.len()].copy_from_slice(name.as_bytes());
-/// #     block[124..136].copy_from_slice(format!("{:011o}\0", content.len()).as_bytes());
-/// #     block[156] = b'0';
-/// #     block[148..156].fill(b' ');
-/// #     let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
-/// #     block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-/// #     block.extend(content);
-/// #     block.resize(1024, 0);
-/// #     block
-/// # }
 /// let folder = tempfile::tempdir()?;
 /// let path = folder.path().join("shard-0.tar");
 /// std::fs::write(&path, [member("000.txt", b"roses"), member("000.cls", b"1"), member("001.txt", b"are")].concat())?;

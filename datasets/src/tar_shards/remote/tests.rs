@@ -1,9 +1,9 @@
 use std::path::PathBuf;
 
+use everburn_tests::tar::archive;
 use everburn_tests::{AssertContains, HttpAnswer, HttpRequest, HttpServer};
 
 use super::*;
-use crate::tar::writing::archive;
 use crate::tar_shards::TarShards;
 use crate::{DatasetError, TarSample};
 
