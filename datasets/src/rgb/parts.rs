@@ -1,6 +1,6 @@
 //! The training and the test set of each kind of color images.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use burn_dataset::Dataset;
@@ -8,10 +8,14 @@ use burn_dataset::Dataset;
 use super::view::{Grey, Renumbered, limited, mixed, numbers_in_order};
 use super::{Channels, LoadedRgb, RgbRequest, SIZE, TEST_SHARE};
 use crate::cifar::{CIFAR_10, CIFAR_100, CifarSet};
+use crate::collection::check_hash;
 use crate::download::{self, FetchError};
+use crate::error::damaged;
 use crate::image_folder::{LeftOut, names};
 use crate::locate::{self, SearchedFolder};
 use crate::rgb_item::refused;
+use crate::source::fetch;
+use crate::table::sha256_of;
 use crate::tar_shards::TarFiles;
 use crate::{
     Cifar, DataKind, DatasetDescription, DatasetError, ImageFolder, RgbItem, Surroundings,
@@ -264,11 +268,7 @@ fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
             "{} samples are fewer than {TEST_SHARE}, of which one becomes a test image",
             all.len()
         );
-        return Err(DatasetError::Archive {
-            path: path.to_owned(),
-            field: "samples".to_owned(),
-            problem,
-        });
+        return Err(damaged(path, "samples", problem));
     }
     let train: Arc<dyn Dataset<RgbItem>> = Arc::new(train);
     let sets: [Arc<dyn Dataset<RgbItem>>; 2] = match files.held_out.is_empty() {
@@ -347,15 +347,8 @@ pub(super) fn from_archive(
     {
         let file = folder.join(set.archive);
         if file.is_file() {
-            if let Some(found) = set.altered(&file)? {
-                return Err(DatasetError::Altered {
-                    path: file,
-                    title: set.title,
-                    of: "the archive",
-                    expected: set.sha256.to_owned(),
-                    found,
-                });
-            }
+            let found = sha256_of(&file)?;
+            check_hash(&file, set.title, "the archive", set.sha256, &found)?;
             return of_cifar(&file, request, format!("found by {named_by}"));
         }
         places.push(SearchedFolder {
@@ -364,37 +357,29 @@ pub(super) fn from_archive(
             missing: vec![set.archive],
         });
     }
-    match fetch(set, request, surroundings) {
-        Ok((file, mirror)) => of_cifar(&file, request, format!("downloaded from {mirror}")),
+    let fetched = fetch(
+        set.name,
+        (request.download, request.data_dir.as_deref()),
+        surroundings,
+        set.mirrors,
+        |mirrors, folder| download::fetch_archive(set.archive, set.sha256, mirrors, folder),
+    );
+    match fetched {
+        Ok((folder, mirror)) => {
+            let file = folder.join(set.archive);
+            of_cifar(&file, request, format!("downloaded from {mirror}"))
+        }
         Err(FetchError::Found(error)) => Err(error),
-        Err(error) => Err(DatasetError::ArchiveNotFound {
-            title: set.title,
-            archive: set.archive,
-            folder: set.name,
-            places,
-            download: error.to_string(),
-        }),
+        Err(error) => {
+            let reason = format!("{} was not found and could not be fetched", set.title);
+            let problem = format!(
+                "{reason}\n{}  download: {error}\nName a folder that holds {} with --data-dir or in EVERBURN_DATA_DIR \
+                 (sub-folder '{}'), or the file with --data",
+                locate::listed(&places),
+                set.archive,
+                set.name
+            );
+            Err(DatasetError::NotFound { problem, reason })
+        }
     }
-}
-
-fn fetch(
-    set: &CifarSet,
-    request: &RgbRequest,
-    surroundings: &Surroundings,
-) -> Result<(PathBuf, String), FetchError> {
-    if !request.download {
-        return Err(FetchError::NotTried("not allowed by this request"));
-    }
-    if surroundings.offline()? {
-        return Err(FetchError::NotTried("not allowed by EVERBURN_OFFLINE"));
-    }
-    let data_dir = request.data_dir.as_deref();
-    let folder = locate::download_folder(set.name, data_dir, surroundings).ok_or(
-        FetchError::NotTried("this user has no cache folder to store it in: give --data-dir"),
-    )?;
-    let public = set.mirrors.iter().map(|url| (*url).to_owned());
-    let public: Vec<String> = public.collect();
-    let mirrors = surroundings.mirrors().unwrap_or(&public);
-    let mirror = download::fetch_archive(set.archive, set.sha256, mirrors, &folder)?;
-    Ok((folder.join(set.archive), mirror))
 }

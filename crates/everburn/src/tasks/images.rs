@@ -263,10 +263,8 @@ fn load(data: &DataConfig, limits: Option<(usize, usize)>) -> Result<LoadedData,
     // Both have the same names; the contents decide.
     let mnist = of(DataChoice::Mnist);
     match mnist {
-        Err(DatasetError::Altered { .. } | DatasetError::NotVerifiable { .. }) => {
-            Ok(of(DataChoice::FashionMnist).or(mnist)?)
-        }
-        Err(error @ DatasetError::Idx(_)) => Err(TaskError::from(error).with_help(format!(
+        Err(DatasetError::Altered { .. }) => Ok(of(DataChoice::FashionMnist).or(mnist)?),
+        Err(error @ DatasetError::Idx { .. }) => Err(TaskError::from(error).with_help(format!(
             "this model learns from the published IDX files of MNIST and Fashion-MNIST alone; {OWN_IMAGES}"
         ))),
         mnist => Ok(mnist?),
