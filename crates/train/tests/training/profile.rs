@@ -116,7 +116,10 @@ fn a_slow_loader_is_named_first() {
         "{all}"
     );
     let text = first.to_string();
-    text.assert_contains(["of rank 1's step waits for data", "raise `training.input.workers`"]);
+    text.assert_contains([
+        "of rank 1's step waits for data",
+        "raise `training.input.workers`",
+    ]);
 }
 
 #[test]
