@@ -177,7 +177,7 @@ impl Documents<'_> {
     ) -> Option<T> {
         let text = file::read_text(&self.folder.join(name), longest);
         let parsed = parse(&found(text, name, self.notes)?);
-        let note = |why| Note::new(name, format!("it is damaged and was left out: {why}"));
+        let note = |why: &String| Note::new(name, format!("it is damaged and was left out: {why}"));
         parsed.inspect_err(|why| self.notes.push(note(why))).ok()
     }
 }
